@@ -136,10 +136,16 @@ impl Members {
         self.nodes.iter().map(seen).collect()
     }
 
-    /// Where clients reach the nodes other than the run `this`.
-    pub fn advertised(&self, this: &Incarnation) -> Advertised {
+    /// Where clients reach the nodes other than the run `this` that have given a heartbeat within the lease duration. The others
+    /// may have failed, and would cost clients the time in which an attempt fails.
+    pub fn advertised(&self, this: &Incarnation, lease_duration: Duration, now: BootTime) -> Advertised {
         let mut advertised = Advertised::default();
-        let others = self.nodes.values().filter(|member| member.node.incarnation != *this);
+        let is_alive = |Member { node, heartbeat, since, .. }: &Member| {
+            heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.is_of(node))
+                && now < since.after(lease_duration)
+        };
+        let others =
+            self.nodes.values().filter(|member| member.node.incarnation != *this && is_alive(member));
         others.for_each(|member| advertised.extend(&member.node.advertised));
         advertised
     }
@@ -165,5 +171,54 @@ impl Members {
         };
         let unclosed = self.nodes.iter().filter(|(_, member)| is_open(member));
         Some(unclosed.map(|(name, _)| name.clone()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(run: &str) -> Node {
+        let advertised = Advertised { counters: vec![format!("{run}:1")], semaphores: Vec::new() };
+        Node {
+            incarnation: Incarnation(run.to_owned()),
+            invocation: String::new(),
+            version: String::new(),
+            record_format: None,
+            addresses: Vec::new(),
+            is_eligible: true,
+            relays: true,
+            relay_endpoint: None,
+            advertised,
+            drains: true,
+        }
+    }
+
+    #[test]
+    fn clients_are_told_of_the_nodes_that_give_heartbeats() {
+        let lease_duration = Duration::from_secs(3);
+        let heartbeat = |run: &str| Heartbeat {
+            incarnation: Incarnation(run.to_owned()),
+            count: 1,
+            relays_closed_below: 0,
+            relays: 0,
+            preloaded: 0,
+        };
+        let reading = |revision| Reading {
+            revision,
+            nodes: ["this", "alive", "dead", "new"].map(|run| (run.to_owned(), node(run))).into(),
+            heartbeats: [("this", revision), ("alive", revision), ("dead", 1)]
+                .map(|(run, modified)| (run.to_owned(), (heartbeat(run), modified)))
+                .into(),
+        };
+        let at = |seconds| BootTime(Duration::from_secs(seconds));
+        let mut members = Members::default();
+        members.update(reading(1), at(0));
+        let told = |members: &Members, now| {
+            members.advertised(&Incarnation("this".to_owned()), lease_duration, now).counters
+        };
+        assert_eq!(told(&members, at(1)), ["alive:1", "dead:1"]);
+        members.update(reading(2), at(2));
+        assert_eq!(told(&members, at(4)), ["alive:1"]);
     }
 }

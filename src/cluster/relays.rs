@@ -44,8 +44,8 @@ struct State {
     closed_below: u32,
     /// Open relays by epoch; only those above 0.
     open: BTreeMap<u32, u32>,
-    /// How many were opened since the start.
-    opened: u64,
+    /// How many clients were relayed since the start.
+    relayed: u64,
     /// The leader to which clients can be relayed at present.
     leader: Option<Arc<RelayTerm>>,
     /// When the leader was suspected last.
@@ -112,9 +112,9 @@ impl Relays {
         Relayed { closed_below: state.closed_below, connections: state.open.values().sum() }
     }
 
-    /// How many connections were relayed since the start.
-    pub fn opened(&self) -> u64 {
-        self.state().opened
+    /// How many connections of clients were relayed since the start.
+    pub fn relayed_total(&self) -> u64 {
+        self.state().relayed
     }
 
     /// Nothing is forwarded after its deadline.
@@ -139,7 +139,6 @@ impl Relays {
             return None;
         }
         *state.open.entry(term.epoch).or_default() += 1;
-        state.opened += 1;
         Some(Relay { relays: self.clone(), term: Arc::clone(term) })
     }
 
@@ -230,6 +229,11 @@ impl Relay {
     /// The term to which it belongs.
     pub fn term(&self) -> &RelayTerm {
         &self.term
+    }
+
+    /// The leader has accepted the connection.
+    pub fn count(&self) {
+        self.relays.state().relayed += 1;
     }
 
     /// The leader has ended the connection in a way that it never does while it works.

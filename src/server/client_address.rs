@@ -50,6 +50,8 @@ enum Source {
     Proxy,
     /// Another node relays the connection, and states its client's address there.
     Relay {
+        /// The relay's own address.
+        relay: IpAddr,
         /// The relay has encrypted what the client sends.
         is_encrypted: bool,
     },
@@ -61,9 +63,9 @@ impl ClientAddress {
         Self { address: peer, source: Source::Connection }
     }
 
-    /// The address of a client that is connected to another node, which relays the connection.
-    pub(super) fn relayed(client: SocketAddr, is_encrypted: bool) -> Self {
-        Self { address: client, source: Source::Relay { is_encrypted } }
+    /// The address of a client that is connected to the node at `relay`, which relays the connection.
+    pub(super) fn relayed(client: SocketAddr, relay: SocketAddr, is_encrypted: bool) -> Self {
+        Self { address: client, source: Source::Relay { relay: relay.ip(), is_encrypted } }
     }
 
     /// The address of a client behind `proxy`: the one that the header states, if it states one.
@@ -85,12 +87,22 @@ impl ClientAddress {
     /// The client that the connection counts for: the address, of IPv6 only the network of 64 bits, because one machine can
     /// take any address of it. A client that proves an identity counts by that instead.
     pub(super) fn key(&self) -> ClientKey {
-        match self.address.ip().to_canonical() {
+        match self.direct().address.ip().to_canonical() {
             IpAddr::V4(ip) => ClientKey(ip.to_ipv6_mapped().octets()),
             IpAddr::V6(ip) => {
                 let network = ip.to_bits() >> INTERFACE_BITS << INTERFACE_BITS;
                 ClientKey(network.to_be_bytes())
             }
+        }
+    }
+
+    /// The address that the client would have if it were connected itself: loopback of a relay is the relay's machine.
+    pub(super) fn direct(&self) -> Self {
+        match self.source {
+            Source::Relay { relay, .. } if self.address.ip().to_canonical().is_loopback() => {
+                Self::of_peer(SocketAddr::new(relay, self.address.port()))
+            }
+            _ => Self::of_peer(self.address),
         }
     }
 
@@ -101,7 +113,7 @@ impl ClientAddress {
 
     /// Whether the client's own TLS ends at the relay of the connection, so that the relay's stands for the client's.
     pub(super) fn is_encrypted_by_relay(&self) -> bool {
-        matches!(self.source, Source::Relay { is_encrypted: true })
+        matches!(self.source, Source::Relay { is_encrypted: true, .. })
     }
 
     /// Whether the connection comes from a proxy. Its end says nothing about the client then: a proxy closes the
@@ -118,7 +130,7 @@ impl ClientAddress {
             Source::Connection | Source::Proxy => is_loopback,
             // Loopback of a remote proxy is the proxy's machine.
             Source::Header { is_proxy_local } => is_loopback && is_proxy_local,
-            Source::Relay { is_encrypted } => is_loopback && is_encrypted,
+            Source::Relay { is_encrypted, .. } => is_loopback && is_encrypted,
         }
     }
 
@@ -172,6 +184,23 @@ mod tests {
         assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
         let proxied = ClientAddress::behind(address("192.0.2.1"), Some(address("192.0.2.7")));
         assert_eq!(proxied.key(), key("192.0.2.7"));
+    }
+
+    #[test]
+    fn loopback_of_a_relay_is_the_machine_of_the_relay() {
+        let relayed = |client, relay| ClientAddress::relayed(address(client), address(relay), false);
+        for (client, relay, direct) in [
+            ("127.0.0.1", "192.0.2.1", "192.0.2.1"),
+            ("::ffff:127.0.0.1", "192.0.2.1", "192.0.2.1"),
+            ("192.0.2.7", "192.0.2.1", "192.0.2.7"),
+            ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        ] {
+            let client = relayed(client, relay);
+            assert_eq!(client.direct().socket(), address(direct));
+            assert_eq!(client.key(), ClientAddress::of_peer(address(direct)).key());
+        }
+        let machines = ["192.0.2.1", "192.0.2.2"].map(|relay| relayed("127.0.0.1", relay).key());
+        assert_ne!(machines[0], machines[1], "local clients of two machines are two clients");
     }
 
     #[test]

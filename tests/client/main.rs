@@ -7,6 +7,7 @@ mod errors;
 mod examples;
 mod guide;
 mod leased;
+mod moving;
 mod opening;
 mod plain;
 #[path = "../support/mod.rs"]

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use ring::hmac;
 use serde_json::Value;
+use signalbox::protocol::Extended;
 
 #[path = "../tls/certificates.rs"]
 #[allow(dead_code, reason = "the tests of TLS use more of it")]
 mod certificates;
 
 use self::certificates::for_loopback;
+use crate::support::caller::Caller;
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::{stderr, text};
 use crate::support::sysv_program::SysvProgram;
@@ -337,7 +339,8 @@ fn clients_with_and_without_tls_are_relayed_over_tls() {
             "[tls]\ncert = {:?}\nkey = {:?}\nclient_ca = {ca:?}\nclient_cert = \"required\"\n",
             files.certificate, files.key
         );
-        std::fs::write(&file, format!("{config}relay_ca = {ca:?}\n{tls}")).unwrap();
+        std::fs::write(&file, format!("{config}advertise = \"127.0.0.1\"\nrelay_ca = {ca:?}\n{tls}"))
+            .unwrap();
         cluster.start_node(node);
     }
     let (leader, relay) = leader_and_relay(&cluster);
@@ -355,6 +358,15 @@ fn clients_with_and_without_tls_are_relayed_over_tls() {
     let shown = cluster.run(over_tls);
     assert_eq!(String::from_utf8_lossy(&shown.stdout).trim(), "1", "{}", stderr(&shown));
     assert_eq!(established(&cluster), before + 2, "the client's own TLS reaches the leader");
+
+    // A client whose relay encrypts what it sends is told no addresses: to these, it would send its token in clear.
+    let whereabouts = |node| Caller::new(served(&cluster, node)).ask(&Extended::Where).whereabouts().unwrap();
+    let (encrypted, direct) = (whereabouts(relay), whereabouts(leader));
+    assert!(
+        encrypted.is_relayed && encrypted.leader.is_empty() && encrypted.others.is_empty(),
+        "{encrypted:?}"
+    );
+    assert!(!direct.leader.is_empty(), "{direct:?}");
 
     // Where the leader refuses clients without TLS, it tells them so.
     for node in [relay, leader] {

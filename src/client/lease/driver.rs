@@ -49,8 +49,7 @@ pub(super) struct Driver {
     session: Option<OpenedSession>,
     link: Link,
     reconnect: Reconnect,
-    /// An attempt to reach the leader of the cluster, beside a connection that another node relays.
-    approach: Option<(Address, Greeting)>,
+    approach: Approach,
     phase: Phase,
     sharing: Sharing,
     /// Callers that wait until the session is open.
@@ -69,6 +68,15 @@ enum Phase {
     },
     /// The driver stops. Permits that are left are lost for this reason.
     Ended(Lost),
+}
+
+/// The way from a connection that another node relays to one to the leader of the cluster.
+enum Approach {
+    None,
+    /// The leader at this address is asked beside the present connection.
+    Greeting(Address, Greeting),
+    /// The session moves: its former connection is closed, and it is being attached to the other one.
+    Moving,
 }
 
 /// Who may use the session.
@@ -115,7 +123,7 @@ impl Driver {
             session: None,
             link: Link::RetryAt(first_attempt),
             reconnect,
-            approach: None,
+            approach: Approach::None,
             phase: Phase::Active,
             sharing: Sharing::Shared,
             open_waiters: Vec::new(),
@@ -211,6 +219,8 @@ impl Driver {
     /// this client would not know.
     fn isolate(&mut self, reply: oneshot::Sender<Result<OpenedSession, Error>>) {
         self.load.isolate();
+        // A move would end the connection over which the answers come.
+        self.stay();
         match &mut self.sharing {
             Sharing::Isolating(callers) => callers.push(reply),
             Sharing::Shared | Sharing::Isolated => self.sharing = Sharing::Isolating(vec![reply]),
@@ -226,6 +236,9 @@ impl Driver {
     /// Answers the callers that hand the session over, once no request is left at the server, or if the connection is
     /// lost.
     fn finish_isolation(&mut self) {
+        if matches!(self.approach, Approach::Moving) {
+            return;
+        }
         let session = self.session.filter(|_| self.link.is_attached());
         if session.is_some() && !self.requests.is_empty() {
             return;
@@ -245,6 +258,7 @@ impl Driver {
             return;
         }
         self.phase = Phase::Closing { deadline: self.now().after(CLOSING_MAX) };
+        self.stay();
         if self.link.is_attached() {
             self.send_close();
         } else if self.session.is_none() {
@@ -493,23 +507,37 @@ impl Driver {
     fn follow(&mut self, frame: &ResponseFrame) {
         let Ok(moved) = frame.moved() else { return debug!("a notice of the server is malformed") };
         info!(epoch = moved.epoch, to = ?moved.addresses, "the leader of the cluster is going to stop");
-        self.approach = None;
+        self.stay();
         self.reconnect.moved(moved);
     }
 
     /// Connects to the leader, if another node relays the present connection.
     fn approach_leader(&mut self) {
-        let is_usable = self.link.is_attached() && matches!(self.phase, Phase::Active);
-        self.approach = if is_usable { self.reconnect.approach_leader() } else { None };
+        let may_move = self.link.is_attached()
+            && matches!(self.phase, Phase::Active)
+            && matches!(self.sharing, Sharing::Shared);
+        let leader = if may_move { self.reconnect.approach_leader() } else { None };
+        self.approach =
+            leader.map_or(Approach::None, |(address, greeting)| Approach::Greeting(address, greeting));
+    }
+
+    /// The session does not move to the leader, unless it is on its way already.
+    fn stay(&mut self) {
+        if let Approach::Greeting(..) = self.approach {
+            self.approach = Approach::None;
+        }
     }
 
     /// The leader has answered: the session moves to that connection. Or it cannot be reached, and the session stays.
     fn approached(&mut self, outcome: Result<Greeted, AttemptFailure>) {
-        let Some((address, _)) = self.approach.take() else { return };
+        let Approach::Greeting(address, _) = std::mem::replace(&mut self.approach, Approach::None) else {
+            return;
+        };
         match (outcome, self.session) {
             (Ok(greeted), Some(session)) if self.link.is_attached() => {
                 info!(%address, "the session moves to a direct connection to the leader");
                 self.grants.disconnected();
+                self.approach = Approach::Moving;
                 // The present connection ends here, before the session is attached to the other one.
                 let places = self.requests.places();
                 self.link =
@@ -536,6 +564,7 @@ impl Driver {
             Some(_) => info!(session = session.session, "session attached to a new connection"),
         }
         self.reconnect.attached(self.clock.now());
+        self.approach = Approach::None;
         if connection.says_where() {
             // If the connection has ended, the next one is asked.
             drop(connection.post(Extended::Where, Tag::Where));
@@ -551,6 +580,7 @@ impl Driver {
 
     fn attempt_failed(&mut self, failure: AttemptFailure) {
         let error = failure.error.clone();
+        self.approach = Approach::None;
         debug!(%error, "an attempt to attach the session failed");
         let now = self.now();
         match self.reconnect.attempt_failed(failure, now) {
@@ -569,7 +599,7 @@ impl Driver {
         info!(%reason, "the connection to the server was lost; connecting again");
         let now = self.now();
         self.grants.disconnected();
-        self.approach = None;
+        self.approach = Approach::None;
         self.link = Link::RetryAt(self.reconnect.disconnected(reason, now));
     }
 
@@ -705,10 +735,10 @@ impl Driver {
 }
 
 /// Waits for an attempt to reach the leader. Cancel safe.
-async fn outcome_of(approach: &mut Option<(Address, Greeting)>) -> Result<Greeted, AttemptFailure> {
+async fn outcome_of(approach: &mut Approach) -> Result<Greeted, AttemptFailure> {
     match approach {
-        Some((_, greeting)) => greeting.await,
-        None => std::future::pending().await,
+        Approach::Greeting(_, greeting) => greeting.await,
+        Approach::None | Approach::Moving => std::future::pending().await,
     }
 }
 

@@ -6,9 +6,17 @@ use std::time::Duration;
 use crate::client::Address;
 use crate::protocol::{Moved, Whereabouts};
 
+/// A client sends KeepAlive no more often than this.
+const SILENCE_MIN: Duration = Duration::from_millis(100);
+
 /// The addresses of a cluster's nodes. What the program has configured comes first, except where the leader moves.
 #[derive(Debug, Default)]
 pub(super) struct Guide {
+    /// The epoch of the leader that was learned of last.
+    epoch: u32,
+    /// The epoch in which the session was moved to an address of the leader, until the leader has said that it is direct
+    /// there. An address that leads to another relay, or to refusals, is not used again in that epoch.
+    moved_in: Option<u32>,
     /// Where the next leader is or may be, until they were tried.
     moved: VecDeque<Address>,
     /// Where the leader is, until it was tried; empty if the connection is not relayed.
@@ -22,12 +30,16 @@ pub(super) struct Guide {
 impl Guide {
     /// Takes in what a server has said. What was learned before is forgotten.
     pub(super) fn learn(&mut self, whereabouts: Whereabouts<Vec<String>>) {
-        let Whereabouts { renew_deadline, is_relayed, leader, others, .. } = whereabouts;
+        let Whereabouts { epoch, renew_deadline, is_relayed, leader, others } = whereabouts;
         let (leader, others) = (addresses(&leader), addresses(&others));
         self.renew_deadline = Some(renew_deadline.into());
         self.moved.clear();
         self.nodes = leader.iter().chain(&others).cloned().collect();
-        self.leader = if is_relayed { leader } else { VecDeque::new() };
+        if !is_relayed {
+            self.moved_in = None;
+        }
+        self.epoch = epoch;
+        self.leader = if is_relayed && self.moved_in != Some(epoch) { leader } else { VecDeque::new() };
     }
 
     /// Another node is going to lead.
@@ -38,7 +50,10 @@ impl Guide {
 
     /// An address to try before the configured ones, after so many failures in a row.
     pub(super) fn next(&mut self, failures: u32, configured: &[Address]) -> Option<Address> {
-        if let Some(next) = self.moved.pop_front() {
+        // In turn with the configured ones: a node that has just failed may be among them.
+        if failures.is_multiple_of(2)
+            && let Some(next) = self.moved.pop_front()
+        {
             return Some(next);
         }
         let round_failed = failures > 0 && (failures as usize).is_multiple_of(configured.len() + 1);
@@ -60,14 +75,19 @@ impl Guide {
         self.leader.pop_front()
     }
 
+    /// The session moves to an address of the leader.
+    pub(super) fn moves_to_leader(&mut self) {
+        self.moved_in = Some(self.epoch);
+    }
+
     pub(super) fn is_in_cluster(&self) -> bool {
         self.renew_deadline.is_some()
     }
 
-    /// A leader, or a relay, that is silent for this long and the same again may have failed. Two of them are less than the
-    /// renew deadline, so the client looks for another node before one leads.
+    /// A leader or a relay that stays silent for twice this long may have failed. That is less than the renew deadline, so the
+    /// client looks for another node before one leads.
     pub(super) fn silence_max(&self) -> Option<Duration> {
-        self.renew_deadline.map(|deadline| deadline / 3)
+        self.renew_deadline.map(|deadline| (deadline / 3).max(SILENCE_MIN))
     }
 }
 
@@ -114,6 +134,40 @@ mod tests {
         assert_eq!(guide.take_leader(), None);
         guide.learn(whereabouts(true));
         assert_eq!((guide.take_leader(), guide.take_leader()), (address("a:1"), None));
+    }
+
+    /// Such as an address that all nodes advertise, or one that the client's own machine has as well.
+    #[test]
+    fn an_address_of_the_leader_that_leads_to_a_relay_is_not_used_again_in_the_epoch() {
+        let mut guide = Guide::default();
+        guide.learn(whereabouts(true));
+        assert_eq!(guide.take_leader(), address("a:1"));
+        guide.moves_to_leader();
+        guide.learn(whereabouts(true));
+        assert_eq!(guide.take_leader(), None);
+        guide.learn(Whereabouts { epoch: 2, ..whereabouts(true) });
+        assert_eq!(guide.take_leader(), address("a:1"), "another node may lead");
+        guide.moves_to_leader();
+        guide.learn(Whereabouts { epoch: 2, ..whereabouts(false) });
+        guide.learn(Whereabouts { epoch: 2, ..whereabouts(true) });
+        assert_eq!(guide.take_leader(), address("a:1"), "the connection was direct");
+    }
+
+    #[test]
+    fn the_addresses_of_a_notice_are_tried_in_turn_with_the_configured_ones() {
+        let mut guide = Guide::default();
+        guide.follow(Moved { epoch: 1, addresses: texts(&["b:1", "c:1"]) });
+        let configured = ["x:1".parse().unwrap(), "y:1".parse().unwrap()];
+        let tried: Vec<_> = (0..5).map(|failures| guide.next(failures, &configured)).collect();
+        assert_eq!(tried, [address("b:1"), None, address("c:1"), None, None]);
+    }
+
+    /// A broken server must not make the client ask without a pause.
+    #[test]
+    fn a_client_does_not_ask_all_the_time() {
+        let mut guide = Guide::default();
+        guide.learn(Whereabouts { renew_deadline: Milliseconds(0), ..whereabouts(false) });
+        assert_eq!(guide.silence_max(), Some(SILENCE_MIN));
     }
 
     #[test]

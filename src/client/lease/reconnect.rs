@@ -132,6 +132,7 @@ impl Reconnect {
         repetitions: u32,
     ) -> Attaching {
         self.last_address = Some(address.clone());
+        self.guide.moves_to_leader();
         attach_greeted(&self.settings, address, greeted, Target::Opened(session), repetitions)
     }
 

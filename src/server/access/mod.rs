@@ -106,6 +106,10 @@ impl Access {
         Ok(())
     }
 
+    fn accepts_token_of(&self, client: &Client, is_encrypted: bool) -> bool {
+        self.policy().accepts_token_of(client, is_encrypted)
+    }
+
     fn prove(&self, client: &Client, is_encrypted: bool, token: &[u8]) -> Result<Proven, Denied> {
         self.policy().authenticate(client, is_encrypted, token, self.clock.now())
     }

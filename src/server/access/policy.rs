@@ -110,7 +110,7 @@ impl Policy {
         if !self.accepts_tokens {
             return Err(Denied::NoTokens);
         }
-        if !is_encrypted && !client.address.is_local() && !self.tokens_over_plain {
+        if !self.accepts_token_of(client, is_encrypted) {
             return Err(Denied::OverPlain);
         }
         let token = Token::parse(token).ok_or(Denied::Malformed)?;
@@ -119,6 +119,11 @@ impl Policy {
             Verdict::Expired(_) => Err(Denied::Expired),
             Verdict::Unknown => Err(Denied::Unknown),
         }
+    }
+
+    /// Whether a client may show a token over such a connection.
+    pub(super) fn accepts_token_of(&self, client: &Client, is_encrypted: bool) -> bool {
+        is_encrypted || client.address.is_local() || self.tokens_over_plain
     }
 
     /// What a token permits now that was proven before.

@@ -89,6 +89,20 @@ impl Standing {
         if self.permissions.include(&before) { Change::None } else { Change::Lost }
     }
 
+    /// Whether a client that another node relays could do as much, apart from administration, over a connection of its own.
+    pub(in crate::server) fn is_kept_directly(
+        &self,
+        access: &Access,
+        client: &Client,
+        is_encrypted: bool,
+    ) -> bool {
+        let direct = Client { address: client.address.direct(), certificate: client.certificate.clone() };
+        match self.proof {
+            Some(_) => access.accepts_token_of(&direct, is_encrypted),
+            None => access.permissions_of(&direct).include_use(&self.permissions),
+        }
+    }
+
     fn take(&mut self, proven: Proven) {
         self.restricts_plain = proven.permissions.restrict_plain();
         self.permissions = proven.permissions;
@@ -114,3 +128,41 @@ impl Standing {
 /// Whether a connection is closed because of refused tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) struct IsClosed(pub(in crate::server) bool);
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::super::super::client_address::ClientAddress;
+    use super::super::super::clock::Clock;
+    use super::*;
+    use crate::config::Config;
+
+    fn kept(rules: impl FnOnce(&mut Config), client: &str, is_encrypted: bool) -> bool {
+        let address = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 1);
+        let mut config = Config::without_file();
+        rules(&mut config);
+        let access = Access::of(&config, Clock::system());
+        let client = Client {
+            address: ClientAddress::relayed(address(client), address("192.0.2.1"), false),
+            certificate: None,
+        };
+        Standing::of(&access, &client).is_kept_directly(&access, &client, is_encrypted)
+    }
+
+    #[test]
+    fn a_relayed_client_is_as_well_off_directly_unless_rules_prefer_the_machine_of_its_relay() {
+        let anonymous = |rights: &'static str| {
+            move |config: &mut Config| config.access.anonymous = Some(rights.parse().unwrap())
+        };
+        assert!(kept(|_| (), "127.0.0.1", false), "it administers over other connections");
+        assert!(!kept(anonymous("read"), "127.0.0.1", false), "on loopback it may acquire");
+        assert!(!kept(anonymous("read,acquire counter:web/"), "::1", false));
+        assert!(kept(anonymous("read"), "192.0.2.7", false), "it may as little either way");
+        let network = |config: &mut Config| {
+            config.access.anonymous = Some("none".parse().unwrap());
+            config.access.networks = vec!["192.0.2.0/24 read,acquire".parse().unwrap()];
+        };
+        assert!(kept(network, "127.0.0.1", false), "the rule of the machine of its relay");
+    }
+}

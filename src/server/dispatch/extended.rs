@@ -333,8 +333,8 @@ impl Executor<'_> {
             epoch: whereabouts.epoch,
             renew_deadline: Milliseconds::saturating_from(whereabouts.renew_deadline),
             is_relayed: self.extended.client.address.is_relayed(),
-            leader: whereabouts.leader.of(namespace),
-            others: others.of(namespace),
+            leader: self.extended.reachable(self.server, whereabouts.leader.of(namespace)),
+            others: self.extended.reachable(self.server, others.of(namespace)),
         });
         response.compose(opcode, opaque, out);
     }

@@ -271,12 +271,23 @@ impl ExtendedState {
         Ok(())
     }
 
+    /// Those of the addresses of nodes that the client may connect to: none if its relay encrypts what it sends, or if it would
+    /// lose rights that it has as a client of its relay.
+    pub(super) fn reachable<'a>(&self, server: &Server, addresses: &'a [String]) -> &'a [String] {
+        let address = self.client.address;
+        let is_better_relayed = address.is_relayed()
+            && (address.is_encrypted_by_relay()
+                || !self.standing.is_kept_directly(server.access(), &self.client, self.is_encrypted));
+        if is_better_relayed { &[] } else { addresses }
+    }
+
     fn compose_notice(&self, server: &Server, hello: Opaque, notice: Notice, out: &mut BytesMut) {
         let opcode = ExtendedOpcode::Hello.code();
         let Some(notice) = notice_on_wire(notice) else {
             let Some(whereabouts) = server.whereabouts() else { return };
             let Some(next) = whereabouts.next() else { return };
-            let addresses = next.of(self.namespace);
+            let is_permitted = self.standing.may(Right::Acquire, Target::Anywhere);
+            let addresses = if is_permitted { self.reachable(server, next.of(self.namespace)) } else { &[] };
             let moved = ExtendedResponse::Moved(Moved { epoch: whereabouts.epoch, addresses });
             return moved.compose(opcode, hello, out);
         };

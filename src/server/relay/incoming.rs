@@ -74,7 +74,7 @@ impl<N: RelayNetwork> Incoming<N> {
     }
 
     async fn accept(&self, mut stream: N::Stream, relay: SocketAddr) {
-        let opened = tokio::time::timeout(OPENING_MAX, self.open(&mut stream)).await;
+        let opened = tokio::time::timeout(OPENING_MAX, self.open(&mut stream, relay)).await;
         match opened.unwrap_or(Err(Refused::Timeout)) {
             Ok((namespace, client)) => {
                 admit::<N::Listener>(&self.server, namespace, stream, client, self.network.spawner());
@@ -92,7 +92,11 @@ impl<N: RelayNetwork> Incoming<N> {
     }
 
     /// Finds out for whom a connection is.
-    async fn open(&self, stream: &mut N::Stream) -> Result<(Namespace, ClientAddress), Refused> {
+    async fn open(
+        &self,
+        stream: &mut N::Stream,
+        relay: SocketAddr,
+    ) -> Result<(Namespace, ClientAddress), Refused> {
         N::Listener::prepare(stream, self.server.peer_timeout())?;
         let mut challenge = Challenge { nonce: Default::default() };
         getrandom::fill(&mut challenge.nonce).map_err(Refused::Random)?;
@@ -106,14 +110,14 @@ impl<N: RelayNetwork> Incoming<N> {
             return Err(Refused::Unproven);
         }
         let namespace = namespace_of(statement.namespace);
-        let mut client = ClientAddress::relayed(statement.client, statement.is_encrypted_by_relay);
+        let mut client = ClientAddress::relayed(statement.client, relay, statement.is_encrypted_by_relay);
         let outcome = if statement.epoch != self.epoch {
             Outcome::OtherEpoch
         } else if !self.enabled.contains(&namespace) {
             Outcome::Disabled
         } else if client.is_encrypted_by_relay() && self.refuses_plain(client) {
             // The client learns why from the answer to its first request.
-            client = ClientAddress::relayed(statement.client, false);
+            client = ClientAddress::relayed(statement.client, relay, false);
             Outcome::AcceptedPlain
         } else {
             Outcome::Accepted

@@ -175,6 +175,7 @@ impl<N: RelayNetwork> Outgoing<N> {
                 return;
             }
         };
+        relay.count();
         debug!(port, %peer, epoch = relay.term().epoch(), "relaying a connection");
         let ended = match leader {
             Leader::Plain(leader) => splice(client, leader, &relay).await,

@@ -343,7 +343,7 @@ impl<'a> Families<'a> {
         let open = u64::from(relays.relayed().connections);
         self.gauge("signalbox_relayed_connections", "Connections relayed to the leader", only(open))?;
         let help = "Connections that were relayed to the leader";
-        self.counter("signalbox_relayed_connections_accepted", help, only(relays.opened()))
+        self.counter("signalbox_relayed_connections_accepted", help, only(relays.relayed_total()))
     }
 
     /// Single names.
