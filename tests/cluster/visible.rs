@@ -3,12 +3,13 @@
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::cluster::TestCluster;
-use crate::support::daemon::stderr;
+use crate::support::daemon::{SIGNALBOX, stderr};
 use crate::support::ports::free_ports;
 use crate::support::{OK, PATIENCE, eventually};
 
@@ -47,11 +48,50 @@ fn a_standby_that_refuses_clients_is_not_ready() {
     assert_eq!(metric(standby, "signalbox_cluster_epoch"), Some(1.0));
 }
 
+#[test]
+fn a_standby_reads_its_tokens_again() {
+    let Some(mut cluster) = TestCluster::start_relaying(1, 1) else { return };
+    cluster.leader();
+    let node = cluster.add("node-1");
+    let path = cluster.node(node).file.clone();
+    let tokens = path.with_extension("tokens");
+    let change_tokens = |arguments: &[&str]| {
+        let output = Command::new(SIGNALBOX).arg("token").args(arguments).arg("--file").arg(&tokens).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    };
+    let secret = change_tokens(&["create", "prometheus", "--rights", "read"]);
+    let [port] = free_ports();
+    let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+    let tokens = tokens.display();
+    writeln!(
+        file,
+        "[http]\nenable = true\nport = {port}\n[access]\nnetworks = ['127.0.0.0/8 none']\ntokens = '{tokens}'"
+    )
+    .unwrap();
+    cluster.start_node(node);
+    cluster.daemon(node).logged_message("standby of node");
+    let standby = SocketAddr::from(([127, 0, 0, 1], port));
+    let status =
+        |secret: &str| get_with(standby, "/metrics", &format!("Authorization: Bearer {secret}\r\n")).0;
+    assert_eq!((status(&secret), get(standby, "/metrics").0), (200, 403));
+    change_tokens(&["revoke", "prometheus"]);
+    let next = change_tokens(&["create", "next", "--rights", "read"]);
+    cluster.daemon(node).reload("the configuration was read again");
+    assert_eq!((status(&secret), status(&next)), (401, 200));
+}
+
 /// The status and the body of an answer.
 fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    get_with(address, path, "")
+}
+
+/// With further headers.
+fn get_with(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Connection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -108,6 +148,25 @@ fn every_node_shows_the_cluster() {
     let shown: Value = serde_json::from_slice(&shown.stdout).unwrap_or_else(|_| panic!("{}", stderr(&shown)));
     let ages = shown["nodes"].as_array().unwrap().iter().map(|node| node["heartbeat_age_ms"].as_u64());
     assert!(ages.clone().all(|age| age.is_some()), "{shown}");
+
+    // The figures of one node, asked for by its name.
+    let own = cluster.administer(1, &["status", "node-0", "--json"]);
+    assert_eq!(own.status.code(), Some(0), "it leads: {}", stderr(&own));
+    let own: Value = serde_json::from_slice(&own.stdout).unwrap();
+    for key in ["node", "state", "version", "addresses", "advertised", "drains"] {
+        assert_eq!(own[key], shown["nodes"][0][key], "{key}");
+    }
+    let own = cluster.administer(1, &["status", "node-1"]);
+    assert_eq!(own.status.code(), Some(1), "another one leads: {}", stderr(&own));
+    let lines = String::from_utf8(own.stdout).unwrap();
+    let value = |key: &str| lines.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    assert_eq!(
+        (value("node "), value("state "), value("relays ")),
+        (Some("node-1"), Some("stands by"), Some("1"))
+    );
+    let unknown = cluster.administer(1, &["status", "node-7"]);
+    assert_eq!(unknown.status.code(), Some(64));
+    assert!(stderr(&unknown).contains("the cluster has no node \"node-7\"; it has \"node-0\", \"node-1\""));
 
     // Without a leader, a standby is not ready.
     cluster.daemon(0).signal(Signal::SIGSTOP);

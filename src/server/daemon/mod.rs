@@ -113,7 +113,7 @@ fn serve(
         None => (Store::of(config), None),
         Some(node) => {
             http.join(node.view());
-            match lead(runtime, node, &listeners, outgoing.as_ref(), &mut signals, log) {
+            match lead(runtime, node, &listeners, outgoing.as_ref(), signals.stop(&http, options, log)) {
                 Ok(Some(term)) => (Store::Cluster(node.storage(term).into()), Some(term)),
                 Ok(None) => {
                     info!("stopping");
@@ -192,7 +192,7 @@ fn serve(
     service.end();
     if let Some(node) = &mut node {
         if workers.end(WORKERS_END_MAX) {
-            let successor = handover.map(handover::Prepared::complete);
+            let successor = handover.and_then(handover::Prepared::complete);
             runtime.block_on(node.leave(successor));
         } else {
             warn!(
@@ -205,20 +205,19 @@ fn serve(
 }
 
 /// Waits until this node leads its cluster, and lets its ports listen then; `None`: a signal came before that. Until then, it
-/// relays clients to the leader if it is configured to. No client is connected when this returns.
-/// `None` also if an operator drains the node.
+/// relays clients to the leader if it is configured to. No client is connected when this returns. `None` also if an operator
+/// drains the node. `stopped` handles signals, and ends when one stops the daemon.
 fn lead(
     runtime: &Runtime,
     node: &mut Node,
     listeners: &[(Namespace, std::net::TcpListener)],
     outgoing: Option<&Arc<Outgoing<Workers>>>,
-    signals: &mut Signals,
-    log: &Log,
+    stopped: impl Future<Output = ()>,
 ) -> Result<Option<Term>, DaemonError> {
     let accepting = outgoing.map(|outgoing| accept_for_relays(runtime, outgoing, listeners)).transpose()?;
     // A standby is ready: units that are ordered after this one can connect to the node that leads.
     systemd::notify_ready();
-    let term = runtime.block_on(stand_by(node, signals, log))?;
+    let term = runtime.block_on(stand_by(node, stopped))?;
     drop(accepting);
     runtime.block_on(node.close_relays())?;
     if term.is_some() {
@@ -246,10 +245,10 @@ fn accept_for_relays(
 }
 
 /// Waits until this node leads its cluster; `None`: a signal came before that, or an operator drains the node.
-async fn stand_by(node: &mut Node, signals: &mut Signals, log: &Log) -> Result<Option<Term>, DaemonError> {
+async fn stand_by(node: &mut Node, stopped: impl Future<Output = ()>) -> Result<Option<Term>, DaemonError> {
     tokio::select! {
         term = node.lead() => term,
-        () = signals.stop(log) => Ok(None),
+        () = stopped => Ok(None),
     }
 }
 

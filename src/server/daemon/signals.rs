@@ -25,7 +25,7 @@ pub(super) struct Signals {
     user1: Signal,
     terminate: Signal,
     interrupt: Signal,
-    /// Whether the configuration is to be read again when there is a server.
+    /// Whether a signal asked for a reload before there was a server, which then reads the configuration again.
     reload_is_due: bool,
 }
 
@@ -45,15 +45,12 @@ impl Signals {
     }
 
     /// Handles signals while there is no server, until one stops the daemon.
-    pub(super) async fn stop(&mut self, log: &Log) {
+    pub(super) async fn stop(&mut self, http: &Http, options: &Options, log: &Log) {
         loop {
             tokio::select! {
                 _ = self.hangup.recv() => {
-                    if let Err(error) = log.reopen() {
-                        error!(%error, "the log file could not be reopened; the old one stays in use");
-                    }
                     self.reload_is_due = true;
-                    info!("the configuration is read again when this node leads");
+                    reload_standby(http, options, log);
                 }
                 _ = self.user1.recv() => info!("there are no statistics: this node does not lead"),
                 _ = self.terminate.recv() => return,
@@ -86,6 +83,32 @@ impl Signals {
     }
 }
 
+/// SIGHUP without a server: reopens the log, and applies what concerns the log and the HTTP listener. The rest is applied when
+/// this node leads.
+fn reload_standby(http: &Http, options: &Options, log: &Log) {
+    reopen(log);
+    let loaded = match options.load() {
+        Ok(loaded) => loaded,
+        Err(error) => return error!(%error, "the configuration is left as it was"),
+    };
+    log_notices(&loaded.notices);
+    log.set_threshold(loaded.config.log.threshold);
+    if let Err(error) = http.load_tls(&loaded.config) {
+        error!(%error, "the certificates and the rules of TLS are left as they were");
+    }
+    if let Err(error) = http.load_tokens(&loaded.config) {
+        error!(%error, "the tokens are left as they were");
+    }
+    http.apply(&loaded.config);
+    info!("the configuration was read again; what concerns clients takes effect when this node leads");
+}
+
+fn reopen(log: &Log) {
+    if let Err(error) = log.reopen() {
+        error!(%error, "the log file could not be reopened; the old one stays in use");
+    }
+}
+
 /// SIGHUP: reopens the log and the audit log, and applies the settings that may change while the server runs. `started` is the
 /// configuration that the server was started with; the other settings stay as they are there. `applied` is the one that
 /// was read last.
@@ -97,9 +120,7 @@ fn reload(
     applied: &mut Config,
     log: &Log,
 ) {
-    if let Err(error) = log.reopen() {
-        error!(%error, "the log file could not be reopened; the old one stays in use");
-    }
+    reopen(log);
     if let Err(error) = server.audit().reopen() {
         error!(%error, "the audit log could not be reopened; the old one stays in use");
     }

@@ -35,7 +35,8 @@ use tokio::sync::oneshot;
 
 use super::Server;
 use super::node_view::NodeView;
-use super::tls::Tls;
+use super::tls::{Tls, TlsError};
+use crate::access::TokenFileError;
 use crate::config::Config;
 use shared::{Shared, Stage};
 
@@ -58,7 +59,8 @@ impl Http {
         if listeners.is_empty() {
             return Ok(Self { shared, _alive: None });
         }
-        shared.load_tokens(config);
+        // The server reads the same file, and reports it if the file cannot be used.
+        let _ = shared.load_tokens(config);
         let (alive, ended) = oneshot::channel::<Infallible>();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let its_shared = Arc::clone(&shared);
@@ -88,6 +90,16 @@ impl Http {
     /// The server is being stopped: it is not ready any more, and changes nothing.
     pub(super) fn drain(&self) {
         self.shared.drain();
+    }
+
+    /// Reads the certificates again, for requests while this process does not serve clients.
+    pub(super) fn load_tls(&self, config: &Config) -> Result<(), TlsError> {
+        self.shared.load_tls(config)
+    }
+
+    /// Reads the tokens again, for requests while this process does not serve clients.
+    pub(super) fn load_tokens(&self, config: &Config) -> Result<(), TokenFileError> {
+        self.shared.load_tokens(config)
     }
 
     /// Applies the settings that may change while the server runs.

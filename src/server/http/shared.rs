@@ -6,13 +6,14 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use super::super::access::Access;
 use super::super::metrics::Count;
 use super::super::node_view::NodeView;
-use super::super::tls::Tls;
+use super::super::tls::{Tls, TlsError};
 use super::super::{Clock, Server};
 use super::answer::ApiError;
 use super::listener::Places;
 use super::metrics::Selection;
 use super::names::Overview;
 use super::requester::Requester;
+use crate::access::TokenFileError;
 use crate::config::{ClusterConfig, Config};
 use crate::core::UnixSeconds;
 
@@ -22,7 +23,7 @@ pub(super) struct Shared {
     stage: RwLock<Stage>,
     settings: RwLock<Arc<Settings>>,
     /// For connections before there is a server, which has its own.
-    tls: Option<Arc<Tls>>,
+    tls: RwLock<Option<Arc<Tls>>>,
     /// Rules before there is a server, which has its own.
     access: Access,
     pub(super) cluster: ClusterConfig,
@@ -77,7 +78,7 @@ impl Shared {
         Self {
             stage: RwLock::new(Stage::Starting),
             settings: RwLock::new(Arc::new(Settings::of(config))),
-            tls,
+            tls: RwLock::new(tls),
             access: Access::of(config, Clock::system()),
             cluster: config.cluster.clone(),
             node: OnceLock::new(),
@@ -90,10 +91,16 @@ impl Shared {
         }
     }
 
-    /// Reads the tokens for requests before there is a server.
-    pub(super) fn load_tokens(&self, config: &Config) {
-        // The server reads the same file, and reports it if the file cannot be used.
-        let _ = self.access.load_tokens(&config.access);
+    /// Reads the tokens for requests before there is a server. If the file cannot be used, those before stay in use.
+    pub(super) fn load_tokens(&self, config: &Config) -> Result<(), TokenFileError> {
+        self.access.load_tokens(&config.access)
+    }
+
+    /// Reads the certificates for connections before there is a server. If they cannot be used, those before stay in use.
+    pub(super) fn load_tls(&self, config: &Config) -> Result<(), TlsError> {
+        let tls = Tls::read(&config.tls, Clock::system().now())?.map(Arc::new);
+        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
+        Ok(())
     }
 
     pub(super) fn set_node(&self, view: NodeView) {
@@ -128,6 +135,8 @@ impl Shared {
 
     pub(super) fn apply(&self, config: &Config) {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Settings::of(config));
+        // A server has rules of its own.
+        self.access.configure(config);
     }
 
     pub(super) fn stage(&self) -> Stage {
@@ -155,7 +164,7 @@ impl Shared {
     pub(super) fn tls(&self) -> Option<Arc<Tls>> {
         match self.stage().server() {
             Some(server) => server.tls(),
-            None => self.tls.clone(),
+            None => self.tls.read().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 }
