@@ -13,12 +13,13 @@ use crate::support::{TestServer, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The folder of the programs. `cargo test --test client examples::` alone does not build them, so this function does.
+/// The folder of the programs. `cargo test --test client examples::` alone does not build them, so this function does, for the
+/// same packages as `.ci/run`, so that nothing is built twice there.
 static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().unwrap().parent().unwrap();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--examples", "--locked", "--offline", "--quiet", "--target-dir"]);
+    cargo.args(["build", "--workspace", "--examples", "--locked", "--offline", "--quiet", "--target-dir"]);
     cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
     if profile.ends_with("release") {
         cargo.arg("--release");
