@@ -15,7 +15,7 @@ use super::keys::{
     Format, Keys, LAYOUT, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode,
     end_of_prefix,
 };
-use super::members::{Reading, ReadingError, Written, name_of, read_below};
+use super::members::{Reading, ReadingError, name_of, read_below};
 use super::timing::Timing;
 
 /// The newest format of a record that this program reads and writes.
@@ -135,7 +135,8 @@ pub enum AdminError {
     },
     /// The node has not left in time.
     #[error(
-        "node \"{node}\" has not left the cluster within {} s; its log says how far it is. It does not begin later", limit.as_secs_f64()
+        "node \"{node}\" has not left the cluster within {} s; see its log for its progress. The request is withdrawn, but a handover that has \
+         begun is still completed", limit.as_secs_f64()
     )]
     NotInTime {
         /// The name.
@@ -186,8 +187,8 @@ pub struct NodeStatus {
 
 impl AdminError {
     /// There is no node of this name, but these.
-    pub(super) fn no_node(name: &str, nodes: Written<Node>) -> Self {
-        let nodes: Vec<_> = nodes.into_keys().map(|node| format!("\"{node}\"")).collect();
+    pub fn no_node<'a>(name: &str, nodes: impl Iterator<Item = &'a String>) -> Self {
+        let nodes: Vec<_> = nodes.map(|node| format!("\"{node}\"")).collect();
         let nodes = if nodes.is_empty() { "none".to_owned() } else { nodes.join(", ") };
         Self::NoNode { node: name.to_owned(), nodes }
     }
@@ -454,7 +455,7 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
         .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
     let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
     let Some((_, revision)) = nodes.remove(name) else {
-        return Err(AdminError::no_node(name, nodes));
+        return Err(AdminError::no_node(name, nodes.keys()));
     };
     let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
     if leadership.is_some_and(|of| of.node == name && of.state == LeadershipState::Held) {

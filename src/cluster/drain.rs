@@ -29,7 +29,8 @@ pub struct Drained {
 /// # Errors
 ///
 /// [`AdminError::Refused`]: the node goes on. [`AdminError::NotInTime`]: it has not left within `limit`, and the request was
-/// withdrawn; the node may have begun. Others: nothing was asked.
+/// withdrawn; a handover that had begun is still completed. [`AdminError::Call`]: etcd did not answer; the request was withdrawn
+/// if that was possible. Others: nothing was asked.
 pub fn drain(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -40,7 +41,9 @@ pub fn drain(
     let format: Format = read(coordinator, &keys.format())?
         .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
     let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
-    let Some((node, joined)) = nodes.remove(name) else { return Err(AdminError::no_node(name, nodes)) };
+    let Some((node, joined)) = nodes.remove(name) else {
+        return Err(AdminError::no_node(name, nodes.keys()));
+    };
     if !node.drains {
         return Err(AdminError::CannotDrain { node: name.to_owned(), version: node.version });
     }
@@ -59,10 +62,16 @@ pub fn drain(
         otherwise: Vec::new(),
     };
     let asked = coordinator.transact(&request)?;
-    if !asked.held {
+    // It has changed since. If it has left, a request that was not answered was obeyed before it was repeated.
+    if !asked.held && read::<Node>(coordinator, &keys.node(name))?.is_some() {
         return Err(AdminError::Changed);
     }
-    await_leaving(coordinator, keys, name, &drain, limit)?;
+    let left = await_leaving(coordinator, keys, name, &drain, limit);
+    if let Err(AdminError::Call(_)) = &left {
+        // Nobody would wait for what the node does later.
+        let _ = withdraw(coordinator, key, asked.revision);
+    }
+    left?;
     let leader = if has_led { next_leader(coordinator, keys, &node.incarnation)? } else { None };
     Ok(Drained { has_led, leader })
 }

@@ -93,14 +93,13 @@ impl Trace {
         }
     }
 
-    /// Whether the changes were taken, so that nothing may be stored any more.
-    pub(super) fn is_taken(&self) -> bool {
-        matches!(self.lock().state, State::Taken)
-    }
-
-    /// A commit begins, whose outcome will be reported.
-    pub(super) fn begin(&self) {
-        self.lock().is_in_flight = true;
+    /// A commit begins, whose outcome will be reported. Returns whether it may: nothing may be stored any more once the changes
+    /// were taken.
+    pub(super) fn begin(&self) -> bool {
+        let mut traced = self.lock();
+        let may_begin = !matches!(traced.state, State::Taken);
+        traced.is_in_flight |= may_begin;
+        may_begin
     }
 
     /// The outcome of the commit is known: these writes are stored, or none.
@@ -369,7 +368,8 @@ impl<C: Coordinator> Leader<C> {
         if found.is_some_and(|entry| entry.modified == written) { Ok(()) } else { Err(Refusal::Withdrawn) }
     }
 
-    /// Tells the operator that the request, written at this revision, is refused.
+    /// Tells the operator that the request, written at this revision, is refused, and the successor that nothing is handed over,
+    /// so that it forgets what it has read.
     ///
     /// # Errors
     ///
@@ -381,17 +381,33 @@ impl<C: Coordinator> Leader<C> {
         written: Revision,
         refusal: &Refusal,
     ) -> Result<(), CallError> {
+        let withdraw = Transaction {
+            compare: vec![self.leads()],
+            then: vec![Operation::Delete { key: self.keys.handover() }],
+            otherwise: Vec::new(),
+        };
+        answered(|| self.coordinator.transact(&withdraw))?;
         let key = self.keys.drain(name);
         let refused = Drain { refused: Some(refusal.to_string()), ..drain };
         let transaction = Transaction {
             compare: vec![self.leads(), Compare::Modified { key: key.clone(), at: written }],
-            then: vec![
-                Operation::Put { key, value: encode(&refused) },
-                Operation::Delete { key: self.keys.handover() },
-            ],
+            then: vec![Operation::Put { key, value: encode(&refused) }],
             otherwise: Vec::new(),
         };
         answered(|| self.coordinator.transact(&transaction)).map(drop)
+    }
+
+    /// Whether the run that is to lead next is still part of the cluster.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Call`], [`Refusal::Value`]: it is not known.
+    pub fn awaits(&mut self, next: &Next) -> Result<bool, Refusal> {
+        let key = self.keys.node(&next.successor.node);
+        let range = Range { from: key.clone(), to: None, at: None, count_only: false };
+        let entry = answered(|| self.coordinator.range(&range))?.entries.pop();
+        let node: Option<Node> = entry.map(|entry| decode(&key, &entry.value)).transpose()?;
+        Ok(node.is_some_and(|node| node.incarnation == next.successor.incarnation))
     }
 
     /// Writes the changes that the successor has to make. Call it when the server has stored its last change.

@@ -71,9 +71,16 @@ impl<C: Coordinator> ClusterStorage<C> {
     }
 
     /// Begins a commit. The caller sends its transaction and passes the answer to [`Self::answered`].
-    pub fn begin(&self, changes: &[Change]) -> Commit {
-        self.trace.begin();
-        self.chain.begin(writes(&self.keys, self.chain.term().record_format, changes))
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::LeadershipLost`]: this node hands the leadership over, and its changes were taken already.
+    pub fn begin(&self, changes: &[Change]) -> Result<Commit, CommitError> {
+        if !self.trace.begin() {
+            let reason = "it was handed over".to_owned();
+            return Err(CommitError::LeadershipLost { epoch: self.chain.term().epoch, reason });
+        }
+        Ok(self.chain.begin(writes(&self.keys, self.chain.term().record_format, changes)))
     }
 
     /// Takes the answer to an attempt of a commit, or the report that there is none. Returns the outcome; `None`: the caller
@@ -126,11 +133,7 @@ impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
-        if self.trace.is_taken() {
-            let reason = "it was handed over".to_owned();
-            return Err(CommitError::LeadershipLost { epoch: self.chain.term().epoch, reason });
-        }
-        let mut commit = self.begin(changes);
+        let mut commit = self.begin(changes)?;
         loop {
             let answer = self.coordinator.transact(commit.transaction());
             let is_unanswered = answer.is_err();

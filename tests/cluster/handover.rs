@@ -116,7 +116,7 @@ fn hand_over(history: &History) -> bool {
     };
     commit(&mut old, &history.before_trace);
     let mut leader = leader(etcd.client(), term, &trace);
-    let mut straddling = history.straddling.as_ref().map(|(writes, _)| old.begin(&changes(writes)));
+    let mut straddling = history.straddling.as_ref().map(|(writes, _)| old.begin(&changes(writes)).unwrap());
     trace.start();
     let successor = Successor { node: "b".to_owned(), incarnation: incarnation(2) };
     leader.handover = write(&etcd, vec![put(keys().handover(), &Handover { epoch: 1, successor })]);
@@ -217,7 +217,7 @@ fn changes_are_not_known_while_a_commit_is_in_flight() {
     let trace = Trace::default();
     let mut old = storage(&etcd, take_over(&etcd, 1)).traced(trace.clone());
     trace.start();
-    let mut commit = old.begin(&[Change::Put(session(1))]);
+    let mut commit = old.begin(&[Change::Put(session(1))]).unwrap();
     assert_eq!(trace.take(), None, "it may be stored");
     let answer = etcd.client().transact(commit.transaction());
     old.answered(&mut commit, answer).unwrap().unwrap();
@@ -395,6 +395,41 @@ fn an_operator_is_told_why_and_a_refused_handover_keeps_nothing() {
     assert!(etcd.with_store(|store| store.get(&keys().handover())).is_none());
     old.commit(&[Change::Put(session(1))]).unwrap();
     assert_eq!(trace.take(), None);
+}
+
+/// Otherwise the successor would keep all records in memory until another node leads.
+#[test]
+fn a_successor_is_told_that_an_operator_has_given_up() {
+    let etcd = FakeEtcd::default();
+    let term = take_over(&etcd, 1);
+    let mut leader = leader(etcd.client(), term, &Trace::default());
+    let drain = Drain { incarnation: incarnation(1), to: None, refused: None };
+    let written = write(&etcd, vec![put(keys().drain("a"), &drain)]);
+    let others = [Other::well("b", 2, "0.1.0")];
+    let (prepared, _) = Others::run(&etcd, &others, || leader.prepare(None));
+    assert_eq!(prepared.unwrap().successor.node, "b");
+    let is_asked = || etcd.with_store(|store| store.get(&keys().handover())).is_some();
+    assert!(is_asked());
+    write(&etcd, vec![Operation::Delete { key: keys().drain("a") }]);
+    let withdrawn = leader.check_request("a", written).unwrap_err();
+    leader.refuse("a", drain, written, &withdrawn).unwrap();
+    assert!(!is_asked());
+    assert!(etcd.with_store(|store| store.get(&keys().drain("a"))).is_none(), "nobody waits for the answer");
+}
+
+#[test]
+fn a_successor_that_has_left_is_not_waited_for() {
+    let etcd = FakeEtcd::default();
+    let term = take_over(&etcd, 1);
+    let mut leader = leader(etcd.client(), term, &Trace::default());
+    let others = [Other::well("b", 2, "0.1.0")];
+    let (prepared, _) = Others::run(&etcd, &others, || leader.prepare(None));
+    let next = prepared.unwrap();
+    assert!(leader.awaits(&next).unwrap());
+    write(&etcd, vec![put(keys().node("b"), &Other::well("b", 3, "0.1.0").node())]);
+    assert!(!leader.awaits(&next).unwrap(), "it is another run");
+    write(&etcd, vec![Operation::Delete { key: keys().node("b") }]);
+    assert!(!leader.awaits(&next).unwrap());
 }
 
 /// A connection that is cut after some calls. A call that is not delivered may be the first that is lost, or its answer.

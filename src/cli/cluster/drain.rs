@@ -1,4 +1,4 @@
-//! `signalbox cluster drain`: has a node hand over what it does, and leave.
+//! `signalbox cluster drain`: hands over the duties of a node, and stops it.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use super::Source;
 use crate::cluster::drain::{Drained, drain};
 
 const LONG: &str = "\
-Have a node hand over what it does, and end
+Hand over the duties of a node, then stop it
 
 A node that leads chooses its successor, which reads all records while the node goes on to serve. Then the node tells clients \
 where to connect next, answers what it has read, and ends; the successor leads at once. Clients with a lease notice a short \
@@ -29,7 +29,7 @@ Examples:
   signalbox cluster drain sb1
   signalbox cluster drain sb1 --to sb2";
 
-/// Have a node hand over what it does, and end
+/// Hand over the duties of a node, then stop it
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -41,7 +41,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NODE")]
     to: Option<String>,
 
-    /// Give up after this time: the node may not do it later
+    /// Give up after this time, and withdraw the request
     #[arg(long, value_name = "TIME", default_value = "90s", value_parser = time)]
     timeout: Duration,
 

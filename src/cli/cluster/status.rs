@@ -7,11 +7,12 @@ use clap::Args;
 use serde::Serialize;
 
 use super::super::exit::{Exit, Failure, warn};
-use super::super::output::{harmless, json};
+use super::super::output::{NOTHING, harmless, json, or_nothing};
 use super::Source;
-use crate::cluster::admin::{ClusterStatus, FORMAT, Finalization, status};
+use crate::cluster::admin::{AdminError, ClusterStatus, FORMAT, Finalization, status};
 use crate::cluster::configured::node_name;
 use crate::cluster::etcd::Expected;
+use crate::cluster::keys::Advertised;
 
 const LONG: &str = "\
 Show who leads, and which nodes are alive
@@ -22,24 +23,33 @@ node relays to the leader. HEARTBEAT is how long ago its last heartbeat was seen
 says which one leaders write, and whether \"signalbox cluster finalize\" can raise it. Problems of etcd are reported on \
 standard error.
 
-The exit status is 0 if this node leads, 1 if another node leads, 2 if none does, and 69 if etcd does not answer. \"This \
-node\" is the one of the configuration file.";
+With NODE, only the figures of that node are shown, one to a line, with the addresses that it advertises to clients \
+(ADVERTISED) and whether it obeys \"signalbox cluster drain\" (DRAINS). What its server counts is in the metrics of its HTTP \
+listener.
+
+The exit status is 0 if this node, or NODE, leads, 1 if another node leads, 2 if none does, and 69 if etcd does not answer. \
+\"This node\" is the one of the configuration file.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox cluster status
+  signalbox cluster status sb2
   signalbox cluster status --json | jq -r .leader";
 
 /// Show who leads, and which nodes are alive
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
+    /// Show the figures of this node alone
+    node: Option<String>,
+
     #[command(flatten)]
     source: Source,
 
     /// Print one JSON object with the keys cluster, this_node, leader (null if none leads), epoch, commits, records,
     /// renew_deadline_ms, record_format, finalize (done, possible, blocked), nodes (node, state, version, record_format,
-    /// relays, heartbeat_age_ms, addresses), etcd (member, version, leads, database_bytes, error) and warnings
+    /// relays, heartbeat_age_ms, addresses, advertised, drains), etcd (member, version, leads, database_bytes, error) and
+    /// warnings; with NODE, its object of nodes
     #[arg(long)]
     json: bool,
 }
@@ -70,6 +80,8 @@ struct ShownNode<'a> {
     relays: Option<u32>,
     heartbeat_age_ms: Option<u64>,
     addresses: &'a [String],
+    advertised: Vec<&'a str>,
+    drains: bool,
 }
 
 #[derive(Serialize)]
@@ -85,6 +97,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut cluster = arguments.source.open()?;
     let this_node = node_name(&cluster.config)?;
     let found = status(&mut cluster.etcd, &cluster.keys)?;
+    if let Some(node) = &arguments.node {
+        return show_node(&found, node, arguments.json);
+    }
     let renew_deadline = std::time::Duration::from_millis(found.format.renew_deadline_ms);
     let expected = Expected::of(&cluster.keys, renew_deadline);
     let (members, warnings) = cluster.etcd.inner_mut().inspect(&expected);
@@ -130,12 +145,58 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         print(&shown, &finalization)?;
         shown.warnings.iter().for_each(|warning| warn(warning));
     }
-    let exit = match leader {
-        Some(leader) if leader == this_node => Exit::Success,
+    Ok(exit(&found, &this_node).into())
+}
+
+/// Shows the figures of one node.
+fn show_node(found: &ClusterStatus, name: &str, wants_json: bool) -> Result<ExitCode, Failure> {
+    let nodes = nodes(found);
+    let found_node = nodes.iter().find(|node| node.node == name);
+    let Some(node) = found_node else {
+        // Not the status of a node that does not lead.
+        let error = AdminError::no_node(name, found.nodes.keys());
+        return Err(Failure::new(Exit::Usage, error.to_string()));
+    };
+    let mut out = io::stdout().lock();
+    if wants_json {
+        writeln!(out, "{}", json(node))?;
+    } else {
+        for (key, value) in [
+            ("node", node.node.to_owned()),
+            ("state", node.state.to_owned()),
+            ("version", node.version.to_owned()),
+            ("record_format", format_of(node)),
+            ("relays", relays_of(node)),
+            ("heartbeat", heartbeat_of(node)),
+            ("addresses", node.addresses.join(" ")),
+            ("advertised", or_nothing(node.advertised.join(" ").as_bytes())),
+            ("drains", if node.drains { "yes" } else { "no" }.to_owned()),
+        ] {
+            writeln!(out, "{key:<14}  {}", harmless(&value))?;
+        }
+    }
+    Ok(exit(found, name).into())
+}
+
+fn exit(found: &ClusterStatus, node: &str) -> Exit {
+    match found.leader() {
+        Some(leader) if leader == node => Exit::Success,
         Some(_) => Exit::Failure,
         None => Exit::Retiring,
-    };
-    Ok(exit.into())
+    }
+}
+
+fn format_of(node: &ShownNode<'_>) -> String {
+    node.record_format.map_or_else(|| "unknown".to_owned(), |format| format.to_string())
+}
+
+fn relays_of(node: &ShownNode<'_>) -> String {
+    node.relays.map_or_else(|| NOTHING.to_owned(), |relays| relays.to_string())
+}
+
+fn heartbeat_of(node: &ShownNode<'_>) -> String {
+    let seconds = |age| format!("{:.2} s", age as f64 / 1000.0);
+    node.heartbeat_age_ms.map_or_else(|| NOTHING.to_owned(), seconds)
 }
 
 fn nodes(found: &ClusterStatus) -> Vec<ShownNode<'_>> {
@@ -143,19 +204,24 @@ fn nodes(found: &ClusterStatus) -> Vec<ShownNode<'_>> {
     found
         .nodes
         .iter()
-        .map(|(name, of)| ShownNode {
-            node: name,
-            state: match (leader == Some(name.as_str()), of.is_alive(), of.node.is_eligible) {
-                (true, _, _) => "leads",
-                (false, true, true) => "stands by",
-                (false, true, false) => "relays",
-                (false, false, _) => "silent",
-            },
-            version: &of.node.version,
-            record_format: of.node.record_format,
-            relays: of.relays,
-            heartbeat_age_ms: of.heartbeat_age.and_then(|age| u64::try_from(age.as_millis()).ok()),
-            addresses: &of.node.addresses,
+        .map(|(name, of)| {
+            let Advertised { counters, semaphores } = &of.node.advertised;
+            ShownNode {
+                node: name,
+                state: match (leader == Some(name.as_str()), of.is_alive(), of.node.is_eligible) {
+                    (true, _, _) => "leads",
+                    (false, true, true) => "stands by",
+                    (false, true, false) => "relays",
+                    (false, false, _) => "silent",
+                },
+                version: &of.node.version,
+                record_format: of.node.record_format,
+                relays: of.relays,
+                heartbeat_age_ms: of.heartbeat_age.and_then(|age| u64::try_from(age.as_millis()).ok()),
+                addresses: &of.node.addresses,
+                advertised: counters.iter().chain(semaphores).map(String::as_str).collect(),
+                drains: of.node.drains,
+            }
         })
         .collect()
 }
@@ -205,10 +271,9 @@ fn print(shown: &Shown<'_>, finalization: &Finalization) -> io::Result<()> {
             node.node,
             node.state,
             node.version,
-            node.record_format.map_or_else(|| "unknown".to_owned(), |format| format.to_string()),
-            node.relays.map_or_else(|| "-".to_owned(), |relays| relays.to_string()),
-            node.heartbeat_age_ms
-                .map_or_else(|| "-".to_owned(), |age| format!("{:.2} s", age as f64 / 1000.0)),
+            format_of(node),
+            relays_of(node),
+            heartbeat_of(node),
             node.addresses.join(" ")
         );
         writeln!(out, "{}", harmless(&line))?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::view::{NoView, Observation, Seen, Vacancy, View, seen};
+use super::view::{NoView, Observation, Seen, Vacancy, View, request, seen};
 use super::{Ending, Leading, Machine, Namesake, Request, Settings, Standby, State, Surroundings};
 use crate::cluster::clock::BootTime;
 use crate::cluster::coordinator::{CallError, Revision, TransactionAnswer};
@@ -211,7 +211,7 @@ impl Machine {
         }
         if answer.held {
             let [drain] = &answer.read[..] else { return Err(NoAnswer::Malformed) };
-            let drain = seen(drain)?;
+            let drain = request(drain);
             leading.renewed(sent_at, answer.revision, sent_at.after(timing.retry_period()));
             self.note_drain(drain);
             return Ok(());

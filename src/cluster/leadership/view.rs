@@ -90,8 +90,8 @@ impl View {
             format: seen(&known[2])?,
             marker: seen(&known[3])?,
             leadership: seen(&known[4])?,
-            handover: seen(&known[5])?,
-            drain: seen(&known[6])?,
+            handover: request(&known[5]),
+            drain: request(&known[6]),
             other,
         })
     }
@@ -124,6 +124,12 @@ impl View {
         let node = &self.other.as_ref()?.node.as_ref()?.value;
         (node.incarnation == leadership.incarnation).then_some(node.relay_endpoint.as_ref()).flatten()
     }
+}
+
+/// What another node or an operator asks for. A newer version may ask in words that this one does not know: then it does not
+/// obey, and whoever asked learns that by the absence of an answer.
+pub(super) fn request<T: DeserializeOwned>(entry: &Option<Entry>) -> Option<Seen<T>> {
+    seen(entry).unwrap_or_default()
 }
 
 /// The value of an entry.

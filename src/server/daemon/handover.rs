@@ -74,13 +74,21 @@ impl Prepared {
         &self.next
     }
 
-    /// Gives the successor what it does not know yet. To be called when everything is stored. Blocks.
-    pub(super) fn complete(self) -> Successor {
+    /// Gives the successor what it does not know yet. To be called when everything is stored. Blocks. `None`: it has left the
+    /// cluster in the meantime, so any node may lead next.
+    pub(super) fn complete(self) -> Option<Successor> {
         let Self { mut leader, next } = self;
+        if matches!(leader.awaits(&next), Ok(false)) {
+            warn!(
+                successor = next.successor.node,
+                "the successor has left the cluster; any node may lead next"
+            );
+            return None;
+        }
         if let Err(error) = leader.write_changes() {
             warn!(%error, "the successor reads all records again");
         }
-        next.successor
+        Some(next.successor)
     }
 }
 

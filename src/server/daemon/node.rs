@@ -243,7 +243,9 @@ impl Node {
             match storage.preload(preloaded) {
                 Ok(true) => info!("the records were read before the handover, and are complete"),
                 Ok(false) => {
-                    info!("the records are read again: the leader before has not said what it has changed")
+                    info!(
+                        "all records are read again: the previous leader has left no usable record of its changes"
+                    )
                 }
                 Err(error) => warn!(%error, "the records are read again"),
             }
@@ -357,8 +359,9 @@ impl Node {
 
     /// Where clients reach the other nodes.
     pub(super) fn others(&self) -> Advertised {
-        let observatory = self.observatory.as_ref();
-        observatory.map_or_else(Advertised::default, |seen| seen.members().advertised(&self.incarnation))
+        let Some(observatory) = &self.observatory else { return Advertised::default() };
+        let lease_duration = self.timing.lease_duration();
+        observatory.members().advertised(&self.incarnation, lease_duration, BootTime::now())
     }
 
     /// Renewals depend on the threads that serve clients from now on. Does not end: a node that leads no more kills its

@@ -409,15 +409,17 @@ async fn commit(
             changed.0.notified().await;
             continue;
         };
-        let mut commit = storage.begin(&batch.changes);
-        let committed = loop {
-            let answer = process.transact(commit.transaction()).await;
-            let is_unanswered = answer.is_err();
-            match storage.answered(&mut commit, answer) {
-                Some(committed) => break committed,
-                None if is_unanswered => process.clock.sleep(COMMIT_PAUSE).await,
-                None => {}
-            }
+        let committed = match storage.begin(&batch.changes) {
+            Err(lost) => Err(lost),
+            Ok(mut commit) => loop {
+                let answer = process.transact(commit.transaction()).await;
+                let is_unanswered = answer.is_err();
+                match storage.answered(&mut commit, answer) {
+                    Some(committed) => break committed,
+                    None if is_unanswered => process.clock.sleep(COMMIT_PAUSE).await,
+                    None => {}
+                }
+            },
         };
         match server.committed(&batch, committed) {
             Ok(()) => {}
