@@ -42,10 +42,10 @@ impl Name {
 
     /// What it takes beside the object, in bytes: nothing if it is short.
     #[inline(always)]
-    pub(super) fn heap_bytes(&self) -> usize {
+    pub(super) fn heap_bytes(&self) -> Option<usize> {
         match &self.0 {
-            Bytes::Inline { .. } => 0,
-            Bytes::Heap(bytes) => bytes.len(),
+            Bytes::Inline { .. } => None,
+            Bytes::Heap(bytes) => Some(bytes.len()),
         }
     }
 }

@@ -93,9 +93,9 @@ impl ObjectRef {
         self.0.name.as_bytes()
     }
 
-    /// What its name takes beside it, in bytes.
+    /// What its name takes beside it, in bytes; `None`: it has room in the object.
     #[inline(always)]
-    pub(super) fn name_heap_bytes(&self) -> usize {
+    pub(super) fn name_heap_bytes(&self) -> Option<usize> {
         self.0.name.heap_bytes()
     }
 

@@ -84,7 +84,10 @@ impl Session {
     /// Stores a handle of an object in which this session now has a holding.
     #[inline(always)]
     pub(super) fn add_handle(&mut self, object: ObjectRef) -> HandleIndex {
-        self.name_bytes += object.name_heap_bytes();
+        // A branch, since most names have none: short ones cost no write.
+        if let Some(bytes) = object.name_heap_bytes() {
+            self.name_bytes += bytes;
+        }
         if let Some(index) = self.free.pop() {
             self.objects[index.0 as usize] = Some(object);
             return index;
@@ -118,7 +121,9 @@ impl Session {
     pub(super) fn drop_handle(&mut self, index: HandleIndex) {
         let object = self.objects[index.0 as usize].take();
         invariant!(object.is_some(), "session {} has a handle of every object that it holds", self.id);
-        self.name_bytes -= object.map_or(0, |object| object.name_heap_bytes());
+        if let Some(bytes) = object.and_then(|object| object.name_heap_bytes()) {
+            self.name_bytes -= bytes;
+        }
         // The last entry is removed instead, so that a session that holds one name at a time needs no free list.
         if index.0 as usize + 1 == self.objects.len() {
             self.objects.pop();
