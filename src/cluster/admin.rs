@@ -298,6 +298,9 @@ impl ClusterStatus {
     }
 }
 
+/// How often each member of etcd is asked. Once would be too little while they elect a leader, which takes up to 2.9 s.
+const ROUNDS: usize = 2;
+
 /// A connection to etcd that tries each member before it gives up.
 #[derive(Debug)]
 pub struct Persistent<C> {
@@ -308,7 +311,7 @@ pub struct Persistent<C> {
 impl<C: Coordinator> Persistent<C> {
     /// A connection to this number of members.
     pub fn new(inner: C, members: usize) -> Self {
-        Self { inner, attempts: members.max(1) }
+        Self { inner, attempts: members.max(1) * ROUNDS }
     }
 
     /// The connection that makes single attempts.

@@ -322,7 +322,8 @@ impl Node {
         let observatory = self.observatory.as_ref().expect("a node that leads may lead");
         observatory.hurry();
         let lease_duration = self.timing.lease_duration();
-        let deadline = BootTime::now().after(lease_duration);
+        // A silent node is not waited for the lease duration after this one has seen its last heartbeat, which may be only now.
+        let deadline = BootTime::now().after(lease_duration * 2);
         let mut waiting_for = None;
         loop {
             let now = BootTime::now();
@@ -338,7 +339,7 @@ impl Node {
                 Some(nodes) => waiting_for = Some(nodes),
                 None => {}
             }
-            // Nodes that give no heartbeat have closed their relays by then. Without a reading, this node cannot renew either.
+            // Without a reading, this node cannot renew either.
             if let (Some(nodes), true) = (&waiting_for, now >= deadline) {
                 error!(
                     nodes = nodes.join(" "),

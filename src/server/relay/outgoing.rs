@@ -168,8 +168,8 @@ impl<N: RelayNetwork> Outgoing<N> {
                 if self.warnings.no_leader.permits() {
                     warn!(
                         port, %peer,
-                        "clients are disconnected: this node has reached no leader for cluster.hold; see \"signalbox \
-                         cluster status\""
+                        "clients are disconnected: no leader has served them within cluster.hold; see \"signalbox cluster \
+                         status\""
                     );
                 }
                 return;
