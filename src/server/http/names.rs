@@ -1,11 +1,12 @@
 //! The overview of all names, from which pages are selected.
 //!
 //! Nothing keeps names in an order, and there may be millions of them. So the listener keeps a copy of all names with what
-//! is in use and waits, which it makes in bursts with pauses between them, only while requests ask for names. A page is selected by
-//! one pass over the copy, and has fresh figures of its names. Each answer says how old the copy is.
+//! is in use and waits, which it makes in bursts with pauses between them, only while requests ask for names. The first names of
+//! the usual orders are found while the copy is made, because the status page asks for them all the time. Any other page is
+//! selected by one pass over the copy. All have fresh figures of their names, and say how old the copy is.
 //!
-//! Invariants: at most one copy of a namespace is being made; a copy takes at most a part of the memory budget; a copy that
-//! nobody asks for is freed.
+//! Invariants: at most one copy of a namespace is being made; a copy takes at most a part of the memory budget; a copy that no
+//! request asks for is freed; no thread works for longer than a burst.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -18,8 +19,12 @@ use tokio::time::Instant;
 use super::super::{Server, steps};
 use crate::core::Namespace;
 
-/// Names that are copied between two pauses: about a millisecond of work.
-const BURST: usize = 4096;
+/// Names that are copied between two pauses, and names that a pass looks at: less than a millisecond of work.
+const BURST: usize = 2048;
+const PASS_BURST: usize = 32_768;
+
+/// How many of the first names of each usual order are found while a copy is made.
+const FIRST_MAX: usize = 100;
 
 /// A copy is made again when it is older than this, or than so many times what it took to make it.
 const AGE_MAX: Duration = Duration::from_secs(1);
@@ -29,7 +34,7 @@ const AGE_MAX_FACTOR: u32 = 5;
 const UNUSED_MAX: Duration = Duration::from_secs(60);
 
 /// How long an answer waits for a copy that is being made. Then it has the last one, or the part that there is.
-const WAIT_MAX: Duration = Duration::from_millis(30);
+const WAIT_MAX: Duration = Duration::from_millis(12);
 
 /// A copy may take one in so many parts of the memory budget.
 const MEMORY_PART: u64 = 8;
@@ -70,6 +75,8 @@ pub(super) struct View {
 struct Table {
     bytes: Vec<u8>,
     rows: Vec<Row>,
+    /// The first rows of the usual order of each [`Sort`], in this order.
+    first: [Vec<u32>; Sort::ALL.len()],
     /// Whether names are missing because there was no memory for them.
     is_cut: bool,
 }
@@ -87,6 +94,15 @@ pub(super) enum Sort {
     Name,
     InUse,
     Waiting,
+}
+
+impl Sort {
+    const ALL: [Self; 3] = [Self::Name, Self::InUse, Self::Waiting];
+
+    /// Whether the usual order begins with the last name or the greatest figure: names begin with the first letter.
+    pub(super) fn is_usually_descending(self) -> bool {
+        self != Self::Name
+    }
 }
 
 /// The names that are wanted, and their order.
@@ -227,13 +243,58 @@ impl View {
     }
 
     /// Selects the first `count` names in the order of the selection, of those that are wanted, and counts all of them.
-    pub(super) fn select(
+    /// `is_wanted`: which names are considered; `None`: all.
+    pub(super) async fn select(
         &self,
         selection: Selection<'_>,
         count: usize,
-        is_wanted: impl Fn(&[u8]) -> bool,
+        is_wanted: Option<impl Fn(&[u8]) -> bool>,
     ) -> (Vec<Selected>, usize) {
-        lock(&self.table).select(selection, count, is_wanted)
+        if is_wanted.is_none()
+            && let Some(first) = lock(&self.table).first(selection, count)
+        {
+            return first;
+        }
+        let mut pass = Pass::new(selection, count);
+        while lock(&self.table).continue_pass(&mut pass, is_wanted.as_ref()) {
+            tokio::time::sleep(steps::PAUSE).await;
+        }
+        pass.end()
+    }
+}
+
+/// A pass over the rows of a table.
+struct Pass<'a> {
+    selection: Selection<'a>,
+    count: usize,
+    /// The next row, and where its name begins.
+    next: usize,
+    start: usize,
+    /// The first names so far; the last of them is at the top.
+    first: BinaryHeap<Candidate>,
+    total: usize,
+}
+
+impl<'a> Pass<'a> {
+    fn new(selection: Selection<'a>, count: usize) -> Self {
+        Self { selection, count, next: 0, start: 0, first: BinaryHeap::new(), total: 0 }
+    }
+
+    fn add(&mut self, row: &Row, name: &[u8]) {
+        self.total += 1;
+        let ranked = self.selection.ranked(self.selection.figure(row), name);
+        if self.first.len() < self.count {
+            self.first.push(ranked.candidate());
+        } else if let Some(mut last) = self.first.peek_mut()
+            && ranked < last.ranked()
+        {
+            *last = ranked.candidate();
+        }
+    }
+
+    fn end(self) -> (Vec<Selected>, usize) {
+        let selected = self.first.into_sorted_vec().into_iter();
+        (selected.map(|candidate| candidate.selected).collect(), self.total)
     }
 }
 
@@ -245,36 +306,69 @@ impl Table {
             return;
         }
         self.bytes.extend_from_slice(name);
-        self.rows.push(Row { end: self.bytes.len() as u64, in_use, waiting });
-    }
-
-    fn select(
-        &self,
-        selection: Selection<'_>,
-        count: usize,
-        is_wanted: impl Fn(&[u8]) -> bool,
-    ) -> (Vec<Selected>, usize) {
-        // The last of the selected names is at the top.
-        let mut first = BinaryHeap::with_capacity(count.min(self.rows.len()) + 1);
-        let (mut start, mut total) = (0, 0);
-        for row in &self.rows {
-            let name = &self.bytes[start..row.end as usize];
-            start = row.end as usize;
-            if !name.starts_with(selection.prefix) || !contains(name, selection.search) || !is_wanted(name) {
+        let row = Row { end: self.bytes.len() as u64, in_use, waiting };
+        self.rows.push(row);
+        // A row that no 32 bits number would need more memory than there is.
+        let Ok(number) = u32::try_from(self.rows.len() - 1) else { return };
+        for sort in Sort::ALL {
+            let usual = Selection::usual(sort);
+            let ranked = usual.ranked(usual.figure(&row), name);
+            let first = &self.first[sort as usize];
+            let is_full = first.len() == FIRST_MAX;
+            if is_full && first.last().is_some_and(|last| self.ranked(usual, *last) < ranked) {
                 continue;
             }
-            total += 1;
-            let ranked = selection.ranked(selection.figure(row), name);
-            if first.len() < count {
-                first.push(ranked);
-            } else if let Some(mut last) = first.peek_mut()
-                && ranked < *last
-            {
-                *last = ranked;
+            let place = first.partition_point(|other| self.ranked(usual, *other) < ranked);
+            let first = &mut self.first[sort as usize];
+            first.truncate(FIRST_MAX - 1);
+            first.insert(place, number);
+        }
+    }
+
+    fn name(&self, number: u32) -> &[u8] {
+        let number = number as usize;
+        let start = number.checked_sub(1).map_or(0, |before| self.rows[before].end as usize);
+        &self.bytes[start..self.rows[number].end as usize]
+    }
+
+    fn ranked(&self, selection: Selection<'_>, number: u32) -> Ranked<'_> {
+        selection.ranked(selection.figure(&self.rows[number as usize]), self.name(number))
+    }
+
+    /// The first names of a usual order, and how many there are altogether; `None`: a pass is needed.
+    fn first(&self, selection: Selection<'_>, count: usize) -> Option<(Vec<Selected>, usize)> {
+        let is_usual = selection.prefix.is_empty()
+            && selection.search.is_empty()
+            && selection.is_descending == selection.sort.is_usually_descending();
+        if !is_usual || count > FIRST_MAX {
+            return None;
+        }
+        let first = self.first[selection.sort as usize].iter().take(count);
+        Some((first.map(|row| self.ranked(selection, *row).candidate().selected).collect(), self.rows.len()))
+    }
+
+    /// Takes the pass over some more rows. Returns whether there are more.
+    fn continue_pass(&self, pass: &mut Pass<'_>, is_wanted: Option<&impl Fn(&[u8]) -> bool>) -> bool {
+        let Selection { prefix, search, .. } = pass.selection;
+        for row in self.rows.iter().skip(pass.next).take(PASS_BURST) {
+            let name = &self.bytes[pass.start..row.end as usize];
+            pass.next += 1;
+            pass.start = row.end as usize;
+            let is_selected = name.starts_with(prefix)
+                && contains(name, search)
+                && is_wanted.is_none_or(|is_wanted| is_wanted(name));
+            if is_selected {
+                pass.add(row, name);
             }
         }
-        let selected = first.into_sorted_vec().into_iter();
-        (selected.map(|ranked| Selected { name: ranked.name.into(), figure: ranked.figure }).collect(), total)
+        pass.next < self.rows.len()
+    }
+}
+
+impl Selection<'static> {
+    /// All names in the usual order.
+    fn usual(sort: Sort) -> Self {
+        Self { prefix: b"", search: b"", sort, is_descending: sort.is_usually_descending() }
     }
 }
 
@@ -304,6 +398,47 @@ struct Ranked<'a> {
     sort: Sort,
     is_descending: bool,
 }
+
+impl Ranked<'_> {
+    fn candidate(&self) -> Candidate {
+        let Self { figure, name, sort, is_descending } = *self;
+        Candidate { selected: Selected { name: name.into(), figure }, sort, is_descending }
+    }
+}
+
+/// A name that may be selected, ranked as [`Ranked`].
+struct Candidate {
+    selected: Selected,
+    sort: Sort,
+    is_descending: bool,
+}
+
+impl Candidate {
+    fn ranked(&self) -> Ranked<'_> {
+        let Self { selected: Selected { name, figure }, sort, is_descending } = self;
+        Ranked { figure: *figure, name, sort: *sort, is_descending: *is_descending }
+    }
+}
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.ranked().cmp(&other.ranked())
+    }
+}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Candidate {}
 
 impl Ord for Ranked<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
@@ -347,10 +482,46 @@ mod tests {
         table
     }
 
+    const ALL_NAMES: Option<fn(&[u8]) -> bool> = None;
+
+    fn pass(
+        table: &Table,
+        selection: Selection<'_>,
+        count: usize,
+        is_wanted: Option<impl Fn(&[u8]) -> bool>,
+    ) -> (Vec<Selected>, usize) {
+        let mut pass = Pass::new(selection, count);
+        while table.continue_pass(&mut pass, is_wanted.as_ref()) {}
+        pass.end()
+    }
+
     fn names(table: &Table, selection: Selection<'_>, count: usize) -> (Vec<String>, usize) {
-        let (selected, total) = table.select(selection, count, |_| true);
+        let (selected, total) = pass(table, selection, count, ALL_NAMES);
         let text = |selected: &Selected| String::from_utf8_lossy(&selected.name).into_owned();
         (selected.iter().map(text).collect(), total)
+    }
+
+    #[test]
+    fn the_first_names_of_the_usual_orders_are_those_of_a_pass() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut table = Table::default();
+        for number in 0..1_000_u32 {
+            let name = format!("{:x}", number.wrapping_mul(2_654_435_761));
+            table.add(name.as_bytes(), random.u32(..5), random.u32(..3), 1 << 20);
+            if number % 97 > 0 {
+                continue;
+            }
+            for sort in Sort::ALL {
+                for count in [0, 1, 10, FIRST_MAX] {
+                    let usual = Selection::usual(sort);
+                    assert_eq!(table.first(usual, count).unwrap(), pass(&table, usual, count, ALL_NAMES));
+                }
+            }
+        }
+        assert!(table.first(Selection::usual(Sort::InUse), FIRST_MAX + 1).is_none());
+        assert!(table.first(Selection { is_descending: true, ..ALL }, 1).is_none());
+        assert!(table.first(Selection { prefix: b"a", ..ALL }, 1).is_none());
+        assert!(table.first(Selection { search: b"a", ..ALL }, 1).is_none());
     }
 
     const ALL: Selection<'_> = Selection { prefix: b"", search: b"", sort: Sort::Name, is_descending: false };
@@ -368,7 +539,7 @@ mod tests {
         assert_eq!(names(&table, Selection { prefix: b"jobs/", ..ALL }, 1), (vec!["jobs/a".to_owned()], 2));
         assert_eq!(names(&table, Selection { search: b"s/b", ..ALL }, 5), (vec!["jobs/b".to_owned()], 1));
         assert_eq!(names(&table, ALL, 0), (vec![], 4));
-        assert_eq!(table.select(ALL, 9, |name| name != b"a").1, 3);
+        assert_eq!(pass(&table, ALL, 9, Some(|name: &[u8]| name != b"a")).1, 3);
     }
 
     #[test]

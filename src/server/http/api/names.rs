@@ -61,9 +61,8 @@ pub(in super::super) async fn names(mut context: Context) -> Answer {
     let search = parameters.bytes("search")?.unwrap_or_default();
     let sort = parameters
         .word("sort", &[("name", Sort::Name), ("in_use", Sort::InUse), ("waiting", Sort::Waiting)])?;
-    // The greatest figures first, but names from the first letter.
-    let usual = ("desc", true);
-    let orders = if sort == Sort::Name { [("asc", false), usual] } else { [usual, ("asc", false)] };
+    let [ascending, descending] = [("asc", false), ("desc", true)];
+    let orders = if sort.is_usually_descending() { [descending, ascending] } else { [ascending, descending] };
     let is_descending = parameters.word("order", &orders)?;
     let page = Page::of(parameters)?;
     let server = context.server()?;
@@ -85,9 +84,10 @@ async fn select(
     for namespace in Namespace::ALL.into_iter().filter(|namespace| kind.is_none_or(|kind| kind == *namespace))
     {
         let view = context.shared.overview.view(server, namespace).await;
-        let may_read =
-            |name: &[u8]| may_read_all || context.permissions.may(Right::Read, Target::Name(namespace, name));
-        let (selected, count) = view.select(selection, page.offset.saturating_add(page.limit), may_read);
+        let may_read = |name: &[u8]| context.permissions.may(Right::Read, Target::Name(namespace, name));
+        let may_read = (!may_read_all).then_some(may_read);
+        let (selected, count) =
+            view.select(selection, page.offset.saturating_add(page.limit), may_read).await;
         found.extend(selected.into_iter().map(|selected| (namespace, selected)));
         total += count;
         age = age.zip(view.age).map(|(age, of_view)| age.max(of_view.as_secs_f64()));
