@@ -154,11 +154,16 @@ impl Attacker {
             socket.bind(&SocketAddr::from((ATTACKER, 0)).into())?;
             socket.connect(&address.into())?;
             let stream = TcpStream::from(socket);
-            Ok((Answers::of(stream.try_clone()?), stream))
+            Ok::<_, std::io::Error>((Answers::of(stream.try_clone()?), stream))
         };
-        let (answers, stream) =
-            connect().unwrap_or_else(|error: std::io::Error| panic!("cannot connect to {address}: {error}"));
-        Self { stream, answers, out: BytesMut::new(), requests: 0 }
+        loop {
+            match connect() {
+                Ok((answers, stream)) => return Self { stream, answers, out: BytesMut::new(), requests: 0 },
+                // The kernel keeps the ports of closed connections for a while.
+                Err(error) if error.kind() == ErrorKind::AddrInUse => thread::sleep(Duration::from_millis(1)),
+                Err(error) => panic!("cannot connect to {address}: {error}"),
+            }
+        }
     }
 
     /// Without it, Watch is not permitted.

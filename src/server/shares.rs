@@ -7,9 +7,10 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::warn;
 
 use super::client_address::ClientAddress;
@@ -46,7 +47,15 @@ pub(super) struct ClientUsage {
     /// What its plain holdings take of the memory, in bytes. Each connection reports changes above
     /// [`BYTES_UNREPORTED_MAX`].
     bytes: AtomicUsize,
+    /// Until when its refusals slow it down; `None`: it was refused nothing because of a share.
+    slowed_until: Mutex<Option<Instant>>,
 }
+
+/// By how much each refusal because of a share slows down a client, over all of its connections together.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
+
+/// The longest pause of one connection. The server also notices its end only after that.
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// How many bytes of its holdings a connection may not have reported yet, so that a pair of Acquire and Release reports
 /// nothing.
@@ -54,7 +63,54 @@ const BYTES_UNREPORTED_MAX: usize = 4 * 1024;
 
 impl Default for ClientUsage {
     fn default() -> Self {
-        Self { turns: Arc::new(Semaphore::new(steps::LONG_REQUESTS)), bytes: AtomicUsize::new(0) }
+        Self {
+            turns: Arc::new(Semaphore::new(steps::LONG_REQUESTS)),
+            bytes: AtomicUsize::new(0),
+            slowed_until: Mutex::new(None),
+        }
+    }
+}
+
+impl ClientUsage {
+    /// Some requests were refused because of a share. Returns until when the connection that sent them reads nothing.
+    fn slow_down(&self, refusals: u32) -> Instant {
+        let now = Instant::now();
+        let mut slowed_until = lock(&self.slowed_until);
+        let from = slowed_until.map_or(now, |until| until.max(now));
+        let until = (from + REFUSAL_PAUSE.saturating_mul(refusals)).min(now + PAUSE_MAX);
+        *slowed_until = Some(until);
+        until
+    }
+}
+
+/// The pauses of one connection after requests that were refused because of a share. All connections of a client share one
+/// schedule, so that a client that asks in vain costs others no more over many connections than over one.
+#[derive(Debug)]
+pub(super) struct Pauses {
+    usage: Arc<ClientUsage>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Pauses {
+    pub(super) fn new(usage: Arc<ClientUsage>) -> Self {
+        Self { usage, timer: None }
+    }
+
+    /// So many requests of the connection were refused.
+    pub(super) fn begin(&mut self, refusals: u32) {
+        if refusals > 0 {
+            self.timer = Some(Box::pin(sleep_until(self.usage.slow_down(refusals))));
+        }
+    }
+
+    /// Pending while the connection must not read.
+    #[inline]
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(timer) = &mut self.timer {
+            ready!(timer.as_mut().poll(context));
+            self.timer = None;
+        }
+        Poll::Ready(())
     }
 }
 
@@ -216,6 +272,27 @@ mod tests {
 
     const ONE: ClientKey = ClientKey([1; 16]);
     const OTHER: ClientKey = ClientKey([2; 16]);
+
+    /// Over as many connections as it likes, a client is refused no more often than over one.
+    #[tokio::test(start_paused = true)]
+    async fn refusals_slow_a_client_down_over_all_of_its_connections() {
+        let usage = Arc::new(ClientUsage::default());
+        let mut connections: Vec<_> = (0..100).map(|_| Pauses::new(Arc::clone(&usage))).collect();
+        let begun = Instant::now();
+        for connection in &mut connections {
+            poll_fn(|context| connection.poll(context)).await;
+            connection.begin(2);
+        }
+        assert_eq!(begun.elapsed(), Duration::ZERO, "the first refusals wait for nothing");
+        poll_fn(|context| connections[49].poll(context)).await;
+        assert_eq!(begun.elapsed(), REFUSAL_PAUSE * 100);
+        connections[0].begin(u32::MAX);
+        poll_fn(|context| connections[0].poll(context)).await;
+        assert_eq!(begun.elapsed(), REFUSAL_PAUSE * 100 + PAUSE_MAX);
+        let mut other = Pauses::new(Arc::default());
+        other.begin(0);
+        assert!(other.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
 
     #[test]
     fn connections_are_counted_for_their_clients() {

@@ -20,6 +20,7 @@ mod proxied;
 mod tests;
 mod work;
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,7 +33,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::buffers::Buffers;
 use super::dispatch::{Executor, ExtendedState, NextStep, Revoked};
 use super::metrics::Tally;
-use super::shares::{ClientUsage, HoldingBytes, Turns};
+use super::shares::{ClientUsage, HoldingBytes, Pauses, Turns};
 use super::workers::{ConnectionLoad, Seat, WorkerIndex};
 use super::{Port, Server, core_yield, steps};
 use crate::core::Session;
@@ -53,6 +54,7 @@ struct Connection<'a, S, T> {
     input: Input,
     work: Work,
     turns: Turns,
+    pauses: Pauses,
     holding_bytes: HoldingBytes,
     outbound: Outbound,
     extended: ExtendedState,
@@ -101,6 +103,7 @@ where
             input: Input::default(),
             work: Work::default(),
             turns: Turns::new(&usage),
+            pauses: Pauses::new(Arc::clone(&usage)),
             holding_bytes: HoldingBytes::new(usage),
             outbound: Outbound::default(),
             extended,
@@ -244,6 +247,10 @@ where
                 Poll::Ready(Err(mem::replace(end, End::Peer)))
             }
             (Work::None, Input::Open) => {
+                if !self.server.is_closing() && self.pauses.poll(context).is_pending() {
+                    self.inbound.pause_frame_timer();
+                    return Poll::Pending;
+                }
                 let Poll::Ready(read) = self.poll_read(&mut buffers.input, context)? else {
                     return Poll::Pending;
                 };
@@ -306,6 +313,7 @@ where
             lack,
             tally: Tally::default(),
             extended_requests: 0,
+            share_refusals: Cell::new(0),
         };
         let mut executed = 0_usize;
         let mut stream = None;
@@ -334,6 +342,7 @@ where
             }
         }
         executor.record_commands();
+        self.pauses.begin(executor.share_refusals.get());
         self.holding_bytes.set(session.bytes());
         self.load.count_requests(executed);
         self.work = match stream {

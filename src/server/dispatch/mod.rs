@@ -15,6 +15,8 @@ mod response_stream;
 mod rights;
 mod sysv;
 
+use std::cell::Cell;
+
 use bytes::BytesMut;
 use tracing::warn;
 
@@ -54,6 +56,8 @@ pub(super) struct Executor<'a> {
     pub(super) tally: Tally,
     /// Extended requests executed so far.
     pub(super) extended_requests: usize,
+    /// Requests that were refused because of a share.
+    pub(super) share_refusals: Cell<u32>,
 }
 
 impl Executor<'_> {
@@ -190,6 +194,7 @@ impl Executor<'_> {
                 }
             }
             Refusal::LimitReached(limit @ Limit { is_share: true, max: share, .. }) => {
+                self.share_refusals.set(self.share_refusals.get().saturating_add(1));
                 server.shares.note_refusal(
                     self.extended.client.address,
                     limit_on_wire(limit).limit.key(),
