@@ -24,7 +24,7 @@ says which one leaders write, and whether \"signalbox cluster finalize\" can rai
 standard error.
 
 With NODE, only the figures of that node are shown, one to a line, with the addresses that it advertises to clients \
-(ADVERTISED) and whether it obeys \"signalbox cluster drain\" (DRAINS). What its server counts is in the metrics of its HTTP \
+(advertised) and whether it obeys \"signalbox cluster drain\" (drains). What its server counts is in the metrics of its HTTP \
 listener.
 
 The exit status is 0 if this node, or NODE, leads, 1 if another node leads, 2 if none does, and 69 if etcd does not answer. \
@@ -151,8 +151,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// Shows the figures of one node.
 fn show_node(found: &ClusterStatus, name: &str, wants_json: bool) -> Result<ExitCode, Failure> {
     let nodes = nodes(found);
-    let found_node = nodes.iter().find(|node| node.node == name);
-    let Some(node) = found_node else {
+    let Some(node) = nodes.iter().find(|node| node.node == name) else {
         // Not the status of a node that does not lead.
         let error = AdminError::no_node(name, found.nodes.keys());
         return Err(Failure::new(Exit::Usage, error.to_string()));
@@ -161,7 +160,7 @@ fn show_node(found: &ClusterStatus, name: &str, wants_json: bool) -> Result<Exit
     if wants_json {
         writeln!(out, "{}", json(node))?;
     } else {
-        for (key, value) in [
+        let figures = [
             ("node", node.node.to_owned()),
             ("state", node.state.to_owned()),
             ("version", node.version.to_owned()),
@@ -171,11 +170,15 @@ fn show_node(found: &ClusterStatus, name: &str, wants_json: bool) -> Result<Exit
             ("addresses", node.addresses.join(" ")),
             ("advertised", or_nothing(node.advertised.join(" ").as_bytes())),
             ("drains", if node.drains { "yes" } else { "no" }.to_owned()),
-        ] {
-            writeln!(out, "{key:<14}  {}", harmless(&value))?;
-        }
+        ];
+        print_figures(&figures, &mut out)?;
     }
     Ok(exit(found, name).into())
+}
+
+/// Prints figures, one to a line.
+fn print_figures(figures: &[(&str, String)], out: &mut impl Write) -> io::Result<()> {
+    figures.iter().try_for_each(|(key, value)| writeln!(out, "{key:<14}  {}", harmless(value)))
 }
 
 fn exit(found: &ClusterStatus, node: &str) -> Exit {
@@ -248,7 +251,7 @@ fn comment(finalization: &Finalization) -> String {
 fn print(shown: &Shown<'_>, finalization: &Finalization) -> io::Result<()> {
     let number = |number: Option<u64>| number.map_or_else(|| "none".to_owned(), |number| number.to_string());
     let mut out = io::stdout().lock();
-    for (key, value) in [
+    let figures = [
         ("cluster", shown.cluster.to_owned()),
         ("this_node", shown.this_node.to_owned()),
         ("leader", shown.leader.unwrap_or("none").to_owned()),
@@ -257,9 +260,8 @@ fn print(shown: &Shown<'_>, finalization: &Finalization) -> io::Result<()> {
         ("records", shown.records.to_string()),
         ("renew_deadline", format!("{} s", shown.renew_deadline_ms as f64 / 1000.0)),
         ("record_format", format!("{}{}", shown.record_format, comment(finalization))),
-    ] {
-        writeln!(out, "{key:<14}  {}", harmless(&value))?;
-    }
+    ];
+    print_figures(&figures, &mut out)?;
     writeln!(
         out,
         "\n{:<16}  {:<9}  {:<10}  {:<7}  {:<6}  {:<9}  ADDRESSES",

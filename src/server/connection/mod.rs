@@ -247,7 +247,7 @@ where
                 Poll::Ready(Err(mem::replace(end, End::Peer)))
             }
             (Work::None, Input::Open) => {
-                if !self.server.is_closing() && self.pauses.poll(context).is_pending() {
+                if self.pauses.poll(context).is_pending() && !self.server.is_closing() {
                     self.inbound.pause_frame_timer();
                     return Poll::Pending;
                 }
