@@ -518,16 +518,18 @@ impl Run {
             }
         };
         let mut wanted = request.wanted;
-        // A repetition with the number of a request that still waits is that request, whatever it says.
         let waits_already =
             own.is_some_and(|place| self.waiters().values().flatten().any(|id| *id == place.id.0));
-        let is_other = proof == Proof::ForOtherNames && !waits_already;
+        // A repetition with the number of a request that waits, or that was granted without an answer, is that
+        // request, whatever it says.
+        let is_known = self.sent.contains(&(by, number)) || self.is_stored(by, number);
+        let is_other = proof == Proof::ForOtherNames && !is_known;
         if is_other {
             wanted = if wanted.contains_key(&0) { [(1, 1)].into() } else { [(0, 1)].into() };
         }
         let is_right = presented.is_some() && presented == own && !is_other;
         let is_held_back = is_right && own.is_some_and(|own| self.is_held_back(own.id.0));
-        let must_wait = is_held_back && !self.sent.contains(&(by, number)) && !self.is_stored(by, number);
+        let must_wait = is_held_back && !is_known;
         let got = self.send(by, number, wanted, presented, true);
         assert!(got.is_some() || !must_wait, "{own:?} is held back");
         if let Some(got) = got {
@@ -634,6 +636,25 @@ fn list(core: &Core, name: &[u8], kind: ListingKind) -> Vec<(u64, u32)> {
         }
         listed.extend(some.iter().map(|entry| (entry.grant.map_or(0, |grant| grant.0), entry.resources)));
     }
+}
+
+/// Its grant waits for the store, so the repetition gets it, though it is for another name.
+#[test]
+fn a_repetition_with_the_number_of_a_granted_request_is_that_request() {
+    let ask = |by, name| Step::Ask { by, wanted: [(name, 1)].into(), waits: true };
+    let mut run = Run::new();
+    for step in [
+        ask(2, 0),
+        ask(1, 0),
+        ask(0, 1),
+        Step::Store(false),
+        Step::Release { by: 2, which: 0 },
+        Step::Repeat { by: 1, which: 0, proof: Proof::ForOtherNames },
+        Step::Store(true),
+    ] {
+        run.take(&step);
+    }
+    assert_eq!(run.clients[1].grants, [2], "the first request of client 2 took 1");
 }
 
 proptest! {

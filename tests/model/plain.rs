@@ -11,6 +11,8 @@ use std::num::NonZeroU32;
 use proptest::prelude::*;
 use signalbox::core::{Claim, Core, NameHasher, Namespace, Refusal, Session, UnixSeconds};
 
+use crate::cases;
+
 const INTERVAL_S: u32 = 10;
 const SESSIONS: usize = 4;
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"a name that is too long to live inside its object", b"\0\xff"];
@@ -298,18 +300,8 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// `PROPTEST_CASES` sets the number of histories; the default is 1,000.
-fn cases() -> ProptestConfig {
-    let configured = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig {
-        cases: configured.unwrap_or(1000),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(1000))]
 
     #[test]
     fn the_core_matches_the_model(history in prop::collection::vec(steps(), 1..80)) {
