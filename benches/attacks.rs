@@ -20,7 +20,7 @@ use signalbox::protocol::{
     Claim, Claims, Credentials, Extended, Features, Milliseconds, Namespace, Opaque, Queueing, Request,
     RequestId, RequestIds, Scope, Wait,
 };
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use support::answers::{Answers, statistic};
 use support::arguments::FromCargo;
 use support::asker::Asker;
@@ -100,12 +100,14 @@ enum Attack {
     Lists,
     /// It closes the connection and opens another one.
     Connections,
+    /// It resets the connection, so that its kernel keeps no port of it, and opens another one.
+    Resets,
     /// It sends most of a long request.
     Incomplete,
 }
 
 impl Attack {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Sessions,
         Self::Waiters,
         Self::Names,
@@ -113,6 +115,7 @@ impl Attack {
         Self::Stats,
         Self::Lists,
         Self::Connections,
+        Self::Resets,
         Self::Incomplete,
     ];
 
@@ -121,7 +124,7 @@ impl Attack {
         match self {
             Self::Sessions => statistic(address, "sessions") >= SESSIONS_MAX / 2,
             Self::Waiters | Self::Names | Self::Watches => statistic(address, "refused_shares") > 0,
-            Self::Stats | Self::Lists | Self::Connections | Self::Incomplete => true,
+            Self::Stats | Self::Lists | Self::Connections | Self::Resets | Self::Incomplete => true,
         }
     }
 
@@ -134,6 +137,7 @@ impl Attack {
             Self::Stats => "unread Stats",
             Self::Lists => "lists",
             Self::Connections => "connections",
+            Self::Resets => "reset connections",
             Self::Incomplete => "incomplete requests",
         }
     }
@@ -212,7 +216,7 @@ impl Attacker {
             }
             Some(Attack::Stats) => Request::Stats.compose(opaque, out),
             Some(Attack::Lists) => Extended::Sessions.compose(opaque, out),
-            Some(Attack::Connections) => {}
+            Some(Attack::Connections | Attack::Resets) => {}
             Some(Attack::Incomplete) => {
                 let before = out.len();
                 let name = long_name(number, 60_000);
@@ -258,6 +262,11 @@ fn attack(attack: Option<Attack>, address: SocketAddr, connections: usize, is_ov
             number += 1;
             match attack {
                 Some(Attack::Connections) => *attacker = connect(),
+                Some(Attack::Resets) => {
+                    let reset = SockRef::from(&attacker.stream).set_linger(Some(Duration::ZERO));
+                    reset.expect("a socket can be set so");
+                    *attacker = connect();
+                }
                 Some(Attack::Incomplete) => {
                     attacker.add(attack, number);
                     // One that is full is closed.
@@ -279,7 +288,7 @@ fn attack(attack: Option<Attack>, address: SocketAddr, connections: usize, is_ov
             }
         }
         match attack {
-            Some(Attack::Connections | Attack::Incomplete) => {}
+            Some(Attack::Connections | Attack::Resets | Attack::Incomplete) => {}
             Some(Attack::Stats) => thread::sleep(Duration::from_millis(1)),
             _ => attackers.iter_mut().for_each(|attacker| attacker.answers.skip_to(LAST)),
         }

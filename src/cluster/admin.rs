@@ -15,7 +15,7 @@ use super::keys::{
     Format, Keys, LAYOUT, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode,
     end_of_prefix,
 };
-use super::members::{Reading, ReadingError, name_of, read_below};
+use super::members::{NoSuchNode, Reading, ReadingError, name_of, read_below};
 use super::timing::Timing;
 
 /// The newest format of a record that this program reads and writes.
@@ -43,13 +43,8 @@ pub enum AdminError {
         prefix: String,
     },
     /// There is no such node.
-    #[error("the cluster has no node \"{node}\"; it has {nodes}")]
-    NoNode {
-        /// The name.
-        node: String,
-        /// Those that exist.
-        nodes: String,
-    },
+    #[error(transparent)]
+    NoNode(#[from] NoSuchNode),
     /// The node is alive.
     #[error("node \"{node}\" sends heartbeats; stop it first")]
     Alive {
@@ -183,15 +178,6 @@ pub struct NodeStatus {
     pub heartbeat_age: Option<Duration>,
     /// Connections of clients that it relays, as its last heartbeat says; `None`: it relays none, or has sent no heartbeat.
     pub relays: Option<u32>,
-}
-
-impl AdminError {
-    /// There is no node of this name, but these.
-    pub fn no_node<'a>(name: &str, nodes: impl Iterator<Item = &'a String>) -> Self {
-        let nodes: Vec<_> = nodes.map(|node| format!("\"{node}\"")).collect();
-        let nodes = if nodes.is_empty() { "none".to_owned() } else { nodes.join(", ") };
-        Self::NoNode { node: name.to_owned(), nodes }
-    }
 }
 
 /// A node that does not read a format, or may not.
@@ -458,7 +444,7 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
         .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
     let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
     let Some((_, revision)) = nodes.remove(name) else {
-        return Err(AdminError::no_node(name, nodes.keys()));
+        return Err(NoSuchNode::new(name, nodes.keys()).into());
     };
     let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
     if leadership.is_some_and(|of| of.node == name && of.state == LeadershipState::Held) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::admin::{AdminError, entry, read, watch};
 use super::coordinator::{Compare, Coordinator, Operation, Revision, Transaction};
 use super::keys::{Drain, Format, Incarnation, Keys, Leadership, LeadershipState, Node, decode, encode};
-use super::members::read_below;
+use super::members::{NoSuchNode, read_below};
 
 /// The time between two looks at what the node does.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
@@ -42,7 +42,7 @@ pub fn drain(
         .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
     let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
     let Some((node, joined)) = nodes.remove(name) else {
-        return Err(AdminError::no_node(name, nodes.keys()));
+        return Err(NoSuchNode::new(name, nodes.keys()).into());
     };
     if !node.drains {
         return Err(AdminError::CannotDrain { node: name.to_owned(), version: node.version });

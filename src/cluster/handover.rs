@@ -23,7 +23,7 @@ use super::keys::{
     Drain, Handover, Heartbeat, Incarnation, Keys, Node, Successor, ValueError, decode, encode,
 };
 use super::leadership::Term;
-use super::members::{Reading, ReadingError};
+use super::members::{NoSuchNode, Reading, ReadingError};
 use super::store::{CHANGED_BYTES_MAX, range_answered, read_records, refused};
 use super::timing::Timing;
 use crate::storage::StorageError;
@@ -249,13 +249,8 @@ pub struct Next {
 #[non_exhaustive]
 pub enum Refusal {
     /// The node that was named does not exist.
-    #[error("the cluster has no node \"{node}\"; it has {nodes}")]
-    NoNode {
-        /// The name.
-        node: String,
-        /// Those that exist.
-        nodes: String,
-    },
+    #[error(transparent)]
+    NoNode(#[from] NoSuchNode),
     /// The node that was named leads already.
     #[error("node \"{node}\" leads itself; name another one")]
     Itself {
@@ -434,10 +429,7 @@ impl<C: Coordinator> Leader<C> {
             let is_other = |node: &Node| node.incarnation != self.incarnation;
             if let Some(name) = to {
                 match now.nodes.get(name) {
-                    None => {
-                        let nodes: Vec<_> = now.nodes.keys().map(|name| format!("\"{name}\"")).collect();
-                        return Err(Refusal::NoNode { node: name.to_owned(), nodes: nodes.join(", ") });
-                    }
+                    None => return Err(NoSuchNode::new(name, now.nodes.keys()).into()),
                     Some(node) if !is_other(node) => {
                         return Err(Refusal::Itself { node: name.to_owned() });
                     }

@@ -69,6 +69,23 @@ pub enum ReadingError {
     Value(#[from] ValueError),
 }
 
+/// A node that was named does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the cluster has no node \"{name}\"; it has {}", if existing.is_empty() { "none" } else { existing })]
+pub struct NoSuchNode {
+    name: String,
+    /// Those that exist.
+    existing: String,
+}
+
+impl NoSuchNode {
+    /// There is no node of this name, but these.
+    pub fn new<'a>(name: &str, existing: impl Iterator<Item = &'a String>) -> Self {
+        let existing: Vec<_> = existing.map(|node| format!("\"{node}\"")).collect();
+        Self { name: name.to_owned(), existing: existing.join(", ") }
+    }
+}
+
 impl Reading {
     /// Reads all nodes and heartbeats.
     ///

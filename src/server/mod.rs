@@ -80,7 +80,7 @@ use shares::Shares;
 use statistics::Conflicts;
 use throttle::Throttle;
 pub use tls::TlsError;
-use tls::{FirstBytes, Tls};
+use tls::{FirstBytes, ReloadableTls, Tls};
 use whereabouts::Whereabouts;
 
 /// The state that all tasks of a server share.
@@ -93,8 +93,7 @@ pub struct Server {
     peers: Peers,
     /// In an `Arc`, so that a request reads it without copying the list.
     session_limits: RwLock<Arc<SessionLimits>>,
-    /// `None`: TLS is not configured. In an `Arc`, as above.
-    tls: RwLock<Option<Arc<Tls>>>,
+    tls: ReloadableTls,
     access: Access,
     audit: Audit,
     frame_timeout_s: AtomicU32,
@@ -178,7 +177,7 @@ impl Server {
             semaphores: Port::new(Namespace::Semaphores),
             peers: Peers::default(),
             session_limits: RwLock::default(),
-            tls: RwLock::default(),
+            tls: ReloadableTls::new(None),
             access: Access::of(config, clock.clone()),
             audit: Audit::default(),
             clock,
@@ -228,8 +227,7 @@ impl Server {
     /// # Errors
     /// [`TlsError`], which names the file and what is wrong with it.
     pub fn load_tls(&self, config: &TlsConfig) -> Result<(), TlsError> {
-        self.set_tls(Tls::read(config, self.clock.now())?.map(Arc::new));
-        Ok(())
+        self.tls.load(config, self.clock.now())
     }
 
     /// Reads the file of tokens. If it cannot be used, those before stay in use.
@@ -252,12 +250,12 @@ impl Server {
 
     /// Replaces the certificates of TLS, for connections from now on.
     fn set_tls(&self, tls: Option<Arc<Tls>>) {
-        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
+        self.tls.set(tls);
     }
 
     /// What TLS needs; `None`: it is not configured.
     fn tls(&self) -> Option<Arc<Tls>> {
-        self.tls.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tls.current()
     }
 
     /// How the connection of a client may begin.

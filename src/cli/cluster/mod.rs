@@ -118,7 +118,7 @@ impl From<AdminError> for Failure {
             AdminError::Call(_) => Exit::Unavailable,
             AdminError::Value(_) | AdminError::Layout { .. } | AdminError::Newer { .. } => Exit::Data,
             AdminError::NoCluster { .. }
-            | AdminError::NoNode { .. }
+            | AdminError::NoNode(_)
             | AdminError::Alive { .. }
             | AdminError::Silent { .. }
             | AdminError::CannotDrain { .. }

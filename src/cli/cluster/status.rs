@@ -9,10 +9,11 @@ use serde::Serialize;
 use super::super::exit::{Exit, Failure, warn};
 use super::super::output::{NOTHING, harmless, json, or_nothing};
 use super::Source;
-use crate::cluster::admin::{AdminError, ClusterStatus, FORMAT, Finalization, status};
+use crate::cluster::admin::{ClusterStatus, FORMAT, Finalization, status};
 use crate::cluster::configured::node_name;
 use crate::cluster::etcd::Expected;
 use crate::cluster::keys::Advertised;
+use crate::cluster::members::NoSuchNode;
 
 const LONG: &str = "\
 Show who leads, and which nodes are alive
@@ -153,7 +154,7 @@ fn show_node(found: &ClusterStatus, name: &str, wants_json: bool) -> Result<Exit
     let nodes = nodes(found);
     let Some(node) = nodes.iter().find(|node| node.node == name) else {
         // Not the status of a node that does not lead.
-        let error = AdminError::no_node(name, found.nodes.keys());
+        let error = NoSuchNode::new(name, found.nodes.keys());
         return Err(Failure::new(Exit::Usage, error.to_string()));
     };
     let mut out = io::stdout().lock();

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use super::super::access::Access;
 use super::super::metrics::Count;
 use super::super::node_view::NodeView;
-use super::super::tls::{Tls, TlsError};
+use super::super::tls::{ReloadableTls, Tls, TlsError};
 use super::super::{Clock, Server};
 use super::answer::ApiError;
 use super::listener::Places;
@@ -23,7 +23,7 @@ pub(super) struct Shared {
     stage: RwLock<Stage>,
     settings: RwLock<Arc<Settings>>,
     /// For connections before there is a server, which has its own.
-    tls: RwLock<Option<Arc<Tls>>>,
+    tls: ReloadableTls,
     /// Rules before there is a server, which has its own.
     access: Access,
     pub(super) cluster: ClusterConfig,
@@ -78,7 +78,7 @@ impl Shared {
         Self {
             stage: RwLock::new(Stage::Starting),
             settings: RwLock::new(Arc::new(Settings::of(config))),
-            tls: RwLock::new(tls),
+            tls: ReloadableTls::new(tls),
             access: Access::of(config, Clock::system()),
             cluster: config.cluster.clone(),
             node: OnceLock::new(),
@@ -98,9 +98,7 @@ impl Shared {
 
     /// Reads the certificates for connections before there is a server. If they cannot be used, those before stay in use.
     pub(super) fn load_tls(&self, config: &Config) -> Result<(), TlsError> {
-        let tls = Tls::read(&config.tls, Clock::system().now())?.map(Arc::new);
-        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
-        Ok(())
+        self.tls.load(&config.tls, Clock::system().now())
     }
 
     pub(super) fn set_node(&self, view: NodeView) {
@@ -164,7 +162,7 @@ impl Shared {
     pub(super) fn tls(&self) -> Option<Arc<Tls>> {
         match self.stage().server() {
             Some(server) => server.tls(),
-            None => self.tls.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            None => self.tls.current(),
         }
     }
 }

@@ -15,7 +15,7 @@ mod records;
 mod stream;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::ServerConfig;
 
@@ -24,7 +24,8 @@ pub(super) use handshake::{HandshakeError, shake_hands};
 pub(super) use stream::{TlsSession, TlsStream};
 
 use super::client_address::ClientAddress;
-use crate::config::PlainRule;
+use crate::config::{PlainRule, TlsConfig};
+use crate::core::UnixSeconds;
 
 /// What the server needs for TLS.
 pub(super) struct Tls {
@@ -33,6 +34,10 @@ pub(super) struct Tls {
     for_relays: Arc<ServerConfig>,
     plain: PlainRule,
 }
+
+/// What new connections are served with, until it is read again.
+#[derive(Debug)]
+pub(super) struct ReloadableTls(RwLock<Option<Arc<Tls>>>);
 
 /// How the connection of a client may begin.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +51,29 @@ pub(super) enum FirstBytes {
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("plain", &self.plain).finish_non_exhaustive()
+    }
+}
+
+impl ReloadableTls {
+    /// `None`: TLS is not configured.
+    pub(super) fn new(tls: Option<Arc<Tls>>) -> Self {
+        Self(RwLock::new(tls))
+    }
+
+    /// Reads the files, for connections from now on. If they cannot be used, those before stay in use.
+    pub(super) fn load(&self, config: &TlsConfig, now: UnixSeconds) -> Result<(), TlsError> {
+        self.set(Tls::read(config, now)?.map(Arc::new));
+        Ok(())
+    }
+
+    /// For connections from now on.
+    pub(super) fn set(&self, tls: Option<Arc<Tls>>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = tls;
+    }
+
+    /// `None`: TLS is not configured.
+    pub(super) fn current(&self) -> Option<Arc<Tls>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
