@@ -21,6 +21,10 @@ pub(super) enum Counted {
     Bytes,
 }
 
+impl Counted {
+    const ALL: [Self; 4] = [Self::Sessions, Self::Waiters, Self::Watches, Self::Bytes];
+}
+
 /// The numbers of what one client has, in the order of [`Counted`].
 pub(super) type Counts = [usize; 4];
 
@@ -64,6 +68,16 @@ impl<I: Ord + Copy> Clients<I> {
         if usage.counts == Counts::default() {
             self.0.remove(&client);
         }
+    }
+
+    /// A client has so much more of each.
+    pub(super) fn add_all(&mut self, client: Option<ClientKey>, counts: Counts) {
+        Counted::ALL.into_iter().zip(counts).for_each(|(what, amount)| self.add(client, what, amount));
+    }
+
+    /// A client has so much less of each.
+    pub(super) fn subtract_all(&mut self, client: Option<ClientKey>, counts: Counts) {
+        Counted::ALL.into_iter().zip(counts).for_each(|(what, amount)| self.subtract(client, what, amount));
     }
 
     /// Marks a session of a client as unused. Does nothing for a client that has no session.

@@ -2,6 +2,10 @@
 
 use std::collections::VecDeque;
 use std::collections::vec_deque::IntoIter;
+use std::mem;
+
+/// Entries whose memory is not freed, so that a map of few is not allocated again and again.
+const SPARE_ENTRIES: usize = 64;
 
 /// A map in a ring buffer of entries that are sorted by key. Changes at the front and at the back take constant time.
 /// Other changes move up to half of the entries, so the map is meant for thousands of entries at most. Removing the
@@ -29,16 +33,17 @@ impl<K: Copy + Ord, V> RingMap<K, V> {
         Some(&self.0[self.position_of(key).ok()?].1)
     }
 
-    /// Sets the value of a key.
-    pub(super) fn insert(&mut self, key: K, value: V) {
+    /// Sets the value of a key, and returns the one before.
+    pub(super) fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.position_of(key) {
-            Ok(position) => self.0[position].1 = value,
+            Ok(position) => Some(mem::replace(&mut self.0[position].1, value)),
             Err(position) => {
                 if self.0.is_empty() {
                     // Most maps have one entry at a time.
                     self.0.reserve_exact(1);
                 }
                 self.0.insert(position, (key, value));
+                None
             }
         }
     }
@@ -61,6 +66,13 @@ impl<K: Copy + Ord, V> RingMap<K, V> {
     /// Removes and returns the entry with the lowest key if that key is below `bound`.
     pub(super) fn pop_first_below(&mut self, bound: K) -> Option<(K, V)> {
         self.0.pop_front_if(|(key, _)| *key < bound)
+    }
+
+    /// Frees memory, if most of it is not used any more.
+    pub(super) fn shrink(&mut self) {
+        if self.0.capacity() > SPARE_ENTRIES && self.0.len() < self.0.capacity() / 8 {
+            self.0.shrink_to(self.0.len() * 2);
+        }
     }
 
     /// All entries, by key.

@@ -1,13 +1,13 @@
 //! The shares of clients: one address takes what it can, and another one is served all the same.
 
-use crate::support::caller::{Caller, LONG, one_of};
+use crate::support::caller::{Caller, LONG, NOW, one_of};
 use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use signalbox::protocol::{
-    Claim, Claims, Credentials, Extended, Features, Limit, Milliseconds, Namespace, OpenedSession,
-    ReachedLimit, ResponseFrame, Scope, Status,
+    Claim, Claims, Credentials, Extended, Features, GrantId, Limit, Milliseconds, Namespace, OpenedSession,
+    ReachedLimit, RequestId, RequestIds, ResponseFrame, Scope, Status,
 };
 
 /// The address of the honest client. The attacker has 127.0.0.1.
@@ -324,6 +324,49 @@ fn a_client_with_its_share_of_the_memory_in_waiting_requests_leaves_the_rest_to_
     drop(attackers);
     eventually("the waiting requests have ended", || honest.wire.stat("waiters") == 0);
     assert_eq!(open(&mut attacked.attacker()).status, OK);
+    attacked.end("memory_max");
+}
+
+#[test]
+fn a_client_with_its_share_of_the_memory_in_remembered_replies_leaves_the_rest_to_others() {
+    let mut attacked = Attacked::begin_with("memory_max = '64M'", "");
+    let mut holder = attacked.honest();
+    holder.take(one_of(1, b"held"));
+    // A session that has no replies yet when the share is exhausted.
+    let mut last = attacked.attacker();
+    last.open(3_600_000);
+    let mut attacker = attacked.attacker();
+    let ids = |own| RequestIds { own: RequestId(own), lowest_unanswered: RequestId(1) };
+    let mut sessions = 0;
+    let mut is_exhausted = false;
+    while !is_exhausted {
+        sessions += 1;
+        assert!(sessions < 4_000, "a client has no share of the memory");
+        attacker.open(3_600_000);
+        // Each is refused, and the reply is remembered.
+        for own in 1..=1_000 {
+            let claim = one_of(1, b"held");
+            attacker.send(&Extended::AcquireGrant { ids: ids(own), claim, queueing: NOW, place: None });
+        }
+        for _ in 1..=1_000 {
+            let answer = attacker.next();
+            if answer.status == Status::LimitReached.code() {
+                assert_share(&answer, Limit::Memory, BUDGET_SHARE);
+                is_exhausted = true;
+            }
+        }
+    }
+    assert_share(&open(&mut attacker), Limit::Memory, BUDGET_SHARE);
+    // The share is exhausted, so refusals are not remembered: a request with the same number is another one.
+    let release = Extended::ReleaseGrant { ids: ids(1), grant: GrantId(1) };
+    assert_eq!(last.ask(&release).status, Status::NotAcquired.code());
+    let (claim, queueing) = (one_of(1, b"free"), NOW);
+    let answer = last.ask(&Extended::AcquireGrant { ids: ids(1), claim, queueing, place: None });
+    assert_share(&answer, Limit::Memory, BUDGET_SHARE);
+    let mut honest = attacked.honest();
+    assert_eq!(open(&mut honest).status, OK);
+    honest.take(one_of(1, b"another"));
+    assert_eq!(honest.wire.stat("refused_memory"), 0);
     attacked.end("memory_max");
 }
 

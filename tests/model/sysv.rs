@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use signalbox::core::{
     Caller, ClientKey, ClientShare, ConnectionEnd, ConnectionId, Core, Errno, KeyRule, Limit, LimitKind,
-    Mailbox, Message, Moment, MonotonicMs, NameHasher, OpenedProcess, Operation, Order, Ownership, Refusal,
-    RequestId, RequestIds, SessionKey, SetAnswer, SetCommand, SetId, SysvCall, SysvLimits, SysvOutcome,
-    Token, UnixSeconds, UserRole,
+    Mailbox, MemoryLimit, Message, Moment, MonotonicMs, NameHasher, OpenedProcess, Operation, Order,
+    Ownership, Refusal, RequestId, RequestIds, SessionKey, SetAnswer, SetCommand, SetId, SysvCall,
+    SysvLimits, SysvOutcome, Token, UnixSeconds, UserRole,
 };
 
 const TTL_MS: u32 = 30_000;
@@ -358,6 +358,53 @@ fn a_client_with_its_share_of_the_waiting_calls_leaves_the_rest_to_others() {
     // Three of the client's calls are performed, so it has less than its share.
     world.done(0, set, &[post(0, 3)]);
     world.waits(greedy[4], set, &[take(0, 1)]);
+}
+
+/// 60,000 bytes of 100,000 are in use, so that each client has a share of 12,000.
+#[test]
+fn a_client_with_its_share_of_the_memory_in_processes_and_results_leaves_the_rest_to_others() {
+    const MEMORY: MemoryLimit = MemoryLimit { in_use: || 60_000, max: 100_000 };
+    let mut world = World::new(1);
+    let set = world.set(2);
+    let mailboxes = [1, 2].map(|client| {
+        Arc::new(Mailbox::of(([192, 0, 2, client], 4660).into(), Some(ClientKey([client; 16]))))
+    });
+    let [greedy, blocked, other] = [0, 0, 1].map(|client: usize| {
+        world.start_of(Arc::clone(&mailboxes[client]), 100, Caller { uid: 0, gid: 0 }, &[])
+    });
+    let client_share = ClientShare { percent: 12, least: 1 };
+    world.core.set_sysv_limits(SysvLimits { memory: MEMORY, client_share, ..SysvLimits::NONE });
+    // The failures of the first calls are remembered, and those of the last ones are not.
+    let fail = |world: &mut World| {
+        let call = world.call(greedy);
+        (call, world.core.sem_op(call, set, &[nowait(take(0, 1))], None, world.now()).0)
+    };
+    let (first, failed) = fail(&mut world);
+    assert_eq!(failed, SysvOutcome::Answered(Err(Errno::Again)));
+    for _ in 0..300 {
+        fail(&mut world);
+    }
+    let (last, _) = fail(&mut world);
+    world.set_value(set, 0, 1);
+    let repeat = |call| world.core.sem_op(call, set, &[nowait(take(0, 1))], None, world.now()).0;
+    assert_eq!(repeat(first), failed);
+    assert_eq!(repeat(last), SysvOutcome::Answered(Ok(SetAnswer::Done)));
+
+    let share = Refusal::LimitReached(Limit { kind: LimitKind::Memory, max: 12_000, is_share: true });
+    let call = world.call(blocked);
+    let (outcome, limit) = world.core.sem_op(call, set, &[take(1, 1)], None, world.now());
+    assert_eq!((outcome, limit), (SysvOutcome::Answered(Err(Errno::NoMem)), Some(share)));
+    let connection = world.core.open_session().id();
+    let process = (101, Caller { uid: 0, gid: 0 }, &[][..]);
+    let key = SessionKey([9; 16]);
+    let opened = world.core.open_process((connection, &mailboxes[0]), key, TTL_MS, process, b"", world.now());
+    assert_eq!(opened.err(), Some(share));
+    world.waits(other, set, &[take(1, 1)]);
+    // The client needs its results no more.
+    let mut call = world.call(greedy);
+    call.ids.lowest_unanswered = call.ids.own;
+    world.core.sem_ctl(call, set, SetCommand::GetAll, world.now());
+    world.waits(blocked, set, &[take(1, 1)]);
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl Ledger {
         let id = match self.allocate_grant(session, place) {
             Ok(id) => id,
             Err(refusal) => {
-                self.sessions.cache(session, request, CachedReply::Done(Err(refusal)));
+                self.cache(session, request, CachedReply::Done(Err(refusal)));
                 return Outcome::Refused(refusal);
             }
         };
@@ -63,7 +63,7 @@ impl Ledger {
         self.grants.insert(id, grant);
         self.sessions.known_mut(session).add_waiter(id);
         self.count_waiter(session);
-        self.sessions.cache(session, request, CachedReply::Waiting(id));
+        self.cache(session, request, CachedReply::Waiting(id));
         self.advance(id, Some(queueing), context);
         self.run_backlog(context);
         let Some(reply) = self.sessions.known(session).log().get(request).cloned() else {

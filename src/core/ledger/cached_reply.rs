@@ -4,7 +4,7 @@ use crate::core::Refusal;
 use crate::core::durable::{AnswerRecord, DeclaredState};
 use crate::core::ids::{GrantId, RequestId, SessionId};
 use crate::core::outcome::{Answer, Granted};
-use crate::core::request_log::RequestLog;
+use crate::core::request_log::{Reply, RequestLog};
 
 /// The reply to a request, or what it waits for.
 #[derive(Clone, Debug)]
@@ -72,7 +72,31 @@ impl CachedReply {
     }
 }
 
+/// What an allocation takes beside its content, in bytes.
+const ALLOCATION_BYTES: usize = 16;
+
+impl Reply for CachedReply {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Waiting(_) | Self::Committing | Self::Done(_) => 0,
+            Self::Granted(granted) => granted.bytes(),
+            Self::Declared(states) => {
+                2 * ALLOCATION_BYTES + size_of::<Box<[DeclaredState]>>() + size_of_val::<[_]>(states)
+            }
+        }
+    }
+}
+
 impl CachedGrant {
+    fn bytes(&self) -> usize {
+        let slots: usize = self.slots.iter().map(|slots| ALLOCATION_BYTES + size_of_val::<[_]>(slots)).sum();
+        3 * ALLOCATION_BYTES
+            + size_of::<Self>()
+            + size_of_val::<[_]>(&self.capacities)
+            + size_of_val::<[_]>(&self.slots)
+            + slots
+    }
+
     pub(super) fn answer(self, ttl_left_ms: Option<u32>) -> Granted {
         let Self { grant, resources, capacities, slots } = self;
         Granted { grant, resources, capacities, slots, ttl_left_ms }

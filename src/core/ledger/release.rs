@@ -37,7 +37,7 @@ impl Ledger {
             self.sessions.known_mut(session).remove_token(reply_to.token, id);
             reply_to.send(Err(refusal));
         }
-        self.sessions.cache(session, request, CachedReply::Done(Err(refusal)));
+        self.cache(session, request, CachedReply::Done(Err(refusal)));
     }
 
     /// Ends a held grant; `why` is the kind of the events.

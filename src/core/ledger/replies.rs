@@ -48,10 +48,14 @@ impl Ledger {
                     self.reply_on_commit(session, request, PendingReply { reply, received: now, to: None });
                     CachedReply::Committing
                 }
+                // A refusal has changed nothing, so a repeated request may be made anew where memory is scarce.
+                Err(refusal) if self.check_memory_uncounted(call.connection).is_err() => {
+                    return Outcome::Refused(refusal);
+                }
                 changed => {
                     let done = changed.map(|changed| changed.reply);
                     let reply = done.unwrap_or_else(|refusal| CachedReply::Done(Err(refusal)));
-                    self.sessions.cache(session, request, reply.clone());
+                    self.cache(session, request, reply.clone());
                     reply
                 }
             },
@@ -67,14 +71,15 @@ impl Ledger {
     ) -> Result<(SessionId, Option<CachedReply>), Refusal> {
         let session = self.sessions.acting(connection)?;
         // A connection that has ended, or never joined, acts for no session.
-        let state = self.sessions.get_mut(session).ok_or(Refusal::NoSuchSession)?;
         let mut forgotten = Vec::new();
         let forget = |request, reply: CachedReply| {
             if reply.may_be_stored() {
                 forgotten.push(request);
             }
         };
-        let found = state.log_mut().find(ids, |_| false, forget).map(|found| found.cloned());
+        let found = self
+            .change_log(session, |log| log.find(ids, |_| false, forget).map(|found| found.cloned()))
+            .ok_or(Refusal::NoSuchSession)?;
         if let Err(Refusal::LimitReached(_)) = found {
             self.counts.limited += 1;
         }
@@ -167,7 +172,7 @@ impl Ledger {
         }
         self.pending_replies.insert(session, request, pending);
         self.on_commit(OnCommit::Reply(session, request));
-        self.sessions.cache(session, request, CachedReply::Committing);
+        self.cache(session, request, CachedReply::Committing);
     }
 
     /// Sends the reply to a request, and caches it: that which was pending, or a refusal in its place.
@@ -191,7 +196,7 @@ impl Ledger {
         refusal: Option<Refusal>,
     ) {
         let reply = refusal.map_or(pending.reply, |refusal| CachedReply::Done(Err(refusal)));
-        self.sessions.cache(session, request, reply.clone());
+        self.cache(session, request, reply.clone());
         if let Some(to) = pending.to {
             to.send(reply.answer(self.sessions.ttl_left_ms(session, pending.received)));
         }

@@ -115,7 +115,7 @@ impl Ledger {
         self.add_bytes(record.session, grant.bytes());
         self.grants.insert(id, grant);
         self.sessions.known_mut(record.session).add_grant(id);
-        self.sessions.cache(record.session, record.request, reply);
+        self.cache(record.session, record.request, reply);
         self.ids.start_after(id.0);
         Ok(())
     }
@@ -147,7 +147,7 @@ impl Ledger {
             return Err(format!("an answer belongs to session {}, which does not exist", record.session));
         }
         let reply = CachedReply::declared(record.answer);
-        self.sessions.cache(record.session, record.request, reply);
+        self.cache(record.session, record.request, reply);
         Ok(())
     }
 }

@@ -199,7 +199,7 @@ impl Ledger {
             let ttl_left_ms = self.sessions.ttl_left_ms(session, waiting.received);
             reply_to.send(reply.clone().answer(ttl_left_ms));
         }
-        self.sessions.cache(session, request, reply);
+        self.cache(session, request, reply);
     }
 
     /// Runs a step of the backlog: refuses waiters, serves queues from their heads until those do not fit, and acts on

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::cached_reply::CachedReply;
 use super::leases::{Gaps, Lease};
 use crate::core::Refusal;
-use crate::core::ids::{ConnectionId, GrantId, RequestId, SessionId, SessionKey, Token};
+use crate::core::ids::{ConnectionId, GrantId, SessionId, SessionKey, Token};
 use crate::core::invariant::{broken, invariant};
 use crate::core::mailbox::{EventKind, Mailbox, Message, Notice, ReplyTo};
 use crate::core::request_log::RequestLog;
@@ -411,13 +411,6 @@ impl Sessions {
 }
 
 impl Sessions {
-    /// Caches the reply to a request of a session, if the session still exists.
-    pub(super) fn cache(&mut self, session: SessionId, request: RequestId, reply: CachedReply) {
-        if let Some(state) = self.get_mut(session) {
-            state.log.insert(request, reply);
-        }
-    }
-
     /// Describes the invariant that does not hold, if there is one.
     pub(super) fn check(&self) -> Result<(), String> {
         for (session, state) in self.iter() {

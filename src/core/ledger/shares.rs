@@ -7,13 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::backlog::STEP_GRANTS;
+use super::cached_reply::CachedReply;
 use super::idle::IDLE_WAITER_BYTES;
 use super::sessions::SessionState;
 use super::watches::Watch;
 use super::{Ledger, LedgerContext, LedgerLimits};
 use crate::core::clients::Counted;
-use crate::core::ids::{ConnectionId, GrantId, SessionId};
+use crate::core::ids::{ConnectionId, GrantId, RequestId, SessionId};
 use crate::core::mailbox::EventKind;
+use crate::core::request_log::RequestLog;
 use crate::core::{Limit, LimitKind, Refusal};
 
 impl Ledger {
@@ -46,11 +48,31 @@ impl Ledger {
     /// A session is about to be removed.
     pub(super) fn uncount_session(&mut self, session: SessionId) {
         let state = self.sessions.known(session);
+        self.clients.subtract(state.owner(), Counted::Bytes, state.bytes());
         if state.lease().is_some() {
             self.clients.remove_unused(state.owner(), session);
             self.clients.subtract(state.owner(), Counted::Sessions, 1);
-            self.clients.subtract(state.owner(), Counted::Bytes, state.bytes());
         }
+    }
+
+    /// Caches the reply to a request of a session, if the session still exists.
+    pub(super) fn cache(&mut self, session: SessionId, request: RequestId, reply: CachedReply) {
+        self.change_log(session, |log| log.insert(request, reply));
+    }
+
+    /// Changes the cached replies of a session, if it exists, and counts what they take of the memory of its client.
+    pub(super) fn change_log<T>(
+        &mut self,
+        session: SessionId,
+        change: impl FnOnce(&mut RequestLog<CachedReply>) -> T,
+    ) -> Option<T> {
+        let state = self.sessions.get_mut(session)?;
+        let before = state.bytes();
+        let result = change(state.log_mut());
+        let (after, owner) = (state.bytes(), state.owner());
+        self.clients.add(owner, Counted::Bytes, after.saturating_sub(before));
+        self.clients.subtract(owner, Counted::Bytes, before.saturating_sub(after));
+        Some(result)
     }
 
     /// A session takes so much more memory.
@@ -156,7 +178,7 @@ impl Ledger {
         lost.map_or(Ok(()), |(_, session)| Err(format!("session {session} is unused and not found")))
     }
 
-    /// The memory that is counted for each session is the sum over its grants, watches and waiting requests.
+    /// The memory that is counted for each session is the sum over its grants, watches, waiting requests and replies.
     fn check_bytes(&self) -> Result<(), String> {
         let mut grants = BTreeMap::<SessionId, usize>::new();
         for (_, grant) in self.grants.iter() {
@@ -169,7 +191,9 @@ impl Ledger {
             let expected = state.own_bytes()
                 + grants.get(&session).copied().unwrap_or(0)
                 + watches.map(Watch::bytes).sum::<usize>()
-                + idle_bytes;
+                + idle_bytes
+                + state.log().counted_bytes();
+            state.log().check()?;
             if expected != state.bytes() {
                 return Err(format!(
                     "session {session} has {expected} bytes, and {} are counted",

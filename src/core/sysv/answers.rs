@@ -12,6 +12,7 @@ use super::{Errno, Sysv};
 use crate::core::Refusal;
 use crate::core::ids::RequestId;
 use crate::core::mailbox::{Message, ReplyTo};
+use crate::core::request_log;
 use crate::core::time::Moment;
 
 /// The cached reply to a request, or what it waits for.
@@ -21,6 +22,16 @@ pub(super) enum Reply {
     /// The result is sent when everything so far is stored.
     Storing(Done, Option<ReplyTo>),
     Done(Done),
+}
+
+impl request_log::Reply for Reply {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Storing(Done { result: Ok(SetAnswer::Values(values)), .. }, _)
+            | Self::Done(Done { result: Ok(SetAnswer::Values(values)), .. }) => size_of_val::<[_]>(values),
+            _ => 0,
+        }
+    }
 }
 
 /// The result of a call.
@@ -42,20 +53,22 @@ impl Sysv {
     /// The process that a request is for, and the reply if the request was made before.
     pub(super) fn begin(&mut self, call: SysvCall) -> Result<(ProcessId, Option<Reply>), Refusal> {
         let (process, _) = self.processes.acting(call.connection).ok_or(Refusal::NoSuchSession)?;
-        let acting = self.processes.get_mut(process).ok_or(Refusal::NoSuchSession)?;
-        // The program was not replaced after all.
-        acting.grace_ms = None;
-        let forgotten = &mut acting.forgotten;
-        let forget = |request, reply: Reply| {
-            if let Reply::Storing(done, _) | Reply::Done(done) = reply
-                && done.is_stored
-            {
-                forgotten.push(request);
-            }
-        };
-        // A client has one number for all that it does not wait for, which a call that waits long cannot hold back.
-        let is_late = |reply: &Reply| !matches!(reply, Reply::Done(_));
-        Ok((process, acting.log.find(call.ids, is_late, forget)?.cloned()))
+        let found = self.processes.change(process, |acting| {
+            // The program was not replaced after all.
+            acting.grace_ms = None;
+            let forgotten = &mut acting.forgotten;
+            let forget = |request, reply: Reply| {
+                if let Reply::Storing(done, _) | Reply::Done(done) = reply
+                    && done.is_stored
+                {
+                    forgotten.push(request);
+                }
+            };
+            // A client has one number for all that it does not wait for, which a call that waits long cannot hold back.
+            let is_late = |reply: &Reply| !matches!(reply, Reply::Done(_));
+            acting.log.find(call.ids, is_late, forget).map(|found| found.cloned())
+        });
+        Ok((process, found.ok_or(Refusal::NoSuchSession)??))
     }
 
     /// Makes a call that does not wait for a set, once for all requests with its number. `is_durable`: whether its result
@@ -113,7 +126,10 @@ impl Sysv {
             self.hold(process, call.ids.own, done, reply_to);
             return SysvOutcome::Waiting;
         }
-        self.cache(process, call.ids.own, Reply::Done(done.clone()));
+        // A call that fails has changed nothing, so a repeated one may be made anew where memory is scarce.
+        if done.result.is_ok() || self.check_memory(process).is_ok() {
+            self.cache(process, call.ids.own, Reply::Done(done.clone()));
+        }
         SysvOutcome::Answered(done.result)
     }
 
@@ -133,9 +149,12 @@ impl Sysv {
     }
 
     pub(super) fn cache(&mut self, process: ProcessId, request: RequestId, reply: Reply) {
-        if let Some(acting) = self.processes.get_mut(process) {
-            acting.log.insert(request, reply);
-        }
+        self.processes.change(process, |acting| acting.log.insert(request, reply));
+    }
+
+    /// Whether the client of a process may take more memory.
+    pub(super) fn check_memory(&self, process: ProcessId) -> Result<(), Refusal> {
+        self.limits.memory.check(self.limits.client_share, self.processes.bytes_of_client(process))
     }
 
     pub(super) fn groups_of(&self, process: ProcessId) -> &[u32] {
@@ -167,7 +186,7 @@ impl Sysv {
         if let Some(deadline) = waiter.deadline {
             self.timeouts.remove(&(deadline, set, place));
         }
-        self.processes.remove_waiting(waiter.process, waiter.request);
+        self.processes.remove_waiting(waiter.process, waiter.request, waiter.bytes());
         let done = Done { result: result.map(|()| SetAnswer::Done), is_stored: is_durable && result.is_ok() };
         if is_durable && !self.is_stored() {
             self.hold(waiter.process, waiter.request, done, waiter.reply_to);

@@ -8,7 +8,7 @@ use super::processes::{OpenedProcess, Process, ProcessId};
 use crate::core::ids::{ConnectionId, SessionKey};
 use crate::core::mailbox::Mailbox;
 use crate::core::time::Moment;
-use crate::core::{ClientShare, Limit, LimitKind, Refusal};
+use crate::core::{Limit, LimitKind, Refusal};
 
 impl Sysv {
     /// Opens a process and attaches the connection to it. `key` is its secret, `ttl_ms` how long it lives on after its
@@ -25,7 +25,8 @@ impl Sysv {
         if self.is_shutting_down {
             return Err(Refusal::ShuttingDown);
         }
-        self.limits.memory.check(ClientShare::NONE, 0)?;
+        let bytes = self.processes.bytes_of(mailbox.owner());
+        self.limits.memory.check(self.limits.client_share, bytes)?;
         self.make_room_for_process(mailbox, now)?;
         self.leave_process(connection, now);
         let opened = OpenedProcess { process: self.processes.next_id(), key, ttl_ms };

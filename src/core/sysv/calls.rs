@@ -12,7 +12,7 @@ use super::{Errno, OPERATIONS_MAX, SEMAPHORES_MAX, Sysv, VALUE_MAX};
 use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, RequestIds, Token};
 use crate::core::time::{Due, Moment};
-use crate::core::{ClientShare, Limit, LimitKind};
+use crate::core::{Limit, LimitKind};
 
 /// The user and the group that a call is checked against, as the client states them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,6 +238,9 @@ impl Sysv {
         let asked = if alters(operations) { ALTER } else { READ };
         set.check_access(call.caller, &acting.groups, asked)?;
         let undoes = undoes(operations);
+        if undoes && self.limits.memory.is_exceeded() && !set.values.has_adjustments_of(process) {
+            return Err(Errno::NoMem);
+        }
         if undoes && set.values.adjust_for(process) {
             acting.adjusts_too(id);
         }
@@ -278,9 +281,10 @@ impl Sysv {
         let own = self.processes.waiting_of_client(process);
         let limit = (self.limits.waiters_max, self.limits.client_share);
         Limit::check(LimitKind::Waiters, limit, set.waiters.len(), own).map_err(NotWaiting::Limit)?;
-        self.limits.memory.check(ClientShare::NONE, 0).map_err(NotWaiting::Limit)?;
+        let bytes = self.processes.bytes_of_client(process);
+        self.limits.memory.check(self.limits.client_share, bytes).map_err(NotWaiting::Limit)?;
         let deadline = wait_ms.map(|wait_ms| now.monotonic.after(wait_ms));
-        let place = set.waiters.push(Waiter {
+        let waiter = Waiter {
             process,
             request: call.ids.own,
             pid,
@@ -288,8 +292,10 @@ impl Sysv {
             blocking,
             deadline,
             reply_to,
-        });
-        self.processes.add_waiting(process, call.ids.own, (id, place));
+        };
+        let bytes = waiter.bytes();
+        let place = set.waiters.push(waiter);
+        self.processes.add_waiting(process, call.ids.own, (id, place), bytes);
         if let Some(deadline) = deadline {
             self.timeouts.insert((deadline, id, place));
             self.alarm.ring(Due::At(deadline));

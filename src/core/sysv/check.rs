@@ -1,5 +1,7 @@
 //! The invariants of sets and processes, for tests and simulation.
 
+use std::collections::BTreeMap;
+
 use super::set::{Order, Set};
 use super::sets::SetId;
 use super::waiters::List;
@@ -57,8 +59,15 @@ impl Sysv {
                 }
             }
         }
-        let timeouts = self.sets.iter().flat_map(|(_, set)| set.waiters.iter());
-        let timeouts = timeouts.filter(|(_, waiter)| waiter.deadline.is_some()).count();
+        let waiters = || self.sets.iter().flat_map(|(_, set)| set.waiters.iter());
+        let mut waiting_bytes = BTreeMap::<_, usize>::new();
+        for (_, waiter) in waiters() {
+            *waiting_bytes.entry(waiter.process).or_default() += waiter.bytes();
+        }
+        for (id, process) in self.processes.iter() {
+            process.check_bytes(waiting_bytes.get(&id).copied().unwrap_or(0))?;
+        }
+        let timeouts = waiters().filter(|(_, waiter)| waiter.deadline.is_some()).count();
         if timeouts != self.timeouts.len() {
             return Err(format!("{timeouts} calls time out, {} are known", self.timeouts.len()));
         }

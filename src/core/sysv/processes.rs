@@ -13,13 +13,16 @@ use std::sync::Arc;
 use super::answers::Reply;
 use super::sets::SetId;
 use super::waiters::Place;
-use crate::core::clients::{Clients, Counted};
+use crate::core::clients::{Clients, Counted, Counts};
 use crate::core::ids::{ConnectionId, RequestId, SessionKey};
 use crate::core::mailbox::Mailbox;
 use crate::core::request_log::RequestLog;
 use crate::core::session_client::SessionClient;
 use crate::core::share::ClientKey;
 use crate::core::time::MonotonicMs;
+
+/// A process with its entries in the tables, rounded up, in bytes.
+const PROCESS_BYTES: usize = 1024;
 
 /// A process. No other process of the server gets the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,6 +79,8 @@ pub(super) struct Process {
     pub(super) log: RequestLog<Reply>,
     /// Its calls that wait. They count for the client that the process counts for.
     waiting: BTreeMap<RequestId, (SetId, Place)>,
+    /// What these calls take of the memory.
+    waiting_bytes: usize,
     /// The sets that it has adjustments of, by a number that grows with each first operation with SEM_UNDO.
     pub(super) adjusts: BTreeMap<u64, SetId>,
     /// Whether the store has it, because it has used a durable set.
@@ -117,6 +122,7 @@ impl Process {
             deadline: None,
             log: RequestLog::default(),
             waiting: BTreeMap::new(),
+            waiting_bytes: 0,
             adjusts: BTreeMap::new(),
             is_stored: false,
             forgotten: Vec::new(),
@@ -147,6 +153,29 @@ impl Process {
     /// Its calls that wait, by the numbers of their requests.
     pub(super) fn waiting(&self) -> &BTreeMap<RequestId, (SetId, Place)> {
         &self.waiting
+    }
+
+    /// What the process counts for in the memory of its client, in bytes.
+    fn bytes(&self) -> usize {
+        PROCESS_BYTES
+            + size_of_val::<[_]>(&self.groups)
+            + self.label.len()
+            + self.waiting_bytes
+            + self.log.counted_bytes()
+    }
+
+    /// Checks what is counted for the memory of its calls that wait, which take so much, and of its results.
+    pub(super) fn check_bytes(&self, waiting_bytes: usize) -> Result<(), String> {
+        if waiting_bytes != self.waiting_bytes {
+            let counted = self.waiting_bytes;
+            return Err(format!("waiting calls take {waiting_bytes} bytes, and {counted} are counted"));
+        }
+        self.log.check()
+    }
+
+    /// What the process has of what clients have shares of.
+    fn counts(&self) -> Counts {
+        [1, self.waiting.len(), 0, self.bytes()]
     }
 
     pub(super) fn deadline(&self) -> Option<MonotonicMs> {
@@ -189,8 +218,7 @@ impl Processes {
             self.deadlines.remove(&(deadline, id));
         }
         self.clients.remove_unused(process.owner, id);
-        self.clients.subtract(process.owner, Counted::Sessions, 1);
-        self.clients.subtract(process.owner, Counted::Waiters, process.waiting.len());
+        self.clients.subtract_all(process.owner, process.counts());
         Some(process)
     }
 
@@ -205,11 +233,9 @@ impl Processes {
         let owner = mailbox.owner();
         let before = mem::replace(&mut process.owner, owner);
         self.clients.remove_unused(before, id);
-        let waiting = process.waiting.len();
-        self.clients.subtract(before, Counted::Sessions, 1);
-        self.clients.subtract(before, Counted::Waiters, waiting);
-        self.clients.add(owner, Counted::Sessions, 1);
-        self.clients.add(owner, Counted::Waiters, waiting);
+        let counts = process.counts();
+        self.clients.subtract_all(before, counts);
+        self.clients.add_all(owner, counts);
         self.attached.insert(connection, Attached { process: id, mailbox: Arc::clone(mailbox) });
     }
 
@@ -242,19 +268,51 @@ impl Processes {
     }
 
     /// A call of a process waits at a place of a set.
-    pub(super) fn add_waiting(&mut self, id: ProcessId, request: RequestId, place: (SetId, Place)) {
-        let Some(process) = self.all.get_mut(&id) else { return };
-        if process.waiting.insert(request, place).is_none() {
-            self.clients.add(process.owner, Counted::Waiters, 1);
-        }
+    pub(super) fn add_waiting(
+        &mut self,
+        id: ProcessId,
+        request: RequestId,
+        place: (SetId, Place),
+        bytes: usize,
+    ) {
+        self.change(id, |process| {
+            if process.waiting.insert(request, place).is_none() {
+                process.waiting_bytes += bytes;
+            }
+        });
     }
 
-    /// A call of a process waits no more.
-    pub(super) fn remove_waiting(&mut self, id: ProcessId, request: RequestId) {
-        let Some(process) = self.all.get_mut(&id) else { return };
-        if process.waiting.remove(&request).is_some() {
-            self.clients.subtract(process.owner, Counted::Waiters, 1);
+    /// A call of a process, which took so much memory, waits no more.
+    pub(super) fn remove_waiting(&mut self, id: ProcessId, request: RequestId, bytes: usize) {
+        self.change(id, |process| {
+            if process.waiting.remove(&request).is_some() {
+                process.waiting_bytes -= bytes;
+            }
+        });
+    }
+
+    /// Changes a process, if it exists, and counts what it has for its client.
+    pub(super) fn change<T>(&mut self, id: ProcessId, change: impl FnOnce(&mut Process) -> T) -> Option<T> {
+        let process = self.all.get_mut(&id)?;
+        let before = process.counts();
+        let result = change(process);
+        let (after, owner) = (process.counts(), process.owner);
+        if after != before {
+            // In this order, so that the client is there all the time.
+            self.clients.add_all(owner, after);
+            self.clients.subtract_all(owner, before);
         }
+        Some(result)
+    }
+
+    /// What the processes of the client of a process take of the memory, in bytes.
+    pub(super) fn bytes_of_client(&self, id: ProcessId) -> usize {
+        self.bytes_of(self.all.get(&id).and_then(|process| process.owner))
+    }
+
+    /// What the processes of a client take of the memory, in bytes.
+    pub(super) fn bytes_of(&self, client: Option<ClientKey>) -> usize {
+        self.clients.count(client, Counted::Bytes)
     }
 
     /// How many calls of the client of a process wait.
@@ -313,6 +371,6 @@ impl Processes {
         if let Some((_, id)) = self.clients.unused().find(is_used) {
             return Err(format!("process {id} is used and may be ended"));
         }
-        self.clients.check(self.all.values().map(|process| (process.owner, [1, process.waiting.len(), 0, 0])))
+        self.clients.check(self.all.values().map(|process| (process.owner, process.counts())))
     }
 }

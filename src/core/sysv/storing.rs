@@ -103,10 +103,10 @@ impl Sysv {
 
     fn send_held(&mut self, Held { process, request }: Held) {
         // The process has ended, or its client needs no result.
-        let Some(acting) = self.processes.get_mut(process) else { return };
+        let Some(acting) = self.processes.get(process) else { return };
         let Some(Reply::Storing(done, reply_to)) = acting.log.get(request).cloned() else { return };
         let result = done.result.clone();
-        acting.log.insert(request, Reply::Done(done));
+        self.cache(process, request, Reply::Done(done));
         send(reply_to, result);
     }
 }

@@ -98,6 +98,11 @@ impl Values {
         self.semaphores.iter().map(|semaphore| semaphore.value)
     }
 
+    /// Whether the process has adjustments of the set.
+    pub(super) fn has_adjustments_of(&self, process: ProcessId) -> bool {
+        self.adjustments.contains_key(&process)
+    }
+
     /// Has the process have adjustments of the set, all 0 if it had none. Returns whether it had none.
     pub(super) fn adjust_for(&mut self, process: ProcessId) -> bool {
         let count = self.count();

@@ -13,6 +13,9 @@ use crate::core::ids::RequestId;
 use crate::core::mailbox::ReplyTo;
 use crate::core::time::MonotonicMs;
 
+/// A waiting call with its entries in the tables, rounded up, in bytes.
+const WAITER_BYTES: usize = 512;
+
 /// The place of a waiting call among those of its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(pub(super) u64);
@@ -71,6 +74,11 @@ impl Waiter {
     pub(super) fn takes_from(&self) -> impl Iterator<Item = u16> {
         let taking = self.operations.iter().filter(|operation| operation.change < 0);
         taking.map(|operation| operation.number)
+    }
+
+    /// What it counts for in the memory of its client, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        WAITER_BYTES + size_of_val::<[_]>(&self.operations)
     }
 
     /// The operation that it waits for.

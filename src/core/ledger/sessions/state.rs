@@ -137,9 +137,9 @@ impl SessionState {
         self.waiting
     }
 
-    /// What the session counts for in the memory of its client, in bytes: itself, and what was added.
+    /// What the session counts for in the memory of its client, in bytes: itself, its cached replies, and what was added.
     pub(in crate::core::ledger) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.log.counted_bytes()
     }
 
     pub(in crate::core::ledger) fn add_bytes(&mut self, bytes: usize) {
