@@ -122,6 +122,11 @@ impl Tokens {
         self.0.iter()
     }
 
+    /// When the first token expires after this time, in seconds since 1970; `None`: none does.
+    pub fn next_expiry(&self, after_s: u64) -> Option<u64> {
+        self.0.iter().filter_map(|entry| entry.expires_at_s).filter(|at| *at > after_s).min()
+    }
+
     /// What a token proves at this time. The time that this takes depends on its public id alone.
     pub fn verify(&self, token: &Token, now_s: u64) -> Verdict<'_> {
         match self.0.iter().find(|entry| entry.id == token.id()) {

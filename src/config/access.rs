@@ -1,6 +1,7 @@
 //! The section `[access]`: what clients may do.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -47,9 +48,17 @@ pub struct CertificateRule {
 pub struct UnknownRule;
 
 impl AccessConfig {
-    /// Whether a client needs more than an address to do everything but administer.
-    pub fn restricts(&self) -> bool {
-        self.anonymous.as_ref().is_some_and(|rights| !rights.include(&Rights::READ_AND_ACQUIRE))
+    /// What clients may do that are anywhere and show neither a token nor a certificate: those of a rule for all addresses of a
+    /// family, or else anonymous ones.
+    pub fn rights_of_everybody(&self) -> Rights {
+        let anonymous = || self.anonymous.clone().unwrap_or(Rights::READ_AND_ACQUIRE);
+        let of_family = |any: IpAddr| {
+            let rule = self.networks.iter().find(|rule| rule.network.is_everywhere(any));
+            rule.map_or_else(anonymous, |rule| rule.rights.clone())
+        };
+        let rights = [of_family(Ipv4Addr::UNSPECIFIED.into()), of_family(Ipv6Addr::UNSPECIFIED.into())];
+        let [of_ipv4, of_ipv6] = rights;
+        if of_ipv4.include(&of_ipv6) { of_ipv4 } else { of_ipv6 }
     }
 }
 
@@ -113,15 +122,23 @@ mod tests {
     }
 
     #[test]
-    fn only_fewer_anonymous_rights_are_a_restriction() {
-        let with = |rights: Option<&str>| AccessConfig {
-            anonymous: rights.map(|rights| rights.parse().unwrap()),
-            ..AccessConfig::default()
-        };
-        for (rights, expected) in
-            [(None, false), (Some("all"), false), (Some("read"), true), (Some("none"), true)]
-        {
-            assert_eq!(with(rights).restricts(), expected, "{rights:?}");
+    fn everybody_has_what_a_rule_for_all_addresses_permits_or_else_anonymous_clients() {
+        for (anonymous, networks, expected) in [
+            (None, &[][..], "read,acquire"),
+            (Some("all"), &[], "all"),
+            (Some("read"), &[], "read"),
+            (None, &["10.0.0.0/8 all"], "read,acquire"),
+            (Some("none"), &["10.0.0.0/8 all"], "none"),
+            (None, &["0.0.0.0/0 none"], "read,acquire"),
+            (None, &["0.0.0.0/0 none", "::/0 none"], "none"),
+            (Some("none"), &["0.0.0.0/0 all"], "all"),
+        ] {
+            let access = AccessConfig {
+                anonymous: anonymous.map(|rights| rights.parse().unwrap()),
+                networks: networks.iter().map(|rule| rule.parse().unwrap()).collect(),
+                ..AccessConfig::default()
+            };
+            assert_eq!(access.rights_of_everybody(), expected.parse().unwrap(), "{anonymous:?} {networks:?}");
         }
     }
 }

@@ -37,6 +37,11 @@ impl Network {
         (bits ^ bits_of_network) & mask(self.prefix) == 0
     }
 
+    /// Whether it has all addresses of the family of this one.
+    pub fn is_everywhere(&self, of: IpAddr) -> bool {
+        self.prefix == 0 && self.address.is_ipv4() == of.is_ipv4()
+    }
+
     /// The first and the last address, those of IPv4 as they are mapped to IPv6.
     pub fn range(&self) -> RangeInclusive<Ipv6Addr> {
         let (first, prefix) = match self.address {

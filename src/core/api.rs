@@ -85,6 +85,12 @@ impl Core {
         self.ledger().leave(connection, self.context(now.unix))
     }
 
+    /// Whether the client of a connection has its share of sessions, so that another one takes the place of one of them, or is
+    /// refused.
+    pub fn has_its_sessions(&self, connection: ConnectionId) -> bool {
+        self.ledger().has_its_sessions(connection)
+    }
+
     /// Opens a leased session and attaches the connection to it. The answer has its number and its time to live.
     pub fn open_leased(
         &self,
@@ -135,6 +141,12 @@ impl Core {
         now: Moment,
     ) -> Result<Arc<Lease>, Refusal> {
         self.ledger().attach(session, connection, key, repetitions, now.monotonic)
+    }
+
+    /// The client of a connection has proven another identity: what it is attached to is listed and revoked under that.
+    pub fn note_client(&self, connection: ConnectionId) {
+        self.ledger().note_client(connection);
+        self.sysv().note_client(connection);
     }
 
     /// The lease of the session that the connection is attached to, if there is one.

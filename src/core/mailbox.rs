@@ -141,13 +141,15 @@ pub enum Notice {
 #[derive(Debug, Default)]
 pub struct Mailbox {
     owner: Option<ClientKey>,
-    /// The identity that the client has proven before the core learned of the connection, if any, and its key.
-    identity: OnceLock<(Arc<str>, ClientKey)>,
+    /// The key of the identity that the client had proven before the core learned of the connection, if any.
+    identity_key: OnceLock<ClientKey>,
     messages: Mutex<Messages>,
     /// Whether there is any message, so that a connection checks without the lock.
     is_filled: AtomicBool,
     /// Whether there was a [`Message::Close`].
     is_closed: AtomicBool,
+    /// Whether the rules of access control have changed since the connection looked at them.
+    has_new_rules: AtomicBool,
     /// The address of the connection's client, for listings and revocations; `None`: it has none.
     client: Option<SocketAddr>,
 }
@@ -160,6 +162,8 @@ struct Messages {
     name_bytes: usize,
     /// How many events of each watch were dropped.
     missed: BTreeMap<Token, u32>,
+    /// The identity that the client has proven last.
+    identity: Option<Arc<str>>,
     reader: Option<Waker>,
 }
 
@@ -171,23 +175,26 @@ impl Mailbox {
 
     /// The client that the connection counts for.
     pub(super) fn owner(&self) -> Option<ClientKey> {
-        self.identity.get().map(|(_, key)| *key).or(self.owner)
+        self.identity_key.get().copied().or(self.owner)
     }
 
-    /// The client has proven an identity, under which it is counted and listed. To be called before the connection joins
-    /// the core.
+    /// The client has proven an identity, under which it is counted, listed and revoked. To be called before the connection
+    /// joins the core; afterwards, there is [`Self::identify_again`].
     pub fn identify(&self, identity: &str) {
         // Only the first counts: resources are counted and given back under the same key.
-        let _ = self.identity.set((identity.into(), ClientKey::of_identity(identity)));
+        let _ = self.identity_key.set(ClientKey::of_identity(identity));
+        self.identify_again(identity);
+    }
+
+    /// The client has proven another identity, under which it is listed and revoked from now on. It is counted as before.
+    pub fn identify_again(&self, identity: &str) {
+        lock(&self.messages).identity = Some(identity.into());
     }
 
     /// The connection's client.
     pub fn client(&self) -> Option<SessionClient> {
         let address = self.client?;
-        Some(SessionClient {
-            address,
-            identity: self.identity.get().map(|(identity, _)| Arc::clone(identity)),
-        })
+        Some(SessionClient { address, identity: lock(&self.messages).identity.clone() })
     }
 
     /// Sets the task that a new message wakes.
@@ -199,6 +206,21 @@ impl Mailbox {
     #[inline]
     pub fn is_filled(&self) -> bool {
         self.is_filled.load(Ordering::Acquire)
+    }
+
+    /// The rules of access control have changed: wakes the reader, which has to look at them.
+    pub fn note_new_rules(&self) {
+        self.has_new_rules.store(true, Ordering::Release);
+        let reader = lock(&self.messages).reader.clone();
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// Whether the reader has to look at the rules now. It is told once.
+    #[inline]
+    pub fn take_new_rules(&self) -> bool {
+        self.has_new_rules.load(Ordering::Relaxed) && self.has_new_rules.swap(false, Ordering::Acquire)
     }
 
     /// Whether the connection has to be closed, even if its peer reads none of the messages before that.

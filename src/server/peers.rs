@@ -53,6 +53,17 @@ impl Peers {
         })
     }
 
+    /// At most `count` mailboxes of connections after the one with this session, in the order of their ids.
+    pub(super) fn mailboxes_after(
+        &self,
+        after: Option<SessionId>,
+        count: usize,
+    ) -> Vec<(SessionId, Arc<Mailbox>)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mailbox = |(session, peer): (&SessionId, &Peer)| (*session, Arc::clone(&peer.mailbox));
+        self.with(|peers| peers.range((from, Bound::Unbounded)).take(count).map(mailbox).collect())
+    }
+
     fn with<R>(&self, visit: impl FnOnce(&mut BTreeMap<SessionId, Peer>) -> R) -> R {
         // Nothing is left half done by a panic in between.
         visit(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))

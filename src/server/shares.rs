@@ -47,11 +47,11 @@ pub(super) struct ClientUsage {
     /// What its plain holdings take of the memory, in bytes. Each connection reports changes above
     /// [`BYTES_UNREPORTED_MAX`].
     bytes: AtomicUsize,
-    /// Until when its refusals slow it down; `None`: it was refused nothing because of a share.
+    /// Until when it is slowed down; `None`: it never was.
     slowed_until: Mutex<Option<Instant>>,
 }
 
-/// By how much each refusal because of a share slows down a client, over all of its connections together.
+/// By how much each request that a client should not have sent slows it down, over all of its connections together.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
 
 /// The longest pause of one connection. The server also notices its end only after that.
@@ -72,18 +72,19 @@ impl Default for ClientUsage {
 }
 
 impl ClientUsage {
-    /// Some requests were refused because of a share. Returns until when the connection that sent them reads nothing.
-    fn slow_down(&self, refusals: u32) -> Instant {
+    /// Some requests were refused, or took the place of what the client had. Returns until when the connection that sent
+    /// them reads nothing.
+    fn slow_down(&self, requests: u32) -> Instant {
         let now = Instant::now();
         let mut slowed_until = lock(&self.slowed_until);
         let from = slowed_until.map_or(now, |until| until.max(now));
-        let until = (from + REFUSAL_PAUSE.saturating_mul(refusals)).min(now + PAUSE_MAX);
+        let until = (from + REFUSAL_PAUSE.saturating_mul(requests)).min(now + PAUSE_MAX);
         *slowed_until = Some(until);
         until
     }
 }
 
-/// The pauses of one connection after requests that were refused because of a share. All connections of a client share one
+/// The pauses of one connection after requests that were refused because of a share or a right. All connections of a client share one
 /// schedule, so that a client that asks in vain costs others no more over many connections than over one.
 #[derive(Debug)]
 pub(super) struct Pauses {
@@ -96,10 +97,10 @@ impl Pauses {
         Self { usage, timer: None }
     }
 
-    /// So many requests of the connection were refused.
-    pub(super) fn begin(&mut self, refusals: u32) {
-        if refusals > 0 {
-            self.timer = Some(Box::pin(sleep_until(self.usage.slow_down(refusals))));
+    /// The client is slowed down for so many requests of the connection.
+    pub(super) fn begin(&mut self, requests: u32) {
+        if requests > 0 {
+            self.timer = Some(Box::pin(sleep_until(self.usage.slow_down(requests))));
         }
     }
 

@@ -1,5 +1,7 @@
 //! What clients may do: rights by network and by token, reloads, expiry, refusals, and the audit log.
 
+use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -9,6 +11,7 @@ use crate::support::daemon::*;
 use crate::support::sysv_program::SysvProgram;
 use crate::support::*;
 use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
 use serde_json::Value;
 use signalbox::protocol::{
     AddressRange, Claim, Claims, Credentials, Declaration, Declarations, Extended, Features, GrantId, Idle,
@@ -211,7 +214,7 @@ fn sessions_are_listed_and_revoked_by_the_tokens_of_their_clients() {
         (caller, session)
     };
     let [(mut one, first), (_two, second)] = [open(Some(&web)), open(Some(&web))];
-    let [(_three, third), (_four, fourth)] = [open(Some(&batch)), open(None)];
+    let [(_three, third), (_four, fourth), (mut late, fifth)] = [open(Some(&batch)), open(None), open(None)];
     let mut administrator = guarded.from("127.0.0.1");
     let mut identities = || {
         let opaque = administrator.send(&Extended::Sessions);
@@ -219,7 +222,8 @@ fn sessions_are_listed_and_revoked_by_the_tokens_of_their_clients() {
         let leased = entries.filter(|entry| entry.kind == SessionKind::Leased);
         leased.map(|entry| (entry.session, entry.identity.to_vec())).collect::<Vec<_>>()
     };
-    let expected = [(first, "token:web"), (second, "token:web"), (third, "token:batch"), (fourth, "")];
+    let expected =
+        [(first, "token:web"), (second, "token:web"), (third, "token:batch"), (fourth, ""), (fifth, "")];
     let expected = expected.map(|(session, identity)| (session, identity.as_bytes().to_vec()));
     assert_eq!(identities(), expected);
     let revoke = Extended::RevokeIdentity { identity: b"token:web", grace: Milliseconds(0) };
@@ -228,7 +232,13 @@ fn sessions_are_listed_and_revoked_by_the_tokens_of_their_clients() {
     for (request, revoked) in [(&none, 0), (&revoke, 2), (&revoke, 0)] {
         assert_eq!(other.ask(request).revoked(), Ok(revoked));
     }
-    assert_eq!(identities(), expected[2..]);
+    // What is shown later counts too, for the session that is attached then and for those that are opened.
+    assert_eq!(show(&mut late, web.as_bytes()).status, OK);
+    assert_eq!(identities()[2..], [(fifth, b"token:web".to_vec())]);
+    let sixth = late.open(60_000).session;
+    assert_eq!(identities()[3..], [(sixth, b"token:web".to_vec())]);
+    assert_eq!(other.ask(&revoke).revoked(), Ok(2));
+    assert_eq!(identities(), expected[2..4]);
     assert!(matches!(one.next().notice(), Ok(Some(Notice::SessionRevoked { .. }))));
     assert_eq!(show(&mut one, web.as_bytes()).status, OK, "its connection stays");
     assert!(guarded.audit().iter().any(|line| line["operation"] == "RevokeIdentity token:web"));
@@ -304,11 +314,8 @@ fn a_revoked_token_loses_its_rights_on_open_connections() {
     guarded.reload();
     assert_eq!(acquire(&mut caller, b"z"), NOT_PERMITTED);
     assert_eq!(caller.ask(&Extended::KeepAlive).status, NOT_PERMITTED);
-    waiting.wire.send(&frame(NOOP, [9; 4], &[]));
-    let answers = [waiting.next(), waiting.next()];
-    let canceled = answers.iter().find(|answer| answer.opaque == queued);
-    assert_eq!(canceled.unwrap().status, Status::Canceled.code(), "{answers:?}");
-    watching.wire.send(&frame(NOOP, [9; 4], &[]));
+    // They have sent nothing since, and would be granted or shown what they may not have.
+    assert_eq!(waiting.answer(queued).status, Status::Canceled.code());
     assert_eq!(watching.answer(watch).status, NOT_PERMITTED);
     assert_eq!(caller.give_back(grant), OK, "nobody is kept from giving back");
     assert_eq!(show(&mut caller, secret.as_bytes()).status, NOT_PERMITTED);
@@ -318,13 +325,20 @@ fn a_revoked_token_loses_its_rights_on_open_connections() {
 fn an_expired_token_loses_its_rights_without_a_reload() {
     let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
     let secret = guarded.create("short", &["--rights", "acquire", "--expires-in", "2"]);
-    let mut caller = guarded.from("127.0.0.1");
-    assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+    let [mut caller, mut waiting] = [(); 2].map(|()| {
+        let mut caller = guarded.from("127.0.0.1");
+        assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+        caller
+    });
+    let held = caller.take(one_of(1, b"held"));
+    let queued = waiting.want(one_of(1, b"held"), LONG);
     let deadline = Instant::now() + PATIENCE;
     while acquire(&mut caller, b"x") != NOT_PERMITTED {
         assert!(Instant::now() < deadline, "it does not expire");
         std::thread::sleep(Duration::from_millis(20));
     }
+    assert_eq!(waiting.answer(queued).status, Status::Canceled.code(), "it waits no more");
+    assert_eq!(caller.give_back(held.grant), OK);
     assert_eq!(show(&mut caller, secret.as_bytes()).status, NOT_PERMITTED);
 }
 
@@ -605,11 +619,35 @@ fn a_server_that_everybody_can_use_warns_once() {
         ("bind_ip = '0.0.0.0'", true),
         ("bind_ip = '127.0.0.1'", false),
         ("bind_ip = '0.0.0.0'\naccess.anonymous = 'read'", false),
-        ("bind_ip = '0.0.0.0'\naccess.networks = ['10.0.0.0/8 all']", false),
+        ("bind_ip = '0.0.0.0'\naccess.networks = ['10.0.0.0/8 all']", true),
+        ("bind_ip = '0.0.0.0'\naccess.networks = ['0.0.0.0/0 none', '::/0 none']", false),
     ] {
         let file = ConfigFile::toml(&format!("counter.enable = true\n{lines}\n"));
         let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
         daemon.ready();
         assert_eq!(daemon.lines_with(WARNING).len(), usize::from(is_warned), "{lines}");
     }
+}
+
+/// The owner of a process whose core would not be dumped is root.
+#[test]
+fn core_dumps_are_switched_off_by_a_reload_that_brings_tokens() {
+    const NOBODY: u32 = 65_534;
+    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\ncounter.enable = true\n");
+    let tokens = file.directory().join("tokens.toml");
+    assert!(token(&tokens, &["create", "first", "--rights", "all"]).status.success());
+    let mut command = serve_file_on_any_ports(&file.path());
+    if geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+        chown(&tokens, Some(NOBODY), None).unwrap();
+    }
+    let mut daemon = Daemon::spawn(command);
+    daemon.ready();
+    let environment = format!("/proc/{}/environ", daemon.pid());
+    let owner = || std::fs::metadata(&environment).unwrap().uid();
+    assert_ne!(owner(), 0);
+    let path = tokens.display();
+    file.write(&format!("bind_ip = '127.0.0.1'\ncounter.enable = true\naccess.tokens = '{path}'\n"));
+    daemon.reload("the configuration was read again");
+    assert_eq!(owner(), 0);
 }

@@ -130,6 +130,11 @@ impl Ledger {
     }
 
     /// The lease of the session that a connection is attached to.
+    /// The client of a connection has proven another identity.
+    pub(in crate::core) fn note_client(&mut self, connection: ConnectionId) {
+        self.sessions.note_client(connection);
+    }
+
     pub(in crate::core) fn lease(&self, connection: ConnectionId) -> Result<Arc<Lease>, Refusal> {
         let Attachment::To(session) = self.sessions.attachment(connection) else {
             return Err(Refusal::NoSuchSession);

@@ -277,13 +277,21 @@ impl Sessions {
 
     /// Attaches a connection to a leased session. Neither may be attached elsewhere.
     pub(super) fn attach(&mut self, connection: ConnectionId, session: SessionId) {
-        let attaching = self.mailbox(connection).and_then(|mailbox| mailbox.client());
-        if let SessionKind::Leased { connection: attached, client, .. } = &mut self.known_mut(session).kind {
+        if let SessionKind::Leased { connection: attached, .. } = &mut self.known_mut(session).kind {
             invariant!(attached.is_none(), "session {session} has one connection at a time");
             *attached = Some(connection);
-            *client = attaching;
         }
         self.set_attachment(connection, Attachment::To(session));
+        self.note_client(connection);
+    }
+
+    /// The leased session that a connection is attached to, if there is one, has the connection's client from now on.
+    pub(super) fn note_client(&mut self, connection: ConnectionId) {
+        let Attachment::To(session) = self.attachment(connection) else { return };
+        let attached = self.mailbox(connection).and_then(|mailbox| mailbox.client());
+        if let SessionKind::Leased { client, .. } = &mut self.known_mut(session).kind {
+            *client = attached;
+        }
     }
 
     /// Detaches a connection from its leased session, and returns that. Afterwards its requests are for its own session.

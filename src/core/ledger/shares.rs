@@ -16,6 +16,7 @@ use crate::core::clients::Counted;
 use crate::core::ids::{ConnectionId, GrantId, RequestId, SessionId};
 use crate::core::mailbox::EventKind;
 use crate::core::request_log::RequestLog;
+use crate::core::share::ClientKey;
 use crate::core::{Limit, LimitKind, Refusal};
 
 impl Ledger {
@@ -111,6 +112,16 @@ impl Ledger {
         self.clients.subtract(self.sessions.known(session).owner(), Counted::Waiters, 1);
     }
 
+    /// Whether another leased session of the client of a connection takes the place of one that it has, or is refused.
+    pub(in crate::core) fn has_its_sessions(&self, connection: ConnectionId) -> bool {
+        self.check_sessions(self.sessions.owner_of(connection)).is_err()
+    }
+
+    fn check_sessions(&self, client: Option<ClientKey>) -> Result<(), Refusal> {
+        let (all, own) = (self.sessions.leased() as usize, self.clients.count(client, Counted::Sessions));
+        Limit::check(LimitKind::Sessions, (self.limits.sessions_max, self.limits.client_share), all, own)
+    }
+
     /// Checks that the client of a connection may open one more leased session. At a limit, its own oldest unused
     /// sessions end first.
     pub(super) fn make_room_for_session(
@@ -121,9 +132,7 @@ impl Ledger {
         let client = self.sessions.owner_of(connection);
         // A limit that was lowered would need more ends than one request may cause.
         for _ in 0..STEP_GRANTS {
-            let (all, own) = (self.sessions.leased() as usize, self.clients.count(client, Counted::Sessions));
-            let limit = (self.limits.sessions_max, self.limits.client_share);
-            let Err(refusal) = Limit::check(LimitKind::Sessions, limit, all, own) else { return Ok(()) };
+            let Err(refusal) = self.check_sessions(client) else { return Ok(()) };
             let Some(unused) = self.clients.pop_unused(client) else {
                 self.counts.limited += 1;
                 return Err(refusal);

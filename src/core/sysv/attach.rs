@@ -50,6 +50,11 @@ impl Sysv {
         }
     }
 
+    /// The client of a connection has proven another identity.
+    pub(in crate::core) fn note_client(&mut self, connection: ConnectionId) {
+        self.processes.note_client(connection);
+    }
+
     /// Attaches a connection to a process, beside those that it has. Returns the process's time to live in milliseconds.
     pub(in crate::core) fn attach(
         &mut self,

@@ -239,6 +239,14 @@ impl Processes {
         self.attached.insert(connection, Attached { process: id, mailbox: Arc::clone(mailbox) });
     }
 
+    /// The process that a connection is attached to, if there is one, has the connection's client from now on.
+    pub(super) fn note_client(&mut self, connection: ConnectionId) {
+        let Some(Attached { process, mailbox }) = self.attached.get(&connection) else { return };
+        if let Some(process) = self.all.get_mut(process) {
+            process.client = mailbox.client();
+        }
+    }
+
     /// Detaches a connection, and returns the process that it was attached to. If that has no connection left, the caller
     /// sets a deadline or ends it.
     pub(super) fn detach(&mut self, connection: ConnectionId) -> Option<ProcessId> {

@@ -12,6 +12,10 @@ mod standing;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
 
 pub(super) use audit::{Audit, Outcome};
 pub(super) use permissions::{Identity, Permissions, Target};
@@ -35,11 +39,23 @@ pub(super) struct Access {
     policy: RwLock<Arc<Policy>>,
     /// Grows whenever the policy is replaced, so that connections notice with one comparison.
     generation: AtomicU64,
+    /// Wakes the task that tells connections of new rules.
+    replaced: Notify,
     refusals: Refusals,
     /// Requests that were answered with `Not permitted`.
     pub(super) refused: Count,
     /// Tokens that were refused.
     pub(super) failed_authentications: Count,
+}
+
+/// How often the task that waits for the expiry of a token looks at the clock.
+const LOOK_PERIOD: Duration = Duration::from_secs(60);
+
+/// Which rules were seen last, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    generation: u64,
+    at: UnixSeconds,
 }
 
 impl Access {
@@ -49,6 +65,7 @@ impl Access {
             clock,
             policy: RwLock::new(Arc::new(Policy::of(config, Arc::default()))),
             generation: AtomicU64::new(0),
+            replaced: Notify::new(),
             refusals: Refusals::default(),
             refused: Count::default(),
             failed_authentications: Count::default(),
@@ -136,5 +153,32 @@ impl Access {
         *policy = Arc::new(change(&policy));
         // After the change, so that a connection that sees the new number also sees the new rules.
         self.generation.fetch_add(1, Ordering::Release);
+        self.replaced.notify_one();
+    }
+
+    /// Waits until the rules are replaced or a token expires, after what was seen before. One task may wait.
+    pub(super) async fn changed(&self, seen: &mut Seen) {
+        loop {
+            let next = self.seen();
+            // The clock may have been set back.
+            seen.at = seen.at.min(next.at);
+            let tokens = self.policy().tokens();
+            let expiry = tokens.next_expiry(seen.at.0);
+            if next.generation != seen.generation || expiry.is_some_and(|at| at <= next.at.0) {
+                *seen = next;
+                return;
+            }
+            let left = expiry.map_or(LOOK_PERIOD, |at| Duration::from_secs(at - next.at.0));
+            tokio::select! {
+                () = self.replaced.notified() => {}
+                // In periods, since the clock of the machine may be set.
+                () = sleep(left.min(LOOK_PERIOD)) => {}
+            }
+        }
+    }
+
+    /// The rules as they are now.
+    pub(super) fn seen(&self) -> Seen {
+        Seen { generation: self.generation(), at: self.now() }
     }
 }

@@ -9,6 +9,7 @@ use tracing::warn;
 
 use super::super::client_address::Client;
 use super::super::recent::Recent;
+use super::super::throttle::Throttle;
 use super::Identity;
 use crate::core::ClientKey;
 
@@ -19,15 +20,30 @@ const FAILURES_MAX: u32 = 10;
 pub(super) struct Refusals {
     logged: Mutex<Recent<(ClientKey, String), ()>>,
     failures: Mutex<Recent<ClientKey, u32>>,
+    /// Of clients that are not remembered.
+    too_many: Throttle,
 }
 
 impl Refusals {
     /// Logs a refusal, if the client's refusals for this reason begin with it.
     pub(super) fn note(&self, client: &Client, identity: Option<&Identity>, operation: &str, reason: &str) {
         let key = (client.address.key(), reason.to_owned());
-        if self.logged.lock().unwrap_or_else(PoisonError::into_inner).begins(key, Instant::now()) {
-            let identity = identity.map(tracing::field::display);
-            warn!(%client, identity, operation, reason, "a client is refused: Not permitted");
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = logged.see(key, Instant::now(), |()| ());
+        drop(logged);
+        let identity = identity.map(tracing::field::display);
+        match seen {
+            Some(None) => {
+                warn!(%client, identity, operation, reason, "a client is refused: Not permitted");
+            }
+            None if self.too_many.permits() => {
+                warn!(
+                    %client, identity, operation, reason,
+                    "more clients are refused than are remembered: Not permitted; of the further ones, the log has one every \
+                     10 s"
+                );
+            }
+            _ => {}
         }
     }
 

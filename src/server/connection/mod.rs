@@ -154,6 +154,11 @@ where
         session: &mut Session,
         context: &mut Context<'_>,
     ) -> Poll<Result<Turn, End>> {
+        // Also if the peer takes no output: its waiting requests must not be granted any more.
+        if self.extended.obey_new_rules(self.server, self.outbound.buffer()) && self.work.is_stream() {
+            // It may not see the rest of the response.
+            return Poll::Ready(Err(End::Revoked));
+        }
         let is_blocked = self.poll_flush(context)?.is_pending();
         if is_blocked && !self.continues_while_blocked() {
             // A slow peer must not keep what was revoked.
@@ -313,7 +318,7 @@ where
             lack,
             tally: Tally::default(),
             extended_requests: 0,
-            share_refusals: Cell::new(0),
+            excesses: Cell::new(0),
         };
         let mut executed = 0_usize;
         let mut stream = None;
@@ -342,7 +347,7 @@ where
             }
         }
         executor.record_commands();
-        self.pauses.begin(executor.share_refusals.get());
+        self.pauses.begin(executor.excesses.get());
         self.holding_bytes.set(session.bytes());
         self.load.count_requests(executed);
         self.work = match stream {

@@ -111,6 +111,31 @@ async fn plain_requests_for_a_watched_name_yield_to_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_without_the_right_is_slowed_down() {
+    let mut config = Config::default();
+    config.access.networks = vec!["127.0.0.0/8 none".parse().unwrap()];
+    let server = Server::new(&config, Clock::system(), NameHasher::new());
+    let mut session = server.core.open_session();
+    let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);
+    let mut connection = connection(&server, &session, stream);
+    let mut turns_and_commands = || {
+        for _ in 0..3 {
+            let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
+            assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
+        }
+        server.port(Namespace::Counters).metrics.traffic.commands(Opcode::Get)
+    };
+    let mut request = BytesMut::new();
+    Request::Get { name: b"name" }.compose(Opaque([1; 4]), &mut request);
+    peer.write_all(&request).await.unwrap();
+    assert_eq!(turns_and_commands(), 1);
+    peer.write_all(&request).await.unwrap();
+    assert_eq!(turns_and_commands(), 1, "it is not read");
+    tokio::time::advance(Duration::from_millis(2)).await;
+    assert_eq!(turns_and_commands(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dump_does_not_pause_while_the_server_stops() {
     let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
     let mut session = server.core.open_session();

@@ -90,10 +90,7 @@ fn serve(
     let Bound { ports: listeners, http, relays } = bind(config)?;
     let cluster = config.cluster.is_enabled().then(|| Prepared::read(config)).transpose()?;
     identity.assume()?;
-    if config.access.tokens.is_some() {
-        // A core dump could have a token that a client has sent. The kernel then also refuses debuggers of the same user.
-        set_dumpable(false).map_err(io::Error::from)?;
-    }
+    keep_secrets(config)?;
 
     let count = config.workers.or_else(|| std::thread::available_parallelism().ok());
     let count = count.unwrap_or(NonZeroUsize::MIN);
@@ -278,6 +275,15 @@ fn log_start(
         files_max,
         "signalbox is ready"
     );
+}
+
+/// Switches core dumps of the process off if there are tokens: a dump could have one that a client has sent. The kernel then
+/// also refuses debuggers of the same user.
+fn keep_secrets(config: &Config) -> io::Result<()> {
+    if config.access.tokens.is_some() {
+        set_dumpable(false)?;
+    }
+    Ok(())
 }
 
 /// Raises the limit on open files as far as the process may. Returns the limit in force.

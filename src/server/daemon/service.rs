@@ -1,7 +1,7 @@
 //! What exists only while the node serves clients: the server, the thread of its store, and its tasks.
 
 use std::io;
-use std::net::TcpListener as StdTcpListener;
+use std::net::{IpAddr, TcpListener as StdTcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,9 @@ use super::super::relay::{Incoming, serve_relays};
 use super::super::store::{RestoreError, Writer, WriterError};
 use super::super::tls::Tls;
 use super::super::workers::{Workers, balance};
-use super::super::{Clock, Server, expire, gc, port_config, serve_port};
+use super::super::{Clock, Server, announce_rules, expire, gc, port_config, serve_port};
 use super::error::DaemonError;
+use crate::access::Rights;
 use crate::cluster::etcd::EtcdClient;
 use crate::cluster::fence::Fence;
 use crate::cluster::keys::RelaySecret;
@@ -164,18 +165,22 @@ impl Service {
 
 /// Warns of a server that anybody on the network may use.
 fn warn_if_open(config: &Config) {
-    let access = &config.access;
-    let is_remote = config.bind.is_empty() || config.bind.iter().any(|ip| !ip.to_canonical().is_loopback());
-    let has_rules = access.tokens.is_some() || !access.networks.is_empty() || !access.certificates.is_empty();
+    let is_remote =
+        |bind: &[IpAddr]| bind.is_empty() || bind.iter().any(|ip| !ip.to_canonical().is_loopback());
+    let is_reachable = is_remote(&config.bind) || (config.http.enable && is_remote(&config.http.bind));
     let needs_certificates =
         config.tls.client_cert == ClientCert::Required && config.tls.plain != PlainRule::Allow;
-    if is_remote && !has_rules && !needs_certificates && !access.restricts() {
-        warn!(
-            "every client that reaches this server may read and acquire everything; limit that with access.anonymous, \
-             access.networks, access.certificates or access.tokens, require client certificates, or listen on loopback \
-             only (bind_ip)"
-        );
+    let everybody = config.access.rights_of_everybody();
+    if !is_reachable || needs_certificates || !everybody.include(&Rights::READ_AND_ACQUIRE) {
+        return;
     }
+    let rights = everybody.words();
+    warn!(
+        rights,
+        "every client that reaches this server has these rights on everything, without a token or a certificate; limit that \
+         with access.anonymous or access.networks, require client certificates, or listen on loopback only (bind_ip, \
+         http.bind_ip)"
+    );
 }
 
 fn open_data(directory: &Path) -> Result<FileStorage, DaemonError> {
@@ -225,6 +230,7 @@ fn spawn_tasks(
     }
     tasks.spawn(balance(workers.clone()));
     tasks.spawn(expire(Arc::clone(server)));
+    tasks.spawn(announce_rules(Arc::clone(server)));
     tasks.spawn_on(gc::sweep_for_memory(Arc::clone(server)), workers.background());
     if config.counter.port.enable {
         tasks.spawn_on(gc::sweep_counters(Arc::clone(server)), workers.background());

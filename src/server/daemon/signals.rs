@@ -12,6 +12,7 @@ use super::super::access::{Outcome, Target};
 use super::super::http::Http;
 use super::super::log::Log;
 use super::super::{Server, port_config, port_name, statistics, steps};
+use super::keep_secrets;
 use super::options::{Options, log_notices};
 use crate::config::{Change, Config, declaration_key};
 use crate::core::Namespace;
@@ -83,6 +84,13 @@ impl Signals {
     }
 }
 
+/// The file of tokens may have been configured only now.
+fn protect(config: &Config) {
+    if let Err(error) = keep_secrets(config) {
+        error!(%error, "core dumps of the process could not be switched off");
+    }
+}
+
 /// SIGHUP without a server: reopens the log, and applies what concerns the log and the HTTP listener. The rest is applied when
 /// this node leads.
 fn reload_standby(http: &Http, options: &Options, log: &Log) {
@@ -92,6 +100,7 @@ fn reload_standby(http: &Http, options: &Options, log: &Log) {
         Err(error) => return error!(%error, "the configuration is left as it was"),
     };
     log_notices(&loaded.notices);
+    protect(&loaded.config);
     log.set_threshold(loaded.config.log.threshold);
     if let Err(error) = http.load_tls(&loaded.config) {
         error!(%error, "the certificates and the rules of TLS are left as they were");
@@ -133,6 +142,7 @@ fn reload(
         }
     };
     log_notices(&loaded.notices);
+    protect(&loaded.config);
     log.set_threshold(loaded.config.log.threshold);
     let tls = server.load_tls(&loaded.config.tls);
     let tokens = server.load_tokens(&loaded.config.access);

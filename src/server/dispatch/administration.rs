@@ -22,11 +22,11 @@ impl Executor<'_> {
         }
         let ExtendedState { standing, client, is_encrypted, .. } = &mut *self.extended;
         let proven = standing.authenticate(self.server.access(), client, *is_encrypted, credentials.0);
-        proven.map_err(
-            |IsClosed(is_closed)| {
-                if is_closed { Denial::Closed } else { Denial::Status(Status::NotPermitted) }
-            },
-        )?;
+        if let Err(IsClosed(is_closed)) = proven {
+            self.slow_down();
+            return Err(if is_closed { Denial::Closed } else { Denial::Status(Status::NotPermitted) });
+        }
+        self.extended.note_identity(self.server);
         self.extended.regain_lease(self.server);
         Ok(())
     }

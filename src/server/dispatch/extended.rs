@@ -361,6 +361,9 @@ impl Executor<'_> {
     ) -> Result<Outcome, Denial> {
         self.check_opaque(opaque)?;
         let ttl_ms = self.ttl_ms(ttl);
+        if self.server.core.has_its_sessions(self.extended.connection) {
+            self.slow_down();
+        }
         let (core, connection, token) = (&self.server.core, self.extended.connection, token_of(opaque));
         let outcome = match key {
             Some(key) => core.open_leased_once(connection, SessionKey(key.0), ttl_ms, label, token, now),

@@ -105,11 +105,19 @@ impl ExtendedState {
         }
     }
 
+    /// As [`Self::refresh_standing`], if the connection was told of new rules and has not looked at them. Returns whether the
+    /// client has lost rights.
+    #[inline]
+    pub(in crate::server) fn obey_new_rules(&mut self, server: &Server, out: &mut BytesMut) -> bool {
+        self.mailbox.take_new_rules() && self.look_at_rules(server, out) == Change::Lost
+    }
+
     #[cold]
-    fn look_at_rules(&mut self, server: &Server, out: &mut BytesMut) {
+    fn look_at_rules(&mut self, server: &Server, out: &mut BytesMut) -> Change {
         if self.standing.refresh(server.access(), &self.client) == Change::None {
             // It may renew its lease again.
-            return self.regain_lease(server);
+            self.regain_lease(server);
+            return Change::None;
         }
         let now = server.moment();
         if !self.standing.may(Right::Read, Target::Server) {
@@ -130,6 +138,7 @@ impl ExtendedState {
             }
         }
         self.regain_lease(server);
+        Change::Lost
     }
 
     /// Renews the lease of the attached session from now on if the client may acquire anything, and else not any more.
@@ -147,6 +156,14 @@ impl ExtendedState {
                 self.mailbox.identify(&identity.to_string());
             }
             server.core.join(self.connection, None, &self.mailbox);
+        }
+    }
+
+    /// The client has proven an identity. If the connection has joined already, it is only listed and revoked under that.
+    pub(super) fn note_identity(&self, server: &Server) {
+        if let Some(identity) = self.standing.permissions().identity().filter(|_| self.has_joined) {
+            self.mailbox.identify_again(&identity.to_string());
+            server.core.note_client(self.connection);
         }
     }
 

@@ -56,8 +56,8 @@ pub(super) struct Executor<'a> {
     pub(super) tally: Tally,
     /// Extended requests executed so far.
     pub(super) extended_requests: usize,
-    /// Requests that were refused because of a share.
-    pub(super) share_refusals: Cell<u32>,
+    /// Requests for which the client is slowed down: it has its share, or lacks the right.
+    pub(super) excesses: Cell<u32>,
 }
 
 impl Executor<'_> {
@@ -126,8 +126,14 @@ impl Executor<'_> {
         true
     }
 
+    /// The client is to be slowed down for a request.
+    fn slow_down(&self) {
+        self.excesses.set(self.excesses.get().saturating_add(1));
+    }
+
     /// Counts and logs a request that is refused because the client lacks a right.
     fn note_missing(&self, operation: &str, (right, _): rights::Needed<'_>) {
+        self.slow_down();
         let reason = format!("it lacks the right \"{}\" there", right.name());
         let identity = self.extended.standing.permissions().identity();
         self.server.access().note_refusal(&self.extended.client, identity, operation, &reason);
@@ -194,7 +200,7 @@ impl Executor<'_> {
                 }
             }
             Refusal::LimitReached(limit @ Limit { is_share: true, max: share, .. }) => {
-                self.share_refusals.set(self.share_refusals.get().saturating_add(1));
+                self.slow_down();
                 server.shares.note_refusal(
                     self.extended.client.address,
                     limit_on_wire(limit).limit.key(),
