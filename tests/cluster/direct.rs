@@ -96,6 +96,27 @@ fn a_direct_client_finds_the_next_leader() {
     }
 }
 
+/// Its lease is the shortest that docs/cluster.md recommends. Attempts at the frozen node take 5 s each, so it must not be tried
+/// first.
+#[test]
+fn a_client_with_one_address_outlives_the_node_there() {
+    let Some(mut cluster) = TestCluster::start_advertising(1, 3, "127.0.0.1") else { return };
+    let (leader, _) = leader_and_other(&cluster);
+    eventually("the leader knows all nodes", || {
+        let mut caller = Caller::new(cluster.wire(leader));
+        caller.hello("where");
+        caller.ask(&Extended::Where).whereabouts().unwrap().others.len() == 2
+    });
+    let lease = Duration::from_secs(15);
+    let client = cluster.client_of(leader, |builder| builder.ttl(lease).unreachable_after(lease));
+    let permit = client.wait(client.counter("job").maximum(1).acquire()).unwrap();
+    cluster.daemon(leader).signal(Signal::SIGSTOP);
+    let second = client.wait(client.counter("other").maximum(1).acquire()).unwrap();
+    assert!(permit.is_held() && second.is_held());
+    assert!(second.id() > permit.id());
+    cluster.daemon(leader).signal(Signal::SIGKILL);
+}
+
 #[test]
 fn the_leader_says_where_the_nodes_are_and_where_it_moves() {
     let Some(mut cluster) = TestCluster::start_advertising(1, 3, "127.0.0.1") else { return };

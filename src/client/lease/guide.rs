@@ -9,7 +9,8 @@ use crate::protocol::{Moved, Whereabouts};
 /// A client sends KeepAlive no more often than this.
 const SILENCE_MIN: Duration = Duration::from_millis(100);
 
-/// The addresses of a cluster's nodes. What the program has configured comes first, except where the leader moves.
+/// The addresses of a cluster's nodes. Where the leader moves comes first, then what the program has configured, then what
+/// servers have said. An address that has just failed comes last: it may take a whole attempt to notice that it still does.
 #[derive(Debug, Default)]
 pub(super) struct Guide {
     /// The epoch of the leader that was learned of last.
@@ -21,8 +22,10 @@ pub(super) struct Guide {
     moved: VecDeque<Address>,
     /// Where the leader is, until it was tried; empty if the connection is not relayed.
     leader: VecDeque<Address>,
-    /// Where nodes are. After each round of failures, one of them is tried.
-    nodes: VecDeque<Address>,
+    /// Where nodes are. The one that the client is connected to is the last.
+    nodes: Vec<Address>,
+    /// Those that are left of the present round of attempts.
+    round: VecDeque<Address>,
     /// How long a leader serves after it last renewed its leadership; `None`: the client has not learned of a cluster.
     renew_deadline: Option<Duration>,
 }
@@ -34,7 +37,8 @@ impl Guide {
         let (leader, others) = (addresses(&leader), addresses(&others));
         self.renew_deadline = Some(renew_deadline.into());
         self.moved.clear();
-        self.nodes = leader.iter().chain(&others).cloned().collect();
+        let (first, last) = if is_relayed { (&leader, &others) } else { (&others, &leader) };
+        self.nodes = first.iter().chain(last).cloned().collect();
         if !is_relayed {
             self.moved_in = None;
         }
@@ -48,21 +52,43 @@ impl Guide {
         self.leader.clear();
     }
 
-    /// An address to try before the configured ones, after so many failures in a row.
-    pub(super) fn next(&mut self, failures: u32, configured: &[Address]) -> Option<Address> {
-        // In turn with the configured ones: a node that has just failed may be among them.
+    /// The connection has ended: a new round of attempts begins.
+    pub(super) fn begin_round(&mut self) {
+        self.round.clear();
+    }
+
+    /// The address to try after so many failures in a row; `last` is the one before. `None`: one of the configured addresses,
+    /// since no others are known.
+    pub(super) fn next<'a>(
+        &mut self,
+        failures: u32,
+        configured: impl Iterator<Item = &'a Address>,
+        last: Option<&Address>,
+    ) -> Option<Address> {
+        // In turn with the others: a node that has just failed may be among them.
         if failures.is_multiple_of(2)
             && let Some(next) = self.moved.pop_front()
         {
             return Some(next);
         }
-        let round_failed = failures > 0 && (failures as usize).is_multiple_of(configured.len() + 1);
-        if !round_failed {
+        if self.nodes.is_empty() {
             return None;
         }
-        let next = self.nodes.pop_front()?;
-        self.nodes.push_back(next.clone());
-        Some(next)
+        if self.round.is_empty() {
+            for address in configured.cloned().chain(self.nodes.iter().cloned()) {
+                if Some(&address) != last && !self.round.contains(&address) {
+                    self.round.push_back(address);
+                }
+            }
+            self.round.extend(last.cloned());
+        }
+        self.round.pop_front()
+    }
+
+    /// Whether every address was tried since the round began, so that a pause is due; `None`: no others than the configured
+    /// ones are known.
+    pub(super) fn is_round_over(&self) -> Option<bool> {
+        (!self.nodes.is_empty()).then(|| self.round.is_empty())
     }
 
     /// Whether the next leader is known, so that no pause is needed.
@@ -115,15 +141,31 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_tried_after_each_round_of_failures() {
+    fn every_address_is_tried_once_in_a_round_and_what_has_failed_last() {
         let mut guide = Guide::default();
         let configured = ["x:1".parse().unwrap(), "y:1".parse().unwrap()];
-        assert_eq!((guide.next(3, &configured), guide.silence_max()), (None, None));
+        assert_eq!((guide.next(3, configured.iter(), None), guide.silence_max()), (None, None));
+        assert_eq!(guide.is_round_over(), None);
+        let tried = |guide: &mut Guide, last: Option<Address>| -> Vec<_> {
+            guide.begin_round();
+            let count = 1
+                + (1..9)
+                    .find(|_| {
+                        guide.next(1, configured.iter(), last.as_ref());
+                        guide.is_round_over() == Some(true)
+                    })
+                    .unwrap();
+            guide.begin_round();
+            (1..count)
+                .map(|failures| guide.next(failures, configured.iter(), last.as_ref()).unwrap().to_string())
+                .collect()
+        };
+        // The client was connected to the leader, perhaps by another name.
         guide.learn(whereabouts(false));
-        let tried: Vec<_> = (0..10).map(|failures| guide.next(failures, &configured)).collect();
-        let expected =
-            [None, None, None, address("a:1"), None, None, address("b:1"), None, None, address("c:1")];
-        assert_eq!(tried, expected);
+        assert_eq!(tried(&mut guide, address("x:1")), ["y:1", "b:1", "c:1", "a:1", "x:1"]);
+        // It was relayed.
+        guide.learn(whereabouts(true));
+        assert_eq!(tried(&mut guide, address("b:1")), ["x:1", "y:1", "a:1", "c:1", "b:1"]);
         assert_eq!(guide.silence_max(), Some(Duration::from_secs(1)));
     }
 
@@ -158,7 +200,7 @@ mod tests {
         let mut guide = Guide::default();
         guide.follow(Moved { epoch: 1, addresses: texts(&["b:1", "c:1"]) });
         let configured = ["x:1".parse().unwrap(), "y:1".parse().unwrap()];
-        let tried: Vec<_> = (0..5).map(|failures| guide.next(failures, &configured)).collect();
+        let tried: Vec<_> = (0..5).map(|failures| guide.next(failures, configured.iter(), None)).collect();
         assert_eq!(tried, [address("b:1"), None, address("c:1"), None, None]);
     }
 
@@ -177,7 +219,7 @@ mod tests {
         guide.follow(Moved { epoch: 1, addresses: texts(&["b:1"]) });
         assert!(guide.knows_next());
         assert_eq!(guide.take_leader(), None, "it is about to stop");
-        assert_eq!(guide.next(0, &["x:1".parse().unwrap()]), address("b:1"));
+        assert_eq!(guide.next(0, ["x:1".parse().unwrap()].iter(), None), address("b:1"));
         assert!(!guide.knows_next());
     }
 }

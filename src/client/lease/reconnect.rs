@@ -3,7 +3,7 @@
 //! Addresses are tried in turn. After each round of failures there is a pause, which grows and is random, so that the
 //! clients of a restarted server do not all connect at once.
 //!
-//! In a cluster, [`Guide`] knows more addresses: where the leader moves, and, after a round of failures, all nodes.
+//! In a cluster, [`Guide`] knows more addresses: where the leader moves, and where all nodes are.
 
 use std::time::Duration;
 
@@ -48,6 +48,8 @@ pub(super) struct Reconnect {
     last_address: Option<Address>,
     /// Attempts that have failed since the last connection.
     failures: u32,
+    /// Rounds of attempts at all addresses that have failed since then.
+    failed_rounds: u32,
     /// How many addresses in a row have answered that the session does not exist.
     denials: usize,
     /// Attempts that were given up without an answer. The server may still execute such an attachment or opening after a
@@ -81,6 +83,7 @@ impl Reconnect {
             next_address,
             last_address: None,
             failures: 0,
+            failed_rounds: 0,
             denials: 0,
             late_attachments: 0,
             reachability: Reachability::Down { since: now },
@@ -94,7 +97,9 @@ impl Reconnect {
     /// Starts an attempt at the next address: attaches the session, which will repeat so many requests with their places,
     /// or opens one.
     pub(super) fn attempt(&mut self, session: Option<OpenedSession>, repetitions: u32) -> Attaching {
-        let guided = self.guide.next(self.failures, &self.settings.addresses);
+        let (before, from) = self.settings.addresses.split_at(self.next_address);
+        let configured = from.iter().chain(before);
+        let guided = self.guide.next(self.failures, configured, self.last_address.as_ref());
         let address = guided.unwrap_or_else(|| self.next_configured());
         self.last_address = Some(address.clone());
         let target = session.map_or(Target::New(self.key), Target::Opened);
@@ -154,6 +159,7 @@ impl Reconnect {
     /// An attempt has succeeded. The reason of the last failure is kept until the connection has proven stable.
     pub(super) fn attached(&mut self, now: Moment) {
         self.failures = 0;
+        self.failed_rounds = 0;
         self.denials = 0;
         let down_since = self.down_since().unwrap_or(now);
         self.reachability = Reachability::Attached { down_since, attached_at: now };
@@ -205,7 +211,9 @@ impl Reconnect {
             self.denials = 0;
         }
         self.last_failure = Some(error);
-        let round_failed = (self.failures as usize).is_multiple_of(addresses);
+        let round_failed =
+            self.guide.is_round_over().unwrap_or_else(|| (self.failures as usize).is_multiple_of(addresses));
+        self.failed_rounds += u32::from(round_failed);
         let pause = if round_failed { self.pause() } else { Duration::ZERO };
         AfterFailure::RetryAt { at: now.after(pause), round_failed }
     }
@@ -215,6 +223,7 @@ impl Reconnect {
     pub(super) fn disconnected(&mut self, reason: &Disconnect, now: Moment) -> Moment {
         self.reachability = Reachability::Down { since: self.down_since().unwrap_or(now) };
         self.last_failure = Some(reason.clone().into());
+        self.guide.begin_round();
         if self.guide.knows_next() { now } else { now.after(self.pause()) }
     }
 
@@ -251,9 +260,8 @@ impl Reconnect {
 
     /// The pause after a round of attempts: longer each time.
     fn pause(&mut self) -> Duration {
-        let rounds = self.failures / u32::try_from(self.settings.addresses.len()).unwrap_or(u32::MAX);
         let most = if self.guide.is_in_cluster() { PAUSE_MAX_IN_CLUSTER } else { PAUSE_MAX };
-        let longest = PAUSE_MIN.saturating_mul(1 << rounds.min(10)).min(most);
+        let longest = PAUSE_MIN.saturating_mul(1 << self.failed_rounds.min(10)).min(most);
         random_pause(longest, &mut self.rng)
     }
 }
