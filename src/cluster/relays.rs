@@ -18,6 +18,10 @@ use super::fence::Fence;
 use super::keys::RelayEndpoint;
 use super::leadership::{Relayed, Relaying};
 
+/// For how many looks in a row, a millisecond apart or more, none of the relays may close when all are to close for good. Looks,
+/// because a process that was frozen has to get time to close them.
+const STUCK_LOOKS_MAX: u32 = 2000;
+
 /// Clients that lose their leader together do not have the node look once for each.
 const SUSPICION_PERIOD: Duration = Duration::from_millis(50);
 
@@ -60,6 +64,14 @@ pub struct RelayTerm {
     over: CancellationToken,
 }
 
+/// Relays that do not close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{connections} relayed connections are open, and none of them has closed for {STUCK_LOOKS_MAX} ms")]
+pub struct Stuck {
+    /// How many are open.
+    connections: u32,
+}
+
 /// One relayed connection. It counts until it is dropped, after both of its sockets were closed.
 pub struct Relay {
     relays: Relays,
@@ -82,26 +94,16 @@ impl Relays {
     /// Follows what the node knows of the cluster. Relays to leaders of earlier epochs begin to close.
     pub fn apply(&self, relaying: Relaying) {
         let Shared { fence, leader_changed, .. } = &*self.0;
-        fence.set(relaying.deadline);
+        let Relaying { epoch_min, leader, deadline } = relaying;
         let mut state = self.state();
-        state.epoch_min = state.epoch_min.max(relaying.epoch_min);
-        state.note_closed();
-        let wanted = relaying.leader.filter(|(epoch, _)| *epoch >= state.epoch_min && !fence.is_past());
-        if let (Some(term), Some((epoch, endpoint))) = (&state.leader, &wanted)
-            && !term.over.is_cancelled()
-            && term.is(*epoch, endpoint)
-        {
-            return;
-        }
-        let leader = wanted
-            .map(|(epoch, endpoint)| Arc::new(RelayTerm { epoch, endpoint, over: CancellationToken::new() }));
-        let has_leader = leader.is_some();
-        let former = std::mem::replace(&mut state.leader, leader);
-        if let Some(term) = &former {
-            term.over.cancel();
-        }
+        state.raise_epoch_min(epoch_min);
+        let is_present = fence.now() < deadline;
+        let leader = leader.filter(|(epoch, _)| *epoch >= state.epoch_min && is_present);
+        let is_changed = state.follow(leader);
+        // After the cancellation of the former term: what its leader sent before it was replaced must not be forwarded now.
+        fence.set(deadline);
         drop(state);
-        if has_leader || former.is_some() {
+        if is_changed {
             leader_changed.notify_waiters();
         }
     }
@@ -160,27 +162,51 @@ impl Relays {
         }
     }
 
-    /// Closes all relays if the deadline has passed. Returns whether some are still open then.
+    /// Closes all relays if the deadline has passed. Returns whether some are still open then: other nodes may soon count on
+    /// their end.
     pub fn enforce(&self) -> bool {
-        let mut state = self.state();
+        let state = self.state();
         if state.open.is_empty() || !self.0.fence.is_past() {
             return false;
         }
-        let former = state.leader.take();
-        drop(state);
-        if let Some(term) = former {
-            term.over.cancel();
-            self.0.leader_changed.notify_waiters();
-        }
+        self.follow_nobody(state);
         true
     }
 
-    /// Closes all relays for good, and waits until they are closed.
-    pub async fn close(&self) {
-        let none = Relaying { epoch_min: u32::MAX, leader: None, deadline: Default::default() };
-        self.apply(none);
-        while !self.state().open.is_empty() {
+    /// Closes all relays for good, and waits until they are closed. That may take long if there are many: until then, this node
+    /// gives heartbeats, as a standby or as the leader, and no other one counts on their end.
+    ///
+    /// # Errors
+    ///
+    /// [`Stuck`]: they do not close. The process has to end, and must not leave the cluster before that.
+    pub async fn close(&self) -> Result<(), Stuck> {
+        self.begin_to_close();
+        let (mut least, mut looks) = (u32::MAX, 0);
+        loop {
+            let connections = self.relayed().connections;
+            if connections == 0 {
+                return Ok(());
+            }
+            looks = if connections < least { 0 } else { looks + 1 };
+            if looks > STUCK_LOOKS_MAX {
+                return Err(Stuck { connections });
+            }
+            least = connections;
             tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn begin_to_close(&self) {
+        let mut state = self.state();
+        state.raise_epoch_min(u32::MAX);
+        self.follow_nobody(state);
+    }
+
+    fn follow_nobody(&self, mut state: MutexGuard<'_, State>) {
+        let is_changed = state.follow(None);
+        drop(state);
+        if is_changed {
+            self.0.leader_changed.notify_waiters();
         }
     }
 
@@ -190,6 +216,30 @@ impl Relays {
 }
 
 impl State {
+    /// Relays of lower epochs have to be closed from now on.
+    fn raise_epoch_min(&mut self, epoch_min: u32) {
+        self.epoch_min = self.epoch_min.max(epoch_min);
+        self.note_closed();
+    }
+
+    /// Follows this leader, or none. Returns whether it is another one than before; the term of that one is over.
+    fn follow(&mut self, leader: Option<(u32, RelayEndpoint)>) -> bool {
+        let is_same = match (&self.leader, &leader) {
+            (Some(term), Some((epoch, endpoint))) => term.epoch == *epoch && term.endpoint == *endpoint,
+            (None, None) => true,
+            _ => false,
+        };
+        if is_same {
+            return false;
+        }
+        let begin =
+            |(epoch, endpoint)| Arc::new(RelayTerm { epoch, endpoint, over: CancellationToken::new() });
+        if let Some(former) = std::mem::replace(&mut self.leader, leader.map(begin)) {
+            former.over.cancel();
+        }
+        true
+    }
+
     /// Returns whether more epochs are closed than before.
     fn note_closed(&mut self) -> bool {
         let lowest = self.open.keys().next().copied().unwrap_or(u32::MAX);
@@ -214,16 +264,12 @@ impl RelayTerm {
     pub fn over(&self) -> WaitForCancellationFuture<'_> {
         self.over.cancelled()
     }
-
-    fn is(&self, epoch: u32, endpoint: &RelayEndpoint) -> bool {
-        self.epoch == epoch && self.endpoint == *endpoint
-    }
 }
 
 impl Relay {
     /// Whether bytes may be forwarded. To be asked before each write to either side.
     pub fn may_forward(&self) -> bool {
-        !self.term.over.is_cancelled() && !self.relays.0.fence.is_past()
+        !self.relays.0.fence.is_past() && !self.term.over.is_cancelled()
     }
 
     /// The term to which it belongs.
@@ -274,6 +320,7 @@ impl std::fmt::Debug for Relay {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    use std::task::{Context, Wake, Waker};
 
     use super::*;
     use crate::cluster::keys::RelaySecret;
@@ -357,5 +404,76 @@ mod tests {
         assert_eq!(relays.relayed().closed_below, u32::MAX);
         relays.apply(led(8, 1000));
         assert!(present(&relays).is_none(), "a process that has led relays no more");
+    }
+
+    /// Remembers whether the fence was past when a term was cancelled.
+    struct Cancelled {
+        fence: Fence,
+        was_past: Mutex<Vec<bool>>,
+    }
+
+    impl Wake for Cancelled {
+        fn wake(self: Arc<Self>) {
+            self.was_past.lock().unwrap().push(self.fence.is_past());
+        }
+    }
+
+    #[test]
+    fn a_term_is_over_before_the_deadline_is_extended_for_the_next() {
+        let (relays, clock) = relays();
+        relays.apply(led(1, 100));
+        let term = present(&relays).unwrap();
+        let cancelled = Arc::new(Cancelled { fence: relays.fence().clone(), was_past: Mutex::default() });
+        let waker = Waker::from(Arc::clone(&cancelled));
+        let mut over = std::pin::pin!(term.over());
+        assert!(over.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        // The node wakes after its deadline, and learns of another leader before a relay has had a turn.
+        clock.store(150, Ordering::Relaxed);
+        relays.apply(led(2, 1000));
+        assert_eq!(*cancelled.was_past.lock().unwrap(), [true]);
+        assert!(present(&relays).is_some());
+    }
+
+    #[test]
+    fn a_node_that_leads_may_close_its_relays_until_its_deadline() {
+        let (relays, clock) = relays();
+        relays.apply(led(1, 100));
+        let relay = relays.enter(&present(&relays).unwrap()).unwrap();
+        // It leads in epoch 2, and has renewed its leadership.
+        relays.apply(Relaying { epoch_min: u32::MAX, leader: None, deadline: at(200) });
+        assert!(!relay.may_forward());
+        assert!(!relays.enforce(), "nobody else counts on their end");
+        clock.store(200, Ordering::Relaxed);
+        assert!(relays.enforce());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn relays_are_closed_for_good_as_long_as_some_of_them_close() {
+        let (relays, _) = relays();
+        relays.apply(led(1, 1000));
+        let term = present(&relays).unwrap();
+        let open: Vec<_> = (0..4).map(|_| relays.enter(&term).unwrap()).collect();
+        let closing = tokio::spawn({
+            let relays = relays.clone();
+            async move { relays.close().await }
+        });
+        let begun = tokio::time::Instant::now();
+        for relay in open {
+            tokio::time::sleep(Duration::from_millis(1900)).await;
+            // A look at etcd is answered meanwhile, as for a node that leaves.
+            relays.apply(led(1, 100_000));
+            assert!(!relay.may_forward() && present(&relays).is_none());
+            assert!(relays.enter(&term).is_none());
+            assert_eq!(relays.relayed().closed_below, 1);
+        }
+        assert_eq!(closing.await.unwrap(), Ok(()));
+        assert!(begun.elapsed() < Duration::from_millis(4 * 1900 + 100), "it waits for them alone");
+        assert_eq!(relays.relayed(), Relayed { closed_below: u32::MAX, connections: 0 });
+
+        let (relays, _) = self::relays();
+        relays.apply(led(1, 1000));
+        let stuck = relays.enter(&present(&relays).unwrap()).unwrap();
+        assert_eq!(relays.close().await, Err(Stuck { connections: 1 }));
+        assert!(!stuck.may_forward());
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::{Arc, Mutex};
 
 use nix::sys::ptrace;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -15,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use crate::support::cluster::TestCluster;
 use crate::support::daemon::{Daemon, message};
-use crate::support::{OK, Wire, eventually, skipped};
+use crate::support::{GET, OK, Wire, eventually, frame, named, skipped};
 
 /// A connection to a node that is served.
 fn served(cluster: &TestCluster, node: usize) -> Wire {
@@ -138,6 +139,45 @@ fn a_relay_leaves_after_its_last_client_is_disconnected() {
     let count = |what: &str| log.iter().filter(|message| *message == what).count();
     assert_eq!(count("relaying a connection"), 2);
     assert_eq!(count("relayed connection closed"), 2, "{log:#?}");
+}
+
+/// Thousands of connections to a node that are served, if this system allows that many open files.
+fn served_thousands(cluster: &TestCluster, node: usize) -> Vec<Wire> {
+    let (_, files_max) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, files_max, files_max).unwrap();
+    // A relay needs two files for each.
+    let count = 5000.min(files_max / 4);
+    let mut clients = Vec::new();
+    for _ in 0..count / 100 {
+        let mut new: Vec<_> = (0..100).map(|_| cluster.wire(node)).collect();
+        new.iter_mut().for_each(|client| client.send(&frame(GET, *b"many", &named(&[], b"job"))));
+        assert!(new.iter_mut().all(|client| client.answer().opaque == *b"many"));
+        clients.append(&mut new);
+    }
+    clients
+}
+
+#[test]
+fn a_node_that_relays_thousands_of_clients_takes_over_and_stops_in_order() {
+    let Some(mut cluster) = TestCluster::start_relaying(1, 2) else { return };
+    let leader = cluster.leader();
+    let relay = cluster.others(leader)[0];
+    let mut clients = served_thousands(&cluster, relay);
+    cluster.daemon(leader).signal(Signal::SIGTERM);
+    assert!(cluster.daemon(leader).exit_status().success());
+    cluster.daemon(relay).ready();
+    assert!(clients.iter_mut().all(Wire::is_closed));
+
+    let (relay, leader) = (leader, relay);
+    cluster.start_node(relay);
+    cluster.daemon(relay).logged_message("standby of node");
+    let mut clients = served_thousands(&cluster, relay);
+    cluster.daemon(relay).signal(Signal::SIGTERM);
+    assert!(cluster.daemon(relay).exit_status().success());
+    assert!(clients.iter_mut().all(Wire::is_closed));
+    let key = format!("/signalbox/main/n/{}", cluster.node(relay).name);
+    assert_eq!(cluster.etcd.control(&["get", &key]).trim(), "", "it has left");
+    served(&cluster, leader);
 }
 
 /// Stops the threads of a process whose names begin like this, while its others go on; `None`, with a line on standard error,

@@ -72,7 +72,7 @@ pub struct Relaying {
     /// The leader, if there is one that accepts them: its epoch, and where.
     pub leader: Option<(u32, RelayEndpoint)>,
     /// When all of them have to be closed, unless this is extended before: the renew deadline after the sending of this
-    /// node's last heartbeat that was confirmed.
+    /// node's last heartbeat that was confirmed, which a leader's renewals are, too.
     pub deadline: BootTime,
 }
 
@@ -403,17 +403,18 @@ impl Machine {
 
     /// To whom the node may relay connections of clients.
     pub fn relaying(&self) -> Relaying {
-        let none = |epoch_min| Relaying { epoch_min, leader: None, deadline: BootTime::default() };
+        let none = |epoch_min, deadline| Relaying { epoch_min, leader: None, deadline };
         match &self.state {
-            State::Joining(_) => none(0),
+            State::Joining(_) => none(0, BootTime::default()),
             State::Standby(standby) => {
                 let (epoch_min, leader) = standby.observation.relayable(&self.settings.node.incarnation);
                 let leader = leader.filter(|_| self.settings.node.relays);
                 let deadline = standby.confirmed_at.after(self.settings.timing.renew_deadline());
                 Relaying { epoch_min, leader, deadline }
             }
-            // A process that has led relays no more.
-            State::Leading(_) | State::Leaving(_) | State::Over(_) => none(u32::MAX),
+            // A process that has led relays no more. Nobody else leads before its deadline, so it may close them until then.
+            State::Leading(leading) => none(u32::MAX, leading.deadline(self.settings.timing)),
+            State::Leaving(_) | State::Over(_) => none(u32::MAX, BootTime::default()),
         }
     }
 

@@ -120,7 +120,7 @@ fn serve(
                     return Ok(());
                 }
                 Err(error) => {
-                    // No client is connected, so another node may lead at once.
+                    // If it still takes part, no client is connected, and another node may lead at once.
                     runtime.block_on(node.leave(None));
                     return Err(error);
                 }
@@ -216,7 +216,7 @@ fn lead(
     systemd::notify_ready();
     let term = runtime.block_on(stand_by(node, stopped))?;
     drop(accepting);
-    runtime.block_on(node.close_relays())?;
+    runtime.block_on(node.close_relays());
     if term.is_some() {
         // Clients wait while the records are loaded.
         listen(listeners)?;

@@ -41,11 +41,12 @@ use crate::storage::{FORMAT, OLDEST_WRITTEN_FORMAT};
 /// How often the guards look at the fences.
 const GUARD_PERIOD: Duration = Duration::from_millis(20);
 
-/// For how many periods relays may be open after their deadline.
+/// For how many periods relays may be open after their deadline. Together with the end of the process, that has to be shorter
+/// than the time by which the lease duration exceeds the renew deadline.
 const GUARD_TURNS_MAX: u32 = 3;
 
-/// How long the relays of a node may take to close when it is to lead or to leave.
-const RELAYS_CLOSE_MAX: Duration = Duration::from_secs(1);
+/// What the log says when relays do not close.
+const RELAYS_NOT_CLOSED: &str = "this node could not close the connections that it relays: it ends at once";
 
 /// The time between two looks at the other nodes, while a new leader waits for them.
 const OBSERVATION_PAUSE: Duration = Duration::from_millis(10);
@@ -295,13 +296,12 @@ impl Node {
         )
     }
 
-    /// Closes what the node relays, for good.
-    pub(super) async fn close_relays(&self) -> Result<(), DaemonError> {
-        let closed = tokio::time::timeout(RELAYS_CLOSE_MAX, self.relays.close()).await;
-        closed.map_err(|_| DaemonError::Cluster {
-            problem: "the connections that this node relays could not be closed in time; please report this"
-                .to_owned(),
-        })
+    /// Closes what the node relays, for good. Kills the process if that does not succeed. It does not leave the cluster then, so
+    /// a new leader waits for it.
+    pub(super) async fn close_relays(&self) {
+        if let Err(stuck) = self.relays.close().await {
+            ending::end_at_once(RELAYS_NOT_CLOSED, format!("{stuck}; please report this"));
+        }
     }
 
     /// Has the port for relays accept connections.
@@ -508,7 +508,8 @@ fn guard(fence: Fence, has_to_lead: Arc<AtomicBool>) {
     }
 }
 
-/// Closes what the node relays when it does not reach etcd in time. Kills the process if its threads do not do so.
+/// Closes what the node relays when it does not reach etcd in time. Kills the process if its threads do not do so in time: the
+/// kernel closes all connections at once.
 fn guard_relays(relays: Relays) -> io::Result<()> {
     let watch = move || {
         let mut turns_overdue = 0;
@@ -516,8 +517,8 @@ fn guard_relays(relays: Relays) -> io::Result<()> {
             turns_overdue = if relays.enforce() { turns_overdue + 1 } else { 0 };
             if turns_overdue > GUARD_TURNS_MAX {
                 ending::end_at_once(
-                    "this node could not close the connections that it relays: it ends at once",
-                    "its threads hang, and etcd has not confirmed its heartbeat within the renew deadline"
+                    RELAYS_NOT_CLOSED,
+                    "etcd has not confirmed its heartbeat within the renew deadline, and closing them takes too long"
                         .to_owned(),
                 );
             }

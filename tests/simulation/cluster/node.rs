@@ -159,7 +159,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
         let Ok(term) = leads.await else { return std::future::pending().await };
         process.awake().await;
         accepting.shutdown().await;
-        standby.relays.close().await;
+        close_relays(&process, &standby).await;
         serve(&process, term, &pulse, &standby, &mut random).await
     };
     let service = tokio::select! {
@@ -172,7 +172,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
             process.stopped().await;
             drain(&process, &mut service).await;
         }
-        None => standby.relays.close().await,
+        None => close_relays(&process, &standby).await,
     }
     process.awake().await;
     process.close_all();
@@ -219,6 +219,16 @@ async fn participate<T: FnMut(News)>(
             },
             Action::End => return,
         }
+    }
+}
+
+/// Closes what the process relays, for good. If its tasks do not do so, the process ends, and this does not.
+async fn close_relays(process: &Process, standby: &Standby) {
+    if let Err(stuck) = standby.relays.close().await {
+        process.awake().await;
+        process.end(stuck);
+        // The driver drops all tasks of the process after this step.
+        std::future::pending().await
     }
 }
 
