@@ -33,13 +33,13 @@ first=$1
 # The status is that of the cluster, wherever it is asked for. Its exit status says who leads, which the text says too.
 status() { on "$first" "signalbox cluster status" 2>/dev/null || true; }
 leader() { awk '$1 == "leader" { print $2 }' <<<"$1"; }
-# state NODE STATUS: leads, stands, silent, or nothing.
+# state NODE STATUS: leads, stands, relays (a node that never leads), silent, or nothing.
 state() { awk -v node="$1" '/^NODE/ { nodes = 1 } /^$/ { nodes = 0 } nodes && $1 == node { print $2 }' <<<"$2"; }
 is_well() {
     local now
     now=$(status)
     [ "$(leader "$now")" != none ] || return 1
-    case $(state "$1" "$now") in leads | stands) ;; *) return 1 ;; esac
+    case $(state "$1" "$now") in leads | stands | relays) ;; *) return 1 ;; esac
 }
 
 before=$(status)

@@ -1,5 +1,5 @@
-//! Upgrades: `docs/rolling-upgrade.sh` replaces the program of each node while clients hold grants with leases, and
-//! programs of two versions understand each other.
+//! Upgrades: `docs/rolling-upgrade.sh` replaces the program of each node while clients hold grants with leases, and another
+//! one is relayed; and programs of two versions understand each other.
 //!
 //! `SIGNALBOX_OLD_PROGRAM` is the program of the release before. Without it, the old program is the present one, in a
 //! cluster that stores records in the format before.
@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use signalbox::storage::{FORMAT, OLDEST_WRITTEN_FORMAT};
 
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::{ANY_PORTS, Daemon, SIGNALBOX, outcome, stderr};
+use crate::support::{GET, OK, Wire, eventually, frame, named};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -66,7 +68,7 @@ signalbox() { ./signalbox "$@" --config node.toml; }
 eval "$2"
 "#;
 
-/// Three nodes on machines of their own, each with a program that can be replaced.
+/// Three nodes and one that only relays, on machines of their own, each with a program that can be replaced.
 struct Machines {
     cluster: TestCluster,
     folder: tempfile::TempDir,
@@ -76,7 +78,7 @@ struct Machines {
 impl Machines {
     /// Starts the nodes with a program; `None` if etcd is not installed. `stored`: the format of records in the cluster.
     fn start(program: &Path, stored: Option<u32>) -> Option<Self> {
-        let cluster = TestCluster::start(1, 0)?;
+        let cluster = TestCluster::start_relaying(1, 0)?;
         if let Some(record_format) = stored {
             let renew_deadline_ms = RENEW_DEADLINE.as_millis().try_into().unwrap();
             let format = Format { layout: LAYOUT, record_format, renew_deadline_ms };
@@ -88,11 +90,15 @@ impl Machines {
         fs::write(&on, ON).unwrap();
         fs::set_permissions(&on, fs::Permissions::from_mode(0o755)).unwrap();
         let mut machines = Self { cluster, folder, supervisors: Vec::new() };
-        for name in ["node-0", "node-1", "node-2"] {
+        for name in ALL {
             let node = machines.cluster.add(name);
             let machine = machines.folder.path().join(name);
             fs::create_dir(&machine).unwrap();
-            fs::copy(&machines.cluster.node(node).file, machine.join("node.toml")).unwrap();
+            let mut config = fs::read_to_string(&machines.cluster.node(node).file).unwrap();
+            if name == RELAY {
+                config.push_str("eligible = false\n");
+            }
+            fs::write(machine.join("node.toml"), config).unwrap();
             symlink(program, machine.join("signalbox")).unwrap();
             let mut supervisor = Command::new("bash");
             supervisor.args(["-c", SUPERVISOR]).current_dir(&machine).process_group(0);
@@ -129,7 +135,7 @@ impl Machines {
         }
         let output = script.wait_with_output().unwrap();
         let text = String::from_utf8(output.stdout.clone()).unwrap();
-        let logs = ["node-0", "node-1", "node-2"].map(|name| self.log(name));
+        let logs = ALL.map(|name| self.log(name));
         assert!(output.status.success(), "{text}{}\n{logs:#?}", stderr(&output));
         text
     }
@@ -164,16 +170,20 @@ impl Drop for Machines {
     }
 }
 
-/// What holds grants during an upgrade.
+/// What holds grants during an upgrade, and what is relayed.
 struct Clients {
     permits: Vec<Permit>,
     library: Client,
     run: Child,
+    /// The address of the node that only relays.
+    relay: SocketAddr,
+    /// A connection to it; `None`: it was lost.
+    relayed: Option<Wire>,
 }
 
 impl Clients {
     /// A client, and a command that runs until the end of the test, of this program.
-    fn start(cluster: &TestCluster, program: &Path) -> Self {
+    fn start(cluster: &mut TestCluster, program: &Path) -> Self {
         let library = cluster.client(|builder| builder.ttl(LEASE).unreachable_after(LEASE));
         let mut run = Command::new(program);
         run.args(["run", "job", "--max", "1", "--lease", "60s", "--"])
@@ -183,7 +193,8 @@ impl Clients {
             .stdout(Stdio::piped());
         let mut run = run.spawn().unwrap();
         run.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-        Self { permits: Vec::new(), library, run }
+        let node = ALL.iter().position(|name| *name == RELAY).unwrap();
+        Self { permits: Vec::new(), library, run, relay: cluster.node(node).counters, relayed: None }
     }
 
     fn acquire(&mut self) {
@@ -191,10 +202,24 @@ impl Clients {
         let last = self.permits.last().map(|last| last.id());
         assert!(Some(permit.id()) > last, "ids grow: {:?} after {last:?}", permit.id());
         self.permits.push(permit);
+        self.ask_relay();
     }
 
-    /// Everything that was granted is held, by these clients and in the cluster.
-    fn check(&self, cluster: &TestCluster) {
+    /// Asks the node that only relays how much is in use. Returns whether it has answered: it may be absent for a while, or its
+    /// leader may end.
+    fn ask_relay(&mut self) -> bool {
+        let relayed = self.relayed.take().or_else(|| Some(Wire::over(TcpStream::connect(self.relay).ok()?)));
+        let Some(mut relayed) = relayed else { return false };
+        let asked = relayed.stream.write_all(&frame(GET, *b"used", &named(&[], b"jobs")));
+        let Ok(answer) = asked.and_then(|()| relayed.try_answer()) else { return false };
+        assert_eq!((answer.status, answer.number() as usize), (OK, self.permits.len()));
+        self.relayed = Some(relayed);
+        true
+    }
+
+    /// Everything that was granted is held, by these clients and in the cluster, and the node that only relays does so.
+    fn check(&mut self, cluster: &TestCluster) {
+        eventually("the relay serves its client", || self.ask_relay());
         assert!(self.permits.iter().all(|permit| permit.is_held()));
         let used = cluster.run(["get", "jobs"]);
         assert_eq!(String::from_utf8(used.stdout).unwrap().trim(), self.permits.len().to_string());
@@ -218,18 +243,23 @@ fn old_program() -> Option<PathBuf> {
     program.map(|program| fs::canonicalize(program).expect("SIGNALBOX_OLD_PROGRAM is a program"))
 }
 
-const ALL: [&str; 3] = ["node-0", "node-1", "node-2"];
+/// The node that only relays.
+const RELAY: &str = "relay";
+
+const ALL: [&str; 4] = ["node-0", "node-1", "node-2", RELAY];
 
 #[test]
 fn no_leased_grant_is_lost_in_a_rolling_upgrade_and_a_change_of_the_record_format() {
     let new = Path::new(SIGNALBOX);
     let Some(mut machines) = Machines::start(new, Some(OLDEST_WRITTEN_FORMAT)) else { return };
-    let mut clients = Clients::start(&machines.cluster, new);
+    let mut clients = Clients::start(&mut machines.cluster, new);
     let old_format = BTreeSet::from([OLDEST_WRITTEN_FORMAT as u8]);
     let said = machines.run(new, &ALL, &mut clients);
     clients.check(&machines.cluster);
     let lines: Vec<_> = said.lines().filter(|line| line.ends_with(": upgrading")).collect();
-    assert_eq!(lines, ["node-1: upgrading", "node-2: upgrading", "node-0: upgrading"], "the leader last");
+    let order = ["node-1", "node-2", RELAY, "node-0"].map(|node| format!("{node}: upgrading"));
+    assert_eq!(lines, order, "the leader last");
+    assert!(said.lines().any(|line| line == "relay: relays"), "{said}");
     assert!(said.contains("complete the upgrade"), "{said}");
 
     // A node goes back to the version before, and returns.
@@ -273,7 +303,7 @@ fn no_leased_grant_is_lost_in_an_upgrade_from_the_release_before_and_back() {
     let new = Path::new(SIGNALBOX);
     let old = old_program().unwrap_or_else(|| new.to_owned());
     let Some(mut machines) = Machines::start(&old, None) else { return };
-    let mut clients = Clients::start(&machines.cluster, &old);
+    let mut clients = Clients::start(&mut machines.cluster, &old);
     machines.run(new, &ALL, &mut clients);
     clients.check(&machines.cluster);
     // All of it back, which is possible as long as the format is not raised.
@@ -290,7 +320,7 @@ fn no_leased_grant_is_lost_in_an_upgrade_from_the_release_before_and_back() {
 fn an_upgrade_ends_at_the_first_node_that_does_not_come_back() {
     let new = Path::new(SIGNALBOX);
     let Some(mut machines) = Machines::start(new, None) else { return };
-    let mut clients = Clients::start(&machines.cluster, new);
+    let mut clients = Clients::start(&mut machines.cluster, new);
     let mut script = machines.script(Path::new("/bin/false"), &ALL);
     let failed = script.env("PATIENCE", "2").output().unwrap();
     assert_eq!(failed.status.code(), Some(1));
@@ -298,7 +328,7 @@ fn an_upgrade_ends_at_the_first_node_that_does_not_come_back() {
     let status = machines.status();
     assert_eq!(
         (&status["leader"], status["nodes"].as_array().unwrap().len()),
-        (&"node-0".into(), 2),
+        (&"node-0".into(), 3),
         "{status}"
     );
     let unknown = machines.script(new, &["node-0", "node-7"]).output().unwrap();
