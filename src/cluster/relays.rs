@@ -17,6 +17,7 @@ use super::clock::BootTime;
 use super::fence::Fence;
 use super::keys::RelayEndpoint;
 use super::leadership::{Relayed, Relaying};
+use super::reach::Reach;
 
 /// For how many looks in a row, a millisecond apart or more, none of the relays may close when all are to close for good. Looks,
 /// because a process that was frozen has to get time to close them.
@@ -24,6 +25,9 @@ const STUCK_LOOKS_MAX: u32 = 2000;
 
 /// Clients that lose their leader together do not have the node look once for each.
 const SUSPICION_PERIOD: Duration = Duration::from_millis(50);
+
+/// In how short a time the leader has to end connections for a suspicion that it has failed.
+const ENDS_PERIOD: Duration = Duration::from_millis(100);
 
 /// The relays of a node.
 #[derive(Clone)]
@@ -54,6 +58,10 @@ struct State {
     leader: Option<Arc<RelayTerm>>,
     /// When the leader was suspected last.
     suspected_at: BootTime,
+    /// Since when the ends are counted.
+    ends_since: BootTime,
+    /// How many connections the leader has ended since then.
+    ends: u32,
 }
 
 /// A leader to which clients can be relayed.
@@ -61,6 +69,7 @@ struct State {
 pub struct RelayTerm {
     epoch: u32,
     endpoint: RelayEndpoint,
+    reach: Reach,
     over: CancellationToken,
 }
 
@@ -232,8 +241,10 @@ impl State {
         if is_same {
             return false;
         }
-        let begin =
-            |(epoch, endpoint)| Arc::new(RelayTerm { epoch, endpoint, over: CancellationToken::new() });
+        let begin = |(epoch, endpoint)| {
+            let (reach, over) = Default::default();
+            Arc::new(RelayTerm { epoch, endpoint, reach, over })
+        };
         if let Some(former) = std::mem::replace(&mut self.leader, leader.map(begin)) {
             former.over.cancel();
         }
@@ -260,6 +271,11 @@ impl RelayTerm {
         &self.endpoint
     }
 
+    /// Whether it is reached.
+    pub fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
     /// Completes when the term is over.
     pub fn over(&self) -> WaitForCancellationFuture<'_> {
         self.over.cancelled()
@@ -282,9 +298,21 @@ impl Relay {
         self.relays.state().relayed += 1;
     }
 
-    /// The leader has ended the connection in a way that it never does while it works.
-    pub fn suspect_leader(&self) {
-        self.relays.suspect();
+    /// The leader has ended the connection before its client. A leader that works does so with a single one, after bad input for
+    /// example; one that fails or stops does so with all at once. To be called before this is dropped.
+    pub fn ended_by_leader(&self) {
+        let now = self.relays.0.fence.now();
+        let mut state = self.relays.state();
+        if now.since(state.ends_since) >= ENDS_PERIOD {
+            (state.ends_since, state.ends) = (now, 0);
+        }
+        state.ends += 1;
+        let open: u32 = state.open.values().sum();
+        let is_suspicious = state.ends > 1 && state.ends >= open / 2;
+        drop(state);
+        if is_suspicious {
+            self.relays.suspect();
+        }
     }
 }
 
@@ -445,6 +473,31 @@ mod tests {
         assert!(!relays.enforce(), "nobody else counts on their end");
         clock.store(200, Ordering::Relaxed);
         assert!(relays.enforce());
+    }
+
+    #[test]
+    fn the_end_of_one_connection_is_no_suspicion_and_that_of_most_is() {
+        let (relays, clock) = relays();
+        let looks = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&looks);
+        relays.on_news(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        clock.store(1000, Ordering::Relaxed);
+        relays.apply(led(1, 100_000));
+        let term = present(&relays).unwrap();
+        let mut open: Vec<_> = (0..10).map(|_| relays.enter(&term).unwrap()).collect();
+        let mut end = |ms| {
+            clock.store(ms, Ordering::Relaxed);
+            open.pop().unwrap().ended_by_leader();
+            looks.load(Ordering::Relaxed)
+        };
+        // One bad request now and then.
+        assert_eq!([end(1000), end(1100), end(1200)], [0; 3]);
+        // The leader stops.
+        assert_eq!([end(2000), end(2001), end(2002)], [0, 0, 1], "half of the connections");
+        assert_eq!(end(2003), 1, "the node has just looked");
+        assert_eq!([end(3000), end(4000), end(5000)], [1; 3], "the last one, too");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! Nodes that relay clients to the leader, as real processes on a real etcd.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -190,6 +190,36 @@ fn a_client_waits_for_a_leader_for_a_limited_time() {
     cluster.daemon(leader).logged_message("no leader has served them within cluster.hold");
     let said = cluster.daemon(leader).said();
     assert!(!said.contains("this node leads"), "{said}");
+}
+
+#[test]
+fn one_client_at_a_time_tries_to_reach_a_leader_that_has_failed() {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let Some(mut cluster) = TestCluster::start_relaying(1, 1) else { return };
+    let leader = cluster.leader();
+    // It does not take over.
+    let relay = cluster.add("relay");
+    let file = cluster.node(relay).file.clone();
+    let config = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{config}eligible = false\n")).unwrap();
+    cluster.start_node(relay);
+    cluster.daemon(relay).logged_message("standby of node");
+    cluster.daemon(leader).signal(Signal::SIGKILL);
+    cluster.daemon(leader).exit_status();
+    // In its place, something that closes each connection.
+    let port = TcpListener::bind(cluster.node(leader).relays).unwrap();
+    port.set_nonblocking(true).unwrap();
+    let began = Instant::now();
+    let _clients: Vec<_> = (0..50).map(|_| cluster.wire(relay)).collect();
+    let mut attempts = 0;
+    while began.elapsed() < Duration::from_secs(1) {
+        match port.accept() {
+            Ok(_) => attempts += 1,
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    let most = 1 + began.elapsed().div_duration_f64(PAUSE) as u32;
+    assert!((1..=most).contains(&attempts), "{attempts} attempts, and {most} at most");
 }
 
 #[test]

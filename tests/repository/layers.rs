@@ -102,6 +102,7 @@ const LAYERS: [Layer; 9] = [
             ("etcd/link.rs", "tonic_prost"),
             ("etcd/generated.rs", "prost"),
             // Tasks await changes of the leader.
+            ("reach.rs", "tokio"),
             ("relays.rs", "tokio"),
             ("relays.rs", "tokio_util"),
             // The clock that also runs while the machine sleeps.

@@ -35,8 +35,11 @@ use crate::tls::{FileError, VERSIONS, certificates, provider};
 /// How long one attempt to reach the leader may take.
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 
-/// The pause between two attempts.
+/// The pause between two attempts to reach a leader.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// The pause before a client tries again a leader that was reached and could not serve it.
+const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 
 /// How a node relays clients to the leader.
 pub struct Outgoing<N> {
@@ -85,8 +88,20 @@ enum Failed {
     OtherEpoch,
     #[error("the port of these clients is disabled there; enable the same ports on all nodes")]
     Disabled,
+    #[error("TLS has failed: {0}")]
+    Tls(io::Error),
     #[error("this node leads, leaves, or does not reach etcd")]
     TermOver,
+}
+
+impl Failed {
+    /// Whether the leader was reached, and another client may be served.
+    fn has_reached_leader(&self) -> bool {
+        match self {
+            Self::OtherEpoch | Self::Disabled | Self::Tls(_) => true,
+            Self::Io(_) | Self::Timeout | Self::NotTheLeader | Self::TermOver => false,
+        }
+    }
 }
 
 impl RelayAuthority {
@@ -185,7 +200,7 @@ impl<N: RelayNetwork> Outgoing<N> {
             Ok(()) => debug!(port, %peer, "relayed connection closed"),
             Err(error) => {
                 if let Broken::Leader(_) = error {
-                    relay.suspect_leader();
+                    relay.ended_by_leader();
                 }
                 debug!(port, %peer, %error, "relayed connection closed");
             }
@@ -206,27 +221,49 @@ impl<N: RelayNetwork> Outgoing<N> {
                 leader_changed.await;
                 continue;
             };
+            let turn = tokio::select! {
+                biased;
+                () = term.over() => continue,
+                turn = term.reach().turn() => turn,
+            };
             let statement = Statement { namespace, is_encrypted_by_relay, epoch: term.epoch(), client };
-            match self.attempt(&term, statement).await {
+            let failed = match self.attempt(&term, statement).await {
                 Ok(connected) => return connected,
-                Err(Failed::TermOver) => {}
-                Err(failed) => {
-                    self.relays.suspect();
-                    let address = term.endpoint().address;
-                    // While a leader loads its records, it refuses connections.
-                    let is_expected = matches!(&failed, Failed::Io(_) | Failed::OtherEpoch);
-                    if !is_expected && self.warnings.failed_attempt.permits() {
-                        warn!(%address, error = %failed, "clients wait: they cannot be relayed to the leader");
-                    } else {
-                        debug!(%address, error = %failed, "the leader was not reached");
-                    }
-                }
-            }
+                Err(failed) => failed,
+            };
+            self.note_failed(&term, &failed);
+            // As long as the leader is not reached, the other clients wait.
+            let turn = Some(turn).filter(|_| !failed.has_reached_leader());
+            let pause = if turn.is_some() { PAUSE } else { REFUSED_PAUSE };
             tokio::select! {
                 biased;
                 () = leader_changed => {}
-                () = tokio::time::sleep(PAUSE) => {}
+                () = tokio::time::sleep(pause) => {}
             }
+            drop(turn);
+        }
+    }
+
+    /// An attempt to reach the leader has failed: the node looks whether it still leads, unless it was reached and does.
+    fn note_failed(&self, term: &RelayTerm, failed: &Failed) {
+        let is_suspicious = match failed {
+            Failed::TermOver => return,
+            Failed::Disabled | Failed::Tls(_) => false,
+            Failed::Io(_) | Failed::Timeout | Failed::NotTheLeader | Failed::OtherEpoch => true,
+        };
+        if is_suspicious {
+            self.relays.suspect();
+        }
+        if !failed.has_reached_leader() {
+            term.reach().set(false);
+        }
+        let address = term.endpoint().address;
+        // A leader that has failed refuses connections.
+        let is_expected = matches!(failed, Failed::Io(_) | Failed::OtherEpoch);
+        if !is_expected && self.warnings.failed_attempt.permits() {
+            warn!(%address, error = %failed, "clients wait: they cannot be relayed to the leader");
+        } else {
+            debug!(%address, error = %failed, "the leader was not reached");
         }
     }
 
@@ -265,10 +302,12 @@ impl<N: RelayNetwork> Outgoing<N> {
         if !link.is_answered_by(&verdict) {
             return Err(Failed::NotTheLeader);
         }
+        relay.term().reach().set(true);
         match (verdict.outcome, &self.authority) {
             (Outcome::Accepted, Some(RelayAuthority(config))) if statement.is_encrypted_by_relay => {
                 let name = ServerName::IpAddress(endpoint.address.ip().into());
-                let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await?;
+                let connected = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
+                let stream = connected.map_err(Failed::Tls)?;
                 Ok(Leader::Encrypted(Box::new(stream)))
             }
             (Outcome::Accepted | Outcome::AcceptedPlain, _) => Ok(Leader::Plain(stream)),

@@ -89,7 +89,7 @@ where
     }
     // As the leader itself would do, the relay does not wait for ever for a client that it has answered; and the next leader
     // does not wait for it at all.
-    relay.suspect_leader();
+    relay.ended_by_leader();
     let rest = poll_fn(|context| splice.poll_to_leader(relay, context));
     tokio::select! {
         biased;
