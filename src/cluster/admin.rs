@@ -128,6 +128,17 @@ pub enum AdminError {
         /// Why, in its own words.
         reason: String,
     },
+    /// The node gives no sign of life since it was asked to leave.
+    #[error(
+        "node \"{node}\" was asked to leave the cluster, and has sent no heartbeat for {} s since then: it has ended or is frozen, \
+         or does not reach etcd. The request is withdrawn; see the node's log and \"signalbox cluster status\"", silence.as_secs_f64()
+    )]
+    FellSilent {
+        /// The name.
+        node: String,
+        /// How long the command has waited for a heartbeat.
+        silence: Duration,
+    },
     /// The node has not left in time.
     #[error(
         "node \"{node}\" has not left the cluster within {} s; see its log for its progress. The request is withdrawn, but a handover that has \
@@ -367,9 +378,7 @@ pub(super) fn watch(
         Ok(entries.into_iter().map(|entry| (name_of(&prefix, &entry.key), entry.modified)).collect())
     };
     let first = look()?;
-    let period = Timing::new(Duration::from_millis(format.renew_deadline_ms))
-        .map_or(Duration::from_secs(10), Timing::retry_period);
-    let deadline = Instant::now() + period * 2;
+    let deadline = Instant::now() + timing(format).retry_period() * 2;
     let mut heard = BTreeMap::<String, (Revision, Instant)>::new();
     loop {
         for (name, revision) in look()? {
@@ -383,6 +392,11 @@ pub(super) fn watch(
         }
         thread::sleep(LOOK_PERIOD);
     }
+}
+
+/// The times of the cluster. Those of another version may have a renew deadline that this one does not permit: then the longest.
+pub(super) fn timing(format: &Format) -> Timing {
+    Timing::new(Duration::from_millis(format.renew_deadline_ms)).unwrap_or(Timing::LONGEST)
 }
 
 /// What happened to the leadership of a node whose process has ended.
@@ -438,12 +452,18 @@ pub fn release(
     if coordinator.transact(&transaction)?.held { Ok(outcome) } else { Err(AdminError::Changed) }
 }
 
-/// Removes a node that will not come back. Takes two retry periods, to see that it is silent.
+/// Removes a node that will not come back, once it has been silent for two retry periods, or for the lease duration if it relays
+/// clients: a new leader does not wait for a node that does not exist, so the node must have closed its relays (invariant C5).
+///
+/// # Errors
+///
+/// [`AdminError::Alive`], [`AdminError::Leads`], [`AdminError::NoNode`], [`AdminError::NoCluster`]: nothing has changed.
+/// [`AdminError::Changed`]: the node has given a heartbeat in between, or has left.
 pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Result<(), AdminError> {
     let format: Format = read(coordinator, &keys.format())?
         .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
     let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
-    let Some((_, revision)) = nodes.remove(name) else {
+    let Some((node, revision)) = nodes.remove(name) else {
         return Err(NoSuchNode::new(name, nodes.keys()).into());
     };
     let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
@@ -451,9 +471,15 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
         return Err(AdminError::Leads { node: name.to_owned() });
     }
     let heartbeat = keys.heartbeat(name);
-    let before = entry(coordinator, &heartbeat)?.map_or(0, |entry| entry.modified);
-    if watch(coordinator, keys, &format)?.contains_key(name) {
-        return Err(AdminError::Alive { node: name.to_owned() });
+    let before = revision_of(coordinator, &heartbeat)?;
+    let timing = timing(&format);
+    let silence = if node.relays { timing.lease_duration() } else { timing.retry_period() * 2 };
+    let deadline = Instant::now() + silence;
+    while Instant::now() < deadline {
+        thread::sleep(LOOK_PERIOD);
+        if revision_of(coordinator, &heartbeat)? != before {
+            return Err(AdminError::Alive { node: name.to_owned() });
+        }
     }
     let transaction = Transaction {
         compare: vec![
@@ -520,6 +546,11 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
 pub(super) fn entry(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Option<Entry>, CallError> {
     let range = Range { from: key.to_vec(), to: None, at: None, count_only: false };
     Ok(coordinator.range(&range)?.entries.pop())
+}
+
+/// When a key was written last; 0 if it does not exist.
+pub(super) fn revision_of(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Revision, CallError> {
+    Ok(entry(coordinator, key)?.map_or(0, |entry| entry.modified))
 }
 
 pub(super) fn read<T: serde::de::DeserializeOwned>(

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::admin::{AdminError, entry, read, watch};
+use super::admin::{AdminError, entry, read, revision_of, timing, watch};
 use super::coordinator::{Compare, Coordinator, Operation, Revision, Transaction};
 use super::keys::{Drain, Format, Incarnation, Keys, Leadership, LeadershipState, Node, decode, encode};
 use super::members::{NoSuchNode, read_below};
@@ -29,7 +29,8 @@ pub struct Drained {
 /// # Errors
 ///
 /// [`AdminError::Refused`]: the node goes on. [`AdminError::NotInTime`]: it has not left within `limit`, and the request was
-/// withdrawn; a handover that had begun is still completed. [`AdminError::Call`]: etcd did not answer; the request was withdrawn
+/// withdrawn; a handover that had begun is still completed. [`AdminError::FellSilent`]: it gives no heartbeats for the lease
+/// duration, and the request was withdrawn. [`AdminError::Call`]: etcd did not answer; the request was withdrawn
 /// if that was possible. Others: nothing was asked.
 pub fn drain(
     coordinator: &mut dyn Coordinator,
@@ -66,7 +67,8 @@ pub fn drain(
     if !asked.held && read::<Node>(coordinator, &keys.node(name))?.is_some() {
         return Err(AdminError::Changed);
     }
-    let left = await_leaving(coordinator, keys, name, &drain, limit);
+    let silence_max = timing(&format).lease_duration();
+    let left = await_leaving(coordinator, keys, name, &drain, limit, silence_max);
     if let Err(AdminError::Call(_)) = &left {
         // Nobody would wait for what the node does later.
         let _ = withdraw(coordinator, key, asked.revision);
@@ -85,15 +87,17 @@ fn is_led_by(
     Ok(leadership.is_some_and(|of| of.state == LeadershipState::Held && of.incarnation == *incarnation))
 }
 
-/// Waits until the run is no part of the cluster any more.
+/// Waits until the run is no part of the cluster any more, but only as long as it gives heartbeats.
 fn await_leaving(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
     name: &str,
     drain: &Drain,
     limit: Duration,
+    silence_max: Duration,
 ) -> Result<(), AdminError> {
     let deadline = Instant::now() + limit;
+    let mut heartbeat = (0, Instant::now());
     loop {
         // First the request: a node that leaves removes it with itself.
         let key = keys.drain(name);
@@ -110,6 +114,14 @@ fn await_leaving(
             }
             found if found != *drain => return Err(AdminError::Changed),
             _ => {}
+        }
+        let revision = revision_of(coordinator, &keys.heartbeat(name))?;
+        if revision != heartbeat.0 {
+            heartbeat = (revision, Instant::now());
+        }
+        if heartbeat.1.elapsed() >= silence_max {
+            withdraw(coordinator, key, request.modified)?;
+            return Err(AdminError::FellSilent { node: name.to_owned(), silence: silence_max });
         }
         if Instant::now() >= deadline {
             withdraw(coordinator, key, request.modified)?;

@@ -17,6 +17,8 @@ impl Timing {
     pub const RENEW_DEADLINE_MIN: Duration = Duration::from_secs(2);
     /// The longest renew deadline.
     pub const RENEW_DEADLINE_MAX: Duration = Duration::from_secs(60);
+    /// Those of the longest renew deadline.
+    pub const LONGEST: Self = Self { renew_deadline: Self::RENEW_DEADLINE_MAX };
 
     /// The times that derive from a renew deadline; `None` if that is too short or too long.
     pub fn new(renew_deadline: Duration) -> Option<Self> {

@@ -1,13 +1,16 @@
 //! `signalbox cluster drain` with real processes on a real etcd.
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use signalbox::cluster::coordinator::{Coordinator, Operation, Range, Transaction};
+use signalbox::cluster::keys::Keys;
 
 use crate::support::cluster::TestCluster;
-use crate::support::daemon::stderr;
-use crate::support::{OK, eventually};
+use crate::support::daemon::{SIGNALBOX, stderr};
+use crate::support::{OK, eventually, is_stopped};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -102,6 +105,38 @@ fn a_drain_that_is_not_possible_is_refused_and_the_leader_goes_on() {
     cluster.daemon(standby).signal(Signal::SIGCONT);
     let drained = cluster.administer(leader, &["drain", &leads]);
     assert!(drained.status.success(), "{}", stderr(&drained));
+}
+
+#[test]
+fn a_node_that_falls_silent_is_not_waited_for() {
+    let Some(mut cluster) = TestCluster::start_relaying(1, 2) else { return };
+    let leader = cluster.leader();
+    let standby = cluster.others(leader)[0];
+    cluster.daemon(standby).logged_message("standby of node");
+    cluster.daemon(standby).signal(Signal::SIGSTOP);
+    let pid = cluster.daemon(standby).pid().as_raw() as u32;
+    eventually("every thread is stopped", || is_stopped(pid));
+    // The node seems to be alive until it is asked.
+    let keys = Keys::new("main");
+    let mut etcd = cluster.etcd.client();
+    let mut read = |key: Vec<u8>| {
+        etcd.range(&Range { from: key, to: None, at: None, count_only: false }).unwrap().entries.pop()
+    };
+    let heartbeat = read(keys.heartbeat(&name(standby))).unwrap().value;
+    let mut writer = cluster.etcd.client();
+    let put = Operation::Put { key: keys.heartbeat(&name(standby)), value: heartbeat };
+    let beat = Transaction { compare: Vec::new(), then: vec![put], otherwise: Vec::new() };
+    let mut drain = Command::new(SIGNALBOX);
+    drain.args(["cluster", "drain", &name(standby), "--timeout", "60s", "--config"]);
+    let mut drain = drain.arg(&cluster.node(leader).file).stderr(Stdio::piped()).spawn().unwrap();
+    while read(keys.drain(&name(standby))).is_none() && drain.try_wait().unwrap().is_none() {
+        writer.transact(&beat).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let drained = drain.wait_with_output().unwrap();
+    assert_eq!(drained.status.code(), Some(1));
+    assert!(stderr(&drained).contains("has sent no heartbeat for 2.3 s since then"), "{}", stderr(&drained));
+    assert_eq!(read(keys.drain(&name(standby))), None, "it is not drained when it continues");
 }
 
 #[test]

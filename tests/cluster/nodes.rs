@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use signalbox::client::Lost;
 use signalbox::client::sysv::{Caller, Identity, Operation, SEM_UNDO};
+use signalbox::cluster::timing::Timing;
 
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::stderr;
@@ -276,6 +277,26 @@ fn the_status_says_who_leads_and_its_exit_status_whether_it_is_this_node() {
     assert_eq!(none.status.code(), Some(2));
     let text = String::from_utf8(none.stdout).unwrap();
     assert!(text.contains("leader          none") && text.contains("silent"), "{text}");
+}
+
+#[test]
+fn a_relay_is_forgotten_after_the_lease_duration() {
+    let Some(mut cluster) = TestCluster::start_relaying(1, 2) else { return };
+    let leader = cluster.leader();
+    let relay = cluster.others(leader)[0];
+    cluster.daemon(relay).logged_message("standby of node");
+    let name = cluster.node(relay).name.clone();
+    let alive = cluster.administer(leader, &["forget", &name]);
+    assert!(stderr(&alive).contains("sends heartbeats"), "{}", stderr(&alive));
+    // It might go on to relay for the renew deadline.
+    cluster.daemon(relay).signal(Signal::SIGSTOP);
+    let pid = cluster.daemon(relay).pid().as_raw() as u32;
+    eventually("every thread is stopped", || is_stopped(pid));
+    let began = Instant::now();
+    let forgotten = cluster.administer(leader, &["forget", &name]);
+    assert!(forgotten.status.success(), "{}", stderr(&forgotten));
+    let lease_duration = Timing::new(RENEW_DEADLINE).unwrap().lease_duration();
+    assert!(began.elapsed() >= lease_duration, "{:?}", began.elapsed());
 }
 
 #[test]

@@ -22,7 +22,8 @@ pause and lose nothing. What clients hold without a lease is released, as with e
 connections that it relays, and ends.
 
 The command waits until the node has left the cluster. The process ends with status 0, so systemd does not start it again; \
-\"systemctl start signalbox\" has it join as a standby. If no other node can lead, the node refuses, and goes on.";
+\"systemctl start signalbox\" has it join as a standby. If no other node can lead, the node refuses, and goes on. A node that \
+sends no heartbeats any more is not waited for.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -16,7 +16,7 @@ Remove a node that will not come back
 
 A node that stops in an orderly way leaves the cluster by itself. One whose machine is gone stays in \"signalbox cluster \
 status\" as silent, and does no harm there. This command removes it. A node that sends heartbeats, or that leads, is not \
-removed.";
+removed. If it relays clients, the command watches it for the lease duration, after which the node has disconnected them.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -124,6 +124,7 @@ impl From<AdminError> for Failure {
             | AdminError::CannotDrain { .. }
             | AdminError::NothingToHandOver { .. }
             | AdminError::Refused { .. }
+            | AdminError::FellSilent { .. }
             | AdminError::NotInTime { .. }
             | AdminError::Leads { .. }
             | AdminError::NoNodes
