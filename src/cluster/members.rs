@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use super::clock::BootTime;
 use super::coordinator::{CallError, Coordinator, Entry, Range, Revision};
 use super::keys::{Advertised, Heartbeat, Incarnation, Keys, Node, ValueError, decode};
+use super::leadership::Term;
 
 /// The nodes of a cluster as they were read last.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +43,32 @@ pub struct SeenNode {
     pub heartbeat_age: Duration,
     /// Connections of clients that it relays; `None`: it relays none, or has sent no heartbeat.
     pub relays: Option<u32>,
+}
+
+/// The wait of a new leader for the relays of earlier epochs (invariant C5).
+#[derive(Clone, Debug)]
+pub struct AwaitedRelays {
+    term: Term,
+    /// The run that leads.
+    this: Incarnation,
+    lease_duration: Duration,
+    /// When a node that is still open is faulty. A silent one is waited for during the lease duration after this leader has seen
+    /// its last heartbeat, which may be later than the takeover.
+    deadline: BootTime,
+    /// The nodes that were open at the last reading after the takeover; `None`: there was none.
+    unclosed: Option<Vec<String>>,
+}
+
+/// What a new leader knows of the relays of earlier epochs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RelaysOfBefore {
+    /// They may be open.
+    Open,
+    /// They are closed.
+    Closed,
+    /// These nodes give heartbeats that do not say so, for longer than any that receives etcd's answers: nobody waits for them any
+    /// more. One that receives none has closed its relays at its deadline (invariant C4's margins).
+    Faulty(Vec<String>),
 }
 
 /// Values by the names of their nodes, with the revisions at which they were written.
@@ -167,27 +194,48 @@ impl Members {
         advertised
     }
 
-    /// The names of the nodes that may relay clients to a leader of an earlier epoch than `epoch`, which the run `this`
-    /// leads. A node that gives no heartbeat for the lease duration has closed its relays. `None`: the last reading was before the takeover, at revision `taken_at`.
-    pub fn unclosed(
+    /// The names of the nodes that may relay clients to a leader of an earlier epoch than that of `term`, in which the run `this`
+    /// leads. A node that gives no heartbeat for the lease duration has closed its relays. `None`: the last reading was before the
+    /// takeover.
+    fn unclosed(
         &self,
-        epoch: u32,
-        taken_at: Revision,
+        term: Term,
         this: &Incarnation,
         lease_duration: Duration,
         now: BootTime,
     ) -> Option<Vec<String>> {
-        if self.revision < taken_at {
+        if self.revision < term.taken_at {
             return None;
         }
         let is_open = |Member { node, heartbeat, since, .. }: &Member| {
             let promise = heartbeat.as_ref().filter(|heartbeat| heartbeat.is_of(node));
-            let has_closed = promise.is_some_and(|promise| promise.relays_closed_below >= epoch);
+            let has_closed = promise.is_some_and(|promise| promise.relays_closed_below >= term.epoch);
             let is_silent = now >= since.after(lease_duration);
             node.relays && node.incarnation != *this && !has_closed && !is_silent
         };
         let unclosed = self.nodes.iter().filter(|(_, member)| is_open(member));
         Some(unclosed.map(|(name, _)| name.clone()).collect())
+    }
+}
+
+impl AwaitedRelays {
+    /// Begins to wait `now`, for the run `this`, which leads in this term.
+    pub fn new(term: Term, this: Incarnation, lease_duration: Duration, now: BootTime) -> Self {
+        let deadline = now.after(lease_duration * 2);
+        Self { term, this, lease_duration, deadline, unclosed: None }
+    }
+
+    /// What the other nodes, as they were read last, say of their relays at this time.
+    pub fn look(&mut self, members: &Members, now: BootTime) -> RelaysOfBefore {
+        if let Some(unclosed) = members.unclosed(self.term, &self.this, self.lease_duration, now) {
+            self.unclosed = Some(unclosed);
+        }
+        match &self.unclosed {
+            Some(unclosed) if unclosed.is_empty() => RelaysOfBefore::Closed,
+            Some(unclosed) if now >= self.deadline => RelaysOfBefore::Faulty(unclosed.clone()),
+            // Without a reading, this node cannot renew either.
+            _ => RelaysOfBefore::Open,
+        }
     }
 }
 
@@ -209,6 +257,44 @@ mod tests {
             advertised,
             drains: true,
         }
+    }
+
+    #[test]
+    fn a_new_leader_waits_for_silent_relays_and_gives_up_faulty_ones() {
+        let lease_duration = Duration::from_secs(3);
+        let at = |ms| BootTime(Duration::from_millis(ms));
+        let reading = |heartbeats: &[(&str, Revision)]| Reading {
+            revision: 10,
+            nodes: heartbeats.iter().map(|(run, _)| ((*run).to_owned(), node(run))).collect(),
+            heartbeats: heartbeats
+                .iter()
+                .map(|(run, modified)| {
+                    let incarnation = Incarnation((*run).to_owned());
+                    let heartbeat =
+                        Heartbeat { incarnation, count: 1, relays_closed_below: 4, relays: 1, preloaded: 0 };
+                    ((*run).to_owned(), (heartbeat, *modified))
+                })
+                .collect(),
+        };
+        let term = Term { epoch: 5, leadership_modified: 10, taken_at: 10, record_format: 0 };
+        let begin = || AwaitedRelays::new(term, Incarnation("this".to_owned()), lease_duration, at(0));
+        let open = RelaysOfBefore::Open;
+
+        // A silent one that is read late.
+        let (mut awaited, mut members) = (begin(), Members::default());
+        assert_eq!(awaited.look(&members, at(500)), open, "nothing was read");
+        members.update(reading(&[("this", 9), ("silent", 2)]), at(1000));
+        assert_eq!(awaited.look(&members, at(1000)), open);
+        assert_eq!(awaited.look(&members, at(3999)), open);
+        assert_eq!(awaited.look(&members, at(4000)), RelaysOfBefore::Closed);
+
+        // One that gives heartbeats, and does not close.
+        let (mut awaited, mut members) = (begin(), Members::default());
+        for ms in (0..6000).step_by(500) {
+            members.update(reading(&[("this", 9), ("faulty", 10 + ms)]), at(ms));
+            assert_eq!(awaited.look(&members, at(ms)), open);
+        }
+        assert_eq!(awaited.look(&members, at(6000)), RelaysOfBefore::Faulty(vec!["faulty".to_owned()]));
     }
 
     #[test]

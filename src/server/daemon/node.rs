@@ -28,6 +28,7 @@ use crate::cluster::fence::Fence;
 use crate::cluster::handover::{Leader, Trace};
 use crate::cluster::keys::{self, Advertised, Incarnation, Keys, RelayEndpoint, RelaySecret, Successor};
 use crate::cluster::leadership::{self, Ending, Machine, Phase, Term};
+use crate::cluster::members::{AwaitedRelays, RelaysOfBefore};
 use crate::cluster::observatory::Observatory;
 use crate::cluster::participant::{Participant, Parts};
 use crate::cluster::participation::{News, Pulse};
@@ -321,34 +322,23 @@ impl Node {
     pub(super) async fn await_relays(&mut self, term: Term) {
         let observatory = self.observatory.as_ref().expect("a node that leads may lead");
         observatory.hurry();
-        let lease_duration = self.timing.lease_duration();
-        // A silent node is not waited for the lease duration after this one has seen its last heartbeat, which may be only now.
-        let deadline = BootTime::now().after(lease_duration * 2);
-        let mut waiting_for = None;
+        let (this, lease_duration) = (self.incarnation.clone(), self.timing.lease_duration());
+        let mut awaited = AwaitedRelays::new(term, this, lease_duration, BootTime::now());
         loop {
-            let now = BootTime::now();
-            let unclosed = observatory.members().unclosed(
-                term.epoch,
-                term.taken_at,
-                &self.incarnation,
-                lease_duration,
-                now,
-            );
-            match unclosed {
-                Some(unclosed) if unclosed.is_empty() => break,
-                Some(nodes) => waiting_for = Some(nodes),
-                None => {}
+            let relays = awaited.look(&observatory.members(), BootTime::now());
+            match relays {
+                RelaysOfBefore::Open => tokio::time::sleep(OBSERVATION_PAUSE).await,
+                RelaysOfBefore::Closed => break,
+                RelaysOfBefore::Faulty(nodes) => {
+                    error!(
+                        nodes = nodes.join(" "),
+                        "these nodes give heartbeats, but do not say that they have closed the connections that they relayed to \
+                         the leader before: clients of theirs may believe that they still hold something; check that \
+                         these nodes receive etcd's answers, and restart them"
+                    );
+                    break;
+                }
             }
-            // Without a reading, this node cannot renew either.
-            if let (Some(nodes), true) = (&waiting_for, now >= deadline) {
-                error!(
-                    nodes = nodes.join(" "),
-                    "these nodes give heartbeats, but have not closed the connections that they relayed to the leader before: \
-                     their clients may believe that they still hold something; restart them, and please report this"
-                );
-                break;
-            }
-            tokio::time::sleep(OBSERVATION_PAUSE).await;
         }
         observatory.relax();
     }

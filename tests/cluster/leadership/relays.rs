@@ -11,7 +11,7 @@ use std::time::Duration;
 use signalbox::cluster::clock::BootTime;
 use signalbox::cluster::fence::Fence;
 use signalbox::cluster::leadership::{Machine, Term};
-use signalbox::cluster::members::{Members, Reading};
+use signalbox::cluster::members::{AwaitedRelays, Members, Reading, RelaysOfBefore};
 use signalbox::cluster::relays::{Relay, Relays};
 
 use super::{node, timing};
@@ -29,8 +29,8 @@ pub struct Relaying {
     open: Vec<(Relay, u32)>,
     has_news: Arc<AtomicBool>,
     members: Members,
-    /// The term in which this run leads, and when it was told so.
-    term: Option<(Term, BootTime)>,
+    /// The term in which this run leads, and its wait for the relays of others.
+    term: Option<(Term, AwaitedRelays)>,
     /// Whether it answers clients: it waits for the relays of others no more.
     pub answers: bool,
 }
@@ -115,28 +115,27 @@ impl Relaying {
     }
 
     /// It leads from now on, and waits for the relays of others. Its own are closed first.
-    pub fn lead(&mut self, term: Term, local: BootTime) {
+    pub fn lead(&mut self, term: Term, run: u32, local: BootTime) {
         self.close_all();
-        self.term = Some((term, local));
+        let incarnation = node(run).incarnation;
+        self.term = Some((term, AwaitedRelays::new(term, incarnation, timing().lease_duration(), local)));
     }
 
     /// Takes in a reading of the other nodes. Returns whether the leader has just stopped waiting for them.
-    pub fn observe(&mut self, reading: Reading, run: u32, local: BootTime) -> bool {
+    pub fn observe(&mut self, reading: Reading, local: BootTime) -> bool {
         self.members.update(reading, local);
-        let Some((term, told)) = self.term.filter(|_| !self.answers) else { return false };
-        let lease_duration = timing().lease_duration();
-        let incarnation = &node(run).incarnation;
-        let unclosed = self.members.unclosed(term.epoch, term.taken_at, incarnation, lease_duration, local);
-        self.answers = match unclosed {
-            Some(unclosed) => unclosed.is_empty() || local.since(told) >= lease_duration,
-            None => false,
+        let Some((_, awaited)) = self.term.as_mut().filter(|_| !self.answers) else { return false };
+        self.answers = match awaited.look(&self.members, local) {
+            RelaysOfBefore::Open => false,
+            // One whose heartbeats are stored and whose answers are lost seems faulty: it has closed its relays at its deadline.
+            RelaysOfBefore::Closed | RelaysOfBefore::Faulty(_) => true,
         };
         self.answers
     }
 
     /// The epoch in which it leads.
     pub fn epoch(&self) -> Option<u32> {
-        self.term.map(|(term, _)| term.epoch)
+        self.term.as_ref().map(|(term, _)| term.epoch)
     }
 
     /// Whether it leads, and waits for the relays of others.

@@ -514,7 +514,7 @@ impl World {
         }
         let place = &mut self.places[node];
         let local = place.clock.local(self.now);
-        if place.relaying.observe(reading, run, local) && place.believes(self.now) {
+        if place.relaying.observe(reading, local) && place.believes(self.now) {
             self.count("leaders that answer");
         }
     }
@@ -610,7 +610,7 @@ impl World {
             Step::Lead(term) => {
                 assert!(machine.deadline().is_some_and(|deadline| deadline > local), "told too late");
                 place.committer = Some(Committer { term, number: 1, in_flight: None });
-                place.relaying.lead(term, local);
+                place.relaying.lead(term, run, local);
                 self.count("terms");
                 self.terms.push((self.now, node, term.epoch));
                 self.check_loaded(term);

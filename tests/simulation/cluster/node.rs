@@ -12,7 +12,7 @@ use signalbox::cluster::coordinator::Transaction;
 use signalbox::cluster::fence::Fence;
 use signalbox::cluster::keys::{Incarnation, Node, RelayEndpoint, RelaySecret};
 use signalbox::cluster::leadership::{Machine, Settings, Term};
-use signalbox::cluster::members::{Members, Reading};
+use signalbox::cluster::members::{AwaitedRelays, Members, Reading, RelaysOfBefore};
 use signalbox::cluster::participation::{Action, News, Participation, Pulse};
 use signalbox::cluster::relays::Relays;
 use signalbox::cluster::store::ClusterStorage;
@@ -273,24 +273,22 @@ async fn observe(
 /// Waits until no other node relays clients to a leader before this one.
 async fn await_relays(process: &Process, term: Term, standby: &Standby) {
     standby.is_hurried.store(true, Ordering::Relaxed);
-    let lease_duration = process.world.timing.lease_duration();
-    let deadline = process.clock.now().after(lease_duration);
+    let (incarnation, lease_duration) = (standby.incarnation.clone(), process.world.timing.lease_duration());
+    let mut awaited = AwaitedRelays::new(term, incarnation, lease_duration, process.clock.now());
     let mut is_waiting = false;
     loop {
         process.awake().await;
-        let now = process.clock.now();
         let members = standby.members.lock().expect("nothing panics with it").clone();
-        let incarnation = &standby.incarnation;
-        match members.unclosed(term.epoch, term.taken_at, incarnation, lease_duration, now) {
-            Some(unclosed) if unclosed.is_empty() => return,
-            Some(unclosed) if !is_waiting => {
+        match awaited.look(&members, process.clock.now()) {
+            RelaysOfBefore::Closed => return,
+            RelaysOfBefore::Open if !is_waiting => {
                 is_waiting = true;
-                process.event(format_args!("waits for the relays of {unclosed:?}"));
+                process.event(format_args!("waits for relays"));
             }
-            _ => {}
-        }
-        if is_waiting && now >= deadline {
-            return process.event(format_args!("waits no longer for relays"));
+            RelaysOfBefore::Open => {}
+            RelaysOfBefore::Faulty(nodes) => {
+                return process.event(format_args!("waits no longer for the relays of {nodes:?}"));
+            }
         }
         sleep(OBSERVATION_PAUSE).await;
     }
