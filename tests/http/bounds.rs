@@ -4,8 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::client::{HttpDaemon, read_reply};
-use crate::support::OK;
+use crate::support::{OK, eventually};
 
 /// Longer than every limit of the listener.
 const LONG: Duration = Duration::from_secs(60);
@@ -73,14 +75,78 @@ fn a_client_that_reads_too_slowly_is_closed() {
         assert_eq!(counter.acquire(&name, 1, 1).status, OK);
     }
     let mut stream = http.connect();
-    write!(stream, "GET /api/v1/names?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    let (begun, mut part) = (Instant::now(), vec![0; 64 * 1024]);
+    // More answers than the buffers between the two have room for. In the time for one of them, the client takes half of it.
+    let request = b"GET /api/v1/names?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
+    stream.write_all(&request).unwrap();
+    let (begun, mut part) = (Instant::now(), [0; 8 * 1024]);
     // The buffers between the two still have output after the server has closed the connection.
     while connections(&http) > 1 {
         assert!(begun.elapsed() < LONG, "the connection is kept for ever");
-        assert!(stream.read(&mut part).unwrap() > 0, "the answer is too short for this test");
+        assert!(stream.read(&mut part).unwrap() > 0, "the answers are too short for this test");
         std::thread::sleep(Duration::from_secs(1));
     }
+}
+
+/// Names of 65,535 bytes, each of which is six in JSON.
+fn long_names(count: u32) -> Vec<Vec<u8>> {
+    (0..count).map(|number| [format!("{number:03}").as_bytes(), &[0; 65_532]].concat()).collect()
+}
+
+#[test]
+fn pages_of_long_names_end_early_and_say_where_the_next_begins() {
+    let mut http = HttpDaemon::start();
+    let mut semaphore = http.daemon.semaphore();
+    for name in long_names(7) {
+        assert_eq!(semaphore.acquire(&name, 1, 1).status, OK);
+    }
+    eventually("the names are complete", || http.get("/api/v1/names?limit=1").json()["complete"] == true);
+    let (mut offset, mut found) = (0, Vec::new());
+    loop {
+        let reply = http.get(&format!("/api/v1/names?limit=1000&offset={offset}"));
+        assert!(reply.body.len() < 1 << 20, "{} bytes", reply.body.len());
+        let page = reply.json();
+        assert_eq!((&page["total"], &page["offset"]), (&7.into(), &offset.into()));
+        found.extend(page["items"].as_array().unwrap().iter().map(|item| item["name"].clone()));
+        match page["next"].as_u64() {
+            Some(next) => offset = next,
+            None => break,
+        }
+    }
+    let names = long_names(7).into_iter().map(|name| Value::from(String::from_utf8(name).unwrap()));
+    assert_eq!(found, names.collect::<Vec<_>>());
+}
+
+#[test]
+fn clients_that_do_not_take_their_answers_do_not_stop_others() {
+    let (mut http, _config) = HttpDaemon::configured("memory_max = '64M'", "");
+    let mut semaphore = http.daemon.semaphore();
+    for name in long_names(150) {
+        assert_eq!(semaphore.acquire(&name, 1, 1).status, OK);
+    }
+    let long = "/api/v1/names?kind=semaphore&limit=1000";
+    eventually("a long answer is possible", || http.get(long).status == 200);
+    let slow: Vec<_> = (0..30).map(|_| http.connect()).collect();
+    for mut stream in &slow {
+        // More than the buffers between the two have room for.
+        let requests = format!("GET {long} HTTP/1.1\r\nHost: localhost\r\n\r\n").repeat(20);
+        stream.write_all(requests.as_bytes()).unwrap();
+    }
+    let mut refused = None;
+    eventually("a long answer is refused", || {
+        refused = Some(http.get(long)).filter(|reply| reply.status == 503);
+        refused.is_some()
+    });
+    let refused = refused.unwrap();
+    assert_eq!((refused.code(), refused.header("retry-after")), ("busy".to_owned(), Some("5")));
+    for short in ["/healthz", "/metrics", "/api/v1/status", "/api/v1/names?limit=0", "/api/v1/sessions"] {
+        assert_eq!(http.get(short).status, 200, "{short}");
+    }
+    assert!(http.get("/api/v1/refusals").json()["http_answers"].as_u64() > Some(0));
+    let memory = &http.get("/api/v1/status").json()["server"]["memory"];
+    assert!(memory["used"].as_u64() < memory["max"].as_u64(), "{memory}");
+    assert_eq!(semaphore.acquire(b"another", 1, 1).status, OK);
+    drop(slow);
+    eventually("there is room again", || http.get(long).status == 200);
 }
 
 fn connections(http: &HttpDaemon) -> u64 {

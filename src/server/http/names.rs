@@ -3,13 +3,13 @@
 //! Nothing keeps names in an order, and there may be millions of them. So the listener keeps a copy of all names with what
 //! is in use and waits, which it makes in bursts with pauses between them, only while requests ask for names. The first names of
 //! the usual orders are found while the copy is made, because the status page asks for them all the time. Any other page is
-//! selected by one pass over the copy. All have fresh figures of their names, and say how old the copy is.
+//! selected by one pass over the copy, which keeps the numbers of rows and no names. All have fresh figures of their names,
+//! and say how old the copy is.
 //!
 //! Invariants: at most one copy of a namespace is being made; a copy takes at most a part of the memory budget; a copy that no
-//! request asks for is freed; no thread works for longer than a burst.
+//! request asks for is freed; no copy and no pass works for longer than a burst.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::super::{Server, steps};
+use super::answer::ApiError;
+use super::budget::Reservation;
 use crate::core::Namespace;
 
 /// Names that are copied between two pauses, and names that a pass looks at: less than a millisecond of work.
@@ -64,7 +66,9 @@ struct State {
 }
 
 /// A copy, to select a page from.
+#[derive(Debug)]
 pub(super) struct View {
+    pub(super) namespace: Namespace,
     table: Arc<Mutex<Table>>,
     /// Since it was finished; `None`: it is being made, and does not have all names.
     pub(super) age: Option<Duration>,
@@ -115,11 +119,12 @@ pub(super) struct Selection<'a> {
     pub(super) is_descending: bool,
 }
 
-/// A name that was selected, with what it is sorted by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Selected {
-    pub(super) name: Box<[u8]>,
-    figure: u32,
+/// Where a name is that was selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The index of its view.
+    pub(super) view: usize,
+    row: u32,
 }
 
 impl Overview {
@@ -129,35 +134,35 @@ impl Overview {
         let finished = copies.finished.notified();
         tokio::pin!(finished);
         finished.as_mut().enable();
-        if let Some(view) = copies.fresh() {
-            return view;
-        }
-        copies.want(server, namespace);
-        let _ = tokio::time::timeout(WAIT_MAX, finished).await;
-        copies.newest()
+        let (table, age) = match copies.fresh() {
+            Some(fresh) => fresh,
+            None => {
+                copies.want(server, namespace);
+                let _ = tokio::time::timeout(WAIT_MAX, finished).await;
+                copies.newest()
+            }
+        };
+        View { namespace, table, age }
     }
 }
 
 impl Copies {
-    /// The last copy, if it is not old.
-    fn fresh(&self) -> Option<View> {
+    /// The last copy and its age, if it is not old.
+    fn fresh(&self) -> Option<(Arc<Mutex<Table>>, Option<Duration>)> {
         let mut state = self.state();
         state.asked = Some(Instant::now());
         let (table, finished, took) = state.last.as_ref()?;
         let age = finished.elapsed();
-        (age <= AGE_MAX.max(*took * AGE_MAX_FACTOR))
-            .then(|| View { table: Arc::clone(table), age: Some(age) })
+        (age <= AGE_MAX.max(*took * AGE_MAX_FACTOR)).then(|| (Arc::clone(table), Some(age)))
     }
 
-    /// The last copy, or else the part of the next that there is.
-    fn newest(&self) -> View {
+    /// The last copy and its age, or else the part of the next that there is.
+    fn newest(&self) -> (Arc<Mutex<Table>>, Option<Duration>) {
         let state = self.state();
         match (&state.last, &state.next) {
-            (Some((table, finished, _)), _) => {
-                View { table: Arc::clone(table), age: Some(finished.elapsed()) }
-            }
-            (None, Some(table)) => View { table: Arc::clone(table), age: None },
-            (None, None) => View { table: Arc::default(), age: None },
+            (Some((table, finished, _)), _) => (Arc::clone(table), Some(finished.elapsed())),
+            (None, Some(table)) => (Arc::clone(table), None),
+            (None, None) => (Arc::default(), None),
         }
     }
 
@@ -242,25 +247,79 @@ impl View {
         self.age.is_some() && !lock(&self.table).is_cut
     }
 
-    /// Selects the first `count` names in the order of the selection, of those that are wanted, and counts all of them.
-    /// `is_wanted`: which names are considered; `None`: all.
-    pub(super) async fn select(
+    /// The name at a place of this view.
+    pub(super) fn name(&self, place: Place) -> Box<[u8]> {
+        lock(&self.table).name(place.row).into()
+    }
+
+    /// The rows of the first `count` names in the order of the selection, in any order, and how many are selected.
+    async fn select(
         &self,
         selection: Selection<'_>,
         count: usize,
+        memory: &mut Reservation,
         is_wanted: Option<impl Fn(&[u8]) -> bool>,
-    ) -> (Vec<Selected>, usize) {
+    ) -> Result<(Vec<u32>, usize), ApiError> {
         if is_wanted.is_none()
             && let Some(first) = lock(&self.table).first(selection, count)
         {
-            return first;
+            return Ok(first);
         }
         let mut pass = Pass::new(selection, count);
         while lock(&self.table).continue_pass(&mut pass, is_wanted.as_ref()) {
+            memory.set(pass.rows.capacity() * (size_of::<u32>() + size_of::<Place>()))?;
             tokio::time::sleep(steps::PAUSE).await;
         }
-        pass.end()
+        pass.trim(&lock(&self.table));
+        Ok((pass.rows, pass.total))
     }
+}
+
+/// Selects the names of a page: those behind the first `offset`, at most `limit`, in the order of the selection over all
+/// views. Returns their places, and how many names are selected altogether.
+/// `is_wanted`: which names are considered; `None`: all. `memory` is for the places. Fails if there is no room for them.
+pub(super) async fn select(
+    views: &[View],
+    selection: Selection<'_>,
+    (offset, limit): (usize, usize),
+    memory: &mut Reservation,
+    is_wanted: Option<impl Fn(Namespace, &[u8]) -> bool>,
+) -> Result<(Vec<Place>, usize), ApiError> {
+    let (mut places, mut total) = (Vec::new(), 0);
+    for (index, view) in views.iter().enumerate() {
+        let is_wanted = is_wanted.as_ref().map(|is_wanted| |name: &[u8]| is_wanted(view.namespace, name));
+        let (rows, count) = view.select(selection, offset.saturating_add(limit), memory, is_wanted).await?;
+        places.extend(rows.into_iter().map(|row| Place { view: index, row }));
+        memory.set(places.capacity() * size_of::<Place>())?;
+        total += count;
+    }
+    let tables: Vec<_> = views.iter().map(|view| lock(&view.table)).collect();
+    let tables: Vec<&Table> = tables.iter().map(|table| &**table).collect();
+    Ok((page(&tables, selection, places, (offset, limit)), total))
+}
+
+/// The places of a page, of those of all names up to its end, in the order of the selection.
+fn page(
+    tables: &[&Table],
+    selection: Selection<'_>,
+    mut places: Vec<Place>,
+    (offset, limit): (usize, usize),
+) -> Vec<Place> {
+    let order = |one: &Place, other: &Place| {
+        let ranked = |place: &Place| tables[place.view].ranked(selection, place.row);
+        ranked(one).cmp(&ranked(other)).then(one.view.cmp(&other.view))
+    };
+    if offset >= places.len() || limit == 0 {
+        return Vec::new();
+    }
+    places.select_nth_unstable_by(offset, order);
+    places.drain(..offset);
+    if limit < places.len() {
+        places.select_nth_unstable_by(limit, order);
+        places.truncate(limit);
+    }
+    places.sort_unstable_by(order);
+    places
 }
 
 /// A pass over the rows of a table.
@@ -270,46 +329,51 @@ struct Pass<'a> {
     /// The next row, and where its name begins.
     next: usize,
     start: usize,
-    /// The first names so far; the last of them is at the top.
-    first: BinaryHeap<Candidate>,
+    /// The first rows so far, and some that may not be among them: fewer than twice as many as are wanted.
+    rows: Vec<u32>,
+    /// Names behind this row are not among the first.
+    last: Option<u32>,
     total: usize,
 }
 
 impl<'a> Pass<'a> {
     fn new(selection: Selection<'a>, count: usize) -> Self {
-        Self { selection, count, next: 0, start: 0, first: BinaryHeap::new(), total: 0 }
+        Self { selection, count, next: 0, start: 0, rows: Vec::new(), last: None, total: 0 }
     }
 
-    fn add(&mut self, row: &Row, name: &[u8]) {
+    fn add(&mut self, table: &Table, row: u32) {
         self.total += 1;
-        let ranked = self.selection.ranked(self.selection.figure(row), name);
-        if self.first.len() < self.count {
-            self.first.push(ranked.candidate());
-        } else if let Some(mut last) = self.first.peek_mut()
-            && ranked < last.ranked()
-        {
-            *last = ranked.candidate();
+        let ranked = table.ranked(self.selection, row);
+        if self.count > 0 && self.last.is_none_or(|last| ranked < table.ranked(self.selection, last)) {
+            self.rows.push(row);
+            if self.rows.len() >= self.count.saturating_mul(2) {
+                self.trim(table);
+            }
         }
     }
 
-    fn end(self) -> (Vec<Selected>, usize) {
-        let selected = self.first.into_sorted_vec().into_iter();
-        (selected.map(|candidate| candidate.selected).collect(), self.total)
+    /// Keeps the first rows only.
+    fn trim(&mut self, table: &Table) {
+        if self.rows.len() > self.count {
+            let ranked = |row: &u32| table.ranked(self.selection, *row);
+            self.rows.select_nth_unstable_by(self.count - 1, |one, other| ranked(one).cmp(&ranked(other)));
+            self.rows.truncate(self.count);
+            self.last = self.rows.last().copied();
+        }
     }
 }
 
 impl Table {
     fn add(&mut self, name: &[u8], in_use: u32, waiting: u32, bytes_max: usize) {
         let bytes = self.bytes.len() + name.len() + (self.rows.len() + 1) * size_of::<Row>();
-        if self.is_cut || bytes > bytes_max {
+        let number = u32::try_from(self.rows.len()).ok().filter(|_| !self.is_cut && bytes <= bytes_max);
+        let Some(number) = number else {
             self.is_cut = true;
             return;
-        }
+        };
         self.bytes.extend_from_slice(name);
         let row = Row { end: self.bytes.len() as u64, in_use, waiting };
         self.rows.push(row);
-        // A row that no 32 bits number would need more memory than there is.
-        let Ok(number) = u32::try_from(self.rows.len() - 1) else { return };
         for sort in Sort::ALL {
             let usual = Selection::usual(sort);
             let ranked = usual.ranked(usual.figure(&row), name);
@@ -335,8 +399,8 @@ impl Table {
         selection.ranked(selection.figure(&self.rows[number as usize]), self.name(number))
     }
 
-    /// The first names of a usual order, and how many there are altogether; `None`: a pass is needed.
-    fn first(&self, selection: Selection<'_>, count: usize) -> Option<(Vec<Selected>, usize)> {
+    /// The rows of the first names of a usual order, and how many names there are altogether; `None`: a pass is needed.
+    fn first(&self, selection: Selection<'_>, count: usize) -> Option<(Vec<u32>, usize)> {
         let is_usual = selection.prefix.is_empty()
             && selection.search.is_empty()
             && selection.is_descending == selection.sort.is_usually_descending();
@@ -344,13 +408,13 @@ impl Table {
             return None;
         }
         let first = self.first[selection.sort as usize].iter().take(count);
-        Some((first.map(|row| self.ranked(selection, *row).candidate().selected).collect(), self.rows.len()))
+        Some((first.copied().collect(), self.rows.len()))
     }
 
     /// Takes the pass over some more rows. Returns whether there are more.
     fn continue_pass(&self, pass: &mut Pass<'_>, is_wanted: Option<&impl Fn(&[u8]) -> bool>) -> bool {
         let Selection { prefix, search, .. } = pass.selection;
-        for row in self.rows.iter().skip(pass.next).take(PASS_BURST) {
+        for (row, number) in self.rows.iter().zip(0..).skip(pass.next).take(PASS_BURST) {
             let name = &self.bytes[pass.start..row.end as usize];
             pass.next += 1;
             pass.start = row.end as usize;
@@ -358,7 +422,7 @@ impl Table {
                 && contains(name, search)
                 && is_wanted.is_none_or(|is_wanted| is_wanted(name));
             if is_selected {
-                pass.add(row, name);
+                pass.add(self, number);
             }
         }
         pass.next < self.rows.len()
@@ -381,11 +445,6 @@ impl Selection<'_> {
         }
     }
 
-    /// The order of two selected names.
-    pub(super) fn order(&self, one: &Selected, other: &Selected) -> Ordering {
-        self.ranked(one.figure, &one.name).cmp(&self.ranked(other.figure, &other.name))
-    }
-
     fn ranked<'a>(&self, figure: u32, name: &'a [u8]) -> Ranked<'a> {
         Ranked { figure, name, sort: self.sort, is_descending: self.is_descending }
     }
@@ -398,47 +457,6 @@ struct Ranked<'a> {
     sort: Sort,
     is_descending: bool,
 }
-
-impl Ranked<'_> {
-    fn candidate(&self) -> Candidate {
-        let Self { figure, name, sort, is_descending } = *self;
-        Candidate { selected: Selected { name: name.into(), figure }, sort, is_descending }
-    }
-}
-
-/// A name that may be selected, ranked as [`Ranked`].
-struct Candidate {
-    selected: Selected,
-    sort: Sort,
-    is_descending: bool,
-}
-
-impl Candidate {
-    fn ranked(&self) -> Ranked<'_> {
-        let Self { selected: Selected { name, figure }, sort, is_descending } = self;
-        Ranked { figure: *figure, name, sort: *sort, is_descending: *is_descending }
-    }
-}
-
-impl Ord for Candidate {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.ranked().cmp(&other.ranked())
-    }
-}
-
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Candidate {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Candidate {}
 
 impl Ord for Ranked<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
@@ -484,21 +502,80 @@ mod tests {
 
     const ALL_NAMES: Option<fn(&[u8]) -> bool> = None;
 
+    /// The rows of the first names, in their order.
     fn pass(
         table: &Table,
         selection: Selection<'_>,
         count: usize,
         is_wanted: Option<impl Fn(&[u8]) -> bool>,
-    ) -> (Vec<Selected>, usize) {
+    ) -> (Vec<u32>, usize) {
         let mut pass = Pass::new(selection, count);
-        while table.continue_pass(&mut pass, is_wanted.as_ref()) {}
-        pass.end()
+        while table.continue_pass(&mut pass, is_wanted.as_ref()) {
+            assert!(pass.rows.len() < 2 * count.max(1));
+        }
+        pass.trim(table);
+        let places = pass.rows.into_iter().map(|row| Place { view: 0, row }).collect();
+        let sorted = page(&[table], selection, places, (0, count));
+        (sorted.into_iter().map(|place| place.row).collect(), pass.total)
+    }
+
+    fn text(name: &[u8]) -> String {
+        String::from_utf8_lossy(name).into_owned()
     }
 
     fn names(table: &Table, selection: Selection<'_>, count: usize) -> (Vec<String>, usize) {
         let (selected, total) = pass(table, selection, count, ALL_NAMES);
-        let text = |selected: &Selected| String::from_utf8_lossy(&selected.name).into_owned();
-        (selected.iter().map(text).collect(), total)
+        (selected.into_iter().map(|row| text(table.name(row))).collect(), total)
+    }
+
+    #[test]
+    fn the_pages_of_two_tables_follow_each_other() {
+        let mut random = fastrand::Rng::with_seed(2);
+        let [one, other] = [(); 2].map(|()| {
+            let mut table = Table::default();
+            for _ in 0..300 {
+                let name = format!("{:x}", random.u16(..500));
+                table.add(name.as_bytes(), random.u32(..4), 0, 1 << 20);
+            }
+            table
+        });
+        let tables = [&one, &other];
+        for sort in Sort::ALL {
+            for is_descending in [false, true] {
+                let selection = Selection { sort, is_descending, ..ALL };
+                let mut all: Vec<_> = (0..2)
+                    .flat_map(|view| (0..300).map(move |row| Place { view, row }))
+                    .map(|place| {
+                        let table = tables[place.view];
+                        let figure = selection.figure(&table.rows[place.row as usize]);
+                        (figure, table.name(place.row), place.view)
+                    })
+                    .collect();
+                all.sort_by(|(figure, name, view), (other_figure, other_name, other_view)| {
+                    let figures = figure.cmp(other_figure);
+                    let order = match (sort, is_descending) {
+                        (Sort::Name, true) => name.cmp(other_name).reverse(),
+                        (_, true) => figures.reverse().then(name.cmp(other_name)),
+                        (_, false) => figures.then(name.cmp(other_name)),
+                    };
+                    order.then(view.cmp(other_view))
+                });
+                let mut found = Vec::new();
+                for offset in (0..700).step_by(7) {
+                    let rows =
+                        |view: usize| pass(tables[view], selection, offset + 7, ALL_NAMES).0.into_iter();
+                    let places =
+                        (0..2).flat_map(|view| rows(view).map(move |row| Place { view, row })).collect();
+                    let page = page(&tables, selection, places, (offset, 7));
+                    found.extend(page.into_iter().map(|place| {
+                        let table = tables[place.view];
+                        let figure = selection.figure(&table.rows[place.row as usize]);
+                        (figure, table.name(place.row), place.view)
+                    }));
+                }
+                assert_eq!(found, all);
+            }
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::super::node_view::NodeView;
 use super::super::tls::{ReloadableTls, Tls, TlsError};
 use super::super::{Clock, Server};
 use super::answer::ApiError;
+use super::budget::AnswerBudget;
 use super::listener::Places;
 use super::metrics::Selection;
 use super::names::Overview;
@@ -31,6 +32,7 @@ pub(super) struct Shared {
     node: OnceLock<NodeView>,
     pub(super) started: UnixSeconds,
     pub(super) places: Places,
+    pub(super) answers: AnswerBudget,
     pub(super) overview: Overview,
     pub(super) series: Selection,
     pub(super) requester: Requester,
@@ -84,6 +86,7 @@ impl Shared {
             node: OnceLock::new(),
             started: Clock::system().now(),
             places: Places::default(),
+            answers: AnswerBudget::default(),
             overview: Overview::default(),
             series: Selection::default(),
             requester: Requester::default(),

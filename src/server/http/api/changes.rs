@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::super::super::Server;
 use super::super::access::Target;
-use super::super::answer::{Answer, ApiError, Json};
+use super::super::answer::{Answer, ApiError};
 use super::super::query::Parameters;
 use super::super::requester::refused;
 use super::Context;
@@ -65,22 +65,22 @@ impl Change {
         let server = context.serving()?;
         let ask = |call, now| ask(&server, &name, generation, call, now);
         let answer = context.shared.requester.request(&server, ask).await;
-        answered(&context.record(&server, what, target, answer)?)
+        answered(&context, &context.record(&server, what, target, answer)?)
     }
 }
 
-fn answered(answer: &core::Answer) -> Answer {
+fn answered(context: &Context, answer: &core::Answer) -> Answer {
     match answer {
         core::Answer::Declared(states) if !states.is_empty() => {
             let state = &states[0];
-            Json::of(&State {
+            context.answer(&State {
                 generation: state.generation.to_string(),
                 capacity: state.capacity,
                 in_use: state.in_use,
             })
         }
-        core::Answer::Revoked { sessions } => Json::of(&Done { sessions: Some(*sessions) }),
-        _ => Json::of(&Done { sessions: None }),
+        core::Answer::Revoked { sessions } => context.answer(&Done { sessions: Some(*sessions) }),
+        _ => context.answer(&Done { sessions: None }),
     }
 }
 
@@ -179,7 +179,7 @@ pub(in super::super) async fn delete_counter(mut context: Context) -> Answer {
     let server = context.serving()?;
     let deleted = server.core.delete_counter(&name).map_err(refused);
     context.record(&server, what, target, deleted)?;
-    Json::of(&Done { sessions: None })
+    context.answer(&Done { sessions: None })
 }
 
 /// What is revoked.
@@ -222,7 +222,7 @@ pub(in super::super) async fn revoke(mut context: Context) -> Answer {
         }
     };
     let answer = context.shared.requester.request(&server, ask).await;
-    answered(&context.record(&server, &what, Target::Server, answer)?)
+    answered(&context, &context.record(&server, &what, Target::Server, answer)?)
 }
 
 /// The clients with an identity, or with an address of a network.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::super::super::Server;
 use super::super::access::{Right, Target};
-use super::super::answer::{Answer, Json};
+use super::super::answer::Answer;
 use super::super::paging::Page;
 use super::{Context, Labeled, Named};
 use crate::core::{Declared, Namespace, Origin};
@@ -80,5 +80,7 @@ pub(in super::super) async fn declared(mut context: Context) -> Answer {
     let may_read = |declared: &Declared| {
         context.permissions.may(Right::Read, Target::Name(Namespace::Semaphores, &declared.record.name))
     };
-    Json::of(&page.take(|| server.core.list_declared(&mut listing), may_read, Semaphore::of).await)
+    let next = || server.core.list_declared(&mut listing);
+    let page = page.take(&context.shared, next, may_read, Semaphore::of).await?;
+    context.answer(&page)
 }

@@ -6,11 +6,12 @@ use serde::Serialize;
 
 use super::super::super::Server;
 use super::super::access::Target;
-use super::super::answer::{Answer, ApiError, Json};
+use super::super::answer::{Answer, ApiError};
 use super::super::paging::{Page, Paged};
+use super::super::shared::Shared;
 use super::names::no_such_name;
 use super::{Context, Labeled, seconds};
-use crate::core::{Listed, ListingKind, Namespace, Refusal};
+use crate::core::{Listed, ListingKind, Namespace};
 
 /// A holder or a waiter.
 #[derive(Debug, Serialize)]
@@ -54,16 +55,17 @@ impl Entry {
     }
 }
 
-/// A page of the holders or the waiters of a name.
+/// A page of the holders or the waiters of a name; `None`: there is no such name.
 pub(super) async fn entries(
-    server: &Arc<Server>,
-    namespace: Namespace,
-    name: &[u8],
+    shared: &Arc<Shared>,
+    server: &Server,
+    (namespace, name): (Namespace, &[u8]),
     kind: ListingKind,
     page: Page,
-) -> Result<Paged<Entry>, Refusal> {
-    let mut listing = server.core.listing(namespace, name, kind)?;
-    Ok(page.take(|| server.core.list(&mut listing), |_| true, |listed| Entry::of(server, listed)).await)
+) -> Result<Option<Paged<Entry>>, ApiError> {
+    let Ok(mut listing) = server.core.listing(namespace, name, kind) else { return Ok(None) };
+    let next = || server.core.list(&mut listing);
+    page.take(shared, next, |_| true, |listed| Entry::of(server, listed)).await.map(Some)
 }
 
 pub(in super::super) async fn holders(context: Context) -> Answer {
@@ -84,8 +86,6 @@ async fn list(mut context: Context, kind: ListingKind) -> Answer {
     let server = context.server()?;
     context.check_read(Target::Name(namespace, &name))?;
     context.parameters.end()?;
-    match entries(&server, namespace, &name, kind, page).await {
-        Ok(entries) => Json::of(&entries),
-        Err(_) => Err(no_such_name(wanted, &name)),
-    }
+    let entries = entries(&context.shared, &server, (namespace, &name), kind, page).await?;
+    context.answer(&entries.ok_or_else(|| no_such_name(wanted, &name))?)
 }

@@ -18,7 +18,7 @@ use tracing::info;
 use super::super::Server;
 use super::super::access::Outcome;
 use super::access::{Permissions, Right, Target, refuse};
-use super::answer::ApiError;
+use super::answer::{Answer, ApiError, Json};
 use super::listener::Peer;
 use super::query::Parameters;
 use super::shared::{Shared, Stage};
@@ -43,6 +43,11 @@ impl Context {
             Stage::Serving(server) => Ok(server),
             _ => Err(ApiError::no_server()),
         }
+    }
+
+    /// Answers with a value. Fails if the answers that are in progress leave no room for it.
+    fn answer(&self, value: &impl Serialize) -> Answer {
+        Json::of(&self.shared, value)
     }
 
     /// Refuses the change if its client may not make it. The refusal goes to the audit log.

@@ -6,9 +6,11 @@ use serde::Serialize;
 
 use super::super::super::Server;
 use super::super::access::{Right, Target};
-use super::super::answer::{Answer, ApiError, Json};
-use super::super::names::{Selected, Selection, Sort};
-use super::super::paging::{Page, Paged};
+use super::super::answer::{Answer, ApiError};
+use super::super::budget::Reservation;
+use super::super::names::{self, Selection, Sort, View};
+use super::super::paging::{Items, Page, Paged};
+use super::super::shared::Shared;
 use super::declared::Declaration;
 use super::entries::{Entry, entries};
 use super::{Context, Named, kind_name, quoted};
@@ -68,8 +70,8 @@ pub(in super::super) async fn names(mut context: Context) -> Answer {
     let server = context.server()?;
     context.parameters.end()?;
     let selection = Selection { prefix: &prefix, search: &search, sort, is_descending };
-    let names = select(&context, &server, kind, selection, page).await;
-    Json::of(&names)
+    let names = select(&context, &server, kind, selection, page).await?;
+    context.answer(&names)
 }
 
 async fn select(
@@ -78,32 +80,38 @@ async fn select(
     kind: Option<Namespace>,
     selection: Selection<'_>,
     page: Page,
-) -> Names {
-    let (mut found, mut total, mut age, mut complete) = (Vec::new(), 0, Some(0.0_f64), true);
-    let may_read_all = context.permissions.may(Right::Read, Target::Server);
+) -> Result<Names, ApiError> {
+    let mut views = Vec::new();
     for namespace in Namespace::ALL.into_iter().filter(|namespace| kind.is_none_or(|kind| kind == *namespace))
     {
-        let view = context.shared.overview.view(server, namespace).await;
-        let may_read = |name: &[u8]| context.permissions.may(Right::Read, Target::Name(namespace, name));
-        let may_read = (!may_read_all).then_some(may_read);
-        let (selected, count) =
-            view.select(selection, page.offset.saturating_add(page.limit), may_read).await;
-        found.extend(selected.into_iter().map(|selected| (namespace, selected)));
-        total += count;
-        age = age.zip(view.age).map(|(age, of_view)| age.max(of_view.as_secs_f64()));
-        complete &= view.is_complete();
+        views.push(context.shared.overview.view(server, namespace).await);
     }
-    found.sort_by(|(_, one), (_, other)| selection.order(one, other));
-    let shown = found.into_iter().skip(page.offset).take(page.limit);
-    // A name that was collected since is left out.
-    let items = shown.filter_map(|(namespace, selected)| usage(server, namespace, selected)).collect();
-    let page = Paged { items, total, offset: page.offset, limit: page.limit };
-    Names { page, age: age.map(|age| (age * 1000.0).round() / 1000.0), complete }
-}
-
-fn usage(server: &Server, namespace: Namespace, selected: Selected) -> Option<Usage> {
-    let inspected = server.core.inspect(namespace, &selected.name, server.moment()).ok()?;
-    Some(Usage::of(namespace, selected.name, inspected))
+    let may_read_all = context.permissions.may(Right::Read, Target::Server);
+    let may_read =
+        |namespace, name: &[u8]| context.permissions.may(Right::Read, Target::Name(namespace, name));
+    let may_read = (!may_read_all).then_some(may_read);
+    let mut memory = Reservation::new(&context.shared);
+    let (selected, total) =
+        names::select(&views, selection, (page.offset, page.limit), &mut memory, may_read).await?;
+    let (mut items, mut passed) = (Items::new(&context.shared), 0);
+    for place in selected {
+        let view = &views[place.view];
+        let name = view.name(place);
+        // A name that was collected since is left out.
+        if let Ok(inspected) = server.core.inspect(view.namespace, &name, server.moment())
+            && !items.add(Usage::of(view.namespace, name, inspected))?
+        {
+            break;
+        }
+        passed += 1;
+    }
+    let ages = views.iter().map(|view| view.age.map(|age| age.as_secs_f64()));
+    let age = ages.reduce(|one, other| one.zip(other).map(|(one, other)| one.max(other))).flatten();
+    Ok(Names {
+        page: Paged::new(page, items, passed, total),
+        age: age.map(|age| (age * 1000.0).round() / 1000.0),
+        complete: views.iter().all(View::is_complete),
+    })
 }
 
 /// One name. Where a counter and a semaphore have it, both.
@@ -118,10 +126,10 @@ struct Details {
     #[serde(flatten)]
     usage: Usage,
     declared: Option<Declaration>,
-    holders: Vec<Entry>,
+    holders: Items<Entry>,
     /// How many there are.
     holders_total: usize,
-    queue: Vec<Entry>,
+    queue: Items<Entry>,
 }
 
 pub(in super::super) async fn name(mut context: Context) -> Answer {
@@ -134,26 +142,32 @@ pub(in super::super) async fn name(mut context: Context) -> Answer {
     for namespace in Namespace::ALL.into_iter().filter(|namespace| kind.is_none_or(|kind| kind == *namespace))
     {
         context.check_read(Target::Name(namespace, &name))?;
-        items.extend(details(&server, namespace, &name, page).await);
+        items.extend(details(&context.shared, &server, (namespace, &name), page).await?);
     }
     if items.is_empty() {
         return Err(no_such_name(kind, &name));
     }
-    Json::of(&Found { items })
+    context.answer(&Found { items })
 }
 
 /// `None`: there is no such name.
-async fn details(server: &Arc<Server>, namespace: Namespace, name: &[u8], page: Page) -> Option<Details> {
-    let inspected = server.core.inspect(namespace, name, server.moment()).ok()?;
-    let holders = entries(server, namespace, name, ListingKind::Holders, page).await.ok()?;
-    let queue = entries(server, namespace, name, ListingKind::Waiters, page).await.ok()?;
-    Some(Details {
+async fn details(
+    shared: &Arc<Shared>,
+    server: &Server,
+    (namespace, name): (Namespace, &[u8]),
+    page: Page,
+) -> Result<Option<Details>, ApiError> {
+    let holders = entries(shared, server, (namespace, name), ListingKind::Holders, page).await?;
+    let queue = entries(shared, server, (namespace, name), ListingKind::Waiters, page).await?;
+    let inspected = server.core.inspect(namespace, name, server.moment()).ok();
+    let (Some(holders), Some(queue), Some(inspected)) = (holders, queue, inspected) else { return Ok(None) };
+    Ok(Some(Details {
         usage: Usage::of(namespace, name.into(), inspected),
         declared: if namespace == Namespace::Semaphores { Declaration::find(server, name) } else { None },
         holders_total: holders.total,
-        holders: holders.items,
-        queue: queue.items,
-    })
+        holders: holders.into_items(),
+        queue: queue.into_items(),
+    }))
 }
 
 /// The error about a name that does not exist; `kind` as in the request.

@@ -9,7 +9,7 @@ use super::super::super::memory::MemoryBudget;
 use super::super::super::node_view::NodeView;
 use super::super::super::{Clock, Server, statistics};
 use super::super::access::Target;
-use super::super::answer::{Answer, Json};
+use super::super::answer::Answer;
 use super::{Context, kind_name};
 use crate::cluster::members::SeenNode;
 use crate::core::Namespace;
@@ -73,7 +73,7 @@ pub(in super::super) async fn status(context: Context) -> Answer {
         server: server.as_deref().map(overall),
     };
     context.parameters.end()?;
-    Json::of(&status)
+    context.answer(&status)
 }
 
 fn overall(server: &Server) -> Overall {
@@ -119,11 +119,11 @@ pub(in super::super) async fn stats(mut context: Context) -> Answer {
         items.map(|(name, value)| (name.to_owned(), number(value))).collect::<Map<_, _>>()
     };
     match kind {
-        Some(namespace) => Json::of(&of_port(namespace)),
+        Some(namespace) => context.answer(&of_port(namespace)),
         None => {
             let ports =
                 Namespace::ALL.map(|namespace| (kind_name(namespace).to_owned(), of_port(namespace).into()));
-            Json::of(&Map::from_iter(ports))
+            context.answer(&Map::from_iter(ports))
         }
     }
 }
@@ -140,6 +140,7 @@ struct Refusals {
     counters: PortRefusals,
     semaphores: PortRefusals,
     http_connections: u64,
+    http_answers: u64,
 }
 
 #[derive(Serialize)]
@@ -177,9 +178,10 @@ pub(in super::super) async fn refusals(context: Context) -> Answer {
         counters: port(Namespace::Counters),
         semaphores: port(Namespace::Semaphores),
         http_connections: context.shared.places.refused.value(),
+        http_answers: context.shared.answers.refused.value(),
     };
     context.parameters.end()?;
-    Json::of(&refusals)
+    context.answer(&refusals)
 }
 
 /// Where durable state is kept.
@@ -210,7 +212,7 @@ pub(in super::super) async fn store(context: Context) -> Answer {
         not_stored: server.core.ledger_stats().not_stored,
     };
     context.parameters.end()?;
-    Json::of(&store)
+    context.answer(&store)
 }
 
 /// The cluster of this node.
@@ -250,7 +252,7 @@ pub(in super::super) async fn cluster(context: Context) -> Answer {
     let server = context.shared.stage().server();
     let cluster = cluster_of(&context, server.as_ref());
     context.parameters.end()?;
-    Json::of(&cluster)
+    context.answer(&cluster)
 }
 
 /// `None`: this process is no node of a cluster.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::super::access::Target;
-use super::super::answer::{Answer, ApiError, Json};
+use super::super::answer::{Answer, ApiError};
 use super::super::paging::Page;
 use super::{Context, Labeled};
 use crate::core::{ListedSet, ListedUser, Operation, Order, UserRole};
@@ -58,7 +58,8 @@ pub(in super::super) async fn sets(mut context: Context) -> Answer {
     context.check_read(Target::Server)?;
     context.parameters.end()?;
     let mut listing = server.core.sets();
-    Json::of(&page.take(|| server.core.list_sets(&mut listing), |_| true, Set::of).await)
+    let page = page.take(&context.shared, || server.core.list_sets(&mut listing), |_| true, Set::of).await?;
+    context.answer(&page)
 }
 
 /// A process that has adjustments of a set, or whose call waits.
@@ -137,5 +138,7 @@ pub(in super::super) async fn users(mut context: Context) -> Answer {
     let mut listing = listing.map_err(|_| {
         ApiError::not_found(format!("no set with the id {id} exists; /api/v1/sysv/sets lists sets"))
     })?;
-    Json::of(&page.take(|| server.core.list_set_users(&mut listing), |_| true, User::of).await)
+    let next = || server.core.list_set_users(&mut listing);
+    let page = page.take(&context.shared, next, |_| true, User::of).await?;
+    context.answer(&page)
 }

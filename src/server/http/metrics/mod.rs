@@ -4,8 +4,9 @@
 //! counts of refused Acquires and of waits. `families` has the metrics of the process and of each port, `series` those of
 //! single names, `process` what the system knows.
 //!
-//! Invariant: the number of series does not depend on clients. Grants, sessions and addresses are no labels, and at most
-//! `http.names_max` names of a namespace have series.
+//! Invariants: the number of series does not depend on clients. Grants, sessions and addresses are no labels, and at most
+//! `http.names_max` names of a namespace have series. The length of a scrape does not either: the labels of these names take
+//! at most [`series::LABEL_BYTES_MAX`].
 
 mod families;
 mod process;
@@ -23,7 +24,8 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use super::access::{Right, Target, permissions_of, refuse};
-use super::answer::ApiError;
+use super::answer::{ApiError, Text};
+use super::budget::Reservation;
 use super::listener::Peer;
 use super::shared::Shared;
 use families::Families;
@@ -45,10 +47,13 @@ pub(super) async fn metrics(
     }
     let mut registry = Registry::default();
     let series = shared.stage().server().map(|server| shared.series.of(&shared, &server));
+    let mut memory = Reservation::new(&shared);
     registry.register_collector(Box::new(Scrape { shared, series }));
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| ApiError::internal(&error))?;
-    Ok(([(CONTENT_TYPE, TEXT)], text).into_response())
+    memory.set(text.len())?;
+    text.shrink_to_fit();
+    Ok(([(CONTENT_TYPE, TEXT)], Text::new(text.into_bytes(), memory)).into_response())
 }
 
 /// One scrape.

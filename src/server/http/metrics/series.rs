@@ -2,7 +2,8 @@
 //!
 //! A scrape never visits all names. The first declared semaphores are listed in the order of their names. Names with a
 //! prefix are found by a walk in bursts with pauses, which is made again every [`WALK_PERIOD`] while the server is scraped; the
-//! walk also sums up the names for which there is no room.
+//! walk also sums up the names for which there is no room: those beyond `http.names_max`, and those whose labels are too long
+//! together. Names may be 64 KiB long, so their number alone would not bound a scrape.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,9 @@ use crate::core::{Inspected, Namespace};
 
 /// How old the selection of names may be.
 const WALK_PERIOD: Duration = Duration::from_secs(10);
+
+/// Most bytes of the labels of the names of a namespace. They are written once for each metric of names.
+pub(super) const LABEL_BYTES_MAX: usize = 1 << 20;
 
 /// Names that are visited between two pauses: about a millisecond of work.
 const BURST: usize = 4096;
@@ -76,8 +80,8 @@ impl Selection {
     pub(super) fn of(&self, shared: &Shared, server: &Arc<Server>) -> Series {
         let settings = shared.settings();
         let names_max = settings.names_max;
-        let declared = declared(server, names_max);
-        let needs_walk = !settings.names.is_empty() || declared.len() > names_max;
+        let (declared, is_more) = declared(server, names_max);
+        let needs_walk = !settings.names.is_empty() || is_more;
         let mut walked = Walked::default();
         if needs_walk {
             let mut state = lock(&self.0);
@@ -98,32 +102,41 @@ impl Selection {
                 let inspected = server.core.inspect(namespace, name, server.moment()).ok()?;
                 Some((escaped(name), Figures::of(inspected)))
             });
-            found.take(names_max).collect()
+            let mut bytes = 0;
+            let fits = |(label, _): &(String, Figures)| {
+                bytes += label_bytes(label);
+                bytes <= LABEL_BYTES_MAX
+            };
+            found.take(names_max).take_while(fits).collect()
         };
         Series { names: Namespace::ALL.map(figures), others: walked.others }
     }
 }
 
-/// The names of the first declared semaphores, and of one more than has room, so that it is known whether there is one.
-fn declared(server: &Server, names_max: usize) -> Vec<Box<[u8]>> {
+/// The names of the first declared semaphores that have room, and whether there are more.
+fn declared(server: &Server, names_max: usize) -> (Vec<Box<[u8]>>, bool) {
     let mut listing = server.core.declared(b"");
-    let mut names = Vec::new();
-    while names.len() <= names_max {
+    let (mut names, mut bytes) = (Vec::new(), 0);
+    loop {
         let some = server.core.list_declared(&mut listing);
         if some.is_empty() {
-            return names;
+            return (names, false);
         }
-        names.extend(some.into_iter().map(|declared| declared.record.name));
+        for name in some.into_iter().map(|declared| declared.record.name) {
+            bytes += label_bytes(&escaped(&name));
+            if names.len() == names_max || bytes > LABEL_BYTES_MAX {
+                return (names, true);
+            }
+            names.push(name);
+        }
     }
-    names.truncate(names_max + 1);
-    names
 }
 
 /// Visits all names, and keeps the first of those that are selected.
 async fn walk(state: Arc<Mutex<State>>, server: Arc<Server>, prefixes: Vec<String>, names_max: usize) {
     let mut walked = Walked::default();
     for namespace in Namespace::ALL {
-        let (mut first, mut others) = (First::new(names_max), None);
+        let mut first = First::new(names_max);
         let (mut survey, now) = (server.core.survey(namespace), server.clock.now());
         let mut visited = 0;
         while survey.step(&server.core, BURST, now, |name, found| {
@@ -134,9 +147,7 @@ async fn walk(state: Arc<Mutex<State>>, server: Arc<Server>, prefixes: Vec<Strin
                     in_use: found.usage.consumption.into(),
                     waiting: found.waiting.into(),
                 };
-                if let Some(left) = first.insert(name, figures) {
-                    others.get_or_insert_with(Figures::default).add(left);
-                }
+                first.insert(name, figures);
             }
         }) {
             if visited >= BURST {
@@ -145,37 +156,54 @@ async fn walk(state: Arc<Mutex<State>>, server: Arc<Server>, prefixes: Vec<Strin
             }
         }
         walked.names[namespace as usize] = first.names.into_keys().collect();
-        walked.others[namespace as usize] = others;
+        walked.others[namespace as usize] = first.others;
     }
     let mut state = lock(&state);
     state.walked = walked;
     state.is_walking = false;
 }
 
-/// The first names in their order, at most so many.
+/// The first names in their order that have room.
 struct First {
-    names: BTreeMap<Box<[u8]>, Figures>,
+    /// With their figures and the bytes of their labels.
+    names: BTreeMap<Box<[u8]>, (Figures, usize)>,
     names_max: usize,
+    label_bytes: usize,
+    /// The first name that has no room. Those behind it have none either, although they may be shorter.
+    end: Option<Box<[u8]>>,
+    /// The sum of the names that have no room.
+    others: Option<Figures>,
 }
 
 impl First {
     fn new(names_max: usize) -> Self {
-        Self { names: BTreeMap::new(), names_max }
+        Self { names: BTreeMap::new(), names_max, label_bytes: 0, end: None, others: None }
     }
 
-    /// Keeps a name if it is one of the first. Returns the figures of the name that has no room.
-    fn insert(&mut self, name: &[u8], figures: Figures) -> Option<Figures> {
-        if self.names.len() >= self.names_max
-            && self.names.last_key_value().is_none_or(|(last, _)| **last < *name)
-        {
-            return Some(figures);
+    /// Keeps a name if it is one of the first. Those that have no room any more are summed up.
+    fn insert(&mut self, name: &[u8], figures: Figures) {
+        if self.end.as_ref().is_some_and(|end| **end <= *name) {
+            return self.leave_out(figures);
         }
-        self.names.insert(name.into(), figures);
-        if self.names.len() <= self.names_max {
-            return None;
+        let bytes = label_bytes(&escaped(name));
+        self.names.insert(name.into(), (figures, bytes));
+        self.label_bytes += bytes;
+        while self.names.len() > self.names_max || self.label_bytes > LABEL_BYTES_MAX {
+            let Some((last, (figures, bytes))) = self.names.pop_last() else { return };
+            self.label_bytes -= bytes;
+            self.end = Some(last);
+            self.leave_out(figures);
         }
-        self.names.pop_last().map(|(_, figures)| figures)
     }
+
+    fn leave_out(&mut self, figures: Figures) {
+        self.others.get_or_insert_default().add(figures);
+    }
+}
+
+/// The bytes of a label in the text of a scrape, which has a backslash before some characters.
+fn label_bytes(label: &str) -> usize {
+    label.len() + label.bytes().filter(|byte| matches!(byte, b'\\' | b'"')).count()
 }
 
 /// A name as a label. A backslash is doubled, and bytes that are not UTF-8 or control characters are `\xNN`, so that
@@ -214,16 +242,42 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 mod tests {
     use super::*;
 
+    fn figures(in_use: u64) -> Figures {
+        Figures { capacity: 9, in_use, waiting: 0 }
+    }
+
     #[test]
-    fn the_first_names_have_room_and_the_others_are_returned() {
+    fn the_first_names_have_room_and_the_others_are_summed_up() {
         let mut first = First::new(2);
-        let figures = |in_use| Figures { capacity: 9, in_use, waiting: 0 };
-        assert_eq!(first.insert(b"c", figures(3)), None);
-        assert_eq!(first.insert(b"b", figures(2)), None);
-        assert_eq!(first.insert(b"d", figures(4)), Some(figures(4)));
-        assert_eq!(first.insert(b"a", figures(1)), Some(figures(3)), "the last of them makes room");
+        first.insert(b"c", figures(3));
+        first.insert(b"b", figures(2));
+        assert_eq!(first.others, None);
+        first.insert(b"d", figures(4));
+        assert_eq!(first.others, Some(figures(4)));
+        first.insert(b"a", figures(1));
+        assert_eq!(first.others, Some(Figures { capacity: 18, in_use: 7, waiting: 0 }));
         assert_eq!(first.names.into_keys().collect::<Vec<_>>(), [Box::from(*b"a"), Box::from(*b"b")]);
-        assert_eq!(First::new(0).insert(b"a", figures(1)), Some(figures(1)));
+        let mut none = First::new(0);
+        none.insert(b"a", figures(1));
+        assert_eq!((none.names.len(), none.others), (0, Some(figures(1))));
+    }
+
+    #[test]
+    fn long_names_have_no_room_and_nothing_behind_them_has() {
+        let mut first = First::new(1000);
+        first.insert(b"x", figures(1));
+        // Each byte is five in the text: \\\\xff.
+        for number in 0..5 {
+            first.insert(&[b"m".repeat(number), vec![0xff; 65_000]].concat(), figures(10));
+        }
+        assert_eq!(
+            (first.names.len(), first.others),
+            (3, Some(Figures { capacity: 27, in_use: 21, waiting: 0 }))
+        );
+        first.insert(b"n", figures(100));
+        assert_eq!(first.names.len(), 3, "a short name behind one without room");
+        first.insert(b"a", figures(1000));
+        assert_eq!(first.names.len(), 4);
     }
 
     #[test]

@@ -121,16 +121,17 @@ export class Figures {
 export class Pages {
   constructor(onOffset) {
     this.before = element("button", { type: "button", onclick: () => onOffset(Math.max(0, this.offset - this.limit)) }, "Previous");
-    this.after = element("button", { type: "button", onclick: () => onOffset(this.offset + this.limit) }, "Next");
+    this.after = element("button", { type: "button", onclick: () => onOffset(this.next) }, "Next");
     this.text = element("span");
     this.element = element("nav", { class: "pages", "aria-label": "Pages" }, this.before, this.text, this.after);
   }
 
-  update({ offset, limit, total, items }) {
+  update({ offset, limit, next, total, items }) {
     this.offset = offset;
     this.limit = limit;
+    this.next = next;
     this.before.disabled = offset === 0;
-    this.after.disabled = offset + limit >= total;
+    this.after.disabled = next === null;
     const last = offset + items.length;
     const number = (value) => value.toLocaleString("en");
     const text = items.length === 0 ? `none of ${number(total)}` : `${number(offset + 1)} to ${number(last)} of ${number(total)}`;
