@@ -1,9 +1,12 @@
 //! Changes by clients that may not make them.
 
+use std::io::Write;
+
 use serde_json::Value;
 
 use crate::client::HttpDaemon;
 use crate::support::daemon::{ConfigFile, SIGNALBOX, open_directory, outcome};
+use crate::support::eventually;
 
 /// Creates a token in a file, and returns it.
 fn create(file: &std::path::Path, name: &str, rights: &[&str]) -> String {
@@ -19,6 +22,44 @@ fn start(directory: &std::path::Path) -> (HttpDaemon, ConfigFile) {
     HttpDaemon::with(&format!(
         "enable = true\n[access]\ntokens = '{directory}/tokens.toml'\naudit_log = '{directory}/audit.log'\n"
     ))
+}
+
+/// The lines of the audit log.
+fn audited(directory: &std::path::Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(directory.join("audit.log")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Each answer has to wait until the change is stored, and the client is gone by then.
+#[test]
+fn a_change_whose_client_closes_at_once_is_in_the_audit_log() {
+    const CHANGES: usize = 20;
+    let directory = open_directory();
+    let place = directory.path().display();
+    let bearer = create(&directory.path().join("tokens.toml"), "op", &["all"]);
+    let (http, _config) = HttpDaemon::configured(
+        &format!("data_dir = '{place}/data'"),
+        &format!("[access]\ntokens = '{place}/tokens.toml'\naudit_log = '{place}/audit.log'\n"),
+    );
+    let mut sent = 0;
+    let mut made = Vec::new();
+    eventually("enough changes are made", || {
+        let body = format!(r#"{{"name": "a{sent}", "capacity": 1}}"#);
+        sent += 1;
+        let head = "POST /api/v1/declare HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+        let length = body.len();
+        let request =
+            format!("{head}Authorization: Bearer {bearer}\r\nContent-Length: {length}\r\n\r\n{body}");
+        http.connect().write_all(request.as_bytes()).unwrap();
+        let page = http.get("/api/v1/declared?limit=1000").json();
+        let items = page["items"].as_array().unwrap().iter();
+        made = items.map(|item| format!("semaphore \"{}\"", item["name"].as_str().unwrap())).collect();
+        made.len() >= CHANGES
+    });
+    eventually("each of them is in the audit log", || {
+        let lines = audited(directory.path());
+        made.iter().all(|name| lines.iter().any(|line| line["target"] == **name && line["outcome"] == "done"))
+    });
 }
 
 #[test]
@@ -67,8 +108,7 @@ fn a_change_without_the_right_is_in_the_audit_log() {
         403
     );
     assert_eq!(ask("resize", r#"{"name": "gpu"}"#), 400);
-    let text = std::fs::read_to_string(directory.path().join("audit.log")).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = audited(directory.path());
     let found: Vec<_> =
         lines.iter().map(|line| [&line["operation"], &line["target"], &line["outcome"]]).collect();
     let expected = cases.map(|(_, _, status, operation, target)| {

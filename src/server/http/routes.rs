@@ -129,7 +129,13 @@ async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<
         _ => Parameters::of_json(&read(body).await?)?,
     };
     let context = Context { shared, permissions, peer, parameters };
-    Ok((route.handler)(context).await?.into_response())
+    let answered = (route.handler)(context);
+    let answer = match route.kind {
+        Kind::Read => answered.await,
+        // When the client closes its connection, this future is dropped. A change that has begun must be recorded too.
+        Kind::Change => tokio::spawn(answered).await.unwrap_or_else(|error| Err(ApiError::internal(&error))),
+    };
+    Ok(answer?.into_response())
 }
 
 async fn read(body: Body) -> Result<axum::body::Bytes, ApiError> {
