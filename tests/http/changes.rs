@@ -63,6 +63,23 @@ fn a_change_whose_client_closes_at_once_is_in_the_audit_log() {
 }
 
 #[test]
+fn revoking_the_sessions_of_connections_does_not_end_later_changes() {
+    let directory = open_directory();
+    let secret = create(&directory.path().join("tokens.toml"), "op", &["all"]);
+    let (http, _config) = start(directory.path());
+    let bearer = format!("Bearer {secret}");
+    let ask = |path: &str, body: &str| {
+        http.post(&format!("/api/v1/{path}"), &[("Authorization", &bearer)], body).status
+    };
+    assert_eq!(ask("declare", r#"{"name": "gpu", "capacity": 4}"#), 200);
+    // The numbers of sessions begin at 1.
+    for session in 1..=10 {
+        ask("revoke", &format!(r#"{{"session": "{session}"}}"#));
+    }
+    assert_eq!(ask("resize", r#"{"name": "gpu", "capacity": 5}"#), 200);
+}
+
+#[test]
 fn a_change_without_the_right_is_in_the_audit_log() {
     let directory = open_directory();
     let file = directory.path().join("tokens.toml");

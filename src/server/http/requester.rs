@@ -1,7 +1,8 @@
 //! Changes that the API makes: each is a request to the core like that of any other connection, and its answer may have to
 //! wait for the store.
 //!
-//! Invariant: one change is in progress at a time, so the answer that comes is the one that is waited for.
+//! Invariant: each change has a connection of its own to the core, so the answer that comes is its own, and an administrator
+//! who revokes that session ends one change at most.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use tokio::sync::Mutex;
 
 use super::super::Server;
 use super::super::dispatch::status_of;
@@ -21,51 +21,48 @@ use crate::core::{
 /// How long a change may wait for the store.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Makes changes, on a connection of its own to the core.
-#[derive(Debug, Default)]
-pub(super) struct Requester(Mutex<Option<Line>>);
-
-/// The connection to the core.
-#[derive(Debug)]
-struct Line {
+/// A connection to the core, until it is dropped.
+struct Line<'a> {
+    server: &'a Server,
     session: Session,
     mailbox: Arc<Mailbox>,
-    last: u64,
 }
 
-impl Line {
-    fn open(server: &Server) -> Self {
+impl<'a> Line<'a> {
+    fn open(server: &'a Server) -> Self {
         let (session, mailbox) = (server.core.open_session(), Arc::new(Mailbox::default()));
         server.core.join(session.id(), Some(b"http"), &mailbox);
-        Self { session, mailbox, last: 0 }
+        Self { server, session, mailbox }
     }
 }
 
-impl Requester {
-    /// Makes a change, and waits for its answer.
-    pub(super) async fn request(
-        &self,
-        server: &Server,
-        ask: impl FnOnce(Call, Moment) -> Outcome,
-    ) -> Result<Answer, ApiError> {
-        let mut line = self.0.lock().await;
-        let line = line.get_or_insert_with(|| Line::open(server));
-        line.last += 1;
-        let (own, token) = (RequestId(line.last), Token(line.last));
-        let ids = RequestIds { own, lowest_unanswered: own };
-        let call = Call { connection: line.session.id(), ids, token };
-        match ask(call, server.moment()) {
-            Outcome::Answered(answer) => Ok(answer),
-            Outcome::Refused(refusal) => Err(refused(refusal)),
-            Outcome::Waiting => {
-                let answer = tokio::time::timeout(ANSWER_MAX, answer_to(&line.mailbox, token)).await;
-                answer.map_err(|_| no_answer())?.map_err(refused)
-            }
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        // It holds nothing, so this is one step.
+        while self.server.core.leave(self.session.id(), self.server.moment()) {}
+    }
+}
+
+/// Makes a change, and waits for its answer.
+pub(super) async fn request(
+    server: &Server,
+    ask: impl FnOnce(Call, Moment) -> Outcome,
+) -> Result<Answer, ApiError> {
+    let line = Line::open(server);
+    let (own, token) = (RequestId(1), Token(1));
+    let ids = RequestIds { own, lowest_unanswered: own };
+    let call = Call { connection: line.session.id(), ids, token };
+    match ask(call, server.moment()) {
+        Outcome::Answered(answer) => Ok(answer),
+        Outcome::Refused(refusal) => Err(refused(refusal)),
+        Outcome::Waiting => {
+            let answer = tokio::time::timeout(ANSWER_MAX, answer_to(&line.mailbox, token)).await;
+            answer.map_err(|_| no_answer())?.map_err(refused)
         }
     }
 }
 
-/// Waits for the answer to a request. Answers to earlier requests, which have been given up, are dropped.
+/// Waits for the answer to a request. Messages about the session itself are dropped.
 async fn answer_to(mailbox: &Mailbox, wanted: Token) -> Result<Answer, Refusal> {
     poll_fn(|context| {
         mailbox.set_reader(context.waker());

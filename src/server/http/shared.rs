@@ -13,7 +13,6 @@ use super::budget::AnswerBudget;
 use super::listener::Places;
 use super::metrics::Selection;
 use super::names::Overview;
-use super::requester::Requester;
 use crate::access::TokenFileError;
 use crate::config::{ClusterConfig, Config};
 use crate::core::UnixSeconds;
@@ -35,7 +34,6 @@ pub(super) struct Shared {
     pub(super) answers: AnswerBudget,
     pub(super) overview: Overview,
     pub(super) series: Selection,
-    pub(super) requester: Requester,
     pub(super) requests: Count,
 }
 
@@ -89,7 +87,6 @@ impl Shared {
             answers: AnswerBudget::default(),
             overview: Overview::default(),
             series: Selection::default(),
-            requester: Requester::default(),
             requests: Count::default(),
         }
     }

@@ -6,7 +6,7 @@ use super::super::super::Server;
 use super::super::access::Target;
 use super::super::answer::{Answer, ApiError};
 use super::super::query::Parameters;
-use super::super::requester::refused;
+use super::super::requester::{refused, request};
 use super::Context;
 use crate::config::{Clients, UnknownClients};
 use crate::core::{
@@ -64,7 +64,7 @@ impl Change {
         context.check_administer(what, target)?;
         let server = context.serving()?;
         let ask = |call, now| ask(&server, &name, generation, call, now);
-        let answer = context.shared.requester.request(&server, ask).await;
+        let answer = request(&server, ask).await;
         answered(&context, &context.record(&server, what, target, answer)?)
     }
 }
@@ -221,7 +221,7 @@ pub(in super::super) async fn revoke(mut context: Context) -> Answer {
             server.core.revoke_clients((call.connection, call.token), clients, grace_ms, now)
         }
     };
-    let answer = context.shared.requester.request(&server, ask).await;
+    let answer = request(&server, ask).await;
     answered(&context, &context.record(&server, &what, Target::Server, answer)?)
 }
 
