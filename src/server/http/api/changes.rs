@@ -37,15 +37,22 @@ struct Done {
 struct Change {
     context: Context,
     name: Vec<u8>,
+    /// The change is made only if the semaphore has this one; `None`: it may have any.
     generation: Option<u64>,
 }
 
 impl Change {
-    /// Reads the name and the expected generation.
-    fn of(mut context: Context) -> Result<Self, ApiError> {
+    /// Reads the name.
+    fn of_any(mut context: Context) -> Result<Self, ApiError> {
         let name = context.parameters.name()?;
-        let generation = context.parameters.number("generation", u64::MAX)?;
-        Ok(Self { context, name, generation })
+        Ok(Self { context, name, generation: None })
+    }
+
+    /// Reads the name and the expected generation.
+    fn of(context: Context) -> Result<Self, ApiError> {
+        let mut change = Self::of_any(context)?;
+        change.generation = change.parameters().number("generation", u64::MAX)?;
+        Ok(change)
     }
 
     fn parameters(&mut self) -> &mut Parameters {
@@ -85,7 +92,8 @@ fn answered(context: &Context, answer: &core::Answer) -> Answer {
 }
 
 pub(in super::super) async fn declare(context: Context) -> Answer {
-    let mut change = Change::of(context)?;
+    // A semaphore is declared whatever generation there is, as over the service ports.
+    let mut change = Change::of_any(context)?;
     let parameters = change.parameters();
     let capacity = required_u32(parameters, "capacity")?;
     let numbered = parameters.flag("slots")?;
@@ -289,6 +297,9 @@ mod tests {
         assert!(resize(on(r#"{"name": "gpu", "shrink_by": 1}"#)).await.is_ok());
         let old = resize(on(r#"{"name": "gpu", "capacity": 9, "generation": "1"}"#)).await;
         assert_eq!(old.err().map(|error| error.code), Some("generation_differs"));
+        let ignored =
+            declare(on(r#"{"name": "gpu", "capacity": 9, "if_exists": "set", "generation": "1"}"#)).await;
+        assert_eq!(ignored.err().map(|error| error.code), Some("bad_request"));
         assert!(pause(on(r#"{"name": "gpu"}"#)).await.is_ok());
         assert!(slot(on(r#"{"name": "gpu", "slot": 2, "service": "out"}"#)).await.is_ok());
         let found = server.core.list_declared(&mut server.core.declared(b"gpu")).remove(0).record;
