@@ -80,6 +80,20 @@ fn revoking_the_sessions_of_connections_does_not_end_later_changes() {
 }
 
 #[test]
+fn the_right_to_read_semaphore_sets_is_enough_to_list_them() {
+    let directory = open_directory();
+    let file = directory.path().join("tokens.toml");
+    let [sets, web] = ["sysv", "counter:web/"].map(|area| {
+        format!("Bearer {}", create(&file, area.split(':').next().unwrap(), &["read", "--area", area]))
+    });
+    let (http, _config) = start(directory.path());
+    let status = |path: &str, bearer: &str| http.post(path, &[("Authorization", bearer)], "{}").status;
+    assert_eq!(status("/api/v1/sysv/sets", &sets), 200);
+    assert_eq!(http.post("/api/v1/sysv/users", &[("Authorization", &sets)], r#"{"id": 1}"#).status, 404);
+    assert_eq!((status("/api/v1/status", &sets), status("/api/v1/sysv/sets", &web)), (403, 403));
+}
+
+#[test]
 fn a_change_without_the_right_is_in_the_audit_log() {
     let directory = open_directory();
     let file = directory.path().join("tokens.toml");

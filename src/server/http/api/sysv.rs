@@ -55,7 +55,7 @@ impl Set {
 pub(in super::super) async fn sets(mut context: Context) -> Answer {
     let page = Page::of(&mut context.parameters)?;
     let server = context.server()?;
-    context.check_read(Target::Server)?;
+    context.check_read(Target::Sets)?;
     context.parameters.end()?;
     let mut listing = server.core.sets();
     let page = page.take(&context.shared, || server.core.list_sets(&mut listing), |_| true, Set::of).await?;
@@ -132,7 +132,7 @@ pub(in super::super) async fn users(mut context: Context) -> Answer {
     let id = id.ok_or_else(|| ApiError::bad_request("the set is missing; give its \"id\""))? as i32;
     let page = Page::of(parameters)?;
     let server = context.server()?;
-    context.check_read(Target::Server)?;
+    context.check_read(Target::Sets)?;
     context.parameters.end()?;
     let listing = server.core.set_users(id);
     let mut listing = listing.map_err(|_| {
