@@ -4,8 +4,11 @@
 //! same two keys have it in every answer.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde_json::Number;
 
 use super::answer::ApiError;
 use super::api::kind_name;
@@ -18,46 +21,81 @@ pub(super) const NAME_BYTES_MAX: usize = 65_535;
 #[derive(Debug, Default)]
 pub(super) struct Parameters(BTreeMap<String, Value>);
 
+/// The value of a parameter.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a parameter must be a text, a number, true, false or null")]
+enum Value {
+    Null,
+    Flag(bool),
+    Number(Number),
+    Text(String),
+}
+
+/// Reads an object of JSON. A parameter that is given twice is refused: another reader of the same body may take the other one.
+impl<'de> Deserialize<'de> for Parameters {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+
+        impl<'de> Visitor<'de> for Object {
+            type Value = Parameters;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object, such as {\"name\": \"gpu\"}")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Parameters, A::Error> {
+                let mut parameters = Parameters::default();
+                while let Some((key, value)) = fields.next_entry()? {
+                    parameters.add(key, value).map_err(A::Error::custom)?;
+                }
+                Ok(parameters)
+            }
+        }
+
+        deserializer.deserialize_map(Object)
+    }
+}
+
 impl Parameters {
     /// Reads the query of a URL.
     pub(super) fn of_query(query: &str) -> Result<Self, ApiError> {
-        let mut parameters = BTreeMap::new();
+        let mut parameters = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (key, value) = (decoded(key)?, decoded(value)?);
-            if parameters.contains_key(&key) {
-                return Err(ApiError::bad_request(format!(
-                    "the parameter \"{}\" is given twice; give it once",
-                    key.escape_debug()
-                )));
-            }
-            parameters.insert(key, Value::String(value));
+            parameters
+                .add(decoded(key)?, Value::Text(decoded(value)?))
+                .map_err(|problem| ApiError::bad_request(format!("{problem}; give it once")))?;
         }
-        Ok(Self(parameters))
+        Ok(parameters)
     }
 
-    /// Reads a body, which has to be one object of JSON.
+    /// Reads a body, which has to be one object of JSON with texts, numbers, `true`, `false` and `null`.
     pub(super) fn of_json(body: &[u8]) -> Result<Self, ApiError> {
-        match serde_json::from_slice(body) {
-            Ok(Value::Object(fields)) => Ok(Self(fields.into_iter().collect())),
-            Ok(_) => Err(ApiError::bad_request(
-                "the body is not an object of JSON; send one, such as {\"name\": \"gpu\"}",
-            )),
-            Err(error) => {
-                Err(ApiError::bad_request(format!("the body is not JSON: {error}; send an object of JSON")))
-            }
+        serde_json::from_slice(body).map_err(|error| {
+            ApiError::bad_request(format!(
+                "the body is not an object of JSON with each parameter once: {error}; send one, such as {{\"name\": \"gpu\"}}"
+            ))
+        })
+    }
+
+    /// Adds a parameter. Fails, with the problem in words, if there is one with this name.
+    fn add(&mut self, key: String, value: Value) -> Result<(), String> {
+        if self.0.contains_key(&key) {
+            return Err(format!("the parameter \"{}\" is given twice", key.escape_debug()));
         }
+        self.0.insert(key, value);
+        Ok(())
     }
 
     fn take(&mut self, key: &str) -> Option<Value> {
-        self.0.remove(key).filter(|value| !value.is_null())
+        self.0.remove(key).filter(|value| !matches!(value, Value::Null))
     }
 
     /// A text that may be missing.
     pub(super) fn text(&mut self, key: &str) -> Result<Option<String>, ApiError> {
         match self.take(key) {
             None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
+            Some(Value::Text(text)) => Ok(Some(text)),
             Some(_) => Err(ApiError::bad_request(format!("\"{key}\" must be a string"))),
         }
     }
@@ -68,7 +106,7 @@ impl Parameters {
         let number = match self.take(key) {
             None => return Ok(None),
             Some(Value::Number(number)) => number.as_u64(),
-            Some(Value::String(text)) => text.parse().ok(),
+            Some(Value::Text(text)) => text.parse().ok(),
             Some(_) => None,
         };
         number.filter(|number| *number <= most).map(Some).ok_or_else(wrong)
@@ -78,9 +116,9 @@ impl Parameters {
     pub(super) fn flag(&mut self, key: &str) -> Result<bool, ApiError> {
         match self.take(key) {
             None => Ok(false),
-            Some(Value::Bool(flag)) => Ok(flag),
-            Some(Value::String(text)) if text == "true" => Ok(true),
-            Some(Value::String(text)) if text == "false" => Ok(false),
+            Some(Value::Flag(flag)) => Ok(flag),
+            Some(Value::Text(text)) if text == "true" => Ok(true),
+            Some(Value::Text(text)) if text == "false" => Ok(false),
             Some(_) => Err(ApiError::bad_request(format!("\"{key}\" must be true or false"))),
         }
     }
@@ -206,6 +244,17 @@ mod tests {
     }
 
     #[test]
+    fn a_parameter_is_given_once() {
+        for body in
+            [r#"{"name": "a", "name": "b"}"#, r#"{"name": "a", "n\u0061me": "a"}"#, r#"{"a": null, "a": 1}"#]
+        {
+            let refused = Parameters::of_json(body.as_bytes()).unwrap_err();
+            assert!(refused.message.contains("given twice"), "{}", refused.message);
+        }
+        assert!(Parameters::of_query("a=1&b=1&a=1").unwrap_err().message.contains("\"a\" is given twice"));
+    }
+
+    #[test]
     fn numbers_words_and_flags_are_checked() {
         let mut json =
             Parameters::of_json(br#"{"a": 7, "b": "18446744073709551615", "c": true, "d": 1.5, "e": null}"#)
@@ -223,7 +272,8 @@ mod tests {
         assert_eq!(refused.message, "\"order\" must be \"asc\" or \"desc\"");
         assert!(query.flag("f").is_err());
         assert!(query.end().unwrap_err().message.contains("\"x\""));
-        assert!(Parameters::of_json(b"[]").is_err());
-        assert!(Parameters::of_json(b"{").is_err());
+        for wrong in ["[]", "{", "7", r#"{"a": []}"#, r#"{"a": {}}"#, "{} {}"] {
+            assert!(Parameters::of_json(wrong.as_bytes()).is_err(), "{wrong}");
+        }
     }
 }
