@@ -126,14 +126,14 @@ fn assignments(handed: &HandedOver, slots: &[Vec<u16>]) -> String {
 fn json_line(handed: &HandedOver, slots: &[Vec<u16>]) -> String {
     let HandedOver { session, key, grant, ttl } = handed;
     let (key, grant) = (hex(&key.0), grant.0.to_string());
-    json(&Line { session: *session, key: &key, grant, slots, lease: ttl.as_secs_f64() }) + "\n"
+    json(&Line { session: session.to_string(), key: &key, grant, slots, lease: ttl.as_secs_f64() }) + "\n"
 }
 
 #[derive(Serialize)]
 struct Line<'a> {
-    session: u64,
+    /// A string, as the id of the grant: many JSON readers convert numbers to doubles, which would round it.
+    session: String,
     key: &'a str,
-    /// A string: many JSON readers convert numbers to doubles, which would round it.
     grant: String,
     /// One entry per name; empty if its resources are not numbered.
     slots: &'a [Vec<u16>],

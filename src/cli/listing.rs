@@ -202,7 +202,7 @@ impl ListingKind {
         Line {
             position: Some(*position).filter(|_| self == Self::Waiters),
             grant: grant.map(|grant| grant.0.to_string()),
-            session: *session,
+            session: session.to_string(),
             resources: *resources,
             slots: Some(&slots[..]).filter(|_| self == Self::Holders),
             since: *since,
@@ -234,9 +234,9 @@ impl<'a> MarkedLine<'a> {
 pub(super) struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<u32>,
-    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    /// Strings: many JSON readers convert numbers to doubles, which would round them.
     grant: Option<String>,
-    session: u64,
+    session: String,
     resources: u32,
     /// For holders only; empty if the resources are not numbered.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -121,7 +121,8 @@ pub(super) fn ttl_left(entry: &SessionEntry<Bytes>) -> Option<Duration> {
 #[derive(Serialize)]
 struct Line<'a> {
     kind: &'static str,
-    session: u64,
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    session: String,
     address: Option<String>,
     connected: bool,
     /// In seconds.
@@ -144,7 +145,7 @@ impl<'a> Line<'a> {
     fn of(entry: &'a SessionEntry<Bytes>) -> Self {
         Self {
             kind: kind_of(entry.kind),
-            session: entry.session,
+            session: entry.session.to_string(),
             address: some(&entry.address),
             identity: some(&entry.identity),
             connected: entry.attached,

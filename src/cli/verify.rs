@@ -81,18 +81,25 @@ fn print(form: Form, grant: u64, state: &str, verified: Option<VerifiedGrant>) -
     let left_text = left.map_or(NOTHING.to_owned(), |left| left.to_string());
     let mut rows = Rows::new(form, &COLUMNS, io::stdout().lock());
     let cells = || vec![state.to_owned(), session_text, left_text];
-    rows.push(cells, || json(&Line { grant: grant.to_string(), state, session, left }))?;
+    rows.push(cells, || {
+        json(&Line {
+            grant: grant.to_string(),
+            state,
+            session: session.map(|session| session.to_string()),
+            left,
+        })
+    })?;
     rows.finish()
 }
 
 /// The answer in JSON.
 #[derive(Serialize)]
 struct Line<'a> {
-    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    /// A string, as that of the session: many JSON readers convert numbers to doubles, which would round it.
     grant: String,
     #[serde(rename = "standing")]
     state: &'a str,
-    session: Option<u64>,
+    session: Option<String>,
     /// In seconds.
     left: Option<f64>,
 }

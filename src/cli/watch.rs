@@ -194,9 +194,9 @@ fn word(kind: EventKind) -> Option<&'static str> {
 struct Line<'a> {
     number: u64,
     event: &'static str,
-    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    /// Strings: many JSON readers convert numbers to doubles, which would round them.
     grant: Option<String>,
-    session: Option<u64>,
+    session: Option<String>,
     resources: u32,
     in_use: u32,
     waiting: u32,
@@ -210,7 +210,7 @@ impl<'a> Line<'a> {
             number: event.number,
             event: kind,
             grant: event.grant.map(|grant| grant.0.to_string()),
-            session: event.session,
+            session: event.session.map(|session| session.to_string()),
             resources: event.resources,
             in_use: event.in_use,
             waiting: event.waiting,

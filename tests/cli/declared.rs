@@ -30,7 +30,7 @@ async fn acquired(server: SocketAddr, arguments: &[&str]) -> Value {
 
 async fn release(server: SocketAddr, acquired: &Value) {
     let mut command = program_at(server, &["release"]);
-    command.env("SIGNALBOX_SESSION", acquired["session"].to_string());
+    command.env("SIGNALBOX_SESSION", acquired["session"].as_str().unwrap());
     command.env("SIGNALBOX_KEY", acquired["key"].as_str().unwrap());
     assert_eq!(stdout(&finished(command.spawn().unwrap()).await), "");
 }

@@ -77,15 +77,15 @@ async fn every_command_that_prints_has_json() {
     let idle = printed(&["await-idle", "job", "--level", "2"]).await;
     assert_eq!(idle, json!({"name": "job", "in_use": 2}));
     let held = printed(&["acquire", "other=1", "--lease", "60"]).await;
-    let (session, key) = (held["session"].to_string(), held["key"].as_str().unwrap());
-    let renewed = printed(&["renew", "--session", &session, "--key", key]).await;
+    let (session, key) = (held["session"].as_str().unwrap(), held["key"].as_str().unwrap());
+    let renewed = printed(&["renew", "--session", session, "--key", key]).await;
     assert_eq!(renewed, json!({"lease": 60.0}));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("signalbox.toml");
     std::fs::write(&file, "[counter]\nenable = true\n").unwrap();
     let file = file.to_str().unwrap();
     assert_eq!(printed(&["check-config", file]).await, json!({"file": file, "warnings": []}));
-    for quiet in [&["release", "--session", &session, "--key", key][..], &["delete", "other"]] {
+    for quiet in [&["release", "--session", session, "--key", key][..], &["delete", "other"]] {
         assert_eq!(stdout(&ran(&[quiet, &["--json"]].concat()).await), "");
     }
 }

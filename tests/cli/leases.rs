@@ -263,7 +263,7 @@ async fn a_revocation_ends_the_command_within_its_grace() {
         assert_eq!(line(&mut out).await, "ready");
         let holder = &until_listed(server, "holders", "job", 1).await[0];
         let (option, number) = match by_session {
-            true => ("--session", holder["session"].as_u64().unwrap().to_string()),
+            true => ("--session", holder["session"].as_str().unwrap().to_owned()),
             false => ("--grant", grant_of(holder)),
         };
         assert_eq!(stdout(&ran(server, &["revoke", option, &number, "--grace", grace]).await), "");
@@ -461,15 +461,15 @@ async fn acquire_prints_the_session_as_json() {
     let holder: serde_json::Value = serde_json::from_str(stdout(&holders)).unwrap();
     assert_eq!((&holder["grant"], &holder["session"]), (&held["grant"], &held["session"]));
     assert!(!stdout(&holders).contains(key), "the list does not contain the key");
-    let session = held["session"].to_string();
+    let session = held["session"].as_str().unwrap();
     let mut release = program_at(server, &["release"]);
-    release.env("SIGNALBOX_SESSION", &session).env("SIGNALBOX_KEY", "0".repeat(32));
+    release.env("SIGNALBOX_SESSION", session).env("SIGNALBOX_KEY", "0".repeat(32));
     assert_fails(&finished(release.spawn().unwrap()).await, 1, "its key is wrong");
     release.env("SIGNALBOX_KEY", key);
     assert_eq!(stdout(&finished(release.spawn().unwrap()).await), "");
     assert_eq!(stdout(&ran(server, &["get", "pool", "--semaphore"]).await), "4\n");
     let mut help = program_at(server, &["release", "--help"]);
-    help.env("SIGNALBOX_SESSION", &session).env("SIGNALBOX_KEY", key);
+    help.env("SIGNALBOX_SESSION", session).env("SIGNALBOX_KEY", key);
     assert!(!stdout(&finished(help.spawn().unwrap()).await).contains(key));
 }
 

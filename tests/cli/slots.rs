@@ -84,8 +84,8 @@ async fn lists_of_holders_and_waiters_say_what_is_paused_or_out_of_service() {
     assert_eq!(marks(&waiters).await, (json!(true), json!([1, 3]), "slots,paused,out=1+3".to_owned()));
 
     // A list without rows says it too, for people.
-    let (session, key) = (held["session"].to_string(), held["key"].as_str().unwrap());
-    stdout(&ran(server, &["release", "--session", &session, "--key", key]).await);
+    let (session, key) = (held["session"].as_str().unwrap(), held["key"].as_str().unwrap());
+    stdout(&ran(server, &["release", "--session", session, "--key", key]).await);
     let empty = ran(server, &holders).await;
     assert_eq!(empty.stdout, b"");
     let said = String::from_utf8_lossy(&empty.stderr);

@@ -121,6 +121,7 @@ fn objects_are_those_of_the_command_line() {
     let leased = &sessions["items"][0];
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(keys(leased), keys(&printed));
+    assert!(leased["session"].is_string() && holders["items"][0]["session"].is_string(), "{leased}");
     assert_eq!(
         (&leased["kind"], &leased["session"], &leased["grants"]),
         (&json!("leased"), &printed["session"], &json!(1))

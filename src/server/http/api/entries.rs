@@ -18,9 +18,9 @@ use crate::core::{Listed, ListingKind, Namespace};
 pub(super) struct Entry {
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<u32>,
-    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    /// Strings: many JSON readers convert numbers to doubles, which would round them.
     grant: Option<String>,
-    session: u64,
+    session: String,
     resources: u32,
     /// For holders only; empty if the resources are not numbered.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ impl Entry {
         Self {
             position: (!is_holder).then_some(listed.position),
             grant: listed.grant.map(|grant| grant.0.to_string()),
-            session: listed.session.number(),
+            session: listed.session.to_string(),
             resources: listed.resources,
             slots: is_holder.then_some(listed.slots),
             since: listed.since.map(|since| since.0),

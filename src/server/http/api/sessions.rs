@@ -13,7 +13,8 @@ use crate::core::{ListedId, ListedSession, SessionId};
 #[derive(Serialize)]
 struct Session {
     kind: &'static str,
-    session: u64,
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    session: String,
     address: Option<String>,
     connected: bool,
     /// In seconds.
@@ -37,7 +38,7 @@ impl Session {
         };
         Self {
             kind,
-            session,
+            session: session.to_string(),
             address: listed.client.as_ref().map(|client| client.address.to_string()),
             identity: listed.client.and_then(|client| client.identity).map(|identity| identity.to_string()),
             connected: listed.is_attached,

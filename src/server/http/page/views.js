@@ -180,7 +180,7 @@ function entryColumns(time, isQueue) {
   return [
     isQueue ? number("Place", "position") : { title: "Grant", state: (item) => item.grant ?? "held by a connection" },
     { title: "Client", state: (item) => `${item.address}${labelText(item)}`, cell: (item) => element("span", {}, shown(labelText(item)), " ", item.address ?? "not connected") },
-    number("Session", "session"),
+    { title: "Session", number: true, state: (item) => item.session },
     number("Resources", "resources"),
     { title: isQueue ? "Waiting for" : "Held for", number: true, state: (item) => (item.since === null || item.since === undefined ? "–" : duration(time() - item.since)) },
   ];
@@ -296,7 +296,7 @@ export function sessions(parameters, go) {
   const state = { search: "", offset: 0, ...parameters };
   const table = new Table("Sessions", [
     { title: "Kind", state: (item) => item.kind },
-    number("Session", "session"),
+    { title: "Session", number: true, state: (item) => item.session },
     { title: "Client", state: (item) => `${item.address}${item.identity}${labelText(item)}`, cell: (item) => element("span", {}, shown(labelText(item)), " ", item.identity === null ? "" : shown(item.identity), " ", item.address ?? "") },
     { title: "Connected", state: (item) => (item.connected ? "yes" : "no") },
     { title: "Age", number: true, state: (item) => duration(item.age) },
