@@ -113,6 +113,9 @@ fn every_node_shows_the_cluster() {
 
     assert_eq!(get(leader, "/readyz"), (200, "serving\n".to_owned()));
     assert_eq!(get(standby, "/readyz"), (200, "relaying\n".to_owned()));
+    for (node, state) in [(leader, "serving"), (standby, "relaying")] {
+        assert!(get(node, "/api/v1/status").1.contains(&format!("\"state\":\"{state}\"")), "{state}");
+    }
     for (node, leads) in [(leader, 1.0), (standby, 0.0)] {
         assert_eq!(metric(node, "signalbox_cluster_leader"), Some(leads));
         assert_eq!(metric(node, "signalbox_cluster_epoch"), Some(1.0));

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 
-use super::shared::{Shared, Stage};
+use super::shared::Shared;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -18,11 +18,10 @@ pub(super) async fn healthz() -> Response {
 
 /// Whether clients can be sent here.
 pub(super) async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
-    let stage = shared.stage();
-    let (status, word) = match (shared.serves_clients(), &stage) {
-        (true, Stage::Standby) => (StatusCode::OK, "relaying"),
-        (true, stage) => (StatusCode::OK, stage.name()),
-        (false, stage) => (StatusCode::SERVICE_UNAVAILABLE, stage.name()),
+    let state = shared.state();
+    let status = match state {
+        "serving" | "relaying" => StatusCode::OK,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
     };
-    (status, [(CONTENT_TYPE, TEXT)], format!("{word}\n")).into_response()
+    (status, [(CONTENT_TYPE, TEXT)], format!("{state}\n")).into_response()
 }

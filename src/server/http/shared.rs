@@ -111,12 +111,14 @@ impl Shared {
         self.node.get()
     }
 
-    /// Whether clients that connect to this process are served, here or by the leader of the cluster.
-    pub(super) fn serves_clients(&self) -> bool {
+    /// The word for what the process does, in answers. Clients that connect are served while it is `serving` or `relaying`.
+    pub(super) fn state(&self) -> &'static str {
         match self.stage() {
-            Stage::Serving(_) => true,
-            Stage::Standby => self.node().is_some_and(NodeView::reaches_leader),
-            Stage::Starting | Stage::Draining(_) => false,
+            Stage::Standby if self.node().is_some_and(NodeView::reaches_leader) => "relaying",
+            Stage::Starting => "starting",
+            Stage::Standby => "standby",
+            Stage::Serving(_) => "serving",
+            Stage::Draining(_) => "draining",
         }
     }
 
@@ -172,16 +174,6 @@ impl Stage {
         match self {
             Self::Starting | Self::Standby => None,
             Self::Serving(server) | Self::Draining(server) => Some(Arc::clone(server)),
-        }
-    }
-
-    /// The word for it in answers.
-    pub(super) fn name(&self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Standby => "standby",
-            Self::Serving(_) => "serving",
-            Self::Draining(_) => "draining",
         }
     }
 }

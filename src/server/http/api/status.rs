@@ -18,7 +18,7 @@ use crate::core::Namespace;
 #[derive(Serialize)]
 struct Status {
     version: &'static str,
-    /// `starting`, `standby`, `serving` or `draining`.
+    /// As `/readyz`: `starting`, `standby`, `relaying`, `serving` or `draining`.
     state: &'static str,
     /// The time, and that of the start, in seconds since the Unix epoch.
     time: u64,
@@ -66,7 +66,7 @@ pub(in super::super) async fn status(context: Context) -> Answer {
     context.check_read(Target::Server)?;
     let status = Status {
         version: env!("CARGO_PKG_VERSION"),
-        state: stage.name(),
+        state: shared.state(),
         time: Clock::system().now().0,
         started: shared.started.0,
         cluster: cluster_of(&context, server.as_ref()),

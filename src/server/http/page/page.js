@@ -103,7 +103,7 @@ function explained(error) {
 
 function showState(name) {
   state.textContent = name;
-  state.className = name === "serving" ? "state good" : name === "unreachable" ? "state bad" : "state";
+  state.className = ["serving", "relaying"].includes(name) ? "state good" : name === "unreachable" ? "state bad" : "state";
 }
 
 function showProblem(text) {
