@@ -94,6 +94,37 @@ fn the_right_to_read_semaphore_sets_is_enough_to_list_them() {
 }
 
 #[test]
+fn a_request_without_a_right_token_is_counted_and_logged_and_a_change_is_audited() {
+    let directory = open_directory();
+    create(&directory.path().join("tokens.toml"), "op", &["all"]);
+    let (mut http, _config) = start(directory.path());
+    let body = r#"{"name": "gpu", "capacity": 4}"#;
+    let wrong = [("Authorization", "Bearer sbx_unknown")];
+    assert_eq!(http.post("/api/v1/declare", &[], body).status, 401);
+    assert_eq!(http.post("/api/v1/resize", &wrong, body).status, 401);
+    assert_eq!(http.post("/api/v1/pause", &[("Authorization", "Basic cm9vdDpyb290")], body).status, 401);
+    assert_eq!(http.post("/api/v1/name", &wrong, r#"{"name": "gpu"}"#).status, 401);
+    let stats = http.get("/api/v1/stats?kind=counter").json();
+    assert_eq!((&stats["refused_rights"], &stats["failed_authentications"]), (&4.into(), &2.into()));
+
+    let lines = audited(directory.path());
+    let found: Vec<_> = lines.iter().map(|line| line["operation"].as_str().unwrap()).collect();
+    assert_eq!(found, ["/api/v1/declare", "/api/v1/resize", "/api/v1/pause"]);
+    for line in &lines {
+        assert_eq!(
+            (&line["outcome"], &line["reason"]),
+            (&"refused".into(), &"unauthorized".into()),
+            "{line}"
+        );
+    }
+    for path in ["/api/v1/declare", "/api/v1/resize", "/api/v1/pause"] {
+        let operation = format!("HTTP {path}");
+        http.daemon.logged(&operation, |line| line.to_string().contains(&operation));
+    }
+    assert!(!http.daemon.said().contains("Hello"), "{}", http.daemon.said());
+}
+
+#[test]
 fn a_change_without_the_right_is_in_the_audit_log() {
     let directory = open_directory();
     let file = directory.path().join("tokens.toml");

@@ -42,7 +42,7 @@ pub(super) struct Access {
     /// Wakes the task that tells connections of new rules.
     replaced: Notify,
     refusals: Refusals,
-    /// Requests that were answered with `Not permitted`.
+    /// Requests that were answered with `Not permitted`, and HTTP requests with a wrong token or without the one that they need.
     pub(super) refused: Count,
     /// Tokens that were refused.
     pub(super) failed_authentications: Count,
@@ -99,11 +99,11 @@ impl Access {
         self.refusals.note(client, identity, operation, reason);
     }
 
-    /// Counts and logs a token that was refused. Returns whether the connection must be closed, because the client has
-    /// shown too many.
-    pub(super) fn note_failure(&self, client: &Client, denied: &Denied) -> bool {
+    /// Counts and logs a token that was refused; `operation` had it. Returns whether the connection must be closed, because
+    /// the client has shown too many.
+    pub(super) fn note_failure(&self, client: &Client, operation: &str, denied: &Denied) -> bool {
         self.failed_authentications.add(1);
-        self.note_refusal(client, None, "Hello", &denied.to_string());
+        self.note_refusal(client, None, operation, &denied.to_string());
         self.refusals.count_failure(client)
     }
 

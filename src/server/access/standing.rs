@@ -62,7 +62,7 @@ impl Standing {
 
     fn fail(&mut self, access: &Access, client: &Client, denied: &Denied) -> IsClosed {
         self.failures += 1;
-        let is_closed = access.note_failure(client, denied);
+        let is_closed = access.note_failure(client, "Hello", denied);
         IsClosed(is_closed || self.failures >= FAILURES_MAX)
     }
 

@@ -11,19 +11,25 @@ use super::shared::Shared;
 
 const SCHEME: &str = "Bearer ";
 
-/// What the client of a request may do: by its token if it shows one, and otherwise by its certificate or its address.
+/// What the client of a request to this path may do: by its token if it shows one, and otherwise by its certificate or its
+/// address. A token that is refused is counted and logged.
 pub(super) fn permissions_of(
     shared: &Shared,
     peer: &Peer,
     headers: &HeaderMap,
+    path: &str,
 ) -> Result<Permissions, ApiError> {
+    let operation = format!("HTTP {path}");
     shared.with_access(|access| {
-        let Some(token) = token(headers)? else {
+        let shown = token(headers).inspect_err(|_| {
+            access.note_refusal(&peer.client, None, &operation, "the header Authorization has no token");
+        })?;
+        let Some(token) = shown else {
             return Ok(access.permissions_of(&peer.client));
         };
         let proven = access.authenticate(&peer.client, peer.is_encrypted, token);
         proven.map_err(|denied| {
-            if access.note_failure(&peer.client, &denied) {
+            if access.note_failure(&peer.client, &operation, &denied) {
                 return too_many();
             }
             unauthorized(&format!(
@@ -44,11 +50,20 @@ fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, ApiError> {
     }
 }
 
-/// A change needs a token, also from this machine: a page in a browser there must not be able to make changes.
-pub(super) fn require_token(headers: &HeaderMap) -> Result<(), ApiError> {
+/// A change needs a token, also from this machine: a page in a browser there must not be able to make changes. A request
+/// without one is counted and logged.
+pub(super) fn require_token(
+    shared: &Shared,
+    peer: &Peer,
+    headers: &HeaderMap,
+    path: &str,
+) -> Result<(), ApiError> {
     if headers.contains_key(AUTHORIZATION) {
         return Ok(());
     }
+    shared.with_access(|access| {
+        access.note_refusal(&peer.client, None, &format!("HTTP {path}"), "a change needs a token");
+    });
     Err(unauthorized(
         "a change needs a token, also from this machine; send it in the header Authorization: Bearer, with the right to \
          administer",

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 
-use super::access::{permissions_of, require_token};
+use super::super::access::Outcome;
+use super::access::{Permissions, Target, permissions_of, require_token};
 use super::answer::{Answer, ApiError};
 use super::api::{self, Context};
 use super::guard::guard;
@@ -114,10 +115,7 @@ async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<
     let (head, body) = request.into_parts();
     // The listener sets it for each request.
     let peer = head.extensions.get::<Peer>().cloned().ok_or_else(ApiError::no_server)?;
-    if route.kind == Kind::Change {
-        require_token(&head.headers)?;
-    }
-    let permissions = permissions_of(&shared, &peer, &head.headers)?;
+    let permissions = authorize(route, &shared, &peer, &head.headers)?;
     let query = head.uri.query().unwrap_or_default();
     let parameters = match head.method {
         Method::GET | Method::HEAD => Parameters::of_query(query)?,
@@ -136,6 +134,25 @@ async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<
         Kind::Change => tokio::spawn(answered).await.unwrap_or_else(|error| Err(ApiError::internal(&error))),
     };
     Ok(answer?.into_response())
+}
+
+/// What the client of a request may do. A change without a right token is refused, and the refusal goes to the audit log.
+fn authorize(
+    route: &Route,
+    shared: &Shared,
+    peer: &Peer,
+    headers: &HeaderMap,
+) -> Result<Permissions, ApiError> {
+    if route.kind == Kind::Read {
+        return permissions_of(shared, peer, headers, route.path);
+    }
+    let permissions = require_token(shared, peer, headers, route.path)
+        .and_then(|()| permissions_of(shared, peer, headers, route.path));
+    if let (Err(error), Some(server)) = (&permissions, shared.stage().server()) {
+        let outcome = Outcome::Refused(error.code);
+        server.audit().record(Some(&peer.client), None, route.path, &Target::Server, outcome);
+    }
+    permissions
 }
 
 async fn read(body: Body) -> Result<axum::body::Bytes, ApiError> {

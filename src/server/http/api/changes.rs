@@ -271,7 +271,7 @@ mod tests {
     fn context(shared: &Arc<Shared>, json: &str) -> Context {
         Context {
             shared: Arc::clone(shared),
-            permissions: permissions_of(shared, &Peer::of_test(), &HeaderMap::new()).unwrap(),
+            permissions: permissions_of(shared, &Peer::of_test(), &HeaderMap::new(), "/").unwrap(),
             peer: Peer::of_test(),
             parameters: Parameters::of_json(json.as_bytes()).unwrap(),
         }

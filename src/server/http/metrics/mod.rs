@@ -41,7 +41,7 @@ pub(super) async fn metrics(
 ) -> Result<Response, ApiError> {
     // The listener sets it for each request.
     let peer = request.extensions().get::<Peer>().cloned().ok_or_else(ApiError::no_server)?;
-    let permissions = permissions_of(&shared, &peer, request.headers())?;
+    let permissions = permissions_of(&shared, &peer, request.headers(), "/metrics")?;
     if !permissions.may(Right::Read, Target::Server) {
         return Err(refuse(&shared, &peer, &permissions, Right::Read, Target::Server));
     }
