@@ -106,6 +106,14 @@ fn a_request_without_a_right_token_is_counted_and_logged_and_a_change_is_audited
     assert_eq!(http.post("/api/v1/name", &wrong, r#"{"name": "gpu"}"#).status, 401);
     let stats = http.get("/api/v1/stats?kind=counter").json();
     assert_eq!((&stats["refused_rights"], &stats["failed_authentications"]), (&4.into(), &2.into()));
+    let refusals = http.get("/api/v1/refusals").json();
+    assert_eq!((&refusals["rights"], &refusals["failed_authentications"]), (&4.into(), &2.into()));
+    let metrics = http.get("/metrics").text();
+    for line in
+        ["signalbox_refused_requests_total{reason=\"rights\"} 4", "signalbox_failed_authentications_total 2"]
+    {
+        assert!(metrics.lines().any(|found| found == line), "{line} in:\n{metrics}");
+    }
 
     let lines = audited(directory.path());
     let found: Vec<_> = lines.iter().map(|line| line["operation"].as_str().unwrap()).collect();

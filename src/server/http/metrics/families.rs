@@ -303,8 +303,11 @@ impl<'a> Families<'a> {
             ("limit_reached", ledger.limited),
             ("timed_out", ledger.timed_out),
             ("not_stored", ledger.not_stored),
+            ("rights", server.access().refused.value()),
         ]);
         self.counter("signalbox_refused_requests", "Requests that were refused, by reason", refused)?;
+        let failed = only(server.access().failed_authentications.value());
+        self.counter("signalbox_failed_authentications", "Tokens that were refused", failed)?;
         let help = "How long requests for grants waited that were not answered at once";
         self.histogram("signalbox_wait", help, &server.waits)?;
         let memory_max = only(server.memory.max() as f64);
