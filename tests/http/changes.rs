@@ -94,6 +94,18 @@ fn the_right_to_read_semaphore_sets_is_enough_to_list_them() {
 }
 
 #[test]
+fn a_client_with_too_many_wrong_tokens_is_told_when_to_try_again() {
+    let http = HttpDaemon::start();
+    let host = http.address.to_string();
+    let headers = [("Host", &*host), ("Authorization", "Bearer sbx_unknown")];
+    let mut last = http.request("GET", "/api/v1/status", &headers, "");
+    for _ in 0..10 {
+        last = http.request("GET", "/api/v1/status", &headers, "");
+    }
+    assert_eq!((last.status, last.header("retry-after")), (429, Some("60")));
+}
+
+#[test]
 fn a_request_without_a_right_token_is_counted_and_logged_and_a_change_is_audited() {
     let directory = open_directory();
     create(&directory.path().join("tokens.toml"), "op", &["all"]);

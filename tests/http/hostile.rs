@@ -32,6 +32,9 @@ fn a_request_names_one_host() {
         "GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
         "GET /healthz HTTP/1.1\r\nHost: \r\n\r\n",
         "GET /healthz HTTP/1.1\r\nHost: evil.example@localhost\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: localhost:evil\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: localhost:99999\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: [::1]:+80\r\n\r\n",
         "GET http://evil.example/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
         "GET http://localhost/healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n",
     ] {
@@ -90,6 +93,7 @@ fn changes_need_a_token_also_on_loopback() {
             let headers: Vec<_> = token.map(|token| ("Authorization", token)).into_iter().collect();
             let reply = http.post(&path, &headers, body);
             assert_eq!((reply.status, reply.code()), (401, "unauthorized".to_owned()), "{path} {token:?}");
+            assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
         }
         assert_eq!(http.get(&path).status, 405, "{path}");
     }

@@ -76,8 +76,19 @@ fn errors_are_json_with_a_code() {
     }
     let host = http.address.to_string();
     let headers = [("Host", &*host), ("Content-Type", "application/json")];
-    let reply = http.request("DELETE", "/api/v1/names", &headers, "");
-    assert_eq!((reply.status, reply.code()), (405, "method_not_allowed".to_owned()));
+    for headers in [&headers[..], &headers[..1]] {
+        for method in ["DELETE", "PUT", "OPTIONS"] {
+            let reply = http.request(method, "/api/v1/names", headers, "");
+            assert_eq!((reply.status, reply.code()), (405, "method_not_allowed".to_owned()), "{method}");
+            assert_eq!(http.request(method, "/nothing", headers, "").status, 404, "{method}");
+        }
+    }
+    let mut stream = http.connect();
+    let head = "POST /api/v1/names HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 10";
+    write!(stream, "{head}\r\n\r\n{{}}").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let reply = read_reply(&mut stream);
+    assert_eq!((reply.status, reply.code()), (400, "bad_request".to_owned()));
 }
 
 #[test]

@@ -11,6 +11,9 @@ use super::shared::Shared;
 
 const SCHEME: &str = "Bearer ";
 
+/// How many seconds a client with too many wrong tokens has to be quiet.
+const QUIET_S: u32 = 60;
+
 /// What the client of a request to this path may do: by its token if it shows one, and otherwise by its certificate or its
 /// address. A token that is refused is counted and logged.
 pub(super) fn permissions_of(
@@ -105,4 +108,5 @@ fn too_many() -> ApiError {
         "too_many_wrong_tokens",
         "this client has shown too many wrong tokens; try again after a minute, with another token",
     )
+    .retry_after(QUIET_S)
 }

@@ -4,8 +4,8 @@
 //! change anything:
 //!
 //! - The host that a request names has to be known. A page whose own name was made to lead here (DNS rebinding) names that.
-//! - A request that is no GET must have a body of JSON, which a page can send to another site only if that permits it (CORS), and
-//!   nothing here permits it. If the browser names the page's origin, that has to be the one of the request's host.
+//! - A POST, which all changes are, must have a body of JSON, which a page can send to another site only if that permits it
+//!   (CORS), and nothing here permits it. If the browser names the page's origin, that has to be the one of the request's host.
 //! - No answer sets a cookie, and no cookie is read.
 
 use std::net::IpAddr;
@@ -94,7 +94,8 @@ fn check(settings: &Settings, request: &Request) -> Result<(), ApiError> {
         return Ok(());
     }
     check_origin(headers, &host, peer.is_encrypted)?;
-    check_content_type(headers)
+    // No route has another method, and the answer says so.
+    if *request.method() == Method::POST { check_content_type(headers) } else { Ok(()) }
 }
 
 /// The host that the request is for. A request names it once: in the header, and perhaps the same in its line.
@@ -114,7 +115,7 @@ fn host_of(request: &Request) -> Result<Authority, ApiError> {
     };
     let host = host.to_str().ok().and_then(|host| Authority::from_str(host).ok());
     let host = host
-        .filter(|host| !host.as_str().contains('@'))
+        .filter(|host| !host.as_str().contains('@') && has_no_wrong_port(host))
         .ok_or_else(|| wrong("the header Host names no host"))?;
     match request.uri().authority() {
         Some(line) if !line.as_str().eq_ignore_ascii_case(host.as_str()) => {
@@ -122,6 +123,13 @@ fn host_of(request: &Request) -> Result<Authority, ApiError> {
         }
         _ => Ok(host),
     }
+}
+
+/// Whether there is a port behind the host, or nothing.
+fn has_no_wrong_port(host: &Authority) -> bool {
+    let rest = host.as_str().strip_prefix(host.host());
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok();
+    rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port))
 }
 
 /// Whether a host is this server: loopback, the address that the client has connected to, or a name of the configuration.
@@ -193,7 +201,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::new(
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
         "content_type",
-        "a request that is no GET needs a body of JSON; send Content-Type: application/json",
+        "a POST needs a body of JSON; send Content-Type: application/json",
     ))
 }
 

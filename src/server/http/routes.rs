@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
@@ -124,7 +125,7 @@ async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<
                 "a POST has its parameters in its body; send no query in the URL",
             ));
         }
-        _ => Parameters::of_json(&read(body).await?)?,
+        _ => Parameters::of_json(&read(&head.headers, body).await?)?,
     };
     let context = Context { shared, permissions, peer, parameters };
     let answered = (route.handler)(context);
@@ -155,9 +156,15 @@ fn authorize(
     permissions
 }
 
-async fn read(body: Body) -> Result<axum::body::Bytes, ApiError> {
+/// Reads a body to its end, or refuses it.
+async fn read(headers: &HeaderMap, body: Body) -> Result<axum::body::Bytes, ApiError> {
+    // The guard has refused bodies whose length is not stated.
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     axum::body::to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| {
-        let message = format!("the body is not complete, or is longer than {BODY_BYTES_MAX} bytes");
+        if length.is_some_and(|length| length <= BODY_BYTES_MAX as u64) {
+            return ApiError::bad_request("the body ended before its Content-Length; send all of it");
+        }
+        let message = format!("the body is longer than {BODY_BYTES_MAX} bytes; send a shorter one");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
     })
 }
