@@ -88,7 +88,7 @@ impl Guide {
     /// Whether every address was tried since the round began, so that a pause is due; `None`: no others than the configured
     /// ones are known.
     pub(super) fn is_round_over(&self) -> Option<bool> {
-        (!self.nodes.is_empty()).then(|| self.round.is_empty())
+        (!self.nodes.is_empty()).then_some(self.round.is_empty())
     }
 
     /// Whether the next leader is known, so that no pause is needed.
