@@ -7,6 +7,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use super::relay::ChannelProof;
+use crate::core::ClientKey;
+
 /// The client of a connection. For the log: its address, and the name in its certificate.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
@@ -24,8 +27,6 @@ impl fmt::Display for Client {
         }
     }
 }
-
-use crate::core::ClientKey;
 
 /// The bits of an IPv6 address that tell the interfaces of one network apart.
 const INTERFACE_BITS: u32 = 64;
@@ -52,8 +53,8 @@ enum Source {
     Relay {
         /// The relay's own address.
         relay: IpAddr,
-        /// The relay has encrypted what the client sends.
-        is_encrypted: bool,
+        /// The relay encrypts what the client sends, and proves so.
+        encrypted: Option<ChannelProof>,
     },
 }
 
@@ -63,9 +64,10 @@ impl ClientAddress {
         Self { address: peer, source: Source::Connection }
     }
 
-    /// The address of a client that is connected to the node at `relay`, which relays the connection.
-    pub(super) fn relayed(client: SocketAddr, relay: SocketAddr, is_encrypted: bool) -> Self {
-        Self { address: client, source: Source::Relay { relay: relay.ip(), is_encrypted } }
+    /// The address of a client that is connected to the node at `relay`, which relays the connection. With a proof, the relay
+    /// encrypts it.
+    pub(super) fn relayed(client: SocketAddr, relay: SocketAddr, encrypted: Option<ChannelProof>) -> Self {
+        Self { address: client, source: Source::Relay { relay: relay.ip(), encrypted } }
     }
 
     /// The address of a client behind `proxy`: the one that the header states, if it states one.
@@ -113,7 +115,15 @@ impl ClientAddress {
 
     /// Whether the client's own TLS ends at the relay of the connection, so that the relay's stands for the client's.
     pub(super) fn is_encrypted_by_relay(&self) -> bool {
-        matches!(self.source, Source::Relay { is_encrypted: true, .. })
+        self.channel_proof().is_some()
+    }
+
+    /// What the relay has to send first over TLS; `None`: it does not encrypt the connection.
+    pub(super) fn channel_proof(&self) -> Option<ChannelProof> {
+        match self.source {
+            Source::Relay { encrypted, .. } => encrypted,
+            Source::Connection | Source::Header { .. } | Source::Proxy => None,
+        }
     }
 
     /// Whether the connection comes from a proxy. Its end says nothing about the client then: a proxy closes the
@@ -130,7 +140,7 @@ impl ClientAddress {
             Source::Connection | Source::Proxy => is_loopback,
             // Loopback of a remote proxy is the proxy's machine.
             Source::Header { is_proxy_local } => is_loopback && is_proxy_local,
-            Source::Relay { is_encrypted, .. } => is_loopback && is_encrypted,
+            Source::Relay { encrypted, .. } => is_loopback && encrypted.is_some(),
         }
     }
 
@@ -188,7 +198,7 @@ mod tests {
 
     #[test]
     fn loopback_of_a_relay_is_the_machine_of_the_relay() {
-        let relayed = |client, relay| ClientAddress::relayed(address(client), address(relay), false);
+        let relayed = |client, relay| ClientAddress::relayed(address(client), address(relay), None);
         for (client, relay, direct) in [
             ("127.0.0.1", "192.0.2.1", "192.0.2.1"),
             ("::ffff:127.0.0.1", "192.0.2.1", "192.0.2.1"),

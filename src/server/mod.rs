@@ -262,6 +262,9 @@ impl Server {
 
     /// How the connection of a client may begin.
     fn first_bytes_of(&self, client: ClientAddress) -> FirstBytes {
+        if client.is_encrypted_by_relay() {
+            return FirstBytes::Tls;
+        }
         let tls = self.tls();
         tls.map_or(FirstBytes::Any { may_begin_tls: false }, |tls| tls.first_bytes_of(client))
     }

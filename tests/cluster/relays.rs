@@ -2,18 +2,22 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use ring::hmac;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
-use signalbox::protocol::Extended;
+use signalbox::protocol::{Extended, Status};
 
 #[path = "../tls/certificates.rs"]
 #[allow(dead_code, reason = "the tests of TLS use more of it")]
 mod certificates;
 
-use self::certificates::for_loopback;
+use self::certificates::{Authority, for_loopback};
 use crate::support::caller::Caller;
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::{stderr, text};
@@ -281,26 +285,54 @@ impl Opening {
     }
 }
 
+/// The flag of a relay that encrypts the connection.
+const ENCRYPTED: u8 = 1;
+
+/// What a relay states in epoch 1, of a connection to the port of the counters.
+fn statement_of(flags: u8, client: [u8; 4]) -> [u8; 24] {
+    let mut statement = [0; 24];
+    statement[0] = flags;
+    statement[2..6].copy_from_slice(&1_u32.to_be_bytes());
+    statement[16..18].fill(0xff);
+    statement[18..22].copy_from_slice(&client);
+    statement
+}
+
+/// The secret of a node that leads.
+fn secret_of(cluster: &mut TestCluster, leader: usize) -> hmac::Key {
+    let key = format!("/signalbox/main/n/{}", cluster.node(leader).name);
+    let node = cluster.etcd.control(&["get", &key, "--print-value-only"]);
+    let node: Value = serde_json::from_str(node.trim()).unwrap();
+    let secret = node["relay_endpoint"]["secret"].as_str().unwrap();
+    hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes())
+}
+
+fn prove(secret: &hmac::Key, nonce: &[u8], statement: &[u8]) -> hmac::Tag {
+    hmac::sign(secret, &[b"signalbox relay opening", nonce, statement].concat())
+}
+
+/// TLS with a leader, whose certificate this authority has signed.
+fn tls_over(stream: TcpStream, authority: &Authority) -> StreamOwned<ClientConnection, TcpStream> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority.file()).unwrap()).unwrap();
+    let provider = rustls::crypto::ring::default_provider().into();
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connection = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
+    StreamOwned::new(connection, stream)
+}
+
 #[test]
 fn a_proof_holds_for_one_connection_and_one_address() {
     let Some(mut cluster) = TestCluster::start_relaying(1, 2) else { return };
     let (leader, _) = leader_and_relay(&cluster);
-    let (name, address) = (cluster.node(leader).name.clone(), cluster.node(leader).relays);
-    let key = format!("/signalbox/main/n/{name}");
-    let node = cluster.etcd.control(&["get", &key, "--print-value-only"]);
-    let node: Value = serde_json::from_str(node.trim()).unwrap();
-    let secret = node["relay_endpoint"]["secret"].as_str().unwrap();
-    let secret = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
-    let statement = |client: [u8; 4]| {
-        let mut statement = [0; 24];
-        statement[2..6].copy_from_slice(&1_u32.to_be_bytes());
-        statement[16..18].fill(0xff);
-        statement[18..22].copy_from_slice(&client);
-        statement
-    };
-    let prove = |nonce: &[u8], statement: &[u8]| {
-        hmac::sign(&secret, &[b"signalbox relay opening", nonce, statement].concat())
-    };
+    let address = cluster.node(leader).relays;
+    let secret = secret_of(&mut cluster, leader);
+    let statement = |client| statement_of(0, client);
+    let prove = |nonce: &[u8], statement: &[u8]| prove(&secret, nonce, statement);
     let (own, local) = (statement([192, 0, 2, 7]), statement([127, 0, 0, 1]));
     let mut first = Opening::begin(address);
     let proof = prove(&first.nonce, &own);
@@ -397,6 +429,33 @@ fn clients_with_and_without_tls_are_relayed_over_tls() {
         "{encrypted:?}"
     );
     assert!(!direct.leader.is_empty(), "{direct:?}");
+
+    // Somebody between the nodes who has forwarded the first messages of a relay cannot go on in its place.
+    let statement = statement_of(ENCRYPTED, [127, 0, 0, 1]);
+    for begins_tls in [false, true] {
+        let (secret, mut opening) =
+            (secret_of(&mut cluster, leader), Opening::begin(cluster.node(leader).relays));
+        let proof = prove(&secret, &opening.nonce, &statement);
+        assert_eq!(opening.send(&statement, proof.as_ref()), Some(0));
+        let mut request = frame(GET, *b"none", &named(&[], b"job"));
+        // Where the proof of the relay should be.
+        request.extend([0; 32]);
+        let mut answer = Vec::new();
+        if begins_tls {
+            let mut tls = tls_over(opening.stream, &authority);
+            let _ = tls.write_all(&request);
+            let _ = tls.read_to_end(&mut answer);
+            assert_eq!(answer, b"", "it is not served");
+        } else {
+            let _ = opening.stream.write_all(&request);
+            let _ = opening.stream.read_to_end(&mut answer);
+            // Only what it lacks.
+            assert_eq!((answer[2], answer.len() < 64), (Status::TlsRequired.code(), true), "{answer:?}");
+        }
+    }
+    cluster.daemon(leader).logged("the leader says so", |line| {
+        line["fields"]["error"].as_str().is_some_and(|error| error.contains("it was not begun by the relay"))
+    });
 
     // Where the leader refuses clients without TLS, it tells them so.
     for node in [relay, leader] {

@@ -144,7 +144,7 @@ mod tests {
         rules(&mut config);
         let access = Access::of(&config, Clock::system());
         let client = Client {
-            address: ClientAddress::relayed(address(client), address("192.0.2.1"), false),
+            address: ClientAddress::relayed(address(client), address("192.0.2.1"), None),
             certificate: None,
         };
         Standing::of(&access, &client).is_kept_directly(&access, &client, is_encrypted)

@@ -244,8 +244,9 @@ impl OpenConnection {
         let (server, port) = (self.admission.server(), self.admission.port());
         let tls = server.tls().ok_or(HandshakeError::NotConfigured);
         let client = self.client.address;
+        let (proof, record_time) = (client.channel_proof(), server.frame_timeout());
         let handshake =
-            async { shake_hands(stream, tls?.config_for(client), received, server.frame_timeout()).await };
+            async { shake_hands(stream, tls?.config_for(client), received, proof, record_time).await };
         let (session, certificate) = handshake.await.map_err(End::of_handshake)?;
         port.metrics.tls_connections.add(1);
         self.client.certificate = certificate;

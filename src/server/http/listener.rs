@@ -185,7 +185,7 @@ async fn begin(shared: &Shared, mut stream: TcpStream, address: ClientAddress, r
     let mut client = Client { address, certificate: None };
     match first_bytes {
         Some((_, config)) if first[0] == TLS_BYTE => {
-            let (session, name) = shake_hands(&mut stream, config, BytesMut::new(), HEAD_MAX).await?;
+            let (session, name) = shake_hands(&mut stream, config, BytesMut::new(), None, HEAD_MAX).await?;
             client.certificate = name;
             let peer = Peer { client: Arc::new(client), local, is_encrypted: true };
             serve_requests(TlsStream::new(stream, session), peer, router).await

@@ -15,7 +15,6 @@ use super::super::client_address::ClientAddress;
 use super::super::dispatch::namespace_of;
 use super::super::listener::{Backoff, Listener, admit, is_of_the_peer};
 use super::super::throttle::Throttle;
-use super::super::tls::FirstBytes;
 use super::super::{Server, port_name};
 use super::RelayNetwork;
 use super::proof::{Link, Secret};
@@ -110,14 +109,15 @@ impl<N: RelayNetwork> Incoming<N> {
             return Err(Refused::Unproven);
         }
         let namespace = namespace_of(statement.namespace);
-        let mut client = ClientAddress::relayed(statement.client, relay, statement.is_encrypted_by_relay);
+        let channel = statement.is_encrypted_by_relay.then(|| link.channel());
+        let mut client = ClientAddress::relayed(statement.client, relay, channel);
         let outcome = if statement.epoch != self.epoch {
             Outcome::OtherEpoch
         } else if !self.enabled.contains(&namespace) {
             Outcome::Disabled
         } else if client.is_encrypted_by_relay() && self.refuses_plain(client) {
             // The client learns why from the answer to its first request.
-            client = ClientAddress::relayed(statement.client, relay, false);
+            client = ClientAddress::relayed(statement.client, relay, None);
             Outcome::AcceptedPlain
         } else {
             Outcome::Accepted
@@ -132,7 +132,7 @@ impl<N: RelayNetwork> Incoming<N> {
 
     /// Whether a client that does not use TLS itself is refused.
     fn refuses_plain(&self, client: ClientAddress) -> bool {
-        matches!(self.server.first_bytes_of(client), FirstBytes::Tls)
+        self.server.tls().is_some_and(|tls| !tls.permits_plain(client))
     }
 }
 

@@ -28,6 +28,7 @@ use super::socket;
 use super::workers::{Spawn, Workers};
 pub use incoming::{Incoming, serve_relays};
 pub use outgoing::{Outgoing, RelayAuthority, relay_port};
+pub(super) use proof::ChannelProof;
 
 /// The sockets of relays and what runs their tasks: those of the system, or simulated ones.
 pub trait RelayNetwork: Send + Sync + 'static {

@@ -307,7 +307,9 @@ impl<N: RelayNetwork> Outgoing<N> {
             (Outcome::Accepted, Some(RelayAuthority(config))) if statement.is_encrypted_by_relay => {
                 let name = ServerName::IpAddress(endpoint.address.ip().into());
                 let connected = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
-                let stream = connected.map_err(Failed::Tls)?;
+                let mut stream = connected.map_err(Failed::Tls)?;
+                stream.write_all(&link.channel().0).await?;
+                stream.flush().await?;
                 Ok(Leader::Encrypted(Box::new(stream)))
             }
             (Outcome::Accepted | Outcome::AcceptedPlain, _) => Ok(Leader::Plain(stream)),

@@ -12,6 +12,7 @@ use crate::protocol::relay::{Challenge, Opening, Outcome, PROOF_BYTES, Statement
 /// What begins the bytes that are proven, so that a proof of one kind is none of the other.
 const OPENING: &[u8] = b"signalbox relay opening";
 const VERDICT: &[u8] = b"signalbox relay verdict";
+const CHANNEL: &[u8] = b"signalbox relay channel";
 
 /// The secret of a leader.
 pub(super) struct Secret(hmac::Key);
@@ -22,6 +23,17 @@ pub(super) struct Link<'a> {
     pub(super) secret: &'a Secret,
     pub(super) challenge: Challenge,
     pub(super) statement: Statement,
+}
+
+/// What a relay that encrypts a connection sends first over TLS: it proves that the relay itself has begun TLS.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::server) struct ChannelProof(pub(in crate::server) [u8; PROOF_BYTES]);
+
+/// Without the bytes, which are secret.
+impl fmt::Debug for ChannelProof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChannelProof")
+    }
 }
 
 impl Secret {
@@ -58,6 +70,12 @@ impl Link<'_> {
         self.is_proof(VERDICT, &[verdict.outcome.encode()], &verdict.proof)
     }
 
+    /// What the relay sends first over the TLS that it has begun. It is never sent in clear, so nobody on the way can begin TLS in
+    /// the relay's place.
+    pub(super) fn channel(&self) -> ChannelProof {
+        ChannelProof(self.prove(CHANNEL, &[]))
+    }
+
     fn prove(&self, kind: &[u8], rest: &[u8]) -> [u8; PROOF_BYTES] {
         let tag = hmac::sign(&self.secret.0, &self.proven(kind, rest));
         tag.as_ref().try_into().expect("SHA-256 has so many bytes")
@@ -85,7 +103,7 @@ mod tests {
         let statement =
             Statement { namespace: Namespace::Counters, is_encrypted_by_relay: false, epoch: 3, client };
         let link = Link { secret: &secret, challenge: Challenge { nonce: [1; 16] }, statement };
-        let opening = link.opening();
+        let (opening, expected) = (link.opening(), link.channel());
         assert!(link.is_proven_by(&opening));
         let verdict = link.verdict(Outcome::Accepted);
         assert!(link.is_answered_by(&verdict));
@@ -94,6 +112,8 @@ mod tests {
             !link.is_answered_by(&Verdict { outcome: Outcome::Accepted, proof: opening.proof }),
             "a copy"
         );
+        assert_ne!(link.channel(), ChannelProof(opening.proof));
+        assert_ne!(link.channel(), ChannelProof(verdict.proof));
         let faked = "127.0.0.1:80".parse().unwrap();
         for link in [
             Link { secret: &other, ..link },
@@ -103,6 +123,7 @@ mod tests {
         ] {
             assert!(!link.is_proven_by(&opening), "{link:?}");
             assert!(!link.is_answered_by(&verdict), "{link:?}");
+            assert_ne!(link.channel(), expected, "{link:?}");
         }
     }
 }

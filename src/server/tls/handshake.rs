@@ -9,6 +9,7 @@ use rustls::ServerConfig;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::super::relay::ChannelProof;
 use super::identity::identity;
 use super::records::{self, Progress};
 use super::stream::TlsSession;
@@ -35,24 +36,35 @@ pub(in crate::server) enum HandshakeError {
     TooLong,
     #[error("TLS is not configured any more")]
     NotConfigured,
+    #[error(
+        "it was not begun by the relay that has stated whose connection this is; somebody is between the nodes"
+    )]
+    NotByTheRelay,
     #[error("it was not completed within {} s", HANDSHAKE_MAX.as_secs())]
     Timeout,
 }
 
-/// Does the handshake of a connection whose first bytes were received. Returns its session, and the name in the client's
-/// certificate if it has a verified one.
+/// Does the handshake of a connection whose first bytes were received. Behind it, a relay has to send its `proof`. Returns the
+/// session, and the name in the client's certificate if it has a verified one.
 pub(in crate::server) async fn shake_hands<S>(
     io: &mut S,
     config: Arc<ServerConfig>,
     received: BytesMut,
+    proof: Option<ChannelProof>,
     record_time: Duration,
 ) -> Result<(Box<TlsSession>, Option<Arc<str>>), HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut session = TlsSession::new(config, received, record_time)?;
-    let in_time = tokio::time::timeout(HANDSHAKE_MAX, drive(io, &mut session)).await;
+    let proof = proof.as_ref().map_or(&[][..], |proof| &proof.0);
+    let in_time = tokio::time::timeout(HANDSHAKE_MAX, drive(io, &mut session, proof.len())).await;
     in_time.unwrap_or(Err(HandshakeError::Timeout))?;
+    // Each is expected once, so the time of the comparison helps nobody.
+    if session.decrypted.get(..proof.len()) != Some(proof) {
+        return Err(HandshakeError::NotByTheRelay);
+    }
+    session.decrypted.advance(proof.len());
     if session.received.is_empty() {
         session.received = BytesMut::new();
     }
@@ -61,7 +73,8 @@ where
     Ok((session, name))
 }
 
-async fn drive<S>(io: &mut S, session: &mut TlsSession) -> Result<(), HandshakeError>
+/// Goes on until the handshake is done and so many bytes have come behind it.
+async fn drive<S>(io: &mut S, session: &mut TlsSession, bytes: usize) -> Result<(), HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -73,17 +86,17 @@ where
         received.advance(processed);
         io.write_all(&out).await?;
         match progress? {
-            Progress::Established => return Ok(()),
+            Progress::Established if session.decrypted.len() >= bytes => return Ok(()),
             Progress::Closed if session.connection.is_handshaking() => return Err(HandshakeError::Closed),
             // The client has sent all of its requests already.
             Progress::Closed => {
                 session.is_closed_by_peer = true;
                 return Ok(());
             }
-            Progress::Handshake if received.len() >= HANDSHAKE_BYTES_MAX => {
+            _ if received.len() >= HANDSHAKE_BYTES_MAX => {
                 return Err(HandshakeError::TooLong);
             }
-            Progress::Handshake => {
+            Progress::Handshake | Progress::Established => {
                 received.reserve(HANDSHAKE_BYTES_USUAL);
                 if io.read_buf(received).await? == 0 {
                     return Err(HandshakeError::Closed);

@@ -89,13 +89,17 @@ impl Tls {
         Arc::clone(config)
     }
 
-    /// How the connection of a client may begin.
-    pub(super) fn first_bytes_of(&self, client: ClientAddress) -> FirstBytes {
-        let permits_plain = match self.plain {
+    /// Whether this client may send requests without TLS of its own.
+    pub(super) fn permits_plain(&self, client: ClientAddress) -> bool {
+        match self.plain {
             PlainRule::Allow => true,
             PlainRule::Loopback => client.is_local(),
             PlainRule::Refuse => false,
-        };
-        if permits_plain { FirstBytes::Any { may_begin_tls: true } } else { FirstBytes::Tls }
+        }
+    }
+
+    /// How the connection of a client may begin that no relay encrypts.
+    pub(super) fn first_bytes_of(&self, client: ClientAddress) -> FirstBytes {
+        if self.permits_plain(client) { FirstBytes::Any { may_begin_tls: true } } else { FirstBytes::Tls }
     }
 }
