@@ -22,6 +22,11 @@ pub(super) struct TokenSource {
     /// have the token itself
     #[arg(long, value_name = "FILE", env = FILE, global = true)]
     token_file: Option<PathBuf>,
+
+    /// Send the token also without TLS to other machines, where others may read it; the server accepts it there only with
+    /// access.tokens_over_plain
+    #[arg(long, global = true)]
+    token_over_plain: bool,
 }
 
 impl TokenSource {
@@ -41,7 +46,7 @@ impl TokenSource {
             // A core dump would have it. If the system refuses this, the command works all the same.
             let _ = set_dumpable(false);
         }
-        Ok(token)
+        Ok(if self.token_over_plain { token.map(Token::over_plain) } else { token })
     }
 
     /// The file that has the token; `None`: the environment may have it.

@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -22,9 +23,11 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tracing::debug;
 
-use super::error::{Disconnect, Error};
-use super::success;
-use crate::protocol::{Extended, Opaque, Request, ResponseCodec, ResponseFrame, Status, SysvRequest};
+use super::error::{ConnectError, Disconnect, Error};
+use super::{Token, success};
+use crate::protocol::{
+    Credentials, Extended, Opaque, Request, ResponseCodec, ResponseFrame, Status, SysvRequest,
+};
 
 /// While this many bytes of requests are queued, callers wait before they queue more: some thousand requests of usual
 /// size.
@@ -40,18 +43,29 @@ const SERIES_FRAMES_MAX: usize = 32;
 pub(super) struct Connection {
     shared: Arc<Shared>,
     driver: AbortHandle,
+    /// The server, if it is on another machine and others may read what is sent to it.
+    in_clear: Option<SocketAddr>,
 }
 
 impl Connection {
-    /// Serves a stream in a task of the current runtime.
+    /// Serves a stream in a task of the current runtime. `in_clear` is the address of the server if others may read what is
+    /// sent to it.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub(super) fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+    pub(super) fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + 'static,
+        in_clear: Option<SocketAddr>,
+    ) -> Self {
         let shared = Arc::new(Shared::default());
         let ending = Ending(Arc::clone(&shared));
         let driver = tokio::spawn(async move { ending.0.drive(stream).await }).abort_handle();
-        Self { shared, driver }
+        Self { shared, driver, in_clear }
+    }
+
+    /// What Hello shows of a token, if there is one.
+    pub(super) fn credentials<'a>(&self, token: Option<&'a Token>) -> Result<Credentials<'a>, ConnectError> {
+        Token::of(token, self.in_clear)
     }
 
     /// Queues a request that has one response.
@@ -407,7 +421,7 @@ mod tests {
     #[tokio::test]
     async fn callers_that_went_away_leave_nothing_once_they_were_answered() {
         let (near, mut far) = tokio::io::duplex(1024);
-        let connection = Connection::over(near);
+        let connection = Connection::over(near, None);
         drop(connection.ask(Request::Noop).await.unwrap());
         drop(connection.ask_for_series(Request::Dump).await.unwrap());
         let last = connection.ask(Request::Noop).await.unwrap();
@@ -424,7 +438,7 @@ mod tests {
     #[tokio::test]
     async fn opaques_in_use_are_skipped_when_the_numbers_wrap() {
         let (near, _far) = tokio::io::duplex(1024);
-        let connection = Connection::over(near);
+        let connection = Connection::over(near, None);
         let _first = connection.ask(Request::Noop).await.unwrap();
         connection.shared.state().opaque_last = 0;
         let _second = connection.ask(Request::Noop).await.unwrap();

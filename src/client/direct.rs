@@ -50,7 +50,7 @@ impl Direct {
         let hello = Extended::Hello {
             version: EXTENDED_VERSION,
             label,
-            credentials: Token::of(token),
+            credentials: connection.credentials(token)?,
             features: Features::default(),
         };
         let server = connection.ask_for_success(hello).await?.hello()?;

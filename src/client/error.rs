@@ -468,6 +468,15 @@ pub enum ConnectError {
         /// The time limit.
         limit: Duration,
     },
+    /// The server is on another machine, and what is sent to it is not encrypted, so the token was not sent.
+    #[error(
+        "the token is not sent to {address} without TLS, where others may read it; use TLS (--tls), or allow it \
+         (--token-over-plain, Token::over_plain)"
+    )]
+    TokenInClear {
+        /// The address of the server.
+        address: SocketAddr,
+    },
     /// The server was reached, but there is no connection over TLS.
     #[error("no connection to {address} over TLS: {failure}")]
     Tls {

@@ -73,7 +73,9 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn connect_within(address: &Address, limit: Duration) -> Result<Self, ConnectError> {
-        Ok(Self::over(socket::connect(address, limit).await?))
+        let stream = socket::connect(address, limit).await?;
+        let in_clear = socket::in_clear(&stream);
+        Ok(Self { connection: Arc::new(Connection::over(stream, in_clear)) })
     }
 
     /// Uses a stream that is connected already: another transport, or a simulated network.
@@ -90,7 +92,7 @@ impl PlainClient {
     /// # Panics
     /// Outside a tokio runtime, because a task serves the connection.
     pub fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        Self { connection: Arc::new(Connection::over(stream)) }
+        Self { connection: Arc::new(Connection::over(stream, None)) }
     }
 
     /// Checks that the server answers (`counter.md`, "Noop").
@@ -123,7 +125,8 @@ impl PlainClient {
     /// As [`Self::introduce`], and shows a token, which decides what this connection may do from now on.
     ///
     /// # Errors
-    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotPermitted` if the server does not accept the token.
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotPermitted` if the server does not accept the token;
+    /// [`ErrorKind::Connect`](super::ErrorKind::Connect) with `TokenInClear` if others may read it.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), Box<dyn std::error::Error>> {
@@ -142,7 +145,7 @@ impl PlainClient {
         let hello = Extended::Hello {
             version: EXTENDED_VERSION,
             label,
-            credentials: Token::of(token),
+            credentials: self.connection.credentials(token)?,
             features: Features::default(),
         };
         match self.connection.ask_for_success(hello).await {

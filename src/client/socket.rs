@@ -62,3 +62,8 @@ async fn open(address: SocketAddr) -> io::Result<TcpStream> {
     socket.set_tcp_user_timeout(Some(SILENCE_MAX))?;
     Ok(stream)
 }
+
+/// The address of the server that a connection without TLS leads to, if it is on another machine.
+pub(super) fn in_clear(stream: &TcpStream) -> Option<SocketAddr> {
+    stream.peer_addr().ok().filter(|peer| !peer.ip().to_canonical().is_loopback())
+}

@@ -1,5 +1,7 @@
 //! What clients may do: rights by network and by token, reloads, expiry, refusals, and the audit log.
 
+use std::io::Read;
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -477,6 +479,45 @@ fn the_command_line_shows_a_token_of_a_file_or_the_environment_and_not_in_its_ar
     assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
     let arguments = std::fs::read(format!("/proc/{}/cmdline", guarded.daemon.pid())).unwrap();
     assert!(!String::from_utf8_lossy(&arguments).contains("sbx_"));
+}
+
+/// An address of this machine that is not loopback; `None`: it has none.
+fn address_on_a_network() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Nothing is sent.
+    socket.connect("192.0.2.1:9").ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_loopback())
+}
+
+#[test]
+fn no_command_sends_its_token_in_clear_over_a_network_unless_that_is_allowed() {
+    let Some(ip) = address_on_a_network() else { return };
+    for (command, is_allowed) in [
+        (&["stats"][..], false),
+        (&["acquire", "x", "--max", "1", "--lease", "60s"], false),
+        (&["bench", "--count", "1", "--warmup", "0"], false),
+        (&["stats"], true),
+    ] {
+        let listener = TcpListener::bind((ip, 0)).unwrap();
+        let server = listener.local_addr().unwrap().to_string();
+        // What the first connection has sent when the command has given up.
+        let received = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+            let mut received = Vec::new();
+            let _ = stream.read_to_end(&mut received);
+            String::from_utf8_lossy(&received).into_owned()
+        });
+        let mut program = Command::new(SIGNALBOX);
+        program.args(command).args(["--server", &server, "--timeout", "1s"]);
+        program.args(is_allowed.then_some("--token-over-plain")).env("SIGNALBOX_TOKEN", "sbx_secret");
+        let output = outcome(program);
+        // Where the command has not connected.
+        let _ = TcpStream::connect(&server);
+        let (said, received) = (stderr(&output), received.join().unwrap());
+        assert_eq!(received.contains("sbx_secret"), is_allowed, "{command:?}: {said}");
+        assert_eq!(said.contains("--token-over-plain"), !is_allowed, "{command:?}: {said}");
+    }
 }
 
 #[test]

@@ -154,8 +154,8 @@ impl Builder {
         self
     }
 
-    /// The token that every connection shows, which decides what the client may do. Send it over TLS: a server refuses
-    /// tokens over plain connections from other machines.
+    /// The token that every connection shows, which decides what the client may do. Without TLS, it is not sent to other
+    /// machines, unless [`Token::over_plain`] allows that.
     ///
     /// ```no_run
     /// # use signalbox::client::Client;

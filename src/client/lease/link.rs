@@ -13,7 +13,7 @@ use super::revocation::NoticeCount;
 use super::settings::{ATTEMPT_MAX, Settings, Terms};
 use super::transport::{Dial, Dialing};
 use crate::client::connection::{Answers, Connection};
-use crate::client::{Address, ConnectError, Disconnect, Error, Token, success};
+use crate::client::{Address, ConnectError, Disconnect, Error, success};
 use crate::protocol::{
     EXTENDED_VERSION, Extended, Features, GrantId, Milliseconds, OpenedSession, RequestId, ResponseFrame,
     SessionKey,
@@ -293,7 +293,7 @@ fn begin(
     async move {
         let connection = dialing.await?;
         let (sender, responses) = mpsc::unbounded_channel();
-        let (label, credentials) = (&label[..], Token::of(token.as_ref()));
+        let (label, credentials) = (&label[..], connection.credentials(token.as_ref())?);
         let features = Features::PLACES;
         let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
         connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;

@@ -1,5 +1,6 @@
 //! How a client connects to a server: over TCP, or another transport.
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +48,12 @@ pub trait Transport: Send + Sync + 'static {
         address: Address,
         limit: Duration,
     ) -> impl Future<Output = Result<Self::Stream, ConnectError>> + Send;
+
+    /// The address of the server if others may read what is sent over a connection to it, so that no token is shown there;
+    /// `None`: what is sent is encrypted, or does not leave the machine, which is the default.
+    fn in_clear(&self, _stream: &Self::Stream) -> Option<SocketAddr> {
+        None
+    }
 }
 
 /// TCP with keepalive: the failure of a server's host is detected within 30 s.
@@ -68,6 +75,10 @@ impl Transport for Tcp {
     async fn connect(&self, address: Address, limit: Duration) -> Result<TcpStream, ConnectError> {
         socket::connect(&address, limit).await
     }
+
+    fn in_clear(&self, stream: &TcpStream) -> Option<SocketAddr> {
+        socket::in_clear(stream)
+    }
 }
 
 /// The future that a [`Dial`] returns.
@@ -81,6 +92,10 @@ pub(super) fn dial_over(transport: impl Transport) -> Dial {
     let transport = Arc::new(transport);
     Arc::new(move |address, limit| {
         let transport = Arc::clone(&transport);
-        Box::pin(async move { Ok(Connection::over(transport.connect(address, limit).await?)) })
+        Box::pin(async move {
+            let stream = transport.connect(address, limit).await?;
+            let in_clear = transport.in_clear(&stream);
+            Ok(Connection::over(stream, in_clear))
+        })
     })
 }
