@@ -104,10 +104,12 @@ enum Attack {
     Resets,
     /// It sends most of a long request.
     Incomplete,
+    /// It sends nothing, and keeps a core busy. What this costs the honest clients is not the server's doing.
+    BusyCore,
 }
 
 impl Attack {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Sessions,
         Self::Waiters,
         Self::Names,
@@ -117,6 +119,7 @@ impl Attack {
         Self::Connections,
         Self::Resets,
         Self::Incomplete,
+        Self::BusyCore,
     ];
 
     /// Whether the attacker has its share. Further requests are refused, or end its own sessions.
@@ -124,7 +127,12 @@ impl Attack {
         match self {
             Self::Sessions => statistic(address, "sessions") >= SESSIONS_MAX / 2,
             Self::Waiters | Self::Names | Self::Watches => statistic(address, "refused_shares") > 0,
-            Self::Stats | Self::Lists | Self::Connections | Self::Resets | Self::Incomplete => true,
+            Self::Stats
+            | Self::Lists
+            | Self::Connections
+            | Self::Resets
+            | Self::Incomplete
+            | Self::BusyCore => true,
         }
     }
 
@@ -139,6 +147,7 @@ impl Attack {
             Self::Connections => "connections",
             Self::Resets => "reset connections",
             Self::Incomplete => "incomplete requests",
+            Self::BusyCore => "only a busy core",
         }
     }
 }
@@ -216,7 +225,7 @@ impl Attacker {
             }
             Some(Attack::Stats) => Request::Stats.compose(opaque, out),
             Some(Attack::Lists) => Extended::Sessions.compose(opaque, out),
-            Some(Attack::Connections | Attack::Resets) => {}
+            Some(Attack::Connections | Attack::Resets | Attack::BusyCore) => {}
             Some(Attack::Incomplete) => {
                 let before = out.len();
                 let name = long_name(number, 60_000);
@@ -263,10 +272,11 @@ fn attack(attack: Option<Attack>, address: SocketAddr, connections: usize, is_ov
             match attack {
                 Some(Attack::Connections) => *attacker = connect(),
                 Some(Attack::Resets) => {
-                    let reset = SockRef::from(&attacker.stream).set_linger(Some(Duration::ZERO));
-                    reset.expect("a socket can be set so");
+                    // One that the server has closed cannot be set so.
+                    let _ = SockRef::from(&attacker.stream).set_linger(Some(Duration::ZERO));
                     *attacker = connect();
                 }
+                Some(Attack::BusyCore) => std::hint::spin_loop(),
                 Some(Attack::Incomplete) => {
                     attacker.add(attack, number);
                     // One that is full is closed.
@@ -288,7 +298,7 @@ fn attack(attack: Option<Attack>, address: SocketAddr, connections: usize, is_ov
             }
         }
         match attack {
-            Some(Attack::Connections | Attack::Resets | Attack::Incomplete) => {}
+            Some(Attack::Connections | Attack::Resets | Attack::Incomplete | Attack::BusyCore) => {}
             Some(Attack::Stats) => thread::sleep(Duration::from_millis(1)),
             _ => attackers.iter_mut().for_each(|attacker| attacker.answers.skip_to(LAST)),
         }

@@ -71,6 +71,9 @@ pub struct Config {
     /// How much of the connections, sessions, waiting requests and watches one client may have once half of them are in use,
     /// in percent of their limits.
     pub client_share: u32,
+    /// How many connections a second may be opened and closed again within ten seconds; 0 means any number. Once all clients
+    /// together have half of them, each may have its share.
+    pub short_connections: u32,
     /// Seconds after which the connection of a vanished peer ends, and what it held is released.
     pub peer_timeout_s: u32,
     /// Seconds within which a started frame must be complete.
@@ -402,6 +405,7 @@ impl Default for Config {
             group: None,
             memory_max: None,
             client_share: 12,
+            short_connections: 10_000,
             peer_timeout_s: 35,
             frame_timeout_s: 10,
             admin_from: Vec::new(),

@@ -123,6 +123,12 @@ static KEYS: &[Key] = &[
         |config| config.client_share.to_string(),
     )
     .while_running(),
+    Key::new(
+        "short_connections",
+        Kind::Number { least: 0, most: 1_000_000, put: |config, n| config.short_connections = narrow(n) },
+        |config| config.short_connections.to_string(),
+    )
+    .while_running(),
     Key::new("user", Kind::Account(|config, name| config.user = name), |config| {
         shown_if_set(config.user.as_ref())
     }),

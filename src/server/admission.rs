@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use tokio::time::Instant;
+
 use super::client_address::ClientAddress;
-use super::shares::ClientUsage;
+use super::shares::{ClientUsage, Exhausted};
 use super::{Port, Server};
 use crate::core::{ClientKey, Namespace};
 
@@ -14,7 +16,15 @@ pub struct Admission {
     server: Arc<Server>,
     namespace: Namespace,
     /// `None`: the header of the proxy has not been read yet.
-    client: Option<(ClientKey, Arc<ClientUsage>)>,
+    client: Option<Counted>,
+}
+
+/// A client, and since when the connection counts for it.
+#[derive(Debug)]
+struct Counted {
+    client: ClientKey,
+    since: Instant,
+    usage: Arc<ClientUsage>,
 }
 
 /// The port has as many connections as its limit allows.
@@ -55,17 +65,20 @@ impl Admission {
             let own = ports.iter().map(|port| connections[*port as usize] as usize).sum();
             !share.is_exhausted(max, in_use, own)
         });
-        let Some(usage) = usage else {
-            self.port().metrics.refused_connections.add(1);
-            let limit = match self.namespace {
-                Namespace::Counters => "counter.max_connections",
-                Namespace::Semaphores => "semaphore.max_connections",
-            };
-            shares.note_refusal(client, limit, share.of(max) as u64);
-            return false;
+        let (limit, share) = match (usage, self.namespace) {
+            (Ok(usage), _) => {
+                self.client = Some(Counted { client: client.key(), since: Instant::now(), usage });
+                return true;
+            }
+            (Err(Exhausted::ShortConnections(share)), _) => ("short_connections", share),
+            (Err(Exhausted::Connections), Namespace::Counters) => ("counter.max_connections", share.of(max)),
+            (Err(Exhausted::Connections), Namespace::Semaphores) => {
+                ("semaphore.max_connections", share.of(max))
+            }
         };
-        self.client = Some((client.key(), usage));
-        true
+        self.port().metrics.refused_connections.add(1);
+        shares.note_refusal(client, limit, share as u64);
+        false
     }
 
     /// The ports of which the limit is: this one, or all if only the process has a limit.
@@ -79,7 +92,7 @@ impl Admission {
 
     /// What the connections of the client have together. The connection has been admitted for its client.
     pub(super) fn client_usage(&self) -> Arc<ClientUsage> {
-        self.client.as_ref().map_or_else(Arc::default, |(_, usage)| Arc::clone(usage))
+        self.client.as_ref().map_or_else(Arc::default, |counted| Arc::clone(&counted.usage))
     }
 
     pub(super) fn server(&self) -> &Server {
@@ -94,8 +107,8 @@ impl Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         self.port().metrics.curr_connections.decrement();
-        if let Some((client, _)) = &self.client {
-            self.server.shares.leave(*client, self.namespace);
+        if let Some(Counted { client, since, .. }) = self.client {
+            self.server.shares.leave(client, self.namespace, since);
         }
     }
 }

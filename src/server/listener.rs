@@ -23,6 +23,9 @@ pub trait Listener: Send + 'static {
     /// Waits for the next connection and its peer's address.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
 
+    /// The connection that was accepted last was refused at once.
+    fn note_refusal(&mut self) {}
+
     /// Sets the options of a connection's socket.
     fn prepare(_stream: &Self::Stream, _peer_timeout: Duration) -> io::Result<()> {
         Ok(())
@@ -53,7 +56,9 @@ pub async fn serve_port<L: Listener>(
         match listener.accept().await {
             Ok((stream, peer)) => {
                 backoff.reset();
-                admit::<L>(&server, namespace, stream, ClientAddress::of_peer(peer), &workers);
+                if !admit::<L>(&server, namespace, stream, ClientAddress::of_peer(peer), &workers) {
+                    listener.note_refusal();
+                }
             }
             Err(error) if is_of_the_peer(&error) => {
                 debug!(%error, "the peer closed a connection before it was accepted")
@@ -63,14 +68,15 @@ pub async fn serve_port<L: Listener>(
     }
 }
 
-/// Has a connection served, unless the port or the client has as many as it may have: then it is closed.
+/// Has a connection served, unless the port or the client has as many as it may have: then it is closed. Returns false if it
+/// was refused so.
 pub(super) fn admit<L: Listener>(
     server: &Arc<Server>,
     namespace: Namespace,
     stream: L::Stream,
     client: ClientAddress,
     workers: &impl Spawn<L::Stream>,
-) {
+) -> bool {
     let peer = client.socket();
     // Dropping the stream refuses the connection: the peer sees it closed.
     let Ok(admission) = Admission::request(server, namespace, client) else {
@@ -81,15 +87,15 @@ pub(super) fn admit<L: Listener>(
                 "connections are refused: max_connections is reached; raise it, or find the client that opens so many"
             );
         }
-        return;
+        return false;
     };
     // The client has its share, which was logged.
-    let Some(admission) = admission else { return };
-    if let Err(error) = L::prepare(&stream, server.peer_timeout()) {
-        debug!(%peer, %error, "connection lost before it was served");
-        return;
+    let Some(admission) = admission else { return false };
+    match L::prepare(&stream, server.peer_timeout()) {
+        Ok(()) => workers.spawn(admission, stream, client),
+        Err(error) => debug!(%peer, %error, "connection lost before it was served"),
     }
-    workers.spawn(admission, stream, client);
+    true
 }
 
 pub(super) fn is_of_the_peer(error: &io::Error) -> bool {

@@ -1,6 +1,7 @@
 //! The shares of clients: how many connections each has, its turns at long requests, and which clients are refused.
 //!
-//! The core divides sessions, waiters and watches by the same rule. A client has an entry as long as it has connections.
+//! The core divides sessions, waiters and watches by the same rule. A client has an entry as long as it has connections, and
+//! longer if it has opened and closed many lately.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use tracing::warn;
 
 use super::client_address::ClientAddress;
 use super::metrics::Count;
+use super::rate::Rate;
 use super::recent::Recent;
 use super::steps;
 use crate::core::{ClientKey, ClientShare, Namespace};
@@ -25,18 +27,40 @@ pub(super) struct Shares {
     percent: AtomicU32,
     /// The connections that the process has files for.
     files_max: AtomicU64,
+    /// How many short connections a second are divided into shares.
+    short_connections_max: AtomicU32,
     /// Requests and connections that were refused because of a share.
     pub(super) refused: Count,
-    clients: Mutex<HashMap<ClientKey, Client>>,
+    clients: Mutex<Clients>,
     /// The clients that were refused recently, by the limit of which each has its share.
     refusals: Mutex<Recent<(ClientKey, &'static str), ()>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
+struct Clients {
+    by_key: HashMap<ClientKey, Client>,
+    /// The short connections of all clients.
+    short_connections: Rate,
+    /// With this many entries, those that are not needed any more are removed.
+    sweep_at: usize,
+}
+
+#[derive(Debug, Default)]
 struct Client {
     /// Its connections, by port.
     connections: [u32; Namespace::ALL.len()],
+    /// Those of its connections that ended soon.
+    short_connections: Rate,
     usage: Arc<ClientUsage>,
+}
+
+/// Of what a client has its share, so that a connection is closed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exhausted {
+    /// Of the connections at a time.
+    Connections,
+    /// Of the [short](SHORT) connections in a second. This is the share.
+    ShortConnections(usize),
 }
 
 /// What the connections of one client have together.
@@ -50,6 +74,16 @@ pub(super) struct ClientUsage {
     /// Until when it is slowed down; `None`: it never was.
     slowed_until: Mutex<Option<Instant>>,
 }
+
+/// A connection that ends within this time is short. A client that opens and closes connections without end keeps the thread
+/// busy that accepts them, and the workers. While they last longer, the limit on connections at a time is enough.
+const SHORT: Duration = Duration::from_secs(10);
+
+/// At so few short connections a second, a client is forgotten.
+const FEW: f64 = 0.5;
+
+/// Clients of which at most as many are remembered without a look at who still needs it.
+const CLIENTS_LEAST: usize = 64;
 
 /// By how much each request that a client should not have sent slows it down, over all of its connections together.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
@@ -154,10 +188,12 @@ impl Drop for HoldingBytes {
 }
 
 impl Shares {
-    /// Changes the shares, and sets how many files the process may have open.
-    pub(super) fn set(&self, percent: u32, files_max: u64) {
+    /// Changes the shares, and sets how many files the process may have open, and how many short connections a second are
+    /// divided; 0: they are not.
+    pub(super) fn set(&self, percent: u32, files_max: u64, short_connections_max: u32) {
         self.percent.store(percent, Ordering::Relaxed);
         self.files_max.store(files_max, Ordering::Relaxed);
+        self.short_connections_max.store(short_connections_max, Ordering::Relaxed);
     }
 
     /// The share of a client.
@@ -176,32 +212,53 @@ impl Shares {
     }
 
     /// Counts a connection of a client, until [`Self::leave`], if `admits` returns true for the numbers of connections that
-    /// the client has on each port. Returns what its connections have together.
+    /// the client has on each port, and if the client has not opened and closed too many. Returns what its connections have
+    /// together.
     pub(super) fn enter(
         &self,
         client: ClientKey,
         namespace: Namespace,
         admits: impl FnOnce([u32; Namespace::ALL.len()]) -> bool,
-    ) -> Option<Arc<ClientUsage>> {
+    ) -> Result<Arc<ClientUsage>, Exhausted> {
+        let now = Instant::now();
         let mut clients = lock(&self.clients);
-        let before = clients.get(&client).map_or([0; _], |client| client.connections);
-        if !admits(before) {
-            return None;
+        let known = clients.by_key.get(&client);
+        if !admits(known.map_or([0; _], |client| client.connections)) {
+            return Err(Exhausted::Connections);
         }
-        let new = || Client { connections: [0; _], usage: Arc::default() };
-        let client = clients.entry(client).or_insert_with(new);
+        if let Some(client) = known {
+            self.check_short_connections(clients.short_connections, client.short_connections, now)?;
+        }
+        clients.sweep(now);
+        let client = clients.by_key.entry(client).or_default();
         client.connections[namespace as usize] += 1;
-        Some(Arc::clone(&client.usage))
+        Ok(Arc::clone(&client.usage))
     }
 
-    /// A connection of a client has ended.
-    pub(super) fn leave(&self, key: ClientKey, namespace: Namespace) {
+    fn check_short_connections(&self, all: Rate, own: Rate, now: Instant) -> Result<(), Exhausted> {
+        let max = self.short_connections_max.load(Ordering::Relaxed) as usize;
+        let [all, own] = [all, own].map(|rate| rate.per_second(now) as usize);
+        let share = self.share();
+        if max > 0 && share.is_exhausted(max, all, own) {
+            return Err(Exhausted::ShortConnections(share.of(max)));
+        }
+        Ok(())
+    }
+
+    /// A connection of a client has ended that was counted at this time.
+    pub(super) fn leave(&self, key: ClientKey, namespace: Namespace, entered: Instant) {
+        let now = Instant::now();
         let mut clients = lock(&self.clients);
+        let Clients { by_key, short_connections, .. } = &mut *clients;
         // A counted connection has an entry.
-        let Some(client) = clients.get_mut(&key) else { return };
+        let Some(client) = by_key.get_mut(&key) else { return };
         client.connections[namespace as usize] -= 1;
-        if client.connections == [0; _] {
-            clients.remove(&key);
+        if now.duration_since(entered) < SHORT {
+            client.short_connections.note(now);
+            short_connections.note(now);
+        }
+        if !client.is_needed(now) {
+            by_key.remove(&key);
         }
     }
 
@@ -218,6 +275,23 @@ impl Shares {
                  client_share or the limit"
             );
         }
+    }
+}
+
+impl Clients {
+    /// Removes the entries that are not needed any more, if there are many.
+    fn sweep(&mut self, now: Instant) {
+        if self.by_key.len() >= self.sweep_at {
+            self.by_key.retain(|_, client| client.is_needed(now));
+            self.sweep_at = CLIENTS_LEAST.max(self.by_key.len() * 2);
+        }
+    }
+}
+
+impl Client {
+    /// Whether something would be forgotten without its entry.
+    fn is_needed(&self, now: Instant) -> bool {
+        self.connections != [0; _] || self.short_connections.per_second(now) > FEW
     }
 }
 
@@ -298,18 +372,85 @@ mod tests {
     #[test]
     fn connections_are_counted_for_their_clients() {
         let shares = Shares::default();
-        let enter = |client, port, before| shares.enter(client, port, |own| own == before).is_some();
+        let begin = Instant::now() - SHORT;
+        let enter = |client, port, before| shares.enter(client, port, |own| own == before).is_ok();
         let [counters, semaphores] = Namespace::ALL;
         assert!(enter(ONE, counters, [0, 0]));
         assert!(enter(ONE, semaphores, [1, 0]));
         assert!(enter(OTHER, counters, [0, 0]));
-        assert!(shares.enter(ONE, counters, |_| false).is_none());
+        assert_eq!(shares.enter(ONE, counters, |_| false).unwrap_err(), Exhausted::Connections);
         assert!(enter(ONE, counters, [1, 1]));
-        shares.leave(ONE, counters);
-        shares.leave(ONE, counters);
-        shares.leave(ONE, semaphores);
-        shares.leave(OTHER, counters);
-        assert!(lock(&shares.clients).is_empty());
+        shares.leave(ONE, counters, begin);
+        shares.leave(ONE, counters, begin);
+        shares.leave(ONE, semaphores, begin);
+        shares.leave(OTHER, counters, begin);
+        assert!(lock(&shares.clients).by_key.is_empty());
+    }
+
+    /// Opens and closes connections, each after this time, and returns how many were admitted.
+    async fn open_and_close(shares: &Shares, client: ClientKey, connections: u32, each: Duration) -> u32 {
+        let mut admitted = 0;
+        for _ in 0..connections {
+            let entered = Instant::now();
+            let entry = shares.enter(client, Namespace::Counters, |_| true);
+            tokio::time::advance(each).await;
+            match entry {
+                Ok(_) => {
+                    shares.leave(client, Namespace::Counters, entered);
+                    admitted += 1;
+                }
+                Err(exhausted) => assert_eq!(exhausted, Exhausted::ShortConnections(120)),
+            }
+        }
+        admitted
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_opens_and_closes_connections_without_end_gets_its_share() {
+        let shares = Shares::default();
+        shares.set(12, 0, 1_000);
+        let ms = Duration::from_millis;
+        // Fewer than half of the limit, for as long as it likes.
+        assert_eq!(open_and_close(&shares, ONE, 4_000, ms(2) + ms(1) / 10).await, 4_000);
+        // Alone, it gets half of the limit.
+        let flood = open_and_close(&shares, ONE, 100_000, ms(1) / 10).await;
+        assert!((4_900..5_300).contains(&flood), "{flood} of 100,000 in 10 s");
+        // Beside it, another one has its share at once, and so has it then, because more than half is in use.
+        let mut both = [0; 2];
+        for _ in 0..50_000 {
+            both[0] += open_and_close(&shares, ONE, 1, ms(1) / 10).await;
+            both[1] += open_and_close(&shares, OTHER, 1, ms(1) / 10).await;
+        }
+        assert!((1_100..4_000).contains(&both[1]), "{both:?} in 10 s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_last_or_stay_open_are_not_limited() {
+        let shares = Shares::default();
+        shares.set(12, 0, 1_000);
+        let entered = Instant::now();
+        for _ in 0..100_000 {
+            assert!(shares.enter(ONE, Namespace::Counters, |_| true).is_ok());
+        }
+        tokio::time::advance(SHORT).await;
+        for _ in 0..100_000 {
+            shares.leave(ONE, Namespace::Counters, entered);
+        }
+        assert!(shares.enter(ONE, Namespace::Counters, |before| before == [0; _]).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_are_forgotten_when_they_open_nothing_any_more() {
+        let shares = Shares::default();
+        shares.set(12, 0, 1_000);
+        for number in 0..10_000_u32 {
+            let mut key = [0; 16];
+            key[..4].copy_from_slice(&number.to_be_bytes());
+            open_and_close(&shares, ClientKey(key), 3, Duration::from_micros(300)).await;
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        let remembered = lock(&shares.clients).by_key.len();
+        assert!((1..=CLIENTS_LEAST).contains(&remembered), "{remembered}");
     }
 
     #[tokio::test]

@@ -2,10 +2,10 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tokio::net::TcpStream;
 
 use crate::config::Config;
 
@@ -114,7 +114,7 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 /// The kernel probes an idle connection after 2/7 of the timeout, and then every 1/7. Neither unanswered probes nor
 /// unacknowledged data may last longer than 5/7: data may be sent just before the first probe, so both together stay
 /// within the timeout. The last option also ends a connection whose peer is alive but takes no output for that long.
-pub(super) fn prepare_connection(stream: &TcpStream, peer_timeout: Duration) -> io::Result<()> {
+pub(super) fn prepare_connection(stream: &impl AsFd, peer_timeout: Duration) -> io::Result<()> {
     let part = peer_timeout / 7;
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;

@@ -23,6 +23,9 @@ use signalbox::protocol::{
 
 const NOT_PERMITTED: u8 = Status::NotPermitted as u8;
 
+/// Names of a Dump that is ended.
+const NAMES: u32 = 400;
+
 /// The address of a proxy, whose header states another machine as the client.
 const PROXY: &str = "127.0.0.9";
 
@@ -321,6 +324,29 @@ fn a_revoked_token_loses_its_rights_on_open_connections() {
     assert_eq!(watching.answer(watch).status, NOT_PERMITTED);
     assert_eq!(caller.give_back(grant), OK, "nobody is kept from giving back");
     assert_eq!(show(&mut caller, secret.as_bytes()).status, NOT_PERMITTED);
+}
+
+#[test]
+fn a_dump_ends_when_the_token_that_asked_for_it_is_revoked() {
+    let mut guarded = Guarded::start("anonymous = 'none'\nnetworks = ['127.0.0.0/8 none']");
+    let secret = guarded.create("web", &["--rights", "read,acquire"]);
+    let mut caller = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+    // More than server and kernel keep for a client that reads nothing.
+    let name = |number: u32| [&number.to_be_bytes()[..], &[b'n'; 60_000]].concat();
+    for number in 0..NAMES {
+        assert_eq!(caller.wire.acquire(&name(number), 1, 1).status, OK);
+    }
+    caller.wire.send(&frame(DUMP, *b"dump", &[]));
+    assert!(token(&guarded.tokens(), &["revoke", "web"]).status.success());
+    guarded.reload();
+    let mut entries = 0;
+    while let Ok(answer) = caller.wire.try_answer() {
+        assert_eq!((answer.opcode, &answer.opaque, answer.status), (DUMP, b"dump", OK));
+        assert!(!answer.body.is_empty(), "the Dump is complete");
+        entries += 1;
+    }
+    assert!(caller.wire.is_closed(), "after {entries} of {NAMES} names");
 }
 
 #[test]

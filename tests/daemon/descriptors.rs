@@ -6,8 +6,8 @@ use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
 
-/// More connections than fit the limit below.
-const CONNECTIONS: usize = 60;
+/// More connections than fit the limit below, and fewer than three times as many.
+const CONNECTIONS: usize = 50;
 
 /// A daemon with a limit of 40 descriptors, some of which are listeners and similar. Both the soft and the hard limit
 /// are set, because the daemon raises the first to the second. `None`, and a line that says so, if limits cannot be set.

@@ -176,6 +176,30 @@ fn a_client_with_its_share_of_the_waiting_requests_leaves_the_queue_to_others() 
 }
 
 #[test]
+fn a_client_that_opens_and_closes_connections_without_end_is_refused_some() {
+    let mut attacked = Attacked::begin_with("short_connections = 100", "");
+    let mut kept: Vec<_> = (0..100).map(|_| attacked.daemon.counter()).collect();
+    let mut served = 0;
+    let mut refused = || {
+        let mut wire = attacked.daemon.counter();
+        wire.send(&frame(NOOP, [0; 4], &[]));
+        let is_refused = wire.is_closed();
+        served += u32::from(!is_refused);
+        is_refused
+    };
+    // More than half of the limit are in use soon, on a slow machine too.
+    assert!((0..100_000).any(|_| refused()), "none is refused");
+    assert!((0..100_000).any(|_| refused()), "not one alone is refused");
+    eventually("the client is served again", || !refused());
+    assert!(served >= 50, "fewer than half of the limit: {served}");
+    // Connections that stay are served, and so are other clients.
+    kept.iter_mut().for_each(|wire| assert_eq!(wire.ask(NOOP, &[]).status, OK));
+    let mut honest = attacked.honest();
+    assert_eq!(honest.wire.ask(NOOP, &[]).status, OK);
+    attacked.end("short_connections");
+}
+
+#[test]
 fn a_client_with_its_share_of_the_connections_leaves_the_rest_to_others() {
     let file = ConfigFile::toml("bind_ip = '127.0.0.1'\n[counter]\nenable = true\nmax_connections = 100\n");
     let mut attacked = Attacked { daemon: Daemon::spawn(serve_file_on_any_ports(&file.path())), file };
@@ -355,6 +379,10 @@ fn a_client_with_its_share_of_the_memory_in_remembered_replies_leaves_the_rest_t
                 is_exhausted = true;
             }
         }
+    }
+    // Far enough above half of the budget that what is freed meanwhile does not matter.
+    for number in 0..40_u8 {
+        assert_eq!(holder.wire.acquire(&[number; 60_000], 1, 1).status, OK);
     }
     assert_share(&open(&mut attacker), Limit::Memory, BUDGET_SHARE);
     // The share is exhausted, so refusals are not remembered: a request with the same number is another one.

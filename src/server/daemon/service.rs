@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::super::relay::{Incoming, serve_relays};
+use super::super::resting_listener::RestingListener;
 use super::super::store::{RestoreError, Writer, WriterError};
 use super::super::tls::Tls;
 use super::super::workers::{Workers, balance};
@@ -225,7 +226,7 @@ fn spawn_tasks(
     workers: &Workers,
 ) -> io::Result<()> {
     for (namespace, listener) in listeners {
-        let listener = TcpListener::from_std(listener)?;
+        let listener = RestingListener::new(listener)?;
         tasks.spawn(serve_port(Arc::clone(server), namespace, listener, workers.clone()));
     }
     tasks.spawn(balance(workers.clone()));

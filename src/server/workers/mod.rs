@@ -180,8 +180,14 @@ impl Worker {
 
 impl Spawn<TcpStream> for Workers {
     fn spawn(&self, admission: Admission, stream: TcpStream, peer: ClientAddress) {
-        let active = self.0.active.load(Ordering::Relaxed);
-        self.spawn_on(self.with_fewest(active), stream, Arrival::New { admission, peer });
+        // The socket is registered with the runtime that had it, and has to move to the worker's.
+        self.spawn_active(stream.into_std(), Arrival::New { admission, peer });
+    }
+}
+
+impl Spawn<std::net::TcpStream> for Workers {
+    fn spawn(&self, admission: Admission, stream: std::net::TcpStream, peer: ClientAddress) {
+        self.spawn_active(Ok(stream), Arrival::New { admission, peer });
     }
 }
 
@@ -211,11 +217,15 @@ impl Workers {
         });
     }
 
+    /// Starts to serve a connection on one of the active workers.
+    fn spawn_active(&self, stream: io::Result<std::net::TcpStream>, arrival: Arrival) {
+        let active = self.0.active.load(Ordering::Relaxed);
+        self.spawn_on(self.with_fewest(active), stream, arrival);
+    }
+
     /// Starts to serve a connection on a worker.
-    fn spawn_on(&self, index: WorkerIndex, stream: TcpStream, arrival: Arrival) {
+    fn spawn_on(&self, index: WorkerIndex, stream: io::Result<std::net::TcpStream>, arrival: Arrival) {
         let mut seat = WorkerSeat::take(self, index);
-        // The socket is registered with the runtime that had it, and has to move to the worker's.
-        let stream = stream.into_std();
         self.0.threads[index.get()].runtime.spawn(async move {
             let mut stream = match stream.and_then(TcpStream::from_std) {
                 Ok(stream) => stream,
@@ -229,7 +239,7 @@ impl Workers {
             };
             let Some(connection) = arrival.accept(&mut stream).await else { return };
             if let Some(Move { connection, stream, to }) = connection.serve(stream, &mut seat).await {
-                seat.workers.spawn_on(to, stream, Arrival::Moved(connection));
+                seat.workers.spawn_on(to, stream.into_std(), Arrival::Moved(connection));
             }
         });
     }
