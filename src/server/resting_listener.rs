@@ -15,11 +15,14 @@ use super::socket;
 const MANY_REFUSALS: f64 = 1000.0;
 
 /// For this time, new connections wait in the kernel's queue, and are accepted together. Otherwise each one wakes the thread,
-/// which takes the core from a worker for it. The queue has room for 4,096 ([`socket`]): at more than 80,000 connections a
-/// second, the kernel has further ones try again after a second.
-const REST: Duration = Duration::from_millis(50);
+/// which takes the core from a worker for it.
+const REST: Duration = Duration::from_millis(5);
 
-/// A listening socket that rests while many connections are refused: once it has accepted all that are there, it looks for
+/// How many connections are accepted between two rests, so that a worker that needs the core waits for little more than a
+/// millisecond. Above 50,000 connections a second the queue fills, and the kernel has further ones try again after a second.
+const ACCEPTED_MAX: u32 = 256;
+
+/// A listening socket that rests while many connections are refused: it accepts some of those that are there, and looks for
 /// more only after a while. Nothing wakes its thread meanwhile, because the socket is not registered with the runtime then.
 #[derive(Debug)]
 pub(super) struct RestingListener {
@@ -27,6 +30,8 @@ pub(super) struct RestingListener {
     /// The same socket, registered with the runtime. `None`: many connections are refused.
     registered: Option<tokio::net::TcpListener>,
     refusals: Rate,
+    /// Connections that were accepted since the last rest.
+    accepted: u32,
     /// Many connections were refused since the last rest.
     must_rest: bool,
 }
@@ -35,7 +40,7 @@ impl RestingListener {
     /// A listener of this socket, which does not block.
     pub(super) fn new(socket: TcpListener) -> io::Result<Self> {
         let registered = Some(register(&socket)?);
-        Ok(Self { socket, registered, refusals: Rate::default(), must_rest: false })
+        Ok(Self { socket, registered, refusals: Rate::default(), accepted: 0, must_rest: false })
     }
 }
 
@@ -49,18 +54,21 @@ impl Listener for RestingListener {
                 let (stream, peer) = registered.accept().await?;
                 return Ok((stream.into_std()?, peer));
             }
-            // The other tasks of the thread run in between.
-            consume_budget().await;
-            match self.socket.accept() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                accepted => return accepted,
+            if self.accepted < ACCEPTED_MAX {
+                // The other tasks of the thread run in between.
+                consume_budget().await;
+                self.accepted += 1;
+                match self.socket.accept() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    accepted => return accepted,
+                }
+                if !self.must_rest {
+                    self.registered = Some(register(&self.socket)?);
+                    continue;
+                }
             }
-            if self.must_rest {
-                self.must_rest = false;
-                sleep(REST).await;
-            } else {
-                self.registered = Some(register(&self.socket)?);
-            }
+            (self.accepted, self.must_rest) = (0, false);
+            sleep(REST).await;
         }
     }
 
@@ -69,7 +77,9 @@ impl Listener for RestingListener {
         self.refusals.note(now);
         if self.refusals.per_second(now) > MANY_REFUSALS {
             self.must_rest = true;
-            self.registered = None;
+            if self.registered.take().is_some() {
+                self.accepted = 0;
+            }
         }
     }
 
@@ -109,7 +119,13 @@ mod tests {
             assert!(!accept(true).await, "few are refused");
         }
         assert!(accept(true).await, "many are refused");
-        assert!(accept(false).await, "what is there is accepted without a rest");
+        let many = Instant::now();
+        for _ in 0..ACCEPTED_MAX {
+            assert!(accept(true).await);
+        }
+        assert_eq!(many.elapsed(), Duration::ZERO, "so many are accepted without a rest");
+        accept(true).await;
+        assert!(many.elapsed() >= REST);
         // The next one comes after the rest, and is awaited as usual.
         let connected = tokio::spawn(async move {
             sleep(REST * 2).await;
