@@ -2,11 +2,11 @@
 //! This module reads and writes etcd directly, so it works while no node serves clients.
 
 use std::collections::BTreeMap;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use thiserror::Error;
 
+use super::clock::BootTime;
 use super::coordinator::{
     CallError, Compare, Coordinator, Entry, Operation, Range, RangeAnswer, Revision, Transaction,
     TransactionAnswer,
@@ -336,6 +336,14 @@ impl<C: Coordinator> Coordinator for Persistent<C> {
     fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
         self.attempt(|inner| inner.transact(transaction))
     }
+
+    fn pause(&mut self, span: Duration) {
+        self.inner.pause(span);
+    }
+
+    fn now(&self) -> BootTime {
+        self.inner.now()
+    }
 }
 
 /// Reads the state of a cluster, and watches its nodes for as long as it takes until all have sent a heartbeat, but for two
@@ -347,7 +355,8 @@ pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterS
     let reading = Reading::read(coordinator, keys)?;
     let records = keys.records();
     let count = Range { count_only: true, ..Range::below(&records) };
-    let age = |name: &String| heard.get(name).map(|(_, at)| at.elapsed());
+    let now = coordinator.now();
+    let age = |name: &String| heard.get(name).map(|(_, at)| now.since(*at));
     Ok(ClusterStatus {
         format,
         leadership: read(coordinator, &keys.leadership())?,
@@ -371,26 +380,26 @@ pub(super) fn watch(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
     format: &Format,
-) -> Result<BTreeMap<String, (Revision, Instant)>, AdminError> {
+) -> Result<BTreeMap<String, (Revision, BootTime)>, AdminError> {
     let prefix = keys.heartbeats();
-    let mut look = || -> Result<BTreeMap<String, Revision>, AdminError> {
+    let look = |coordinator: &mut dyn Coordinator| -> Result<BTreeMap<String, Revision>, AdminError> {
         let entries = coordinator.range(&Range::below(&prefix))?.entries;
         Ok(entries.into_iter().map(|entry| (name_of(&prefix, &entry.key), entry.modified)).collect())
     };
-    let first = look()?;
-    let deadline = Instant::now() + timing(format).retry_period() * 2;
-    let mut heard = BTreeMap::<String, (Revision, Instant)>::new();
+    let first = look(coordinator)?;
+    let deadline = coordinator.now().after(timing(format).retry_period() * 2);
+    let mut heard = BTreeMap::<String, (Revision, BootTime)>::new();
     loop {
-        for (name, revision) in look()? {
+        for (name, revision) in look(coordinator)? {
             let before = heard.get(&name).map(|(revision, _)| *revision).or(first.get(&name).copied());
             if before != Some(revision) {
-                heard.insert(name, (revision, Instant::now()));
+                heard.insert(name, (revision, coordinator.now()));
             }
         }
-        if heard.len() >= first.len() || Instant::now() >= deadline {
+        if heard.len() >= first.len() || coordinator.now() >= deadline {
             return Ok(heard);
         }
-        thread::sleep(LOOK_PERIOD);
+        coordinator.pause(LOOK_PERIOD);
     }
 }
 
@@ -474,9 +483,9 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
     let before = revision_of(coordinator, &heartbeat)?;
     let timing = timing(&format);
     let silence = if node.relays { timing.lease_duration() } else { timing.retry_period() * 2 };
-    let deadline = Instant::now() + silence;
-    while Instant::now() < deadline {
-        thread::sleep(LOOK_PERIOD);
+    let deadline = coordinator.now().after(silence);
+    while coordinator.now() < deadline {
+        coordinator.pause(LOOK_PERIOD);
         if revision_of(coordinator, &heartbeat)? != before {
             return Err(AdminError::Alive { node: name.to_owned() });
         }

@@ -4,14 +4,18 @@
 //! Calls block, because a node has one request of a kind in flight at a time: a transaction that compares what the one
 //! before wrote cannot be sent earlier.
 
+use std::thread;
+use std::time::Duration;
+
 use thiserror::Error;
 
+use super::clock::BootTime;
 use super::keys::end_of_prefix;
 
 /// A revision of the store: it grows with every transaction that writes. 0 is before everything.
 pub type Revision = u64;
 
-/// A linearizable store of keys and values.
+/// A linearizable store of keys and values, and the time of the thread that calls it: tests simulate both.
 pub trait Coordinator: Send {
     /// Reads keys with their values, or counts keys.
     ///
@@ -27,6 +31,16 @@ pub trait Coordinator: Send {
     /// After [`CallError::Unanswered`] it may have been performed, or may still be, for as long as it takes; after
     /// [`CallError::Refused`] it was not and will not be.
     fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError>;
+
+    /// Waits between two calls.
+    fn pause(&mut self, span: Duration) {
+        thread::sleep(span);
+    }
+
+    /// The present, which limits how long the caller repeats its calls.
+    fn now(&self) -> BootTime {
+        BootTime::now()
+    }
 }
 
 /// Keys to read.

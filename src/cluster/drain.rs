@@ -1,7 +1,6 @@
 //! `signalbox cluster drain`: what the command does. The node does the rest: `handover` if it leads.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::admin::{AdminError, entry, read, revision_of, timing, watch};
 use super::coordinator::{Compare, Coordinator, Operation, Revision, Transaction};
@@ -56,26 +55,50 @@ pub fn drain(
         return Err(AdminError::Silent { node: name.to_owned() });
     }
     let key = keys.drain(name);
+    let before = revision_of(coordinator, &key)?;
     let drain = Drain { incarnation: node.incarnation.clone(), to: to.map(str::to_owned), refused: None };
-    let request = Transaction {
-        compare: vec![Compare::Modified { key: keys.node(name), at: joined }],
-        then: vec![Operation::Put { key: key.clone(), value: encode(&drain) }],
-        otherwise: Vec::new(),
-    };
-    let asked = coordinator.transact(&request)?;
-    // It has changed since. If it has left, a request that was not answered was obeyed before it was repeated.
-    if !asked.held && read::<Node>(coordinator, &keys.node(name))?.is_some() {
-        return Err(AdminError::Changed);
-    }
     let silence_max = timing(&format).lease_duration();
-    let left = await_leaving(coordinator, keys, name, &drain, limit, silence_max);
+    let left = ask(coordinator, keys, name, joined, &drain, before)
+        .and_then(|()| await_leaving(coordinator, keys, name, &drain, limit, silence_max));
     if let Err(AdminError::Call(_)) = &left {
-        // Nobody would wait for what the node does later.
-        let _ = withdraw(coordinator, key, asked.revision);
+        // Nobody would wait for what the node does later. Also an attempt to ask that was not answered may be performed.
+        let _ = withdraw(coordinator, key, encode(&drain));
     }
     left?;
     let leader = if has_led { next_leader(coordinator, keys, &node.incarnation)? } else { None };
     Ok(Drained { has_led, leader })
+}
+
+/// Asks a node, which has joined at this revision, to leave. The key of the request was written last at revision `before`, so an
+/// attempt that is repeated writes nothing if the one before was performed: for another revision, the node would begin again.
+fn ask(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+    name: &str,
+    joined: Revision,
+    drain: &Drain,
+    before: Revision,
+) -> Result<(), AdminError> {
+    let key = keys.drain(name);
+    let request = Transaction {
+        compare: vec![
+            Compare::Modified { key: keys.node(name), at: joined },
+            Compare::Modified { key: key.clone(), at: before },
+        ],
+        then: vec![Operation::Put { key: key.clone(), value: encode(drain) }],
+        otherwise: Vec::new(),
+    };
+    if coordinator.transact(&request)?.held {
+        return Ok(());
+    }
+    // First the request: a node that leaves removes it with itself.
+    let found = entry(coordinator, &key)?.filter(|found| found.modified != before);
+    let is_asked = match found {
+        Some(found) => Drain { refused: None, ..decode(&key, &found.value)? } == *drain,
+        // An attempt was performed, and the node has obeyed already.
+        None => read::<Node>(coordinator, &keys.node(name))?.is_none(),
+    };
+    if is_asked { Ok(()) } else { Err(AdminError::Changed) }
 }
 
 fn is_led_by(
@@ -96,8 +119,8 @@ fn await_leaving(
     limit: Duration,
     silence_max: Duration,
 ) -> Result<(), AdminError> {
-    let deadline = Instant::now() + limit;
-    let mut heartbeat = (0, Instant::now());
+    let begun = coordinator.now();
+    let mut heartbeat = (0, begun);
     loop {
         // First the request: a node that leaves removes it with itself.
         let key = keys.drain(name);
@@ -109,7 +132,7 @@ fn await_leaving(
         let Some(request) = request else { return Err(AdminError::Changed) };
         match decode::<Drain>(&key, &request.value)? {
             Drain { refused: Some(reason), .. } => {
-                withdraw(coordinator, key, request.modified)?;
+                withdraw(coordinator, key, request.value)?;
                 return Err(AdminError::Refused { node: name.to_owned(), reason });
             }
             found if found != *drain => return Err(AdminError::Changed),
@@ -117,24 +140,24 @@ fn await_leaving(
         }
         let revision = revision_of(coordinator, &keys.heartbeat(name))?;
         if revision != heartbeat.0 {
-            heartbeat = (revision, Instant::now());
+            heartbeat = (revision, coordinator.now());
         }
-        if heartbeat.1.elapsed() >= silence_max {
-            withdraw(coordinator, key, request.modified)?;
+        if coordinator.now().since(heartbeat.1) >= silence_max {
+            withdraw(coordinator, key, request.value)?;
             return Err(AdminError::FellSilent { node: name.to_owned(), silence: silence_max });
         }
-        if Instant::now() >= deadline {
-            withdraw(coordinator, key, request.modified)?;
+        if coordinator.now().since(begun) >= limit {
+            withdraw(coordinator, key, request.value)?;
             return Err(AdminError::NotInTime { node: name.to_owned(), limit });
         }
-        thread::sleep(LOOK_PERIOD);
+        coordinator.pause(LOOK_PERIOD);
     }
 }
 
-/// Removes a request that the node is not to see any more.
-fn withdraw(coordinator: &mut dyn Coordinator, key: Vec<u8>, at: Revision) -> Result<(), AdminError> {
+/// Removes a request that the node is not to see any more, if it still has this value.
+fn withdraw(coordinator: &mut dyn Coordinator, key: Vec<u8>, value: Vec<u8>) -> Result<(), AdminError> {
     let transaction = Transaction {
-        compare: vec![Compare::Modified { key: key.clone(), at }],
+        compare: vec![Compare::Value { key: key.clone(), is: value }],
         then: vec![Operation::Delete { key }],
         otherwise: Vec::new(),
     };
@@ -148,14 +171,14 @@ fn next_leader(
     keys: &Keys,
     former: &Incarnation,
 ) -> Result<Option<(String, u32)>, AdminError> {
-    let deadline = Instant::now() + NEXT_LEADER_MAX;
-    while Instant::now() < deadline {
+    let deadline = coordinator.now().after(NEXT_LEADER_MAX);
+    while coordinator.now() < deadline {
         let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
         let next = leadership.filter(|of| of.state == LeadershipState::Held && of.incarnation != *former);
         if let Some(Leadership { node, epoch, .. }) = next {
             return Ok(Some((node, epoch)));
         }
-        thread::sleep(LOOK_PERIOD);
+        coordinator.pause(LOOK_PERIOD);
     }
     Ok(None)
 }

@@ -12,8 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -175,7 +174,7 @@ fn apply_changes(mut encoded: &[u8], handover: Revision, records: &mut RawRecord
 }
 
 /// Records that were read in advance.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Preloaded {
     /// The revision of the handover for which they were read.
     handover: Revision,
@@ -312,6 +311,33 @@ impl From<ReadingError> for Refusal {
     }
 }
 
+/// What an operator asks of a leader, and the revision of the request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The request.
+    pub drain: Drain,
+    /// When it was written.
+    pub written: Revision,
+}
+
+/// A request that a leader has refused.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub refusal: Refusal,
+    /// Whether the operator learns of it.
+    pub told: Result<(), CallError>,
+}
+
+/// What a leader leaves behind.
+#[derive(Debug)]
+pub struct Completed {
+    /// Who leads next; `None`: the successor has left the cluster, so any node may.
+    pub successor: Option<Successor>,
+    /// Whether the successor can know the changes; else it reads all records.
+    pub written: Result<(), CallError>,
+}
+
 /// A leader that prepares a handover.
 #[derive(Debug)]
 pub struct Leader<C> {
@@ -319,6 +345,8 @@ pub struct Leader<C> {
     pub coordinator: C,
     /// The keys of the cluster.
     pub keys: Keys,
+    /// The name of the node.
+    pub name: String,
     /// The term that it is going to end.
     pub term: Term,
     /// Its run.
@@ -332,75 +360,76 @@ pub struct Leader<C> {
 }
 
 impl<C: Coordinator> Leader<C> {
-    /// Chooses who leads next, and waits until that node has read the records. `to` is its name; `None`: any node that may
-    /// lead, one of the newest version first. Takes two heartbeats, and as long as it takes to read the records.
+    /// Prepares the handover that an operator asks for, or tells the operator why it does not.
     ///
     /// # Errors
     ///
-    /// [`Refusal`]: nothing has changed, apart from what a successor has read.
-    pub fn prepare(&mut self, to: Option<&str>) -> Result<Next, Refusal> {
-        let next = self.choose(to)?;
+    /// [`Refused`]: the node goes on to lead.
+    pub fn obey(&mut self, request: &Request) -> Result<Next, Refused> {
+        self.prepare(request).map_err(|refusal| {
+            let told = self.refuse(request, &refusal);
+            Refused { refusal, told }
+        })
+    }
+
+    /// Gives the successor what it does not know yet, unless it has left the cluster in the meantime. To be called when the server
+    /// has stored its last change.
+    pub fn complete(&mut self, next: Next) -> Completed {
+        if matches!(self.awaits(&next), Ok(false)) {
+            return Completed { successor: None, written: Ok(()) };
+        }
+        Completed { written: self.write_changes(), successor: Some(next.successor) }
+    }
+
+    /// Chooses who leads next, and waits until that node has read the records. Any node that may lead can be it unless the
+    /// request names one; one of the newest version comes first. Takes two heartbeats, and as long as it takes to read the
+    /// records. If it fails, nothing has changed, apart from what a successor has read.
+    fn prepare(&mut self, request: &Request) -> Result<Next, Refusal> {
+        let next = self.choose(request.drain.to.as_deref())?;
         if !next.node.drains {
             // An older version, which reads the records when it leads.
-            return Ok(next);
+            return self.check(request).map(|()| next);
         }
         self.trace.start();
-        let prepared = self.ask_to_read(&next).and_then(|()| self.await_reading(&next));
+        let prepared = self.ask_to_read(&next).and_then(|()| self.await_reading(&next, request));
         if prepared.is_err() {
             self.trace.stop();
         }
         prepared.map(|()| next)
     }
 
-    /// Checks that the operator still wants what was requested of this node at this revision.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Withdrawn`], or etcd does not answer.
-    pub fn check_request(&mut self, name: &str, written: Revision) -> Result<(), Refusal> {
-        let key = Range { from: self.keys.drain(name), to: None, at: None, count_only: false };
-        let found = answered(|| self.coordinator.range(&key))?.entries.pop();
-        if found.is_some_and(|entry| entry.modified == written) { Ok(()) } else { Err(Refusal::Withdrawn) }
+    /// Checks that the operator still wants what was requested.
+    fn check(&mut self, request: &Request) -> Result<(), Refusal> {
+        let key = Range { from: self.keys.drain(&self.name), to: None, at: None, count_only: false };
+        let found = answered(&mut self.coordinator, |etcd| etcd.range(&key))?.entries.pop();
+        let is_wanted = found.is_some_and(|entry| entry.modified == request.written);
+        if is_wanted { Ok(()) } else { Err(Refusal::Withdrawn) }
     }
 
-    /// Tells the operator that the request, written at this revision, is refused, and the successor that nothing is handed over,
-    /// so that it forgets what it has read.
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`]: the operator does not learn of it.
-    pub fn refuse(
-        &mut self,
-        name: &str,
-        drain: Drain,
-        written: Revision,
-        refusal: &Refusal,
-    ) -> Result<(), CallError> {
+    /// Tells the operator that the request is refused, and the successor that nothing is handed over, so that it forgets what it
+    /// has read. If that fails, the operator does not learn of it.
+    fn refuse(&mut self, request: &Request, refusal: &Refusal) -> Result<(), CallError> {
         let withdraw = Transaction {
             compare: vec![self.leads()],
             then: vec![Operation::Delete { key: self.keys.handover() }],
             otherwise: Vec::new(),
         };
-        answered(|| self.coordinator.transact(&withdraw))?;
-        let key = self.keys.drain(name);
-        let refused = Drain { refused: Some(refusal.to_string()), ..drain };
+        answered(&mut self.coordinator, |etcd| etcd.transact(&withdraw))?;
+        let key = self.keys.drain(&self.name);
+        let refused = Drain { refused: Some(refusal.to_string()), ..request.drain.clone() };
         let transaction = Transaction {
-            compare: vec![self.leads(), Compare::Modified { key: key.clone(), at: written }],
+            compare: vec![self.leads(), Compare::Modified { key: key.clone(), at: request.written }],
             then: vec![Operation::Put { key, value: encode(&refused) }],
             otherwise: Vec::new(),
         };
-        answered(|| self.coordinator.transact(&transaction)).map(drop)
+        answered(&mut self.coordinator, |etcd| etcd.transact(&transaction)).map(drop)
     }
 
     /// Whether the run that is to lead next is still part of the cluster.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::Call`], [`Refusal::Value`]: it is not known.
-    pub fn awaits(&mut self, next: &Next) -> Result<bool, Refusal> {
+    fn awaits(&mut self, next: &Next) -> Result<bool, Refusal> {
         let key = self.keys.node(&next.successor.node);
         let range = Range { from: key.clone(), to: None, at: None, count_only: false };
-        let entry = answered(|| self.coordinator.range(&range))?.entries.pop();
+        let entry = answered(&mut self.coordinator, |etcd| etcd.range(&range))?.entries.pop();
         let node: Option<Node> = entry.map(|entry| decode(&key, &entry.value)).transpose()?;
         Ok(node.is_some_and(|node| node.incarnation == next.successor.incarnation))
     }
@@ -418,14 +447,14 @@ impl<C: Coordinator> Leader<C> {
             then: vec![Operation::Put { key: self.keys.changes(), value }],
             otherwise: Vec::new(),
         };
-        answered(|| self.coordinator.transact(&transaction)).map(drop)
+        answered(&mut self.coordinator, |etcd| etcd.transact(&transaction)).map(drop)
     }
 
     fn choose(&mut self, to: Option<&str>) -> Result<Next, Refusal> {
-        let before = answered(|| Reading::read(&mut self.coordinator, &self.keys))?;
-        let deadline = Instant::now() + self.timing.retry_period() * 2;
+        let before = answered(&mut self.coordinator, |etcd| Reading::read(etcd, &self.keys))?;
+        let deadline = self.coordinator.now().after(self.timing.retry_period() * 2);
         loop {
-            let now = answered(|| Reading::read(&mut self.coordinator, &self.keys))?;
+            let now = answered(&mut self.coordinator, |etcd| Reading::read(etcd, &self.keys))?;
             let is_other = |node: &Node| node.incarnation != self.incarnation;
             if let Some(name) = to {
                 match now.nodes.get(name) {
@@ -449,7 +478,7 @@ impl<C: Coordinator> Leader<C> {
                     node.is_eligible && is_other(node) && to.is_none_or(|to| to == *name)
                 })
             };
-            let is_late = Instant::now() >= deadline;
+            let is_late = self.coordinator.now() >= deadline;
             if is_late || candidates().all(|(name, node)| is_alive(name, node)) {
                 let alive = candidates().filter(|(name, node)| is_alive(name, node));
                 let best = alive.max_by_key(|(_, node)| (node.drains, version(&node.version)));
@@ -463,7 +492,7 @@ impl<C: Coordinator> Leader<C> {
                     (None, None) => Err(Refusal::NoOther),
                 };
             }
-            thread::sleep(LOOK_PERIOD);
+            self.coordinator.pause(LOOK_PERIOD);
         }
     }
 
@@ -474,33 +503,35 @@ impl<C: Coordinator> Leader<C> {
             then: vec![Operation::Put { key: self.keys.handover(), value: encode(&handover) }],
             otherwise: Vec::new(),
         };
-        let answer = answered(|| self.coordinator.transact(&transaction))?;
+        let answer = answered(&mut self.coordinator, |etcd| etcd.transact(&transaction))?;
         // An attempt before it may be performed later: then the successor reads again, for a later revision.
         self.handover = answer.revision;
         if answer.held { Ok(()) } else { Err(Refusal::NotLeading) }
     }
 
-    fn await_reading(&mut self, next: &Next) -> Result<(), Refusal> {
+    /// Waits until the successor has read the records, but not once the operator has given up.
+    fn await_reading(&mut self, next: &Next, request: &Request) -> Result<(), Refusal> {
         let node = &next.successor.node;
         let key = self.keys.heartbeat(node);
         let heartbeat = Range { from: key.clone(), to: None, at: None, count_only: false };
-        let deadline = Instant::now() + PRELOAD_MAX;
-        let (mut count, mut heard_at) = (0, Instant::now());
-        while Instant::now() < deadline {
-            let entry = answered(|| self.coordinator.range(&heartbeat))?.entries.pop();
+        let mut heard_at = self.coordinator.now();
+        let (mut count, deadline) = (0, heard_at.after(PRELOAD_MAX));
+        while self.coordinator.now() < deadline {
+            let entry = answered(&mut self.coordinator, |etcd| etcd.range(&heartbeat))?.entries.pop();
             let found: Option<Heartbeat> = entry.map(|entry| decode(&key, &entry.value)).transpose()?;
+            self.check(request)?;
             match found.filter(|heartbeat| heartbeat.is_of(&next.node)) {
                 None => return Err(Refusal::Gone { node: node.clone() }),
                 Some(heartbeat) if heartbeat.preloaded >= self.handover => return Ok(()),
                 Some(heartbeat) if heartbeat.count != count => {
-                    (count, heard_at) = (heartbeat.count, Instant::now());
+                    (count, heard_at) = (heartbeat.count, self.coordinator.now());
                 }
-                Some(_) if heard_at.elapsed() > self.timing.lease_duration() => {
+                Some(_) if self.coordinator.now().since(heard_at) > self.timing.lease_duration() => {
                     return Err(Refusal::Silent { node: node.clone() });
                 }
                 Some(_) => {}
             }
-            thread::sleep(LOOK_PERIOD);
+            self.coordinator.pause(LOOK_PERIOD);
         }
         Err(Refusal::NotInTime { node: node.clone() })
     }
@@ -511,14 +542,17 @@ impl<C: Coordinator> Leader<C> {
 }
 
 /// Repeats a call that is not answered, which changes nothing if it was performed before.
-fn answered<T, E>(mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+fn answered<C: Coordinator, T, E>(
+    coordinator: &mut C,
+    mut call: impl FnMut(&mut C) -> Result<T, E>,
+) -> Result<T, E> {
     for _ in 1..ATTEMPTS_MAX {
-        if let Ok(answer) = call() {
+        if let Ok(answer) = call(coordinator) {
             return Ok(answer);
         }
-        thread::sleep(LOOK_PERIOD);
+        coordinator.pause(LOOK_PERIOD);
     }
-    call()
+    call(coordinator)
 }
 
 /// The numbers of a version, to compare two.

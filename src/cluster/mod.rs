@@ -7,8 +7,8 @@
 //! leader quiet. `relays` are the connections that a node relays to the leader, `reach` is whether they reach it, and
 //! `members` what `observatory` sees of the other nodes.
 //! `store` commits the records of the node that leads, as links of a `chain`. `handover` lets the next leader read them in
-//! advance. `admin`, `drain` and `data` are for
-//! operators, and `configured` makes the client of a configuration.
+//! advance, and `preload` is what that has read. `admin`, `drain` and `data` are for operators, and `configured` makes the
+//! client of a configuration.
 
 pub mod admin;
 pub mod chain;
@@ -26,6 +26,7 @@ pub mod members;
 pub mod observatory;
 pub mod participant;
 pub mod participation;
+pub mod preload;
 pub mod reach;
 pub mod relays;
 pub mod store;

@@ -11,17 +11,19 @@ use proptest::test_runner::{Config, TestRunner};
 use signalbox::cluster::coordinator::{
     CallError, Coordinator, Operation, Range, RangeAnswer, Transaction, TransactionAnswer,
 };
-use signalbox::cluster::handover::{Leader, Next, Preloaded, Refusal, Trace};
+use signalbox::cluster::handover::{Leader, Next, Preloaded, Refusal, Request, Trace};
 use signalbox::cluster::keys::{
     Advertised, Drain, Handover, Heartbeat, Incarnation, Node, Successor, decode, encode,
 };
 use signalbox::cluster::leadership::Term;
+use signalbox::cluster::preload::Preload;
 use signalbox::cluster::timing::Timing;
 use signalbox::core::{Change, Key, Record, SessionId};
 use signalbox::storage::Storage;
 
 use crate::commits::{keys, loaded, session, storage, take_over};
 use crate::support::etcd::{Delivery, FakeEtcd, Handle};
+use crate::support::eventually;
 
 /// Random handovers in a run of the tests; `SIGNALBOX_HISTORIES` sets another number.
 const HANDOVERS: u32 = 500;
@@ -38,6 +40,7 @@ fn leader<C: Coordinator>(coordinator: C, term: Term, trace: &Trace) -> Leader<C
     Leader {
         coordinator,
         keys: keys(),
+        name: "a".to_owned(),
         term,
         incarnation: incarnation(term.epoch),
         timing: Timing::new(Duration::from_secs(2)).unwrap(),
@@ -47,12 +50,24 @@ fn leader<C: Coordinator>(coordinator: C, term: Term, trace: &Trace) -> Leader<C
 }
 
 /// Writes keys as somebody else. Returns the revision.
-fn write(etcd: &FakeEtcd, then: Vec<Operation>) -> u64 {
+pub(crate) fn write(etcd: &FakeEtcd, then: Vec<Operation>) -> u64 {
     etcd.with_store(|store| store.apply(&Transaction { then, ..Transaction::default() })).unwrap().revision
 }
 
-fn put<T: serde::Serialize>(key: Vec<u8>, value: &T) -> Operation {
+pub(crate) fn put<T: serde::Serialize>(key: Vec<u8>, value: &T) -> Operation {
     Operation::Put { key, value: encode(value) }
+}
+
+/// An operator asks node "a", which leads, to hand over.
+fn ask(etcd: &FakeEtcd, to: Option<&str>) -> Request {
+    let drain = Drain { incarnation: incarnation(1), to: to.map(str::to_owned), refused: None };
+    let written = write(etcd, vec![put(keys().drain("a"), &drain)]);
+    Request { drain, written }
+}
+
+/// The operator gives up.
+fn withdraw(etcd: &FakeEtcd) {
+    write(etcd, vec![Operation::Delete { key: keys().drain("a") }]);
 }
 
 /// A commit: sessions that are stored or removed.
@@ -225,7 +240,7 @@ fn changes_are_not_known_while_a_commit_is_in_flight() {
 }
 
 /// Nodes besides the leader, whose threads give heartbeats and read records when they are asked to.
-struct Others {
+pub(crate) struct Others {
     etcd: FakeEtcd,
     is_over: AtomicBool,
 }
@@ -240,10 +255,12 @@ enum Manner {
     Leaves,
     /// It gives no more heartbeats when it is asked to read.
     Freezes,
+    /// It never reads.
+    IsSlow,
 }
 
 /// A node in a test.
-struct Other {
+pub(crate) struct Other {
     name: &'static str,
     run: u32,
     version: &'static str,
@@ -252,7 +269,7 @@ struct Other {
 }
 
 impl Other {
-    fn well(name: &'static str, run: u32, version: &'static str) -> Self {
+    pub(crate) fn well(name: &'static str, run: u32, version: &'static str) -> Self {
         Self { name, run, version, is_eligible: true, manner: Manner::Well }
     }
 
@@ -279,7 +296,11 @@ impl Other {
 
 impl Others {
     /// Runs `test` beside these nodes. Returns what it returns, and what the nodes have read last.
-    fn run<T>(etcd: &FakeEtcd, others: &[Other], test: impl FnOnce() -> T) -> (T, Vec<Option<Preloaded>>) {
+    pub(crate) fn run<T>(
+        etcd: &FakeEtcd,
+        others: &[Other],
+        test: impl FnOnce() -> T,
+    ) -> (T, Vec<Option<Preloaded>>) {
         let this = Self { etcd: etcd.clone(), is_over: AtomicBool::new(false) };
         for other in others {
             let first = vec![
@@ -334,7 +355,10 @@ fn prepare(others: &[Other], to: Option<&str>) -> Result<Next, Refusal> {
     let etcd = FakeEtcd::default();
     let term = take_over(&etcd, 1);
     write(&etcd, vec![put(keys().node("a"), &Other::well("a", 1, "0.1.0").node())]);
-    Others::run(&etcd, others, || leader(etcd.client(), term, &Trace::default()).prepare(to)).0
+    let request = ask(&etcd, to);
+    let obeyed =
+        Others::run(&etcd, others, || leader(etcd.client(), term, &Trace::default()).obey(&request)).0;
+    obeyed.map_err(|refused| refused.refusal)
 }
 
 #[test]
@@ -367,14 +391,6 @@ fn a_leader_says_why_it_hands_over_to_nobody() {
     assert!(refused(&[leaves], None).contains("has left the cluster while it read the records"));
     let freezes = Other { manner: Manner::Freezes, ..well() };
     assert!(refused(&[freezes], None).contains("node \"b\" sends no heartbeats"));
-    let (etcd, key) = (FakeEtcd::default(), keys().drain("a"));
-    let mut leader = leader(etcd.client(), take_over(&etcd, 1), &Trace::default());
-    let drain = Drain { incarnation: incarnation(1), to: None, refused: None };
-    let written = write(&etcd, vec![put(key.clone(), &drain)]);
-    leader.check_request("a", written).unwrap();
-    write(&etcd, vec![Operation::Delete { key }]);
-    let withdrawn = leader.check_request("a", written).unwrap_err().to_string();
-    assert_eq!(withdrawn, "the request was withdrawn");
 }
 
 #[test]
@@ -384,35 +400,39 @@ fn an_operator_is_told_why_and_a_refused_handover_keeps_nothing() {
     let trace = Trace::default();
     let mut old = storage(&etcd, term).traced(trace.clone());
     let mut leader = leader(etcd.client(), term, &trace);
-    let drain = Drain { incarnation: incarnation(1), to: None, refused: None };
-    let written = write(&etcd, vec![put(keys().drain("a"), &drain)]);
+    let request = ask(&etcd, None);
     let leaves = Other { manner: Manner::Leaves, ..Other::well("b", 2, "0.1.0") };
-    let (refusal, _) = Others::run(&etcd, &[leaves], || leader.prepare(None).unwrap_err());
-    leader.refuse("a", drain.clone(), written, &refusal).unwrap();
+    let (refused, _) = Others::run(&etcd, &[leaves], || leader.obey(&request).unwrap_err());
+    refused.told.unwrap();
     let told = etcd.with_store(|store| store.get(&keys().drain("a"))).unwrap();
     let told: Drain = decode(&told.key, &told.value).unwrap();
-    assert_eq!(told, Drain { refused: Some(refusal.to_string()), ..drain });
+    assert_eq!(told, Drain { refused: Some(refused.refusal.to_string()), ..request.drain });
     assert!(etcd.with_store(|store| store.get(&keys().handover())).is_none());
     old.commit(&[Change::Put(session(1))]).unwrap();
     assert_eq!(trace.take(), None);
 }
 
-/// Otherwise the successor would keep all records in memory until another node leads.
+/// Otherwise the leader would be deaf for the next request until the successor has read, for up to a minute, and the successor
+/// would keep all records in memory until another node leads.
 #[test]
-fn a_successor_is_told_that_an_operator_has_given_up() {
+fn a_leader_and_its_successor_give_up_with_the_operator() {
     let etcd = FakeEtcd::default();
     let term = take_over(&etcd, 1);
     let mut leader = leader(etcd.client(), term, &Trace::default());
-    let drain = Drain { incarnation: incarnation(1), to: None, refused: None };
-    let written = write(&etcd, vec![put(keys().drain("a"), &drain)]);
-    let others = [Other::well("b", 2, "0.1.0")];
-    let (prepared, _) = Others::run(&etcd, &others, || leader.prepare(None));
-    assert_eq!(prepared.unwrap().successor.node, "b");
+    let request = ask(&etcd, None);
     let is_asked = || etcd.with_store(|store| store.get(&keys().handover())).is_some();
-    assert!(is_asked());
-    write(&etcd, vec![Operation::Delete { key: keys().drain("a") }]);
-    let withdrawn = leader.check_request("a", written).unwrap_err();
-    leader.refuse("a", drain, written, &withdrawn).unwrap();
+    let slow = Other { manner: Manner::IsSlow, ..Other::well("b", 2, "0.1.0") };
+    let (refused, _) = Others::run(&etcd, &[slow], || {
+        thread::scope(|scope| {
+            let obeyed = scope.spawn(|| leader.obey(&request).unwrap_err());
+            eventually("the successor is asked", is_asked);
+            withdraw(&etcd);
+            eventually("the leader gives up", || obeyed.is_finished());
+            obeyed.join().unwrap()
+        })
+    });
+    assert_eq!(refused.refusal.to_string(), "the request was withdrawn");
+    refused.told.unwrap();
     assert!(!is_asked());
     assert!(etcd.with_store(|store| store.get(&keys().drain("a"))).is_none(), "nobody waits for the answer");
 }
@@ -422,14 +442,57 @@ fn a_successor_that_has_left_is_not_waited_for() {
     let etcd = FakeEtcd::default();
     let term = take_over(&etcd, 1);
     let mut leader = leader(etcd.client(), term, &Trace::default());
-    let others = [Other::well("b", 2, "0.1.0")];
-    let (prepared, _) = Others::run(&etcd, &others, || leader.prepare(None));
+    let (request, others) = (ask(&etcd, None), [Other::well("b", 2, "0.1.0")]);
+    let (prepared, _) = Others::run(&etcd, &others, || leader.obey(&request));
     let next = prepared.unwrap();
-    assert!(leader.awaits(&next).unwrap());
+    assert_eq!(leader.complete(next.clone()).successor, Some(next.successor.clone()));
     write(&etcd, vec![put(keys().node("b"), &Other::well("b", 3, "0.1.0").node())]);
-    assert!(!leader.awaits(&next).unwrap(), "it is another run");
+    assert_eq!(leader.complete(next.clone()).successor, None, "it is another run");
     write(&etcd, vec![Operation::Delete { key: keys().node("b") }]);
-    assert!(!leader.awaits(&next).unwrap());
+    assert_eq!(leader.complete(next).successor, None);
+}
+
+/// A connection on which the first reads get lost, and pauses are over at once.
+struct Late {
+    inner: Handle,
+    losses: u32,
+    on_loss: fn(&Preload),
+    preload: Preload,
+}
+
+impl Coordinator for Late {
+    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
+        if self.losses == 0 {
+            return self.inner.range(range);
+        }
+        self.losses -= 1;
+        (self.on_loss)(&self.preload);
+        Err(CallError::Unanswered("it is lost".to_owned()))
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
+        self.inner.transact(transaction)
+    }
+
+    fn pause(&mut self, _: Duration) {}
+}
+
+/// Otherwise the leader would wait for it for a minute, if it does not reach etcd for some seconds.
+#[test]
+fn a_successor_reads_until_it_has_read_or_is_not_wanted() {
+    let etcd = FakeEtcd::default();
+    take_over(&etcd, 1);
+    let read = |losses, on_loss: fn(&Preload)| {
+        let preload = Preload::default();
+        preload.want(Some(7));
+        let mut late = Late { inner: etcd.client(), losses, on_loss, preload: preload.clone() };
+        let mut failures = 0;
+        let has_read = preload.read(&mut late, &keys(), 7, |_| failures += 1);
+        (has_read, failures, preload.take().is_some())
+    };
+    assert_eq!(read(20, |_| {}), (true, 20, true));
+    assert_eq!(read(u32::MAX, |preload| preload.want(None)), (false, 1, false));
+    assert_eq!(read(u32::MAX, |preload| preload.want(Some(8))), (false, 1, false));
 }
 
 /// A connection that is cut after some calls. A call that is not delivered may be the first that is lost, or its answer.
@@ -478,6 +541,7 @@ fn a_partition_at_any_step_of_a_handover_loses_nothing() {
         let mut old = storage(&etcd, term).traced(trace.clone());
         old.commit(&changes(&vec![(1, true), (2, true)])).unwrap();
         write(&etcd, vec![put(keys().node("a"), &Other::well("a", 1, "0.1.0").node())]);
+        let request = ask(&etcd, None);
         let cut = Cut { inner: etcd.client(), calls_left: calls, loses_answer };
         let mut leader = leader(cut, term, &trace);
         let is_over = AtomicBool::new(false);
@@ -491,7 +555,7 @@ fn a_partition_at_any_step_of_a_handover_loses_nothing() {
                         }
                     }
                 });
-                let outcome = leader.prepare(None);
+                let outcome = leader.obey(&request);
                 prepared += u32::from(outcome.is_ok());
                 is_over.store(true, Ordering::Relaxed);
             });

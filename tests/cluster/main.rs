@@ -6,6 +6,7 @@ mod data;
 mod differential;
 mod direct;
 mod drain;
+mod drain_command;
 mod fake;
 mod faults;
 mod generated;

@@ -1,25 +1,22 @@
-//! The parts of a node in a handover of the leadership: as the leader that is drained, and as its successor.
+//! The threads of a node in a handover of the leadership: as the leader that is drained, and as its successor.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use crate::cluster::coordinator::Revision;
 use crate::cluster::etcd::EtcdClient;
-use crate::cluster::handover::{Leader, Next, Preloaded};
-use crate::cluster::keys::{Drain, Keys, Successor};
-
-/// How often a successor tries to read the records, and the pause in between.
-const ATTEMPTS_MAX: u32 = 5;
-const PAUSE: Duration = Duration::from_millis(200);
+use crate::cluster::handover::{Leader, Next, Refused, Request};
+use crate::cluster::keys::{Keys, Successor};
+use crate::cluster::preload::Preload;
 
 /// The thread of a leader that prepares handovers, until it is dropped.
 pub(super) struct Preparation {
-    requests: mpsc::Sender<(Drain, Revision)>,
+    requests: mpsc::Sender<Request>,
 }
 
 /// A handover that is prepared: the successor has read the records.
@@ -29,28 +26,24 @@ pub(super) struct Prepared {
 }
 
 impl Preparation {
-    /// Starts the thread of the node `name`, which leads. `ready` receives the first handover that is prepared.
+    /// Starts the thread of a node that leads. `ready` receives the first handover that is prepared.
     pub(super) fn start(
         mut leader: Leader<EtcdClient>,
-        name: String,
         ready: oneshot::Sender<Prepared>,
     ) -> io::Result<Self> {
-        let (requests, received) = mpsc::channel::<(Drain, Revision)>();
+        let (requests, received) = mpsc::channel::<Request>();
         let prepare = move || {
-            for (drain, written) in received {
-                info!(to = drain.to, "an operator drains this node: its successor reads the records");
-                let prepared = leader.prepare(drain.to.as_deref());
-                let prepared = prepared.and_then(|next| leader.check_request(&name, written).map(|()| next));
-                match prepared {
+            for request in received {
+                info!(to = request.drain.to, "an operator drains this node: its successor reads the records");
+                match leader.obey(&request) {
                     Ok(next) => {
                         // The daemon may be about to stop for another reason.
                         let _ = ready.send(Prepared { leader, next });
                         return;
                     }
-                    Err(refusal) => {
-                        leader.trace.stop();
+                    Err(Refused { refusal, told }) => {
                         warn!(%refusal, "this node goes on to lead");
-                        if let Err(error) = leader.refuse(&name, drain, written, &refusal) {
+                        if let Err(error) = told {
                             warn!(%error, "the operator could not be told that the handover is refused");
                         }
                     }
@@ -61,10 +54,10 @@ impl Preparation {
         Ok(Self { requests })
     }
 
-    /// An operator asks for a handover. `written` is the revision of the request.
-    pub(super) fn request(&self, drain: Drain, written: Revision) {
+    /// An operator asks for a handover.
+    pub(super) fn request(&self, request: Request) {
         // After a handover was prepared, the thread has ended, and the node is about to leave.
-        let _ = self.requests.send((drain, written));
+        let _ = self.requests.send(request);
     }
 }
 
@@ -74,84 +67,48 @@ impl Prepared {
         &self.next
     }
 
-    /// Gives the successor what it does not know yet. To be called when everything is stored. Blocks. `None`: it has left the
-    /// cluster in the meantime, so any node may lead next.
+    /// Gives the successor what it does not know yet, when everything is stored. Blocks. `None`: it has left the cluster in the
+    /// meantime, so any node may lead next.
     pub(super) fn complete(self) -> Option<Successor> {
         let Self { mut leader, next } = self;
-        if matches!(leader.awaits(&next), Ok(false)) {
-            warn!(
-                successor = next.successor.node,
-                "the successor has left the cluster; any node may lead next"
-            );
-            return None;
+        let name = next.successor.node.clone();
+        let completed = leader.complete(next);
+        if completed.successor.is_none() {
+            warn!(successor = name, "the successor has left the cluster; any node may lead next");
         }
-        if let Err(error) = leader.write_changes() {
+        if let Err(error) = completed.written {
             warn!(%error, "the successor reads all records again");
         }
-        Some(next.successor)
+        completed.successor
     }
 }
 
-/// What a successor has read in advance.
-#[derive(Clone, Default)]
-pub(super) struct Preload(Arc<Mutex<Slot>>);
-
-#[derive(Default)]
-struct Slot {
-    /// The handover for which records are wanted.
-    wanted: Option<Revision>,
-    records: Option<Preloaded>,
-}
-
-impl Preload {
-    /// Reads the records for this handover, in a thread of its own, and calls `done` then. `None`: forgets what was read.
-    pub(super) fn want(
-        &self,
-        handover: Option<Revision>,
-        coordinator: Option<EtcdClient>,
-        keys: &Keys,
-        done: impl FnOnce(Revision) + Send + 'static,
-    ) {
-        *self.slot() = Slot { wanted: handover, records: None };
-        let (Some(handover), Some(mut coordinator)) = (handover, coordinator) else { return };
-        let (this, keys) = (self.clone(), keys.clone());
-        let read = move || {
-            for _ in 0..ATTEMPTS_MAX {
-                let begun = Instant::now();
-                match Preloaded::read(&mut coordinator, &keys, handover) {
-                    Ok(records) => {
-                        if this.put(handover, records) {
-                            info!(ms = begun.elapsed().as_millis(), "the records were read for the handover");
-                            done(handover);
-                        }
-                        return;
-                    }
-                    Err(error) => warn!(%error, "the records cannot be read for the handover"),
-                }
-                thread::sleep(PAUSE);
+/// Reads the records in advance for this handover, in a thread of its own, and calls `done` then. `None`: forgets what was
+/// read.
+pub(super) fn preload(
+    preload: &Preload,
+    handover: Option<Revision>,
+    coordinator: Option<EtcdClient>,
+    keys: &Keys,
+    done: impl FnOnce(Revision) + Send + 'static,
+) {
+    preload.want(handover);
+    let (Some(handover), Some(mut coordinator)) = (handover, coordinator) else { return };
+    let (preload, keys) = (preload.clone(), keys.clone());
+    let read = move || {
+        let begun = Instant::now();
+        let mut has_failed = false;
+        let failed = |error| {
+            if !std::mem::replace(&mut has_failed, true) {
+                warn!(%error, "the records cannot be read for the handover; this is tried until it succeeds");
             }
         };
-        if let Err(error) = thread::Builder::new().name("preload".to_owned()).spawn(read) {
-            warn!(%error, "the records cannot be read for the handover");
+        if preload.read(&mut coordinator, &keys, handover, failed) {
+            info!(ms = begun.elapsed().as_millis(), "the records were read for the handover");
+            done(handover);
         }
-    }
-
-    /// What was read, if it is complete.
-    pub(super) fn take(&self) -> Option<Preloaded> {
-        std::mem::take(&mut *self.slot()).records
-    }
-
-    /// Returns whether the records are still wanted.
-    fn put(&self, handover: Revision, records: Preloaded) -> bool {
-        let mut slot = self.slot();
-        let is_wanted = slot.wanted == Some(handover);
-        if is_wanted {
-            slot.records = Some(records);
-        }
-        is_wanted
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    };
+    if let Err(error) = thread::Builder::new().name("preload".to_owned()).spawn(read) {
+        warn!(%error, "the records cannot be read for the handover");
     }
 }

@@ -19,19 +19,20 @@ use super::super::whereabouts::Whereabouts;
 use super::super::workers::Workers;
 use super::super::{Server, ending, socket};
 use super::error::DaemonError;
-use super::handover::{self, Preload, Preparation};
+use super::handover::{self, Preparation};
 use super::service::RelayPort;
 use crate::cluster::clock::BootTime;
 use crate::cluster::configured::{ConfiguredError, client, node_name, timing};
 use crate::cluster::etcd::{EtcdClient, Expected};
 use crate::cluster::fence::Fence;
-use crate::cluster::handover::{Leader, Trace};
+use crate::cluster::handover::{Leader, Request, Trace};
 use crate::cluster::keys::{self, Advertised, Incarnation, Keys, RelayEndpoint, RelaySecret, Successor};
 use crate::cluster::leadership::{self, Ending, Machine, Phase, Term};
 use crate::cluster::members::{AwaitedRelays, RelaysOfBefore};
 use crate::cluster::observatory::Observatory;
 use crate::cluster::participant::{Participant, Parts};
 use crate::cluster::participation::{News, Pulse};
+use crate::cluster::preload::Preload;
 use crate::cluster::relays::Relays;
 use crate::cluster::store::ClusterStorage;
 use crate::cluster::timing::Timing;
@@ -265,13 +266,14 @@ impl Node {
         let leader = Leader {
             coordinator: self.inspector.clone(),
             keys: self.keys.clone(),
+            name: self.name.clone(),
             term,
             incarnation: self.incarnation.clone(),
             timing: self.timing,
             trace: self.trace.clone(),
             handover: 0,
         };
-        Preparation::start(leader, self.name.clone(), ready)
+        Preparation::start(leader, ready)
     }
 
     /// What it knows of the cluster, for metrics and the status page.
@@ -367,7 +369,7 @@ impl Node {
         loop {
             tokio::select! {
                 Some(news) = self.news.recv() => match news {
-                    News::Drain(drain, written) => preparation.request(drain, written),
+                    News::Drain(drain, written) => preparation.request(Request { drain, written }),
                     news => self.note(&news),
                 },
                 _ = turn.tick() => {
@@ -410,7 +412,7 @@ impl Node {
             | News::Drain(..) => {}
             News::Preload(handover) => {
                 let done = self.participant.on_preloaded();
-                self.preload.want(*handover, self.committer.clone(), &self.keys, done);
+                handover::preload(&self.preload, *handover, self.committer.clone(), &self.keys, done);
             }
             News::Phase(phase @ Phase::Standby { .. }) => info!(node, "{phase}"),
             News::Trouble(reason) => {
