@@ -2,8 +2,9 @@
 //!
 //! A seed determines everything: the clocks of the nodes, which differ by up to 8 % in rate; how long requests to etcd take
 //! and which get lost or arrive seconds late; which node is killed, stopped in order, frozen or cut off from etcd, from
-//! clients or from another node, also in one direction, and when; and what the clients request. The nodes run the product's
-//! own leadership, relays, chain of commits and server. Clients connect to any node.
+//! clients or from another node, also in one direction, which one an operator drains, and when; and what the clients
+//! request. The nodes run the product's own leadership, relays, chain of commits, handovers and server, and the operator
+//! the product's own command. Clients connect to any node.
 //!
 //! After every step at most one node may answer clients; no node sends anything under an epoch that is over; every permit that
 //! a client believes in is stored, known to the node that serves, and within the capacity. When a leader answers, no node that
@@ -17,22 +18,31 @@
 
 mod applications;
 mod beliefs;
+mod blocking;
 mod clock;
+mod drains;
 mod etcd;
 mod faults;
+mod handover;
+mod interrupted_drains;
+mod interruptions;
 mod node;
 mod plain;
 mod process;
 mod queues;
 mod socket;
+mod steps;
 mod transport;
 mod world;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use signalbox::core::Record;
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::sleep;
 use turmoil::Sim;
 
@@ -46,6 +56,9 @@ use beliefs::Resource;
 use faults::Faults;
 use plain::Program;
 use world::{NODES, World, node_name};
+
+/// How long a command of the operator may take: the time that it waits for the node and for the next leader, and its calls.
+const DRAIN_MS_MAX: u64 = 60_000;
 
 /// How long holders and waiters may take to end after a node serves again.
 const END_MS_MAX: u64 = 90_000;
@@ -66,8 +79,44 @@ static KEPT_PLACES: AtomicU64 = AtomicU64::new(0);
 static RELAYED: AtomicU64 = AtomicU64::new(0);
 static PLAIN_GRANTS: AtomicU64 = AtomicU64::new(0);
 
+/// Nodes that the operator has drained in all seeds, drains that were given up, handovers, and takeovers by a node that had
+/// read the records in advance.
+static DRAINED: AtomicU64 = AtomicU64::new(0);
+static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
+static HANDOVERS: AtomicU64 = AtomicU64::new(0);
+static READ_IN_ADVANCE: AtomicU64 = AtomicU64::new(0);
+
 /// Programs without leases on each machine of clients.
 const PROGRAMS: usize = 2;
+
+/// Who uses the cluster, and for how long.
+struct Users {
+    clients: usize,
+    /// The machines on which they run.
+    machines: usize,
+    work_ms: u64,
+    latency_ms_max: u64,
+    workload: Workload,
+    resources: Vec<Resource>,
+    renew_deadline: Duration,
+}
+
+impl Users {
+    fn of(random: &mut Random) -> Self {
+        let clients = random.between(2, 6) as usize;
+        let machines = random.between(1, (clients as u64).min(3)) as usize;
+        let work_ms = random.between(15_000, 60_000);
+        let latency_ms_max = random.between(2, 50);
+        let workload = Workload::of(random);
+        let resources = (1..=random.between(1, 3)).map(|number| Resource {
+            name: format!("resource {number}").into_bytes(),
+            capacity: random.between_u32(1, 3),
+        });
+        let resources = resources.collect();
+        let renew_deadline = Duration::from_secs(random.weighted(&[(2, 1), (3, 3), (5, 1)]));
+        Self { clients, machines, work_ms, latency_ms_max, workload, resources, renew_deadline }
+    }
+}
 
 struct Simulation<'a> {
     world: Arc<World>,
@@ -81,19 +130,9 @@ struct Simulation<'a> {
 }
 
 impl Simulation<'_> {
-    fn new(seed: u64) -> Self {
-        let mut random = Random::of(seed, 0);
-        let clients = random.between(2, 6) as usize;
-        let machines = random.between(1, (clients as u64).min(3)) as usize;
-        let work_ms = random.between(15_000, 60_000);
-        let latency_ms_max = random.between(2, 50);
-        let workload = Workload::of(&mut random);
-        let resources = (1..=random.between(1, 3)).map(|number| Resource {
-            name: format!("resource {number}").into_bytes(),
-            capacity: random.between_u32(1, 3),
-        });
-        let resources: Vec<_> = resources.collect();
-        let world = World::new(seed, machines, resources, &mut random);
+    fn new(seed: u64, users: Users, mut random: Random) -> Self {
+        let Users { clients, machines, work_ms, latency_ms_max, workload, resources, renew_deadline } = users;
+        let world = World::new(seed, machines, resources, renew_deadline, &mut random);
         let mut sim = network::simulation(seed, latency_ms_max);
         for node in 0..NODES {
             let world = Arc::clone(&world);
@@ -124,7 +163,13 @@ impl Simulation<'_> {
                 std::future::pending()
             });
         }
-        let faults = Faults::new(Arc::clone(&world), Random::of(seed, 1));
+        let (commands, requests) = unbounded_channel();
+        let (of_operator, requests) = (Arc::clone(&world), Cell::new(Some(requests)));
+        sim.host("operator", move || {
+            let requests = requests.take().expect("this machine starts once");
+            drains::run(Arc::clone(&of_operator), requests)
+        });
+        let faults = Faults::new(Arc::clone(&world), Random::of(seed, 1), commands);
         Self { world, sim, faults, clients, work_ms, tasks, present }
     }
 
@@ -135,13 +180,36 @@ impl Simulation<'_> {
             self.step()?;
         }
         self.faults.stop(&mut self.sim);
-        // The run before a node's may have to be silent first, and the leader's too.
-        let lease_ms = self.world.timing.lease_duration().as_millis() as u64;
-        let serve_ms_max = 2 * lease_ms + self.world.load_ms_max + self.world.restart_ms + 3000;
-        self.wait(serve_ms_max, |simulation| {
-            let leader = simulation.world.leader();
-            let serves = leader.is_some_and(|leader| leader.server().is_some());
-            serves.then_some(()).ok_or_else(|| "no node serves".to_owned())
+        self.settle()?;
+        self.wait(LEAVE_MS_MAX, |simulation| {
+            let is_kept = |record: &Record| {
+                matches!(record, Record::Mark(_) | Record::PlaceKey(_) | Record::Declaration(_))
+            };
+            let mut records = simulation.world.etcd.records();
+            records.retain(|record| !is_kept(record));
+            if records.is_empty() { Ok(()) } else { Err(format!("still stored: {records:?}")) }
+        })?;
+        TAKEOVERS.fetch_add(self.world.takeovers(), Ordering::Relaxed);
+        KEPT_PLACES.fetch_add(self.world.queues.kept(), Ordering::Relaxed);
+        RELAYED.fetch_add(self.world.relays(), Ordering::Relaxed);
+        PLAIN_GRANTS.fetch_add(self.world.plain.grants(), Ordering::Relaxed);
+        let counts = self.world.drains.counts();
+        DRAINED.fetch_add(counts.drained, Ordering::Relaxed);
+        GIVEN_UP.fetch_add(counts.given_up, Ordering::Relaxed);
+        HANDOVERS.fetch_add(counts.handovers, Ordering::Relaxed);
+        READ_IN_ADVANCE.fetch_add(counts.read_in_advance, Ordering::Relaxed);
+        let trace = self.world.scene.state().trace();
+        Ok(trace)
+    }
+
+    /// When the faults have stopped: a node serves, and all clients get what they request.
+    fn settle(&mut self) -> Result<(), String> {
+        self.wait(DRAIN_MS_MAX, |simulation| {
+            let is_running = simulation.world.drains.is_running();
+            (!is_running).then_some(()).ok_or_else(|| "the operator still waits".to_owned())
+        })?;
+        self.wait(self.serve_ms_max(), |simulation| {
+            simulation.serves().then_some(()).ok_or_else(|| "no node serves".to_owned())
         })?;
         self.world.scene.enter(Phase::Rest);
         self.wait(END_MS_MAX, |simulation| match simulation.tasks.load(Ordering::Relaxed) {
@@ -166,21 +234,19 @@ impl Simulation<'_> {
             let left: Vec<_> = all.difference(&state.satisfied).collect();
             let is_over = left.is_empty() && simulation.present.load(Ordering::Relaxed) == 0;
             is_over.then_some(()).ok_or_else(|| format!("clients without what they requested: {left:?}"))
-        })?;
-        self.wait(LEAVE_MS_MAX, |simulation| {
-            let is_kept = |record: &Record| {
-                matches!(record, Record::Mark(_) | Record::PlaceKey(_) | Record::Declaration(_))
-            };
-            let mut records = simulation.world.etcd.records();
-            records.retain(|record| !is_kept(record));
-            if records.is_empty() { Ok(()) } else { Err(format!("still stored: {records:?}")) }
-        })?;
-        TAKEOVERS.fetch_add(self.world.takeovers(), Ordering::Relaxed);
-        KEPT_PLACES.fetch_add(self.world.queues.kept(), Ordering::Relaxed);
-        RELAYED.fetch_add(self.world.relays(), Ordering::Relaxed);
-        PLAIN_GRANTS.fetch_add(self.world.plain.grants(), Ordering::Relaxed);
-        let trace = self.world.scene.state().trace();
-        Ok(trace)
+        })
+    }
+
+    /// Whether a node serves.
+    fn serves(&self) -> bool {
+        self.world.leader().is_some_and(|leader| leader.server().is_some())
+    }
+
+    /// How long no node may serve after the faults have stopped: the run before a node's may have to be silent first, and the
+    /// leader's too.
+    fn serve_ms_max(&self) -> u64 {
+        let lease_ms = self.world.timing.lease_duration().as_millis() as u64;
+        2 * lease_ms + self.world.load_ms_max + self.world.restart_ms + 3000
     }
 
     fn now_ms(&self) -> u64 {
@@ -240,7 +306,9 @@ async fn live(
 }
 
 fn run(seed: u64) -> Result<u64, String> {
-    Simulation::new(seed).run()
+    let mut random = Random::of(seed, 0);
+    let users = Users::of(&mut random);
+    Simulation::new(seed, users, random).run()
 }
 
 #[test]
@@ -250,6 +318,12 @@ fn under_faults_one_node_serves_and_what_it_told_clients_is_kept() {
     let [takeovers, places, relayed, grants] = counts.map(|count| count.load(Ordering::Relaxed));
     println!(
         "{takeovers} takeovers, {places} kept places, {relayed} relayed connections, {grants} grants without leases"
+    );
+    let counts = [&DRAINED, &GIVEN_UP, &HANDOVERS, &READ_IN_ADVANCE];
+    let [drained, given_up, handovers, read] = counts.map(|count| count.load(Ordering::Relaxed));
+    println!(
+        "{drained} drained nodes, {given_up} drains given up, {handovers} handovers, {read} takeovers with records read in \
+         advance"
     );
 }
 

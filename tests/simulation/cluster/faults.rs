@@ -2,14 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::sync::mpsc::UnboundedSender;
 use turmoil::Sim;
 
-use super::etcd::{CALM, Link, Weather};
+use super::drains::Request;
+use super::etcd::{Link, Weather};
 use super::process::Process;
 use super::world::{NODES, World, node_name};
 use crate::network::machine_name;
 use crate::random::Random;
+
+/// How long the operator waits for a node to leave, and how soon a fault follows a drain that it is to hit.
+const DRAIN_MS_MAX: u64 = 20_000;
+const FOLLOW_MS_MAX: u64 = 2500;
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
@@ -17,6 +24,8 @@ enum Fault {
     Kill,
     /// A node is stopped in order.
     Stop,
+    /// An operator drains a node, with or without a successor that is named. Often, another fault follows soon.
+    Drain,
     /// A node's process is frozen, for up to twice the lease duration.
     Freeze,
     /// A node's machine loses power: its connections vanish silently.
@@ -39,9 +48,10 @@ enum Fault {
     ClientCut,
 }
 
-const FAULTS: [Fault; 13] = [
+const FAULTS: [Fault; 14] = [
     Fault::Kill,
     Fault::Stop,
+    Fault::Drain,
     Fault::Freeze,
     Fault::NodePowerLoss,
     Fault::CutFromEtcd,
@@ -58,7 +68,8 @@ const FAULTS: [Fault; 13] = [
 /// The names of two machines.
 type Pair = (String, String);
 
-enum Repair {
+/// The end of a fault.
+pub enum Repair {
     Thaw(Arc<Process>),
     Link(usize),
     Release(Vec<Pair>),
@@ -80,10 +91,12 @@ pub struct Faults {
     cut: BTreeSet<Pair>,
     /// Nodes without power.
     dark: BTreeSet<usize>,
+    /// What the operator is to do.
+    commands: UnboundedSender<Request>,
 }
 
 impl Faults {
-    pub fn new(world: Arc<World>, mut random: Random) -> Self {
+    pub fn new(world: Arc<World>, mut random: Random, commands: UnboundedSender<Request>) -> Self {
         let mut weights: Vec<_> = FAULTS.map(|fault| (fault, random.between(0, 3))).into();
         // So that the list is never empty.
         weights.push((Fault::Kill, 1));
@@ -91,7 +104,8 @@ impl Faults {
         let next_ms = random.between(0, pause_ms_max);
         let machines = world.scene.state().machines.len();
         let (cut, dark) = Default::default();
-        Self { world, random, weights, pause_ms_max, next_ms, machines, repairs: Vec::new(), cut, dark }
+        let repairs = Vec::new();
+        Self { world, random, weights, pause_ms_max, next_ms, machines, repairs, cut, dark, commands }
     }
 
     /// Restarts what has ended, repairs what is due, and injects a fault when its time has come.
@@ -123,9 +137,10 @@ impl Faults {
         }
     }
 
-    /// Most faults hit the node that leads.
+    /// Most faults hit the node that leads. While a node is drained, the successor is hit as often.
     fn target(&mut self) -> Option<Arc<Process>> {
-        let leader = self.world.leader().filter(|_| self.random.percent(70));
+        let leader_percent = if self.world.drains.is_running() { 30 } else { 70 };
+        let leader = self.world.leader().filter(|_| self.random.percent(leader_percent));
         let other = self.random.between(0, NODES as u64 - 1) as usize;
         let process = leader.or_else(|| self.world.process(other));
         process.filter(|process| !process.is_over() && !self.dark.contains(&process.node))
@@ -142,6 +157,17 @@ impl Faults {
         match fault {
             Fault::Kill => target?.kill(),
             Fault::Stop => target?.stop(),
+            Fault::Drain => {
+                let node =
+                    target.map(|process| process.node).filter(|node| self.world.drains.begin(*node))?;
+                let to = self.random.between(0, NODES as u64 - 1) as usize;
+                let to = self.random.percent(40).then(|| node_name(to));
+                let limit_ms = self.random.weighted(&[(short_ms, 1), (DRAIN_MS_MAX, 3)]);
+                if self.random.percent(60) {
+                    self.next_ms = scene.state().now_ms + self.random.between(1, FOLLOW_MS_MAX);
+                }
+                self.command(Request { node, to, limit: Duration::from_millis(limit_ms) });
+            }
             Fault::Freeze => {
                 let process = target.filter(|process| !process.is_frozen())?;
                 process.freeze();
@@ -159,14 +185,15 @@ impl Faults {
                 self.world.etcd.lose_leader(ms);
             }
             Fault::Slow | Fault::LostAnswers | Fault::Late => {
+                let calm = self.world.etcd.calm();
                 let weather = match fault {
-                    Fault::Slow => Weather { way_ms_max: self.random.between(50, 500), ..CALM },
+                    Fault::Slow => Weather { way_ms_max: self.random.between(50, 500), ..calm },
                     Fault::LostAnswers => Weather {
                         lost_answers_percent: self.random.between(5, 60),
                         lost_requests_percent: self.random.between(0, 30),
-                        ..CALM
+                        ..calm
                     },
-                    _ => Weather { late_percent: self.random.between(5, 60), ..CALM },
+                    _ => Weather { late_percent: self.random.between(5, 60), ..calm },
                 };
                 scene.event("etcd", format_args!("{weather:?}"));
                 self.world.etcd.set_weather(weather);
@@ -199,17 +226,8 @@ impl Faults {
                 return Some((self.random.between(10, 10_000), Repair::Mend(pairs)));
             }
             Fault::NodePowerLoss => {
-                let process = target?;
-                let node = process.node;
-                let machines = (0..self.machines).map(machine_name);
-                let others = (0..NODES).filter(|other| *other != node).map(node_name);
-                let pairs: Vec<_> = machines.chain(others).map(|other| (other, node_name(node))).collect();
-                // The partition comes first: a machine without power closes no connections.
-                self.partition(sim, &pairs)?;
-                process.lose_power();
-                sim.crash(node_name(process.node));
-                self.dark.insert(process.node);
-                return Some((short_ms, Repair::NodePower(process.node, pairs)));
+                let repair = self.lose_power(sim, target?)?;
+                return Some((short_ms, repair));
             }
             Fault::ClientPowerLoss => {
                 let pairs = self.links_of_clients(machine);
@@ -220,6 +238,32 @@ impl Faults {
             }
         }
         None
+    }
+
+    /// The machine of a process loses power, unless one of its links is cut.
+    pub fn lose_power(&mut self, sim: &mut Sim<'_>, process: Arc<Process>) -> Option<Repair> {
+        let node = process.node;
+        let machines = (0..self.machines).map(machine_name);
+        let others = (0..NODES).filter(|other| *other != node).map(node_name);
+        let pairs: Vec<_> = machines.chain(others).map(|other| (other, node_name(node))).collect();
+        // The partition comes first: a machine without power closes no connections.
+        self.partition(sim, &pairs)?;
+        process.lose_power();
+        sim.crash(node_name(node));
+        self.dark.insert(node);
+        Some(Repair::NodePower(node, pairs))
+    }
+
+    /// An operator drains a node, if no other command does.
+    pub fn drain(&mut self, node: usize, to: Option<usize>) {
+        if self.world.drains.begin(node) {
+            let limit = Duration::from_millis(DRAIN_MS_MAX);
+            self.command(Request { node, to: to.map(node_name), limit });
+        }
+    }
+
+    fn command(&self, request: Request) {
+        self.commands.send(request).expect("the operator is always there");
     }
 
     fn links_of_clients(&self, machine: usize) -> Vec<Pair> {
@@ -269,11 +313,11 @@ impl Faults {
         }
     }
 
-    fn repair(&mut self, sim: &mut Sim<'_>, repair: Repair) {
+    pub fn repair(&mut self, sim: &mut Sim<'_>, repair: Repair) {
         match repair {
             Repair::Thaw(process) => process.thaw(),
             Repair::Link(node) => self.world.etcd.set_link(node, Link::default()),
-            Repair::Weather => self.world.etcd.set_weather(CALM),
+            Repair::Weather => self.world.etcd.set_weather(self.world.etcd.calm()),
             Repair::Mend(pairs) => self.mend(sim, &pairs),
             Repair::Release(pairs) => {
                 for pair @ (one, other) in &pairs {

@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use signalbox::cluster::coordinator::Transaction;
+use signalbox::cluster::coordinator::Revision;
 use signalbox::cluster::fence::Fence;
-use signalbox::cluster::keys::{Incarnation, Node, RelayEndpoint, RelaySecret};
+use signalbox::cluster::handover::Trace;
+use signalbox::cluster::keys::{Incarnation, Node, RelayEndpoint, RelaySecret, Successor};
 use signalbox::cluster::leadership::{Machine, Settings, Term};
 use signalbox::cluster::members::{AwaitedRelays, Members, Reading, RelaysOfBefore};
 use signalbox::cluster::participation::{Action, News, Participation, Pulse};
+use signalbox::cluster::preload::Preload;
 use signalbox::cluster::relays::Relays;
 use signalbox::cluster::store::ClusterStorage;
 use signalbox::config::Config;
@@ -23,14 +25,16 @@ use signalbox::server::{
     sweep_counters, sweep_semaphores,
 };
 use signalbox::storage::{FORMAT, OLDEST_WRITTEN_FORMAT, Storage};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::{Notify, oneshot};
-use tokio::task::JoinSet;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use turmoil::net::TcpListener;
 
+use super::handover;
 use super::process::Process;
 use super::socket::{NodeListener, NodeNetwork};
+use super::steps::Step;
 use super::world::{World, node_name};
 use crate::network::port_of;
 use crate::random::Random;
@@ -69,9 +73,10 @@ pub async fn run(world: Arc<World>, node: usize) -> turmoil::Result {
 }
 
 /// What the process tells its part in the leadership.
-enum Command {
-    Release,
+pub enum Command {
+    Release(Option<Successor>),
     Hurry,
+    Preloaded(Revision),
 }
 
 /// How a process relays clients, and what it knows of the other nodes.
@@ -82,6 +87,8 @@ struct Standby {
     incarnation: Incarnation,
     members: Arc<Mutex<Members>>,
     is_hurried: Arc<AtomicBool>,
+    /// What it has read before it leads.
+    preload: Preload,
 }
 
 /// What a process that serves clients has.
@@ -89,17 +96,22 @@ struct Service {
     server: Arc<Server>,
     started: Instant,
     tasks: JoinSet<()>,
+    /// The task that shows that clients are served.
+    beat: AbortHandle,
+    term: Term,
+    /// What it stores.
+    trace: Trace,
 }
 
 async fn live(process: Arc<Process>, mut random: Random) {
     let timing = process.world.timing;
     let pulse = Pulse::default();
-    let incarnation = Incarnation(format!("{:032x}", process.run));
+    let incarnation = process.incarnation();
     let secret = RelaySecret(format!("{:032x}", process.run));
     let address = SocketAddr::new(turmoil::lookup(node_name(process.node)), RELAYS_PORT);
     let machine = Machine::new(Settings {
         keys: process.world.keys.clone(),
-        name: format!("node-{}", process.node),
+        name: node_name(process.node),
         node: Node {
             incarnation: incarnation.clone(),
             invocation: String::new(),
@@ -109,7 +121,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
             relays: true,
             relay_endpoint: Some(RelayEndpoint { address, secret: secret.clone() }),
             advertised: Default::default(),
-            drains: false,
+            drains: true,
             record_format: Some(FORMAT),
         },
         timing,
@@ -121,8 +133,8 @@ async fn live(process: Arc<Process>, mut random: Random) {
         let clock = process.clock.clone();
         Relays::new(Fence::new(move || clock.now()))
     };
-    let (lead, leads) = oneshot::channel();
-    let tell = teller(Arc::clone(&process), lead);
+    let (sender, mut news) = unbounded_channel();
+    let tell = teller(Arc::clone(&process), sender);
     let participation = Participation::new(
         machine,
         process.fence.clone(),
@@ -145,19 +157,17 @@ async fn live(process: Arc<Process>, mut random: Random) {
         incarnation,
         members: Arc::default(),
         is_hurried: Arc::default(),
+        preload: Preload::default(),
     };
-    let observer = Random::of(random.next(), 0);
     let (members, is_hurried) = (Arc::clone(&standby.members), Arc::clone(&standby.is_hurried));
-    tokio::task::spawn_local(observe(Arc::clone(&process), members, is_hurried, observer));
+    tokio::task::spawn_local(observe(Arc::clone(&process), members, is_hurried));
     let mut accepting = JoinSet::new();
     for namespace in Namespace::ALL {
         let listener = listen(&process, port_of(namespace), false).await;
         accepting.spawn(relay_port(Arc::clone(&standby.outgoing), namespace, listener));
     }
     let serving = async {
-        // The sender is dropped when the process ends.
-        let Ok(term) = leads.await else { return std::future::pending().await };
-        process.awake().await;
+        let term = lead(&process, &standby.preload, &mut news, &commands).await?;
         accepting.shutdown().await;
         close_relays(&process, &standby).await;
         serve(&process, term, &pulse, &standby, &mut random).await
@@ -167,19 +177,51 @@ async fn live(process: Arc<Process>, mut random: Random) {
         () = process.stopped() => None,
         service = serving => service,
     };
+    let mut prepared = None;
     match service {
         Some(mut service) => {
-            process.stopped().await;
+            prepared = tokio::select! {
+                biased;
+                () = process.stopped() => None,
+                prepared = handover::prepare(&process, service.term, &service.trace, &mut news) => Some(prepared),
+            };
             drain(&process, &mut service).await;
         }
         None => close_relays(&process, &standby).await,
     }
     process.awake().await;
     process.close_all();
+    let successor = match prepared {
+        Some(prepared) => prepared.complete(&process).await,
+        None => None,
+    };
     process.lead_no_more();
     process.fence.set(Default::default());
     // The participation may have ended.
-    let _ = commands.send(Command::Release);
+    let _ = commands.send(Command::Release(successor));
+}
+
+/// Waits until the node leads; `None`: an operator drains it before that.
+async fn lead(
+    process: &Arc<Process>,
+    preload: &Preload,
+    news: &mut UnboundedReceiver<News>,
+    commands: &UnboundedSender<Command>,
+) -> Option<Term> {
+    loop {
+        // The sender is dropped when the process ends.
+        let Some(news) = news.recv().await else { return std::future::pending().await };
+        process.awake().await;
+        match news {
+            News::Lead(term) => return Some(term),
+            News::Drain(..) => {
+                process.event(format_args!("leaves, as an operator wants"));
+                return None;
+            }
+            News::Preload(handover) => handover::preload(preload, handover, process, commands),
+            _ => {}
+        }
+    }
 }
 
 async fn listen(process: &Arc<Process>, port: u16, is_for_relays: bool) -> NodeListener {
@@ -195,8 +237,9 @@ async fn participate<T: FnMut(News)>(
     mut commands: UnboundedReceiver<Command>,
 ) {
     let obey = |participation: &mut Participation<T>, command| match command {
-        Command::Release => participation.release(None),
+        Command::Release(successor) => participation.release(successor),
         Command::Hurry => participation.hurry(process.clock.now()),
+        Command::Preloaded(handover) => participation.preloaded(handover, process.clock.now()),
     };
     loop {
         process.awake().await;
@@ -245,23 +288,13 @@ async fn guard_relays(process: Arc<Process>, relays: Relays) {
     }
 }
 
-/// Does what the observatory's thread does. A reading is as old as its request, or as new as its answer.
-async fn observe(
-    process: Arc<Process>,
-    members: Arc<Mutex<Members>>,
-    is_hurried: Arc<AtomicBool>,
-    mut random: Random,
-) {
-    let nothing = Transaction { compare: Vec::new(), then: Vec::new(), otherwise: Vec::new() };
-    let read = || {
-        let reading = Reading::read(&mut process.world.etcd.at_once(), &process.world.keys);
-        reading.expect("it answers at once and always")
-    };
+/// Does what the observatory's thread does.
+async fn observe(process: Arc<Process>, members: Arc<Mutex<Members>>, is_hurried: Arc<AtomicBool>) {
     loop {
         process.awake().await;
-        let reading = read();
-        if process.transact(&nothing).await.is_ok() {
-            let reading = if random.percent(50) { reading } else { read() };
+        let limit = process.world.timing.request_timeout();
+        if let Ok(reading) = process.read(limit, |etcd| Reading::read(etcd, &process.world.keys)).await {
+            let reading = reading.expect("it answers at once and always");
             members.lock().expect("nothing panics with it").update(reading, process.clock.now());
         }
         let is_hurried = is_hurried.load(Ordering::Relaxed);
@@ -295,23 +328,20 @@ async fn await_relays(process: &Process, term: Term, standby: &Standby) {
 }
 
 /// As the daemon's: it guards the leadership, and ends the process with it.
-fn teller(process: Arc<Process>, lead: oneshot::Sender<Term>) -> impl FnMut(News) {
-    let mut lead = Some(lead);
+fn teller(process: Arc<Process>, sender: UnboundedSender<News>) -> impl FnMut(News) {
     move |news| match news {
-        News::Lead(term) => {
-            process.lead(term.epoch);
-            tokio::task::spawn_local(guard(Arc::clone(&process)));
-            if let Some(lead) = lead.take() {
-                // A process that stops does not receive it.
-                let _ = lead.send(term);
+        News::Lead(_) | News::Drain(..) | News::Preload(_) => {
+            if let News::Lead(term) = &news {
+                process.lead(term.epoch);
+                tokio::task::spawn_local(guard(Arc::clone(&process)));
             }
+            // A process that stops does not receive it.
+            let _ = sender.send(news);
         }
         News::End(ending) => process.end(ending),
         News::Phase(phase) => process.event(format_args!("is {phase}")),
         News::Trouble(reason) => process.event(format_args!("has trouble: {reason}")),
         News::Recovered => process.event(format_args!("is answered again")),
-        // Nobody drains a node of the simulation.
-        News::Drain(..) | News::Preload(_) => unreachable!("{news:?}"),
     }
 }
 
@@ -345,8 +375,9 @@ async fn serve(
     let fence = Some(process.fence.clone());
     let started = Instant::now();
     let server = Server::with_fence(&config, wall_clock(world, random), hasher, fence);
-    let mut storage =
-        ClusterStorage::new(world.etcd.at_once(), world.keys.clone(), term, process.fence.clone());
+    let new = || ClusterStorage::new(world.etcd.at_once(), world.keys.clone(), term, process.fence.clone());
+    let trace = Trace::default();
+    let mut storage = handover::storage(&standby.preload, process, new).traced(trace.clone());
     let changed = Arc::new(Changed::default());
     if let Err(error) = server.restore(&mut storage, Waker::from(Arc::clone(&changed))) {
         process.end(format_args!("cannot restore: {error}"));
@@ -374,8 +405,8 @@ async fn serve(
     tasks.spawn(sweep_semaphores(Arc::clone(&server), SWEEP));
     standby.outgoing.serve_here(&server);
     tokio::task::spawn_local(commit(Arc::clone(process), Arc::clone(&server), storage, changed));
-    tokio::task::spawn_local(beat(Arc::clone(process), pulse.clone()));
-    Some(Service { server, started, tasks })
+    let beat = tokio::task::spawn_local(beat(Arc::clone(process), pulse.clone())).abort_handle();
+    Some(Service { server, started, tasks, beat, term, trace })
 }
 
 /// The node's clock of the time of day, which any other may be ahead of.
@@ -443,6 +474,7 @@ async fn commit(
 /// Answers what waits, and closes all connections, as the daemon does before it leaves.
 async fn drain(process: &Arc<Process>, service: &mut Service) {
     process.event(format_args!("drains"));
+    process.world.steps.reach(Step::Closes);
     service.tasks.shutdown().await;
     let now = || {
         let elapsed = service.started.elapsed();
@@ -457,6 +489,7 @@ async fn drain(process: &Arc<Process>, service: &mut Service) {
     // Answers are sent.
     sleep(Duration::from_millis(1)).await;
     process.awake().await;
+    service.beat.abort();
 }
 
 /// The configuration of every node.

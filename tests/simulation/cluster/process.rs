@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use signalbox::cluster::coordinator::{CallError, Transaction};
 use signalbox::cluster::fence::Fence;
+use signalbox::cluster::keys::Incarnation;
 use signalbox::server::Server;
 use tokio::sync::Notify;
 use turmoil::net::TcpStream;
@@ -20,6 +21,7 @@ use super::clock::NodeClock;
 use super::etcd::Answer;
 use super::world::World;
 use crate::random::Random;
+use crate::support::etcd::Handle;
 
 /// How long after a freeze a thread has its first turn.
 const TURN_MS_MAX: u64 = 20;
@@ -88,6 +90,11 @@ impl Process {
         self.state.lock().expect("nothing panics while it changes a process")
     }
 
+    /// What tells this run from all others.
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(format!("{:032x}", self.run))
+    }
+
     pub fn event(&self, what: fmt::Arguments<'_>) {
         self.world.scene.event(format_args!("node {} run {}", self.node, self.run), what);
     }
@@ -111,6 +118,10 @@ impl Process {
     /// The operator stops the process (SIGTERM).
     pub fn stop(&self) {
         self.change(|state| state.is_to_stop = true);
+    }
+
+    pub fn is_to_stop(&self) -> bool {
+        self.state().is_to_stop
     }
 
     pub async fn stopped(&self) {
@@ -294,6 +305,11 @@ impl Process {
 
     /// Has etcd perform a transaction, and waits for the answer for the request timeout.
     pub async fn transact(&self, transaction: &Transaction) -> Answer {
+        self.transact_within(self.world.timing.request_timeout(), transaction).await
+    }
+
+    /// Has etcd perform a transaction, and waits for the answer for this long.
+    pub async fn transact_within(&self, limit: Duration, transaction: &Transaction) -> Answer {
         let mut answer = self.world.etcd.send(self.node, transaction.clone());
         let answered = async {
             match (&mut answer).await {
@@ -306,12 +322,21 @@ impl Process {
         let in_time = tokio::select! {
             biased;
             answer = &mut answered => Some(answer),
-            () = self.clock.sleep(self.world.timing.request_timeout()) => None,
+            () = self.clock.sleep(limit) => None,
         };
         // A process that was frozen when the answer came, or when the time was over, looks first for an answer.
         self.awake().await;
         let in_time = in_time.or_else(|| if_ready(answered));
         in_time.unwrap_or_else(|| Err(CallError::Unanswered("no answer in time".to_owned())))
+    }
+
+    /// Reads from etcd: what it has when the request is sent, or when the answer comes.
+    pub async fn read<T>(&self, limit: Duration, look: impl Fn(&mut Handle) -> T) -> Result<T, CallError> {
+        let mut etcd = self.world.etcd.at_once();
+        let early = look(&mut etcd);
+        self.transact_within(limit, &Transaction::default()).await?;
+        let is_early = self.state().random.percent(50);
+        Ok(if is_early { early } else { look(&mut etcd) })
     }
 }
 

@@ -13,10 +13,12 @@ use signalbox::server::Server;
 
 use super::beliefs::{Beliefs, Resource};
 use super::clock::{DRIFT_PPM_MAX, NodeClock};
+use super::drains::{Drains, OPERATOR};
 use super::etcd::Etcd;
 use super::plain::PlainBeliefs;
 use super::process::Process;
 use super::queues::Queues;
+use super::steps::{Step, Steps};
 use crate::network::machine_name;
 use crate::random::Random;
 use crate::scene::Scene;
@@ -42,6 +44,10 @@ pub struct World {
     pub queues: Queues,
     /// What clients without leases believe.
     pub plain: PlainBeliefs,
+    /// The nodes that the operator drains.
+    pub drains: Drains,
+    /// The steps of a drain that is watched.
+    pub steps: Arc<Steps>,
     state: Mutex<State>,
 }
 
@@ -61,10 +67,15 @@ struct State {
 }
 
 impl World {
-    pub fn new(seed: u64, machines: usize, resources: Vec<Resource>, random: &mut Random) -> Arc<Self> {
+    pub fn new(
+        seed: u64,
+        machines: usize,
+        resources: Vec<Resource>,
+        renew_deadline: Duration,
+        random: &mut Random,
+    ) -> Arc<Self> {
         let scene = Scene::new(machines, Vec::new());
         let keys = Keys::new("simulated");
-        let renew_deadline = Duration::from_secs(random.weighted(&[(2, 1), (3, 3), (5, 1)]));
         let clock = |random: &mut Random| {
             let fast_ppm = match random.between(0, 2) {
                 0 => -(DRIFT_PPM_MAX as i64),
@@ -75,15 +86,19 @@ impl World {
             (NodeClock::new(Arc::clone(&scene), fast_ppm, offset), None)
         };
         let nodes = (0..NODES).map(|_| clock(random)).collect();
+        let steps = Arc::new(Steps::default());
+        let of_etcd = Arc::clone(&steps);
         Arc::new(Self {
             seed,
             timing: Timing::new(renew_deadline).expect("it is within the limits"),
             load_ms_max: random.weighted(&[(0, 1), (300, 2), (1500, 1)]),
             restart_ms: random.between(100, 1000),
-            etcd: Etcd::new(Arc::clone(&scene), keys.clone(), NODES, Random::of(seed, 3)),
+            etcd: Etcd::new(Arc::clone(&scene), keys.clone(), of_etcd, OPERATOR + 1, Random::of(seed, 3)),
             beliefs: Beliefs::new(Arc::clone(&scene), resources),
             queues: Queues::new(Arc::clone(&scene)),
             plain: PlainBeliefs::default(),
+            drains: Drains::default(),
+            steps,
             state: Mutex::new(State { nodes, ..State::default() }),
             keys,
             scene,
@@ -137,6 +152,7 @@ impl World {
     /// A node has restored the records, and is about to serve.
     pub fn has_restored(&self, process: &Process, server: &Server) {
         self.state().takeovers += 1;
+        self.steps.reach(Step::Serves);
         process.event(format_args!("serves: {:?}", server.core().ledger_stats()));
         self.queues.restored(process.leading().unwrap_or_default());
         if let Err(what) = self.beliefs.check_restored(server) {

@@ -1,0 +1,199 @@
+//! The operator, who drains nodes by the product's own command, on a machine that reaches etcd.
+//!
+//! Checked when the command ends: a node that has left the cluster neither leads nor relays, and one that refuses goes on to
+//! serve. A command that has failed has left no request behind, if etcd has received all that it sent.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use signalbox::cluster::admin::{AdminError, Persistent};
+use signalbox::cluster::drain::{Drained, drain};
+use signalbox::cluster::keys::{Drain, Incarnation, Node, decode};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::AbortHandle;
+
+use super::blocking;
+use super::clock::NodeClock;
+use super::process::Process;
+use super::steps::Step;
+use super::world::{NODES, World, node_name};
+
+/// The number of the operator's machine, after those of the nodes.
+pub const OPERATOR: usize = NODES;
+
+/// Members of etcd in the operator's configuration: each call has some attempts for each.
+const MEMBERS: usize = 3;
+
+/// How long one of its calls waits for an answer, as that of the program.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A command of the operator.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub node: usize,
+    pub to: Option<String>,
+    pub limit: Duration,
+}
+
+/// The commands that run, and what has become of those that have ended.
+#[derive(Default)]
+pub struct Drains(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// The machine on which the commands run.
+    operator: Option<Arc<Process>>,
+    /// The commands that run, by the nodes that they drain; `None`: it is about to start.
+    running: BTreeMap<usize, Option<AbortHandle>>,
+    /// How the last command for each node has ended.
+    ended: BTreeMap<usize, Result<Drained, AdminError>>,
+    counts: Counts,
+}
+
+/// How often something has happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub drained: u64,
+    pub given_up: u64,
+    pub handovers: u64,
+    /// Takeovers that used what was read in advance.
+    pub read_in_advance: u64,
+}
+
+impl Drains {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("nothing panics while it changes drains")
+    }
+
+    /// A command for this node begins; `false`: another one runs.
+    pub fn begin(&self, node: usize) -> bool {
+        let mut state = self.state();
+        let is_first = !state.running.contains_key(&node);
+        if is_first {
+            state.ended.remove(&node);
+            state.running.insert(node, None);
+        }
+        is_first
+    }
+
+    pub fn is_running(&self) -> bool {
+        !self.state().running.is_empty()
+    }
+
+    /// The operator's machine, while a command for this node runs.
+    pub fn operator(&self, node: usize) -> Option<Arc<Process>> {
+        let state = self.state();
+        state.operator.clone().filter(|_| state.running.contains_key(&node))
+    }
+
+    /// Kills the command for this node. To be called between two steps.
+    pub fn kill(&self, node: usize) {
+        let command = self.state().running.remove(&node);
+        command.flatten().expect("a command runs for this node").abort();
+    }
+
+    /// How the last command for this node has ended; `None`: it runs, or was killed.
+    pub fn take_ended(&self, node: usize) -> Option<Result<Drained, AdminError>> {
+        self.state().ended.remove(&node)
+    }
+
+    pub fn handed_over(&self) {
+        self.state().counts.handovers += 1;
+    }
+
+    pub fn read_in_advance(&self) {
+        self.state().counts.read_in_advance += 1;
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.state().counts
+    }
+}
+
+/// The operator's machine.
+pub async fn run(world: Arc<World>, mut requests: UnboundedReceiver<Request>) -> turmoil::Result {
+    let clock = NodeClock::new(Arc::clone(&world.scene), 0, Duration::ZERO);
+    let process = Process::new(Arc::clone(&world), OPERATOR, 0, clock);
+    world.drains.state().operator = Some(Arc::clone(&process));
+    while let Some(request) = requests.recv().await {
+        let node = request.node;
+        let command = tokio::task::spawn_local(command(Arc::clone(&process), request));
+        world.drains.state().running.insert(node, Some(command.abort_handle()));
+    }
+    Ok(())
+}
+
+async fn command(process: Arc<Process>, request: Request) {
+    let world = Arc::clone(&process.world);
+    world.scene.event("operator", format_args!("{request:?}"));
+    world.steps.reach(Step::Begins);
+    let lost_before = world.etcd.lost(OPERATOR);
+    let Request { node, to, limit } = request;
+    let target = world.process(node);
+    let keys = world.keys.clone();
+    let work = move |remote| {
+        let mut etcd = Persistent::new(remote, MEMBERS);
+        drain(&mut etcd, &keys, &node_name(node), to.as_deref(), limit)
+    };
+    let outcome = blocking::run(&process, REQUEST_TIMEOUT, work).await;
+    world.scene.event("operator", format_args!("node {node}: {outcome:?}"));
+    if let Some(target) = target {
+        let is_obeyed = world.etcd.lost(OPERATOR) == lost_before;
+        if let Err(what) = check(&target, &outcome, is_obeyed) {
+            world.scene.fail(format!("node {node} {what}"));
+        }
+    }
+    let mut state = world.drains.state();
+    state.running.remove(&node);
+    match &outcome {
+        Ok(_) => state.counts.drained += 1,
+        Err(_) => state.counts.given_up += 1,
+    }
+    state.ended.insert(node, outcome);
+}
+
+/// Checks what has become of a node. `is_obeyed`: etcd has received in time all that the command has sent.
+fn check(
+    target: &Process,
+    outcome: &Result<Drained, AdminError>,
+    is_obeyed: bool,
+) -> Result<(), &'static str> {
+    let is_asked = is_asked(&target.world, target.node, &target.incarnation());
+    if outcome.is_err() && is_obeyed && is_asked {
+        return Err("is still asked to leave, although the command has failed");
+    }
+    if target.is_over() {
+        return Ok(());
+    }
+    let leads = target.leading().is_some();
+    match outcome {
+        Ok(_) if !is_member(target) && (leads || !target.sockets_to_leaders().is_empty()) => {
+            Err("has left the cluster, and still leads or relays")
+        }
+        Err(AdminError::Refused { .. }) if !(target.is_to_stop() || leads && target.server().is_some()) => {
+            Err("has refused to hand over, and does not serve")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a run of a node is asked to leave, and has not refused.
+pub fn is_asked(world: &World, node: usize, incarnation: &Incarnation) -> bool {
+    let key = world.keys.drain(&node_name(node));
+    let entry = world.etcd.with_store(|store| store.get(&key));
+    entry.is_some_and(|entry| {
+        let drain: Drain = decode(&key, &entry.value).expect("only the product writes it");
+        drain.incarnation == *incarnation && drain.refused.is_none()
+    })
+}
+
+/// Whether a run is part of the cluster.
+pub fn is_member(process: &Process) -> bool {
+    let key = process.world.keys.node(&node_name(process.node));
+    let entry = process.world.etcd.with_store(|store| store.get(&key));
+    entry.is_some_and(|entry| {
+        let node: Node = decode(&key, &entry.value).expect("only nodes write it");
+        node.incarnation == process.incarnation()
+    })
+}
