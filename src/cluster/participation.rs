@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::clock::BootTime;
 use super::coordinator::{CallError, Revision, Transaction, TransactionAnswer};
 use super::fence::Fence;
-use super::keys::{Drain, Successor};
+use super::handover::Request;
+use super::keys::Successor;
 use super::leadership::{Ending, Machine, Phase, Step, Term};
 use super::relays::Relays;
 
@@ -27,7 +28,7 @@ pub enum News {
     /// The node leads from now on: it has to load the records, and may serve until the deadline of the fence.
     Lead(Term),
     /// An operator asks the node to hand over what it does, and to leave. Told once for each request.
-    Drain(Drain, Revision),
+    Drain(Request),
     /// The leader is going to hand over to this node, by the request of this revision: the node should read the records in
     /// advance, and then call [`Participation::preloaded`]. Told once for each request. `None`: it is not, after all, or
     /// another node leads.
@@ -166,8 +167,8 @@ impl<T: FnMut(News)> Participation<T> {
     fn tell_requests(&mut self) {
         if let Some((drain, written)) = self.machine.drain().filter(|(_, written)| *written != self.drain) {
             self.drain = written;
-            let drain = drain.clone();
-            (self.tell)(News::Drain(drain, written));
+            let request = Request { drain: drain.clone(), written };
+            (self.tell)(News::Drain(request));
         }
         let handed_over = self.machine.handed_over();
         // A node that leads has been handed over to: what it has read is needed now.

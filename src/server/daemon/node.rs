@@ -25,7 +25,7 @@ use crate::cluster::clock::BootTime;
 use crate::cluster::configured::{ConfiguredError, client, node_name, timing};
 use crate::cluster::etcd::{EtcdClient, Expected};
 use crate::cluster::fence::Fence;
-use crate::cluster::handover::{Leader, Request, Trace};
+use crate::cluster::handover::{Leader, Trace};
 use crate::cluster::keys::{self, Advertised, Incarnation, Keys, RelayEndpoint, RelaySecret, Successor};
 use crate::cluster::leadership::{self, Ending, Machine, Phase, Term};
 use crate::cluster::members::{AwaitedRelays, RelaysOfBefore};
@@ -369,7 +369,7 @@ impl Node {
         loop {
             tokio::select! {
                 Some(news) = self.news.recv() => match news {
-                    News::Drain(drain, written) => preparation.request(Request { drain, written }),
+                    News::Drain(request) => preparation.request(request),
                     news => self.note(&news),
                 },
                 _ = turn.tick() => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use signalbox::cluster::coordinator::Revision;
-use signalbox::cluster::handover::{Completed, Leader, Next, Refused, Request, Trace};
+use signalbox::cluster::handover::{Completed, Leader, Next, Refused, Trace};
 use signalbox::cluster::keys::Successor;
 use signalbox::cluster::leadership::Term;
 use signalbox::cluster::participation::News;
@@ -43,7 +43,7 @@ pub async fn prepare(
     loop {
         let request = loop {
             match news.recv().await {
-                Some(News::Drain(drain, written)) => break Request { drain, written },
+                Some(News::Drain(request)) => break request,
                 Some(_) => {}
                 // The process ends.
                 None => std::future::pending().await,
