@@ -65,16 +65,20 @@ impl Admission {
             let own = ports.iter().map(|port| connections[*port as usize] as usize).sum();
             !share.is_exhausted(max, in_use, own)
         });
-        let (limit, share) = match (usage, self.namespace) {
-            (Ok(usage), _) => {
+        let exhausted = match usage {
+            Ok(usage) => {
                 self.client = Some(Counted { client: client.key(), since: Instant::now(), usage });
                 return true;
             }
-            (Err(Exhausted::ShortConnections(share)), _) => ("short_connections", share),
-            (Err(Exhausted::Connections), Namespace::Counters) => ("counter.max_connections", share.of(max)),
-            (Err(Exhausted::Connections), Namespace::Semaphores) => {
-                ("semaphore.max_connections", share.of(max))
-            }
+            Err(exhausted) => exhausted,
+        };
+        let max_connections = match self.namespace {
+            Namespace::Counters => "counter.max_connections",
+            Namespace::Semaphores => "semaphore.max_connections",
+        };
+        let (limit, share) = match exhausted {
+            Exhausted::Connections => (max_connections, share.of(max)),
+            Exhausted::ShortConnections(share) => ("short_connections", share),
         };
         self.port().metrics.refused_connections.add(1);
         shares.note_refusal(client, limit, share as u64);

@@ -27,20 +27,28 @@ const ACCEPTED_MAX: u32 = 256;
 #[derive(Debug)]
 pub(super) struct RestingListener {
     socket: TcpListener,
-    /// The same socket, registered with the runtime. `None`: many connections are refused.
-    registered: Option<tokio::net::TcpListener>,
     refusals: Rate,
-    /// Connections that were accepted since the last rest.
-    accepted: u32,
-    /// Many connections were refused since the last rest.
-    must_rest: bool,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Each connection wakes the thread. This is the same socket, registered with the runtime.
+    Registered(tokio::net::TcpListener),
+    /// Many connections are refused, so it rests again and again.
+    Resting {
+        /// Connections that were accepted since the last rest.
+        accepted: u32,
+        /// Many connections were refused since the last rest.
+        must_rest: bool,
+    },
 }
 
 impl RestingListener {
     /// A listener of this socket, which does not block.
     pub(super) fn new(socket: TcpListener) -> io::Result<Self> {
-        let registered = Some(register(&socket)?);
-        Ok(Self { socket, registered, refusals: Rate::default(), accepted: 0, must_rest: false })
+        let state = State::registered(&socket)?;
+        Ok(Self { socket, refusals: Rate::default(), state })
     }
 }
 
@@ -50,24 +58,27 @@ impl Listener for RestingListener {
 
     async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
         loop {
-            if let Some(registered) = &self.registered {
-                let (stream, peer) = registered.accept().await?;
-                return Ok((stream.into_std()?, peer));
-            }
-            if self.accepted < ACCEPTED_MAX {
+            let (accepted, must_rest) = match &mut self.state {
+                State::Registered(socket) => {
+                    let (stream, peer) = socket.accept().await?;
+                    return Ok((stream.into_std()?, peer));
+                }
+                State::Resting { accepted, must_rest } => (accepted, *must_rest),
+            };
+            if *accepted < ACCEPTED_MAX {
                 // The other tasks of the thread run in between.
                 consume_budget().await;
-                self.accepted += 1;
+                *accepted += 1;
                 match self.socket.accept() {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    accepted => return accepted,
+                    result => return result,
                 }
-                if !self.must_rest {
-                    self.registered = Some(register(&self.socket)?);
+                if !must_rest {
+                    self.state = State::registered(&self.socket)?;
                     continue;
                 }
             }
-            (self.accepted, self.must_rest) = (0, false);
+            self.state = State::Resting { accepted: 0, must_rest: false };
             sleep(REST).await;
         }
     }
@@ -76,9 +87,9 @@ impl Listener for RestingListener {
         let now = Instant::now();
         self.refusals.note(now);
         if self.refusals.per_second(now) > MANY_REFUSALS {
-            self.must_rest = true;
-            if self.registered.take().is_some() {
-                self.accepted = 0;
+            match &mut self.state {
+                State::Registered(_) => self.state = State::Resting { accepted: 0, must_rest: true },
+                State::Resting { must_rest, .. } => *must_rest = true,
             }
         }
     }
@@ -89,8 +100,10 @@ impl Listener for RestingListener {
     }
 }
 
-fn register(socket: &TcpListener) -> io::Result<tokio::net::TcpListener> {
-    tokio::net::TcpListener::from_std(socket.try_clone()?)
+impl State {
+    fn registered(socket: &TcpListener) -> io::Result<Self> {
+        Ok(Self::Registered(tokio::net::TcpListener::from_std(socket.try_clone()?)?))
+    }
 }
 
 #[cfg(test)]
@@ -112,7 +125,7 @@ mod tests {
             if is_refused {
                 listener.note_refusal();
             }
-            listener.registered.is_none()
+            matches!(listener.state, State::Resting { .. })
         };
         assert!(!accept(false).await);
         for _ in 0..MANY_REFUSALS as u32 {
@@ -133,6 +146,6 @@ mod tests {
         });
         let (_, peer) = listener.accept().await.unwrap();
         assert_eq!(peer, connected.await.unwrap().local_addr().unwrap());
-        assert!(listener.registered.is_some());
+        assert!(matches!(listener.state, State::Registered(_)));
     }
 }
