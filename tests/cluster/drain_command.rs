@@ -53,12 +53,18 @@ impl Coordinator for Deaf {
     }
 }
 
-/// Drains a node that gives heartbeats and does not leave. Returns how the command ends, and the revisions of its request.
-fn run(losses: usize, loses_reads: bool) -> (AdminError, Vec<Option<Revision>>) {
+/// A cluster that node "a" leads.
+fn led_by_a() -> FakeEtcd {
     let etcd = FakeEtcd::default();
     take_over(&etcd, 1);
     let format = Format { layout: LAYOUT, record_format: FORMAT, renew_deadline_ms: 2000 };
     write(&etcd, vec![put(keys().format(), &format)]);
+    etcd
+}
+
+/// Drains a node that gives heartbeats and does not leave. Returns how the command ends, and the revisions of its request.
+fn run(losses: usize, loses_reads: bool) -> (AdminError, Vec<Option<Revision>>) {
+    let etcd = led_by_a();
     let deaf = Deaf {
         inner: etcd.client(),
         etcd: etcd.clone(),
@@ -113,10 +119,7 @@ fn a_request_that_was_obeyed_before_it_was_repeated_has_succeeded() {
             Err(lost())
         }
     }
-    let etcd = FakeEtcd::default();
-    take_over(&etcd, 1);
-    let format = Format { layout: LAYOUT, record_format: FORMAT, renew_deadline_ms: 2000 };
-    write(&etcd, vec![put(keys().format(), &format)]);
+    let etcd = led_by_a();
     let mut persistent = Persistent::new(Obeyed(etcd.clone(), etcd.client(), false), 1);
     let limit = Duration::from_secs(10);
     let (drained, _) = Others::run(&etcd, &[Other::well("a", 2, "0.1.0")], || {

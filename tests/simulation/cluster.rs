@@ -53,6 +53,7 @@ use crate::seeds;
 use crate::tasks::{Counted, spawn};
 use applications::{Application, Workload};
 use beliefs::Resource;
+use drains::Totals;
 use faults::Faults;
 use plain::Program;
 use world::{NODES, World, node_name};
@@ -79,12 +80,8 @@ static KEPT_PLACES: AtomicU64 = AtomicU64::new(0);
 static RELAYED: AtomicU64 = AtomicU64::new(0);
 static PLAIN_GRANTS: AtomicU64 = AtomicU64::new(0);
 
-/// Nodes that the operator has drained in all seeds, drains that were given up, handovers, and takeovers by a node that had
-/// read the records in advance.
-static DRAINED: AtomicU64 = AtomicU64::new(0);
-static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
-static HANDOVERS: AtomicU64 = AtomicU64::new(0);
-static READ_IN_ADVANCE: AtomicU64 = AtomicU64::new(0);
+/// What has become of drains in all seeds.
+static DRAINS: Totals = Totals::new();
 
 /// Programs without leases on each machine of clients.
 const PROGRAMS: usize = 2;
@@ -108,14 +105,18 @@ impl Users {
         let work_ms = random.between(15_000, 60_000);
         let latency_ms_max = random.between(2, 50);
         let workload = Workload::of(random);
-        let resources = (1..=random.between(1, 3)).map(|number| Resource {
-            name: format!("resource {number}").into_bytes(),
-            capacity: random.between_u32(1, 3),
-        });
-        let resources = resources.collect();
+        let resources = resources(random.between(1, 3), random);
         let renew_deadline = Duration::from_secs(random.weighted(&[(2, 1), (3, 3), (5, 1)]));
         Self { clients, machines, work_ms, latency_ms_max, workload, resources, renew_deadline }
     }
+}
+
+fn resources(count: u64, random: &mut Random) -> Vec<Resource> {
+    let resource = |number| Resource {
+        name: format!("resource {number}").into_bytes(),
+        capacity: random.between_u32(1, 3),
+    };
+    (1..=count).map(resource).collect()
 }
 
 struct Simulation<'a> {
@@ -193,11 +194,7 @@ impl Simulation<'_> {
         KEPT_PLACES.fetch_add(self.world.queues.kept(), Ordering::Relaxed);
         RELAYED.fetch_add(self.world.relays(), Ordering::Relaxed);
         PLAIN_GRANTS.fetch_add(self.world.plain.grants(), Ordering::Relaxed);
-        let counts = self.world.drains.counts();
-        DRAINED.fetch_add(counts.drained, Ordering::Relaxed);
-        GIVEN_UP.fetch_add(counts.given_up, Ordering::Relaxed);
-        HANDOVERS.fetch_add(counts.handovers, Ordering::Relaxed);
-        READ_IN_ADVANCE.fetch_add(counts.read_in_advance, Ordering::Relaxed);
+        DRAINS.add(self.world.drains.counts());
         let trace = self.world.scene.state().trace();
         Ok(trace)
     }
@@ -319,12 +316,7 @@ fn under_faults_one_node_serves_and_what_it_told_clients_is_kept() {
     println!(
         "{takeovers} takeovers, {places} kept places, {relayed} relayed connections, {grants} grants without leases"
     );
-    let counts = [&DRAINED, &GIVEN_UP, &HANDOVERS, &READ_IN_ADVANCE];
-    let [drained, given_up, handovers, read] = counts.map(|count| count.load(Ordering::Relaxed));
-    println!(
-        "{drained} drained nodes, {given_up} drains given up, {handovers} handovers, {read} takeovers with records read in \
-         advance"
-    );
+    println!("{}", DRAINS.get());
 }
 
 #[test]

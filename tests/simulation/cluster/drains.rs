@@ -4,6 +4,7 @@
 //! serve. A command that has failed has left no request behind, if etcd has received all that it sent.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -59,6 +60,44 @@ pub struct Counts {
     pub handovers: u64,
     /// Takeovers that used what was read in advance.
     pub read_in_advance: u64,
+}
+
+impl Counts {
+    pub fn all(&self) -> [u64; 4] {
+        [self.drained, self.given_up, self.handovers, self.read_in_advance]
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { drained, given_up, handovers, read_in_advance } = self;
+        write!(
+            f,
+            "{drained} drained nodes, {given_up} drains given up, {handovers} handovers, {read_in_advance} takeovers with \
+             records read in advance"
+        )
+    }
+}
+
+/// What has happened in all seeds of a test.
+pub struct Totals(Mutex<Counts>);
+
+impl Totals {
+    pub const fn new() -> Self {
+        Self(Mutex::new(Counts { drained: 0, given_up: 0, handovers: 0, read_in_advance: 0 }))
+    }
+
+    pub fn add(&self, counts: Counts) {
+        let mut totals = self.0.lock().expect("nothing panics while it adds");
+        totals.drained += counts.drained;
+        totals.given_up += counts.given_up;
+        totals.handovers += counts.handovers;
+        totals.read_in_advance += counts.read_in_advance;
+    }
+
+    pub fn get(&self) -> Counts {
+        *self.0.lock().expect("nothing panics while it adds")
+    }
 }
 
 impl Drains {

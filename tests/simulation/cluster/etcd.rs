@@ -262,7 +262,8 @@ impl Etcd {
         state.leaderless_until_ms = state.leaderless_until_ms.max(now_ms + ms);
     }
 
-    pub fn regain_leader(&self) {
+    /// etcd answers again, if it was frozen or had no leader.
+    pub fn recover(&self) {
         let mut state = self.state();
         (state.leaderless_until_ms, state.frozen_until_ms) = (0, 0);
     }

@@ -161,12 +161,12 @@ impl Faults {
                 let node =
                     target.map(|process| process.node).filter(|node| self.world.drains.begin(*node))?;
                 let to = self.random.between(0, NODES as u64 - 1) as usize;
-                let to = self.random.percent(40).then(|| node_name(to));
+                let to = self.random.percent(40).then_some(to);
                 let limit_ms = self.random.weighted(&[(short_ms, 1), (DRAIN_MS_MAX, 3)]);
                 if self.random.percent(60) {
                     self.next_ms = scene.state().now_ms + self.random.between(1, FOLLOW_MS_MAX);
                 }
-                self.command(Request { node, to, limit: Duration::from_millis(limit_ms) });
+                self.command(node, to, limit_ms);
             }
             Fault::Freeze => {
                 let process = target.filter(|process| !process.is_frozen())?;
@@ -257,12 +257,12 @@ impl Faults {
     /// An operator drains a node, if no other command does.
     pub fn drain(&mut self, node: usize, to: Option<usize>) {
         if self.world.drains.begin(node) {
-            let limit = Duration::from_millis(DRAIN_MS_MAX);
-            self.command(Request { node, to: to.map(node_name), limit });
+            self.command(node, to, DRAIN_MS_MAX);
         }
     }
 
-    fn command(&self, request: Request) {
+    fn command(&self, node: usize, to: Option<usize>, limit_ms: u64) {
+        let request = Request { node, to: to.map(node_name), limit: Duration::from_millis(limit_ms) };
         self.commands.send(request).expect("the operator is always there");
     }
 
@@ -343,6 +343,6 @@ impl Faults {
         for (_, repair) in std::mem::take(&mut self.repairs) {
             self.repair(sim, repair);
         }
-        self.world.etcd.regain_leader();
+        self.world.etcd.recover();
     }
 }

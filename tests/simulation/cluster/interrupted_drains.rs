@@ -1,16 +1,15 @@
 //! Drains of the leader, each interrupted at one of its steps by one fault. A seed is one of all pairs of a step and a fault, and
 //! determines the rest: how long the fault lasts, the clocks, the network and the clients.
 //!
-//! Besides what is checked after every step: the command ends in time, since the node leaves, refuses or falls silent. A node serves within the usual time; where the fault
-//! concerns only the command or what the two nodes say to each other, clients notice a handover at most. All nodes come
-//! back, and no request is left that a node has not answered. Then the next leader is drained without a fault, which
-//! succeeds. Then all clients get what they request, in half of the cases.
+//! Besides what is checked after every step: the command ends in time, since the node leaves, refuses or falls silent. A node
+//! serves within the usual time; where the fault concerns only the command or what the two nodes say to each other, clients
+//! notice a handover at most. All nodes come back, and no request is left that a node has not answered. Then the next leader is
+//! drained without a fault, which succeeds. Then all clients get what they request, in half of the cases.
 //!
 //! `SIGNALBOX_SEEDS=10000 cargo test --test simulation cluster::interrupted_drains` also interrupts some time after each step.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use signalbox::cluster::admin::AdminError;
@@ -18,14 +17,13 @@ use signalbox::cluster::drain::Drained;
 use signalbox::cluster::keys::{Handover, decode};
 
 use super::applications::Workload;
-use super::beliefs::Resource;
-use super::drains::{is_asked, is_member};
+use super::drains::{Totals, is_asked, is_member};
 use super::etcd::STEADY;
 use super::interruptions::Interruption::{self, CutFromEtcd, Freeze};
 use super::interruptions::{Parties, Party};
 use super::steps::{Step, Write};
 use super::world::{NODES, node_name};
-use super::{DRAIN_MS_MAX, Simulation, Users};
+use super::{DRAIN_MS_MAX, Simulation, Users, resources};
 use crate::random::Random;
 use crate::seeds;
 
@@ -55,10 +53,8 @@ const LATER_MS_MAX: u64 = 150;
 static HIT: Mutex<BTreeSet<(Step, Interruption)>> = Mutex::new(BTreeSet::new());
 static ENDED_BEFORE: Mutex<BTreeSet<(Step, Interruption)>> = Mutex::new(BTreeSet::new());
 
-static DRAINED: AtomicU64 = AtomicU64::new(0);
-static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
-static HANDOVERS: AtomicU64 = AtomicU64::new(0);
-static READ_IN_ADVANCE: AtomicU64 = AtomicU64::new(0);
+/// What has become of drains in all cases.
+static DRAINS: Totals = Totals::new();
 
 struct Case<'a> {
     step: Step,
@@ -84,11 +80,7 @@ fn users(random: &mut Random) -> Users {
         pause_ms_max: 1000,
         unreachable_ms: 60_000,
     };
-    let resources = (1..=2).map(|number| Resource {
-        name: format!("resource {number}").into_bytes(),
-        capacity: random.between_u32(1, 3),
-    });
-    let resources = resources.collect();
+    let resources = resources(2, random);
     let renew_deadline = Duration::from_secs(random.weighted(&[(2, 5), (3, 1)]));
     Users { clients: 2, machines: 1, work_ms: 0, latency_ms_max: 20, workload, resources, renew_deadline }
 }
@@ -156,10 +148,7 @@ impl Case<'_> {
         self.until(REQUEST_MS_MAX, |case| case.is_at_rest().ok_or("nodes are missing, or asked to leave"))?;
         let counts = world.drains.counts();
         self.drain_again()?;
-        DRAINED.fetch_add(counts.drained, Ordering::Relaxed);
-        GIVEN_UP.fetch_add(counts.given_up, Ordering::Relaxed);
-        HANDOVERS.fetch_add(counts.handovers, Ordering::Relaxed);
-        READ_IN_ADVANCE.fetch_add(counts.read_in_advance, Ordering::Relaxed);
+        DRAINS.add(counts);
         if self.settles {
             self.simulation.settle()?;
         }
@@ -306,14 +295,8 @@ fn a_drain_that_is_interrupted_at_any_step_ends_and_loses_nothing() {
     seeds::run_all(CASES, "cluster::interrupted_drains::a_drain", run);
     let of = |cases: &Mutex<BTreeSet<_>>| cases.lock().expect("nothing panics with it").clone();
     let (hit, ended_before) = (of(&HIT), of(&ENDED_BEFORE));
-    let counts = [&DRAINED, &GIVEN_UP, &HANDOVERS, &READ_IN_ADVANCE];
-    let counts = counts.map(|count| count.load(Ordering::Relaxed));
-    let [drained, given_up, handovers, read] = counts;
-    println!(
-        "{} of {CASES} pairs of a step and a fault: {drained} drained nodes, {given_up} drains given up, {handovers} handovers, \
-         {read} takeovers with records read in advance",
-        hit.len()
-    );
+    let counts = DRAINS.get();
+    println!("{} of {CASES} pairs of a step and a fault: {counts}", hit.len());
     if hit.len() + ended_before.len() < CASES as usize {
         // Not all seeds were run.
         return;
@@ -322,7 +305,7 @@ fn a_drain_that_is_interrupted_at_any_step_ends_and_loses_nothing() {
         let is_late = step.is_from(Step::Sent(Write::Takeover)) && interruption.hits_who_leaves();
         assert!(is_late, "{interruption:?} at {step:?} has hit nobody");
     }
-    assert!(counts.iter().all(|count| *count > CASES / 10), "all of these happen often: {counts:?}");
+    assert!(counts.all().iter().all(|count| *count > CASES / 10), "all of these happen often: {counts:?}");
 }
 
 #[test]
