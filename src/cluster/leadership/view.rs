@@ -192,14 +192,16 @@ impl Observation {
         this
     }
 
-    /// Takes in what an answer showed that arrived `now`. Every change restarts the lease duration.
+    /// Takes in what an answer showed that arrived `now`. Every change restarts the lease duration, except that a later run
+    /// of the leader's node gives a heartbeat where there was none: the leader can have given none since.
     pub fn update(&mut self, view: &View, name: &str, now: BootTime) {
         let sign = view.sign(name);
-        if self.leadership != view.leadership || self.sign != sign {
-            self.leadership.clone_from(&view.leadership);
-            self.sign = sign;
+        let is_later_run = (&self.sign, &sign) == (&Sign::Absent, &Sign::Replaced);
+        if self.leadership != view.leadership || (self.sign != sign && !is_later_run) {
             self.since = now;
         }
+        self.leadership.clone_from(&view.leadership);
+        self.sign = sign;
         self.relay_endpoint = view.relay_endpoint().cloned();
         self.handover = view.handover();
         self.note_epochs(view);

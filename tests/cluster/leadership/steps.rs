@@ -433,6 +433,37 @@ fn a_standby_that_stops_releases_what_a_lost_takeover_took() {
     assert_eq!(bench.store.value::<Heartbeat>(&keys().heartbeat("b")), None);
 }
 
+/// A leader that took over without learning it leaves, cannot release, and starts again. Its new run is no sign of life of
+/// the old one: the others wait for the lease duration once.
+#[test]
+fn a_leader_that_left_without_a_release_and_starts_again_is_waited_for_once() {
+    let mut bench = Bench::new();
+    let (_first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    let mut third = bench.standby("c", 3);
+    bench.pass(timing().lease_duration());
+    let lost = bench.unanswered(&mut second);
+    assert!(bench.store.transact(&lost).held);
+    second.release(None);
+    assert!(bench.exchange(&mut second).held, "it left");
+    while matches!(second.next(bench.now), Step::Send(_)) {
+        bench.unanswered(&mut second);
+    }
+    assert!(matches!(ending(second.next(bench.now)), Ending::NotReleased { .. }));
+    let seen = bench.now;
+    bench.settle(&mut third);
+    assert_eq!(third.phase(), Phase::Standby { leader: Some(("b".to_owned(), 2)) });
+
+    bench.pass(2000 * MS);
+    bench.settle(&mut third);
+    bench.standby("b", 4);
+    let Step::Lead(term) = bench.run(&mut third, Duration::from_secs(10)) else { panic!("{third:?}") };
+    assert_eq!(term.epoch, 3);
+    let waited = bench.now.since(seen);
+    let lease_duration = timing().lease_duration();
+    assert!(waited >= lease_duration && waited <= lease_duration + 20 * MS, "{waited:?}");
+}
+
 #[test]
 fn a_takeover_without_an_answer_is_adopted_by_a_look_and_counts_from_the_look() {
     let mut bench = Bench::new();
