@@ -15,6 +15,7 @@ mod haproxy;
 mod keepalived;
 mod leadership;
 mod leaving;
+mod load;
 mod members;
 mod nodes;
 mod participation;

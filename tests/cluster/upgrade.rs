@@ -23,6 +23,7 @@ use signalbox::cluster::coordinator::{Coordinator, Range};
 use signalbox::cluster::keys::{Format, Keys, LAYOUT, encode, end_of_prefix};
 use signalbox::storage::{FORMAT, OLDEST_WRITTEN_FORMAT};
 
+use crate::load::{self, Load, Places};
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::{ANY_PORTS, Daemon, SIGNALBOX, outcome, stderr};
 use crate::support::{GET, OK, Wire, eventually, frame, named};
@@ -127,11 +128,18 @@ impl Machines {
 
     /// Runs the script while a client acquires one grant after the other and keeps them. Returns its output.
     fn run(&self, program: &Path, arguments: &[&str], clients: &mut Clients) -> String {
+        self.run_while(program, arguments, || {
+            clients.acquire();
+            std::thread::sleep(Duration::from_millis(20));
+        })
+    }
+
+    /// Runs the script, and does something again and again until it has ended. Returns its output.
+    fn run_while(&self, program: &Path, arguments: &[&str], mut act: impl FnMut()) -> String {
         let mut command = self.script(program, arguments);
         let mut script = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         while script.try_wait().unwrap().is_none() {
-            clients.acquire();
-            std::thread::sleep(Duration::from_millis(20));
+            act();
         }
         let output = script.wait_with_output().unwrap();
         let text = String::from_utf8(output.stdout.clone()).unwrap();
@@ -314,6 +322,29 @@ fn no_leased_grant_is_lost_in_an_upgrade_from_the_release_before_and_back() {
     machines.run(new, &["--finalize", "node-0"], &mut clients);
     assert_eq!(machines.status()["finalize"], "done");
     clients.end();
+}
+
+/// The cluster is upgraded, and then to the next format of records, while clients acquire and release at all nodes without a
+/// pause: they never hold more than there is, and lose nothing that has a lease.
+#[test]
+fn under_load_an_upgrade_loses_no_leased_grant_and_gives_nothing_twice() {
+    let new = Path::new(SIGNALBOX);
+    let old = old_program().unwrap_or_else(|| new.to_owned());
+    let Some(mut machines) = Machines::start(&old, Some(OLDEST_WRITTEN_FORMAT)) else { return };
+    let load = Load::prepare(&machines.cluster, 16);
+    let pause = || std::thread::sleep(Duration::from_millis(20));
+    let (findings, ()) = load.run_while(Places::Here, 1, |_| {
+        machines.run_while(new, &ALL, pause);
+        machines.run_while(new, &["--finalize", "node-0"], pause);
+        // From now on, leaders write the new format.
+        machines.run_while(new, &ALL, pause);
+    });
+    assert_eq!(machines.status()["finalize"], "done");
+    findings.check_held(&[]);
+    findings.check_nothing_was_lost();
+    let client = machines.cluster.client(|builder| builder);
+    findings.check_stored(&client);
+    eventually("nothing is in use when no client holds it", || load::is_given_back(&client));
 }
 
 #[test]

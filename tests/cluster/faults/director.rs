@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use nix::sys::signal::Signal;
 
-use super::clients::Progress;
-use super::verdict::Outage;
 use super::{CLIENT_MACHINES, MACHINES, MEMBERS, NODES, after, machine_of_client, machine_of_member};
+use crate::load::clients::Progress;
+use crate::load::verdict::Outage;
 use crate::support::cluster::TestCluster;
 use crate::support::namespaces::Machines;
 

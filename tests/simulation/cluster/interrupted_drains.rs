@@ -13,6 +13,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use signalbox::cluster::admin::AdminError;
+use signalbox::cluster::coordinator::Revision;
 use signalbox::cluster::drain::Drained;
 use signalbox::cluster::keys::{Handover, decode};
 
@@ -26,6 +27,7 @@ use super::world::{NODES, node_name};
 use super::{DRAIN_MS_MAX, Simulation, Users, resources};
 use crate::random::Random;
 use crate::seeds;
+use crate::support::etcd::FakeStore;
 
 /// All pairs of a step and an interruption.
 const CASES: u64 = (Step::ALL.len() * Interruption::ALL.len()) as u64;
@@ -67,6 +69,8 @@ struct Case<'a> {
     settles: bool,
     simulation: Simulation<'a>,
     random: Random,
+    /// The revision of etcd when the interruption was over; 0 before.
+    repaired_at: Revision,
     /// When a node last served, and for how long none did at most.
     served_ms: u64,
     unserved_ms: u64,
@@ -108,6 +112,7 @@ impl Case<'_> {
             settles: (step + interruption).is_multiple_of(2) || seed > CASES,
             simulation,
             random,
+            repaired_at: 0,
             served_ms: 0,
             unserved_ms: 0,
         }
@@ -161,15 +166,23 @@ impl Case<'_> {
         (self.is_at_rest().is_some() && world.beliefs.are_some_held()).then_some(())
     }
 
-    /// One node serves, all take part, and nobody is asked to leave.
+    /// One node serves, all take part and have given heartbeats since the interruption, and nobody is asked to leave.
     fn is_at_rest(&self) -> Option<()> {
         let world = &self.simulation.world;
         let rests = |node| {
             let process = world.process(node)?;
             let is_asked = is_asked(world, node, &process.incarnation());
-            (is_member(&process) && process.is_attentive() && !is_asked).then_some(())
+            (is_member(&process) && process.is_attentive() && self.is_heard(node) && !is_asked).then_some(())
         };
         (self.simulation.serves() && (0..NODES).all(|node| rests(node).is_some())).then_some(())
+    }
+
+    /// Whether a node has given a heartbeat since the interruption. Until then, a leader does not choose it.
+    fn is_heard(&self, node: usize) -> bool {
+        let world = &self.simulation.world;
+        let key = world.keys.heartbeat(&node_name(node));
+        let heartbeat = world.etcd.with_store(|store| store.get(&key));
+        heartbeat.is_some_and(|heartbeat| heartbeat.modified > self.repaired_at)
     }
 
     /// The node that is to read the records, as the leader has written.
@@ -199,6 +212,7 @@ impl Case<'_> {
                 ENDED_BEFORE.lock().expect("nothing panics with it").insert((step, interruption));
             }
         }
+        self.repaired_at = world.etcd.with_store(FakeStore::revision);
         Ok(())
     }
 

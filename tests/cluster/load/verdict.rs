@@ -18,6 +18,8 @@ pub struct Belief {
     pub granted: Instant,
     /// The last moment at which the client saw that it holds it.
     pub until: Instant,
+    /// Whether the client learned that it does not hold it any more.
+    pub is_lost: bool,
 }
 
 /// What a client without a lease believed to hold, as it saw its connection.
@@ -148,7 +150,8 @@ fn is_accepted(beliefs: &[(u64, u16, [u64; 3])]) -> bool {
     let mut believed = Vec::new();
     for &(id, slot, [asked, granted, until]) in beliefs {
         let (worker, id) = (believed.len(), GrantId(id));
-        believed.push(Belief { worker, id, slot, asked: at(asked), granted: at(granted), until: at(until) });
+        let [asked, granted, until] = [asked, granted, until].map(at);
+        believed.push(Belief { worker, id, slot, asked, granted, until, is_lost: false });
     }
     check(&believed, 2).is_ok()
 }

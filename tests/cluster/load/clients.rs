@@ -1,11 +1,11 @@
-//! The clients: workers that acquire slots, others that acquire without leases, an administrator that declares, and a keeper
-//! that holds until the end.
+//! The clients: workers that acquire slots, others that acquire without leases, runners that only acquire and release, an
+//! administrator that declares, and a keeper that holds until the end.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use signalbox::client::{
 };
 
 use super::verdict::{Belief, PlainBelief};
-use super::{KEPT_NAME, PLAIN_MAXIMUM, PLAIN_NAME, SLOTS_NAME};
+use super::{KEPT_NAME, PLAIN_MAXIMUM, PLAIN_NAME, RUNNERS_MAXIMUM, RUNNERS_NAME, SLOTS_NAME};
 use crate::support::{ACQUIRE, NOT_AVAILABLE, OK, RELEASE, Wire, frame, named};
 
 /// The leases of the workers: shorter than the longest faults.
@@ -143,16 +143,18 @@ impl<'a> Worker<'a> {
         let [slot] = permit.slots()[..] else { panic!("one slot: {permit:?}") };
         let enough = granted + span(&mut self.random);
         let mut until = granted;
-        while until < enough && self.run.goes_on() {
+        let mut is_lost = false;
+        while !is_lost && until < enough && self.run.goes_on() {
             sleep(LOOK);
             // Read before the look, since the permit may be lost between the two.
             let now = Instant::now();
-            if !permit.is_held() {
-                break;
+            is_lost = !permit.is_held();
+            if !is_lost {
+                until = now;
             }
-            until = now;
         }
-        self.beliefs.push(Belief { worker: self.number, id: permit.id(), slot, asked, granted, until });
+        let (worker, id) = (self.number, permit.id());
+        self.beliefs.push(Belief { worker, id, slot, asked, granted, until, is_lost });
     }
 
     /// Gives a permit back in one of several ways; `false` if the client is to be closed.
@@ -168,6 +170,48 @@ impl<'a> Worker<'a> {
                 true
             }
         }
+    }
+}
+
+/// Acquires something and releases it at once, again and again, so that the cluster is busy.
+pub struct Runner<'a> {
+    run: Run<'a>,
+    number: usize,
+    /// How many runners hold it.
+    held: &'a AtomicU32,
+}
+
+impl<'a> Runner<'a> {
+    pub fn new(run: Run<'a>, number: usize, held: &'a AtomicU32) -> Self {
+        Self { run, number, held }
+    }
+
+    /// Works until the run is over, and returns how often it was granted what it asked for.
+    pub fn work(self) -> u64 {
+        let mut grants = 0;
+        let Some(client) = self.run.connect(self.number, |builder| builder.ttl(LONG)) else { return 0 };
+        while self.run.goes_on() {
+            let acquire = client.counter(RUNNERS_NAME).maximum(RUNNERS_MAXIMUM);
+            let permit = match client.wait(acquire.timeout(OPERATION).acquire()) {
+                Ok(permit) => permit,
+                Err(error) => {
+                    self.run.look_at(&error);
+                    continue;
+                }
+            };
+            let held = self.held.fetch_add(1, Ordering::SeqCst) + 1;
+            if held > RUNNERS_MAXIMUM {
+                let what = format!("{held} runners hold what {RUNNERS_MAXIMUM} may hold: {permit:?}");
+                self.run.unexpected.lock().unwrap().push(what);
+            }
+            self.held.fetch_sub(1, Ordering::SeqCst);
+            grants += 1;
+            if let Err(error) = client.wait(permit.release()) {
+                self.run.look_at(&error);
+            }
+        }
+        client.close();
+        grants
     }
 }
 

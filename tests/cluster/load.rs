@@ -1,0 +1,200 @@
+//! Clients that keep a cluster busy while something happens to it, and what is checked of them.
+//!
+//! Workers are connected to any node, which relays them if it does not lead. They acquire slots and record for how long they
+//! believe that they hold them. At no moment do more believe so than there are slots, no two of them in the same slot; ids
+//! grow; and nothing acknowledged is lost.
+//!
+//! Workers without leases believe that they hold something as long as their connections are open. No more of them do than
+//! there is, whatever happens to the leader, as long as their own node runs and reaches them.
+
+pub mod clients;
+pub mod verdict;
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use signalbox::client::blocking::Client;
+use signalbox::client::{Declaration, Error, IfExists, Namespace};
+
+use self::clients::{Administrator, Declared, Keeper, Kept, PlainWorker, Progress, Run, Runner, Worker};
+use self::verdict::{Belief, Outage, PlainBelief};
+use crate::support::cluster::TestCluster;
+use crate::support::namespaces::Machine;
+
+const WORKERS: usize = 8;
+
+/// A declared semaphore with numbered slots, which the workers acquire.
+const SLOTS_NAME: &str = "gpu";
+const SLOTS: u16 = 3;
+
+/// Workers that acquire without leases, and the counter that they acquire.
+const PLAIN_WORKERS: usize = 6;
+const PLAIN_NAME: &[u8] = b"plain";
+const PLAIN_MAXIMUM: u32 = 2;
+
+/// The counter that runners acquire, of whom this number may hold it.
+const RUNNERS_NAME: &str = "run";
+const RUNNERS_MAXIMUM: u32 = 3;
+
+/// A counter, whose permits are held until the end.
+const KEPT_NAME: &str = "kept";
+
+/// Where clients run.
+#[derive(Clone, Copy)]
+pub enum Places<'a> {
+    /// On the machine of the test.
+    Here,
+    /// On these machines in turn.
+    On(&'a [Machine]),
+}
+
+impl Places<'_> {
+    fn number(self, client: usize) -> usize {
+        match self {
+            Self::Here => 0,
+            Self::On(machines) => client % machines.len(),
+        }
+    }
+
+    fn run<T: Send>(self, client: usize, work: impl FnOnce() -> T + Send) -> T {
+        match self {
+            Self::Here => work(),
+            Self::On(machines) => machines[self.number(client)].run(work),
+        }
+    }
+}
+
+/// What the clients have found.
+pub struct Findings {
+    beliefs: Vec<Belief>,
+    plain_beliefs: Vec<PlainBelief>,
+    /// How often each runner was granted what it asked for.
+    grants_of_runners: Vec<u64>,
+    declared: Declared,
+    kept: Kept,
+    unexpected: Vec<String>,
+}
+
+/// Set when it is dropped, so that threads end also if another one panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Clients of a cluster.
+pub struct Load {
+    addresses: Vec<SocketAddr>,
+    /// Clients that acquire and release without a pause.
+    runners: usize,
+}
+
+impl Load {
+    /// Declares what the workers acquire. `runners`: how many clients acquire and release without a pause.
+    pub fn prepare(cluster: &TestCluster, runners: usize) -> Self {
+        let client = cluster.client(|builder| builder);
+        let declaration =
+            Declaration { name: SLOTS_NAME.as_bytes(), capacity: SLOTS.into(), numbered: true, label: b"" };
+        client.wait(async { client.direct().await?.declare(&[declaration], IfExists::Fail).await }).unwrap();
+        client.close();
+        let addresses = cluster.servers().split(',').map(|address| address.parse().unwrap()).collect();
+        Self { addresses, runners }
+    }
+
+    /// Runs clients until `act` has ended. Returns what they have found, and the result of `act`.
+    pub fn run_while<T>(
+        &self,
+        places: Places<'_>,
+        seed: u64,
+        act: impl FnOnce(&Progress) -> T,
+    ) -> (Findings, T) {
+        let progress = Progress::new(WORKERS + PLAIN_WORKERS);
+        let (stop, unexpected) = (AtomicBool::new(false), Mutex::default());
+        let held_by_runners = AtomicU32::new(0);
+        let (mut findings, result) = std::thread::scope(|scope| {
+            let stop_all = Stop(&stop);
+            let run = Run { addresses: &self.addresses, stop: &stop, unexpected: &unexpected };
+            let progress = &progress;
+            let seed_of = |number: usize| seed.wrapping_add(1 + number as u64);
+            let workers: Vec<_> = (0..WORKERS)
+                .map(|number| {
+                    let worker = Worker::new(run, number, seed_of(number));
+                    scope.spawn(move || places.run(number, || worker.work(progress)))
+                })
+                .collect();
+            let plain_workers: Vec<_> = (WORKERS..WORKERS + PLAIN_WORKERS)
+                .map(|number| {
+                    let worker = PlainWorker::new(run, number, places.number(number), seed_of(number));
+                    scope.spawn(move || places.run(number, || worker.work(progress)))
+                })
+                .collect();
+            let runners: Vec<_> = (0..self.runners)
+                .map(|number| {
+                    let runner = Runner::new(run, number, &held_by_runners);
+                    scope.spawn(move || places.run(number, || runner.work()))
+                })
+                .collect();
+            let administrator = scope.spawn(move || places.run(0, || Administrator::new(run, seed).work()));
+            let keeper = scope.spawn(move || places.run(1, || Keeper::new(run).work()));
+            let result = act(progress);
+            drop(stop_all);
+            let findings = Findings {
+                beliefs: workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect(),
+                plain_beliefs: plain_workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect(),
+                grants_of_runners: runners.into_iter().map(|runner| runner.join().unwrap()).collect(),
+                declared: administrator.join().unwrap(),
+                kept: keeper.join().unwrap(),
+                unexpected: Vec::new(),
+            };
+            (findings, result)
+        });
+        findings.unexpected = unexpected.into_inner().unwrap();
+        (findings, result)
+    }
+}
+
+impl Findings {
+    /// Panics if more was held than there is. `outages`: when clients could not learn from their nodes that they hold nothing
+    /// any more.
+    pub fn check_held(&self, outages: &[Outage]) {
+        let Self { beliefs, plain_beliefs, grants_of_runners, declared, kept, unexpected } = self;
+        assert!(unexpected.is_empty(), "{unexpected:#?}");
+        verdict::check(beliefs, SLOTS).unwrap_or_else(|why| panic!("{why}"));
+        verdict::check_plain(plain_beliefs, outages, PLAIN_MAXIMUM).unwrap_or_else(|why| panic!("{why}"));
+        println!(
+            "{} grants, {} grants without leases, {} grants of runners, {} declarations, {} kept",
+            beliefs.len(),
+            plain_beliefs.len(),
+            grants_of_runners.iter().sum::<u64>(),
+            declared.len(),
+            kept.len()
+        );
+        assert!(!declared.is_empty() && kept.len() > 0);
+        assert!(grants_of_runners.iter().all(|grants| *grants > 0), "{grants_of_runners:?}");
+        assert!(beliefs.len() > WORKERS && plain_beliefs.len() > PLAIN_WORKERS);
+    }
+
+    /// Panics if a permit with a lease was lost.
+    pub fn check_nothing_was_lost(&self) {
+        let lost: Vec<_> = self.beliefs.iter().filter(|belief| belief.is_lost).collect();
+        assert!(lost.is_empty(), "{lost:#?}");
+    }
+
+    /// Panics if something acknowledged is not there.
+    pub fn check_stored(&self, client: &Client) {
+        self.declared.check(client);
+        self.kept.check(client);
+    }
+}
+
+/// Whether nothing is in use of what the workers have acquired.
+pub fn is_given_back(client: &Client) -> bool {
+    let in_use = |namespace, name: &[u8]| {
+        client.wait(async { Ok::<_, Error>(client.direct().await?.inspect(namespace, name).await?.in_use) })
+    };
+    in_use(Namespace::Semaphores, SLOTS_NAME.as_bytes()).is_ok_and(|in_use| in_use == 0)
+        && in_use(Namespace::Counters, PLAIN_NAME).is_ok_and(|in_use| in_use == 0)
+}
