@@ -389,6 +389,25 @@ fn a_token_over_a_plain_connection_from_another_machine_is_refused_unless_that_i
     }
 }
 
+/// The server remembers 256 refused clients for a minute.
+#[test]
+fn refusals_of_more_clients_than_the_server_remembers_are_in_the_log_once_in_a_while() {
+    let mut guarded = Guarded::start("anonymous = 'none'\nnetworks = ['127.0.0.0/8 none']");
+    let mut refuse = |address: String| assert_eq!(get(&mut guarded.from(&address), b"x"), NOT_PERMITTED);
+    (0..=u8::MAX).for_each(|client| refuse(format!("127.0.1.{client}")));
+    (1..=3).for_each(|client| refuse(format!("127.0.2.{client}")));
+    // A client that is remembered is in the log already.
+    refuse("127.0.1.1".to_owned());
+    let further = guarded.daemon.logged_message("more clients are refused than are remembered");
+    assert!(text(&further, "client").starts_with("127.0.2.1:"), "{further}");
+    assert_eq!(text(&further, "operation"), "Get");
+    guarded.daemon.signal(Signal::SIGTERM);
+    assert_eq!(guarded.daemon.exit_status().code(), Some(0));
+    assert_eq!(guarded.daemon.lines_with("a client is refused: Not permitted").len(), 256);
+    let further = guarded.daemon.lines_with("more clients are refused than are remembered");
+    assert_eq!(further.len(), 1, "the further ones came within 10 s: {further:?}");
+}
+
 #[test]
 fn administrative_changes_are_in_the_audit_log_also_after_it_was_moved() {
     let mut guarded = Guarded::start("networks = ['127.0.0.2 read']");

@@ -1,5 +1,7 @@
 //! The shares of clients: one address takes what it can, and another one is served all the same.
 
+use std::time::{Duration, Instant};
+
 use crate::support::caller::{Caller, LONG, NOW, one_of};
 use crate::support::daemon::*;
 use crate::support::*;
@@ -106,6 +108,30 @@ fn a_client_that_opens_sessions_ends_its_own_unused_ones_and_nobody_else_s() {
         assert_eq!(open(&mut honest).status, OK);
     }
     attacked.end("session.max_sessions");
+}
+
+/// The time is a lower bound, which a slow machine does not miss.
+#[test]
+fn a_client_whose_sessions_replace_its_own_is_slowed_down() {
+    const REPLACED: u32 = 200;
+    let mut attacked = Attacked::begin("max_sessions = 200");
+    let mut attacker = attacked.attacker();
+    for _ in 0..100 {
+        assert_eq!(open(&mut attacker).status, OK);
+    }
+    let begun = Instant::now();
+    // All at once, so that they take much less time than the pauses.
+    for _ in 0..REPLACED {
+        attacker.send(&Extended::OpenSession { ttl: None, label: b"", key: None });
+    }
+    for _ in 0..REPLACED {
+        assert_eq!(attacker.next().status, OK, "its own sessions make room");
+    }
+    assert_eq!(attacker.wire.ask(NOOP, &[]).status, OK);
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(REPLACED.into()), "a millisecond for each: {took:?}");
+    assert_eq!(attacker.wire.stat("sessions"), 100);
+    assert_eq!(attacker.wire.stat("refused_shares"), 0, "none of them is refused");
 }
 
 #[test]

@@ -407,6 +407,46 @@ fn a_client_with_its_share_of_the_memory_in_processes_and_results_leaves_the_res
     world.waits(blocked, set, &[take(1, 1)]);
 }
 
+/// Adjustments have the limit of all clients, and no share of it.
+#[test]
+fn without_memory_a_process_gets_no_new_adjustments_and_goes_on_with_those_that_it_has() {
+    let mut world = World::new(1);
+    let mailbox = Arc::new(Mailbox::of(([192, 0, 2, 1], 4660).into(), Some(ClientKey([1; 16]))));
+    let [adjusting, greedy, further] =
+        [(); 3].map(|()| world.start_of(Arc::clone(&mailbox), 100, Caller { uid: 0, gid: 0 }, &[]));
+    let (set, other) = (world.set(2), world.get(0, 1, 1, true, true).unwrap().number());
+    world.done(adjusting, set, &[undo(post(0, 3))]);
+    let client_share = ClientShare { percent: 12, least: 1 };
+    let with = |in_use| {
+        let memory = MemoryLimit { in_use, max: 10_000 };
+        SysvLimits { memory, client_share, ..SysvLimits::NONE }
+    };
+    // The three processes of the client count for more than its share.
+    world.core.set_sysv_limits(with(|| 6_000));
+    let call = world.call(greedy);
+    let (waiting, limit) = world.core.sem_op(call, set, &[take(1, 1)], None, world.now());
+    assert_eq!(waiting, SysvOutcome::Answered(Err(Errno::NoMem)));
+    assert!(matches!(limit, Some(Refusal::LimitReached(Limit { is_share: true, .. }))), "{limit:?}");
+    world.done(greedy, set, &[undo(post(0, 1))]);
+
+    world.core.set_sysv_limits(with(|| 10_001));
+    world.fails(further, set, &[undo(post(0, 1))], Errno::NoMem);
+    world.fails(0, set, &[undo(post(0, 1))], Errno::NoMem);
+    world.fails(adjusting, other, &[undo(post(0, 1))], Errno::NoMem);
+    assert_eq!(world.values(set), [4, 0], "what fails changes nothing");
+    world.done(further, set, &[post(0, 1)]);
+    // A process with adjustments of the set needs no more memory, also for another semaphore of it.
+    world.done(adjusting, set, &[undo(take(0, 1)), undo(post(1, 2))]);
+    assert_eq!(world.values(set), [4, 2]);
+    world.leave(adjusting, ConnectionEnd::Closed);
+    assert_eq!(world.values(set), [2, 0], "3 less 1, and 2");
+
+    world.core.set_sysv_limits(with(|| 0));
+    world.done(further, set, &[undo(post(0, 1))]);
+    world.leave(further, ConnectionEnd::Closed);
+    assert_eq!(world.values(set), [2, 0]);
+}
+
 #[test]
 fn a_wait_ends_with_its_time_a_cancellation_or_the_set() {
     let mut world = World::new(4);
