@@ -422,7 +422,7 @@ fn administrative_changes_are_in_the_audit_log_also_after_it_was_moved() {
     assert_eq!(guarded.from("127.0.0.2").ask(&declare).status, NOT_PERMITTED);
     let lines = guarded.audit();
     let find = |outcome: &str| {
-        lines.iter().find(|line| line["operation"] == "Declare" && line["outcome"] == outcome)
+        lines.iter().find(|line| line["operation"] == "Declare with capacity 2" && line["outcome"] == outcome)
     };
     let done = find("done").unwrap_or_else(|| panic!("{lines:?}"));
     assert_eq!(done["identity"], "token:operator");
@@ -436,6 +436,71 @@ fn administrative_changes_are_in_the_audit_log_also_after_it_was_moved() {
     guarded.reload();
     assert!(guarded.audit().iter().any(|line| line["operation"] == "Reload"));
     assert!(!std::fs::read_to_string(log.with_extension("1")).unwrap().contains(&secret));
+}
+
+#[test]
+fn the_audit_log_has_the_amounts_and_slots_of_each_change() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.2 read']");
+    let expected = None;
+    let (grant, session) = (Revocation::Grant(GrantId(7)), Revocation::Session(9));
+    let (none, grace) = (Milliseconds(0), Milliseconds(5_000));
+    let (first, last) = ("2001:db8::1".parse().unwrap(), "2001:db8::9".parse().unwrap());
+    let resize = |ids, how| Extended::Resize { ids, expected, how, name: b"gpu" };
+    let set_slot = |ids, how| Extended::SetSlot { ids, expected, how, name: b"gpu" };
+    let remove = |ids, how| Extended::Remove { ids, expected, how, name: b"gpu" };
+    let declarations = [
+        Declaration { name: b"gpu", capacity: 4, numbered: true, label: b"" },
+        Declaration { name: b"db", capacity: 80, numbered: false, label: b"" },
+    ];
+    let declarations = Declarations::new(&declarations).unwrap();
+    let mut administrator = guarded.from("127.0.0.1");
+    let mut reader = guarded.from("127.0.0.2");
+    let mut ids = || administrator.ids();
+    let changes = [
+        (
+            Extended::Declare { ids: ids(), if_exists: IfExists::Set, declarations },
+            "Declare with capacity 4 with slots, changes an existing one",
+        ),
+        (resize(ids(), Resizing::To(9)), "Resize to 9"),
+        (resize(ids(), Resizing::GrowBy(2)), "Resize by +2"),
+        (resize(ids(), Resizing::ShrinkBy(3)), "Resize by -3"),
+        (set_slot(ids(), SlotChange::Out(3)), "SetSlot 3 out of service"),
+        (set_slot(ids(), SlotChange::In(3)), "SetSlot 3 into service"),
+        (Extended::Pause { ids: ids(), expected, how: Pausing::Pause, name: b"gpu" }, "Pause"),
+        (Extended::Pause { ids: ids(), expected, how: Pausing::Resume, name: b"gpu" }, "Resume"),
+        (Extended::Revoke { ids: ids(), what: grant, grace: none }, "Revoke grant 7"),
+        (Extended::Revoke { ids: ids(), what: session, grace }, "Revoke session 9, grace 5000 ms"),
+        (
+            Extended::RevokeClient { clients: AddressRange { first, last }, grace },
+            "RevokeClient 2001:db8::1-2001:db8::9, grace 5000 ms",
+        ),
+        (
+            Extended::RevokeIdentity { identity: b"token:web", grace },
+            "RevokeIdentity token:web, grace 5000 ms",
+        ),
+        (remove(ids(), Removal::WithLastHolder), "Remove with its last holder"),
+        (remove(ids(), Removal::Now { grace }), "Remove now, grace 5000 ms"),
+        (remove(ids(), Removal::Now { grace: none }), "Remove now"),
+        (remove(ids(), Removal::IfIdle), "Remove if idle"),
+    ];
+    for (request, operation) in &changes {
+        // What is refused is there with the same text as what is made.
+        assert_eq!(reader.ask(request).status, NOT_PERMITTED, "{operation}");
+        administrator.ask(request);
+    }
+    let lines = guarded.audit();
+    for address in ["127.0.0.1:", "127.0.0.2:"] {
+        let of_client = lines
+            .iter()
+            .filter(|line| line["client"].as_str().is_some_and(|client| client.starts_with(address)));
+        let mut operations: Vec<_> = of_client
+            .map(|line| (line["operation"].as_str().unwrap(), line["target"].as_str().unwrap()))
+            .collect();
+        let second = ("Declare with capacity 80, changes an existing one", "semaphore \"db\"");
+        assert_eq!(operations.remove(1), second, "a line for each name");
+        let operations: Vec<_> = operations.iter().map(|(operation, _)| *operation).collect();
+        assert_eq!(operations, changes.each_ref().map(|(_, operation)| *operation), "from {address}");
+    }
 }
 
 #[test]

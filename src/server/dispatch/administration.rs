@@ -10,8 +10,8 @@ use super::extended::{Denial, Execution};
 use super::{Executor, ExtendedState, ResponseStream};
 use crate::core::{ClientSelector, ConnectionId, Moment, Namespace, Outcome, Token};
 use crate::protocol::{
-    AddressRange, Credentials, Extended, ExtendedResponse, Limit, Milliseconds, Opaque, Pausing,
-    ReachedLimit, Revocation, Status,
+    AddressRange, Credentials, Declaration, Extended, ExtendedResponse, IfExists, Limit, Milliseconds,
+    Opaque, Pausing, ReachedLimit, Removal, Resizing, Revocation, SlotChange, Status,
 };
 
 impl Executor<'_> {
@@ -31,7 +31,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Writes an administrative request to the audit log: a line for each of its names.
+    /// Writes an administrative request to the audit log with its amounts: a line for each of its names.
     pub(super) fn audit(
         &self,
         request: &Extended<'_>,
@@ -54,25 +54,15 @@ impl Executor<'_> {
             self.server.audit().record(Some(&self.extended.client), identity, operation, target, outcome);
         };
         match request {
-            Extended::Declare { declarations, .. } => {
+            Extended::Declare { if_exists, declarations, .. } => {
                 for declaration in declarations.iter() {
-                    record("Declare", &Target::Name(Namespace::Semaphores, declaration.name));
+                    record(
+                        &declared(&declaration, *if_exists),
+                        &Target::Name(Namespace::Semaphores, declaration.name),
+                    );
                 }
             }
-            Extended::Revoke { what: Revocation::Grant(grant), .. } => {
-                record(&format!("Revoke grant {}", grant.0), &target);
-            }
-            Extended::Revoke { what: Revocation::Session(session), .. } => {
-                record(&format!("Revoke session {session}"), &target);
-            }
-            Extended::RevokeClient { clients: AddressRange { first, last }, .. } => {
-                record(&format!("RevokeClient {first}-{last}"), &target);
-            }
-            Extended::RevokeIdentity { identity, .. } => {
-                record(&format!("RevokeIdentity {}", identity.escape_ascii()), &target);
-            }
-            Extended::Pause { how: Pausing::Resume, .. } => record("Resume", &target),
-            other => record(&format!("{:?}", other.opcode()), &target),
+            other => record(&audited(other), &target),
         }
     }
 
@@ -107,4 +97,48 @@ impl Executor<'_> {
             }
         }
     }
+}
+
+/// A declaration in the audit log.
+fn declared(declaration: &Declaration<'_>, if_exists: IfExists) -> String {
+    let slots = if declaration.numbered { " with slots" } else { "" };
+    let if_exists = match if_exists {
+        IfExists::Fail => "",
+        IfExists::Keep => ", keeps an existing one",
+        IfExists::Set => ", changes an existing one",
+    };
+    format!("Declare with capacity {}{slots}{if_exists}", declaration.capacity)
+}
+
+/// An administrative request in the audit log: the operation and what it was asked to do.
+fn audited(request: &Extended<'_>) -> String {
+    match *request {
+        Extended::Resize { how: Resizing::To(capacity), .. } => format!("Resize to {capacity}"),
+        Extended::Resize { how: Resizing::GrowBy(more), .. } => format!("Resize by +{more}"),
+        Extended::Resize { how: Resizing::ShrinkBy(less), .. } => format!("Resize by -{less}"),
+        Extended::Remove { how: Removal::IfIdle, .. } => "Remove if idle".to_owned(),
+        Extended::Remove { how: Removal::WithLastHolder, .. } => "Remove with its last holder".to_owned(),
+        Extended::Remove { how: Removal::Now { grace }, .. } => format!("Remove now{}", after(grace)),
+        Extended::SetSlot { how: SlotChange::Out(slot), .. } => format!("SetSlot {slot} out of service"),
+        Extended::SetSlot { how: SlotChange::In(slot), .. } => format!("SetSlot {slot} into service"),
+        Extended::Pause { how: Pausing::Resume, .. } => "Resume".to_owned(),
+        Extended::Revoke { what: Revocation::Grant(grant), grace, .. } => {
+            format!("Revoke grant {}{}", grant.0, after(grace))
+        }
+        Extended::Revoke { what: Revocation::Session(session), grace, .. } => {
+            format!("Revoke session {session}{}", after(grace))
+        }
+        Extended::RevokeClient { clients: AddressRange { first, last }, grace, .. } => {
+            format!("RevokeClient {first}-{last}{}", after(grace))
+        }
+        Extended::RevokeIdentity { identity, grace, .. } => {
+            format!("RevokeIdentity {}{}", identity.escape_ascii(), after(grace))
+        }
+        ref other => format!("{:?}", other.opcode()),
+    }
+}
+
+/// A grace period; 0: there is none.
+fn after(grace: Milliseconds) -> String {
+    if grace.0 == 0 { String::new() } else { format!(", grace {} ms", grace.0) }
 }
