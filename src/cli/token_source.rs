@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap::builder::BoolishValueParser;
 use nix::sys::prctl::set_dumpable;
 
 use super::exit::{Exit, Failure};
@@ -15,6 +16,9 @@ pub(super) const FILE: &str = "SIGNALBOX_TOKEN_FILE";
 /// The variable that has the token itself.
 const VARIABLE: &str = "SIGNALBOX_TOKEN";
 
+/// The variable of `--token-over-plain`.
+pub(super) const OVER_PLAIN: &str = "SIGNALBOX_TOKEN_OVER_PLAIN";
+
 /// The options of the token of all client subcommands.
 #[derive(Clone, Debug, Args)]
 pub(super) struct TokenSource {
@@ -25,7 +29,7 @@ pub(super) struct TokenSource {
 
     /// Send the token also without TLS to other machines, where others may read it; the server accepts it there only with
     /// access.tokens_over_plain
-    #[arg(long, global = true)]
+    #[arg(long, env = OVER_PLAIN, value_parser = BoolishValueParser::new(), global = true)]
     token_over_plain: bool,
 }
 
@@ -47,6 +51,11 @@ impl TokenSource {
             let _ = set_dumpable(false);
         }
         Ok(if self.token_over_plain { token.map(Token::over_plain) } else { token })
+    }
+
+    /// Whether the token may be sent without TLS to other machines.
+    pub(super) fn is_over_plain(&self) -> bool {
+        self.token_over_plain
     }
 
     /// The file that has the token; `None`: the environment may have it.

@@ -209,9 +209,19 @@ impl<'a> Attempts<'a> {
         Ok((connection, answer?))
     }
 
-    /// Shows the token, which decides what the connection may do from now on.
+    /// Shows the token, which decides what the connection may do from now on. It is not sent where others may read it.
     fn introduce(&mut self, connection: &mut Connection, limit: Duration) -> Result<(), Obstacle> {
         let Settings { token: Some(token), servers, .. } = self.settings else { return Ok(()) };
+        let server = connection.peer();
+        if !token.may_be_sent_to(server.ip()) {
+            message::SETTINGS.report(format_args!(
+                "the token of {} is not sent to {server} without TLS, where others may read it; give the library a proxy on \
+                 this machine that connects over TLS, or allow it by {}=1; calls fail with EACCES",
+                token.source(),
+                token::OVER_PLAIN
+            ));
+            return Err(Obstacle::Final(Failed(libc::EACCES)));
+        }
         let label = self.label();
         let hello = Extended::Hello {
             version: EXTENDED_VERSION,

@@ -6,6 +6,7 @@
 //! ended. A connection to a server that is silent is reset on purpose: the process has not ended.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -26,6 +27,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 pub struct Connection {
     socket: Socket,
     place: Place,
+    peer: SocketAddr,
     /// The process that opened it. A child of a fork must not use it.
     pid: u32,
     opaque: u32,
@@ -91,7 +93,7 @@ impl Connection {
         let mut refusal = io::ErrorKind::ConnectionRefused.into();
         for (place, server) in servers.in_turn() {
             match connect(server, limit, timeout) {
-                Ok(socket) => return Ok(Self::over(socket, place)),
+                Ok((socket, peer)) => return Ok(Self::over(socket, place, peer)),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => refusal = error,
                 Err(error) => {
                     servers.begin_behind(place);
@@ -102,15 +104,20 @@ impl Connection {
         Err(refusal)
     }
 
-    fn over(socket: Socket, place: Place) -> Self {
+    fn over(socket: Socket, place: Place, peer: SocketAddr) -> Self {
         let room = || BytesMut::with_capacity(REQUEST_BYTES);
         let buffers = Buffers { input: room(), output: room(), rows: room() };
-        Self { socket, place, pid: std::process::id(), opaque: 0, buffers }
+        Self { socket, place, peer, pid: std::process::id(), opaque: 0, buffers }
     }
 
     /// Which of the addresses it leads to.
     pub fn place(&self) -> Place {
         self.place
+    }
+
+    /// The address that it was opened to.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
     }
 
     /// Which descriptor it has.
@@ -262,11 +269,11 @@ impl Connection {
 }
 
 /// Connects to one of the host's addresses.
-fn connect(server: &Server, limit: Duration, timeout: Duration) -> io::Result<Socket> {
+fn connect(server: &Server, limit: Duration, timeout: Duration) -> io::Result<(Socket, SocketAddr)> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in server.addresses()? {
         match Socket::connect(address, limit, timeout) {
-            Ok(socket) => return Ok(socket),
+            Ok(socket) => return Ok((socket, address)),
             Err(error) => last = error,
         }
     }

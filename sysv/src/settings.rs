@@ -305,6 +305,32 @@ mod tests {
     }
 
     #[test]
+    fn a_token_is_sent_in_clear_to_another_machine_only_if_that_is_set() {
+        const TOKEN: (&str, &str) = ("SIGNALBOX_TOKEN", "sbx_1");
+        let may_be_sent = |over_plain: Option<&str>, server: &str| {
+            let over_plain = over_plain.map(|value| ("SIGNALBOX_TOKEN_OVER_PLAIN", value));
+            let variables: Vec<_> = [SERVER, KEYS, TOKEN].into_iter().chain(over_plain).collect();
+            let token = read_with(&variables, "").unwrap().unwrap().token.unwrap();
+            token.may_be_sent_to(server.parse().unwrap())
+        };
+        for own in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+            assert!(may_be_sent(None, own), "{own}");
+        }
+        for other in ["192.0.2.7", "10.0.0.1", "2001:db8::1", "::ffff:192.0.2.7"] {
+            assert!(!may_be_sent(None, other) && !may_be_sent(Some("0"), other), "{other}");
+            assert!(may_be_sent(Some("1"), other) && may_be_sent(Some("true"), other), "{other}");
+        }
+        let wrong = ("SIGNALBOX_TOKEN_OVER_PLAIN", "maybe");
+        refused(
+            &[SERVER, KEYS, TOKEN, wrong],
+            "",
+            "SIGNALBOX_TOKEN_OVER_PLAIN: \"maybe\" is neither 1 nor 0",
+        );
+        // Only a program that uses the library needs it.
+        assert!(read_with(&[wrong], "").unwrap().is_none());
+    }
+
+    #[test]
     fn mistakes_are_refused_with_their_place() {
         refused(&[SERVER], "", "no keys are set");
         refused(&[SERVER, ("SIGNALBOX_SYSV_KEYS", "")], "", "no keys are set");

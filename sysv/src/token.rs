@@ -2,6 +2,7 @@
 //! variables.
 
 use std::ffi::{OsStr, OsString};
+use std::net::IpAddr;
 use std::{fmt, io};
 
 use thiserror::Error;
@@ -12,6 +13,9 @@ pub const FILE: &str = "SIGNALBOX_TOKEN_FILE";
 /// The variable that has the token itself. The file goes before it.
 const TEXT: &str = "SIGNALBOX_TOKEN";
 
+/// The variable that has the token also sent without encryption to other machines.
+pub const OVER_PLAIN: &str = "SIGNALBOX_TOKEN_OVER_PLAIN";
+
 /// The longest token that a request can have, in bytes.
 const BYTES_MAX: usize = u16::MAX as usize;
 
@@ -21,6 +25,7 @@ pub struct Token {
     bytes: Vec<u8>,
     /// The file that it is from; `None`: it is from the variable.
     path: Option<String>,
+    may_be_read_by_others: bool,
 }
 
 /// A token that cannot be used.
@@ -46,6 +51,11 @@ pub enum TokenError {
         "{0}: a token has at most {BYTES_MAX} bytes; give it what \"signalbox token create\" has printed, and nothing else"
     )]
     TooLong(String),
+    /// The variable that allows others to read it has a wrong value.
+    #[error(
+        "{OVER_PLAIN}: \"{0}\" is neither 1 nor 0; set it to 1 to send the token without TLS to other machines, or unset it"
+    )]
+    OverPlain(String),
 }
 
 /// Where the token is.
@@ -53,6 +63,7 @@ pub enum TokenError {
 pub struct TokenSource {
     path: Option<String>,
     text: Option<OsString>,
+    over_plain: Option<OsString>,
 }
 
 impl TokenSource {
@@ -62,20 +73,24 @@ impl TokenSource {
             self.path = Some(value.to_string_lossy().into_owned());
         } else if variable == TEXT {
             self.text = Some(value.to_owned());
+        } else if variable == OVER_PLAIN {
+            self.over_plain = Some(value.to_owned());
         }
     }
 
     /// Reads the token; `None`: there is none. Space around it is ignored.
     pub fn read(self, open: impl Fn(&str) -> io::Result<String>) -> Result<Option<Token>, TokenError> {
-        let token = match (self.path, self.text) {
+        let may_be_read_by_others = self.over_plain.as_deref().map_or(Ok(false), flag)?;
+        let (bytes, path) = match (self.path, self.text) {
             (Some(path), _) => match open(&path) {
                 Ok(text) if text.trim_ascii().is_empty() => return Err(TokenError::Empty(path)),
-                Ok(text) => Token { bytes: text.trim_ascii().into(), path: Some(path) },
+                Ok(text) => (text.trim_ascii().into(), Some(path)),
                 Err(error) => return Err(TokenError::File { path, error }),
             },
-            (None, Some(text)) => Token { bytes: text.as_encoded_bytes().trim_ascii().to_vec(), path: None },
+            (None, Some(text)) => (text.as_encoded_bytes().trim_ascii().to_vec(), None),
             (None, None) => return Ok(None),
         };
+        let token = Token { bytes, path, may_be_read_by_others };
         if token.bytes.len() > BYTES_MAX {
             return Err(TokenError::TooLong(token.source().to_string()));
         }
@@ -83,10 +98,24 @@ impl TokenSource {
     }
 }
 
+/// The words are those of the command line.
+fn flag(value: &OsStr) -> Result<bool, TokenError> {
+    match value.to_string_lossy().to_ascii_lowercase().as_str() {
+        "y" | "yes" | "t" | "true" | "on" | "1" => Ok(true),
+        "n" | "no" | "f" | "false" | "off" | "0" => Ok(false),
+        _ => Err(TokenError::OverPlain(value.to_string_lossy().into_owned())),
+    }
+}
+
 impl Token {
     /// As it is sent.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Whether it may be sent to a server at this address, over a connection that is not encrypted.
+    pub fn may_be_sent_to(&self, server: IpAddr) -> bool {
+        self.may_be_read_by_others || server.to_canonical().is_loopback()
     }
 
     /// Where it is from, for messages.

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::support::caller::{Caller, LONG, NOW, one_of};
@@ -599,6 +600,20 @@ fn address_on_a_network() -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_loopback())
 }
 
+/// A listener at this address, and what its first connection has sent when its peer has given up.
+fn eavesdropper(ip: IpAddr) -> (String, JoinHandle<String>) {
+    let listener = TcpListener::bind((ip, 0)).unwrap();
+    let server = listener.local_addr().unwrap().to_string();
+    let received = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let mut received = Vec::new();
+        let _ = stream.read_to_end(&mut received);
+        String::from_utf8_lossy(&received).into_owned()
+    });
+    (server, received)
+}
+
 #[test]
 fn no_command_sends_its_token_in_clear_over_a_network_unless_that_is_allowed() {
     let Some(ip) = address_on_a_network() else { return };
@@ -608,16 +623,7 @@ fn no_command_sends_its_token_in_clear_over_a_network_unless_that_is_allowed() {
         (&["bench", "--count", "1", "--warmup", "0"], false),
         (&["stats"], true),
     ] {
-        let listener = TcpListener::bind((ip, 0)).unwrap();
-        let server = listener.local_addr().unwrap().to_string();
-        // What the first connection has sent when the command has given up.
-        let received = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-            let mut received = Vec::new();
-            let _ = stream.read_to_end(&mut received);
-            String::from_utf8_lossy(&received).into_owned()
-        });
+        let (server, received) = eavesdropper(ip);
         let mut program = Command::new(SIGNALBOX);
         program.args(command).args(["--server", &server, "--timeout", "1s"]);
         program.args(is_allowed.then_some("--token-over-plain")).env("SIGNALBOX_TOKEN", "sbx_secret");
@@ -711,6 +717,39 @@ fn programs_with_system_v_semaphores_show_a_token() {
 }
 
 #[test]
+fn the_library_for_system_v_semaphores_sends_no_token_in_clear_over_a_network_unless_that_is_allowed() {
+    let Some(ip) = address_on_a_network().filter(|_| SysvProgram::is_possible()) else { return };
+    let directory = open_directory();
+    let [file, errors] = ["token", "errors"].map(|name| directory.path().join(name));
+    std::fs::write(&file, "sbx_secret\n").unwrap();
+    let of_file = ("SIGNALBOX_TOKEN_FILE", file.to_str().unwrap());
+    let of_variable = ("SIGNALBOX_TOKEN", "sbx_secret");
+    for (token, over_plain, is_allowed) in [
+        (of_variable, None, false),
+        (of_file, None, false),
+        (of_file, Some("0"), false),
+        (of_file, Some("1"), true),
+    ] {
+        let (server, received) = eavesdropper(ip);
+        let mut variables = vec![token, ("SIGNALBOX_SYSV_TIMEOUT", "500ms")];
+        variables.extend(over_plain.map(|value| ("SIGNALBOX_TOKEN_OVER_PLAIN", value)));
+        let mut program =
+            SysvProgram::preloaded(&server, &variables, std::fs::File::create(&errors).unwrap());
+        let answer = program.ask("outcome(semget(42, 1, 0))");
+        assert_eq!(answer == "failed: Permission denied", !is_allowed, "{over_plain:?}: {answer}");
+        assert!(answer.starts_with("failed: "), "nobody answers: {answer}");
+        let received = received.join().unwrap();
+        assert_eq!(received.contains("sbx_secret"), is_allowed, "{over_plain:?}: {received}");
+        assert_eq!(received.is_empty(), !is_allowed, "{received}");
+        let said = std::fs::read_to_string(&errors).unwrap();
+        let explained = format!("the token of {}", token.0);
+        assert_eq!(said.contains(&explained) && said.contains(&server), !is_allowed, "{said}");
+        assert_eq!(said.contains("SIGNALBOX_TOKEN_OVER_PLAIN=1"), !is_allowed, "{said}");
+        assert!(said.lines().count() == 1 && !said.contains("sbx_"), "{said}");
+    }
+}
+
+#[test]
 fn sysv_run_hands_its_token_to_the_library() {
     if !SysvProgram::is_possible() {
         return;
@@ -732,6 +771,19 @@ fn sysv_run_hands_its_token_to_the_library() {
     let refused = run("missing.token");
     assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
     assert!(stderr(&refused).contains("cannot read the token from missing.token"), "{}", stderr(&refused));
+    for option in [None, Some("--token-over-plain")] {
+        let mut command = Command::new(SIGNALBOX);
+        command.args(["sysv", "run", "--server", &server, "--keys", "all", "--library"]);
+        command.arg(SysvProgram::library()).args(option).env("SIGNALBOX_TOKEN", "");
+        command.env("SIGNALBOX_TOKEN_FILE", guarded.file.directory().join("jobs.token"));
+        command.args(["--", "sh", "-c", "echo $SIGNALBOX_TOKEN_OVER_PLAIN"]);
+        let shown = outcome(command);
+        let expected = if option.is_some() { "1\n" } else { "\n" };
+        assert_eq!(
+            (String::from_utf8_lossy(&shown.stdout), stderr(&shown)),
+            (expected.into(), String::new())
+        );
+    }
 }
 
 #[test]

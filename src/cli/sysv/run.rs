@@ -34,7 +34,8 @@ from the file and from the environment as they are.
 
 The token is that of --token-file, else of SIGNALBOX_TOKEN_FILE, else of SIGNALBOX_TOKEN. The library shows it to the server, \
 so every program that is started must be able to read the file. Calls of semaphores need the rights read and acquire, on all \
-objects or on the area sysv. Without them, they fail with EACCES.
+objects or on the area sysv. Without them, they fail with EACCES. The library has no TLS, and sends the token to a server on \
+another machine only with --token-over-plain or SIGNALBOX_TOKEN_OVER_PLAIN=1.
 
 The dynamic linker does not load the library into programs that are linked statically, and into those that change their \
 user (set-user-id), such as sudo: start those the other way round, \"sudo signalbox sysv run\". Their semaphores would be \
@@ -123,6 +124,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         // The command may change its directory before it starts other programs.
         let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         command.env(token_source::FILE, absolute);
+    }
+    if arguments.server.token().is_over_plain() {
+        command.env(token_source::OVER_PLAIN, "1");
     }
     Err(not_executed(program, &command.exec()))
 }
