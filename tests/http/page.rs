@@ -1,172 +1,20 @@
-//! The status page in a real browser: Debian's Chromium, driven by its ChromeDriver.
+//! The status page in a real browser.
 
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
-use fantoccini::wd::Capabilities;
-use fantoccini::{Client, ClientBuilder, Locator};
-use hyper_util::client::legacy::connect::HttpConnector;
-use serde_json::{Value, json};
+use fantoccini::Locator;
+use serde_json::json;
 use signalbox::protocol::Opcode;
-use tempfile::TempDir;
 
-use super::client::HttpDaemon;
-use crate::support::daemon::{SIGNALBOX, open_directory, works};
-use crate::support::ports::free_ports;
-use crate::support::{OK, frame, named, skipped};
-
-/// How long something may take to appear.
-const SOON: Duration = Duration::from_secs(20);
+use crate::browser::{Browser, SOON, start};
+use crate::support::daemon::SIGNALBOX;
+use crate::support::{OK, frame, named};
 
 /// A name that would do something if it were markup, with characters that hide or turn text.
 const HOSTILE: &str = "<img src=x onerror=document.title='owned'>\u{202e}\u{7}evil&amp;";
 
 /// How the page shows the characters of that name which nobody could see.
 const ESCAPED: [&str; 2] = ["\\u{202e}", "\\u{7}"];
-
-/// A browser, which ends with this.
-struct Browser {
-    driver: Child,
-    page: Client,
-    _profile: TempDir,
-}
-
-impl Browser {
-    /// `None`, and a line that says so, if there is no browser.
-    async fn start(width: u32, is_dark: bool) -> Option<Self> {
-        if !works("chromedriver", &["--version"]) {
-            skipped("chromedriver is missing; install the packages chromium and chromium-driver");
-            return None;
-        }
-        let [port] = free_ports();
-        let mut command = Command::new("chromedriver");
-        command.arg(format!("--port={port}")).stdout(Stdio::null()).stderr(Stdio::null());
-        let driver = command.spawn().unwrap();
-        let profile = tempfile::tempdir().unwrap();
-        let mut arguments: Vec<String> = [
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--disable-dev-shm-usage",
-        ]
-        .map(str::to_owned)
-        .to_vec();
-        arguments.push(format!("--window-size={width},900"));
-        arguments.push(format!("--user-data-dir={}", profile.path().display()));
-        if is_dark {
-            arguments.push("--force-dark-mode".to_owned());
-            arguments.push("--blink-settings=preferredColorScheme=0".to_owned());
-        }
-        let options = json!({ "goog:chromeOptions": { "args": arguments } });
-        let capabilities: Capabilities = serde_json::from_value(options).unwrap();
-        let address = format!("http://127.0.0.1:{port}");
-        let page = eventually_async("the browser starts", async || {
-            let mut builder = ClientBuilder::new(HttpConnector::new());
-            builder.capabilities(capabilities.clone()).connect(&address).await.ok()
-        })
-        .await;
-        Some(Self { driver, page, _profile: profile })
-    }
-
-    async fn open(&self, http: &HttpDaemon, view: &str) {
-        self.page.goto(&format!("http://{}/#{view}", http.address)).await.unwrap();
-    }
-
-    /// Waits until the text of the page has this.
-    async fn shows(&self, what: &str) {
-        let found = tokio::time::timeout(SOON, async {
-            while !self.text().await.contains(what) {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        });
-        if found.await.is_err() {
-            panic!("{what:?} does not show: {}", self.text().await);
-        }
-    }
-
-    async fn text(&self) -> String {
-        match self.page.find(Locator::Css("body")).await {
-            Ok(body) => body.text().await.unwrap_or_default(),
-            Err(_) => String::new(),
-        }
-    }
-
-    /// Presses the button with this text, once it can be pressed.
-    async fn press(&self, text: &str) {
-        let button = format!(
-            "//button[not(@disabled)][normalize-space(.)='{text}'][not(ancestor::dialog[not(@open)])]"
-        );
-        let button = self.page.wait().at_most(SOON).for_element(Locator::XPath(&button)).await.unwrap();
-        button.click().await.unwrap();
-    }
-
-    /// Presses the button with this text in the open dialog.
-    async fn confirm(&self, text: &str) {
-        let button = format!("//dialog[@open]//button[normalize-space(.)='{text}']");
-        let button = self.page.wait().at_most(SOON).for_element(Locator::XPath(&button)).await.unwrap();
-        button.click().await.unwrap();
-    }
-
-    async fn fill(&self, css: &str, text: &str) {
-        let field = self.page.wait().at_most(SOON).for_element(Locator::Css(css)).await.unwrap();
-        field.clear().await.unwrap();
-        field.send_keys(text).await.unwrap();
-    }
-
-    async fn value_of(&self, script: &str) -> Value {
-        self.page.execute(script, Vec::new()).await.unwrap()
-    }
-
-    /// Saves a picture, if the environment names a directory for it.
-    async fn picture(&self, name: &str) {
-        if let Some(directory) = std::env::var_os("SIGNALBOX_SCREENSHOTS") {
-            let picture = self.page.screenshot().await.unwrap();
-            std::fs::write(std::path::Path::new(&directory).join(format!("{name}.png")), picture).unwrap();
-        }
-    }
-
-    async fn end(self) {
-        let _ = self.page.clone().close().await;
-    }
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        let _ = self.driver.kill();
-        let _ = self.driver.wait();
-    }
-}
-
-async fn eventually_async<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
-    for _ in 0..200 {
-        if let Some(found) = ask().await {
-            return found;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("{what}: not within the time")
-}
-
-/// A daemon with a token that may administer.
-fn start() -> (HttpDaemon, String, TempDir) {
-    let directory = open_directory();
-    let file = directory.path().join("tokens.toml");
-    let create =
-        ["token", "create", "admin", "--rights", "read,acquire,administer", "--file", file.to_str().unwrap()];
-    let output = Command::new(SIGNALBOX).args(create).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let token = String::from_utf8(output.stdout).unwrap().trim().to_owned();
-    let (http, config) =
-        HttpDaemon::with(&format!("enable = true\n[access]\ntokens = '{}'\n", file.display()));
-    // The server has read it.
-    drop(config);
-    (http, token, directory)
-}
 
 #[tokio::test]
 async fn the_page_shows_contention_and_an_administrator_changes_it() {

@@ -1,0 +1,165 @@
+//! A real browser, Debian's Chromium, which its ChromeDriver drives, and a daemon for it.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use fantoccini::wd::Capabilities;
+use fantoccini::{Client, ClientBuilder, Locator};
+use hyper_util::client::legacy::connect::HttpConnector;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::client::HttpDaemon;
+use crate::support::daemon::{SIGNALBOX, open_directory, works};
+use crate::support::ports::free_ports;
+use crate::support::skipped;
+
+/// How long something may take to appear.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// A browser, which ends with this.
+pub struct Browser {
+    driver: Child,
+    pub page: Client,
+    _profile: TempDir,
+}
+
+impl Browser {
+    /// A browser with a window of this width. `None`, and a line that says so, if there is no browser.
+    pub async fn start(width: u32, is_dark: bool) -> Option<Self> {
+        let window = format!("--window-size={width},900");
+        let dark = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"];
+        Self::with([&*window].into_iter().chain(dark.into_iter().filter(|_| is_dark))).await
+    }
+
+    /// A browser with further arguments, or `None` as above.
+    pub async fn with(arguments: impl IntoIterator<Item = &str>) -> Option<Self> {
+        if !works("chromedriver", &["--version"]) {
+            skipped("chromedriver is missing; install the packages chromium and chromium-driver");
+            return None;
+        }
+        let [port] = free_ports();
+        let mut command = Command::new("chromedriver");
+        command.arg(format!("--port={port}")).stdout(Stdio::null()).stderr(Stdio::null());
+        let driver = command.spawn().unwrap();
+        let profile = tempfile::tempdir().unwrap();
+        let profile_argument = format!("--user-data-dir={}", profile.path().display());
+        let always = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--disable-dev-shm-usage",
+            &profile_argument,
+        ];
+        let arguments: Vec<String> =
+            always.map(str::to_owned).into_iter().chain(arguments.into_iter().map(str::to_owned)).collect();
+        let options = json!({ "goog:chromeOptions": { "args": arguments } });
+        let capabilities: Capabilities = serde_json::from_value(options).unwrap();
+        let address = format!("http://127.0.0.1:{port}");
+        let page = eventually_async("the browser starts", async || {
+            let mut builder = ClientBuilder::new(HttpConnector::new());
+            builder.capabilities(capabilities.clone()).connect(&address).await.ok()
+        })
+        .await;
+        Some(Self { driver, page, _profile: profile })
+    }
+
+    pub async fn open(&self, http: &HttpDaemon, view: &str) {
+        self.page.goto(&format!("http://{}/#{view}", http.address)).await.unwrap();
+    }
+
+    /// Waits until the text of the page has this.
+    pub async fn shows(&self, what: &str) {
+        let found = tokio::time::timeout(SOON, async {
+            while !self.text().await.contains(what) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        if found.await.is_err() {
+            panic!("{what:?} does not show: {}", self.text().await);
+        }
+    }
+
+    pub async fn text(&self) -> String {
+        match self.page.find(Locator::Css("body")).await {
+            Ok(body) => body.text().await.unwrap_or_default(),
+            Err(_) => String::new(),
+        }
+    }
+
+    /// Presses the button with this text, once it can be pressed.
+    pub async fn press(&self, text: &str) {
+        let button = format!(
+            "//button[not(@disabled)][normalize-space(.)='{text}'][not(ancestor::dialog[not(@open)])]"
+        );
+        let button = self.page.wait().at_most(SOON).for_element(Locator::XPath(&button)).await.unwrap();
+        button.click().await.unwrap();
+    }
+
+    /// Presses the button with this text in the open dialog.
+    pub async fn confirm(&self, text: &str) {
+        let button = format!("//dialog[@open]//button[normalize-space(.)='{text}']");
+        let button = self.page.wait().at_most(SOON).for_element(Locator::XPath(&button)).await.unwrap();
+        button.click().await.unwrap();
+    }
+
+    pub async fn fill(&self, css: &str, text: &str) {
+        let field = self.page.wait().at_most(SOON).for_element(Locator::Css(css)).await.unwrap();
+        field.clear().await.unwrap();
+        field.send_keys(text).await.unwrap();
+    }
+
+    pub async fn value_of(&self, script: &str) -> Value {
+        self.page.execute(script, Vec::new()).await.unwrap()
+    }
+
+    /// Saves a picture, if the environment names a directory for it.
+    pub async fn picture(&self, name: &str) {
+        if let Some(directory) = std::env::var_os("SIGNALBOX_SCREENSHOTS") {
+            let picture = self.page.screenshot().await.unwrap();
+            std::fs::write(std::path::Path::new(&directory).join(format!("{name}.png")), picture).unwrap();
+        }
+    }
+
+    pub async fn end(self) {
+        let _ = self.page.clone().close().await;
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+pub async fn eventually_async<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+    for _ in 0..200 {
+        if let Some(found) = ask().await {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{what}: not within the time")
+}
+
+/// A daemon with a token that may administer.
+pub fn start() -> (HttpDaemon, String, TempDir) {
+    let directory = open_directory();
+    let file = directory.path().join("tokens.toml");
+    let create =
+        ["token", "create", "admin", "--rights", "read,acquire,administer", "--file", file.to_str().unwrap()];
+    let output = Command::new(SIGNALBOX).args(create).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let token = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    let (http, config) =
+        HttpDaemon::with(&format!("enable = true\n[access]\ntokens = '{}'\n", file.display()));
+    // The server has read it.
+    drop(config);
+    (http, token, directory)
+}
