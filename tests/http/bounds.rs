@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::client::{HttpDaemon, read_reply};
+use crate::client::{HttpDaemon, ask, read_reply};
+use crate::support::daemon::{ConfigFile, number, text};
 use crate::support::{OK, eventually};
 
 /// Longer than every limit of the listener.
@@ -116,24 +117,37 @@ fn pages_of_long_names_end_early_and_say_where_the_next_begins() {
     assert_eq!(found, names.collect::<Vec<_>>());
 }
 
-#[test]
-fn clients_that_do_not_take_their_answers_do_not_stop_others() {
-    let (mut http, _config) = HttpDaemon::configured("memory_max = '64M'", "");
+/// A page that takes more than half a megabyte.
+const LONG_PAGE: &str = "/api/v1/names?kind=semaphore&limit=1000";
+
+/// A daemon that has a budget of 8 MiB for long answers, with enough names for long ones.
+fn with_long_names() -> (HttpDaemon, ConfigFile) {
+    let (mut http, config) = HttpDaemon::configured("memory_max = '64M'", "");
     let mut semaphore = http.daemon.semaphore();
     for name in long_names(150) {
         assert_eq!(semaphore.acquire(&name, 1, 1).status, OK);
     }
-    let long = "/api/v1/names?kind=semaphore&limit=1000";
-    eventually("a long answer is possible", || http.get(long).status == 200);
-    let slow: Vec<_> = (0..30).map(|_| http.connect()).collect();
-    for mut stream in &slow {
-        // More than the buffers between the two have room for.
-        let requests = format!("GET {long} HTTP/1.1\r\nHost: localhost\r\n\r\n").repeat(20);
-        stream.write_all(requests.as_bytes()).unwrap();
-    }
+    eventually("a long answer is possible", || http.get(LONG_PAGE).status == 200);
+    (http, config)
+}
+
+/// A connection of the client with this address, which asks for long answers and reads nothing. They are more than the buffers
+/// between the two have room for.
+fn reads_nothing(http: &HttpDaemon, client: &str) -> TcpStream {
+    let mut stream = http.connect_from(client);
+    let requests = format!("GET {LONG_PAGE} HTTP/1.1\r\nHost: localhost\r\n\r\n").repeat(20);
+    stream.write_all(requests.as_bytes()).unwrap();
+    stream
+}
+
+#[test]
+fn clients_that_do_not_take_their_answers_do_not_stop_others() {
+    let (mut http, _config) = with_long_names();
+    // Each is a client of its own, with a share of its own.
+    let slow: Vec<_> = (2..32).map(|number| reads_nothing(&http, &format!("127.0.0.{number}"))).collect();
     let mut refused = None;
     eventually("a long answer is refused", || {
-        refused = Some(http.get(long)).filter(|reply| reply.status == 503);
+        refused = Some(http.get(LONG_PAGE)).filter(|reply| reply.status == 503);
         refused.is_some()
     });
     let refused = refused.unwrap();
@@ -144,9 +158,36 @@ fn clients_that_do_not_take_their_answers_do_not_stop_others() {
     assert!(http.get("/api/v1/refusals").json()["http_answers"].as_u64() > Some(0));
     let memory = &http.get("/api/v1/status").json()["server"]["memory"];
     assert!(memory["used"].as_u64() < memory["max"].as_u64(), "{memory}");
-    assert_eq!(semaphore.acquire(b"another", 1, 1).status, OK);
+    assert_eq!(http.daemon.semaphore().acquire(b"another", 1, 1).status, OK);
     drop(slow);
-    eventually("there is room again", || http.get(long).status == 200);
+    eventually("there is room again", || http.get(LONG_PAGE).status == 200);
+}
+
+#[test]
+fn a_client_that_does_not_take_its_answers_has_only_its_share_of_their_memory() {
+    let (mut http, _config) = with_long_names();
+    let refused_shares =
+        |http: &HttpDaemon| http.get("/api/v1/refusals").json()["client_share"].as_u64().unwrap();
+    assert_eq!(refused_shares(&http), 0);
+    let slow: Vec<_> = (0..20).map(|_| reads_nothing(&http, "127.0.0.2")).collect();
+    eventually("the slow client is refused", || refused_shares(&http) > 0);
+    let ask_from = |client| {
+        let request = format!("GET {LONG_PAGE} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        ask(http.connect_from(client), request.as_bytes())
+    };
+    for _ in 0..10 {
+        let refused = ask_from("127.0.0.2");
+        assert_eq!((refused.status, refused.code()), (503, "busy".to_owned()));
+        assert!(refused.text().contains("this client"), "{}", refused.text());
+        for other in ["127.0.0.1", "127.0.0.3"] {
+            assert_eq!(ask_from(other).status, 200, "{other}");
+        }
+    }
+    let line = http.daemon.logged_message("a client has its share of a limit");
+    assert_eq!((text(&line, "client"), text(&line, "limit")), ("127.0.0.2", "memory of HTTP answers"));
+    // 12 percent of 8 MiB.
+    assert_eq!(number(&line, "share"), 1_006_632);
+    drop(slow);
 }
 
 fn connections(http: &HttpDaemon) -> u64 {

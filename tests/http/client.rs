@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 
 use serde_json::Value;
 
-use crate::support::PATIENCE;
 use crate::support::daemon::{ANY_PORTS, ConfigFile, Daemon, SIGNALBOX, outcome, serve, serve_file};
+use crate::support::{PATIENCE, connect_from};
 
 /// An answer.
 #[derive(Debug)]
@@ -76,12 +76,17 @@ impl HttpDaemon {
         stream
     }
 
+    /// A connection of the client with this address of the machine, such as 127.0.0.2.
+    pub fn connect_from(&self, source: &str) -> TcpStream {
+        let stream = connect_from(source, self.address);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
     /// Sends these bytes on a connection of their own, and reads the answer.
     #[track_caller]
     pub fn send(&self, request: &[u8]) -> Reply {
-        let mut stream = self.connect();
-        stream.write_all(request).unwrap();
-        read_reply(&mut stream)
+        ask(self.connect(), request)
     }
 
     #[track_caller]
@@ -113,6 +118,13 @@ impl HttpDaemon {
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
+}
+
+/// Sends these bytes, and reads the answer.
+#[track_caller]
+pub fn ask(mut stream: TcpStream, request: &[u8]) -> Reply {
+    stream.write_all(request).unwrap();
+    read_reply(&mut stream)
 }
 
 /// Reads one answer, by its length.

@@ -296,6 +296,16 @@ impl Answer {
     }
 }
 
+/// A connection from a particular address of this machine, such as 127.0.0.2.
+pub fn connect_from(source: &str, address: SocketAddr) -> TcpStream {
+    let source = SocketAddr::new(source.parse().unwrap(), 0);
+    let socket =
+        socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None).unwrap();
+    socket.bind(&source.into()).unwrap_or_else(|e| panic!("binding {source}: {e}"));
+    socket.connect(&address.into()).unwrap_or_else(|e| panic!("connecting to {address}: {e}"));
+    socket.into()
+}
+
 /// A connection that sends and receives bytes.
 pub struct Wire<S = TcpStream> {
     pub stream: S,
@@ -309,12 +319,7 @@ impl Wire {
 
     /// A connection from a particular address of this machine, such as 127.0.0.2.
     pub fn connect_from(source: &str, address: SocketAddr) -> Self {
-        let source = SocketAddr::new(source.parse().unwrap(), 0);
-        let socket =
-            socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None).unwrap();
-        socket.bind(&source.into()).unwrap_or_else(|e| panic!("binding {source}: {e}"));
-        socket.connect(&address.into()).unwrap_or_else(|e| panic!("connecting to {address}: {e}"));
-        Self::over(socket.into())
+        Self::over(connect_from(source, address))
     }
 
     /// Wraps an established connection.

@@ -15,8 +15,7 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use serde::Serialize;
 
-use super::budget::Reservation;
-use super::shared::Shared;
+use super::budget::{AnswerMemory, Reservation};
 
 /// The type of every answer of the API.
 pub(super) const JSON: &str = "application/json";
@@ -35,9 +34,9 @@ pub(super) struct Json(Text);
 
 impl Json {
     /// Writes a value. Fails if the answers that are in progress leave no room for it.
-    pub(super) fn of(shared: &Arc<Shared>, value: &impl Serialize) -> Answer {
+    pub(super) fn of(answer: &Arc<AnswerMemory>, value: &impl Serialize) -> Answer {
         let bytes = json_bytes(value)?;
-        let mut memory = Reservation::new(shared);
+        let mut memory = Reservation::new(answer);
         memory.set(bytes)?;
         let mut text = Vec::with_capacity(bytes);
         serde_json::to_writer(&mut text, value).map_err(|error| ApiError::internal(&error))?;
@@ -170,6 +169,17 @@ impl ApiError {
             "busy",
             "the answer is long, and the answers that clients have not taken yet leave no room for it in the memory of the \
              server; try again, or ask for less, such as a page with limit=10",
+        )
+        .retry_after(BUSY_S)
+    }
+
+    /// The client has its share of the memory for long answers.
+    pub(super) fn busy_for_client() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "busy",
+            "the answer is long, and the answers that this client has not taken yet have its share of the memory for \
+             answers; take them first, or ask for less, such as a page with limit=10",
         )
         .retry_after(BUSY_S)
     }

@@ -4,15 +4,19 @@
 //! would have the server hold as much as they like.
 //!
 //! Invariants: an answer that takes more than [`FREE_BYTES`] counts from then on, until its last bytes are given to the
-//! connection; all answers that count take no more than [`AnswerBudget::max`] together; a connection has one answer at a time.
+//! connection; all answers that count take no more than [`AnswerBudget::max`] together; once half of that is in use, an
+//! answer gets no more if the other answers of its client take the client's share; a connection has one answer at a time.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::super::client_address::ClientAddress;
 use super::super::metrics::Count;
 use super::super::throttle::Throttle;
 use super::answer::ApiError;
 use super::shared::Shared;
+use crate::core::{ClientKey, ClientShare};
 
 /// An answer of no more bytes does not count, so that health, figures and usual pages are always answered.
 pub(super) const FREE_BYTES: usize = 64 * 1024;
@@ -23,19 +27,49 @@ const MEMORY_PART: u64 = 8;
 /// More than the greatest answer takes while it is composed.
 const BUDGET_LEAST: u64 = 8 << 20;
 
+/// The name of the budget in the log. It has no key of its own.
+const LIMIT: &str = "memory of HTTP answers";
+
 /// What all answers take.
 #[derive(Debug, Default)]
 pub(super) struct AnswerBudget {
-    in_use: AtomicU64,
+    in_use: Mutex<InUse>,
     /// Answers for which there was no room.
     pub(super) refused: Count,
     refusals: Throttle,
 }
 
-/// What one answer takes, until it is dropped.
+/// Bytes that are reserved.
+#[derive(Debug, Default)]
+struct InUse {
+    /// The sum of those of the clients.
+    all: u64,
+    /// Only clients that have some.
+    by_client: HashMap<ClientKey, u64>,
+}
+
+/// Why an answer gets no more.
+#[derive(Debug, PartialEq, Eq)]
+enum Exhausted {
+    /// The budget is in use.
+    Budget,
+    /// The other answers of its client take its share, which is so many bytes.
+    Share(u64),
+}
+
+/// What one answer to a client takes, in all of its reservations.
+#[derive(Debug)]
+pub(super) struct AnswerMemory {
+    shared: Arc<Shared>,
+    client: ClientAddress,
+    /// What is reserved.
+    bytes: AtomicU64,
+}
+
+/// A part of what one answer takes, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Reservation {
-    shared: Arc<Shared>,
+    answer: Arc<AnswerMemory>,
     /// What is reserved: nothing, or more than [`FREE_BYTES`].
     bytes: u64,
 }
@@ -45,38 +79,109 @@ impl AnswerBudget {
     fn max(memory_max: u64) -> u64 {
         (memory_max / MEMORY_PART).max(BUDGET_LEAST)
     }
+
+    /// Nothing is left half done by a panic while it is locked.
+    fn in_use(&self) -> MutexGuard<'_, InUse> {
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl InUse {
+    /// Reserves more bytes for an answer of a client, which has `before` already.
+    fn take(
+        &mut self,
+        client: ClientKey,
+        (before, more): (u64, u64),
+        max: u64,
+        share: ClientShare,
+    ) -> Result<(), Exhausted> {
+        if self.all.saturating_add(more) > max {
+            return Err(Exhausted::Budget);
+        }
+        // An answer that has begun is not refused because of itself.
+        let others = self.by_client.get(&client).map_or(0, |own| own - before);
+        let [max, all, others] = [max, self.all, others].map(|bytes| bytes as usize);
+        if share.is_exhausted(max, all, others) {
+            return Err(Exhausted::Share(share.of(max) as u64));
+        }
+        self.all += more;
+        *self.by_client.entry(client).or_default() += more;
+        Ok(())
+    }
+
+    fn give_back(&mut self, client: ClientKey, bytes: u64) {
+        self.all -= bytes;
+        if let Some(own) = self.by_client.get_mut(&client) {
+            *own -= bytes;
+            if *own == 0 {
+                self.by_client.remove(&client);
+            }
+        }
+    }
+}
+
+impl AnswerMemory {
+    /// An answer to this client, which takes nothing yet.
+    pub(super) fn new(shared: &Arc<Shared>, client: ClientAddress) -> Arc<Self> {
+        Arc::new(Self { shared: Arc::clone(shared), client, bytes: AtomicU64::new(0) })
+    }
+
+    fn take(&self, more: u64) -> Result<(), ApiError> {
+        let (budget, server) = (&self.shared.answers, self.shared.stage().server());
+        let max = server.as_ref().map_or(BUDGET_LEAST, |server| AnswerBudget::max(server.memory.limit().max));
+        let is_exhausted = server.as_ref().is_some_and(|server| server.memory.is_exhausted());
+        let share = ClientShare::of_percent(self.shared.settings().client_share);
+        let before = self.bytes.load(Ordering::Relaxed);
+        let taken = if is_exhausted {
+            Err(Exhausted::Budget)
+        } else {
+            budget.in_use().take(self.client.key(), (before, more), max, share)
+        };
+        let Err(exhausted) = taken else {
+            self.bytes.fetch_add(more, Ordering::Relaxed);
+            return Ok(());
+        };
+        budget.refused.add(1);
+        match exhausted {
+            Exhausted::Share(share) => {
+                if let Some(server) = server {
+                    server.shares.note_refusal(self.client, LIMIT, share);
+                }
+                Err(ApiError::busy_for_client())
+            }
+            Exhausted::Budget => {
+                if budget.refusals.permits() {
+                    tracing::warn!(
+                        answers = budget.in_use().all,
+                        answers_max = max,
+                        "a long HTTP answer is refused: memory_max is reached, or clients do not take their answers; find \
+                         the clients that read so slowly"
+                    );
+                }
+                Err(ApiError::busy())
+            }
+        }
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.shared.answers.in_use().give_back(self.client.key(), bytes);
+    }
 }
 
 impl Reservation {
-    /// The reservation of an answer that takes nothing yet.
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::clone(shared), bytes: 0 }
+    /// A reservation for a part of an answer that takes nothing yet.
+    pub(super) fn new(answer: &Arc<AnswerMemory>) -> Self {
+        Self { answer: Arc::clone(answer), bytes: 0 }
     }
 
-    /// The answer takes so many bytes now. Fails if it counts, takes more than before, and there is no room.
+    /// The part takes so many bytes now. Fails if it counts, takes more than before, and there is no room.
     pub(super) fn set(&mut self, bytes: usize) -> Result<(), ApiError> {
         let bytes = if bytes > FREE_BYTES { bytes as u64 } else { 0 };
-        let budget = &self.shared.answers;
-        if let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) {
-            let server = self.shared.stage().server();
-            let (max, is_exhausted) = server.map_or((BUDGET_LEAST, false), |server| {
-                (AnswerBudget::max(server.memory.limit().max), server.memory.is_exhausted())
-            });
-            if is_exhausted || budget.in_use.load(Ordering::Relaxed).saturating_add(more) > max {
-                budget.refused.add(1);
-                if budget.refusals.permits() {
-                    tracing::warn!(
-                        answers = budget.in_use.load(Ordering::Relaxed),
-                        answers_max = max,
-                        "a long HTTP answer is refused: memory_max is reached, or clients do not take their answers; find \
-                         the client that reads so slowly"
-                    );
-                }
-                return Err(ApiError::busy());
-            }
-            budget.in_use.fetch_add(more, Ordering::Relaxed);
+        if bytes > self.bytes {
+            self.answer.take(bytes - self.bytes)?;
         } else {
-            budget.in_use.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            self.answer.give_back(self.bytes - bytes);
         }
         self.bytes = bytes;
         Ok(())
@@ -85,21 +190,39 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.shared.answers.in_use.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.answer.give_back(self.bytes);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::listener::Peer;
     use super::*;
     use crate::config::Config;
 
     const MIB: usize = 1 << 20;
 
+    /// An eighth of [`BUDGET_LEAST`].
+    const SHARE: ClientShare = ClientShare { percent: 13, least: 1 };
+
+    fn shared() -> Arc<Shared> {
+        Arc::new(Shared::new(&Config::without_file(), None))
+    }
+
+    /// Some answers to clients of their own.
+    fn answers<const N: usize>(shared: &Arc<Shared>) -> [Reservation; N] {
+        let mut number = 0;
+        [(); N].map(|()| {
+            number += 1;
+            let client = ClientAddress::of_peer(([127, 0, 0, number], 1).into());
+            Reservation::new(&AnswerMemory::new(shared, client))
+        })
+    }
+
     #[test]
     fn long_answers_have_a_budget_and_short_ones_need_none() {
-        let shared = Arc::new(Shared::new(&Config::without_file(), None));
-        let [mut first, mut second, mut third] = [(); 3].map(|()| Reservation::new(&shared));
+        let shared = shared();
+        let [mut first, mut second, mut third] = answers(&shared);
         first.set(7 * MIB).unwrap();
         second.set(MIB).unwrap();
         let refused = third.set(FREE_BYTES + 1).unwrap_err();
@@ -111,7 +234,54 @@ mod tests {
         drop((first, second));
         third.set(8 * MIB).unwrap();
         drop(third);
-        assert_eq!((shared.answers.in_use.load(Ordering::Relaxed), shared.answers.refused.value()), (0, 2));
+        assert_eq!((shared.answers.in_use().all, shared.answers.refused.value()), (0, 2));
+        assert!(shared.answers.in_use().by_client.is_empty());
+    }
+
+    #[test]
+    fn a_client_that_does_not_take_its_answers_leaves_room_for_others() {
+        let shared = shared();
+        let client = Peer::of_test().client.address;
+        let ask = || {
+            let mut answer = Reservation::new(&AnswerMemory::new(&shared, client));
+            answer.set(MIB).map(|()| answer)
+        };
+        let taken: Vec<_> = std::iter::from_fn(|| ask().ok()).collect();
+        assert_eq!(taken.len(), 4, "a share binds once half is in use");
+        let refused = ask().unwrap_err();
+        assert_eq!((refused.status.as_u16(), refused.code), (503, "busy"));
+        let [_, mut other] = answers(&shared);
+        other.set(4 * MIB).unwrap();
+        drop(taken);
+        ask().unwrap();
+    }
+
+    /// The parts of an answer are one answer: its client has no other, so its share does not end it half way.
+    #[test]
+    fn an_answer_is_not_refused_because_of_itself() {
+        let shared = shared();
+        let answer = AnswerMemory::new(&shared, Peer::of_test().client.address);
+        let [mut items, mut text] = [(); 2].map(|()| Reservation::new(&answer));
+        for mib in 1..=6 {
+            items.set(mib * MIB).unwrap();
+        }
+        text.set(2 * MIB).unwrap();
+        assert!(text.set(3 * MIB).is_err(), "the budget of all is a limit for it too");
+    }
+
+    #[test]
+    fn a_share_counts_the_other_answers_of_a_client() {
+        let (one, other) = (ClientKey([1; 16]), ClientKey([2; 16]));
+        let mut in_use = InUse::default();
+        let mut take = |client, before, more| in_use.take(client, (before, more), 800, SHARE);
+        assert_eq!(take(one, 0, 300), Ok(()));
+        assert_eq!(take(one, 0, 100), Ok(()));
+        assert_eq!(take(one, 0, 1), Err(Exhausted::Share(104)));
+        assert_eq!(take(one, 100, 1), Err(Exhausted::Share(104)));
+        assert_eq!(take(other, 0, 104), Ok(()));
+        assert_eq!(take(other, 0, 1), Err(Exhausted::Share(104)));
+        assert_eq!(take(other, 104, 296), Ok(()));
+        assert_eq!(take(other, 400, 1), Err(Exhausted::Budget));
     }
 
     #[test]

@@ -10,9 +10,8 @@ use serde::Serialize;
 
 use super::super::steps;
 use super::answer::{ApiError, json_bytes};
-use super::budget::{FREE_BYTES, Reservation};
+use super::budget::{AnswerMemory, FREE_BYTES, Reservation};
 use super::query::Parameters;
-use super::shared::Shared;
 
 /// Entries of a page if the request does not say.
 const LIMIT_USUAL: usize = 100;
@@ -60,8 +59,8 @@ pub(super) struct Items<T> {
 }
 
 impl<T: Serialize> Items<T> {
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        Self { items: Vec::new(), bytes: 0, memory: Reservation::new(shared) }
+    pub(super) fn new(answer: &Arc<AnswerMemory>) -> Self {
+        Self { items: Vec::new(), bytes: 0, memory: Reservation::new(answer) }
     }
 
     /// Adds an entry if it fits. Returns whether it did. Fails if the answers that are in progress leave no room for it.
@@ -101,12 +100,12 @@ impl Page {
     /// the answers that are in progress leave no room for the page.
     pub(super) async fn take<E, T: Serialize>(
         self,
-        shared: &Arc<Shared>,
+        answer: &Arc<AnswerMemory>,
         mut next: impl FnMut() -> Vec<E>,
         mut is_wanted: impl FnMut(&E) -> bool,
         mut item: impl FnMut(E) -> T,
     ) -> Result<Paged<T>, ApiError> {
-        let (mut items, mut total, mut taken) = (Items::new(shared), 0, 0_u32);
+        let (mut items, mut total, mut taken) = (Items::new(answer), 0, 0_u32);
         let (mut passed, mut is_full) = (0, false);
         loop {
             let entries = next();
@@ -132,15 +131,18 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
+    use super::super::listener::Peer;
+    use super::super::shared::Shared;
     use super::*;
     use crate::config::Config;
 
     /// The lengths of the entries of a page of a list of texts, and where the next page begins.
     async fn page(lengths: &[usize], offset: usize, limit: usize) -> (Vec<usize>, Option<usize>) {
         let shared = Arc::new(Shared::new(&Config::without_file(), None));
+        let answer = AnswerMemory::new(&shared, Peer::of_test().client.address);
         let mut list = Some(lengths.iter().map(|length| "a".repeat(*length)).collect::<Vec<_>>());
         let next = || list.take().unwrap_or_default();
-        let paged = Page { offset, limit }.take(&shared, next, |_| true, |text| text).await.unwrap();
+        let paged = Page { offset, limit }.take(&answer, next, |_| true, |text| text).await.unwrap();
         assert_eq!(paged.total, lengths.len());
         (paged.items.items.iter().map(String::len).collect(), paged.next)
     }

@@ -16,6 +16,7 @@ use super::super::access::Outcome;
 use super::access::{Permissions, Target, permissions_of, require_token};
 use super::answer::{Answer, ApiError};
 use super::api::{self, Context};
+use super::budget::AnswerMemory;
 use super::guard::guard;
 use super::health;
 use super::listener::Peer;
@@ -127,7 +128,8 @@ async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<
         }
         _ => Parameters::of_json(&read(&head.headers, body).await?)?,
     };
-    let context = Context { shared, permissions, peer, parameters };
+    let memory = AnswerMemory::new(&shared, peer.client.address);
+    let context = Context { shared, permissions, peer, memory, parameters };
     let answered = (route.handler)(context);
     let answer = match route.kind {
         Kind::Read => answered.await,

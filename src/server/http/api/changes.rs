@@ -259,6 +259,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::super::access::permissions_of;
+    use super::super::super::budget::AnswerMemory;
     use super::super::super::listener::Peer;
     use super::super::super::shared::{Shared, Stage};
     use super::*;
@@ -273,6 +274,7 @@ mod tests {
             shared: Arc::clone(shared),
             permissions: permissions_of(shared, &Peer::of_test(), &HeaderMap::new(), "/").unwrap(),
             peer: Peer::of_test(),
+            memory: AnswerMemory::new(shared, Peer::of_test().client.address),
             parameters: Parameters::of_json(json.as_bytes()).unwrap(),
         }
     }

@@ -81,6 +81,6 @@ pub(in super::super) async fn declared(mut context: Context) -> Answer {
         context.permissions.may(Right::Read, Target::Name(Namespace::Semaphores, &declared.record.name))
     };
     let next = || server.core.list_declared(&mut listing);
-    let page = page.take(&context.shared, next, may_read, Semaphore::of).await?;
+    let page = page.take(&context.memory, next, may_read, Semaphore::of).await?;
     context.answer(&page)
 }

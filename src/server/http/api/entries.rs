@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::super::super::Server;
 use super::super::access::Target;
 use super::super::answer::{Answer, ApiError};
+use super::super::budget::AnswerMemory;
 use super::super::paging::{Page, Paged};
-use super::super::shared::Shared;
 use super::names::no_such_name;
 use super::{Context, Labeled, seconds};
 use crate::core::{Listed, ListingKind, Namespace};
@@ -57,7 +57,7 @@ impl Entry {
 
 /// A page of the holders or the waiters of a name; `None`: there is no such name.
 pub(super) async fn entries(
-    shared: &Arc<Shared>,
+    memory: &Arc<AnswerMemory>,
     server: &Server,
     (namespace, name): (Namespace, &[u8]),
     kind: ListingKind,
@@ -65,7 +65,7 @@ pub(super) async fn entries(
 ) -> Result<Option<Paged<Entry>>, ApiError> {
     let Ok(mut listing) = server.core.listing(namespace, name, kind) else { return Ok(None) };
     let next = || server.core.list(&mut listing);
-    page.take(shared, next, |_| true, |listed| Entry::of(server, listed)).await.map(Some)
+    page.take(memory, next, |_| true, |listed| Entry::of(server, listed)).await.map(Some)
 }
 
 pub(in super::super) async fn holders(context: Context) -> Answer {
@@ -86,6 +86,6 @@ async fn list(mut context: Context, kind: ListingKind) -> Answer {
     let server = context.server()?;
     context.check_read(Target::Name(namespace, &name))?;
     context.parameters.end()?;
-    let entries = entries(&context.shared, &server, (namespace, &name), kind, page).await?;
+    let entries = entries(&context.memory, &server, (namespace, &name), kind, page).await?;
     context.answer(&entries.ok_or_else(|| no_such_name(wanted, &name))?)
 }

@@ -19,6 +19,7 @@ use super::super::Server;
 use super::super::access::Outcome;
 use super::access::{Permissions, Right, Target, refuse};
 use super::answer::{Answer, ApiError, Json};
+use super::budget::AnswerMemory;
 use super::listener::Peer;
 use super::query::Parameters;
 use super::shared::{Shared, Stage};
@@ -29,6 +30,7 @@ pub(super) struct Context {
     pub(super) shared: Arc<Shared>,
     pub(super) permissions: Permissions,
     pub(super) peer: Peer,
+    pub(super) memory: Arc<AnswerMemory>,
     pub(super) parameters: Parameters,
 }
 
@@ -47,7 +49,7 @@ impl Context {
 
     /// Answers with a value. Fails if the answers that are in progress leave no room for it.
     fn answer(&self, value: &impl Serialize) -> Answer {
-        Json::of(&self.shared, value)
+        Json::of(&self.memory, value)
     }
 
     /// Refuses the change if its client may not make it. The refusal goes to the audit log.

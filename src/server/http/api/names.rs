@@ -7,10 +7,9 @@ use serde::Serialize;
 use super::super::super::Server;
 use super::super::access::{Right, Target};
 use super::super::answer::{Answer, ApiError};
-use super::super::budget::Reservation;
+use super::super::budget::{AnswerMemory, Reservation};
 use super::super::names::{self, Selection, Sort, View};
 use super::super::paging::{Items, Page, Paged};
-use super::super::shared::Shared;
 use super::declared::Declaration;
 use super::entries::{Entry, entries};
 use super::{Context, Named, kind_name, quoted};
@@ -90,10 +89,10 @@ async fn select(
     let may_read =
         |namespace, name: &[u8]| context.permissions.may(Right::Read, Target::Name(namespace, name));
     let may_read = (!may_read_all).then_some(may_read);
-    let mut memory = Reservation::new(&context.shared);
+    let mut memory = Reservation::new(&context.memory);
     let (selected, total) =
         names::select(&views, selection, (page.offset, page.limit), &mut memory, may_read).await?;
-    let (mut items, mut passed) = (Items::new(&context.shared), 0);
+    let (mut items, mut passed) = (Items::new(&context.memory), 0);
     for place in selected {
         let view = &views[place.view];
         let name = view.name(place);
@@ -142,7 +141,7 @@ pub(in super::super) async fn name(mut context: Context) -> Answer {
     for namespace in Namespace::ALL.into_iter().filter(|namespace| kind.is_none_or(|kind| kind == *namespace))
     {
         context.check_read(Target::Name(namespace, &name))?;
-        items.extend(details(&context.shared, &server, (namespace, &name), page).await?);
+        items.extend(details(&context.memory, &server, (namespace, &name), page).await?);
     }
     if items.is_empty() {
         return Err(no_such_name(kind, &name));
@@ -152,13 +151,13 @@ pub(in super::super) async fn name(mut context: Context) -> Answer {
 
 /// `None`: there is no such name.
 async fn details(
-    shared: &Arc<Shared>,
+    memory: &Arc<AnswerMemory>,
     server: &Server,
     (namespace, name): (Namespace, &[u8]),
     page: Page,
 ) -> Result<Option<Details>, ApiError> {
-    let holders = entries(shared, server, (namespace, name), ListingKind::Holders, page).await?;
-    let queue = entries(shared, server, (namespace, name), ListingKind::Waiters, page).await?;
+    let holders = entries(memory, server, (namespace, name), ListingKind::Holders, page).await?;
+    let queue = entries(memory, server, (namespace, name), ListingKind::Waiters, page).await?;
     let inspected = server.core.inspect(namespace, name, server.moment()).ok();
     let (Some(holders), Some(queue), Some(inspected)) = (holders, queue, inspected) else { return Ok(None) };
     Ok(Some(Details {

@@ -61,7 +61,7 @@ pub(in super::super) async fn sessions(mut context: Context) -> Answer {
     let mut listing = server.core.sessions();
     let connected = |after: Option<SessionId>| server.peers.connected_after(after, steps::LISTED_CONNECTIONS);
     let next = || server.core.list_sessions(&mut listing, connected, server.moment());
-    let page = page.take(&context.shared, next, |listed| has(listed, &search), Session::of).await?;
+    let page = page.take(&context.memory, next, |listed| has(listed, &search), Session::of).await?;
     context.answer(&page)
 }
 

@@ -58,7 +58,7 @@ pub(in super::super) async fn sets(mut context: Context) -> Answer {
     context.check_read(Target::Sets)?;
     context.parameters.end()?;
     let mut listing = server.core.sets();
-    let page = page.take(&context.shared, || server.core.list_sets(&mut listing), |_| true, Set::of).await?;
+    let page = page.take(&context.memory, || server.core.list_sets(&mut listing), |_| true, Set::of).await?;
     context.answer(&page)
 }
 
@@ -139,6 +139,6 @@ pub(in super::super) async fn users(mut context: Context) -> Answer {
         ApiError::not_found(format!("no set with the id {id} exists; /api/v1/sysv/sets lists sets"))
     })?;
     let next = || server.core.list_set_users(&mut listing);
-    let page = page.take(&context.shared, next, |_| true, User::of).await?;
+    let page = page.take(&context.memory, next, |_| true, User::of).await?;
     context.answer(&page)
 }

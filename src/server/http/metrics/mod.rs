@@ -25,7 +25,7 @@ use prometheus_client::registry::Registry;
 
 use super::access::{Right, Target, permissions_of, refuse};
 use super::answer::{ApiError, Text};
-use super::budget::Reservation;
+use super::budget::{AnswerMemory, Reservation};
 use super::listener::Peer;
 use super::shared::Shared;
 use families::Families;
@@ -47,7 +47,7 @@ pub(super) async fn metrics(
     }
     let mut registry = Registry::default();
     let series = shared.stage().server().map(|server| shared.series.of(&shared, &server));
-    let mut memory = Reservation::new(&shared);
+    let mut memory = Reservation::new(&AnswerMemory::new(&shared, peer.client.address));
     registry.register_collector(Box::new(Scrape { shared, series }));
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| ApiError::internal(&error))?;
