@@ -42,13 +42,13 @@ pub(super) async fn acquire(
 async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result<Client, Failure> {
     // A waiting request keeps its place for as long as the lease, so the client retries at least that long.
     let unreachable_after = server.timeout().max(lease.unwrap_or_default());
+    // While a node of the cluster takes over, the client's own attempt would fail at once.
+    server.leader().await?;
     let builder = server.builder(task)?.unreachable_after(unreachable_after);
     let builder = match lease {
         Some(lease) => builder.ttl(lease),
         None => builder,
     };
-    // While a node of the cluster takes over, the client's own attempt would fail at once.
-    server.leader().await?;
     Ok(server.answer_of_first(builder.connect()).await??)
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::parser::ValueSource;
@@ -14,6 +15,7 @@ use super::pattern::looks_like_pattern;
 use super::time::time;
 use super::tls::TlsOptions;
 use super::token_source::TokenSource;
+use crate::client::race::{Stage, first_answer};
 use crate::client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
     Namespace, PlainClient, SEMAPHORE_PORT, Status, Tls, Transport,
@@ -51,6 +53,10 @@ pub(super) struct Server {
 
     #[command(flatten)]
     token: TokenSource,
+
+    /// The first of several addresses that has answered: it is tried first from then on.
+    #[arg(skip)]
+    answered: Arc<OnceLock<Address>>,
 }
 
 /// The addresses of one server, or of the nodes of one cluster; at least one.
@@ -138,11 +144,20 @@ impl Server {
         Addresses(self.addresses.0.iter().map(|address| address.clone().or_port(port)).collect())
     }
 
+    /// The addresses in the order in which they are tried.
+    fn in_order(&self) -> Vec<Address> {
+        let mut addresses = self.addresses().0;
+        let answered = self.answered.get();
+        addresses.sort_by_key(|address| Some(address) != answered);
+        addresses
+    }
+
     /// The builder of a leased client of these addresses; the task is the label in lists of holders.
     pub(super) fn builder(&self, task: &str) -> Result<Builder, Failure> {
-        let mut addresses = self.addresses().0.into_iter();
+        let mut addresses = self.in_order().into_iter();
         let first = addresses.next().expect("the option has at least one address");
         let builder = addresses.fold(Client::builder(first), Builder::address).label(label(task));
+        let builder = if self.answered.get().is_some() { builder.in_given_order() } else { builder };
         let builder = match self.tls.load()? {
             Some(tls) => builder.transport(tls),
             None => builder,
@@ -247,15 +262,18 @@ impl Server {
     /// Connects to the only address, or to the first of several that answers. While none does, a node of the cluster may be
     /// taking over, so they are tried again until the time is over.
     pub(super) async fn connect_to_first(&self) -> Result<(Address, PlainClient), Failure> {
-        let addresses = self.addresses().0;
+        let addresses = self.in_order();
         let tls = self.tls.load()?;
         if let [only] = addresses.as_slice() {
             return Ok((only.clone(), open(only, self.timeout, tls.as_ref()).await?));
         }
         let deadline = Instant::now() + self.timeout;
         loop {
-            let last = match self.try_each(&addresses, tls.as_ref()).await {
-                Ok(connected) => return Ok(connected),
+            let last = match self.first_of(&addresses, deadline, tls.as_ref()).await {
+                Ok((address, client)) => {
+                    self.answered.get_or_init(|| address.clone());
+                    return Ok((address, client));
+                }
                 Err(last) => last,
             };
             if Instant::now() + RETRY_PAUSE >= deadline {
@@ -270,23 +288,32 @@ impl Server {
         }
     }
 
-    /// Tries several addresses in turn: of a cluster, one node answers, while the others refuse connections, or accept them
-    /// and are frozen. The error is that of the last one.
-    async fn try_each(
+    /// Connects to the first of several addresses that answers: of a cluster, one node does, while others refuse connections,
+    /// have vanished, or are frozen. The error is that of the last one that has failed.
+    async fn first_of(
         &self,
         addresses: &[Address],
+        deadline: Instant,
         tls: Option<&Tls>,
-    ) -> Result<(Address, PlainClient), ConnectError> {
-        let limit = self.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-        let mut last = None;
-        for address in addresses {
-            match open(address, limit, tls).await {
-                Ok(client) if answers(&client, limit).await => return Ok((address.clone(), client)),
-                Ok(_) => last = Some(ConnectError::TimedOut { address: address.to_string(), limit }),
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.expect("there are several addresses"))
+    ) -> Result<(Address, PlainClient), Error> {
+        let limit = deadline.saturating_duration_since(Instant::now());
+        let late = |address: &Address| {
+            ConnectError::TimedOut { address: address.to_string(), limit: self.timeout }.into()
+        };
+        let connect = |address: &Address| -> Stage<(Address, PlainClient), Error> {
+            let (address, tls) = (address.clone(), tls.cloned());
+            Box::pin(async move {
+                let client = open(&address, limit, tls.as_ref()).await?;
+                Ok((address, client))
+            })
+        };
+        let ask = |(address, client): (Address, PlainClient)| -> Stage<(Address, PlainClient), Error> {
+            Box::pin(async move {
+                client.noop().await?;
+                Ok((address, client))
+            })
+        };
+        Ok(first_answer(addresses, limit, late, connect, ask).await?.1)
     }
 
     /// As [`Self::connect`]; the task is the label in lists of holders.
@@ -366,11 +393,6 @@ async fn open(address: &Address, limit: Duration, tls: Option<&Tls>) -> Result<P
         Some(tls) => Ok(PlainClient::over(tls.connect(address.clone(), limit).await?)),
         None => PlainClient::connect_within(address, limit).await,
     }
-}
-
-/// Whether the server answers within the limit.
-async fn answers(client: &PlainClient, limit: Duration) -> bool {
-    matches!(tokio::time::timeout(limit, client.noop()).await, Ok(Ok(())))
 }
 
 /// The namespace that is not this one.

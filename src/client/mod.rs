@@ -87,6 +87,7 @@ mod lease;
 mod limit;
 mod plain;
 mod plain_permit;
+pub(crate) mod race;
 mod requested;
 mod revoke;
 mod series;

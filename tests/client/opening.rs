@@ -23,8 +23,8 @@ fn copy(mut from: TcpStream, mut to: TcpStream) {
     }
 }
 
-/// Starts a proxy that loses all answers to the first connection, and closes it when the server has opened a session.
-/// The server's side of it stays open: the server does not learn of the loss. Also returns how many connections came.
+/// Starts a proxy that loses the answers to the first connection but for that to Hello, and closes it when the server has opened
+/// a session. The server's side of it stays open: the server does not learn of the loss. Also returns how many connections came.
 fn losing_the_first_answers(server: &TestServer) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -38,6 +38,9 @@ fn losing_the_first_answers(server: &TestServer) -> (SocketAddr, Arc<AtomicUsize
             let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
             thread::spawn(move || copy(near_too, far_too));
             if connections.fetch_add(1, Ordering::SeqCst) == 0 {
+                let mut hello = [0; 4096];
+                let length = (&far).read(&mut hello).unwrap();
+                (&near).write_all(&hello[..length]).unwrap();
                 eventually("the server opens a session", || core.core().ledger_stats().sessions == 1);
                 near.shutdown(std::net::Shutdown::Both).unwrap();
                 kept.push(far);

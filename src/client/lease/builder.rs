@@ -39,6 +39,7 @@ pub struct Builder {
     dial: Dial,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
+    in_given_order: bool,
     in_this_runtime: bool,
 }
 
@@ -100,6 +101,7 @@ impl Builder {
             dial: dial_over(Tcp),
             clock: Arc::new(BootClock),
             seed: None,
+            in_given_order: false,
             in_this_runtime: false,
         }
     }
@@ -234,6 +236,13 @@ impl Builder {
         self
     }
 
+    /// Tries the addresses in the order in which they were given, instead of beginning with any of them.
+    #[cfg(feature = "program")]
+    pub(crate) fn in_given_order(mut self) -> Self {
+        self.in_given_order = true;
+        self
+    }
+
     /// Renews leases in the runtime that calls [`Self::connect`] or [`Self::build`], instead of a separate thread. A
     /// task that blocks this runtime for long loses the leases, and dropping the client does not wait until its session is
     /// closed. For simulations, and for programs that cannot start threads.
@@ -250,7 +259,8 @@ impl Builder {
         self
     }
 
-    /// Connects and opens a session, at one address after the other.
+    /// Connects and opens a session, at the first address that answers. The next one is tried as soon as one has failed or takes
+    /// long.
     ///
     /// # Errors
     /// The error of the last address, if all addresses fail.
@@ -293,6 +303,7 @@ impl Builder {
             unreachable_after: self.unreachable_after,
             dial: self.dial,
             clock: self.clock,
+            in_given_order: self.in_given_order,
             seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
         };
         Ok(Client::new(settings, executor))

@@ -4,15 +4,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
-use tokio::time::timeout;
 
 use super::clock::Moment;
 use super::command::Command;
 use super::executor::Executor;
+use super::link::too_late;
 use super::session_handle::SessionHandle;
 use super::session_pool::SessionPool;
 use super::settings::{ATTEMPT_MAX, Settings, Terms};
-use crate::client::{ConnectError, Direct, Disconnect, Error};
+use crate::client::connection::Connection;
+use crate::client::race::{Stage, first_answer};
+use crate::client::{Address, Direct, Disconnect, Error};
 
 /// A leased client: its permits and its waiting acquires survive a disconnect that is shorter than the lease.
 ///
@@ -91,7 +93,8 @@ impl Client {
     /// Opens a separate connection for listings, watches and administration. Reading it slowly delays no renewal of
     /// this client.
     ///
-    /// The addresses are tried in their order, each for 5 s at most.
+    /// The addresses are tried in their order, the next one as soon as one has failed or takes long, each for 5 s at most. The
+    /// first one that answers is used.
     ///
     /// # Errors
     /// The error of the last address, if no server answers.
@@ -109,28 +112,16 @@ impl Client {
     /// ```
     pub async fn direct(&self) -> Result<Direct, Error> {
         let Settings { addresses, dial, terms, token, .. } = &self.inner.settings;
-        let mut result = Err(Disconnect::Stopped.into());
-        for address in addresses {
-            let connection = match dial(address.clone(), ATTEMPT_MAX).await {
-                Ok(connection) => connection,
-                Err(error) => {
-                    result = Err(error.into());
-                    continue;
-                }
-            };
-            // A server that is frozen accepts the connection all the same.
-            result = match timeout(ATTEMPT_MAX, Direct::enter(connection, &terms.label, token.as_ref())).await
-            {
-                Ok(entered) => entered,
-                Err(_) => {
-                    Err(ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX }.into())
-                }
-            };
-            if result.is_ok() {
-                break;
-            }
-        }
-        result
+        let connect = |address: &Address| -> Stage<Connection, Error> {
+            let dialing = dial(address.clone(), ATTEMPT_MAX);
+            Box::pin(async move { Ok(dialing.await?) })
+        };
+        let enter = |connection| -> Stage<Direct, Error> {
+            let (label, token) = (terms.label.clone(), token.clone());
+            Box::pin(async move { Direct::enter(connection, &label, token.as_ref()).await })
+        };
+        let (_, direct) = first_answer(addresses, ATTEMPT_MAX, too_late, connect, enter).await?;
+        Ok(direct)
     }
 
     /// Closes the sessions of the client and waits until the server has confirmed it, for 2 s at most. Everything is

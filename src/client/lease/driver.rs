@@ -18,7 +18,8 @@ use super::clock::{Clock, Moment, Sleep};
 use super::command::{AcquireFailure, AcquireOutcome, Command, HeldGrant};
 use super::grant_table::GrantTable;
 use super::link::{
-    AttemptFailure, Greeted, Greeting, Link, LinkEvent, SessionConnection, Tag, keep_alive_interval,
+    Attached, AttachmentFailure, Greeted, Greeting, Link, LinkEvent, SessionConnection, Tag,
+    keep_alive_interval,
 };
 use super::reconnect::{AfterFailure, Reconnect};
 use super::request::{Operation, ReceivedGrant, Request, Transmission, read_granted, read_released};
@@ -94,7 +95,7 @@ enum Sharing {
 enum Event {
     Link(LinkEvent),
     /// The leader has answered, or cannot be reached.
-    Approach(Result<Greeted, AttemptFailure>),
+    Approach(Result<Greeted, Error>),
     /// `None`: the last user of the session is gone.
     Command(Option<Command>),
     Timer,
@@ -322,8 +323,8 @@ impl Driver {
         match event {
             LinkEvent::Response(tag, frame) => self.handle_response(tag, &frame),
             LinkEvent::Disconnected(reason) => self.disconnected(&reason),
-            LinkEvent::Attached(session, connection) => self.attached(session, connection),
-            LinkEvent::AttemptFailed(failure) => self.attempt_failed(failure),
+            LinkEvent::Attached(attached) => self.attached(attached),
+            LinkEvent::AttachmentFailed(failure) => self.attachment_failed(failure),
         }
     }
 
@@ -529,7 +530,7 @@ impl Driver {
     }
 
     /// The leader has answered: the session moves to that connection. Or it cannot be reached, and the session stays.
-    fn approached(&mut self, outcome: Result<Greeted, AttemptFailure>) {
+    fn approached(&mut self, outcome: Result<Greeted, Error>) {
         let Approach::Greeting(address, _) = std::mem::replace(&mut self.approach, Approach::None) else {
             return;
         };
@@ -544,7 +545,7 @@ impl Driver {
                     Link::Attaching(self.reconnect.attach_at_leader(address, greeted, session, places));
             }
             (Ok(_), _) => {}
-            (Err(AttemptFailure { error, .. }), _) => {
+            (Err(error), _) => {
                 debug!(%address, %error, "the leader of the cluster cannot be reached directly");
                 self.approach_leader();
             }
@@ -552,7 +553,8 @@ impl Driver {
     }
 
     /// A connection is there, and the session is attached to it.
-    fn attached(&mut self, session: OpenedSession, connection: SessionConnection) {
+    fn attached(&mut self, attached: Attached) {
+        let Attached { session, connection, address, late_attachments } = attached;
         let sent = connection.renewed_at();
         let until = sent.after(safe_duration(session.ttl));
         match self.session.replace(session) {
@@ -563,7 +565,7 @@ impl Driver {
             Some(_) if !self.lease.renew(until) => return self.end(Lost::Unreachable),
             Some(_) => info!(session = session.session, "session attached to a new connection"),
         }
-        self.reconnect.attached(self.clock.now());
+        self.reconnect.attached(address, late_attachments, self.clock.now());
         self.approach = Approach::None;
         if connection.says_where() {
             // If the connection has ended, the next one is asked.
@@ -578,17 +580,15 @@ impl Driver {
         }
     }
 
-    fn attempt_failed(&mut self, failure: AttemptFailure) {
+    fn attachment_failed(&mut self, failure: AttachmentFailure) {
         let error = failure.error.clone();
         self.approach = Approach::None;
-        debug!(%error, "an attempt to attach the session failed");
+        debug!(%error, "the session could not be attached");
         let now = self.now();
-        match self.reconnect.attempt_failed(failure, now) {
+        match self.reconnect.failed(failure, now) {
             AfterFailure::SessionLost => self.end(Lost::Expired),
-            AfterFailure::RetryAt { at, round_failed } => {
-                if round_failed {
-                    self.open_waiters.drain(..).for_each(|waiter| drop(waiter.send(Err(error.clone()))));
-                }
+            AfterFailure::RetryAt(at) => {
+                self.open_waiters.drain(..).for_each(|waiter| drop(waiter.send(Err(error.clone()))));
                 self.link = Link::RetryAt(at);
             }
         }
@@ -665,7 +665,7 @@ impl Driver {
             self.fail_overdue_acquires(now);
         }
         if matches!(self.link, Link::RetryAt(at) if now >= at) {
-            self.link = Link::Attaching(self.reconnect.attempt(self.session, self.requests.places()));
+            self.link = Link::Attaching(self.reconnect.round(self.session, self.requests.places()));
         }
     }
 
@@ -735,7 +735,7 @@ impl Driver {
 }
 
 /// Waits for an attempt to reach the leader. Cancel safe.
-async fn outcome_of(approach: &mut Approach) -> Result<Greeted, AttemptFailure> {
+async fn outcome_of(approach: &mut Approach) -> Result<Greeted, Error> {
     match approach {
         Approach::Greeting(_, greeting) => greeting.await,
         Approach::None | Approach::Moving => std::future::pending().await,

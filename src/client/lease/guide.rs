@@ -9,8 +9,7 @@ use crate::protocol::{Moved, Whereabouts};
 /// A client sends KeepAlive no more often than this.
 const SILENCE_MIN: Duration = Duration::from_millis(100);
 
-/// The addresses of a cluster's nodes. Where the leader moves comes first, then what the program has configured, then what
-/// servers have said. An address that has just failed comes last: it may take a whole attempt to notice that it still does.
+/// The addresses of a cluster's nodes.
 #[derive(Debug, Default)]
 pub(super) struct Guide {
     /// The epoch of the leader that was learned of last.
@@ -24,8 +23,6 @@ pub(super) struct Guide {
     leader: VecDeque<Address>,
     /// Where nodes are. The one that the client is connected to is the last.
     nodes: Vec<Address>,
-    /// Those that are left of the present round of attempts.
-    round: VecDeque<Address>,
     /// How long a leader serves after it last renewed its leadership; `None`: the client has not learned of a cluster.
     renew_deadline: Option<Duration>,
 }
@@ -52,43 +49,23 @@ impl Guide {
         self.leader.clear();
     }
 
-    /// The connection has ended: a new round of attempts begins.
-    pub(super) fn begin_round(&mut self) {
-        self.round.clear();
-    }
-
-    /// The address to try after so many failures in a row; `last` is the one before. `None`: one of the configured addresses,
-    /// since no others are known.
-    pub(super) fn next<'a>(
+    /// The addresses to try, each once. Where the leader moves comes first, then what the program has configured, then what
+    /// servers have said. The address of the connection before, `last`, comes last: it takes long to notice that it still
+    /// fails.
+    pub(super) fn round<'a>(
         &mut self,
-        failures: u32,
         configured: impl Iterator<Item = &'a Address>,
         last: Option<&Address>,
-    ) -> Option<Address> {
-        // In turn with the others: a node that has just failed may be among them.
-        if failures.is_multiple_of(2)
-            && let Some(next) = self.moved.pop_front()
-        {
-            return Some(next);
-        }
-        if self.nodes.is_empty() {
-            return None;
-        }
-        if self.round.is_empty() {
-            for address in configured.cloned().chain(self.nodes.iter().cloned()) {
-                if Some(&address) != last && !self.round.contains(&address) {
-                    self.round.push_back(address);
-                }
+    ) -> Vec<Address> {
+        let others = configured.cloned().chain(self.nodes.iter().cloned());
+        let others = others.filter(|address| Some(address) != last);
+        let mut round: Vec<Address> = Vec::new();
+        for address in self.moved.drain(..).chain(others).chain(last.cloned()) {
+            if !round.contains(&address) {
+                round.push(address);
             }
-            self.round.extend(last.cloned());
         }
-        self.round.pop_front()
-    }
-
-    /// Whether every address was tried since the round began, so that a pause is due; `None`: no others than the configured
-    /// ones are known.
-    pub(super) fn is_round_over(&self) -> Option<bool> {
-        (!self.nodes.is_empty()).then_some(self.round.is_empty())
+        round
     }
 
     /// Whether the next leader is known, so that no pause is needed.
@@ -140,32 +117,24 @@ mod tests {
         Some(text.parse().unwrap())
     }
 
+    /// The addresses of the next round, of a program that has configured two.
+    fn round(guide: &mut Guide, last: &str) -> Vec<String> {
+        let configured = ["x:1".parse().unwrap(), "y:1".parse().unwrap()];
+        let round = guide.round(configured.iter(), address(last).as_ref());
+        round.iter().map(ToString::to_string).collect()
+    }
+
     #[test]
     fn every_address_is_tried_once_in_a_round_and_what_has_failed_last() {
         let mut guide = Guide::default();
-        let configured = ["x:1".parse().unwrap(), "y:1".parse().unwrap()];
-        assert_eq!((guide.next(3, configured.iter(), None), guide.silence_max()), (None, None));
-        assert_eq!(guide.is_round_over(), None);
-        let tried = |guide: &mut Guide, last: Option<Address>| -> Vec<_> {
-            guide.begin_round();
-            let count = 1
-                + (1..9)
-                    .find(|_| {
-                        guide.next(1, configured.iter(), last.as_ref());
-                        guide.is_round_over() == Some(true)
-                    })
-                    .unwrap();
-            guide.begin_round();
-            (1..count)
-                .map(|failures| guide.next(failures, configured.iter(), last.as_ref()).unwrap().to_string())
-                .collect()
-        };
+        assert_eq!(round(&mut guide, "x:1"), ["y:1", "x:1"]);
+        assert_eq!(guide.silence_max(), None);
         // The client was connected to the leader, perhaps by another name.
         guide.learn(whereabouts(false));
-        assert_eq!(tried(&mut guide, address("x:1")), ["y:1", "b:1", "c:1", "a:1", "x:1"]);
+        assert_eq!(round(&mut guide, "x:1"), ["y:1", "b:1", "c:1", "a:1", "x:1"]);
         // It was relayed.
         guide.learn(whereabouts(true));
-        assert_eq!(tried(&mut guide, address("b:1")), ["x:1", "y:1", "a:1", "c:1", "b:1"]);
+        assert_eq!(round(&mut guide, "b:1"), ["x:1", "y:1", "a:1", "c:1", "b:1"]);
         assert_eq!(guide.silence_max(), Some(Duration::from_secs(1)));
     }
 
@@ -195,15 +164,6 @@ mod tests {
         assert_eq!(guide.take_leader(), address("a:1"), "the connection was direct");
     }
 
-    #[test]
-    fn the_addresses_of_a_notice_are_tried_in_turn_with_the_configured_ones() {
-        let mut guide = Guide::default();
-        guide.follow(Moved { epoch: 1, addresses: texts(&["b:1", "c:1"]) });
-        let configured = ["x:1".parse().unwrap(), "y:1".parse().unwrap()];
-        let tried: Vec<_> = (0..5).map(|failures| guide.next(failures, configured.iter(), None)).collect();
-        assert_eq!(tried, [address("b:1"), None, address("c:1"), None, None]);
-    }
-
     /// A broken server must not make the client ask without a pause.
     #[test]
     fn a_client_does_not_ask_all_the_time() {
@@ -219,7 +179,8 @@ mod tests {
         guide.follow(Moved { epoch: 1, addresses: texts(&["b:1"]) });
         assert!(guide.knows_next());
         assert_eq!(guide.take_leader(), None, "it is about to stop");
-        assert_eq!(guide.next(0, ["x:1".parse().unwrap()].iter(), None), address("b:1"));
-        assert!(!guide.knows_next());
+        assert_eq!(round(&mut guide, "a:1"), ["b:1", "x:1", "y:1", "c:1", "a:1"]);
+        assert!(!guide.knows_next(), "it was tried");
+        assert_eq!(round(&mut guide, "a:1"), ["x:1", "y:1", "b:1", "c:1", "a:1"]);
     }
 }

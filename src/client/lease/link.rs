@@ -1,7 +1,6 @@
 //! The link of a session to a server: a connection, or the next attempt to get one.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +12,11 @@ use super::revocation::NoticeCount;
 use super::settings::{ATTEMPT_MAX, Settings, Terms};
 use super::transport::{Dial, Dialing};
 use crate::client::connection::{Answers, Connection};
-use crate::client::{Address, ConnectError, Disconnect, Error, success};
+use crate::client::race::{Stage, first_answer};
+use crate::client::{Address, ConnectError, Disconnect, Error, ErrorKind, success};
 use crate::protocol::{
     EXTENDED_VERSION, Extended, Features, GrantId, Milliseconds, OpenedSession, RequestId, ResponseFrame,
-    SessionKey,
+    SessionKey, Status,
 };
 
 /// The longest time that KeepAlive may stay unanswered.
@@ -45,9 +45,9 @@ pub(super) enum Tag {
 pub(super) enum Link {
     /// A connection to which the session is attached.
     Attached(SessionConnection),
-    /// An attempt to connect and to attach the session.
+    /// A round of attempts to connect and to attach the session.
     Attaching(Attaching),
-    /// No connection until the next attempt.
+    /// No connection until the next round.
     RetryAt(Moment),
 }
 
@@ -55,57 +55,67 @@ pub(super) enum Link {
 pub(super) enum LinkEvent {
     Response(Tag, ResponseFrame),
     Disconnected(Disconnect),
-    Attached(OpenedSession, SessionConnection),
-    AttemptFailed(AttemptFailure),
+    Attached(Attached),
+    AttachmentFailed(AttachmentFailure),
 }
 
-/// An attempt to attach, which yields the session with its time to live.
-pub(super) type Attaching =
-    Pin<Box<dyn Future<Output = Result<(OpenedSession, SessionConnection), AttemptFailure>> + Send>>;
+/// An attachment, at one of several addresses.
+pub(super) type Attaching = Stage<Attached, AttachmentFailure>;
 
 /// An attempt to say Hello to a server to which no session is attached yet.
-pub(super) type Greeting = Pin<Box<dyn Future<Output = Result<Greeted, AttemptFailure>> + Send>>;
+pub(super) type Greeting = Stage<Greeted, Error>;
+
+/// The session is attached to a connection.
+pub(super) struct Attached {
+    /// With its time to live.
+    pub(super) session: OpenedSession,
+    pub(super) connection: SessionConnection,
+    pub(super) address: Address,
+    /// As in [`AttachmentFailure`].
+    pub(super) late_attachments: u32,
+}
 
 /// A connection over which Hello was sent.
+struct Introduced {
+    connection: Connection,
+    sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
+    responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
+}
+
+/// A connection over which Hello was answered.
 #[derive(Debug)]
 pub(super) struct Greeted {
     connection: Connection,
     sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
     responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
-    /// The features of the server; `None`: it has not answered yet.
-    features: Option<Features>,
+    features: Features,
 }
 
-impl Greeted {
+impl Introduced {
     /// Waits for the answer to Hello.
-    async fn features(&mut self) -> Result<Features, AttemptFailure> {
-        if let Some(features) = self.features {
-            return Ok(features);
-        }
+    async fn greeted(self) -> Result<Greeted, Error> {
+        let Self { connection, sender, mut responses } = self;
         // The channel cannot close while the sender is here, so the end of the connection has to be awaited too.
         let hello = tokio::select! {
             biased;
-            response = self.responses.recv() => response.map(|(_, frame)| frame),
-            reason = self.connection.ended() => return Err(reason.into()),
+            response = responses.recv() => response.map(|(_, frame)| frame),
+            reason = connection.ended() => return Err(reason.into()),
         };
         let features = success(hello.ok_or(Disconnect::Stopped)?)?.hello()?.features;
-        self.features = Some(features);
-        Ok(features)
+        Ok(Greeted { connection, sender, responses, features })
     }
 }
 
-/// Why an attempt to attach failed.
+/// Why the session could not be attached.
 #[derive(Debug)]
-pub(super) struct AttemptFailure {
+pub(super) struct AttachmentFailure {
+    /// The last one, of several addresses.
     pub(super) error: Error,
-    /// Whether the server speaks for all addresses, as the leader of a cluster does.
-    pub(super) speaks_for_all: bool,
-}
-
-impl<T: Into<Error>> From<T> for AttemptFailure {
-    fn from(error: T) -> Self {
-        Self { error: error.into(), speaks_for_all: false }
-    }
+    /// Whether the session does not exist any more.
+    pub(super) session_is_lost: bool,
+    /// Attachments and openings that were given up without an answer. The server may still execute them after a later one,
+    /// which then loses the session to them.
+    pub(super) late_attachments: u32,
 }
 
 impl Link {
@@ -114,8 +124,8 @@ impl Link {
         match self {
             Self::Attached(connection) => connection.event().await,
             Self::Attaching(attempt) => match attempt.await {
-                Ok((session, connection)) => LinkEvent::Attached(session, connection),
-                Err(failure) => LinkEvent::AttemptFailed(failure),
+                Ok(attached) => LinkEvent::Attached(attached),
+                Err(failure) => LinkEvent::AttachmentFailed(failure),
             },
             Self::RetryAt(_) => std::future::pending().await,
         }
@@ -240,28 +250,71 @@ pub(super) enum Target {
     New(Option<SessionKey>),
 }
 
-/// Connects to an address and attaches the session there. Then the client will repeat so many requests with their places.
-pub(super) fn attach(settings: &Settings, address: Address, target: Target, repetitions: u32) -> Attaching {
-    let (begun, clock, terms) =
-        (begin(settings, address.clone()), Arc::clone(&settings.clock), settings.terms.clone());
-    limited(
-        address,
-        async move { attach_over(begun.await?, clock.as_ref(), &terms, target, repetitions).await },
-    )
+/// Attaches the session at the first of several addresses that answers, or at the next one if the session is not known there.
+/// Then the client will repeat so many requests with their places.
+pub(super) fn attach_first(
+    settings: &Settings,
+    addresses: Vec<Address>,
+    target: Target,
+    repetitions: u32,
+) -> Attaching {
+    let settings = settings.clone();
+    Box::pin(async move {
+        let mut left = addresses;
+        let mut late_attachments = 0;
+        let mut is_known_nowhere = true;
+        loop {
+            let (index, greeted) = greet_first(&settings, &left)
+                .await
+                .map_err(|error| AttachmentFailure { error, session_is_lost: false, late_attachments })?;
+            let address = left.remove(index);
+            match attach_at(&settings, address, greeted, target, repetitions).await {
+                Ok(attached) => return Ok(Attached { late_attachments, ..attached }),
+                Err(failure) => {
+                    let AttachmentFailure { error, session_is_lost, .. } = failure;
+                    late_attachments += failure.late_attachments;
+                    // One of several servers may not know the sessions of the others.
+                    is_known_nowhere &= error.status() == Some(Status::NoSuchSession);
+                    if session_is_lost || left.is_empty() {
+                        let session_is_lost = session_is_lost || is_known_nowhere;
+                        return Err(AttachmentFailure { error, session_is_lost, late_attachments });
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// Connects to the first of several addresses that answers Hello, and returns its index.
+async fn greet_first(settings: &Settings, addresses: &[Address]) -> Result<(usize, Greeted), Error> {
+    let connect = |address: &Address| connect(settings, address.clone());
+    let ask = |introduced: Introduced| -> Greeting { Box::pin(introduced.greeted()) };
+    first_answer(addresses, ATTEMPT_MAX, too_late, connect, ask).await
 }
 
 /// Connects to an address and says Hello.
 pub(super) fn greet(settings: &Settings, address: Address) -> Greeting {
-    let begun = begin(settings, address.clone());
-    limited(address, async move {
-        let mut greeted = begun.await?;
-        greeted.features().await?;
-        Ok(greeted)
+    let settings = settings.clone();
+    Box::pin(async move { Ok(greet_first(&settings, &[address]).await?.1) })
+}
+
+/// Connects to an address and sends Hello, without waiting for the answer.
+fn connect(settings: &Settings, address: Address) -> Stage<Introduced, Error> {
+    let dialing: Dialing = Dial::as_ref(&settings.dial)(address, ATTEMPT_MAX);
+    let (label, token) = (settings.terms.label.clone(), settings.token.clone());
+    Box::pin(async move {
+        let connection = dialing.await?;
+        let (sender, responses) = mpsc::unbounded_channel();
+        let (label, credentials) = (&label[..], connection.credentials(token.as_ref())?);
+        let features = Features::PLACES;
+        let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
+        connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
+        Ok(Introduced { connection, sender, responses })
     })
 }
 
-/// Attaches the session over a connection to this address, as [`attach`].
-pub(super) fn attach_greeted(
+/// Attaches the session over a connection to this address, or opens it there.
+pub(super) fn attach_at(
     settings: &Settings,
     address: Address,
     greeted: Greeted,
@@ -269,60 +322,48 @@ pub(super) fn attach_greeted(
     repetitions: u32,
 ) -> Attaching {
     let (clock, terms) = (Arc::clone(&settings.clock), settings.terms.clone());
-    limited(address, async move { attach_over(greeted, clock.as_ref(), &terms, target, repetitions).await })
-}
-
-/// An attempt at this address that fails when it takes too long.
-fn limited<T>(
-    address: Address,
-    attempt: impl Future<Output = Result<T, AttemptFailure>> + Send + 'static,
-) -> Pin<Box<dyn Future<Output = Result<T, AttemptFailure>> + Send>> {
     Box::pin(async move {
-        let late = || ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX };
-        timeout(ATTEMPT_MAX, attempt).await.unwrap_or_else(|_| Err(late().into()))
+        // The leader of a cluster speaks for all addresses.
+        let speaks_for_all = greeted.features.contains(Features::CLUSTER);
+        let attaching = attach_over(greeted, clock.as_ref(), &terms, target, repetitions);
+        let outcome = timeout(ATTEMPT_MAX, attaching).await.unwrap_or_else(|_| Err(too_late(&address)));
+        let failed = |error: Error| {
+            let is_unanswered = matches!(
+                error.kind(),
+                ErrorKind::ConnectionLost(_) | ErrorKind::Connect(ConnectError::TimedOut { .. })
+            );
+            let session_is_lost = speaks_for_all && error.status() == Some(Status::NoSuchSession);
+            AttachmentFailure { error, session_is_lost, late_attachments: is_unanswered.into() }
+        };
+        let (session, connection) = outcome.map_err(failed)?;
+        Ok(Attached { session, connection, address, late_attachments: 0 })
     })
 }
 
-/// Connects to an address and sends Hello, without waiting for the answer.
-fn begin(
-    settings: &Settings,
-    address: Address,
-) -> impl Future<Output = Result<Greeted, AttemptFailure>> + Send + 'static {
-    let dialing: Dialing = Dial::as_ref(&settings.dial)(address, ATTEMPT_MAX);
-    let (label, token) = (settings.terms.label.clone(), settings.token.clone());
-    async move {
-        let connection = dialing.await?;
-        let (sender, responses) = mpsc::unbounded_channel();
-        let (label, credentials) = (&label[..], connection.credentials(token.as_ref())?);
-        let features = Features::PLACES;
-        let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
-        connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
-        Ok(Greeted { connection, sender, responses, features: None })
-    }
+/// The error of an attempt at this address that takes too long.
+pub(super) fn too_late(address: &Address) -> Error {
+    ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX }.into()
 }
 
-/// Attaches the session, or opens it, over a connection.
+/// Attaches the session over a connection, or opens it.
 async fn attach_over(
-    mut greeted: Greeted,
+    greeted: Greeted,
     clock: &dyn Clock,
     Terms { label, ttl }: &Terms,
     target: Target,
     repetitions: u32,
-) -> Result<(OpenedSession, SessionConnection), AttemptFailure> {
+) -> Result<(OpenedSession, SessionConnection), Error> {
     // On the wire, 0 stands for the server's default.
     let ttl = ttl.map(|ttl| Milliseconds::saturating_from(ttl).max(Milliseconds(1)));
+    let Greeted { connection, sender, responses, features } = greeted;
     let sent = clock.now();
-    let answer = greeted.connection.ask_now(match target {
+    let request = match target {
         Target::Opened(OpenedSession { session, key, .. }) => {
             Extended::AttachSession { session, key, repetitions }
         }
         Target::New(key) => Extended::OpenSession { ttl, label, key },
-    })?;
-    let features = greeted.features().await?;
-    let speaks_for_all = features.contains(Features::CLUSTER);
-    let failed = |error| AttemptFailure { error, speaks_for_all };
-    let Greeted { connection, sender, responses, .. } = greeted;
-    let frame = connection.success(answer).await.map_err(failed)?;
+    };
+    let frame = connection.ask_for_success(request).await?;
     let session = match target {
         Target::Opened(session) => OpenedSession { ttl: frame.ttl()?, ..session },
         Target::New(_) => frame.opened()?,

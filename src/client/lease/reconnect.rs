@@ -1,7 +1,7 @@
 //! When and where a session connects next.
 //!
-//! Addresses are tried in turn. After each round of failures there is a pause, which grows and is random, so that the
-//! clients of a restarted server do not all connect at once.
+//! A round tries all addresses. After each round that fails there is a pause, which grows and is random, so that the clients of
+//! a restarted server do not all connect at once.
 //!
 //! In a cluster, [`Guide`] knows more addresses: where the leader moves, and where all nodes are.
 
@@ -11,12 +11,12 @@ use fastrand::Rng;
 
 use super::clock::Moment;
 use super::guide::Guide;
-use super::link::{Attaching, AttemptFailure, Greeted, Greeting, Target, attach, attach_greeted, greet};
+use super::link::{Attaching, AttachmentFailure, Greeted, Greeting, Target, attach_at, attach_first, greet};
 use super::settings::{ATTEMPT_MAX, Settings};
 use crate::client::{Address, ConnectError, Disconnect, Error, ErrorKind};
-use crate::protocol::{Moved, OpenedSession, SessionKey, Status, Whereabouts};
+use crate::protocol::{Moved, OpenedSession, SessionKey, Whereabouts};
 
-/// The first pause between two rounds of attempts, and the longest. Each is drawn between half of it and all of it.
+/// The first pause between two rounds, and the longest. Each is drawn between half of it and all of it.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -42,18 +42,14 @@ pub(super) struct Reconnect {
     settings: Settings,
     /// With which the session is opened: if the answer is lost, the next attempt gets the same session.
     key: Option<SessionKey>,
-    /// The index of the address of the next attempt.
+    /// The index of the configured address with which the next round begins.
     next_address: usize,
-    /// The address of the last attempt.
+    /// The address of the last connection.
     last_address: Option<Address>,
-    /// Attempts that have failed since the last connection.
-    failures: u32,
-    /// Rounds of attempts at all addresses that have failed since then.
+    /// Rounds that have failed since then.
     failed_rounds: u32,
-    /// How many addresses in a row have answered that the session does not exist.
-    denials: usize,
-    /// Attempts that were given up without an answer. The server may still execute such an attachment or opening after a
-    /// later one, which then loses the session to it.
+    /// Attachments and openings that were given up without an answer. The server may still execute one after a later one,
+    /// which then loses the session to it.
     late_attachments: u32,
     reachability: Reachability,
     last_failure: Option<Error>,
@@ -61,30 +57,26 @@ pub(super) struct Reconnect {
     rng: Rng,
 }
 
-/// What follows a failed attempt.
+/// What follows a failed round.
 pub(super) enum AfterFailure {
-    /// No address knows the session: it is lost.
     SessionLost,
-    /// The next attempt is made at this moment. `round_failed` if every address was tried since the last pause.
-    RetryAt { at: Moment, round_failed: bool },
+    /// The next round begins at this moment.
+    RetryAt(Moment),
 }
 
 impl Reconnect {
-    /// Also returns when the first attempt is made. A session that replaces a lost one begins with a pause, so that a
+    /// Also returns when the first round begins. A session that replaces a lost one begins with a pause, so that a
     /// client cannot open sessions as fast as a server ends them.
     pub(super) fn new(settings: Settings, now: Moment, replaces_lost: bool) -> (Self, Moment) {
         let mut rng = Rng::with_seed(settings.seed);
-        // Different clients begin with different addresses, which spreads them over the servers.
-        let next_address = rng.usize(..settings.addresses.len());
+        let next_address = if settings.in_given_order { 0 } else { rng.usize(..settings.addresses.len()) };
         let pause = if replaces_lost { random_pause(PAUSE_MIN, &mut rng) } else { Duration::ZERO };
         let reconnect = Self {
             settings,
             key: random_key(),
             next_address,
             last_address: None,
-            failures: 0,
             failed_rounds: 0,
-            denials: 0,
             late_attachments: 0,
             reachability: Reachability::Down { since: now },
             last_failure: None,
@@ -94,29 +86,13 @@ impl Reconnect {
         (reconnect, now.after(pause))
     }
 
-    /// Starts an attempt at the next address: attaches the session, which will repeat so many requests with their places,
-    /// or opens one.
-    pub(super) fn attempt(&mut self, session: Option<OpenedSession>, repetitions: u32) -> Attaching {
+    /// Starts a round: attaches the session, which will repeat so many requests with their places, or opens one.
+    pub(super) fn round(&mut self, session: Option<OpenedSession>, repetitions: u32) -> Attaching {
         let (before, from) = self.settings.addresses.split_at(self.next_address);
-        let configured = from.iter().chain(before);
-        let guided = self.guide.next(self.failures, configured, self.last_address.as_ref());
-        let address = guided.unwrap_or_else(|| self.next_configured());
-        self.last_address = Some(address.clone());
+        let addresses = self.guide.round(from.iter().chain(before), self.last_address.as_ref());
+        self.next_address = (self.next_address + 1) % self.settings.addresses.len();
         let target = session.map_or(Target::New(self.key), Target::Opened);
-        attach(&self.settings, address, target, repetitions)
-    }
-
-    /// The next of the configured addresses. The one of the connection before comes last: it may have failed in a way that
-    /// takes a whole attempt to notice.
-    fn next_configured(&mut self) -> Address {
-        let addresses = &self.settings.addresses;
-        let is_last = |index: usize| self.last_address.as_ref() == Some(&addresses[index]);
-        if is_last(self.next_address) {
-            self.next_address = (self.next_address + 1) % addresses.len();
-        }
-        let address = addresses[self.next_address].clone();
-        self.next_address = (self.next_address + 1) % addresses.len();
-        address
+        attach_first(&self.settings, addresses, target, repetitions)
     }
 
     /// Starts to say Hello to the leader of the cluster, if the present connection is relayed and the leader's address is
@@ -136,9 +112,8 @@ impl Reconnect {
         session: OpenedSession,
         repetitions: u32,
     ) -> Attaching {
-        self.last_address = Some(address.clone());
         self.guide.moves_to_leader();
-        attach_greeted(&self.settings, address, greeted, Target::Opened(session), repetitions)
+        attach_at(&self.settings, address, greeted, Target::Opened(session), repetitions)
     }
 
     /// The server has said where the nodes of its cluster are.
@@ -156,11 +131,11 @@ impl Reconnect {
         self.guide.silence_max()
     }
 
-    /// An attempt has succeeded. The reason of the last failure is kept until the connection has proven stable.
-    pub(super) fn attached(&mut self, now: Moment) {
-        self.failures = 0;
+    /// The session is attached. The reason of the last failure is kept until the connection has proven stable.
+    pub(super) fn attached(&mut self, address: Address, late_attachments: u32, now: Moment) {
+        self.last_address = Some(address);
+        self.late_attachments += late_attachments;
         self.failed_rounds = 0;
-        self.denials = 0;
         let down_since = self.down_since().unwrap_or(now);
         self.reachability = Reachability::Attached { down_since, attached_at: now };
     }
@@ -189,41 +164,23 @@ impl Reconnect {
         }
     }
 
-    /// An attempt has failed.
-    pub(super) fn attempt_failed(&mut self, failure: AttemptFailure, now: Moment) -> AfterFailure {
-        let AttemptFailure { error, speaks_for_all } = failure;
-        let addresses = self.settings.addresses.len();
-        self.failures += 1;
-        let is_unanswered = matches!(
-            error.kind(),
-            ErrorKind::ConnectionLost(_) | ErrorKind::Connect(ConnectError::TimedOut { .. })
-        );
-        if is_unanswered {
-            self.late_attachments += 1;
-        }
-        if error.status() == Some(Status::NoSuchSession) {
-            self.denials += 1;
-            // One of several servers may not know the sessions of the others. In a cluster, only the leader answers.
-            if self.denials >= addresses || speaks_for_all {
-                return AfterFailure::SessionLost;
-            }
-        } else {
-            self.denials = 0;
+    /// The session could not be attached.
+    pub(super) fn failed(&mut self, failure: AttachmentFailure, now: Moment) -> AfterFailure {
+        let AttachmentFailure { error, session_is_lost, late_attachments } = failure;
+        self.late_attachments += late_attachments;
+        if session_is_lost {
+            return AfterFailure::SessionLost;
         }
         self.last_failure = Some(error);
-        let round_failed =
-            self.guide.is_round_over().unwrap_or_else(|| (self.failures as usize).is_multiple_of(addresses));
-        self.failed_rounds += u32::from(round_failed);
-        let pause = if round_failed { self.pause() } else { Duration::ZERO };
-        AfterFailure::RetryAt { at: now.after(pause), round_failed }
+        self.failed_rounds += 1;
+        AfterFailure::RetryAt(now.after(self.pause()))
     }
 
-    /// The connection has ended. Returns when the next attempt is made: not at once, so that the clients of a
+    /// The connection has ended. Returns when the next round begins: not at once, so that the clients of a
     /// restarted server come at different times.
     pub(super) fn disconnected(&mut self, reason: &Disconnect, now: Moment) -> Moment {
         self.reachability = Reachability::Down { since: self.down_since().unwrap_or(now) };
         self.last_failure = Some(reason.clone().into());
-        self.guide.begin_round();
         if self.guide.knows_next() { now } else { now.after(self.pause()) }
     }
 
@@ -258,7 +215,7 @@ impl Reconnect {
         self.last_failure.as_ref()
     }
 
-    /// The pause after a round of attempts: longer each time.
+    /// The pause after a round: longer each time.
     fn pause(&mut self) -> Duration {
         let most = if self.guide.is_in_cluster() { PAUSE_MAX_IN_CLUSTER } else { PAUSE_MAX };
         let longest = PAUSE_MIN.saturating_mul(1 << self.failed_rounds.min(10)).min(most);

@@ -8,7 +8,7 @@ use super::transport::Dial;
 use crate::client::{Address, Token};
 use crate::protocol::LABEL_BYTES_MAX;
 
-/// The longest time for one attempt to connect and to attach a session.
+/// The longest time for one address to answer, and to attach a session after that.
 pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
 /// What a session is opened with. All that it holds has these terms.
@@ -26,8 +26,11 @@ pub(super) fn cut_label(label: &[u8]) -> Vec<u8> {
 
 #[derive(Clone)]
 pub(super) struct Settings {
-    /// At least one; tried in turn.
+    /// At least one.
     pub(super) addresses: Vec<Address>,
+    /// Whether the first round begins with the first address. Otherwise, it may begin with any, which spreads clients over the
+    /// servers.
+    pub(super) in_given_order: bool,
     pub(super) terms: Terms,
     pub(super) token: Option<Token>,
     /// For how long no server may be reachable before acquires fail.
