@@ -1,8 +1,9 @@
 //! Messages to the program's standard error.
 //!
-//! There are three occasions: settings that cannot be used or keep the token from being sent, a server that cannot be reached, and a server that refuses the
-//! token or a call. Each is reported once, an outage again after the server was reached in between. A message is one
-//! `write`, so that it is not mixed with the program's own output, and goes past the program's buffers.
+//! There are three occasions: settings that cannot be used, or that keep the token from being sent; a server that cannot be
+//! reached; and a server that refuses the token or a call. Each is reported once, an outage again after the server was
+//! reached in between. A message is one `write`, so that it is not mixed with the program's own output, and goes past the
+//! program's buffers.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};

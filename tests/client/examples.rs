@@ -1,6 +1,6 @@
 //! The programs of `examples/`, run as a reader would run them, against a server of the test.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -206,7 +206,9 @@ fn a_suspended_writer_with_a_successor_writes_nothing_more() {
 
     let mut first = Program::start("fenced_writer", server.counters, &[path]);
     first.write("one\n");
-    eventually("the line is written", || lines().ends_with(" one\n"));
+    // A writer that is suspended while it has the file locked would keep its successor from writing.
+    let is_unlocked = || File::open(&journal).unwrap().try_lock().is_ok();
+    eventually("the line is written", || lines().ends_with(" one\n") && is_unlocked());
     first.signal(Signal::SIGSTOP);
     let mut second = Program::start("fenced_writer", server.counters, &[path]);
     second.write("two\n");

@@ -1,11 +1,15 @@
 //! A proxy between a client and a server, with which a test can interrupt the network.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+
+use super::eventually;
 
 /// What the proxy does with connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub enum Mode {
 pub struct Proxy {
     pub address: SocketAddr,
     mode: watch::Sender<Mode>,
+    /// Connections that are forwarded.
+    forwarded: Arc<AtomicUsize>,
     runtime: Option<Runtime>,
 }
 
@@ -33,18 +39,23 @@ impl Proxy {
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let (mode, modes) = watch::channel(Mode::To(server));
+        let forwarded = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&forwarded);
         runtime.spawn(async move {
             let listener = TcpListener::from_std(listener).unwrap();
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(pass(stream, modes.clone()));
+                tokio::spawn(pass(stream, modes.clone(), Arc::clone(&counter)));
             }
         });
-        Self { address, mode, runtime: Some(runtime) }
+        Self { address, mode, forwarded, runtime: Some(runtime) }
     }
 
-    /// Sets the mode.
+    /// Sets the mode. What is sent from now on is not forwarded any more, unless the mode says so.
     pub fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
+        if !matches!(mode, Mode::To(_)) {
+            eventually("nothing is forwarded", || self.forwarded.load(Ordering::SeqCst) == 0);
+        }
     }
 }
 
@@ -55,15 +66,21 @@ impl Drop for Proxy {
     }
 }
 
-async fn pass(mut near: TcpStream, mut modes: watch::Receiver<Mode>) {
+async fn pass(mut near: TcpStream, mut modes: watch::Receiver<Mode>, forwarded: Arc<AtomicUsize>) {
     let mut far = None;
     let first = *modes.borrow_and_update();
     if let Mode::To(server) = first {
         far = TcpStream::connect(server).await.ok();
         let Some(far) = &mut far else { return };
-        tokio::select! {
-            _ = copy_bidirectional(&mut near, far) => return,
-            changed = modes.changed() => if changed.is_err() { return },
+        forwarded.fetch_add(1, Ordering::SeqCst);
+        let goes_on = tokio::select! {
+            biased;
+            changed = modes.changed() => changed.is_ok(),
+            _ = copy_bidirectional(&mut near, far) => false,
+        };
+        forwarded.fetch_sub(1, Ordering::SeqCst);
+        if !goes_on {
+            return;
         }
     }
     // Both streams stay open while the proxy is silent.

@@ -111,6 +111,7 @@ fn hello_reports_the_shares_of_a_client() {
         config.session.max_sessions = 2_000;
         config.session.max_waiters = 3_000;
         config.session.max_watches = 10;
+        config.memory_max = Some(1 << 30);
     });
     let hello = Extended::Hello {
         version: 1,
@@ -120,7 +121,7 @@ fn hello_reports_the_shares_of_a_client() {
     };
     let answer = Caller::new(server.counter()).ask(&hello).hello().unwrap();
     // A small limit is not divided.
-    let shares = Shares { connections: 250, sessions: 500, waiters: 750, watches: 10 };
+    let shares = Shares { connections: 250, sessions: 500, waiters: 750, watches: 10, memory: Some(1 << 28) };
     assert_eq!(answer.shares, Some(shares));
 }
 

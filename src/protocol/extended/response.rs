@@ -150,12 +150,17 @@ pub struct Shares {
     pub waiters: u32,
     /// Watches.
     pub watches: u32,
+    /// Memory, in bytes; `None`: an older server, which does not say.
+    pub memory: Option<u64>,
 }
 
 impl Shares {
     fn compose(self, out: &mut BytesMut) {
         for share in [self.connections, self.sessions, self.waiters, self.watches] {
             out.put_u32(share);
+        }
+        if let Some(memory) = self.memory {
+            out.put_u64(memory);
         }
     }
 
@@ -165,6 +170,7 @@ impl Shares {
             sessions: fields.u32()?,
             waiters: fields.u32()?,
             watches: fields.u32()?,
+            memory: fields.u64(),
         })
     }
 }

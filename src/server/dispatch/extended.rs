@@ -348,6 +348,7 @@ impl Executor<'_> {
             sessions: of(limits.sessions_max as usize),
             waiters: of(limits.waiters_max as usize),
             watches: of(limits.watches_max as usize),
+            memory: Some(share.of(self.server.memory.max() as usize) as u64),
         }
     }
 

@@ -273,6 +273,7 @@ impl Values {
                 sessions: self.small[0],
                 waiters: self.small[1],
                 watches: self.small[2],
+                memory: Some(second),
             }),
         };
         let opened = OpenedSession { session: first, key: SessionKey(self.key), ttl: span(0) };
