@@ -489,7 +489,7 @@ impl Values {
 fn bytes_of_older(response: &ExtendedResponse<'_>) -> Vec<usize> {
     match response {
         // Shares that are cut off are none.
-        ExtendedResponse::Hello(_) => [40].into_iter().chain(44..60).collect(),
+        ExtendedResponse::Hello(_) => [40].into_iter().chain(44..68).collect(),
         ExtendedResponse::Inspected(_) => vec![16],
         ExtendedResponse::Granted(_) => vec![20],
         ExtendedResponse::AllGranted(granted) => vec![16 + 4 * granted.capacities.len()],
