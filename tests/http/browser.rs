@@ -1,11 +1,14 @@
 //! A real browser, Debian's Chromium, which its ChromeDriver drives, and a daemon for it.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use fantoccini::wd::Capabilities;
 use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -40,7 +43,7 @@ impl Browser {
         }
         let [port] = free_ports();
         let mut command = Command::new("chromedriver");
-        command.arg(format!("--port={port}")).stdout(Stdio::null()).stderr(Stdio::null());
+        command.arg(format!("--port={port}")).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let driver = command.spawn().unwrap();
         let profile = tempfile::tempdir().unwrap();
         let profile_argument = format!("--user-data-dir={}", profile.path().display());
@@ -133,7 +136,9 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        let _ = self.driver.kill();
+        // The browser is in the group of its driver, and would stay after a test that fails.
+        let group = Pid::from_raw(self.driver.id().try_into().expect("a number of a process"));
+        let _ = killpg(group, Signal::SIGKILL);
         let _ = self.driver.wait();
     }
 }
