@@ -51,7 +51,7 @@ const REQUEST_MS_MAX: u64 = 20_000;
 /// How long after a step it may be interrupted, in seeds after the first ones.
 const LATER_MS_MAX: u64 = 150;
 
-/// Cases whose interruption has hit, and those in which whom it was to hit had ended already.
+/// Of the first seeds: cases whose interruption has hit, and those in which whom it was to hit had ended already.
 static HIT: Mutex<BTreeSet<(Step, Interruption)>> = Mutex::new(BTreeSet::new());
 static ENDED_BEFORE: Mutex<BTreeSet<(Step, Interruption)>> = Mutex::new(BTreeSet::new());
 
@@ -61,6 +61,8 @@ static DRAINS: Totals = Totals::new();
 struct Case<'a> {
     step: Step,
     interruption: Interruption,
+    /// Whether it is one of the first seeds, which interrupt at the step itself.
+    is_first: bool,
     /// How long after the step it comes, and how long it lasts.
     later_ms: u64,
     duration_ms: u64,
@@ -107,6 +109,7 @@ impl Case<'_> {
         Self {
             step: Step::ALL[step],
             interruption: fault,
+            is_first: seed <= CASES,
             later_ms: if seed > CASES { random.between(0, LATER_MS_MAX) } else { 0 },
             duration_ms,
             settles: (step + interruption).is_multiple_of(2) || seed > CASES,
@@ -199,17 +202,16 @@ impl Case<'_> {
         let world = self.simulation.world.clone();
         world.scene.event("fault", format_args!("{interruption:?} for {} ms, at {step:?}", self.duration_ms));
         let Simulation { faults, sim, .. } = &mut self.simulation;
-        match parties.interrupt(interruption, &world, faults, sim, self.duration_ms) {
-            Ok(repair) => {
-                HIT.lock().expect("nothing panics with it").insert((step, interruption));
-                self.pass(self.duration_ms)?;
-                if let Some(repair) = repair {
-                    let Simulation { faults, sim, .. } = &mut self.simulation;
-                    faults.repair(sim, repair);
-                }
-            }
-            Err(_) => {
-                ENDED_BEFORE.lock().expect("nothing panics with it").insert((step, interruption));
+        let outcome = parties.interrupt(interruption, &world, faults, sim, self.duration_ms);
+        if self.is_first {
+            let cases = if outcome.is_ok() { &HIT } else { &ENDED_BEFORE };
+            cases.lock().expect("nothing panics with it").insert((step, interruption));
+        }
+        if let Ok(repair) = outcome {
+            self.pass(self.duration_ms)?;
+            if let Some(repair) = repair {
+                let Simulation { faults, sim, .. } = &mut self.simulation;
+                faults.repair(sim, repair);
             }
         }
         self.repaired_at = world.etcd.with_store(FakeStore::revision);
