@@ -300,20 +300,18 @@ impl Server {
         let late = |address: &Address| {
             ConnectError::TimedOut { address: address.to_string(), limit: self.timeout }.into()
         };
-        let connect = |address: &Address| -> Stage<(Address, PlainClient), Error> {
+        let connect = |address: &Address| -> Stage<PlainClient, Error> {
             let (address, tls) = (address.clone(), tls.cloned());
-            Box::pin(async move {
-                let client = open(&address, limit, tls.as_ref()).await?;
-                Ok((address, client))
-            })
+            Box::pin(async move { Ok(open(&address, limit, tls.as_ref()).await?) })
         };
-        let ask = |(address, client): (Address, PlainClient)| -> Stage<(Address, PlainClient), Error> {
+        let ask = |client: PlainClient| -> Stage<PlainClient, Error> {
             Box::pin(async move {
                 client.noop().await?;
-                Ok((address, client))
+                Ok(client)
             })
         };
-        Ok(first_answer(addresses, limit, late, connect, ask).await?.1)
+        let (index, client) = first_answer(addresses, limit, late, connect, ask).await?;
+        Ok((addresses[index].clone(), client))
     }
 
     /// As [`Self::connect`]; the task is the label in lists of holders.

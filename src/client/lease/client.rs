@@ -8,13 +8,12 @@ use tokio::sync::oneshot;
 use super::clock::Moment;
 use super::command::Command;
 use super::executor::Executor;
-use super::link::too_late;
+use super::link::ask_first;
 use super::session_handle::SessionHandle;
 use super::session_pool::SessionPool;
-use super::settings::{ATTEMPT_MAX, Settings, Terms};
-use crate::client::connection::Connection;
-use crate::client::race::{Stage, first_answer};
-use crate::client::{Address, Direct, Disconnect, Error};
+use super::settings::{Settings, Terms};
+use crate::client::race::Stage;
+use crate::client::{Direct, Disconnect, Error};
 
 /// A leased client: its permits and its waiting acquires survive a disconnect that is shorter than the lease.
 ///
@@ -111,17 +110,12 @@ impl Client {
     /// # }
     /// ```
     pub async fn direct(&self) -> Result<Direct, Error> {
-        let Settings { addresses, dial, terms, token, .. } = &self.inner.settings;
-        let connect = |address: &Address| -> Stage<Connection, Error> {
-            let dialing = dial(address.clone(), ATTEMPT_MAX);
-            Box::pin(async move { Ok(dialing.await?) })
-        };
+        let settings = &self.inner.settings;
         let enter = |connection| -> Stage<Direct, Error> {
-            let (label, token) = (terms.label.clone(), token.clone());
+            let (label, token) = (settings.terms.label.clone(), settings.token.clone());
             Box::pin(async move { Direct::enter(connection, &label, token.as_ref()).await })
         };
-        let (_, direct) = first_answer(addresses, ATTEMPT_MAX, too_late, connect, enter).await?;
-        Ok(direct)
+        Ok(ask_first(settings, &settings.addresses, enter).await?.1)
     }
 
     /// Closes the sessions of the client and waits until the server has confirmed it, for 2 s at most. Everything is

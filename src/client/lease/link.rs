@@ -13,7 +13,7 @@ use super::settings::{ATTEMPT_MAX, Settings, Terms};
 use super::transport::{Dial, Dialing};
 use crate::client::connection::{Answers, Connection};
 use crate::client::race::{Stage, first_answer};
-use crate::client::{Address, ConnectError, Disconnect, Error, ErrorKind, success};
+use crate::client::{Address, ConnectError, Disconnect, Error, ErrorKind, Token, success};
 use crate::protocol::{
     EXTENDED_VERSION, Extended, Features, GrantId, Milliseconds, OpenedSession, RequestId, ResponseFrame,
     SessionKey, Status,
@@ -75,13 +75,6 @@ pub(super) struct Attached {
     pub(super) late_attachments: u32,
 }
 
-/// A connection over which Hello was sent.
-struct Introduced {
-    connection: Connection,
-    sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
-    responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
-}
-
 /// A connection over which Hello was answered.
 #[derive(Debug)]
 pub(super) struct Greeted {
@@ -89,21 +82,6 @@ pub(super) struct Greeted {
     sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
     responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
     features: Features,
-}
-
-impl Introduced {
-    /// Waits for the answer to Hello.
-    async fn greeted(self) -> Result<Greeted, Error> {
-        let Self { connection, sender, mut responses } = self;
-        // The channel cannot close while the sender is here, so the end of the connection has to be awaited too.
-        let hello = tokio::select! {
-            biased;
-            response = responses.recv() => response.map(|(_, frame)| frame),
-            reason = connection.ended() => return Err(reason.into()),
-        };
-        let features = success(hello.ok_or(Disconnect::Stopped)?)?.hello()?.features;
-        Ok(Greeted { connection, sender, responses, features })
-    }
 }
 
 /// Why the session could not be attached.
@@ -285,11 +263,26 @@ pub(super) fn attach_first(
     })
 }
 
+/// Connects to the first of several addresses that answers what is asked there. Returns its index and the answer.
+pub(super) async fn ask_first<T: Send + 'static>(
+    settings: &Settings,
+    addresses: &[Address],
+    ask: impl Fn(Connection) -> Stage<T, Error>,
+) -> Result<(usize, T), Error> {
+    let connect = |address: &Address| -> Stage<Connection, Error> {
+        let dialing: Dialing = Dial::as_ref(&settings.dial)(address.clone(), ATTEMPT_MAX);
+        Box::pin(async move { Ok(dialing.await?) })
+    };
+    first_answer(addresses, ATTEMPT_MAX, too_late, connect, ask).await
+}
+
 /// Connects to the first of several addresses that answers Hello, and returns its index.
 async fn greet_first(settings: &Settings, addresses: &[Address]) -> Result<(usize, Greeted), Error> {
-    let connect = |address: &Address| connect(settings, address.clone());
-    let ask = |introduced: Introduced| -> Greeting { Box::pin(introduced.greeted()) };
-    first_answer(addresses, ATTEMPT_MAX, too_late, connect, ask).await
+    let say_hello = |connection| -> Greeting {
+        let (label, token) = (settings.terms.label.clone(), settings.token.clone());
+        Box::pin(async move { say_hello(connection, &label, token.as_ref()).await })
+    };
+    ask_first(settings, addresses, say_hello).await
 }
 
 /// Connects to an address and says Hello.
@@ -298,19 +291,21 @@ pub(super) fn greet(settings: &Settings, address: Address) -> Greeting {
     Box::pin(async move { Ok(greet_first(&settings, &[address]).await?.1) })
 }
 
-/// Connects to an address and sends Hello, without waiting for the answer.
-fn connect(settings: &Settings, address: Address) -> Stage<Introduced, Error> {
-    let dialing: Dialing = Dial::as_ref(&settings.dial)(address, ATTEMPT_MAX);
-    let (label, token) = (settings.terms.label.clone(), settings.token.clone());
-    Box::pin(async move {
-        let connection = dialing.await?;
-        let (sender, responses) = mpsc::unbounded_channel();
-        let (label, credentials) = (&label[..], connection.credentials(token.as_ref())?);
-        let features = Features::PLACES;
-        let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
-        connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
-        Ok(Introduced { connection, sender, responses })
-    })
+/// Sends Hello, and waits for the answer.
+async fn say_hello(connection: Connection, label: &[u8], token: Option<&Token>) -> Result<Greeted, Error> {
+    let (sender, mut responses) = mpsc::unbounded_channel();
+    let credentials = connection.credentials(token)?;
+    let features = Features::PLACES;
+    let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
+    connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
+    // The channel cannot close while the sender is here, so the end of the connection has to be awaited too.
+    let answer = tokio::select! {
+        biased;
+        response = responses.recv() => response.map(|(_, frame)| frame),
+        reason = connection.ended() => return Err(reason.into()),
+    };
+    let features = success(answer.ok_or(Disconnect::Stopped)?)?.hello()?.features;
+    Ok(Greeted { connection, sender, responses, features })
 }
 
 /// Attaches the session over a connection to this address, or opens it there.
@@ -341,7 +336,7 @@ pub(super) fn attach_at(
 }
 
 /// The error of an attempt at this address that takes too long.
-pub(super) fn too_late(address: &Address) -> Error {
+fn too_late(address: &Address) -> Error {
     ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX }.into()
 }
 
