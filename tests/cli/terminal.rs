@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -16,34 +17,46 @@ use tokio::process::Child;
 
 use super::{assert_fails, finished, line, program_at, stderr, stdout, stdout_of};
 use crate::support::daemon::Daemon;
-use crate::support::fake_server::soon;
+use crate::support::fake_server::{FakeServer, soon};
 
-/// A terminal: what is written to its end for programs appears in its text.
+/// A terminal: what is written to its end for programs appears in its text and on its screen.
 struct Terminal {
-    text: Arc<Mutex<String>>,
+    shown: Arc<Mutex<Shown>>,
     keys: File,
     programs: Option<OwnedFd>,
 }
 
+/// What a terminal was sent.
+struct Shown {
+    /// All of it, with the sequences that control the terminal.
+    text: String,
+    /// What a person sees of it.
+    screen: vt100::Parser,
+}
+
+const ROWS: u16 = 24;
+
 impl Terminal {
     fn new(columns: u16) -> Self {
-        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = Winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).unwrap();
-        let (text, mut master) = (Arc::new(Mutex::new(String::new())), File::from(pty.master));
-        let (shown, keys) = (Arc::clone(&text), master.try_clone().unwrap());
+        let mut master = File::from(pty.master);
+        let screen = vt100::Parser::new(NonZero::new(ROWS).unwrap(), NonZero::new(columns).unwrap(), 0);
+        let shown = Arc::new(Mutex::new(Shown { text: String::new(), screen }));
+        let (written, keys) = (Arc::clone(&shown), master.try_clone().unwrap());
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // The end of the last program is an error of the terminal.
             while let Ok(count @ 1..) = master.read(&mut bytes) {
-                shown.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
+                let mut shown = written.lock().unwrap();
+                shown.text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+                shown.screen.process(&bytes[..count]);
             }
         });
-        Self { text, keys, programs: Some(pty.slave) }
+        Self { shown, keys, programs: Some(pty.slave) }
     }
 
-    /// Presses keys, and forgets what was shown before.
     fn press(&mut self, keys: &str) {
-        self.text.lock().unwrap().clear();
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
@@ -60,9 +73,24 @@ impl Terminal {
 
     /// Waits until the text is as expected, and returns it.
     async fn shows(&self, what: &str, is_shown: impl Fn(&str) -> bool) -> String {
+        self.until(what, |shown| shown.text.clone(), is_shown).await
+    }
+
+    /// Waits until the screen is as expected, and returns its lines.
+    async fn screen_shows(&self, what: &str, is_shown: impl Fn(&str) -> bool) -> String {
+        self.until(what, |shown| shown.screen.screen().contents(), is_shown).await
+    }
+
+    async fn until(
+        &self,
+        what: &str,
+        of: impl Fn(&Shown) -> String,
+        is_shown: impl Fn(&str) -> bool,
+    ) -> String {
+        let text = || of(&self.shown.lock().unwrap());
         let wait = async {
             loop {
-                let text = self.text.lock().unwrap().clone();
+                let text = text();
                 if is_shown(&text) {
                     return text;
                 }
@@ -71,7 +99,7 @@ impl Terminal {
         };
         match tokio::time::timeout(Duration::from_secs(20), wait).await {
             Ok(text) => text,
-            Err(_) => panic!("{what} does not show; the terminal has {:?}", self.text.lock().unwrap()),
+            Err(_) => panic!("{what}: does not show within 20 s; the terminal has {:?}", text()),
         }
     }
 }
@@ -97,19 +125,19 @@ async fn top_shows_the_server_until_a_key_ends_it() {
     let text = terminal.shows("a name", |text| text.contains(r"tricky\x1b[2J\xe2\x80\xae")).await;
     assert!(!text.contains('\u{202e}'), "{text:?}");
     terminal.press("3");
-    terminal.shows("the sessions", |text| text.contains("connection")).await;
+    terminal.screen_shows("the sessions", |screen| screen.contains("TTL LEFT")).await;
     terminal.press("4");
-    terminal.shows("the statistics", |text| text.contains("command:acquire")).await;
+    terminal.screen_shows("the statistics", |screen| screen.contains("command:acquire")).await;
     terminal.press("/grants\r");
-    terminal.shows("the filter", |text| text.contains("grants\"")).await;
+    terminal.screen_shows("the filter", |screen| screen.contains("filter \"grants\"")).await;
     terminal.press("?");
-    // Only what changes is drawn, so the words of a line may have other characters between them.
-    terminal.shows("the keys", |text| text.contains("PgUp")).await;
+    terminal.screen_shows("the keys", |screen| screen.contains("PgUp")).await;
     // The list of keys is closed, and then the filter.
-    terminal.press("?");
-    terminal.press("\x7f");
+    terminal.press("\x7f\x7f");
+    let is_closed = |screen: &str| !screen.contains("PgUp") && !screen.contains("filter");
+    terminal.screen_shows("neither keys nor a filter", is_closed).await;
     terminal.press("1\r");
-    terminal.shows("the holders", |text| text.contains("HELD")).await;
+    terminal.screen_shows("the holders", |screen| screen.contains("HELD FOR")).await;
     terminal.press("q");
     assert_eq!(soon("the end", child.wait()).await.unwrap().code(), Some(0));
     terminal.shows("the end", |text| text.contains(LEFT)).await;
@@ -121,11 +149,24 @@ async fn top_gives_the_terminal_back_on_a_signal_and_waits_for_a_server_that_is_
     let server = daemon.address("counter");
     let mut terminal = Terminal::new(120);
     let mut child = top(server, &mut terminal);
-    terminal.shows("the server", |text| text.contains(env!("CARGO_PKG_VERSION"))).await;
+    terminal.screen_shows("the server", |screen| screen.contains(env!("CARGO_PKG_VERSION"))).await;
     drop(daemon);
-    terminal.shows("the problem", |text| text.contains("trying")).await;
+    terminal.screen_shows("the problem", |screen| screen.contains("trying again")).await;
     let pid = Pid::from_raw(child.id().unwrap().cast_signed());
     kill(pid, Signal::SIGTERM).unwrap();
+    assert_eq!(soon("the end", child.wait()).await.unwrap().code(), Some(0));
+    terminal.shows("the end", |text| text.contains(LEFT)).await;
+}
+
+#[tokio::test]
+async fn top_obeys_keys_while_the_server_does_not_answer() {
+    let server = FakeServer::bind().await;
+    let mut terminal = Terminal::new(120);
+    let mut child = top(server.address(), &mut terminal);
+    let _asked = server.accept().await;
+    terminal.press("3");
+    terminal.screen_shows("the sessions", |screen| screen.contains("TTL LEFT")).await;
+    terminal.press("q");
     assert_eq!(soon("the end", child.wait()).await.unwrap().code(), Some(0));
     terminal.shows("the end", |text| text.contains(LEFT)).await;
 }

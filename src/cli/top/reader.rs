@@ -1,6 +1,8 @@
 //! Asks a server for what `top` shows. Each answer may come from a slightly later moment than the one before.
 
 use std::collections::BTreeMap;
+use std::future::pending;
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -30,12 +32,17 @@ const INSPECTED_MAX: usize = 2_000;
 /// Holders and waiters of a name that are shown.
 const ENTRIES_MAX: usize = 1_000;
 
-/// Reads from one server.
+/// Reads from one server, while other things happen.
 pub(super) struct Reader<'a> {
     server: &'a Server,
     began: Instant,
+    /// The connections of the last reading; `None` before the first one, during one, and after a failure.
     connected: Option<Connected>,
+    reading: Option<Reading<'a>>,
 }
+
+/// A reading in progress.
+type Reading<'a> = Pin<Box<dyn Future<Output = Result<(Connected, Snapshot), Failure>> + 'a>>;
 
 /// The connections, one for each port.
 struct Connected {
@@ -52,17 +59,33 @@ struct Port {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(server: &'a Server) -> Self {
-        Self { server, began: Instant::now(), connected: None }
+        Self { server, began: Instant::now(), connected: None, reading: None }
     }
 
-    /// Asks for everything, and for the details of one name. After a failure, the next call connects again.
-    pub(super) async fn read(&mut self, details: Option<&NameKey>) -> Result<Snapshot, Failure> {
-        let mut connected = match self.connected.take() {
-            Some(connected) => connected,
-            None => connect(self.server).await?,
-        };
-        let read = connected.read(details, self.began);
-        let snapshot = self.server.answer(read).await??;
+    pub(super) fn is_reading(&self) -> bool {
+        self.reading.is_some()
+    }
+
+    /// Begins to ask for everything, and for the details of one name. A reading in progress is given up.
+    pub(super) fn begin(&mut self, details: Option<NameKey>) {
+        let (server, began, connected) = (self.server, self.began, self.connected.take());
+        self.reading = Some(Box::pin(async move {
+            let mut connected = match connected {
+                Some(connected) => connected,
+                None => connect(server).await?,
+            };
+            let snapshot = server.answer(connected.read(details.as_ref(), began)).await??;
+            Ok((connected, snapshot))
+        }));
+    }
+
+    /// Waits for the end of the reading in progress, and for ever if there is none. After a failure, the next reading
+    /// connects again. To drop the wait loses nothing.
+    pub(super) async fn end(&mut self) -> Result<Snapshot, Failure> {
+        let Some(reading) = &mut self.reading else { return pending().await };
+        let read = reading.await;
+        self.reading = None;
+        let (connected, snapshot) = read?;
         self.connected = Some(connected);
         Ok(snapshot)
     }

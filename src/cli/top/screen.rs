@@ -33,7 +33,13 @@ pub(super) async fn show(server: &Server, interval: Duration) -> Result<(), Fail
     let mut reader = Reader::new(server);
     let mut model = Model::new(server.addresses().to_string());
     let mut due = Instant::now();
+    // Keys are obeyed during a reading, which may take its time; what asks for another one has it after that.
+    let mut is_asked = false;
     loop {
+        if is_asked && !reader.is_reading() {
+            is_asked = false;
+            reader.begin(model.details.clone());
+        }
         screen.draw(&model)?;
         let next = tokio::select! {
             key = keys.recv() => match key {
@@ -46,39 +52,20 @@ pub(super) async fn show(server: &Server, interval: Duration) -> Result<(), Fail
                 Asked::End => Next::Quit,
                 Asked::Stop => screen.stop()?,
             },
-            () = sleep_until(due), if !model.is_paused => Next::Read,
+            read = reader.end() => {
+                match read {
+                    Ok(snapshot) => model.update(snapshot),
+                    Err(failure) => model.problem = Some(format!("trying again: {}", failure.message())),
+                }
+                due = Instant::now() + interval;
+                Next::Draw
+            }
+            () = sleep_until(due), if !model.is_paused && !reader.is_reading() => Next::Read,
         };
         match next {
             Next::Quit => return Ok(()),
             Next::Draw => {}
-            Next::Read => {
-                tokio::select! {
-                    read = reader.read(model.details.as_ref()) => match read {
-                        Ok(snapshot) => model.update(snapshot),
-                        Err(failure) => model.problem = Some(format!("trying again: {}", failure.message())),
-                    },
-                    // Reading may take its time; to quit must not.
-                    () = quit(&mut keys, &mut signals) => return Ok(()),
-                }
-                due = Instant::now() + interval;
-            }
-        }
-    }
-}
-
-/// Waits until a person or a signal ends the program. Other keys are lost meanwhile.
-async fn quit(keys: &mut mpsc::UnboundedReceiver<Event>, signals: &mut Signals) {
-    loop {
-        tokio::select! {
-            key = keys.recv() => match key {
-                None => return,
-                Some(Event::Key(key)) if is_quit(key) => return,
-                Some(_) => {}
-            },
-            asked = signals.next() => match asked {
-                Asked::End => return,
-                Asked::Stop => {}
-            },
+            Next::Read => is_asked = true,
         }
     }
 }
@@ -194,10 +181,6 @@ fn is_control(key: KeyEvent, letter: char) -> bool {
 
 fn is_stop(key: KeyEvent) -> bool {
     is_control(key, 'z')
-}
-
-fn is_quit(key: KeyEvent) -> bool {
-    is_control(key, 'c') || (key.kind != KeyEventKind::Release && key.code == KeyCode::Char('q'))
 }
 
 /// What an event asks for; `None`: nothing, but the screen may have another size.
