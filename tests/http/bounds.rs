@@ -190,6 +190,25 @@ fn a_client_that_does_not_take_its_answers_has_only_its_share_of_their_memory() 
     drop(slow);
 }
 
+#[test]
+fn a_client_has_only_its_share_of_the_connections() {
+    let mut http = HttpDaemon::start();
+    let first: Vec<_> = (0..32).map(|_| http.connect_from("127.0.0.2")).collect();
+    eventually("half of the connections are in use", || connections(&http) >= 33);
+    for _ in 0..3 {
+        assert_closed_in_time(http.connect_from("127.0.0.2"));
+        assert_eq!(http.get("/healthz").status, 200);
+    }
+    let line = http.daemon.logged_message("a client has its share of a limit");
+    assert_eq!((text(&line, "client"), text(&line, "limit")), ("127.0.0.2", "HTTP connections"));
+    assert_eq!(number(&line, "share"), 16);
+    assert_eq!(http.get("/api/v1/refusals").json()["client_share"], 3);
+    drop(first);
+    eventually("there is room again", || connections(&http) == 1);
+    let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    assert_eq!(ask(http.connect_from("127.0.0.2"), request).status, 200);
+}
+
 fn connections(http: &HttpDaemon) -> u64 {
     let text = http.get("/metrics").text();
     let line = text.lines().find(|line| line.starts_with("signalbox_http_connections ")).unwrap();

@@ -4,19 +4,16 @@
 //! would have the server hold as much as they like.
 //!
 //! Invariants: an answer that takes more than [`FREE_BYTES`] counts from then on, until its last bytes are given to the
-//! connection; all answers that count take no more than [`AnswerBudget::max`] together; once half of that is in use, an
+//! connection; all answers that count take no more than [`answers_max`] together; once half of that is in use, an
 //! answer gets no more if the other answers of its client take the client's share; a connection has one answer at a time.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::super::client_address::ClientAddress;
-use super::super::metrics::Count;
-use super::super::throttle::Throttle;
 use super::answer::ApiError;
 use super::shared::Shared;
-use crate::core::{ClientKey, ClientShare};
+use super::shared_limit::{Amount, Exhausted, SharedLimit};
 
 /// An answer of no more bytes does not count, so that health, figures and usual pages are always answered.
 pub(super) const FREE_BYTES: usize = 64 * 1024;
@@ -27,34 +24,13 @@ const MEMORY_PART: u64 = 8;
 /// More than the greatest answer takes while it is composed.
 const BUDGET_LEAST: u64 = 8 << 20;
 
-/// The name of the budget in the log. It has no key of its own.
-const LIMIT: &str = "memory of HTTP answers";
-
-/// What all answers take.
-#[derive(Debug, Default)]
-pub(super) struct AnswerBudget {
-    in_use: Mutex<InUse>,
-    /// Answers for which there was no room.
-    pub(super) refused: Count,
-    refusals: Throttle,
-}
-
-/// Bytes that are reserved.
-#[derive(Debug, Default)]
-struct InUse {
-    /// The sum of those of the clients.
-    all: u64,
-    /// Only clients that have some.
-    by_client: HashMap<ClientKey, u64>,
-}
-
-/// Why an answer gets no more.
-#[derive(Debug, PartialEq, Eq)]
-enum Exhausted {
-    /// The budget is in use.
-    Budget,
-    /// The other answers of its client take its share, which is so many bytes.
-    Share(u64),
+/// What all answers take, in bytes.
+pub(super) fn answers() -> SharedLimit {
+    SharedLimit::new(
+        "memory of HTTP answers",
+        "a long HTTP answer is refused: memory_max is reached, or clients do not take their answers; find the clients that \
+         read so slowly",
+    )
 }
 
 /// What one answer to a client takes, in all of its reservations.
@@ -74,50 +50,9 @@ pub(super) struct Reservation {
     bytes: u64,
 }
 
-impl AnswerBudget {
-    /// The most bytes that answers may take together, for a `memory_max` in bytes.
-    fn max(memory_max: u64) -> u64 {
-        (memory_max / MEMORY_PART).max(BUDGET_LEAST)
-    }
-
-    /// Nothing is left half done by a panic while it is locked.
-    fn in_use(&self) -> MutexGuard<'_, InUse> {
-        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl InUse {
-    /// Reserves more bytes for an answer of a client, which has `before` already.
-    fn take(
-        &mut self,
-        client: ClientKey,
-        (before, more): (u64, u64),
-        max: u64,
-        share: ClientShare,
-    ) -> Result<(), Exhausted> {
-        if self.all.saturating_add(more) > max {
-            return Err(Exhausted::Budget);
-        }
-        // An answer that has begun is not refused because of itself.
-        let others = self.by_client.get(&client).map_or(0, |own| own - before);
-        let [max, all, others] = [max, self.all, others].map(|bytes| bytes as usize);
-        if share.is_exhausted(max, all, others) {
-            return Err(Exhausted::Share(share.of(max) as u64));
-        }
-        self.all += more;
-        *self.by_client.entry(client).or_default() += more;
-        Ok(())
-    }
-
-    fn give_back(&mut self, client: ClientKey, bytes: u64) {
-        self.all -= bytes;
-        if let Some(own) = self.by_client.get_mut(&client) {
-            *own -= bytes;
-            if *own == 0 {
-                self.by_client.remove(&client);
-            }
-        }
-    }
+/// The most bytes that answers may take together, for a `memory_max` in bytes.
+fn answers_max(memory_max: u64) -> u64 {
+    (memory_max / MEMORY_PART).max(BUDGET_LEAST)
 }
 
 impl AnswerMemory {
@@ -127,45 +62,30 @@ impl AnswerMemory {
     }
 
     fn take(&self, more: u64) -> Result<(), ApiError> {
-        let (budget, server) = (&self.shared.answers, self.shared.stage().server());
-        let max = server.as_ref().map_or(BUDGET_LEAST, |server| AnswerBudget::max(server.memory.limit().max));
+        let (answers, server) = (&self.shared.answers, self.shared.stage().server());
+        let max = server.as_ref().map_or(BUDGET_LEAST, |server| answers_max(server.memory.limit().max));
         let is_exhausted = server.as_ref().is_some_and(|server| server.memory.is_exhausted());
-        let share = ClientShare::of_percent(self.shared.settings().client_share);
-        let before = self.bytes.load(Ordering::Relaxed);
+        // An answer that has begun is not refused because of itself.
+        let amount = Amount { before: self.bytes.load(Ordering::Relaxed), more };
         let taken = if is_exhausted {
-            Err(Exhausted::Budget)
+            Err(Exhausted::Limit)
         } else {
-            budget.in_use().take(self.client.key(), (before, more), max, share)
+            answers.take(self.client.key(), amount, (max, self.shared.share()))
         };
         let Err(exhausted) = taken else {
             self.bytes.fetch_add(more, Ordering::Relaxed);
             return Ok(());
         };
-        budget.refused.add(1);
-        match exhausted {
-            Exhausted::Share(share) => {
-                if let Some(server) = server {
-                    server.shares.note_refusal(self.client, LIMIT, share);
-                }
-                Err(ApiError::busy_for_client())
-            }
-            Exhausted::Budget => {
-                if budget.refusals.permits() {
-                    tracing::warn!(
-                        answers = budget.in_use().all,
-                        answers_max = max,
-                        "a long HTTP answer is refused: memory_max is reached, or clients do not take their answers; find \
-                         the clients that read so slowly"
-                    );
-                }
-                Err(ApiError::busy())
-            }
-        }
+        answers.note_refusal(self.client, exhausted, server.as_deref());
+        Err(match exhausted {
+            Exhausted::Share(_) => ApiError::busy_for_client(),
+            Exhausted::Limit => ApiError::busy(),
+        })
     }
 
     fn give_back(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.shared.answers.in_use().give_back(self.client.key(), bytes);
+        self.shared.answers.give_back(self.client.key(), bytes);
     }
 }
 
@@ -202,9 +122,6 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// An eighth of [`BUDGET_LEAST`].
-    const SHARE: ClientShare = ClientShare { percent: 13, least: 1 };
-
     fn shared() -> Arc<Shared> {
         Arc::new(Shared::new(&Config::without_file(), None))
     }
@@ -234,8 +151,7 @@ mod tests {
         drop((first, second));
         third.set(8 * MIB).unwrap();
         drop(third);
-        assert_eq!((shared.answers.in_use().all, shared.answers.refused.value()), (0, 2));
-        assert!(shared.answers.in_use().by_client.is_empty());
+        assert_eq!((shared.answers.in_use(), shared.answers.refused.value()), (0, 2));
     }
 
     #[test]
@@ -270,23 +186,8 @@ mod tests {
     }
 
     #[test]
-    fn a_share_counts_the_other_answers_of_a_client() {
-        let (one, other) = (ClientKey([1; 16]), ClientKey([2; 16]));
-        let mut in_use = InUse::default();
-        let mut take = |client, before, more| in_use.take(client, (before, more), 800, SHARE);
-        assert_eq!(take(one, 0, 300), Ok(()));
-        assert_eq!(take(one, 0, 100), Ok(()));
-        assert_eq!(take(one, 0, 1), Err(Exhausted::Share(104)));
-        assert_eq!(take(one, 100, 1), Err(Exhausted::Share(104)));
-        assert_eq!(take(other, 0, 104), Ok(()));
-        assert_eq!(take(other, 0, 1), Err(Exhausted::Share(104)));
-        assert_eq!(take(other, 104, 296), Ok(()));
-        assert_eq!(take(other, 400, 1), Err(Exhausted::Budget));
-    }
-
-    #[test]
     fn the_budget_is_a_part_of_the_memory() {
-        assert_eq!(AnswerBudget::max(128 << 20), 16 << 20);
-        assert_eq!(AnswerBudget::max(1 << 20), BUDGET_LEAST);
+        assert_eq!(answers_max(128 << 20), 16 << 20);
+        assert_eq!(answers_max(1 << 20), BUDGET_LEAST);
     }
 }

@@ -3,9 +3,8 @@
 //! Invariants: at most [`CONNECTIONS_MAX`] connections exist, of which one client has no more than its share once half of
 //! them are in use; each request begins and ends within a limited time, and so does the taking of its answer.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdTcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -19,14 +18,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
 use super::super::client_address::{Client, ClientAddress};
-use super::super::metrics::Count;
 use super::super::socket;
-use super::super::throttle::Throttle;
 use super::super::tls::{FirstBytes, TlsStream, shake_hands};
 use super::routes;
 use super::shared::Shared;
+use super::shared_limit::{Amount, SharedLimit};
 use super::stream::Bounded;
-use crate::core::{ClientKey, ClientShare};
+use crate::core::ClientKey;
 
 /// Connections at a time. A few browsers and scrapers need far fewer.
 pub(super) const CONNECTIONS_MAX: usize = 64;
@@ -52,56 +50,37 @@ const TLS_REQUIRED: &[u8] =
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections of the listener.
-#[derive(Debug, Default)]
-pub(super) struct Places {
-    clients: Mutex<HashMap<ClientKey, usize>>,
-    pub(super) accepted: Count,
-    pub(super) refused: Count,
-    refusals: Throttle,
+pub(super) fn connections() -> SharedLimit {
+    SharedLimit::new(
+        "HTTP connections",
+        "HTTP connections are refused: there are too many; find the client that opens so many",
+    )
 }
 
-/// The place of one connection, until it is dropped.
+/// A connection counts until this is dropped.
 struct Place {
     shared: Arc<Shared>,
     client: ClientKey,
 }
 
-impl Places {
-    /// Connections that exist.
-    pub(super) fn in_use(&self) -> usize {
-        self.clients().values().sum()
-    }
-
-    fn take(&self, client: ClientKey, share: ClientShare) -> bool {
-        let mut clients = self.clients();
-        let in_use: usize = clients.values().sum();
-        let own = clients.get(&client).copied().unwrap_or(0);
-        if in_use >= CONNECTIONS_MAX || share.is_exhausted(CONNECTIONS_MAX, in_use, own) {
-            return false;
-        }
-        *clients.entry(client).or_default() += 1;
-        true
-    }
-
-    fn give_back(&self, client: ClientKey) {
-        let mut clients = self.clients();
-        if let Some(own) = clients.get_mut(&client) {
-            *own -= 1;
-            if *own == 0 {
-                clients.remove(&client);
+impl Place {
+    /// A place for a connection of a client; `None`: there is none.
+    fn take(shared: &Arc<Shared>, client: ClientAddress) -> Option<Self> {
+        let limit = (CONNECTIONS_MAX as u64, shared.share());
+        match shared.connections.take(client.key(), Amount { before: 0, more: 1 }, limit) {
+            Ok(()) => Some(Self { shared: Arc::clone(shared), client: client.key() }),
+            Err(exhausted) => {
+                let server = shared.stage().server();
+                shared.connections.note_refusal(client, exhausted, server.as_deref());
+                None
             }
         }
-    }
-
-    /// Nothing is left half done by a panic while it is locked.
-    fn clients(&self) -> MutexGuard<'_, HashMap<ClientKey, usize>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.places.give_back(self.client);
+        self.shared.connections.give_back(self.client, 1);
     }
 }
 
@@ -151,16 +130,8 @@ async fn accept_all(shared: Arc<Shared>, listener: TcpListener, router: Router) 
 
 fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, router: &Router) {
     let address = ClientAddress::of_peer(peer);
-    let share = ClientShare::of_percent(shared.settings().client_share);
-    if !shared.places.take(address.key(), share) {
-        shared.places.refused.add(1);
-        if shared.places.refusals.permits() {
-            warn!(%peer, "HTTP connections are refused: there are too many; find the client that opens so many");
-        }
-        return;
-    }
-    shared.places.accepted.add(1);
-    let place = Place { shared: Arc::clone(shared), client: address.key() };
+    let Some(place) = Place::take(shared, address) else { return };
+    shared.accepted.add(1);
     let router = router.clone();
     tokio::spawn(async move {
         let outcome = begin(&place.shared, stream, address, router).await;
@@ -219,25 +190,25 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     #[test]
     fn a_client_has_no_more_than_its_share() {
-        let (places, share) = (Places::default(), ClientShare::of_percent(25));
-        let key = |number| ClientKey([number; 16]);
-        let mut taken = 0;
-        while places.take(key(1), share) {
-            taken += 1;
-        }
-        assert_eq!(taken, CONNECTIONS_MAX / 2, "a share binds once half is in use");
-        let mut others = 0;
-        while places.take(key(2), share) {
-            others += 1;
-        }
-        assert_eq!(others, 16);
-        places.give_back(key(2));
-        assert!(!places.take(key(1), share));
-        assert!(places.take(key(3), share));
-        assert_eq!(places.in_use(), CONNECTIONS_MAX / 2 + 16);
+        let shared = Arc::new(Shared::new(&Config { client_share: 25, ..Config::without_file() }, None));
+        let client = |number| ClientAddress::of_peer(SocketAddr::from(([127, 0, 0, number], 1)));
+        let places =
+            |number| -> Vec<_> { std::iter::from_fn(|| Place::take(&shared, client(number))).collect() };
+        let first = places(1);
+        assert_eq!(first.len(), CONNECTIONS_MAX / 2, "a share binds once half is in use");
+        let mut second = places(2);
+        assert_eq!(second.len(), 16);
+        second.pop();
+        assert!(places(1).is_empty());
+        let third = Place::take(&shared, client(3));
+        assert!(third.is_some());
+        assert_eq!(shared.connections.in_use(), CONNECTIONS_MAX as u64 / 2 + 16);
+        drop((first, second, third));
+        assert_eq!((shared.connections.in_use(), shared.connections.refused.value()), (0, 3));
     }
 
     #[test]

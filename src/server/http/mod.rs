@@ -2,8 +2,9 @@
 //!
 //! `listener` accepts connections and bounds them, `stream` has their time limits, `guard` checks each request before its
 //! handler sees it (Host, Origin, content type, rights), `routes` lists what there is, and `api`, `health` and `page` answer.
-//! `answer` composes answers and errors, `budget` bounds the memory of answers, `query` reads parameters, `names` is the
-//! overview of all names, `paging` takes lists in steps, and `requester` makes changes.
+//! `answer` composes answers and errors, `budget` bounds the memory of answers, `shared_limit` divides this and connections
+//! among clients, `query` reads parameters, `names` is the overview of all names, `paging` takes lists in steps, and
+//! `requester` makes changes.
 //!
 //! Everything runs on one thread with a runtime of its own, so that no request delays the workers. A node of a cluster has
 //! the thread from its start: a standby answers too, and says that it does not serve clients.
@@ -24,6 +25,7 @@ mod query;
 mod requester;
 mod routes;
 mod shared;
+mod shared_limit;
 mod stream;
 
 use std::convert::Infallible;

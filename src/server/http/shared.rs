@@ -9,13 +9,14 @@ use super::super::node_view::NodeView;
 use super::super::tls::{ReloadableTls, Tls, TlsError};
 use super::super::{Clock, Server};
 use super::answer::ApiError;
-use super::budget::AnswerBudget;
-use super::listener::Places;
+use super::budget;
+use super::listener;
 use super::metrics::Selection;
 use super::names::Overview;
+use super::shared_limit::SharedLimit;
 use crate::access::TokenFileError;
 use crate::config::{ClusterConfig, Config};
-use crate::core::UnixSeconds;
+use crate::core::{ClientShare, UnixSeconds};
 
 /// The state of the listener.
 #[derive(Debug)]
@@ -30,8 +31,10 @@ pub(super) struct Shared {
     /// Set once this process is a node of a cluster.
     node: OnceLock<NodeView>,
     pub(super) started: UnixSeconds,
-    pub(super) places: Places,
-    pub(super) answers: AnswerBudget,
+    pub(super) connections: SharedLimit,
+    /// Connections that were accepted.
+    pub(super) accepted: Count,
+    pub(super) answers: SharedLimit,
     pub(super) overview: Overview,
     pub(super) series: Selection,
     pub(super) requests: Count,
@@ -55,7 +58,7 @@ pub(super) enum Stage {
 pub(super) struct Settings {
     /// In lower case.
     pub(super) hosts: Vec<String>,
-    pub(super) client_share: u32,
+    share: ClientShare,
     /// Names that begin with one of these have series of their own.
     pub(super) names: Vec<String>,
     /// The most names of a namespace that have.
@@ -66,7 +69,7 @@ impl Settings {
     fn of(config: &Config) -> Self {
         Self {
             hosts: config.http.hosts.clone(),
-            client_share: config.client_share,
+            share: ClientShare::of_percent(config.client_share),
             names: config.http.names.clone(),
             names_max: config.http.names_max as usize,
         }
@@ -83,8 +86,9 @@ impl Shared {
             cluster: config.cluster.clone(),
             node: OnceLock::new(),
             started: Clock::system().now(),
-            places: Places::default(),
-            answers: AnswerBudget::default(),
+            connections: listener::connections(),
+            accepted: Count::default(),
+            answers: budget::answers(),
             overview: Overview::default(),
             series: Selection::default(),
             requests: Count::default(),
@@ -145,6 +149,11 @@ impl Shared {
 
     pub(super) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The share of a client.
+    pub(super) fn share(&self) -> ClientShare {
+        self.settings().share
     }
 
     /// The server, also while it is being stopped.

@@ -181,7 +181,7 @@ pub(in super::super) async fn refusals(context: Context) -> Answer {
         failed_authentications: server.access().failed_authentications.value(),
         counters: port(Namespace::Counters),
         semaphores: port(Namespace::Semaphores),
-        http_connections: context.shared.places.refused.value(),
+        http_connections: context.shared.connections.refused.value(),
         http_answers: context.shared.answers.refused.value(),
     };
     context.parameters.end()?;

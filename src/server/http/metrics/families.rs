@@ -174,11 +174,11 @@ impl<'a> Families<'a> {
         if let Some(node) = shared.node() {
             self.cluster(node)?;
         }
-        let places = &shared.places;
-        self.gauge("signalbox_http_connections", "HTTP connections", only(places.in_use() as u64))?;
+        let connections = &shared.connections;
+        self.gauge("signalbox_http_connections", "HTTP connections", only(connections.in_use()))?;
         let max = CONNECTIONS_MAX as u64;
         self.gauge("signalbox_http_connections_max", "The most HTTP connections at a time", only(max))?;
-        let (accepted, refused) = (places.accepted.value(), places.refused.value());
+        let (accepted, refused) = (shared.accepted.value(), connections.refused.value());
         self.counter(
             "signalbox_http_connections_accepted",
             "HTTP connections that were accepted",
