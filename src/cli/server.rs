@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::parser::ValueSource;
@@ -15,7 +15,7 @@ use super::pattern::looks_like_pattern;
 use super::time::time;
 use super::tls::TlsOptions;
 use super::token_source::TokenSource;
-use crate::client::race::{Stage, first_answer};
+use crate::client::race::{Accepted, Limit, Stage, first_answer};
 use crate::client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
     Namespace, PlainClient, SEMAPHORE_PORT, Status, Tls, Transport,
@@ -54,9 +54,9 @@ pub(super) struct Server {
     #[command(flatten)]
     token: TokenSource,
 
-    /// The first of several addresses that has answered: it is tried first from then on.
+    /// Of several addresses, as they were given, the one that has answered last: it is tried first.
     #[arg(skip)]
-    answered: Arc<OnceLock<Address>>,
+    answered: Arc<Mutex<Option<Address>>>,
 }
 
 /// The addresses of one server, or of the nodes of one cluster; at least one.
@@ -140,24 +140,32 @@ pub(super) enum ServerKind {
 impl Server {
     /// The addresses, with the default port where none was given.
     pub(super) fn addresses(&self) -> Addresses {
-        let port = if self.semaphore { SEMAPHORE_PORT } else { COUNTER_PORT };
-        Addresses(self.addresses.0.iter().map(|address| address.clone().or_port(port)).collect())
+        Addresses(self.addresses.iter().map(|address| self.with_port(address)).collect())
     }
 
-    /// The addresses in the order in which they are tried.
+    fn with_port(&self, given: &Address) -> Address {
+        given.clone().or_port(if self.semaphore { SEMAPHORE_PORT } else { COUNTER_PORT })
+    }
+
+    /// The addresses as they were given, in the order in which they are tried.
     fn in_order(&self) -> Vec<Address> {
-        let mut addresses = self.addresses().0;
-        let answered = self.answered.get();
-        addresses.sort_by_key(|address| Some(address) != answered);
-        addresses
+        let mut given = self.addresses.0.clone();
+        let answered = self.answered();
+        given.sort_by_key(|address| Some(address) != answered.as_ref());
+        given
+    }
+
+    fn answered(&self) -> MutexGuard<'_, Option<Address>> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The builder of a leased client of these addresses; the task is the label in lists of holders.
     pub(super) fn builder(&self, task: &str) -> Result<Builder, Failure> {
-        let mut addresses = self.in_order().into_iter();
+        let addresses = self.in_order();
+        let mut addresses = addresses.iter().map(|given| self.with_port(given));
         let first = addresses.next().expect("the option has at least one address");
         let builder = addresses.fold(Client::builder(first), Builder::address).label(label(task));
-        let builder = if self.answered.get().is_some() { builder.in_given_order() } else { builder };
+        let builder = if self.answered().is_some() { builder.in_given_order() } else { builder };
         let builder = match self.tls.load()? {
             Some(tls) => builder.transport(tls),
             None => builder,
@@ -262,17 +270,19 @@ impl Server {
     /// Connects to the only address, or to the first of several that answers. While none does, a node of the cluster may be
     /// taking over, so they are tried again until the time is over.
     pub(super) async fn connect_to_first(&self) -> Result<(Address, PlainClient), Failure> {
-        let addresses = self.in_order();
+        let given = self.in_order();
+        let addresses: Vec<_> = given.iter().map(|address| self.with_port(address)).collect();
         let tls = self.tls.load()?;
         if let [only] = addresses.as_slice() {
-            return Ok((only.clone(), open(only, self.timeout, tls.as_ref()).await?));
+            let client = open(only, self.timeout, tls.as_ref(), Accepted::default()).await?;
+            return Ok((only.clone(), client));
         }
         let deadline = Instant::now() + self.timeout;
         loop {
             let last = match self.first_of(&addresses, deadline, tls.as_ref()).await {
-                Ok((address, client)) => {
-                    self.answered.get_or_init(|| address.clone());
-                    return Ok((address, client));
+                Ok((index, client)) => {
+                    *self.answered() = Some(given[index].clone());
+                    return Ok((addresses[index].clone(), client));
                 }
                 Err(last) => last,
             };
@@ -289,20 +299,20 @@ impl Server {
     }
 
     /// Connects to the first of several addresses that answers: of a cluster, one node does, while others refuse connections,
-    /// have vanished, or are frozen. The error is that of the last one that has failed.
+    /// have vanished, or are frozen. Returns its index. The error is that of the last one that has failed.
     async fn first_of(
         &self,
         addresses: &[Address],
         deadline: Instant,
         tls: Option<&Tls>,
-    ) -> Result<(Address, PlainClient), Error> {
+    ) -> Result<(usize, PlainClient), Error> {
         let limit = deadline.saturating_duration_since(Instant::now());
         let late = |address: &Address| {
             ConnectError::TimedOut { address: address.to_string(), limit: self.timeout }.into()
         };
-        let connect = |address: &Address| -> Stage<PlainClient, Error> {
+        let connect = |address: &Address, accepted| -> Stage<PlainClient, Error> {
             let (address, tls) = (address.clone(), tls.cloned());
-            Box::pin(async move { Ok(open(&address, limit, tls.as_ref()).await?) })
+            Box::pin(async move { Ok(open(&address, limit, tls.as_ref(), accepted).await?) })
         };
         let ask = |client: PlainClient| -> Stage<PlainClient, Error> {
             Box::pin(async move {
@@ -310,8 +320,7 @@ impl Server {
                 Ok(client)
             })
         };
-        let (index, client) = first_answer(addresses, limit, late, connect, ask).await?;
-        Ok((addresses[index].clone(), client))
+        first_answer(addresses, Limit::Until(deadline.into()), late, connect, ask).await
     }
 
     /// As [`Self::connect`]; the task is the label in lists of holders.
@@ -386,9 +395,17 @@ impl Server {
 }
 
 /// Opens a connection, over TLS if that is given.
-async fn open(address: &Address, limit: Duration, tls: Option<&Tls>) -> Result<PlainClient, ConnectError> {
+async fn open(
+    address: &Address,
+    limit: Duration,
+    tls: Option<&Tls>,
+    accepted: Accepted,
+) -> Result<PlainClient, ConnectError> {
     match tls {
-        Some(tls) => Ok(PlainClient::over(tls.connect(address.clone(), limit).await?)),
+        Some(tls) => {
+            let stream = tls.connect_in_steps(address.clone(), limit, || accepted.note()).await?;
+            Ok(PlainClient::over(stream))
+        }
         None => PlainClient::connect_within(address, limit).await,
     }
 }

@@ -176,8 +176,18 @@ impl Transport for Tls {
     type Stream = TlsStream;
 
     async fn connect(&self, address: Address, limit: Duration) -> Result<TlsStream, ConnectError> {
+        self.connect_in_steps(address, limit, || ()).await
+    }
+
+    async fn connect_in_steps(
+        &self,
+        address: Address,
+        limit: Duration,
+        accepted: impl FnOnce() + Send,
+    ) -> Result<TlsStream, ConnectError> {
         let deadline = Instant::now() + limit;
         let stream = socket::connect(&address, limit).await?;
+        accepted();
         let handshake = timeout_at(deadline, self.shake_hands(stream, &address)).await;
         handshake.unwrap_or_else(|_| Err(ConnectError::TimedOut { address: address.to_string(), limit }))
     }

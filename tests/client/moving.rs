@@ -148,6 +148,10 @@ impl Nodes {
         tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("waited in vain for {seen:?}"));
     }
 
+    fn hold(&self, number: usize, opcode: ExtendedOpcode) {
+        self.state.lock().unwrap().held.insert((number, opcode));
+    }
+
     fn release(&self, number: usize, opcode: ExtendedOpcode) {
         self.state.lock().unwrap().held.remove(&(number, opcode));
     }
@@ -186,6 +190,34 @@ async fn a_session_that_is_being_closed_does_not_move() {
     assert!(!nodes.has_seen(Seen::Request(1, ExtendedOpcode::AttachSession)));
     nodes.release(0, ExtendedOpcode::CloseSession);
     tokio::time::timeout(PATIENCE, closing).await.unwrap().unwrap();
+}
+
+/// A request that waits has its place on the server, however long ago it was sent. It may fail only if no server is
+/// reachable, and one was all the time.
+#[tokio::test]
+async fn a_request_that_has_waited_for_long_goes_on_when_its_session_moves() {
+    let nodes = Nodes::start(&[
+        (1, ExtendedOpcode::Hello),
+        (1, ExtendedOpcode::AttachSession),
+        (1, ExtendedOpcode::AcquireGrant),
+    ]);
+    let unreachable_after = Duration::from_secs(2);
+    let client = Client::builder(nodes.address.to_string().parse().unwrap());
+    let client = client.unreachable_after(unreachable_after).build().unwrap();
+    client.counter("a").maximum(1).acquire().await.unwrap().release().await.unwrap();
+    nodes.hold(0, ExtendedOpcode::AcquireGrant);
+    let waiter = client.clone();
+    let waiting = tokio::spawn(async move { waiter.counter("a").maximum(1).acquire().await });
+    nodes.sees(Seen::Request(1, ExtendedOpcode::Hello)).await;
+    tokio::time::sleep(unreachable_after + Duration::from_millis(100)).await;
+    nodes.release(1, ExtendedOpcode::Hello);
+    nodes.sees(Seen::Request(1, ExtendedOpcode::AttachSession)).await;
+    // Time for the request to fail, if it did.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    nodes.release(1, ExtendedOpcode::AttachSession);
+    nodes.sees(Seen::Request(1, ExtendedOpcode::AcquireGrant)).await;
+    nodes.release(1, ExtendedOpcode::AcquireGrant);
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -309,6 +309,8 @@ pub fn connect_from(source: &str, address: SocketAddr) -> TcpStream {
 /// A connection that sends and receives bytes.
 pub struct Wire<S = TcpStream> {
     pub stream: S,
+    /// Of messages: the server.
+    server: String,
     serial: u32,
 }
 
@@ -327,14 +329,15 @@ impl Wire {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Self::through(stream)
+        let server = stream.peer_addr().map_or_else(|error| error.to_string(), |server| server.to_string());
+        Self { server, ..Self::through(stream) }
     }
 }
 
 impl<S: Read + Write> Wire<S> {
     /// Wraps a stream of another kind.
     pub fn through(stream: S) -> Self {
-        Self { stream, serial: 0 }
+        Self { stream, server: "the server".to_owned(), serial: 0 }
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -343,7 +346,7 @@ impl<S: Read + Write> Wire<S> {
 
     /// The next response; panics if none arrives.
     pub fn answer(&mut self) -> Answer {
-        self.try_answer().unwrap_or_else(|error| panic!("no answer came: {error}"))
+        self.try_answer().unwrap_or_else(|error| panic!("no answer came from {}: {error}", self.server))
     }
 
     pub fn try_answer(&mut self) -> std::io::Result<Answer> {

@@ -33,11 +33,11 @@ pub(super) async fn show(server: &Server, interval: Duration) -> Result<(), Fail
     let mut reader = Reader::new(server);
     let mut model = Model::new(server.addresses().to_string());
     let mut due = Instant::now();
-    // Keys are obeyed during a reading, which may take its time; what asks for another one has it after that.
-    let mut is_asked = false;
+    // Keys are obeyed during a reading, which may take its time. A key that asks for one has another one after that.
+    let (mut is_asked, mut is_for_key) = (false, false);
     loop {
         if is_asked && !reader.is_reading() {
-            is_asked = false;
+            (is_asked, is_for_key) = (false, true);
             reader.begin(model.details.clone());
         }
         screen.draw(&model)?;
@@ -54,13 +54,19 @@ pub(super) async fn show(server: &Server, interval: Duration) -> Result<(), Fail
             },
             read = reader.end() => {
                 match read {
+                    // The updates were stopped after this one began.
+                    _ if model.is_paused && !is_for_key => {}
                     Ok(snapshot) => model.update(snapshot),
                     Err(failure) => model.problem = Some(format!("trying again: {}", failure.message())),
                 }
                 due = Instant::now() + interval;
                 Next::Draw
             }
-            () = sleep_until(due), if !model.is_paused && !reader.is_reading() => Next::Read,
+            () = sleep_until(due), if !model.is_paused && !reader.is_reading() => {
+                is_for_key = false;
+                reader.begin(model.details.clone());
+                Next::Draw
+            }
         };
         match next {
             Next::Quit => return Ok(()),

@@ -540,9 +540,9 @@ impl Driver {
                 self.grants.disconnected();
                 self.approach = Approach::Moving;
                 // The present connection ends here, before the session is attached to the other one.
-                let places = self.requests.places();
-                self.link =
-                    Link::Attaching(self.reconnect.attach_at_leader(address, greeted, session, places));
+                let (places, now) = (self.requests.places(), self.now());
+                let attaching = self.reconnect.attach_at_leader(address, greeted, session, places, now);
+                self.link = Link::Attaching(attaching);
             }
             (Ok(_), _) => {}
             (Err(error), _) => {

@@ -12,7 +12,7 @@ use super::revocation::NoticeCount;
 use super::settings::{ATTEMPT_MAX, Settings, Terms};
 use super::transport::{Dial, Dialing};
 use crate::client::connection::{Answers, Connection};
-use crate::client::race::{Stage, first_answer};
+use crate::client::race::{Limit, Stage, first_answer};
 use crate::client::{Address, ConnectError, Disconnect, Error, ErrorKind, Token, success};
 use crate::protocol::{
     EXTENDED_VERSION, Extended, Features, GrantId, Milliseconds, OpenedSession, RequestId, ResponseFrame,
@@ -269,11 +269,11 @@ pub(super) async fn ask_first<T: Send + 'static>(
     addresses: &[Address],
     ask: impl Fn(Connection) -> Stage<T, Error>,
 ) -> Result<(usize, T), Error> {
-    let connect = |address: &Address| -> Stage<Connection, Error> {
-        let dialing: Dialing = Dial::as_ref(&settings.dial)(address.clone(), ATTEMPT_MAX);
+    let connect = |address: &Address, accepted| -> Stage<Connection, Error> {
+        let dialing: Dialing = Dial::as_ref(&settings.dial)(address.clone(), ATTEMPT_MAX, accepted);
         Box::pin(async move { Ok(dialing.await?) })
     };
-    first_answer(addresses, ATTEMPT_MAX, too_late, connect, ask).await
+    first_answer(addresses, Limit::Each(ATTEMPT_MAX), too_late, connect, ask).await
 }
 
 /// Connects to the first of several addresses that answers Hello, and returns its index.

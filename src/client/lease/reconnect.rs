@@ -12,7 +12,7 @@ use fastrand::Rng;
 use super::clock::Moment;
 use super::guide::Guide;
 use super::link::{Attaching, AttachmentFailure, Greeted, Greeting, Target, attach_at, attach_first, greet};
-use super::settings::{ATTEMPT_MAX, Settings};
+use super::settings::Settings;
 use crate::client::{Address, ConnectError, Disconnect, Error, ErrorKind};
 use crate::protocol::{Moved, OpenedSession, SessionKey, Whereabouts};
 
@@ -44,7 +44,7 @@ pub(super) struct Reconnect {
     key: Option<SessionKey>,
     /// The index of the configured address with which the next round begins.
     next_address: usize,
-    /// The address of the last connection.
+    /// The address of the last connection, or of the leader if the session moved there after it.
     last_address: Option<Address>,
     /// Rounds that have failed since then.
     failed_rounds: u32,
@@ -111,8 +111,12 @@ impl Reconnect {
         greeted: Greeted,
         session: OpenedSession,
         repetitions: u32,
+        now: Moment,
     ) -> Attaching {
         self.guide.moves_to_leader();
+        // If this fails, it is the address that failed last. Acquires wait as after every disconnect, from now on.
+        self.last_address = Some(address.clone());
+        self.reachability = Reachability::Down { since: self.down_since().unwrap_or(now) };
         attach_at(&self.settings, address, greeted, Target::Opened(session), repetitions)
     }
 
@@ -199,11 +203,12 @@ impl Reconnect {
 
     /// The error of an acquire that has waited until [`Self::unreachable_at`].
     pub(super) fn unreachable(&self, asked_at: Moment, now: Moment) -> Error {
-        let last = self.last_failure.clone().unwrap_or_else(|| {
-            let address = self.settings.addresses[self.next_address].to_string();
-            ConnectError::TimedOut { address, limit: ATTEMPT_MAX }.into()
-        });
         let within = now.since(self.unreachable_since(asked_at));
+        // The first round has not ended.
+        let last = self.last_failure.clone().unwrap_or_else(|| {
+            let addresses: Vec<_> = self.settings.addresses.iter().map(ToString::to_string).collect();
+            ConnectError::TimedOut { address: addresses.join(", "), limit: within }.into()
+        });
         ErrorKind::Unreachable { within, last: last.into() }.into()
     }
 

@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::client::connection::Connection;
+use crate::client::race::Accepted;
 use crate::client::{Address, ConnectError, socket};
 
 /// Opens byte streams to servers. [`Tcp`] is the default; a tunnel or a simulated network can be another.
@@ -49,6 +50,19 @@ pub trait Transport: Send + Sync + 'static {
         limit: Duration,
     ) -> impl Future<Output = Result<Self::Stream, ConnectError>> + Send;
 
+    /// As [`Self::connect`], for a client of several addresses: `accepted` is called as soon as the server has accepted the
+    /// connection, if more follows, such as a handshake. The client then waits longer before it tries another address
+    /// beside this one. By default, nothing follows.
+    fn connect_in_steps(
+        &self,
+        address: Address,
+        limit: Duration,
+        accepted: impl FnOnce() + Send,
+    ) -> impl Future<Output = Result<Self::Stream, ConnectError>> + Send {
+        drop(accepted);
+        self.connect(address, limit)
+    }
+
     /// The address of the server if others may read what is sent over a connection to it, so that no token is shown there;
     /// `None`: what is sent is encrypted, or does not leave the machine, which is the default.
     fn in_clear(&self, _stream: &Self::Stream) -> Option<SocketAddr> {
@@ -86,14 +100,14 @@ pub(in crate::client) type Dialing = Pin<Box<dyn Future<Output = Result<Connecti
 
 /// A transport as a function, so that nothing else depends on its type. The task that serves the connection belongs to
 /// the runtime in which the function is called.
-pub(in crate::client) type Dial = Arc<dyn Fn(Address, Duration) -> Dialing + Send + Sync>;
+pub(in crate::client) type Dial = Arc<dyn Fn(Address, Duration, Accepted) -> Dialing + Send + Sync>;
 
 pub(super) fn dial_over(transport: impl Transport) -> Dial {
     let transport = Arc::new(transport);
-    Arc::new(move |address, limit| {
+    Arc::new(move |address, limit, accepted| {
         let transport = Arc::clone(&transport);
         Box::pin(async move {
-            let stream = transport.connect(address, limit).await?;
+            let stream = transport.connect_in_steps(address, limit, || accepted.note()).await?;
             let in_clear = transport.in_clear(&stream);
             Ok(Connection::over(stream, in_clear))
         })

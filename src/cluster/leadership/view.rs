@@ -192,12 +192,14 @@ impl Observation {
         this
     }
 
-    /// Takes in what an answer showed that arrived `now`. Every change restarts the lease duration, except that a later run
-    /// of the leader's node gives a heartbeat where there was none: the leader can have given none since.
+    /// Takes in what an answer showed that arrived `now`. Every change restarts the lease duration, except those that later runs
+    /// of the leader's node make where the leader has no heartbeat: they begin to give one, or end. The leader can have given
+    /// none since.
     pub fn update(&mut self, view: &View, name: &str, now: BootTime) {
         let sign = view.sign(name);
-        let is_later_run = (&self.sign, &sign) == (&Sign::Absent, &Sign::Replaced);
-        if self.leadership != view.leadership || (self.sign != sign && !is_later_run) {
+        let has_none = |sign: &Sign| matches!(sign, Sign::Absent | Sign::Replaced);
+        let is_of_later_run = has_none(&self.sign) && has_none(&sign);
+        if self.leadership != view.leadership || (self.sign != sign && !is_of_later_run) {
             self.since = now;
         }
         self.leadership.clone_from(&view.leadership);

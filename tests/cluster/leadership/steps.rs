@@ -434,7 +434,7 @@ fn a_standby_that_stops_releases_what_a_lost_takeover_took() {
 }
 
 /// A leader that took over without learning it leaves, cannot release, and starts again. Its new run is no sign of life of
-/// the old one: the others wait for the lease duration once.
+/// the old one, and neither is the end of that: the others wait for the lease duration once.
 #[test]
 fn a_leader_that_left_without_a_release_and_starts_again_is_waited_for_once() {
     let mut bench = Bench::new();
@@ -456,7 +456,11 @@ fn a_leader_that_left_without_a_release_and_starts_again_is_waited_for_once() {
 
     bench.pass(2000 * MS);
     bench.settle(&mut third);
-    bench.standby("b", 4);
+    let mut later_run = bench.standby("b", 4);
+    bench.pass(500 * MS);
+    bench.settle(&mut third);
+    later_run.release(None);
+    assert!(bench.exchange(&mut later_run).held, "it left as well");
     let Step::Lead(term) = bench.run(&mut third, Duration::from_secs(10)) else { panic!("{third:?}") };
     assert_eq!(term.epoch, 3);
     let waited = bench.now.since(seen);
