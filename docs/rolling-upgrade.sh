@@ -61,9 +61,12 @@ for node in "${nodes[@]}"; do
     if on "$node" "signalbox cluster drain --help" >/dev/null 2>&1; then
         on "$node" "signalbox cluster drain $node" || fail "$node was not drained; nothing was changed there"
     fi
-    on "$node" "systemctl stop signalbox"
+    # Otherwise systemd would start the version before for the next client.
+    units=signalbox
+    [ "$(on "$node" "systemctl is-active signalbox.socket" || true)" != active ] || units="signalbox.socket signalbox"
+    on "$node" "systemctl stop $units"
     on "$node" "$install"
-    on "$node" "systemctl start signalbox"
+    on "$node" "systemctl start $units"
     deadline=$((SECONDS + patience))
     until is_well "$node"; do
         [ $SECONDS -lt $deadline ] ||

@@ -12,7 +12,7 @@ use super::coordinator::{
     TransactionAnswer,
 };
 use super::keys::{
-    Format, Keys, LAYOUT, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode,
+    Format, Incarnation, Keys, LAYOUT, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode,
     end_of_prefix,
 };
 use super::members::{NoSuchNode, Reading, ReadingError, name_of, read_below};
@@ -138,6 +138,15 @@ pub enum AdminError {
         node: String,
         /// How long the command has waited for a heartbeat.
         silence: Duration,
+    },
+    /// The node has ended without handing over.
+    #[error(
+        "node \"{node}\" was asked to leave the cluster, and has ended without doing so, perhaps to be started again; see the \
+         node's log and \"signalbox cluster status\""
+    )]
+    Died {
+        /// The name.
+        node: String,
     },
     /// The node has not left in time.
     #[error(
@@ -396,7 +405,8 @@ pub(super) fn watch(
                 heard.insert(name, (revision, coordinator.now()));
             }
         }
-        if heard.len() >= first.len() || coordinator.now() >= deadline {
+        let are_heard = first.keys().all(|name| heard.contains_key(name));
+        if are_heard || coordinator.now() >= deadline {
             return Ok(heard);
         }
         coordinator.pause(LOOK_PERIOD);
@@ -458,7 +468,25 @@ pub fn release(
             outcome = Release::Released;
         }
     }
-    if coordinator.transact(&transaction)?.held { Ok(outcome) } else { Err(AdminError::Changed) }
+    if coordinator.transact(&transaction)?.held || is_given_up(coordinator, keys, name, &node.incarnation)? {
+        return Ok(outcome);
+    }
+    Err(AdminError::Changed)
+}
+
+/// Whether a run has nothing of the cluster any more. An attempt whose answer was lost may have been performed, and is then in
+/// vain when it is repeated.
+fn is_given_up(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+    name: &str,
+    incarnation: &Incarnation,
+) -> Result<bool, AdminError> {
+    let node: Option<Node> = read(coordinator, &keys.node(name))?;
+    let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
+    let leads =
+        leadership.is_some_and(|of| of.incarnation == *incarnation && of.state == LeadershipState::Held);
+    Ok(!leads && node.is_none_or(|node| node.incarnation != *incarnation))
 }
 
 /// Removes a node that will not come back, once it has been silent for two retry periods, or for the lease duration if it relays
@@ -467,7 +495,7 @@ pub fn release(
 /// # Errors
 ///
 /// [`AdminError::Alive`], [`AdminError::Leads`], [`AdminError::NoNode`], [`AdminError::NoCluster`]: nothing has changed.
-/// [`AdminError::Changed`]: the node has given a heartbeat in between, or has left.
+/// [`AdminError::Changed`]: the node has given a heartbeat in between.
 pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Result<(), AdminError> {
     let format: Format = read(coordinator, &keys.format())?
         .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
@@ -495,10 +523,13 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
             Compare::Modified { key: keys.node(name), at: revision },
             Compare::Modified { key: heartbeat.clone(), at: before },
         ],
-        then: vec![Operation::Delete { key: keys.node(name) }, Operation::Delete { key: heartbeat }],
+        then: [keys.node(name), heartbeat, keys.drain(name)].map(|key| Operation::Delete { key }).into(),
         otherwise: Vec::new(),
     };
-    if coordinator.transact(&transaction)?.held { Ok(()) } else { Err(AdminError::Changed) }
+    if coordinator.transact(&transaction)?.held || is_given_up(coordinator, keys, name, &node.incarnation)? {
+        return Ok(());
+    }
+    Err(AdminError::Changed)
 }
 
 /// What [`finalize`] did.
@@ -516,7 +547,7 @@ pub struct Finalized {
 /// # Errors
 ///
 /// [`AdminError::Unready`], [`AdminError::NoNodes`]: nothing has changed. [`AdminError::Changed`]: a node has joined in
-/// between, or another one has done the same.
+/// between.
 pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Result<Finalized, AdminError> {
     let key = keys.format();
     let no_cluster = || AdminError::NoCluster { prefix: keys.prefix().to_owned() };
@@ -546,10 +577,12 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
         then: vec![Operation::Put { key, value: encode(&Format { record_format: own, ..format }) }],
         otherwise: Vec::new(),
     };
-    match coordinator.transact(&transaction)?.held {
-        true => Ok(Finalized { from, to: own }),
-        false => Err(AdminError::Changed),
+    if coordinator.transact(&transaction)?.held {
+        return Ok(Finalized { from, to: own });
     }
+    // An attempt whose answer was lost may have been performed, or another one has done the same.
+    let is_raised = read::<Format>(coordinator, &keys.format())?.is_some_and(|of| of.record_format == own);
+    if is_raised { Ok(Finalized { from, to: own }) } else { Err(AdminError::Changed) }
 }
 
 pub(super) fn entry(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Option<Entry>, CallError> {

@@ -29,7 +29,7 @@ pub struct Drained {
 ///
 /// [`AdminError::Refused`]: the node goes on. [`AdminError::NotInTime`]: it has not left within `limit`, and the request was
 /// withdrawn; a handover that had begun is still completed. [`AdminError::FellSilent`]: it gives no heartbeats for the lease
-/// duration, and the request was withdrawn. [`AdminError::Call`]: etcd did not answer; the request was withdrawn
+/// duration, and the request was withdrawn. [`AdminError::Died`]: it has ended otherwise. [`AdminError::Call`]: etcd did not answer; the request was withdrawn
 /// if that was possible. Others: nothing was asked.
 pub fn drain(
     coordinator: &mut dyn Coordinator,
@@ -127,7 +127,14 @@ fn await_leaving(
         let request = entry(coordinator, &key)?;
         let node: Option<Node> = read(coordinator, &keys.node(name))?;
         if node.is_none_or(|node| node.incarnation != drain.incarnation) {
-            return Ok(());
+            // It has removed the request if it has left. If it has died, the request is still there.
+            return match entry(coordinator, &key)? {
+                Some(left) if request.is_some_and(|request| request.modified == left.modified) => {
+                    withdraw(coordinator, key, left.value)?;
+                    Err(AdminError::Died { node: name.to_owned() })
+                }
+                _ => Ok(()),
+            };
         }
         let Some(request) = request else { return Err(AdminError::Changed) };
         match decode::<Drain>(&key, &request.value)? {

@@ -111,6 +111,9 @@ impl ClusterConfig {
         if self.relay_ca.is_some() && config.tls.cert.is_none() {
             return without("cluster.relay_ca", "tls.cert");
         }
+        if self.relay_ca.is_some() && !config.proxies.is_empty() {
+            return Err(ConfigError::RelayCaAndProxies);
+        }
         if config.data_dir.is_some() {
             return Err(ConfigError::ClusterAndDataDir);
         }
@@ -213,6 +216,13 @@ mod tests {
         let without_tls = checked(Some("10.0.0.1:11218"), Some("/ca.pem"), None);
         assert!(matches!(without_tls, Err(ConfigError::ClusterIncomplete { missing: "tls.cert", .. })));
         assert!(matches!(checked(Some("10.0.0.1:11218"), Some("/ca.pem"), Some("/cert.pem")), Ok(true)));
+        let mut config = Config { proxies: vec!["10.0.0.9".parse().unwrap()], ..Config::default() };
+        config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
+        config.cluster.bind = Some("10.0.0.1:11218".parse().unwrap());
+        assert!(matches!(config.cluster.validate(&config), Ok(())));
+        config.cluster.relay_ca = Some("/ca.pem".into());
+        config.tls.cert = Some("/cert.pem".into());
+        assert!(matches!(config.cluster.validate(&config), Err(ConfigError::RelayCaAndProxies)));
     }
 
     #[test]

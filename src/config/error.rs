@@ -135,6 +135,13 @@ pub enum ConfigError {
          the cluster keeps it"
     )]
     ClusterAndDeclare,
+    /// The header of a proxy would be behind the TLS of the relay, where it is not looked for.
+    #[error(
+        "cluster.relay_ca and proxies are both set, but a relay that encrypts cannot pass on the header of a proxy; remove one of \
+         the two: without proxies, clients count as their proxy, and without relay_ca, only clients with TLS of their own are \
+         encrypted between the nodes"
+    )]
+    RelayCaAndProxies,
     /// A time exceeds another one that limits it.
     #[error(
         "{} is {} and {} is {}; lower the first or raise the second", lower.0, lower.1, upper.0, upper.1

@@ -114,6 +114,7 @@ impl Loaded {
                 ConfigError::ClusterIncomplete { key, missing }
                 | ConfigError::TlsIncomplete { key, missing } => [*key, *missing],
                 ConfigError::ClusterWithoutAuthority => ["cluster.etcd", "cluster.etcd_ca"],
+                ConfigError::RelayCaAndProxies => ["cluster.relay_ca", "proxies"],
                 ConfigError::ClusterAndDataDir => ["cluster.etcd", "data_dir"],
                 ConfigError::ClusterAndDeclare => ["cluster.etcd", "semaphore.declare"],
                 _ => return error,

@@ -44,18 +44,31 @@ enum Source {
     Connection,
     /// The proxy's header states the address.
     Header {
-        /// The proxy connects from loopback.
+        /// The proxy connects from loopback of this machine.
         is_proxy_local: bool,
     },
     /// The header states no address, so this is the proxy's own.
-    Proxy,
+    Proxy {
+        /// It connects from loopback of this machine.
+        is_proxy_local: bool,
+    },
     /// Another node relays the connection, and states its client's address there.
     Relay {
         /// The relay's own address.
         relay: IpAddr,
-        /// The relay encrypts what the client sends, and proves so.
-        encrypted: Option<ChannelProof>,
+        over: RelayedOver,
     },
+}
+
+/// Over what a relay sends what it receives from a client, which decides whether the address that it states is believed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RelayedOver {
+    /// TLS, which the relay begins with this proof.
+    Tls(ChannelProof),
+    /// A network in which nobody forges connections.
+    Trusted,
+    /// A network in which somebody may have taken the place of the relay, so that the address gives no rights.
+    Untrusted,
 }
 
 impl ClientAddress {
@@ -64,20 +77,17 @@ impl ClientAddress {
         Self { address: peer, source: Source::Connection }
     }
 
-    /// The address of a client that is connected to the node at `relay`, which relays the connection. With a proof, the relay
-    /// encrypts it.
-    pub(super) fn relayed(client: SocketAddr, relay: SocketAddr, encrypted: Option<ChannelProof>) -> Self {
-        Self { address: client, source: Source::Relay { relay: relay.ip(), encrypted } }
+    /// The address of a client that is connected to the node at `relay`, which relays the connection.
+    pub(super) fn relayed(client: SocketAddr, relay: SocketAddr, over: RelayedOver) -> Self {
+        Self { address: client, source: Source::Relay { relay: relay.ip(), over } }
     }
 
-    /// The address of a client behind `proxy`: the one that the header states, if it states one.
-    pub(super) fn behind(proxy: SocketAddr, stated: Option<SocketAddr>) -> Self {
+    /// The address of a client behind a proxy, itself perhaps relayed: the one that the header states, if it states one.
+    pub(super) fn behind(proxy: Self, stated: Option<SocketAddr>) -> Self {
+        let is_proxy_local = proxy.address.ip().to_canonical().is_loopback() && !proxy.is_relayed();
         match stated {
-            Some(address) => {
-                let is_proxy_local = proxy.ip().to_canonical().is_loopback();
-                Self { address, source: Source::Header { is_proxy_local } }
-            }
-            None => Self { address: proxy, source: Source::Proxy },
+            Some(address) => Self { address, source: Source::Header { is_proxy_local } },
+            None => Self { address: proxy.address, source: Source::Proxy { is_proxy_local } },
         }
     }
 
@@ -121,15 +131,15 @@ impl ClientAddress {
     /// What the relay has to send first over TLS; `None`: it does not encrypt the connection.
     pub(super) fn channel_proof(&self) -> Option<ChannelProof> {
         match self.source {
-            Source::Relay { encrypted, .. } => encrypted,
-            Source::Connection | Source::Header { .. } | Source::Proxy => None,
+            Source::Relay { over: RelayedOver::Tls(proof), .. } => Some(proof),
+            Source::Relay { .. } | Source::Connection | Source::Header { .. } | Source::Proxy { .. } => None,
         }
     }
 
     /// Whether the connection comes from a proxy. Its end says nothing about the client then: a proxy closes the
     /// connection in the same way when the client does and when it loses the client.
     pub(super) fn is_proxied(&self) -> bool {
-        matches!(self.source, Source::Header { .. } | Source::Proxy)
+        matches!(self.source, Source::Header { .. } | Source::Proxy { .. })
     }
 
     /// Whether the client's requests cross no network in the clear because it is on the machine to which it is connected.
@@ -137,11 +147,18 @@ impl ClientAddress {
     pub(super) fn is_local(&self) -> bool {
         let is_loopback = self.address.ip().to_canonical().is_loopback();
         match self.source {
-            Source::Connection | Source::Proxy => is_loopback,
+            Source::Connection => is_loopback,
             // Loopback of a remote proxy is the proxy's machine.
-            Source::Header { is_proxy_local } => is_loopback && is_proxy_local,
-            Source::Relay { encrypted, .. } => is_loopback && encrypted.is_some(),
+            Source::Header { is_proxy_local } | Source::Proxy { is_proxy_local } => {
+                is_loopback && is_proxy_local
+            }
+            Source::Relay { over, .. } => is_loopback && matches!(over, RelayedOver::Tls(_)),
         }
+    }
+
+    /// Whether rights may depend on the address.
+    pub(super) fn is_believed(&self) -> bool {
+        !matches!(self.source, Source::Relay { over: RelayedOver::Untrusted, .. })
     }
 
     /// Whether the client may send administrative requests: its address is listed, or it is on this machine. `listed` has
@@ -149,11 +166,12 @@ impl ClientAddress {
     pub(super) fn is_administrator(&self, listed: &[IpAddr]) -> bool {
         let ip = self.address.ip().to_canonical();
         match self.source {
+            Source::Relay { over: RelayedOver::Untrusted, .. } => false,
             Source::Connection | Source::Relay { .. } => ip.is_loopback() || listed.contains(&ip),
             // Loopback of a remote proxy is the proxy's machine, also if the list has loopback.
             Source::Header { is_proxy_local } if ip.is_loopback() => is_proxy_local,
             Source::Header { .. } => listed.contains(&ip),
-            Source::Proxy => false,
+            Source::Proxy { .. } => false,
         }
     }
 }
@@ -164,6 +182,10 @@ mod tests {
 
     fn address(text: &str) -> SocketAddr {
         SocketAddr::new(text.parse().unwrap(), 4660)
+    }
+
+    fn of_peer(text: &str) -> ClientAddress {
+        ClientAddress::of_peer(address(text))
     }
 
     #[test]
@@ -192,13 +214,14 @@ mod tests {
         assert_ne!(key("192.0.2.7"), key("192.0.2.8"));
         assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:0:0:1"));
         assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
-        let proxied = ClientAddress::behind(address("192.0.2.1"), Some(address("192.0.2.7")));
+        let proxied = ClientAddress::behind(of_peer("192.0.2.1"), Some(address("192.0.2.7")));
         assert_eq!(proxied.key(), key("192.0.2.7"));
     }
 
     #[test]
     fn loopback_of_a_relay_is_the_machine_of_the_relay() {
-        let relayed = |client, relay| ClientAddress::relayed(address(client), address(relay), None);
+        let relayed =
+            |client, relay| ClientAddress::relayed(address(client), address(relay), RelayedOver::Trusted);
         for (client, relay, direct) in [
             ("127.0.0.1", "192.0.2.1", "192.0.2.1"),
             ("::ffff:127.0.0.1", "192.0.2.1", "192.0.2.1"),
@@ -214,10 +237,29 @@ mod tests {
     }
 
     #[test]
+    fn a_relayed_client_has_rights_by_its_address_only_if_nobody_can_have_taken_the_place_of_the_relay() {
+        let listed = [IpAddr::from([192, 0, 2, 7])];
+        for ip in ["127.0.0.1", "192.0.2.7"] {
+            for (over, expected) in [
+                (RelayedOver::Trusted, true),
+                (RelayedOver::Tls(ChannelProof([0; 32])), true),
+                (RelayedOver::Untrusted, false),
+            ] {
+                let client = ClientAddress::relayed(address(ip), address("192.0.2.1"), over);
+                assert_eq!((client.is_administrator(&listed), client.is_believed()), (expected, expected));
+            }
+        }
+        let proxy = ClientAddress::relayed(address("127.0.0.1"), address("192.0.2.1"), RelayedOver::Trusted);
+        assert!(!ClientAddress::behind(proxy, None).is_local(), "loopback of another machine");
+    }
+
+    #[test]
     fn a_client_behind_a_proxy_is_an_administrator_if_it_is_listed_or_on_loopback_of_this_machine() {
         let listed: Vec<IpAddr> =
             ["192.0.2.7", "127.0.0.1", "192.0.2.1"].map(|ip| ip.parse().unwrap()).to_vec();
-        let [local, mapped, remote] = ["127.0.0.1", "::ffff:127.0.0.2", "192.0.2.1"].map(address);
+        let [local, mapped, remote] = ["127.0.0.1", "::ffff:127.0.0.2", "192.0.2.1"].map(of_peer);
+        let relayed =
+            ClientAddress::relayed(address("127.0.0.1"), address("192.0.2.1"), RelayedOver::Trusted);
         for (proxy, client, expected) in [
             (local, "192.0.2.7", true),
             (local, "192.0.2.8", false),
@@ -229,10 +271,12 @@ mod tests {
             (remote, "127.0.0.1", false),
             (remote, "::ffff:127.0.0.1", false),
             (remote, "::1", false),
+            (relayed, "127.0.0.1", false),
+            (relayed, "192.0.2.7", true),
         ] {
             let behind = ClientAddress::behind(proxy, Some(address(client)));
-            assert_eq!(behind.is_administrator(&listed), expected, "{client} behind {proxy}");
-            assert_eq!(behind.is_local(), behind.is_administrator(&[]), "{client} behind {proxy}");
+            assert_eq!(behind.is_administrator(&listed), expected, "{client} behind {proxy:?}");
+            assert_eq!(behind.is_local(), behind.is_administrator(&[]), "{client} behind {proxy:?}");
             assert_eq!(behind.socket(), address(client));
             assert!(behind.is_proxied());
         }
@@ -242,7 +286,7 @@ mod tests {
     fn a_proxy_itself_is_never_an_administrator() {
         let listed = [IpAddr::from([192, 0, 2, 1])];
         for proxy in ["127.0.0.1", "::1", "192.0.2.1"].map(address) {
-            let client = ClientAddress::behind(proxy, None);
+            let client = ClientAddress::behind(ClientAddress::of_peer(proxy), None);
             assert!(!client.is_administrator(&listed), "{proxy}");
             assert_eq!(client.is_local(), proxy.ip().is_loopback());
             assert_eq!(client.socket(), proxy);

@@ -59,7 +59,7 @@ pub use gc::{sweep_counters, sweep_for_memory, sweep_semaphores};
 pub use listener::{Listener, serve_port};
 pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
 pub use new_rules::announce_rules;
-pub use relay::{Incoming, Outgoing, RelayAuthority, RelayNetwork, relay_port, serve_relays};
+pub use relay::{Incoming, Outgoing, RelayAuthority, RelayNetwork, Trust, relay_port, serve_relays};
 pub use store::{RestoreError, StoreError};
 pub use workers::{SameThread, Spawn, Workers};
 

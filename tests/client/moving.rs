@@ -217,7 +217,7 @@ async fn a_request_that_has_waited_for_long_goes_on_when_its_session_moves() {
     nodes.release(1, ExtendedOpcode::AttachSession);
     nodes.sees(Seen::Request(1, ExtendedOpcode::AcquireGrant)).await;
     nodes.release(1, ExtendedOpcode::AcquireGrant);
-    tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
+    drop(tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap());
 }
 
 #[tokio::test]

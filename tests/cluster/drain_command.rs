@@ -1,13 +1,14 @@
-//! The command `signalbox cluster drain` when etcd does not answer: it leaves no request behind, and a repeated one is one.
+//! Commands of `signalbox cluster` when etcd does not answer, or the node ends: `drain` leaves no request behind, and what is
+//! repeated is done once.
 
 use std::time::Duration;
 
-use signalbox::cluster::admin::{AdminError, Persistent};
+use signalbox::cluster::admin::{AdminError, Persistent, Release, finalize, forget, release};
 use signalbox::cluster::coordinator::{
     CallError, Coordinator, Operation, Range, RangeAnswer, Revision, Transaction, TransactionAnswer,
 };
 use signalbox::cluster::drain::drain;
-use signalbox::cluster::keys::{Format, LAYOUT};
+use signalbox::cluster::keys::{Format, LAYOUT, Node};
 use signalbox::storage::FORMAT;
 
 use crate::commits::{keys, take_over};
@@ -100,30 +101,80 @@ fn a_request_that_is_repeated_is_written_once() {
     assert_eq!(repeated, Some(first));
 }
 
+/// Answers the first transaction only after something else has happened; `loses_answer`: not even then.
+struct Meanwhile {
+    etcd: FakeEtcd,
+    inner: Handle,
+    happens: Vec<Operation>,
+    loses_answer: bool,
+}
+
+impl Meanwhile {
+    fn connect(etcd: &FakeEtcd, happens: Vec<Operation>, loses_answer: bool) -> Persistent<Self> {
+        Persistent::new(Self { etcd: etcd.clone(), inner: etcd.client(), happens, loses_answer }, 1)
+    }
+}
+
+impl Coordinator for Meanwhile {
+    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
+        self.inner.range(range)
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
+        let answer = self.inner.transact(transaction);
+        if !self.happens.is_empty() {
+            write(&self.etcd, std::mem::take(&mut self.happens));
+        }
+        if std::mem::take(&mut self.loses_answer) { Err(lost()) } else { answer }
+    }
+}
+
+fn delete(key: Vec<u8>) -> Operation {
+    Operation::Delete { key }
+}
+
 /// The node has left before the repetition arrives.
 #[test]
 fn a_request_that_was_obeyed_before_it_was_repeated_has_succeeded() {
-    struct Obeyed(FakeEtcd, Handle, bool);
-    impl Coordinator for Obeyed {
-        fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
-            self.1.range(range)
-        }
-
-        fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
-            let answer = self.1.transact(transaction);
-            if std::mem::replace(&mut self.2, true) {
-                return answer;
-            }
-            let gone = [keys().node("a"), keys().drain("a")].map(|key| Operation::Delete { key });
-            write(&self.0, gone.into());
-            Err(lost())
-        }
-    }
     let etcd = led_by_a();
-    let mut persistent = Persistent::new(Obeyed(etcd.clone(), etcd.client(), false), 1);
+    let gone = vec![delete(keys().node("a")), delete(keys().drain("a"))];
+    let mut persistent = Meanwhile::connect(&etcd, gone, true);
     let limit = Duration::from_secs(10);
     let (drained, _) = Others::run(&etcd, &[Other::well("a", 2, "0.1.0")], || {
         drain(&mut persistent, &keys(), "a", None, limit)
     });
     drained.unwrap();
+}
+
+/// `signalbox cluster release` removes the node of a process that has died, or its next run takes the place.
+#[test]
+fn a_node_that_dies_is_not_reported_as_drained() {
+    let next_run = put(keys().node("a"), &Other::well("a", 3, "0.1.0").node());
+    for dies in [delete(keys().node("a")), next_run] {
+        let etcd = led_by_a();
+        let mut persistent = Meanwhile::connect(&etcd, vec![dies], false);
+        let limit = Duration::from_secs(10);
+        let (drained, _) = Others::run(&etcd, &[Other::well("a", 2, "0.1.0")], || {
+            drain(&mut persistent, &keys(), "a", None, limit)
+        });
+        let error = drained.unwrap_err();
+        assert!(matches!(error, AdminError::Died { .. }), "{error}");
+        assert_eq!(etcd.with_store(|store| store.get(&keys().drain("a"))), None);
+    }
+}
+
+/// The answer is lost, and the repetition finds what the first attempt has done.
+#[test]
+fn what_was_done_before_it_was_repeated_has_succeeded() {
+    let etcd = led_by_a();
+    let node = Node { record_format: Some(FORMAT), ..Other::well("b", 2, "0.1.0").node() };
+    let format = Format { layout: LAYOUT, record_format: FORMAT - 1, renew_deadline_ms: 2000 };
+    write(&etcd, vec![put(keys().node("b"), &node), put(keys().format(), &format)]);
+    let deaf = || Meanwhile::connect(&etcd, Vec::new(), true);
+    let finalized = finalize(&mut deaf(), &keys(), FORMAT).unwrap();
+    assert_eq!((finalized.from, finalized.to), (FORMAT - 1, FORMAT));
+    assert_eq!(release(&mut deaf(), &keys(), "b", Some("")).unwrap(), Release::Left);
+    write(&etcd, vec![put(keys().node("b"), &node)]);
+    forget(&mut deaf(), &keys(), "b").unwrap();
+    assert_eq!(etcd.with_store(|store| store.get(&keys().node("b"))), None);
 }

@@ -278,7 +278,7 @@ impl Other {
         Heartbeat { incarnation, count, relays_closed_below: 0, relays: 0, preloaded }
     }
 
-    fn node(&self) -> Node {
+    pub(crate) fn node(&self) -> Node {
         Node {
             incarnation: incarnation(self.run),
             invocation: String::new(),

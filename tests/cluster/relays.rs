@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
-use signalbox::protocol::{Extended, Status};
+use signalbox::protocol::{Extended, Milliseconds, Status};
 
 #[path = "../tls/certificates.rs"]
 #[allow(dead_code, reason = "the tests of TLS use more of it")]
@@ -287,6 +287,7 @@ impl Opening {
 
 /// The flag of a relay that encrypts the connection.
 const ENCRYPTED: u8 = 1;
+const NOT_ENCRYPTED: u8 = 0;
 
 /// What a relay states in epoch 1, of a connection to the port of the counters.
 fn statement_of(flags: u8, client: [u8; 4]) -> [u8; 24] {
@@ -453,6 +454,16 @@ fn clients_with_and_without_tls_are_relayed_over_tls() {
             assert_eq!((answer[2], answer.len() < 64), (Status::TlsRequired.code(), true), "{answer:?}");
         }
     }
+    // Nor as a client that the relay does not encrypt: its address gives it no rights.
+    let statement = statement_of(NOT_ENCRYPTED, [127, 0, 0, 1]);
+    let (secret, mut opening) =
+        (secret_of(&mut cluster, leader), Opening::begin(cluster.node(leader).relays));
+    let proof = prove(&secret, &opening.nonce, &statement);
+    assert_eq!(opening.send(&statement, proof.as_ref()), Some(0));
+    let mut stranger = Caller::new(Wire::over(opening.stream));
+    stranger.hello("stranger");
+    let revoke = Extended::RevokeIdentity { identity: b"worker", grace: Milliseconds(0) };
+    assert_eq!(stranger.ask(&revoke).status, Status::NotPermitted.code());
     cluster.daemon(leader).logged("the leader says so", |line| {
         line["fields"]["error"].as_str().is_some_and(|error| error.contains("it was not begun by the relay"))
     });

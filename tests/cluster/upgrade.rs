@@ -52,6 +52,16 @@ const ON: &str = r#"#!/usr/bin/env bash
 set -eu
 cd "$(dirname "$0")/$1"
 systemctl() {
+    # A machine with a file "socket" has the unit of that kind, which must not start the version before.
+    case $1 in
+    is-active)
+        if [ -e socket ]; then echo active; else echo inactive; return 3; fi
+        return
+        ;;
+    esac
+    if [ -e socket ]; then
+        [ "$2 ${3:-}" = "signalbox.socket signalbox" ] || { echo "the socket unit is forgotten" >&2; return 1; }
+    fi
     case $1 in
     start)
         : >wanted
@@ -105,6 +115,9 @@ impl Machines {
             supervisor.args(["-c", SUPERVISOR]).current_dir(&machine).process_group(0);
             machines.supervisors.push(supervisor.spawn().unwrap());
             machines.on(name, "systemctl start signalbox");
+            if name == RELAY {
+                fs::write(machines.folder.path().join(name).join("socket"), "").unwrap();
+            }
             // The one that is started first leads.
             machines.cluster.leader();
         }

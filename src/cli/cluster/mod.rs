@@ -117,14 +117,16 @@ impl From<AdminError> for Failure {
         let exit = match error {
             AdminError::Call(_) => Exit::Unavailable,
             AdminError::Value(_) | AdminError::Layout { .. } | AdminError::Newer { .. } => Exit::Data,
-            AdminError::NoCluster { .. }
-            | AdminError::NoNode(_)
+            // Not 1: for "status", that is another leader.
+            AdminError::NoCluster { .. } => Exit::Configuration,
+            AdminError::NoNode(_)
             | AdminError::Alive { .. }
             | AdminError::Silent { .. }
             | AdminError::CannotDrain { .. }
             | AdminError::NothingToHandOver { .. }
             | AdminError::Refused { .. }
             | AdminError::FellSilent { .. }
+            | AdminError::Died { .. }
             | AdminError::NotInTime { .. }
             | AdminError::Leads { .. }
             | AdminError::NoNodes

@@ -93,7 +93,7 @@ impl Policy {
     fn rule_of_network(&self, client: &Client) -> Option<&Arc<Rights>> {
         let ip = client.address.socket().ip().to_canonical();
         // Loopback of a remote proxy is another machine.
-        if ip.is_loopback() && !client.address.is_local() {
+        if !client.address.is_believed() || (ip.is_loopback() && !client.address.is_local()) {
             return None;
         }
         self.networks.iter().find(|(rule, _)| rule.network.contains(ip)).map(|(_, rights)| rights)

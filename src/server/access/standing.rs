@@ -133,7 +133,7 @@ pub(in crate::server) struct IsClosed(pub(in crate::server) bool);
 mod tests {
     use std::net::SocketAddr;
 
-    use super::super::super::client_address::ClientAddress;
+    use super::super::super::client_address::{ClientAddress, RelayedOver};
     use super::super::super::clock::Clock;
     use super::*;
     use crate::config::Config;
@@ -144,7 +144,7 @@ mod tests {
         rules(&mut config);
         let access = Access::of(&config, Clock::system());
         let client = Client {
-            address: ClientAddress::relayed(address(client), address("192.0.2.1"), None),
+            address: ClientAddress::relayed(address(client), address("192.0.2.1"), RelayedOver::Trusted),
             certificate: None,
         };
         Standing::of(&access, &client).is_kept_directly(&access, &client, is_encrypted)

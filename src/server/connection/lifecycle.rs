@@ -95,7 +95,7 @@ impl OpenConnection {
     {
         // Boxed, so that the task of an open connection has no room for its start.
         if admission.server().is_proxy(peer) {
-            return Box::pin(Self::accept_from_proxy(admission, stream, peer.socket())).await;
+            return Box::pin(Self::accept_from_proxy(admission, stream, peer)).await;
         }
         match admission.server().first_bytes_of(peer) {
             FirstBytes::Any { may_begin_tls } => Some(Self::open(admission, peer, may_begin_tls)),
@@ -106,7 +106,7 @@ impl OpenConnection {
     async fn accept_from_proxy<S>(
         mut admission: Admission,
         stream: &mut S,
-        proxy: SocketAddr,
+        proxy: ClientAddress,
     ) -> Option<Box<Self>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -114,7 +114,7 @@ impl OpenConnection {
         let (server, port) = (admission.server(), admission.port());
         match read_header(stream, server, &port.metrics.traffic).await {
             Ok(stated) => {
-                debug!(port = port_name(port.namespace), %proxy, client = stated.map(display), "header received");
+                debug!(port = port_name(port.namespace), proxy = %proxy.socket(), client = stated.map(display), "header received");
                 let client = ClientAddress::behind(proxy, stated);
                 if !admission.admit_client(client) {
                     return None;
@@ -125,7 +125,7 @@ impl OpenConnection {
                 }
             }
             Err(end) => {
-                record_end(&end, port, proxy, None);
+                record_end(&end, port, proxy.socket(), None);
                 if end.is_by_the_server() {
                     linger(stream).await;
                 }

@@ -189,6 +189,7 @@ fn serve(
     service.end();
     if let Some(node) = &mut node {
         if workers.end(WORKERS_END_MAX) {
+            node.has_no_clients();
             let successor = handover.and_then(handover::Prepared::complete);
             runtime.block_on(node.leave(successor));
         } else {

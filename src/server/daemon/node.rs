@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
@@ -81,8 +81,7 @@ pub(super) struct Node {
     participant: Participant,
     news: UnboundedReceiver<News>,
     committer: Option<EtcdClient>,
-    /// Whether the process is to be killed when it does not lead any more.
-    has_to_lead: Arc<AtomicBool>,
+    duty: Arc<Duty>,
     incarnation: Incarnation,
     /// For what concerns an operator.
     inspector: EtcdClient,
@@ -168,7 +167,7 @@ impl Prepared {
         let fence = Fence::new(BootTime::now);
         let pulse = Pulse::default();
         let relays = Relays::new(Fence::new(BootTime::now));
-        let has_to_lead = Arc::new(AtomicBool::new(false));
+        let duty = Arc::new(Duty::default());
         let (sender, news) = unbounded_channel();
         let phase = Arc::new(Mutex::new(Phase::Joining));
         let participant = Participant::start(Parts {
@@ -179,7 +178,7 @@ impl Prepared {
             silence_max: timing.renew_deadline() / 2,
             relays: relays.clone(),
             clock: BootTime::now,
-            tell: teller(sender, Arc::clone(&has_to_lead), fence.clone(), Arc::clone(&phase)),
+            tell: teller(sender, Arc::clone(&duty), fence.clone(), Arc::clone(&phase)),
         })?;
         if self.relays {
             guard_relays(relays.clone())?;
@@ -197,7 +196,7 @@ impl Prepared {
             participant,
             news,
             committer: Some(committer),
-            has_to_lead,
+            duty,
             incarnation,
             inspector: self.inspector,
             relays,
@@ -382,12 +381,18 @@ impl Node {
         }
     }
 
+    /// No client has a connection to this node any more, so nothing depends on its leadership, and the process is not killed if
+    /// that ends.
+    pub(super) fn has_no_clients(&self) {
+        self.duty.end();
+        // Nothing more is written to any client.
+        self.fence.set(BootTime::default());
+    }
+
     /// Leaves the cluster, so that `successor` can lead at once, or any node if that is `None`. No client may have a connection
     /// to this node any more.
     pub(super) async fn leave(&mut self, successor: Option<Successor>) {
-        self.has_to_lead.store(false, Ordering::Release);
-        // Nothing more is written to any client.
-        self.fence.set(BootTime::default());
+        self.has_no_clients();
         self.participant.release(successor);
         let limit = Instant::now() + self.timing.request_timeout() * 4;
         while let Ok(Some(news)) = tokio::time::timeout_at(limit, self.next()).await {
@@ -460,10 +465,36 @@ fn not_joined(ending: &Ending) -> DaemonError {
     }
 }
 
+/// Whether the process is to be killed when it does not lead any more.
+#[derive(Debug, Default)]
+struct Duty(AtomicU8);
+
+impl Duty {
+    /// It does not lead yet.
+    const NONE: u8 = 0;
+    /// It leads, and clients rely on that.
+    const TO_LEAD: u8 = 1;
+    /// It leaves, and does not lead again.
+    const ENDED: u8 = 2;
+
+    /// The process leads. Returns whether clients are going to rely on that: not if it is leaving.
+    fn begin(&self) -> bool {
+        self.0.compare_exchange(Self::NONE, Self::TO_LEAD, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    fn is_to_lead(&self) -> bool {
+        self.0.load(Ordering::Acquire) == Self::TO_LEAD
+    }
+
+    fn end(&self) {
+        self.0.store(Self::ENDED, Ordering::Release);
+    }
+}
+
 /// Tells the daemon the news, and kills the process when it has to lead and does not.
 fn teller(
     sender: UnboundedSender<News>,
-    has_to_lead: Arc<AtomicBool>,
+    duty: Arc<Duty>,
     fence: Fence,
     known_phase: Arc<Mutex<Phase>>,
 ) -> impl FnMut(News) + Send + 'static {
@@ -472,11 +503,8 @@ fn teller(
             News::Phase(phase) => {
                 known_phase.lock().unwrap_or_else(PoisonError::into_inner).clone_from(phase);
             }
-            News::Lead(_) => {
-                has_to_lead.store(true, Ordering::Release);
-                guard(fence.clone(), Arc::clone(&has_to_lead));
-            }
-            News::End(ending) if has_to_lead.load(Ordering::Acquire) => end_at_once(ending.to_string()),
+            News::Lead(_) if duty.begin() => guard(fence.clone(), Arc::clone(&duty)),
+            News::End(ending) if duty.is_to_lead() => end_at_once(ending.to_string()),
             _ => {}
         }
         // The daemon may be about to end.
@@ -485,10 +513,11 @@ fn teller(
 }
 
 /// Kills the process when the deadline of its leadership passes, whatever its other threads do.
-fn guard(fence: Fence, has_to_lead: Arc<AtomicBool>) {
+fn guard(fence: Fence, duty: Arc<Duty>) {
     let watch = move || {
-        while has_to_lead.load(Ordering::Acquire) {
-            if fence.is_past() {
+        while duty.is_to_lead() {
+            // A node that leaves moves the fence to the past after its duty has ended.
+            if fence.is_past() && duty.is_to_lead() {
                 end_at_once("etcd has not confirmed the leadership within the renew deadline".to_owned());
             }
             thread::sleep(GUARD_PERIOD);

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::super::relay::{Incoming, serve_relays};
+use super::super::relay::{Incoming, Trust, serve_relays};
 use super::super::resting_listener::RestingListener;
 use super::super::store::{RestoreError, Writer, WriterError};
 use super::super::tls::Tls;
@@ -119,7 +119,8 @@ impl Service {
             let enabled =
                 Namespace::ALL.into_iter().filter(|namespace| port_config(config, *namespace).enable);
             let server = Arc::clone(&self.server);
-            let incoming = Incoming::new(server, workers.clone(), &secret, epoch, enabled.collect());
+            let trust = if config.cluster.relay_ca.is_some() { Trust::Proofs } else { Trust::Network };
+            let incoming = Incoming::new(server, workers.clone(), &secret, epoch, enabled.collect(), trust);
             self.tasks.spawn(serve_relays(incoming, TcpListener::from_std(listener)?));
         }
         spawn_tasks(&mut self.tasks, &self.server, config, listeners, workers)?;

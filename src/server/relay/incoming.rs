@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
-use super::super::client_address::ClientAddress;
+use super::super::client_address::{ClientAddress, RelayedOver};
 use super::super::dispatch::namespace_of;
 use super::super::listener::{Backoff, Listener, admit, is_of_the_peer};
 use super::super::throttle::Throttle;
@@ -36,7 +36,17 @@ pub struct Incoming<N> {
     /// The term of the leadership.
     epoch: u32,
     enabled: Vec<Namespace>,
+    trust: Trust,
     warnings: Throttle,
+}
+
+/// Why the leader believes what a relay states of its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Nobody can take the place of a relay once it has proven itself.
+    Network,
+    /// The relay proves over TLS that it is still there. Otherwise the client's address gives no rights.
+    Proofs,
 }
 
 /// Why a connection is not served.
@@ -60,16 +70,18 @@ enum Refused {
 }
 
 impl<N: RelayNetwork> Incoming<N> {
-    /// A port that serves connections of `enabled` namespaces for relays which know the secret and mean this epoch.
+    /// A port that serves connections of `enabled` namespaces for relays which know the secret and mean this epoch. `trust` says
+    /// what their statements are worth.
     pub fn new(
         server: Arc<Server>,
         network: N,
         secret: &RelaySecret,
         epoch: u32,
         enabled: Vec<Namespace>,
+        trust: Trust,
     ) -> Self {
         let secret = Secret::new(secret);
-        Self { server, network, secret, epoch, enabled, warnings: Throttle::default() }
+        Self { server, network, secret, epoch, enabled, trust, warnings: Throttle::default() }
     }
 
     async fn accept(&self, mut stream: N::Stream, relay: SocketAddr) {
@@ -109,15 +121,22 @@ impl<N: RelayNetwork> Incoming<N> {
             return Err(Refused::Unproven);
         }
         let namespace = namespace_of(statement.namespace);
-        let channel = statement.is_encrypted_by_relay.then(|| link.channel());
-        let mut client = ClientAddress::relayed(statement.client, relay, channel);
+        let plain = match self.trust {
+            Trust::Network => RelayedOver::Trusted,
+            Trust::Proofs => RelayedOver::Untrusted,
+        };
+        let over = match statement.is_encrypted_by_relay {
+            true => RelayedOver::Tls(link.channel()),
+            false => plain,
+        };
+        let mut client = ClientAddress::relayed(statement.client, relay, over);
         let outcome = if statement.epoch != self.epoch {
             Outcome::OtherEpoch
         } else if !self.enabled.contains(&namespace) {
             Outcome::Disabled
         } else if client.is_encrypted_by_relay() && self.refuses_plain(client) {
             // The client learns why from the answer to its first request.
-            client = ClientAddress::relayed(statement.client, relay, None);
+            client = ClientAddress::relayed(statement.client, relay, plain);
             Outcome::AcceptedPlain
         } else {
             Outcome::Accepted

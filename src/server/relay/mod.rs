@@ -26,7 +26,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::listener::Listener;
 use super::socket;
 use super::workers::{Spawn, Workers};
-pub use incoming::{Incoming, serve_relays};
+pub use incoming::{Incoming, Trust, serve_relays};
 pub use outgoing::{Outgoing, RelayAuthority, relay_port};
 pub(super) use proof::ChannelProof;
 

@@ -41,6 +41,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The pause before a client tries again a leader that was reached and could not serve it.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 
+/// How long a client may send nothing to a relay that encrypts, which needs its first byte to know whether it uses TLS itself.
+const FIRST_BYTE_MAX: Duration = Duration::from_secs(60);
+
 /// How a node relays clients to the leader.
 pub struct Outgoing<N> {
     relays: Relays,
@@ -165,10 +168,10 @@ impl<N: RelayNetwork> Outgoing<N> {
         let port = port_name(namespace);
         let is_encrypted_by_relay = match &self.authority {
             None => false,
-            // A client that sends nothing holds nothing, and needs no leader.
-            Some(_) => match N::first_byte(&client).await {
-                Ok(Some(byte)) => byte != TLS_HANDSHAKE,
-                Ok(None) | Err(_) => return,
+            // A client that sends nothing holds nothing, and needs no leader. It counts in no limit, so it cannot stay.
+            Some(_) => match tokio::time::timeout(FIRST_BYTE_MAX, N::first_byte(&client)).await {
+                Ok(Ok(Some(byte))) => byte != TLS_HANDSHAKE,
+                Ok(Ok(None) | Err(_)) | Err(_) => return,
             },
         };
         let (relay, leader) = tokio::select! {

@@ -21,8 +21,8 @@ use signalbox::cluster::store::ClusterStorage;
 use signalbox::config::Config;
 use signalbox::core::{Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{
-    Clock, Incoming, Outgoing, SameThread, Server, StoreError, expire, relay_port, serve_port, serve_relays,
-    sweep_counters, sweep_semaphores,
+    Clock, Incoming, Outgoing, SameThread, Server, StoreError, Trust, expire, relay_port, serve_port,
+    serve_relays, sweep_counters, sweep_semaphores,
 };
 use signalbox::storage::{FORMAT, OLDEST_WRITTEN_FORMAT, Storage};
 use tokio::sync::Notify;
@@ -397,8 +397,8 @@ async fn serve(
     let listener = listen(process, RELAYS_PORT, true).await;
     let server_of_relays = Arc::clone(&server);
     let enabled = Namespace::ALL.to_vec();
-    let incoming =
-        Incoming::new(server_of_relays, NodeNetwork::of(process), &standby.secret, term.epoch, enabled);
+    let (network, secret) = (NodeNetwork::of(process), &standby.secret);
+    let incoming = Incoming::new(server_of_relays, network, secret, term.epoch, enabled, Trust::Network);
     tasks.spawn(serve_relays(incoming, listener));
     tasks.spawn(expire(Arc::clone(&server)));
     tasks.spawn(sweep_counters(Arc::clone(&server)));
