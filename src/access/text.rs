@@ -37,8 +37,12 @@ impl FromStr for Tokens {
     type Err = TokensError;
 
     fn from_str(text: &str) -> Result<Self, TokensError> {
-        let document: Document = toml::from_str(text)
-            .map_err(|error| TokensError::Syntax(error.to_string().trim_end().to_owned()))?;
+        let document: Document = toml::from_str(text).map_err(|error| {
+            // Not the error as a whole, which quotes the line, where a token or a hash may be.
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            TokensError::Syntax(format!("line {line}: {}", error.message()))
+        })?;
         let mut tokens = Self::default();
         for Table { name, id, hash, rights, areas, created_at, expires_at } in document.token {
             let damaged = |part| TokensError::Damaged { name: name.clone(), part };

@@ -138,9 +138,9 @@ impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         use client::ErrorKind;
         let exit = match error.kind() {
-            ErrorKind::Status(
-                Status::ResourceNotAvailable | Status::OutOfMemory | Status::TimedOut | Status::QueueFull,
-            ) => Exit::NothingAvailable,
+            ErrorKind::Status(Status::ResourceNotAvailable | Status::TimedOut | Status::QueueFull) => {
+                Exit::NothingAvailable
+            }
             ErrorKind::Status(Status::UnknownCommand) | ErrorKind::SlotsUnsupported => Exit::Unavailable,
             ErrorKind::Status(_) | ErrorKind::LimitReached { .. } | ErrorKind::Errno(_) => Exit::Failure,
             ErrorKind::UnknownStatus { .. }

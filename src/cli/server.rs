@@ -449,8 +449,8 @@ pub(super) fn label(task: &str) -> Vec<u8> {
 /// The message for an administrative request that the server does not permit to this client.
 pub(super) fn permission_denied(what_failed: &str) -> String {
     format!(
-        "{what_failed}: permission denied; send the request from the server's machine, or from an address in admin_from \
-         of its configuration"
+        "{what_failed}: permission denied; use a token with the right to administer, or, where the server has no rules of \
+         [access] for this client, send the request from the server's machine or from an address in its admin_from"
     )
 }
 

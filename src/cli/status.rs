@@ -74,8 +74,17 @@ async fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Namespace::Semaphores => &[Namespace::Semaphores],
     };
     let mut states = Vec::new();
+    let mut refusal = None;
     for namespace in namespaces {
-        states.extend(State::read(server, &direct, *namespace, name).await?);
+        match State::read(server, &direct, *namespace, name).await {
+            Ok(state) => states.extend(state),
+            // A token may be for names of one kind.
+            Err(Unread::NotPermitted(refused)) => refusal = Some(refused),
+            Err(Unread::Failed(failure)) => return Err(failure),
+        }
+    }
+    if let (Some(refusal), true) = (refusal, states.is_empty()) {
+        return Err(refusal);
     }
     if states.is_empty() {
         return Err(match server.namespace() {
@@ -104,6 +113,13 @@ async fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(Exit::Success.into())
 }
 
+/// Why a state is not known.
+enum Unread {
+    /// The client may not read the name.
+    NotPermitted(Failure),
+    Failed(Failure),
+}
+
 /// What the server says about a name.
 struct State<'a> {
     namespace: Namespace,
@@ -121,7 +137,7 @@ impl<'a> State<'a> {
         direct: &Direct,
         namespace: Namespace,
         name: &'a Name,
-    ) -> Result<Option<Self>, Failure> {
+    ) -> Result<Option<Self>, Unread> {
         let bytes = name.bytes();
         let read = async {
             let usage = direct.inspect(namespace, bytes).await?;
@@ -133,9 +149,13 @@ impl<'a> State<'a> {
             let queue = listing::all(direct, namespace, bytes, ListingKind::Waiters).await?;
             Ok(Self { namespace, name, usage, declared, holders, queue })
         };
-        match server.answer(read).await? {
-            Err(error) if error.status() == Some(Status::NotFound) => Ok(None),
-            state => Ok(Some(state?)),
+        match server.answer(read).await.map_err(Unread::Failed)? {
+            Ok(state) => Ok(Some(state)),
+            Err(error) => match error.status() {
+                Some(Status::NotFound) => Ok(None),
+                Some(Status::NotPermitted) => Err(Unread::NotPermitted(error.into())),
+                _ => Err(Unread::Failed(error.into())),
+            },
         }
     }
 

@@ -72,6 +72,7 @@ impl Error {
     pub fn status(&self) -> Option<Status> {
         match self.kind {
             ErrorKind::Status(status) => Some(status),
+            ErrorKind::LimitReached { .. } => Some(Status::LimitReached),
             _ => None,
         }
     }
@@ -138,7 +139,13 @@ impl Error {
     /// assert!(!Error::from(ErrorKind::NameEmpty).is_refusal());
     /// ```
     pub fn is_refusal(&self) -> bool {
-        matches!(self.kind, ErrorKind::Status(_) | ErrorKind::UnknownStatus { .. } | ErrorKind::Errno(_))
+        matches!(
+            self.kind,
+            ErrorKind::Status(_)
+                | ErrorKind::LimitReached { .. }
+                | ErrorKind::UnknownStatus { .. }
+                | ErrorKind::Errno(_)
+        )
     }
 
     /// The same error, of this request.
@@ -352,7 +359,8 @@ fn advice(status: Status) -> &'static str {
             "the server does not support this operation; use a signalbox server that does"
         }
         Status::OutOfMemory => {
-            "the server's limit of names is reached; try again later, or raise `max_names` in its configuration"
+            "the server has no memory or no room for another name; look at its memory (`memory_max`) and its limit of names \
+             (`max_names`)"
         }
         Status::NotPermitted => {
             "the server does not permit this operation to this client; use a token that has the right and is accepted, or an \

@@ -438,6 +438,9 @@ pub fn release(
     invocation: Option<&str>,
 ) -> Result<Release, AdminError> {
     let (node_key, heartbeat) = (keys.node(name), keys.heartbeat(name));
+    if invocation.is_none() && read::<Format>(coordinator, &keys.format())?.is_none() {
+        return Err(AdminError::NoCluster { prefix: keys.prefix().to_owned() });
+    }
     let Some(entry) = entry(coordinator, &node_key)? else { return Ok(Release::Nothing) };
     let node: Node = decode(&node_key, &entry.value)?;
     match invocation {

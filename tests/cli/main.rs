@@ -273,12 +273,15 @@ async fn run_holds_while_the_command_runs_and_releases_when_it_ends() {
 #[tokio::test]
 async fn run_starts_no_command_if_nothing_is_available() {
     let server = FakeServer::bind().await;
-    for status in [Status::ResourceNotAvailable, Status::OutOfMemory] {
+    for (status, exit, message) in [
+        (Status::ResourceNotAvailable, 75, "try again later"),
+        (Status::OutOfMemory, 1, "no memory or no room for another name"),
+    ] {
         let child = program(&server, &["run", "job", "--max", "1", "--", "echo", "started"]).spawn().unwrap();
         server.accept().await.refuse(status).await;
         let output = finished(child).await;
         assert_eq!(output.stdout, b"");
-        assert_fails(&output, 75, "try again later");
+        assert_fails(&output, exit, message);
     }
 }
 

@@ -220,6 +220,21 @@ async fn a_request_that_has_waited_for_long_goes_on_when_its_session_moves() {
     drop(tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap());
 }
 
+/// The server may release it and grant to the next before its answer arrives.
+#[tokio::test]
+async fn a_permit_is_lost_when_its_session_is_being_closed() {
+    let nodes = Nodes::start(&[(1, ExtendedOpcode::CloseSession)]);
+    let client = nodes.client();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    // Its session has moved, and stays.
+    nodes.sees(Seen::Request(1, ExtendedOpcode::Where)).await;
+    let closing = tokio::spawn(client.clone().close());
+    nodes.sees(Seen::Request(1, ExtendedOpcode::CloseSession)).await;
+    assert!(!permit.is_held());
+    nodes.release(1, ExtendedOpcode::CloseSession);
+    tokio::time::timeout(PATIENCE, closing).await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn a_permit_is_handed_over_while_its_session_moves() {
     let nodes = Nodes::start(&[(1, ExtendedOpcode::Hello), (1, ExtendedOpcode::AttachSession)]);

@@ -16,6 +16,7 @@ use crate::support::*;
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use serde_json::Value;
+use signalbox::client::{Address, Client, Lost, Token};
 use signalbox::protocol::{
     AddressRange, Claim, Claims, Credentials, Declaration, Declarations, Extended, Features, GrantId, Idle,
     IfExists, Milliseconds, Namespace, Notice, Pausing, Removal, Resizing, ResponseFrame, Revocation, Scope,
@@ -328,6 +329,74 @@ fn a_revoked_token_loses_its_rights_on_open_connections() {
 }
 
 #[test]
+fn a_second_token_ends_what_only_the_first_one_permitted() {
+    let mut guarded = Guarded::start("anonymous = 'none'\nnetworks = ['127.0.0.0/8 none']");
+    let first = guarded.create("first-job", &["--rights", "read,acquire"]);
+    let second = guarded.create("second-job", &["--rights", "acquire", "--area", "counter:y/"]);
+    let mut holder = guarded.from("127.0.0.1");
+    let mut caller = guarded.from("127.0.0.1");
+    for connection in [&mut holder, &mut caller] {
+        assert_eq!(show(connection, first.as_bytes()).status, OK);
+    }
+    holder.take(one_of(1, b"x"));
+    let queued = caller.want(one_of(1, b"x"), LONG);
+    let watch = caller.send(&Extended::Watch { namespace: Namespace::Counters, scope: Scope::Prefix(b"") });
+    for _ in 0..2 {
+        caller.answer(watch);
+    }
+    let (label, credentials) = (&b""[..], Credentials(second.as_bytes()));
+    let hello =
+        caller.send(&Extended::Hello { version: 1, label, credentials, features: Features::default() });
+    assert_eq!(caller.answer(watch).status, NOT_PERMITTED);
+    assert_eq!(caller.answer(hello).status, OK);
+    assert_eq!(caller.answer(queued).status, Status::Canceled.code());
+}
+
+#[test]
+fn a_wait_until_a_name_is_idle_ends_with_the_right_to_read() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 read,acquire']");
+    let mut caller = guarded.from("127.0.0.1");
+    caller.take(one_of(1, b"x"));
+    let (namespace, name) = (Namespace::Counters, &b"x"[..]);
+    let wait = Extended::AwaitIdle { wait: Wait::ServerDefault, until: Idle::Level(0), namespace, name };
+    let waiting = caller.send(&wait);
+    caller.sync();
+    guarded.file.write(&Guarded::config(&guarded.file, "networks = ['127.0.0.0/8 acquire']"));
+    guarded.reload();
+    assert_eq!(caller.answer(waiting).status, Status::Canceled.code());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_token_was_revoked_does_not_believe_in_its_permit_after_its_lease() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']\n[session]\nmin_ttl = 1");
+    let [secret, other] = ["web", "other"].map(|name| guarded.create(name, &["--rights", "acquire"]));
+    let address: Address = guarded.daemon.address("counter").to_string().parse().unwrap();
+    let client = |secret: &str| {
+        let token = Token::new(secret);
+        Client::builder(address.clone()).ttl(Duration::from_secs(1)).token(token).build().unwrap()
+    };
+    let (client, other) = (client(&secret), client(&other));
+    let permit = client.counter(b"x").maximum(1).acquire().await.unwrap();
+    assert!(token(&guarded.tokens(), &["revoke", "web"]).status.success());
+    guarded.reload();
+    // The next one gets it when the lease has ended. By then the client must have noticed.
+    let next =
+        tokio::time::timeout(PATIENCE, other.counter(b"x").maximum(1).acquire()).await.unwrap().unwrap();
+    assert!(!permit.is_held());
+    assert_eq!(tokio::time::timeout(PATIENCE, permit.lost()).await.unwrap(), Lost::Expired);
+    next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_a_server_refuses_does_not_go_on_without_a_permit() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
+    let address = guarded.daemon.address("counter").to_string().parse().unwrap();
+    let client = Client::builder(address).unreachable_after(Duration::from_millis(200)).build().unwrap();
+    let refused = client.counter(b"x").maximum(1).acquire_or_proceed().await.unwrap_err();
+    assert_eq!(refused.status(), Some(Status::NotPermitted), "{refused}");
+}
+
+#[test]
 fn a_dump_ends_when_the_token_that_asked_for_it_is_revoked() {
     let mut guarded = Guarded::start("anonymous = 'none'\nnetworks = ['127.0.0.0/8 none']");
     let secret = guarded.create("web", &["--rights", "read,acquire"]);
@@ -551,6 +620,11 @@ fn a_bad_file_of_tokens_is_reported_and_the_tokens_before_stay() {
     let output = outcome(serve_file_on_any_ports(&guarded.file.path()));
     assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
     assert!(stderr(&output).contains("tokens.toml"), "{}", stderr(&output));
+    // Somebody may have put the token itself there.
+    std::fs::write(guarded.tokens(), format!("# tokens\n{secret}\n")).unwrap();
+    let output = outcome(serve_file_on_any_ports(&guarded.file.path()));
+    let message = stderr(&output);
+    assert!(message.contains("line 2: ") && !message.contains(&secret[..12]), "{message}");
 }
 
 #[test]

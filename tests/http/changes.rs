@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use crate::client::HttpDaemon;
+use crate::client::{HttpDaemon, read_reply};
 use crate::support::daemon::{ConfigFile, SIGNALBOX, open_directory, outcome};
 use crate::support::eventually;
 
@@ -60,6 +60,31 @@ fn a_change_whose_client_closes_at_once_is_in_the_audit_log() {
         let lines = audited(directory.path());
         made.iter().all(|name| lines.iter().any(|line| line["target"] == **name && line["outcome"] == "done"))
     });
+}
+
+#[test]
+fn a_token_that_is_revoked_while_the_body_is_sent_changes_nothing() {
+    let directory = open_directory();
+    let file = directory.path().join("tokens.toml");
+    let [late, other] = ["late", "other"].map(|name| create(&file, name, &["all"]));
+    let (mut http, _config) = start(directory.path());
+    let body = r#"{"name": "gpu", "capacity": 4}"#;
+    let (begin, end) = body.split_at(body.len() - 1);
+    let mut stream = http.connect();
+    let head = "POST /api/v1/declare HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+    let head = format!("{head}Authorization: Bearer {late}\r\nContent-Length: {}\r\n\r\n{begin}", body.len());
+    stream.write_all(head.as_bytes()).unwrap();
+    // The head is read before a later request is answered.
+    assert_eq!(http.get("/healthz").status, 200);
+    let mut revoke = std::process::Command::new(SIGNALBOX);
+    revoke.args(["token", "revoke", "late", "--file"]).arg(&file);
+    assert!(outcome(revoke).status.success());
+    http.daemon.reload("the configuration was read again");
+    stream.write_all(end.as_bytes()).unwrap();
+    assert_eq!(read_reply(&mut stream).status, 401);
+    let bearer = format!("Bearer {other}");
+    let listed = http.post("/api/v1/declared", &[("Authorization", &bearer)], "{}");
+    assert_eq!(listed.json()["total"], 0, "{}", listed.text());
 }
 
 #[test]
@@ -159,26 +184,20 @@ fn a_change_without_the_right_is_in_the_audit_log() {
             "declare",
             r#"{"name": "web/a", "capacity": 4}"#,
             200,
-            "declared with capacity 4",
+            "Declare with capacity 4",
             "semaphore \"web/a\"",
         ),
-        ("resize", r#"{"name": "gpu", "capacity": 9}"#, 403, "resized (To(9))", "semaphore \"gpu\""),
+        ("resize", r#"{"name": "gpu", "capacity": 9}"#, 403, "Resize to 9", "semaphore \"gpu\""),
         (
             "slot",
             r#"{"name": "gpu", "slot": 3, "service": "out"}"#,
             403,
-            "slot 3 taken out of service",
+            "SetSlot 3 out of service",
             "semaphore \"gpu\"",
         ),
-        ("remove", r#"{"name": "gpu"}"#, 403, "removed", "semaphore \"gpu\""),
-        (
-            "revoke",
-            r#"{"grant": 7}"#,
-            403,
-            "revoked (grant Some(7), session None, client None, grace 0 ms)",
-            "server",
-        ),
-        ("delete-counter", r#"{"name": "web/a"}"#, 403, "counter deleted", "counter \"web/a\""),
+        ("remove", r#"{"name": "gpu"}"#, 403, "Remove if idle", "semaphore \"gpu\""),
+        ("revoke", r#"{"grant": 7}"#, 403, "Revoke grant 7", "server"),
+        ("delete-counter", r#"{"name": "web/a"}"#, 403, "DeleteCounter", "counter \"web/a\""),
     ];
     for (path, body, status, ..) in cases {
         assert_eq!(ask(path, body), status, "{path}");

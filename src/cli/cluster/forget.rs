@@ -15,7 +15,7 @@ const LONG: &str = "\
 Remove a node that will not come back
 
 A node that stops in an orderly way leaves the cluster by itself. One whose machine is gone stays in \"signalbox cluster \
-status\" as silent, and does no harm there. This command removes it. A node that sends heartbeats, or that leads, is not \
+status\" as silent, and does little harm there. This command removes it. A node that sends heartbeats, or that leads, is not \
 removed. If it relays clients, the command watches it for the lease duration, after which the node has disconnected them.";
 
 const EXAMPLES: &str = "\

@@ -180,8 +180,9 @@ impl<'a> LeaseHold<'a> {
             Lost::Stopped => format!("the lease of {names} is not renewed any more"),
         };
         let left = match lost {
-            // The server has released it, however long the lease would have lasted.
-            Lost::Revoked => Duration::ZERO,
+            // The server has released it, however long the lease would have lasted; or the lease is over, perhaps while the machine
+            // was suspended, which this clock does not count.
+            Lost::Revoked | Lost::Unreachable => Duration::ZERO,
             _ => term.until.saturating_duration_since(Instant::now()),
         };
         let reason = format!("{what}, so others may acquire {names} now");

@@ -51,6 +51,8 @@ pub(super) struct Driver {
     link: Link,
     reconnect: Reconnect,
     approach: Approach,
+    /// The server does not renew the lease, for want of rights.
+    renewal_is_refused: bool,
     phase: Phase,
     sharing: Sharing,
     /// Callers that wait until the session is open.
@@ -125,6 +127,7 @@ impl Driver {
             link: Link::RetryAt(first_attempt),
             reconnect,
             approach: Approach::None,
+            renewal_is_refused: false,
             phase: Phase::Active,
             sharing: Sharing::Shared,
             open_waiters: Vec::new(),
@@ -259,6 +262,8 @@ impl Driver {
             return;
         }
         self.phase = Phase::Closing { deadline: self.now().after(CLOSING_MAX) };
+        // Before the server grants what they hold to others.
+        self.grants.lose_all(Lost::Stopped);
         self.stay();
         if self.link.is_attached() {
             self.send_close();
@@ -341,18 +346,24 @@ impl Driver {
                     connection.keep_alive_answered();
                     self.reconnect.answered();
                 }
-                self.renewed(frame, sent);
+                if self.is_known(frame) {
+                    self.kept_alive(frame, sent);
+                }
             }
             Tag::Request { id, sent } => {
-                self.renewed(frame, sent);
+                let renews = self.requests.is_acquire(id) && frame.status != Status::NotPermitted.code();
+                if self.is_known(frame) && renews {
+                    self.renewed(sent);
+                }
                 if !matches!(self.phase, Phase::Ended(_)) && self.link.is_attached() {
                     self.reconnect.answered();
                     self.handle_answer(id, frame);
                 }
             }
             Tag::Verify { grant, sent, after } => {
-                self.renewed(frame, sent);
-                self.handle_verification(grant, frame, sent, after);
+                if self.is_known(frame) {
+                    self.handle_verification(grant, frame, sent, after);
+                }
             }
             Tag::Where => self.guided(frame),
             Tag::Cancel => {}
@@ -360,12 +371,34 @@ impl Driver {
         }
     }
 
-    /// Every answer means that the server received the request, and so renewed the lease, after it was sent.
-    fn renewed(&mut self, frame: &ResponseFrame, sent: Moment) {
-        if frame.status == Status::NoSuchSession.code() {
-            return self.detached(Lost::Expired);
+    /// Whether the server that answers knows the session.
+    fn is_known(&mut self, frame: &ResponseFrame) -> bool {
+        let is_known = frame.status != Status::NoSuchSession.code();
+        if !is_known {
+            self.detached(Lost::Expired);
         }
+        is_known
+    }
+
+    /// KeepAlive was answered.
+    fn kept_alive(&mut self, frame: &ResponseFrame, sent: Moment) {
+        if frame.status == Status::NoError.code() {
+            self.renewed(sent);
+        } else {
+            self.renewal_is_refused = true;
+            let (status, session) = (frame.status, self.session.map(|session| session.session));
+            warn!(
+                session,
+                status, "the server does not renew the lease; the token may be revoked or have expired"
+            );
+        }
+    }
+
+    /// The server received a request after it was sent, and renewed the lease: it does so for every request of a client that may
+    /// acquire. Answers to KeepAlive and to acquires prove that it may, and others do not.
+    fn renewed(&mut self, sent: Moment) {
         let Some(session) = self.session else { return };
+        self.renewal_is_refused = false;
         if let Some(connection) = self.link.connection_mut() {
             connection.renewed(sent);
         }
@@ -429,6 +462,11 @@ impl Driver {
             self.grants.verify(id, self.now());
         }
         let Some(reply) = reply else { return self.release(id, None) };
+        if matches!(self.phase, Phase::Closing { .. }) {
+            // The server is asked to release it.
+            self.load.remove();
+            return drop(reply.send(Err(AcquireFailure::SessionEnded)));
+        }
         let validity = self.grants.insert(id, &self.lease, self.now());
         if reply.send(Ok(HeldGrant { id, capacities, slots, validity })).is_err() {
             // The caller is gone.
@@ -449,7 +487,10 @@ impl Driver {
         if frame.status == Status::NotAcquired.code() {
             return self.grants.taken_away(grant);
         }
-        let Ok(VerifiedGrant { grace_left, ttl_left, .. }) = frame.verified() else { return };
+        let Ok(VerifiedGrant { grace_left, ttl_left, .. }) = frame.verified() else {
+            // The client may not ask, as without the right to read. What is known already holds, and will not be known better.
+            return self.grants.verified(grant, after);
+        };
         match (grace_left, ttl_left) {
             (GraceLeft::For(left), _) => {
                 self.grants.revocation_proven(grant, sent.after(safe_duration(left)), after);
@@ -652,7 +693,7 @@ impl Driver {
         }
         if let Some(session) = self.session {
             if self.lease.until().is_none_or(|until| now >= until) {
-                return self.end(Lost::Unreachable);
+                return self.end(if self.renewal_is_refused { Lost::Expired } else { Lost::Unreachable });
             }
             if self.grants.session_revoked_at().is_some_and(|at| now >= at) {
                 return self.end(Lost::Revoked);

@@ -139,6 +139,8 @@ pub(super) struct SessionConnection {
     renewed_at: Moment,
     /// When the KeepAlive was sent that is not answered.
     keep_alive_sent: Option<Moment>,
+    /// When KeepAlive was sent last, or the session attached. It may have been refused.
+    kept_alive_at: Moment,
     features: Features,
 }
 
@@ -189,7 +191,10 @@ impl SessionConnection {
     pub(super) fn keep_alive_due(&self, interval: Duration, probe_at: Option<Moment>) -> Moment {
         match self.keep_alive_sent {
             Some(sent) => sent.after(interval),
-            None => probe_at.into_iter().fold(self.renewed_at.after(interval), Moment::min),
+            None => {
+                let last = self.renewed_at.max(self.kept_alive_at);
+                probe_at.into_iter().fold(last.after(interval), Moment::min)
+            }
         }
     }
 
@@ -207,6 +212,7 @@ impl SessionConnection {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not answer").into());
         }
         self.keep_alive_sent = Some(now);
+        self.kept_alive_at = now;
         // A failure is reported as the end of the connection.
         drop(self.post(Extended::KeepAlive, Tag::KeepAlive(now)));
         Ok(())
@@ -369,6 +375,7 @@ async fn attach_over(
         responses,
         renewed_at: sent,
         keep_alive_sent: None,
+        kept_alive_at: sent,
         features,
     };
     Ok((session, connection))

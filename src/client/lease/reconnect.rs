@@ -14,7 +14,7 @@ use super::guide::Guide;
 use super::link::{Attaching, AttachmentFailure, Greeted, Greeting, Target, attach_at, attach_first, greet};
 use super::settings::Settings;
 use crate::client::{Address, ConnectError, Disconnect, Error, ErrorKind};
-use crate::protocol::{Moved, OpenedSession, SessionKey, Whereabouts};
+use crate::protocol::{Moved, OpenedSession, SessionKey, Status, Whereabouts};
 
 /// The first pause between two rounds, and the longest. Each is drawn between half of it and all of it.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -201,7 +201,8 @@ impl Reconnect {
         self.unreachable_since(asked_at).after(self.settings.unreachable_after)
     }
 
-    /// The error of an acquire that has waited until [`Self::unreachable_at`].
+    /// The error of an acquire that has waited until [`Self::unreachable_at`]. If a server is there and refuses the session, as
+    /// for want of rights, that is the error: a caller may go on without a permit only if no server is reachable.
     pub(super) fn unreachable(&self, asked_at: Moment, now: Moment) -> Error {
         let within = now.since(self.unreachable_since(asked_at));
         // The first round has not ended.
@@ -209,6 +210,9 @@ impl Reconnect {
             let addresses: Vec<_> = self.settings.addresses.iter().map(ToString::to_string).collect();
             ConnectError::TimedOut { address: addresses.join(", "), limit: within }.into()
         });
+        if last.is_refusal() && last.status() != Some(Status::ShuttingDown) {
+            return last;
+        }
         ErrorKind::Unreachable { within, last: last.into() }.into()
     }
 

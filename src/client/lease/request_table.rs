@@ -130,6 +130,12 @@ impl RequestTable {
         })
     }
 
+    /// Whether a request is an acquire that is not answered yet.
+    pub(super) fn is_acquire(&self, id: RequestId) -> bool {
+        let request = self.requests.get(&id);
+        request.is_some_and(|request| matches!(request.operation, Operation::Acquire { .. }))
+    }
+
     /// Whether the server has answered all requests.
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()

@@ -59,7 +59,7 @@ impl Permissions {
     }
 
     /// Whether they include all rights of others.
-    pub(super) fn include(&self, others: &Self) -> bool {
+    pub(in crate::server) fn include(&self, others: &Self) -> bool {
         self.rights.include(&others.rights)
     }
 

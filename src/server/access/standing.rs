@@ -73,13 +73,19 @@ impl Standing {
     }
 
     /// Decides again what the connection may do, if the rules were replaced or the token has expired.
-    pub(in crate::server) fn refresh(&mut self, access: &Access, client: &Client) -> Change {
+    pub(in crate::server) fn refresh(
+        &mut self,
+        access: &Access,
+        client: &Client,
+        is_encrypted: bool,
+    ) -> Change {
         if !self.is_stale(access, access.now()) {
             return Change::None;
         }
         self.generation = access.generation();
         let before = self.permissions.clone();
-        match self.proof.take().and_then(|entry| access.still(&entry)) {
+        let proof = self.proof.take().filter(|_| access.accepts_token_of(client, is_encrypted));
+        match proof.and_then(|entry| access.still(&entry)) {
             Some(proven) => self.take(proven),
             None => {
                 self.permissions = access.permissions_of(client);

@@ -30,6 +30,7 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::access::Change;
 use super::buffers::Buffers;
 use super::dispatch::{Executor, ExtendedState, NextStep, Revoked};
 use super::metrics::Tally;
@@ -364,7 +365,13 @@ where
     fn encode_messages(&mut self) {
         let out = self.outbound.buffer();
         // A message may show what the client may not see any more.
-        self.extended.refresh_standing(self.server, self.server.clock.now(), out);
+        let change = self.extended.refresh_standing(self.server, self.server.clock.now(), out);
+        if change == Change::Lost && self.work.is_stream() {
+            // Nor the rest of a response.
+            self.work = Work::None;
+            self.input = Input::ended(End::Revoked);
+            return;
+        }
         let bytes = out.len() + steps::DUMP_CHUNK_BYTES;
         if let Err(Revoked) = self.extended.encode_messages(self.server, bytes, out) {
             self.work = Work::None;

@@ -1,6 +1,7 @@
 //! Authentication, the audit log, and the administrative requests about all sessions of a client or all records
 //! (`docs/protocol.md`, "RevokeClient", "RevokeIdentity" and "Export").
 
+use bytes::BytesMut;
 use tracing::{info, warn};
 
 use super::super::access::{IsClosed, Outcome as Audited, Target};
@@ -15,18 +16,27 @@ use crate::protocol::{
 };
 
 impl Executor<'_> {
-    /// Takes the rights of the token in Hello, if there is one.
-    pub(super) fn authenticate(&mut self, credentials: Credentials<'_>) -> Result<(), Denial> {
+    /// Takes the rights of the token in Hello, if there is one. They replace those before, so what these permitted ends.
+    pub(super) fn authenticate(
+        &mut self,
+        credentials: Credentials<'_>,
+        out: &mut BytesMut,
+    ) -> Result<(), Denial> {
         if credentials.0.is_empty() {
             return Ok(());
         }
         let ExtendedState { standing, client, is_encrypted, .. } = &mut *self.extended;
+        let before = standing.permissions().clone();
         let proven = standing.authenticate(self.server.access(), client, *is_encrypted, credentials.0);
         if let Err(IsClosed(is_closed)) = proven {
             self.slow_down();
             return Err(if is_closed { Denial::Closed } else { Denial::Status(Status::NotPermitted) });
         }
+        let has_lost = !standing.permissions().include(&before);
         self.extended.note_identity(self.server);
+        if has_lost {
+            self.extended.end_what_is_not_permitted(self.server, out);
+        }
         self.extended.regain_lease(self.server);
         Ok(())
     }

@@ -65,7 +65,7 @@ impl Executor<'_> {
             self.port.metrics.extended_commands.add(1);
             if let Extended::Hello { credentials, .. } = request {
                 // First, because its shares are counted for the identity that it proves.
-                self.authenticate(credentials)?;
+                self.authenticate(credentials, out)?;
             }
             self.extended.join(self.server);
             self.execute_permitted(opaque, &request)

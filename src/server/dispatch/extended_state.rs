@@ -99,9 +99,11 @@ impl ExtendedState {
         server: &Server,
         now: UnixSeconds,
         out: &mut BytesMut,
-    ) {
+    ) -> Change {
         if self.standing.is_stale(server.access(), now) {
-            self.look_at_rules(server, out);
+            self.look_at_rules(server, out)
+        } else {
+            Change::None
         }
     }
 
@@ -114,11 +116,17 @@ impl ExtendedState {
 
     #[cold]
     fn look_at_rules(&mut self, server: &Server, out: &mut BytesMut) -> Change {
-        if self.standing.refresh(server.access(), &self.client) == Change::None {
-            // It may renew its lease again.
-            self.regain_lease(server);
-            return Change::None;
+        let change = self.standing.refresh(server.access(), &self.client, self.is_encrypted);
+        if change == Change::Lost {
+            self.end_what_is_not_permitted(server, out);
         }
+        // It may renew its lease again, or not any more.
+        self.regain_lease(server);
+        change
+    }
+
+    /// Ends the watches and waiting requests of a client that has lost rights.
+    pub(super) fn end_what_is_not_permitted(&mut self, server: &Server, out: &mut BytesMut) {
         let now = server.moment();
         if !self.standing.may(Right::Read, Target::Server) {
             for watch in self.watches.keys().copied().collect::<Vec<_>>() {
@@ -128,17 +136,18 @@ impl ExtendedState {
                 compose_status(ExtendedOpcode::Watch.code(), watch, Status::NotPermitted, out);
             }
         }
-        if !self.standing.may(Right::Acquire, Target::Server) {
-            for waiting in self.waiting.keys() {
+        for (waiting, (opcode, _)) in &self.waiting {
+            let right = if *opcode == ExtendedOpcode::AwaitIdle { Right::Read } else { Right::Acquire };
+            if !self.standing.may(right, Target::Server) {
                 // Another answer may be under way.
                 let _ = server.core.cancel(self.connection, Waiting::Token(token_of(*waiting)), now);
             }
+        }
+        if !self.standing.may(Right::Acquire, Target::Server) {
             for call in self.waiting_calls.keys() {
                 server.core.cancel_sem_op(self.connection, token_of(*call), now);
             }
         }
-        self.regain_lease(server);
-        Change::Lost
     }
 
     /// Renews the lease of the attached session from now on if the client may acquire anything, and else not any more.

@@ -13,6 +13,7 @@ use std::cmp::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use memchr::memmem::Finder;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -21,9 +22,10 @@ use super::answer::ApiError;
 use super::budget::Reservation;
 use crate::core::Namespace;
 
-/// Names that are copied between two pauses, and names that a pass looks at: less than a millisecond of work.
+/// Names that are copied between two pauses, and names and bytes that a pass looks at: less than a millisecond of work.
 const BURST: usize = 2048;
 const PASS_BURST: usize = 32_768;
+const PASS_BURST_BYTES: usize = 1 << 20;
 
 /// How many of the first names of each usual order are found while a copy is made.
 const FIRST_MAX: usize = 100;
@@ -325,6 +327,8 @@ fn page(
 /// A pass over the rows of a table.
 struct Pass<'a> {
     selection: Selection<'a>,
+    /// Finds the part of a name that is searched for, in a time that grows with the length of the name alone.
+    search: Finder<'a>,
     count: usize,
     /// The next row, and where its name begins.
     next: usize,
@@ -338,7 +342,8 @@ struct Pass<'a> {
 
 impl<'a> Pass<'a> {
     fn new(selection: Selection<'a>, count: usize) -> Self {
-        Self { selection, count, next: 0, start: 0, rows: Vec::new(), last: None, total: 0 }
+        let search = Finder::new(selection.search);
+        Self { selection, search, count, next: 0, start: 0, rows: Vec::new(), last: None, total: 0 }
     }
 
     fn add(&mut self, table: &Table, row: u32) {
@@ -413,14 +418,17 @@ impl Table {
 
     /// Takes the pass over some more rows. Returns whether there are more.
     fn continue_pass(&self, pass: &mut Pass<'_>, is_wanted: Option<&impl Fn(&[u8]) -> bool>) -> bool {
-        let Selection { prefix, search, .. } = pass.selection;
+        let begun = pass.start;
         for (row, number) in self.rows.iter().zip(0..).skip(pass.next).take(PASS_BURST) {
+            if pass.start - begun >= PASS_BURST_BYTES {
+                break;
+            }
             let name = &self.bytes[pass.start..row.end as usize];
             pass.next += 1;
             pass.start = row.end as usize;
-            let is_selected = name.starts_with(prefix)
-                && contains(name, search)
-                && is_wanted.is_none_or(|is_wanted| is_wanted(name));
+            let is_selected = name.starts_with(pass.selection.prefix)
+                && is_wanted.is_none_or(|is_wanted| is_wanted(name))
+                && pass.search.find(name).is_some();
             if is_selected {
                 pass.add(self, number);
             }
@@ -483,10 +491,6 @@ impl PartialEq for Ranked<'_> {
 }
 
 impl Eq for Ranked<'_> {}
-
-fn contains(name: &[u8], part: &[u8]) -> bool {
-    part.is_empty() || name.windows(part.len()).any(|window| window == part)
-}
 
 #[cfg(test)]
 mod tests {
@@ -576,6 +580,19 @@ mod tests {
                 assert_eq!(found, all);
             }
         }
+    }
+
+    #[test]
+    fn a_pass_over_long_names_is_interrupted() {
+        let names: Vec<_> = (0..100_u8).map(|number| [&[b'a'; 65_000][..], &[number]].concat()).collect();
+        let mut table = Table::default();
+        names.iter().for_each(|name| table.add(name, 1, 0, 100 << 20));
+        let mut pass = Pass::new(Selection { search: &names[99], ..ALL }, 10);
+        let mut bursts = 1;
+        while table.continue_pass(&mut pass, ALL_NAMES.as_ref()) {
+            bursts += 1;
+        }
+        assert_eq!((bursts, pass.total), (6, 1));
     }
 
     #[test]

@@ -78,10 +78,13 @@ async fn answer_to(mailbox: &Mailbox, wanted: Token) -> Result<Answer, Refusal> 
     .await
 }
 
+/// The code of the error for a change whose answer does not come in time.
+pub(super) const NO_ANSWER: &str = "no_answer";
+
 fn no_answer() -> ApiError {
     ApiError::new(
         StatusCode::SERVICE_UNAVAILABLE,
-        "no_answer",
+        NO_ANSWER,
         format!(
             "the change was not stored within {} s and may still be; look whether it was made before it is repeated",
             ANSWER_MAX.as_secs()

@@ -117,7 +117,7 @@ async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<
     let (head, body) = request.into_parts();
     // The listener sets it for each request.
     let peer = head.extensions.get::<Peer>().cloned().ok_or_else(ApiError::no_server)?;
-    let permissions = authorize(route, &shared, &peer, &head.headers)?;
+    let mut permissions = authorize(route, &shared, &peer, &head.headers)?;
     let query = head.uri.query().unwrap_or_default();
     let parameters = match head.method {
         Method::GET | Method::HEAD => Parameters::of_query(query)?,
@@ -126,7 +126,12 @@ async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<
                 "a POST has its parameters in its body; send no query in the URL",
             ));
         }
-        _ => Parameters::of_json(&read(&head.headers, body).await?)?,
+        _ => {
+            let body = read(&head.headers, body).await?;
+            // The client may have lost its rights while it sent the body.
+            permissions = authorize(route, &shared, &peer, &head.headers)?;
+            Parameters::of_json(&body)?
+        }
     };
     let memory = AnswerMemory::new(&shared, peer.client.address);
     let context = Context { shared, permissions, peer, memory, parameters };

@@ -103,7 +103,13 @@ pub(in super::super) async fn declare(context: Context) -> Answer {
     }
     let rules = [("fail", IfExists::Fail), ("keep", IfExists::Keep), ("set", IfExists::Set)];
     let if_exists = parameters.word("if_exists", &rules)?;
-    let what = format!("declared with capacity {capacity}");
+    let slots = if numbered { " with slots" } else { "" };
+    let existing = match if_exists {
+        IfExists::Fail => "",
+        IfExists::Keep => ", keeps an existing one",
+        IfExists::Set => ", changes an existing one",
+    };
+    let what = format!("Declare with capacity {capacity}{slots}{existing}");
     change
         .make(&what, |server, name, _, call, now| {
             let wanted = Declare { name, capacity, numbered, label: &label };
@@ -123,7 +129,11 @@ pub(in super::super) async fn resize(context: Context) -> Answer {
         (None, None, Some(by)) => Resizing::Shrink(by),
         _ => return Err(ApiError::bad_request("give one of \"capacity\", \"grow_by\" and \"shrink_by\"")),
     };
-    let what = format!("resized ({resizing:?})");
+    let what = match resizing {
+        Resizing::To(capacity) => format!("Resize to {capacity}"),
+        Resizing::Grow(by) => format!("Resize by +{by}"),
+        Resizing::Shrink(by) => format!("Resize by -{by}"),
+    };
     change
         .make(&what, |server, name, generation, call, now| {
             server.core.resize(call, name, resizing, generation, now)
@@ -132,11 +142,11 @@ pub(in super::super) async fn resize(context: Context) -> Answer {
 }
 
 pub(in super::super) async fn pause(context: Context) -> Answer {
-    serve(Change::of(context)?, "paused", ServiceChange::Pause).await
+    serve(Change::of(context)?, "Pause", ServiceChange::Pause).await
 }
 
 pub(in super::super) async fn resume(context: Context) -> Answer {
-    serve(Change::of(context)?, "resumed", ServiceChange::Resume).await
+    serve(Change::of(context)?, "Resume", ServiceChange::Resume).await
 }
 
 pub(in super::super) async fn slot(context: Context) -> Answer {
@@ -147,8 +157,8 @@ pub(in super::super) async fn slot(context: Context) -> Answer {
         slot.ok_or_else(|| ApiError::bad_request("\"slot\" is missing; give the number of a slot"))? as u16;
     let is_out = parameters.text("service")?;
     let (what, service) = match is_out.as_deref() {
-        Some("out") => (format!("slot {slot} taken out of service"), ServiceChange::SlotOut(slot)),
-        Some("in") => (format!("slot {slot} put back into service"), ServiceChange::SlotIn(slot)),
+        Some("out") => (format!("SetSlot {slot} out of service"), ServiceChange::SlotOut(slot)),
+        Some("in") => (format!("SetSlot {slot} into service"), ServiceChange::SlotIn(slot)),
         _ => return Err(ApiError::bad_request("\"service\" must be \"out\" or \"in\"")),
     };
     serve(change, &what, service).await
@@ -172,8 +182,13 @@ pub(in super::super) async fn remove(context: Context) -> Answer {
         ("now", Removal::Now { grace_ms }),
     ];
     let removal = parameters.word("how", &ways)?;
+    let what = match removal {
+        Removal::IfIdle => "Remove if idle".to_owned(),
+        Removal::WithLastHolder => "Remove with its last holder".to_owned(),
+        Removal::Now { grace_ms } => format!("Remove now{}", after(grace_ms)),
+    };
     change
-        .make("removed", |server, name, generation, call, now| {
+        .make(&what, |server, name, generation, call, now| {
             server.core.remove(call, name, removal, generation, now)
         })
         .await
@@ -182,12 +197,17 @@ pub(in super::super) async fn remove(context: Context) -> Answer {
 pub(in super::super) async fn delete_counter(mut context: Context) -> Answer {
     let name = context.parameters.name()?;
     context.parameters.end()?;
-    let (what, target) = ("counter deleted", Target::Name(Namespace::Counters, &name));
+    let (what, target) = ("DeleteCounter", Target::Name(Namespace::Counters, &name));
     context.check_administer(what, target)?;
     let server = context.serving()?;
     let deleted = server.core.delete_counter(&name).map_err(refused);
     context.record(&server, what, target, deleted)?;
     context.answer(&Done { sessions: None })
+}
+
+/// A grace period in the audit log; 0: there is none.
+fn after(grace_ms: u32) -> String {
+    if grace_ms == 0 { String::new() } else { format!(", grace {grace_ms} ms") }
 }
 
 /// What is revoked.
@@ -203,16 +223,19 @@ pub(in super::super) async fn revoke(mut context: Context) -> Answer {
     let grant = parameters.number("grant", u64::MAX)?;
     let session = parameters.number("session", u64::MAX)?;
     let client = parameters.text("client")?;
-    let what =
-        format!("revoked (grant {grant:?}, session {session:?}, client {client:?}, grace {grace_ms} ms)");
-    let revoked = match (grant, session, client) {
-        (Some(grant), None, None) => Revoked::Grant(GrantId(grant)),
-        (None, Some(number), None) => Revoked::Session(
-            SessionId::from_number(number).ok_or_else(|| refused(core::Refusal::NoSuchSession))?,
-        ),
-        (None, None, Some(client)) => Revoked::Clients(clients(&client)?),
+    let (revoked, what) = match (grant, session, client) {
+        (Some(grant), None, None) => (Revoked::Grant(GrantId(grant)), format!("Revoke grant {grant}")),
+        (None, Some(number), None) => {
+            let session =
+                SessionId::from_number(number).ok_or_else(|| refused(core::Refusal::NoSuchSession))?;
+            (Revoked::Session(session), format!("Revoke session {number}"))
+        }
+        (None, None, Some(client)) => {
+            (Revoked::Clients(clients(&client)?), format!("RevokeClient {}", client.escape_debug()))
+        }
         _ => return Err(ApiError::bad_request("give one of \"grant\", \"session\" and \"client\"")),
     };
+    let what = format!("{what}{}", after(grace_ms));
     context.parameters.end()?;
     context.check_administer(&what, Target::Server)?;
     let server = context.serving()?;

@@ -22,6 +22,7 @@ use super::answer::{Answer, ApiError, Json};
 use super::budget::AnswerMemory;
 use super::listener::Peer;
 use super::query::Parameters;
+use super::requester::NO_ANSWER;
 use super::shared::{Shared, Stage};
 use crate::core::Namespace;
 
@@ -83,6 +84,8 @@ impl Context {
     ) -> Result<T, ApiError> {
         let outcome = match &result {
             Ok(_) => Outcome::Done,
+            // It is in force, and may still be stored.
+            Err(error) if error.code == NO_ANSWER => Outcome::Accepted,
             Err(error) => Outcome::Refused(error.code),
         };
         let identity = self.permissions.identity();
