@@ -88,7 +88,7 @@ async fn refused(server: &Server, amounts: &Amounts, waiting: &Waiting, error: E
     refusal::refused(amounts, waiting, error, &usages)
 }
 
-async fn unless_signalled<T>(
+pub(super) async fn unless_signalled<T>(
     signals: &mut Signals,
     future: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {

@@ -11,7 +11,7 @@ use tokio::process::Command;
 use super::proxy::Proxy;
 use super::{assert_fails, finished, line, program_at, stderr, stderr_of, stdout, stdout_of};
 use crate::support::daemon::{ConfigFile, Daemon, message, serve_file_on_any_ports};
-use crate::support::fake_server::soon;
+use crate::support::fake_server::{FakeServer, soon};
 use crate::support::yrmcdsd::Yrmcdsd;
 
 /// Runs the program to its end.
@@ -180,6 +180,17 @@ async fn a_signal_ends_the_wait_and_leaves_the_queue() {
         assert_eq!(output.stdout, b"");
         assert_eq!(listed(server, "waiters", "job").await.len(), 0, "its place in the queue is free at once");
     }
+}
+
+#[tokio::test]
+async fn a_signal_ends_the_wait_for_a_server_that_does_not_answer() {
+    let server = FakeServer::bind().await;
+    let arguments = ["run", "job", "--max", "1", "--lease", "1h", "--timeout", "1h", "--", "echo", "started"];
+    let waiter = program_at(server.address(), &arguments).spawn().unwrap();
+    let _asked = server.accept().await;
+    kill(Pid::from_raw(waiter.id().unwrap().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    let output = finished(waiter).await;
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(128 + 15), &b""[..]));
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::supervise::{Alarm, Hold, supervise};
 use super::{Arguments, OnLost, child};
 use crate::cli::exit::{Failure, warn};
-use crate::cli::leased::{Held, acquire};
+use crate::cli::leased::{Held, acquire, unless_signalled};
 use crate::cli::mismatch::report_lease;
 use crate::cli::server::Server;
 use crate::cli::signals::Signals;
@@ -26,7 +26,7 @@ pub(super) async fn run(arguments: &Arguments, amounts: &Amounts) -> Result<Exit
     let Arguments { server, lease, waiting, .. } = arguments;
     let mut signals = Signals::listen()?;
     if let Some(lease) = *lease {
-        let limits = server.direct().await?.server();
+        let limits = unless_signalled(&mut signals, server.direct()).await?.server();
         let granted = lease.clamp(limits.ttl_min.into(), limits.ttl_max.into());
         report_lease(granted, lease, "change --lease");
     }

@@ -384,13 +384,10 @@ impl Driver {
     fn kept_alive(&mut self, frame: &ResponseFrame, sent: Moment) {
         if frame.status == Status::NoError.code() {
             self.renewed(sent);
-        } else {
+        } else if frame.status == Status::NotPermitted.code() {
             self.renewal_is_refused = true;
-            let (status, session) = (frame.status, self.session.map(|session| session.session));
-            warn!(
-                session,
-                status, "the server does not renew the lease; the token may be revoked or have expired"
-            );
+            let session = self.session.map(|session| session.session);
+            warn!(session, "the server does not renew the lease; the token may be revoked or have expired");
         }
     }
 

@@ -76,7 +76,7 @@ impl Audit {
             client: client.map(ToString::to_string),
             identity: identity.map(ToString::to_string),
             operation,
-            target: target.to_string(),
+            target: shortened(target.to_string()),
             outcome,
             reason,
         };
@@ -86,9 +86,29 @@ impl Audit {
     }
 }
 
+/// A text whose start alone is written if it is long, so that names of 64 KiB do not fill the disk. It is ASCII.
+fn shortened(text: String) -> String {
+    const SHOWN_MAX: usize = 1024;
+    match text.get(..SHOWN_MAX) {
+        Some(start) if text.len() > SHOWN_MAX => format!("{start}… ({} characters)", text.len()),
+        _ => text,
+    }
+}
+
 /// The time as in the log.
 fn time() -> Result<String, fmt::Error> {
     let mut time = String::new();
     SystemTime.format_time(&mut Writer::new(&mut time))?;
     Ok(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_is_shortened() {
+        assert_eq!(shortened("a".repeat(1024)), "a".repeat(1024));
+        assert_eq!(shortened("a".repeat(1025)), format!("{}… (1025 characters)", "a".repeat(1024)));
+    }
 }
