@@ -680,7 +680,7 @@ fn eavesdropper(ip: IpAddr) -> (String, JoinHandle<String>) {
     let server = listener.local_addr().unwrap().to_string();
     let received = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut received = Vec::new();
         let _ = stream.read_to_end(&mut received);
         String::from_utf8_lossy(&received).into_owned()
@@ -699,7 +699,7 @@ fn no_command_sends_its_token_in_clear_over_a_network_unless_that_is_allowed() {
     ] {
         let (server, received) = eavesdropper(ip);
         let mut program = Command::new(SIGNALBOX);
-        program.args(command).args(["--server", &server, "--timeout", "1s"]);
+        program.args(command).args(["--server", &server, "--timeout", "5s"]);
         program.args(is_allowed.then_some("--token-over-plain")).env("SIGNALBOX_TOKEN", "sbx_secret");
         let output = outcome(program);
         // Where the command has not connected.
