@@ -63,7 +63,8 @@ impl Place {
     fn directory(&self) -> Result<Option<&Path>, Failure> {
         match (self.directory.as_deref(), self.cluster) {
             (None, false) => {
-                let message = "which records? give the DIRECTORY of a server that is not running, --server HOST for one that runs, or --cluster";
+                let message =
+                    "which records? give the DIRECTORY of a server that is not running, or --cluster";
                 Err(Failure::new(Exit::Usage, message))
             }
             (directory, _) => Ok(directory),

@@ -16,7 +16,7 @@ use super::output::{Form, NOTHING, Named, escaped, json, or_nothing};
 use super::server::{Server, block_on, kind_of};
 use super::sysv::{SysvOption, show_named};
 use super::table::Rows;
-use crate::client::{DeclaredEntry, Direct, Inspected, Namespace, Status};
+use crate::client::{DeclaredEntry, Direct, Error, Inspected, Namespace, Status};
 
 const LONG: &str = "\
 Show the usage of a counter or semaphore, its holders and its queue
@@ -76,15 +76,15 @@ async fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut states = Vec::new();
     let mut refusal = None;
     for namespace in namespaces {
-        match State::read(server, &direct, *namespace, name).await {
+        match State::read(server, &direct, *namespace, name).await? {
             Ok(state) => states.extend(state),
             // A token may be for names of one kind.
-            Err(Unread::NotPermitted(refused)) => refusal = Some(refused),
-            Err(Unread::Failed(failure)) => return Err(failure),
+            Err(error) if error.status() == Some(Status::NotPermitted) => refusal = Some(error),
+            Err(error) => return Err(error.into()),
         }
     }
     if let (Some(refusal), true) = (refusal, states.is_empty()) {
-        return Err(refusal);
+        return Err(refusal.into());
     }
     if states.is_empty() {
         return Err(match server.namespace() {
@@ -113,13 +113,6 @@ async fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(Exit::Success.into())
 }
 
-/// Why a state is not known.
-enum Unread {
-    /// The client may not read the name.
-    NotPermitted(Failure),
-    Failed(Failure),
-}
-
 /// What the server says about a name.
 struct State<'a> {
     namespace: Namespace,
@@ -137,7 +130,7 @@ impl<'a> State<'a> {
         direct: &Direct,
         namespace: Namespace,
         name: &'a Name,
-    ) -> Result<Option<Self>, Unread> {
+    ) -> Result<Result<Option<Self>, Error>, Failure> {
         let bytes = name.bytes();
         let read = async {
             let usage = direct.inspect(namespace, bytes).await?;
@@ -149,14 +142,10 @@ impl<'a> State<'a> {
             let queue = listing::all(direct, namespace, bytes, ListingKind::Waiters).await?;
             Ok(Self { namespace, name, usage, declared, holders, queue })
         };
-        match server.answer(read).await.map_err(Unread::Failed)? {
-            Ok(state) => Ok(Some(state)),
-            Err(error) => match error.status() {
-                Some(Status::NotFound) => Ok(None),
-                Some(Status::NotPermitted) => Err(Unread::NotPermitted(error.into())),
-                _ => Err(Unread::Failed(error.into())),
-            },
-        }
+        Ok(match server.answer(read).await? {
+            Err(error) if error.status() == Some(Status::NotFound) => Ok(None),
+            state => state.map(Some),
+        })
     }
 
     fn capacity(&self) -> Option<u32> {

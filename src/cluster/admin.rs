@@ -358,8 +358,7 @@ impl<C: Coordinator> Coordinator for Persistent<C> {
 /// Reads the state of a cluster, and watches its nodes for as long as it takes until all have sent a heartbeat, but for two
 /// retry periods at most.
 pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterStatus, AdminError> {
-    let format: Format = read(coordinator, &keys.format())?
-        .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
+    let format = format_of(coordinator, keys)?;
     let heard = watch(coordinator, keys, &format)?;
     let reading = Reading::read(coordinator, keys)?;
     let records = keys.records();
@@ -438,22 +437,20 @@ pub fn release(
     invocation: Option<&str>,
 ) -> Result<Release, AdminError> {
     let (node_key, heartbeat) = (keys.node(name), keys.heartbeat(name));
-    if invocation.is_none() && read::<Format>(coordinator, &keys.format())?.is_none() {
-        return Err(AdminError::NoCluster { prefix: keys.prefix().to_owned() });
-    }
+    let watched = match invocation {
+        None => Some(format_of(coordinator, keys)?),
+        Some(_) => None,
+    };
     let Some(entry) = entry(coordinator, &node_key)? else { return Ok(Release::Nothing) };
     let node: Node = decode(&node_key, &entry.value)?;
-    match invocation {
-        Some(invocation) if node.invocation != invocation => return Ok(Release::Nothing),
-        Some(_) => {}
-        // A person says so. One who is wrong about a running process is found out, about a stopped one not.
-        None => {
-            if let Some(format) = read(coordinator, &keys.format())?
-                && watch(coordinator, keys, &format)?.contains_key(name)
-            {
-                return Err(AdminError::Alive { node: name.to_owned() });
-            }
-        }
+    if invocation.is_some_and(|invocation| node.invocation != invocation) {
+        return Ok(Release::Nothing);
+    }
+    // A person says so. One who is wrong about a running process is found out, about a stopped one not.
+    if let Some(format) = watched
+        && watch(coordinator, keys, &format)?.contains_key(name)
+    {
+        return Err(AdminError::Alive { node: name.to_owned() });
     }
     let mut transaction = Transaction {
         compare: vec![Compare::Modified { key: node_key.clone(), at: entry.modified }],
@@ -486,10 +483,18 @@ fn is_given_up(
     incarnation: &Incarnation,
 ) -> Result<bool, AdminError> {
     let node: Option<Node> = read(coordinator, &keys.node(name))?;
+    let is_gone = node.is_none_or(|node| node.incarnation != *incarnation);
+    Ok(is_gone && !is_led_by(coordinator, keys, incarnation)?)
+}
+
+/// Whether a run leads.
+pub(super) fn is_led_by(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+    incarnation: &Incarnation,
+) -> Result<bool, AdminError> {
     let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
-    let leads =
-        leadership.is_some_and(|of| of.incarnation == *incarnation && of.state == LeadershipState::Held);
-    Ok(!leads && node.is_none_or(|node| node.incarnation != *incarnation))
+    Ok(leadership.is_some_and(|of| of.state == LeadershipState::Held && of.incarnation == *incarnation))
 }
 
 /// Removes a node that will not come back, once it has been silent for two retry periods, or for the lease duration if it relays
@@ -500,8 +505,7 @@ fn is_given_up(
 /// [`AdminError::Alive`], [`AdminError::Leads`], [`AdminError::NoNode`], [`AdminError::NoCluster`]: nothing has changed.
 /// [`AdminError::Changed`]: the node has given a heartbeat in between.
 pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Result<(), AdminError> {
-    let format: Format = read(coordinator, &keys.format())?
-        .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
+    let format = format_of(coordinator, keys)?;
     let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
     let Some((node, revision)) = nodes.remove(name) else {
         return Err(NoSuchNode::new(name, nodes.keys()).into());
@@ -586,6 +590,12 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
     // An attempt whose answer was lost may have been performed, or another one has done the same.
     let is_raised = read::<Format>(coordinator, &keys.format())?.is_some_and(|of| of.record_format == own);
     if is_raised { Ok(Finalized { from, to: own }) } else { Err(AdminError::Changed) }
+}
+
+/// What the nodes have in common.
+pub(super) fn format_of(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<Format, AdminError> {
+    let format = read(coordinator, &keys.format())?;
+    format.ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })
 }
 
 pub(super) fn entry(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Option<Entry>, CallError> {

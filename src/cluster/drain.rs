@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::admin::{AdminError, entry, read, revision_of, timing, watch};
+use super::admin::{AdminError, entry, format_of, is_led_by, read, revision_of, timing, watch};
 use super::coordinator::{Compare, Coordinator, Operation, Revision, Transaction};
-use super::keys::{Drain, Format, Incarnation, Keys, Leadership, LeadershipState, Node, decode, encode};
+use super::keys::{Drain, Incarnation, Keys, Leadership, LeadershipState, Node, decode, encode};
 use super::members::{NoSuchNode, read_below};
 
 /// The time between two looks at what the node does.
@@ -29,8 +29,8 @@ pub struct Drained {
 ///
 /// [`AdminError::Refused`]: the node goes on. [`AdminError::NotInTime`]: it has not left within `limit`, and the request was
 /// withdrawn; a handover that had begun is still completed. [`AdminError::FellSilent`]: it gives no heartbeats for the lease
-/// duration, and the request was withdrawn. [`AdminError::Died`]: it has ended otherwise. [`AdminError::Call`]: etcd did not answer; the request was withdrawn
-/// if that was possible. Others: nothing was asked.
+/// duration, and the request was withdrawn. [`AdminError::Died`]: it has ended otherwise. [`AdminError::Call`]: etcd did not
+/// answer; the request was withdrawn if that was possible. Others: nothing was asked.
 pub fn drain(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -38,8 +38,7 @@ pub fn drain(
     to: Option<&str>,
     limit: Duration,
 ) -> Result<Drained, AdminError> {
-    let format: Format = read(coordinator, &keys.format())?
-        .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
+    let format = format_of(coordinator, keys)?;
     let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
     let Some((node, joined)) = nodes.remove(name) else {
         return Err(NoSuchNode::new(name, nodes.keys()).into());
@@ -99,15 +98,6 @@ fn ask(
         None => read::<Node>(coordinator, &keys.node(name))?.is_none(),
     };
     if is_asked { Ok(()) } else { Err(AdminError::Changed) }
-}
-
-fn is_led_by(
-    coordinator: &mut dyn Coordinator,
-    keys: &Keys,
-    incarnation: &Incarnation,
-) -> Result<bool, AdminError> {
-    let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
-    Ok(leadership.is_some_and(|of| of.state == LeadershipState::Held && of.incarnation == *incarnation))
 }
 
 /// Waits until the run is no part of the cluster any more, but only as long as it gives heartbeats.

@@ -346,13 +346,13 @@ impl Driver {
                     connection.keep_alive_answered();
                     self.reconnect.answered();
                 }
-                if self.is_known(frame) {
+                if self.check_session(frame) {
                     self.kept_alive(frame, sent);
                 }
             }
             Tag::Request { id, sent } => {
                 let renews = self.requests.is_acquire(id) && frame.status != Status::NotPermitted.code();
-                if self.is_known(frame) && renews {
+                if self.check_session(frame) && renews {
                     self.renewed(sent);
                 }
                 if !matches!(self.phase, Phase::Ended(_)) && self.link.is_attached() {
@@ -361,7 +361,7 @@ impl Driver {
                 }
             }
             Tag::Verify { grant, sent, after } => {
-                if self.is_known(frame) {
+                if self.check_session(frame) {
                     self.handle_verification(grant, frame, sent, after);
                 }
             }
@@ -371,8 +371,8 @@ impl Driver {
         }
     }
 
-    /// Whether the server that answers knows the session.
-    fn is_known(&mut self, frame: &ResponseFrame) -> bool {
+    /// Returns whether the server that answers knows the session. If it does not, the session is detached.
+    fn check_session(&mut self, frame: &ResponseFrame) -> bool {
         let is_known = frame.status != Status::NoSuchSession.code();
         if !is_known {
             self.detached(Lost::Expired);

@@ -86,6 +86,11 @@ impl Audit {
     }
 }
 
+/// A grace period in milliseconds, behind an operation; 0: there is none.
+pub(in crate::server) fn after(grace_ms: u32) -> String {
+    if grace_ms == 0 { String::new() } else { format!(", grace {grace_ms} ms") }
+}
+
 /// A text whose start alone is written if it is long, so that names of 64 KiB do not fill the disk. It is ASCII.
 fn shortened(text: String) -> String {
     const SHOWN_MAX: usize = 1024;

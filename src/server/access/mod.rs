@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-pub(super) use audit::{Audit, Outcome};
+pub(super) use audit::{Audit, Outcome, after};
 pub(super) use permissions::{Identity, Permissions, Target};
 pub(super) use policy::Denied;
 pub(super) use standing::{Change, IsClosed, Standing};

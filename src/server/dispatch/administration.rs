@@ -4,7 +4,7 @@
 use bytes::BytesMut;
 use tracing::{info, warn};
 
-use super::super::access::{IsClosed, Outcome as Audited, Target};
+use super::super::access::{IsClosed, Outcome as Audited, Target, after};
 use super::super::export::{EXPORTS_MAX, Refused};
 use super::convert::status_of;
 use super::extended::{Denial, Execution};
@@ -128,27 +128,22 @@ fn audited(request: &Extended<'_>) -> String {
         Extended::Resize { how: Resizing::ShrinkBy(less), .. } => format!("Resize by -{less}"),
         Extended::Remove { how: Removal::IfIdle, .. } => "Remove if idle".to_owned(),
         Extended::Remove { how: Removal::WithLastHolder, .. } => "Remove with its last holder".to_owned(),
-        Extended::Remove { how: Removal::Now { grace }, .. } => format!("Remove now{}", after(grace)),
+        Extended::Remove { how: Removal::Now { grace }, .. } => format!("Remove now{}", after(grace.0)),
         Extended::SetSlot { how: SlotChange::Out(slot), .. } => format!("SetSlot {slot} out of service"),
         Extended::SetSlot { how: SlotChange::In(slot), .. } => format!("SetSlot {slot} into service"),
         Extended::Pause { how: Pausing::Resume, .. } => "Resume".to_owned(),
         Extended::Revoke { what: Revocation::Grant(grant), grace, .. } => {
-            format!("Revoke grant {}{}", grant.0, after(grace))
+            format!("Revoke grant {}{}", grant.0, after(grace.0))
         }
         Extended::Revoke { what: Revocation::Session(session), grace, .. } => {
-            format!("Revoke session {session}{}", after(grace))
+            format!("Revoke session {session}{}", after(grace.0))
         }
         Extended::RevokeClient { clients: AddressRange { first, last }, grace, .. } => {
-            format!("RevokeClient {first}-{last}{}", after(grace))
+            format!("RevokeClient {first}-{last}{}", after(grace.0))
         }
         Extended::RevokeIdentity { identity, grace, .. } => {
-            format!("RevokeIdentity {}{}", identity.escape_ascii(), after(grace))
+            format!("RevokeIdentity {}{}", identity.escape_ascii(), after(grace.0))
         }
         ref other => format!("{:?}", other.opcode()),
     }
-}
-
-/// A grace period; 0: there is none.
-fn after(grace: Milliseconds) -> String {
-    if grace.0 == 0 { String::new() } else { format!(", grace {} ms", grace.0) }
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::super::super::Server;
+use super::super::super::access::after;
 use super::super::access::Target;
 use super::super::answer::{Answer, ApiError};
 use super::super::query::Parameters;
@@ -203,11 +204,6 @@ pub(in super::super) async fn delete_counter(mut context: Context) -> Answer {
     let deleted = server.core.delete_counter(&name).map_err(refused);
     context.record(&server, what, target, deleted)?;
     context.answer(&Done { sessions: None })
-}
-
-/// A grace period in the audit log; 0: there is none.
-fn after(grace_ms: u32) -> String {
-    if grace_ms == 0 { String::new() } else { format!(", grace {grace_ms} ms") }
 }
 
 /// What is revoked.
