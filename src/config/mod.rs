@@ -22,13 +22,13 @@ mod setting;
 mod tests;
 mod tls;
 mod toml;
+mod workers;
 mod yrmcds;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -43,6 +43,7 @@ pub use network::{Network, UnknownNetwork};
 pub use origin::VARIABLE_PREFIX;
 pub use schema::Key;
 pub use tls::{ClientCert, PlainRule, TlsConfig, UnknownRule};
+pub use workers::WorkerCount;
 
 use error::Mistake;
 use origin::Origins;
@@ -59,8 +60,8 @@ pub struct Config {
     /// A further address to listen on, which the machine may not have yet. Ignored if `bind` is empty; use
     /// [`Config::floating_ip`].
     pub virtual_ip: Option<IpAddr>,
-    /// Threads that serve connections; `None` means one per core.
-    pub workers: Option<NonZeroUsize>,
+    /// Threads that serve connections.
+    pub workers: WorkerCount,
     /// The account to switch to after the ports are bound.
     pub user: Option<String>,
     /// The group to switch to after the ports are bound.
@@ -271,6 +272,9 @@ impl Config {
         let (notices, lines) = settings
             .and_then(|settings| apply::apply(&settings, path, language, &mut config))
             .map_err(|mistake| mistake.in_file(path))?;
+        if language == Language::Yrmcds {
+            config.workers = config.workers.of_yrmcds();
+        }
         Ok(Loaded { config, notices, file: Some(path.to_owned()), origins: Origins::of_lines(lines) })
     }
 
@@ -400,7 +404,7 @@ impl Default for Config {
         Self {
             bind: Vec::new(),
             virtual_ip: None,
-            workers: None,
+            workers: WorkerCount::default(),
             user: None,
             group: None,
             memory_max: None,

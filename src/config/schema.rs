@@ -13,7 +13,10 @@ use std::str::FromStr;
 use super::cluster::{is_member, is_name};
 use super::http::is_host;
 use super::setting::Value;
-use super::{CertificateRule, ClientCert, Config, DeclareConfig, Network, NetworkRule, PlainRule, Threshold};
+use super::{
+    CertificateRule, ClientCert, Config, DeclareConfig, Network, NetworkRule, PlainRule, Threshold,
+    WorkerCount,
+};
 use crate::access::Rights;
 
 /// A row of the table of keys.
@@ -110,8 +113,15 @@ static KEYS: &[Key] = &[
     }),
     Key::new(
         "workers",
-        Kind::Number { least: 1, most: 1024, put: |config, n| config.workers = NonZeroUsize::new(narrow(n)) },
-        |config| shown_if_set(config.workers),
+        Kind::Number {
+            least: 1,
+            most: 1024,
+            put: |config, n| {
+                let count = NonZeroUsize::new(narrow(n)).expect("it is at least 1");
+                config.workers = WorkerCount::Exactly(count);
+            },
+        },
+        |config| config.workers.to_string(),
     ),
     Key::new("memory_max", Kind::Bytes(|config, bytes| config.memory_max = Some(bytes)), |config| {
         shown_if_set(config.memory_max)

@@ -1,5 +1,7 @@
 //! What both languages mean, and which mistakes are refused or logged, by the messages.
 
+use std::num::NonZeroUsize;
+
 use super::*;
 
 fn parse(text: &str, language: Language) -> Result<Loaded, String> {
@@ -13,13 +15,13 @@ fn notices(text: &str) -> Vec<(Severity, String)> {
 
 #[test]
 fn both_languages_say_the_same() {
-    let lines = "bind_ip = 127.0.0.1 ::1\nvirtual_ip = 192.0.2.1\nworkers = 4\nuser = a\ngroup = b\n\
+    let lines = "bind_ip = 127.0.0.1 ::1\nvirtual_ip = 192.0.2.1\nuser = a\ngroup = b\n\
         data_dir = /b\npeer_timeout = 60\nframe_timeout = 5\nlog.threshold = debug\nlog.file = \"/a\"\n\
         counter.enable = true\n\
         counter.max_connections = 2K\ncounter.max_names = 1M\ncounter.stat_interval = 60\n\
         semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
         admin_from = 192.0.2.2 2001:db8::2\nproxies = 192.0.2.3 10.0.0.0/8\nsession.max_ttl = 60\nsession.max_grants = 2K\n";
-    let toml = "bind_ip = ['127.0.0.1', '::1']\nvirtual_ip = '192.0.2.1'\nworkers = 4\nuser = 'a'\ngroup = 'b'\n\
+    let toml = "bind_ip = ['127.0.0.1', '::1']\nvirtual_ip = '192.0.2.1'\nuser = 'a'\ngroup = 'b'\n\
         data_dir = '/b'\npeer_timeout = 60\nframe_timeout = 5\nlog = { threshold = 'debug', file = '/a' }\n\
         semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
         admin_from = ['192.0.2.2', '2001:db8::2']\nproxies = ['192.0.2.3', '10.0.0.0/8']\nsession = { max_ttl = 60, max_grants = 2048 }\n\
@@ -30,6 +32,14 @@ fn both_languages_say_the_same() {
     assert_eq!(of_lines.notices, []);
     assert_eq!(of_toml.notices, []);
     assert_eq!(of_toml.config.counter.port.max_connections, 2048);
+}
+
+#[test]
+fn the_number_of_workers_is_a_limit_in_a_yrmcds_conf_alone() {
+    let workers = |language| parse("workers = 4", language).unwrap().config.workers;
+    let four = NonZeroUsize::new(4).unwrap();
+    assert_eq!(workers(Language::Yrmcds), WorkerCount::AtMost(four));
+    assert_eq!(workers(Language::Toml), WorkerCount::Exactly(four));
 }
 
 #[test]
@@ -316,7 +326,7 @@ fn what_yrmcds_lets_pass_is_a_warning() {
         ]
     );
     let loaded = parse("workers = 2\nworkers = 3", Language::Yrmcds).unwrap();
-    assert_eq!(loaded.config.workers, NonZeroUsize::new(3));
+    assert_eq!(loaded.config.workers.to_string(), "3");
 }
 
 #[test]

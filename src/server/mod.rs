@@ -14,7 +14,6 @@ mod buffers;
 mod client_address;
 mod clock;
 mod connection;
-mod core_yield;
 mod daemon;
 mod dispatch;
 mod ending;
@@ -102,6 +101,8 @@ pub struct Server {
     audit: Audit,
     frame_timeout_s: AtomicU32,
     peer_timeout_s: AtomicU32,
+    /// Workers whose threads use nearly all of a core.
+    saturated_workers: AtomicUsize,
     /// Connections that have something to do for their peers. A stop waits for them.
     busy: AtomicUsize,
     closing: AtomicBool,
@@ -187,6 +188,7 @@ impl Server {
             clock,
             frame_timeout_s: AtomicU32::new(0),
             peer_timeout_s: AtomicU32::new(0),
+            saturated_workers: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             durable: AtomicBool::new(false),

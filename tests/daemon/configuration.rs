@@ -311,9 +311,10 @@ fn the_stock_file_of_yrmcds_with_counters_enabled_has_the_same_meaning() {
         );
     }
     assert_eq!(text(&daemon.ready(), "semaphore"), "disabled");
-    assert_eq!(number(&daemon.ready(), "workers"), 10);
     let names = daemon.of_each_thread("comm");
-    assert_eq!(names.iter().filter(|name| name.starts_with("worker-")).count(), 10, "{names:?}");
+    let workers = names.iter().filter(|name| name.starts_with("worker-")).count() as u64;
+    assert_eq!(number(&daemon.ready(), "workers"), workers);
+    assert!(workers <= 4, "workers = 10 of the stock file is a limit: {names:?}");
 
     let unused = daemon.lines_with("not used");
     assert_eq!(unused.len(), 1, "{unused:?}");
@@ -340,7 +341,7 @@ fn root_switches_to_the_user_of_the_stock_file_in_every_thread() {
     let mut wire = Wire::connect(([127, 0, 0, 1], stock.port).into());
     assert_eq!(wire.acquire(b"name", 1, 1).status, OK);
     let statuses = daemon.of_each_thread("status");
-    assert!(statuses.len() > 10, "the workers are among them");
+    assert!(statuses.len() > 1, "the workers are among them");
     for status in statuses {
         assert_account(&status, "Uid:", user.uid.as_raw());
         assert_account(&status, "Gid:", user.gid.as_raw());

@@ -66,10 +66,10 @@ fn a_virtual_ip_that_is_not_present_is_bound_beside_bind_ip() {
 }
 
 #[test]
-fn the_default_number_of_workers_is_one_for_each_core() {
+fn there_are_half_as_many_workers_as_cores_by_default() {
     let mut daemon = Daemon::start();
     let cores = std::thread::available_parallelism().unwrap().get() as u64;
-    assert_eq!(number(&daemon.ready(), "workers"), cores);
+    assert_eq!(number(&daemon.ready(), "workers"), (cores / 2).clamp(1, 4));
 }
 
 #[test]

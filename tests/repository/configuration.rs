@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
-use signalbox::config::{ClusterConfig, Config, Key, Language, Loaded, Severity, Threshold};
+use signalbox::config::{ClusterConfig, Config, Key, Language, Loaded, Severity, Threshold, WorkerCount};
 
 const SHIPPED: &str = include_str!("../../etc/signalbox.toml");
 const UNIT: &str = include_str!("../../etc/signalbox.service");
@@ -36,7 +36,7 @@ fn the_stock_file_with_counters_enabled_means_what_it_means_to_yrmcds() {
         assert!(config.bind.is_empty(), "without bind_ip, the server binds every address");
         assert_eq!(config.floating_ip(), None);
         assert_eq!((config.user.as_deref(), config.group.as_deref()), (Some("yrmcds"), Some("yrmcds")));
-        assert_eq!(config.workers.map(|workers| workers.get()), Some(10));
+        assert_eq!(config.workers, WorkerCount::AtMost(10.try_into().unwrap()));
         assert_eq!(config.log.threshold, Threshold::Info);
         assert_eq!(config.log.file.as_deref(), Some(Path::new("/var/log/yrmcds.log")));
         assert!(config.counter.port.enable && !config.semaphore.port.enable);

@@ -43,7 +43,6 @@ use applications::{Application, Workload};
 use expectations::{ClientInfo, Expectations};
 use faults::Faults;
 use signalbox::client::Client;
-use signalbox::server::SameThread;
 use turmoil::Sim;
 
 /// How long holders and waiters may take to end after the faults stop.
@@ -93,9 +92,7 @@ impl Simulation<'_> {
         let faults = Faults::new(Arc::clone(&expectations), Random::of(seed, 1), latency_ms_max);
         let hash_seed = random.next();
         let server_scene = Arc::clone(&scene);
-        sim.host(network::SERVER, move || {
-            network::serve(Arc::clone(&server_scene), hash_seed, usize::MAX, SameThread::default())
-        });
+        sim.host(network::SERVER, move || network::serve(Arc::clone(&server_scene), hash_seed, usize::MAX));
         let (tasks, present) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         for machine in 0..machines {
             let (expectations, tasks, present) =

@@ -75,14 +75,8 @@ pub async fn connect(address: &Address, limit: Duration) -> Result<TcpStream, Co
     }
 }
 
-/// Runs a server until its machine stops. Its sockets accept at most `write_bytes_max` bytes at a time, and `spawn` serves
-/// its connections.
-pub async fn serve(
-    scene: Arc<Scene>,
-    hash_seed: u64,
-    write_bytes_max: usize,
-    spawn: SameThread,
-) -> turmoil::Result {
+/// Runs a server until its machine stops. Its sockets accept at most `write_bytes_max` bytes at a time.
+pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) -> turmoil::Result {
     let mut config = Config::without_file();
     let machines = scene.state().machines.len();
     config.admin_from = (0..machines).map(|machine| turmoil::lookup(machine_name(machine))).collect();
@@ -102,7 +96,7 @@ pub async fn serve(
         let inner = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port_of(namespace))).await?;
         let listener =
             SimulatedListener { inner, scene: Arc::clone(&scene), open: Arc::clone(&open), write_bytes_max };
-        tokio::spawn(serve_port(Arc::clone(&server), namespace, listener, spawn));
+        tokio::spawn(serve_port(Arc::clone(&server), namespace, listener, SameThread));
     }
     tokio::spawn(expire(Arc::clone(&server)));
     tokio::spawn(sweep_counters(Arc::clone(&server)));

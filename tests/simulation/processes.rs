@@ -19,7 +19,6 @@ use signalbox::protocol::{
     Caller, Errno, Groups, IPC_CREAT, Milliseconds, Opaque, OpenedProcess, Operation, Operations, RequestId,
     RequestIds, ResponseCodec, ResponseFrame, SEM_UNDO, Status, SysvRequest, WAIT_FOREVER_MS,
 };
-use signalbox::server::SameThread;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 use turmoil::net::TcpStream;
@@ -241,9 +240,7 @@ fn run(seed: u64) -> Result<(), String> {
     let mut sim = network::simulation(seed, random.between(2, 60));
     let server_scene = Arc::clone(&scene);
     let write_bytes_max = random.weighted(&[(5, 1), (usize::MAX, 2)]);
-    sim.host(SERVER, move || {
-        network::serve(Arc::clone(&server_scene), 1, write_bytes_max, SameThread::default())
-    });
+    sim.host(SERVER, move || network::serve(Arc::clone(&server_scene), 1, write_bytes_max));
     for machine in 0..machines {
         let (scene, shared) = (Arc::clone(&scene), Arc::clone(&shared));
         sim.host(machine_name(machine), move || {

@@ -22,7 +22,6 @@ mod session_connection;
 mod session_view;
 
 use std::collections::BTreeSet;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::checks::{self, Checks};
@@ -34,7 +33,6 @@ use crate::seeds;
 use clients::{Client, Workload};
 use faults::Faults;
 use leased_client::{LeasedClient, LeasedWorkload};
-use signalbox::server::SameThread;
 use turmoil::Sim;
 
 /// The longest time until the server detects a vanished peer, with some reserve.
@@ -64,13 +62,6 @@ impl Simulation<'_> {
         let latency_ms_max = random.between(2, 100);
         let work_ms = random.between(5000, 20_000);
         let write_bytes_max = random.weighted(&[(64, 1), (500, 1), (usize::MAX, 2)]);
-        // In half of the simulations, connections move to another task: after each turn, or now and then.
-        let spawn = match random.weighted(&[(0, 2), (1, 1), (20, 1)]) {
-            0 => SameThread::default(),
-            most => {
-                SameThread::moving_after(NonZeroU32::new(random.between_u32(1, most)).expect("at least 1"))
-            }
-        };
         let workload = Workload::of(&mut random);
         let shared = (1..=random.between(1, 4)).map(|number| Shared {
             name: format!("shared {number}").into_bytes(),
@@ -91,7 +82,7 @@ impl Simulation<'_> {
         let hash_seed = random.next();
         let server_scene = Arc::clone(&scene);
         sim.host(network::SERVER, move || {
-            network::serve(Arc::clone(&server_scene), hash_seed, write_bytes_max, spawn)
+            network::serve(Arc::clone(&server_scene), hash_seed, write_bytes_max)
         });
         for machine in 0..machines {
             let (scene, workload, leased_workload) =

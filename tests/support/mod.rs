@@ -24,14 +24,13 @@ pub mod yrmcdsd;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use signalbox::config::Config;
 use signalbox::core::{NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{
-    Admission, ClientAddress, Clock, Listener, SameThread, Server, Spawn, Workers, expire, serve_port,
-    sweep_counters, sweep_semaphores,
+    Clock, Listener, SameThread, Server, Workers, expire, serve_port, sweep_counters, sweep_semaphores,
 };
 use tokio::io::DuplexStream;
 
@@ -75,26 +74,8 @@ impl TestServer {
 
     /// As [`Self::start_with`]; `prepare` runs before clients can connect.
     pub fn start_prepared(change: impl FnOnce(&mut Config), prepare: impl FnOnce(&Arc<Server>)) -> Self {
-        Self::start_on(Workers::start(2.try_into().unwrap()).unwrap(), change, prepare)
-    }
-
-    /// Starts a server that executes requests of several connections at the same time, on two threads. Others serve all
-    /// connections on one thread, as the product does while one keeps up.
-    pub fn start_on_two_threads() -> Self {
-        let threads = [(); 2].map(|()| Workers::start(1.try_into().unwrap()).unwrap());
-        Self::start_on(InTurn { threads, connections: Arc::default() }, |_| {}, |_| {})
-    }
-
-    /// Starts a server whose connections move to another task after every turn, as they would move to another thread.
-    pub fn start_moving(change: impl FnOnce(&mut Config)) -> Self {
-        Self::start_on(SameThread::moving_after(1.try_into().unwrap()), change, |_| {})
-    }
-
-    fn start_on(
-        workers: impl Spawn<tokio::net::TcpStream>,
-        change: impl FnOnce(&mut Config),
-        prepare: impl FnOnce(&Arc<Server>),
-    ) -> Self {
+        // Two, so that requests of several connections are executed at the same time.
+        let workers = Workers::start(2.try_into().unwrap()).unwrap();
         let mut config = Config::without_file();
         config.counter.stat_interval_s = 100;
         change(&mut config);
@@ -157,20 +138,6 @@ impl Drop for TestServer {
     }
 }
 
-/// Serves connections on two threads in turn.
-#[derive(Clone)]
-struct InTurn {
-    threads: [Workers; 2],
-    connections: Arc<AtomicUsize>,
-}
-
-impl Spawn<tokio::net::TcpStream> for InTurn {
-    fn spawn(&self, admission: Admission, stream: tokio::net::TcpStream, peer: ClientAddress) {
-        let number = self.connections.fetch_add(1, Ordering::Relaxed);
-        self.threads[number % self.threads.len()].spawn(admission, stream, peer);
-    }
-}
-
 /// Counters served within the process, on the runtime and the clock of the test, so that the result does not depend on
 /// the speed of the machine.
 pub struct NearServer {
@@ -208,7 +175,7 @@ impl NearServer {
         let (accepted, streams) = tokio::sync::mpsc::unbounded_channel();
         let peer = SocketAddr::from(([192, 0, 2, 1], 1));
         let listener = Handed { streams, peer };
-        tokio::spawn(serve_port(server, Namespace::Counters, listener, SameThread::default()));
+        tokio::spawn(serve_port(server, Namespace::Counters, listener, SameThread));
         Self { accepted }
     }
 

@@ -186,7 +186,7 @@ fn play_round(server: &TestServer, number: usize, started: Instant) -> Vec<Recor
 fn histories_of_concurrent_clients_are_linearizable() {
     let asked = std::env::var("SIGNALBOX_ROUNDS").ok();
     let rounds = asked.map_or(1000, |rounds| rounds.parse().expect("SIGNALBOX_ROUNDS is a number"));
-    let server = TestServer::start_on_two_threads();
+    let server = TestServer::start();
     let started = Instant::now();
     let (mut histories, mut operations, mut unknown) = (0, 0, 0);
     for number in 0..rounds {

@@ -86,12 +86,7 @@ impl Network {
     fn start() -> Self {
         let server = Server::new(&Config::without_file(), Clock::system(), NameHasher::new());
         let (accepted, handed) = mpsc::unbounded_channel();
-        tokio::spawn(serve_port(
-            Arc::clone(&server),
-            Namespace::Counters,
-            Handed(handed),
-            SameThread::default(),
-        ));
+        tokio::spawn(serve_port(Arc::clone(&server), Namespace::Counters, Handed(handed), SameThread));
         Self { server, accepted }
     }
 

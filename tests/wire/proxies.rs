@@ -126,22 +126,6 @@ fn the_first_frames_may_come_with_the_header() {
 }
 
 #[test]
-fn a_connection_that_moves_keeps_the_stated_address() {
-    let server = TestServer::start_moving(trusting);
-    let mut wire = from_proxy(&server, &header_of("203.0.113.7:4660"));
-    for _ in 0..10 {
-        assert_eq!(wire.acquire(b"held", 1, 100).status, OK);
-        assert_eq!(address_of_holder(&server, b"held"), "203.0.113.7:4660");
-    }
-    assert_eq!(administration(wire), REFUSED);
-    let mut local_client = from_proxy(&server, &header_of("127.0.0.1:4660"));
-    for _ in 0..10 {
-        assert_eq!(local_client.ask(NOOP, &[]).status, OK);
-    }
-    assert_eq!(administration(local_client), NOT_FOUND);
-}
-
-#[test]
 fn a_connection_of_the_proxy_itself_has_the_proxys_address() {
     let server = TestServer::start_with(trusting);
     // LOCAL, with and without addresses; an unspecified family; a client on a Unix socket.

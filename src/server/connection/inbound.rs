@@ -38,10 +38,7 @@ enum FrameTimer {
     Running {
         since: Instant,
     },
-    Armed {
-        since: Instant,
-        timer: Pin<Box<Sleep>>,
-    },
+    Armed(Pin<Box<Sleep>>),
 }
 
 /// What a read brought.
@@ -121,14 +118,6 @@ impl Inbound {
         self.frame_timer = FrameTimer::Stopped;
     }
 
-    /// Leaves the timer of this thread's runtime behind, before the connection moves to another thread. The time that an
-    /// incomplete frame has taken goes on.
-    pub(super) fn leave_runtime(&mut self) {
-        if let FrameTimer::Armed { since, .. } = self.frame_timer {
-            self.frame_timer = FrameTimer::Running { since };
-        }
-    }
-
     /// Keeps the start of an incomplete frame, or drops the connection's own buffer if there is none.
     fn keep_partial(&mut self, shared: &mut BytesMut) {
         if self.partial.is_empty() {
@@ -156,11 +145,10 @@ impl Inbound {
     ) -> Poll<End> {
         if let FrameTimer::Running { since } = self.frame_timer {
             let deadline = since + frame_timeout();
-            let timer = Box::pin(tokio::time::sleep_until(deadline));
-            self.frame_timer = FrameTimer::Armed { since, timer };
+            self.frame_timer = FrameTimer::Armed(Box::pin(tokio::time::sleep_until(deadline)));
         }
         match &mut self.frame_timer {
-            FrameTimer::Armed { timer, .. } => timer.as_mut().poll(context).map(|()| End::FrameTimeout),
+            FrameTimer::Armed(timer) => timer.as_mut().poll(context).map(|()| End::FrameTimeout),
             FrameTimer::Stopped | FrameTimer::Running { .. } => Poll::Pending,
         }
     }

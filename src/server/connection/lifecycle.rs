@@ -1,15 +1,12 @@
-//! The life of a connection: it is accepted, from a proxy with its header, served by one thread after the other, with or
-//! without TLS, and ended.
+//! The life of a connection: it is accepted, from a proxy with its header, served with or without TLS, and ended.
 //!
 //! A connection begins as a plain one. If its first bytes begin TLS, it goes on over TLS; a plain request never looks for
 //! that.
 //!
-//! Invariants: a connection moves only while nothing is in progress, and then as a whole, so that no byte is lost and no
-//! response overtakes another. However it ends, all that it held is released.
+//! Invariant: however a connection ends, all that it held is released.
 
 use std::future::poll_fn;
 use std::io;
-use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
@@ -25,71 +22,53 @@ use super::super::client_address::{Client, ClientAddress};
 use super::super::dispatch::ExtendedState;
 use super::super::peers::{Peer, Place};
 use super::super::tls::{FirstBytes, HandshakeError, TlsSession, TlsStream, shake_hands};
-use super::super::workers::{Seat, WorkerIndex};
 use super::super::{Port, Server, port_name, steps};
+use super::Connection;
 use super::end::End;
 use super::first_bytes::{self, Opening};
 use super::inbound::{Inbound, READ_BYTES_MAX};
 use super::proxied::read_header;
-use super::{Connection, Departure};
 use crate::core::{ConnectionEnd, Mailbox, Session, SessionId};
 
 /// How long the server still reads from a connection that it ends, so that the peer receives the responses and not a
 /// reset.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// A connection without its stream, between two threads that serve it. It is boxed, so that the task of a connection that
-/// does not move has no room for it.
-pub(in crate::server) struct OpenConnection {
+/// A connection without its stream. It is boxed, so that the task has room for it only once.
+struct OpenConnection {
     admission: Admission,
     client: Client,
-    security: Security,
+    /// The first bytes of a handshake of TLS, if it has begun one.
+    handshake: Option<BytesMut>,
     /// What plain requests hold.
     holder: Session,
     /// The connection's place among its peers.
     place: Place,
     extended: ExtendedState,
-    /// The start of an incomplete frame.
     inbound: Inbound,
 }
 
-/// Whether a connection uses TLS.
-#[derive(Default)]
-enum Security {
-    /// It does not, or its first bytes have not been received.
-    #[default]
-    Plain,
-    /// It has begun a handshake with these bytes.
-    Handshake(BytesMut),
-    Tls(Box<TlsSession>),
-}
-
-/// How a thread leaves a connection.
-enum Left<S> {
-    Ended,
-    /// It goes on: over TLS, which it has begun, or on another thread.
-    Open {
-        connection: Box<OpenConnection>,
-        stream: S,
-        to: Option<WorkerIndex>,
-    },
-}
-
-/// A connection that moves to another thread.
-pub(in crate::server) struct Move<S> {
-    pub(in crate::server) connection: Box<OpenConnection>,
-    pub(in crate::server) stream: S,
-    pub(in crate::server) to: WorkerIndex,
+/// Serves an admitted connection until it ends, and what it held is released.
+pub(in crate::server) async fn serve<S>(admission: Admission, mut stream: S, peer: ClientAddress)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let Some(connection) = OpenConnection::accept(admission, &mut stream, peer).await else { return };
+    let begun_tls = if connection.handshake.is_some() {
+        Some((connection, stream))
+    } else {
+        connection.serve_over(stream, false).await
+    };
+    if let Some((connection, stream)) = begun_tls {
+        // Boxed, so that the task of a plain connection has no room for TLS.
+        Box::pin(connection.serve_tls(stream)).await;
+    }
 }
 
 impl OpenConnection {
     /// Opens an admitted connection. From a proxy, it reads the header first, and where plain requests are refused, the
     /// first bytes; `None`: they were not usable, and the connection is closed.
-    pub(in crate::server) async fn accept<S>(
-        admission: Admission,
-        stream: &mut S,
-        peer: ClientAddress,
-    ) -> Option<Box<Self>>
+    async fn accept<S>(admission: Admission, stream: &mut S, peer: ClientAddress) -> Option<Box<Self>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -143,7 +122,7 @@ impl OpenConnection {
         let end = match first_bytes::read(stream, server, &port.metrics.traffic).await {
             Ok(Opening::Tls(received)) => {
                 let mut connection = Self::open(admission, client, false);
-                connection.security = Security::Handshake(received);
+                connection.handshake = Some(received);
                 return Some(connection);
             }
             Ok(Opening::Plain(refusal)) => {
@@ -176,71 +155,34 @@ impl OpenConnection {
         let extended =
             ExtendedState::new(server, connection, mailbox, client.clone(), admission.port().namespace);
         debug!(port = port_name(admission.port().namespace), %peer, session = %connection.session(), "connection opened");
-        let (security, inbound) = (Security::Plain, Inbound::new(may_begin_tls));
-        Box::new(Self { admission, client, security, holder, place, extended, inbound })
+        let inbound = Inbound::new(may_begin_tls);
+        Box::new(Self { admission, client, handshake: None, holder, place, extended, inbound })
     }
 
-    /// Serves the connection on this thread. Returns it when another thread has to go on; otherwise it has ended, and what
-    /// it held is released.
-    pub(in crate::server) async fn serve<S>(
-        self: Box<Self>,
-        stream: S,
-        seat: &mut impl Seat,
-    ) -> Option<Move<S>>
+    /// Serves a connection over TLS, after its handshake.
+    async fn serve_tls<S>(mut self: Box<Self>, mut stream: S)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let (connection, stream) = match self.security {
-            Security::Plain => match self.serve_over(stream, false, seat).await {
-                Left::Ended => return None,
-                Left::Open { connection, stream, to: Some(to) } => {
-                    return Some(Move { connection, stream, to });
-                }
-                Left::Open { connection, stream, to: None } => (connection, stream),
-            },
-            Security::Handshake(_) | Security::Tls(_) => (self, stream),
-        };
-        // Boxed, so that the task of a plain connection has no room for TLS.
-        Box::pin(connection.serve_tls(stream, seat)).await
-    }
-
-    /// Serves a connection over TLS, after its handshake if that is not done yet.
-    async fn serve_tls<S>(mut self: Box<Self>, mut stream: S, seat: &mut impl Seat) -> Option<Move<S>>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        let established = match mem::take(&mut self.security) {
-            Security::Tls(session) => Ok(session),
-            Security::Handshake(received) => Box::pin(self.shake_hands(&mut stream, received)).await,
-            Security::Plain => unreachable!("it has begun TLS"),
-        };
-        let session = match established {
-            Ok(session) => session,
+        match Box::pin(self.shake_hands(&mut stream)).await {
+            // TLS does not begin within TLS.
+            Ok(session) => drop(self.serve_over(TlsStream::new(stream, session), true).await),
             Err(end) => {
                 let Self { admission, client, holder, place, .. } = *self;
                 Box::pin(end_connection(&admission, &client, holder, place, &end)).await;
                 if end.is_by_the_server() {
                     Box::pin(linger(stream)).await;
                 }
-                return None;
-            }
-        };
-        match self.serve_over(TlsStream::new(stream, session), true, seat).await {
-            Left::Ended => None,
-            Left::Open { mut connection, stream, to } => {
-                let (stream, session) = stream.into_parts();
-                connection.security = Security::Tls(session);
-                let to = to.expect("TLS does not begin within TLS");
-                Some(Move { connection, stream, to })
             }
         }
     }
 
-    /// Does the handshake, which has begun with these bytes.
-    async fn shake_hands<S>(&mut self, stream: &mut S, received: BytesMut) -> Result<Box<TlsSession>, End>
+    /// Does the handshake that has begun.
+    async fn shake_hands<S>(&mut self, stream: &mut S) -> Result<Box<TlsSession>, End>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        let received = self.handshake.take().unwrap_or_default();
         let (server, port) = (self.admission.server(), self.admission.port());
         let tls = server.tls().ok_or(HandshakeError::NotConfigured);
         let client = self.client.address;
@@ -256,57 +198,39 @@ impl OpenConnection {
         Ok(session)
     }
 
-    /// Serves the connection over a stream on this thread. `is_tls`: a peer that has ended its part learns by the end of
-    /// ours that it has received everything.
-    async fn serve_over<S>(self: Box<Self>, stream: S, is_tls: bool, seat: &mut impl Seat) -> Left<S>
+    /// Serves the connection over a stream. Returns both if it begins TLS; otherwise it has ended. `is_tls`: a peer that has
+    /// ended its part learns by the end of ours that it has received everything.
+    async fn serve_over<S>(self: Box<Self>, stream: S, is_tls: bool) -> Option<(Box<Self>, S)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Self { admission, client, security: _, mut holder, place, extended, inbound } = *self;
+        let Self { admission, client, handshake: _, mut holder, place, extended, inbound } = *self;
         let (server, port, usage) = (admission.server(), admission.port(), admission.client_usage());
-        let mut served = Connection::new(server, port, usage, seat, stream, inbound, extended);
+        let mut served = Connection::new(server, port, usage, stream, inbound, extended);
         // Before the first turn looks for messages: each is found by that turn, or wakes this task.
         poll_fn(|context| {
             served.extended.set_reader(context.waker());
             Poll::Ready(())
         })
         .await;
-        match served.run(&mut holder).await {
-            Departure::End(end) if end.begins_tls() => {
-                let (stream, inbound, extended) = served.into_parts();
-                let security = Security::Handshake(inbound.into_received());
-                let inbound = Inbound::new(false);
-                let connection =
-                    Box::new(Self { admission, client, security, holder, place, extended, inbound });
-                Left::Open { connection, stream, to: None }
-            }
-            Departure::End(end) => {
-                // While the server stops, it waits until a busy connection has closed in good order.
-                let Connection { stream, busy: _busy, .. } = served;
-                // Boxed, so that the task of an open connection has no room for its end.
-                Box::pin(end_connection(&admission, &client, holder, place, &end)).await;
-                if end.is_by_the_server() {
-                    Box::pin(linger(stream)).await;
-                } else if let (true, End::Peer) = (is_tls, end) {
-                    Box::pin(end_output(stream)).await;
-                }
-                Left::Ended
-            }
-            Departure::Move(to) => {
-                let (stream, mut inbound, extended) = served.into_parts();
-                inbound.leave_runtime();
-                let security = Security::Plain;
-                let connection =
-                    Box::new(Self { admission, client, security, holder, place, extended, inbound });
-                Left::Open { connection, stream, to: Some(to) }
-            }
+        let end = served.run(&mut holder).await;
+        if end.begins_tls() {
+            let (stream, inbound, extended) = served.into_parts();
+            let handshake = Some(inbound.into_received());
+            let inbound = Inbound::new(false);
+            let connection = Self { admission, client, handshake, holder, place, extended, inbound };
+            return Some((Box::new(connection), stream));
         }
-    }
-
-    /// Ends a connection that no thread can serve, because its socket failed on the way to one.
-    pub(in crate::server) async fn fail(self: Box<Self>, error: io::Error) {
-        let Self { admission, client, holder, place, .. } = *self;
-        end_connection(&admission, &client, holder, place, &End::Io(error)).await;
+        // While the server stops, it waits until a busy connection has closed in good order.
+        let Connection { stream, busy: _busy, .. } = served;
+        // Boxed, so that the task of an open connection has no room for its end.
+        Box::pin(end_connection(&admission, &client, holder, place, &end)).await;
+        if end.is_by_the_server() {
+            Box::pin(linger(stream)).await;
+        } else if let (true, End::Peer) = (is_tls, end) {
+            Box::pin(end_output(stream)).await;
+        }
+        None
     }
 }
 

@@ -35,21 +35,17 @@ use super::buffers::Buffers;
 use super::dispatch::{Executor, ExtendedState, NextStep, Revoked};
 use super::metrics::Tally;
 use super::shares::{ClientUsage, HoldingBytes, Pauses, Turns};
-use super::workers::{ConnectionLoad, Seat, WorkerIndex};
-use super::{Port, Server, core_yield, steps};
+use super::{Port, Server, steps};
 use crate::core::Session;
 use end::End;
 use inbound::{Inbound, READ_BYTES_MAX};
-pub(super) use lifecycle::{Move, OpenConnection};
+pub(super) use lifecycle::serve;
 use outbound::Outbound;
 use work::{Input, Work, poll_store_timer};
 
-struct Connection<'a, S, T> {
+struct Connection<'a, S> {
     server: &'a Server,
     port: &'a Port,
-    /// The thread that serves the connection.
-    seat: &'a mut T,
-    load: ConnectionLoad,
     stream: S,
     inbound: Inbound,
     input: Input,
@@ -69,27 +65,16 @@ enum Turn {
     Continue,
     /// Other connections of the thread run first.
     Yield,
-    /// None here: the connection moves to another thread.
-    Move(WorkerIndex),
 }
 
-/// Why a connection is not served here any more.
-#[derive(Debug)]
-enum Departure {
-    End(End),
-    Move(WorkerIndex),
-}
-
-impl<'a, S, T> Connection<'a, S, T>
+impl<'a, S> Connection<'a, S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    T: Seat,
 {
     fn new(
         server: &'a Server,
         port: &'a Port,
         usage: Arc<ClientUsage>,
-        seat: &'a mut T,
         stream: S,
         inbound: Inbound,
         extended: ExtendedState,
@@ -97,8 +82,6 @@ where
         Self {
             server,
             port,
-            seat,
-            load: ConnectionLoad::default(),
             stream,
             inbound,
             input: Input::default(),
@@ -112,16 +95,14 @@ where
         }
     }
 
-    /// What moves with the connection: it has no work in progress and no output.
+    /// What a connection keeps that begins TLS.
     fn into_parts(self) -> (S, Inbound, ExtendedState) {
         (self.stream, self.inbound, self.extended)
     }
 
-    /// Runs until the connection ends or moves. A panic ends only this connection; the core aborts the process by itself if
-    /// its invariants break.
-    async fn run(&mut self, session: &mut Session) -> Departure {
-        // One that has moved here holds something already.
-        self.holding_bytes.set(session.bytes());
+    /// Runs until the connection ends, or begins TLS. A panic ends only this connection; the core aborts the process by
+    /// itself if its invariants break.
+    async fn run(&mut self, session: &mut Session) -> End {
         loop {
             let turn = poll_fn(|context| {
                 let turn = catch_unwind(AssertUnwindSafe(|| self.poll_turn(session, context)));
@@ -130,8 +111,7 @@ where
             match turn.await {
                 Ok(Turn::Continue) => {}
                 Ok(Turn::Yield) => tokio::task::yield_now().await,
-                Ok(Turn::Move(worker)) => return Departure::Move(worker),
-                Err(end) => return Departure::End(end),
+                Err(end) => return end,
             }
         }
     }
@@ -171,11 +151,6 @@ where
             self.turns.stop_waiting();
             return Poll::Pending;
         }
-        if self.is_between_requests()
-            && let Some(worker) = self.seat.next_worker(&mut self.load)
-        {
-            return Poll::Ready(Ok(Turn::Move(worker)));
-        }
         let awaits_last_answers = self.awaits_last_answers();
         // The store is asked before the mailbox: an answer that is stored in between is then in the mailbox.
         let awaits_store = awaits_last_answers && self.extended.awaits_store(self.server);
@@ -201,12 +176,6 @@ where
         }
         let _ = self.poll_flush(context)?;
         Poll::Ready(Ok(turn))
-    }
-
-    /// Whether the connection has nothing in progress: every request that was read is answered or waits in the core, and
-    /// the output is sent. Only then may it move to another thread.
-    fn is_between_requests(&self) -> bool {
-        self.work.is_none() && self.input.is_open() && self.outbound.is_empty()
     }
 
     /// Whether the connection executes more requests although the peer has not taken all output.
@@ -282,8 +251,6 @@ where
             return Poll::Ready(Ok(0));
         }
         self.port.metrics.traffic.note_received(read);
-        core_yield::count_read();
-        self.load.count_read();
         self.extended.renew(self.server);
         let received = self.inbound.take_frames(shared);
         if let Some(frames) = received.frames {
@@ -350,7 +317,6 @@ where
         executor.record_commands();
         self.pauses.begin(executor.excesses.get());
         self.holding_bytes.set(session.bytes());
-        self.load.count_requests(executed);
         self.work = match stream {
             Some(response) => Work::stream(response, frames),
             None if is_closed => Work::None,

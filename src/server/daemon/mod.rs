@@ -92,8 +92,7 @@ fn serve(
     identity.assume()?;
     keep_secrets(config)?;
 
-    let count = config.workers.or_else(|| std::thread::available_parallelism().ok());
-    let count = count.unwrap_or(NonZeroUsize::MIN);
+    let count = config.workers.threads(std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let workers = Workers::start(count)?;
     let address = |(namespace, listener): &(Namespace, std::net::TcpListener)| {
         listener.local_addr().map(|address| (*namespace, address))

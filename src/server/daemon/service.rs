@@ -16,7 +16,7 @@ use super::super::relay::{Incoming, Trust, serve_relays};
 use super::super::resting_listener::RestingListener;
 use super::super::store::{RestoreError, Writer, WriterError};
 use super::super::tls::Tls;
-use super::super::workers::{Workers, balance};
+use super::super::workers::{Workers, watch_saturation};
 use super::super::{Clock, Server, announce_rules, expire, gc, port_config, serve_port};
 use super::error::DaemonError;
 use crate::access::Rights;
@@ -59,7 +59,7 @@ pub(super) struct Service {
     server: Arc<Server>,
     /// `None` where all state is in memory.
     store: Option<Writer>,
-    /// Listeners, the balance of the workers, expiry and sweeps. They are aborted when this is dropped.
+    /// Listeners, watches of the workers, expiry and sweeps. They are aborted when this is dropped.
     tasks: JoinSet<()>,
 }
 
@@ -135,7 +135,7 @@ impl Service {
     pub(super) async fn drain(&mut self, workers: &Workers) {
         let server = &self.server;
         let deadline = Instant::now() + STOP_WAIT_MAX;
-        // The turns that are waited for below are the last ones only if no connection moves to a thread afterwards.
+        // The turns that are waited for below are the last ones only if no new connection comes afterwards.
         let _ = tokio::time::timeout_at(deadline, self.tasks.shutdown()).await;
         workers.finish_turns(deadline).await;
         while server.core.shut_down(server.moment()) {
@@ -230,7 +230,10 @@ fn spawn_tasks(
         let listener = RestingListener::new(listener)?;
         tasks.spawn(serve_port(Arc::clone(server), namespace, listener, workers.clone()));
     }
-    tasks.spawn(balance(workers.clone()));
+    for (worker, runtime) in workers.runtimes().enumerate() {
+        let count = workers.runtimes().count();
+        tasks.spawn_on(watch_saturation(Arc::clone(server), worker, count), runtime);
+    }
     tasks.spawn(expire(Arc::clone(server)));
     tasks.spawn(announce_rules(Arc::clone(server)));
     tasks.spawn_on(gc::sweep_for_memory(Arc::clone(server)), workers.background());

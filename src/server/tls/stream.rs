@@ -200,13 +200,6 @@ impl<S> TlsStream<S> {
     pub(in crate::server) fn new(io: S, session: Box<TlsSession>) -> Self {
         Self { io, session }
     }
-
-    /// The socket and the state of TLS, so that they can move to another thread.
-    pub(in crate::server) fn into_parts(self) -> (S, Box<TlsSession>) {
-        let Self { io, mut session } = self;
-        session.record_timer = None;
-        (io, session)
-    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {

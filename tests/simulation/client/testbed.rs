@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use signalbox::client::{Builder, Client};
 use signalbox::core::{LedgerStats, Namespace};
-use signalbox::server::{SameThread, Server};
+use signalbox::server::Server;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
@@ -50,7 +50,7 @@ where
         .max_message_latency(Duration::from_millis(latency_ms.1))
         .build();
     let server_scene = Arc::clone(&scene);
-    sim.host(SERVER, move || network::serve(Arc::clone(&server_scene), 1, usize::MAX, SameThread::default()));
+    sim.host(SERVER, move || network::serve(Arc::clone(&server_scene), 1, usize::MAX));
     let (jobs, received) = mpsc::unbounded_channel::<Job>();
     let received = Arc::new(Mutex::new(Some(received)));
     sim.host(machine_name(1), move || {

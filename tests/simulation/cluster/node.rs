@@ -392,7 +392,7 @@ async fn serve(
     let mut tasks = JoinSet::new();
     for namespace in Namespace::ALL {
         let listener = listen(process, port_of(namespace), false).await;
-        tasks.spawn(serve_port(Arc::clone(&server), namespace, listener, SameThread::default()));
+        tasks.spawn(serve_port(Arc::clone(&server), namespace, listener, SameThread));
     }
     let listener = listen(process, RELAYS_PORT, true).await;
     let server_of_relays = Arc::clone(&server);

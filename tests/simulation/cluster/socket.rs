@@ -49,12 +49,11 @@ tokio::task_local! {
 /// The network of a node, for its relays. It does not reset connections: simulated ones that are dropped end in order.
 pub struct NodeNetwork {
     process: Arc<Process>,
-    spawner: SameThread,
 }
 
 impl NodeNetwork {
     pub fn of(process: &Arc<Process>) -> Self {
-        Self { process: Arc::clone(process), spawner: SameThread::default() }
+        Self { process: Arc::clone(process) }
     }
 }
 
@@ -64,7 +63,7 @@ impl RelayNetwork for NodeNetwork {
     type Spawner = SameThread;
 
     fn spawner(&self) -> &SameThread {
-        &self.spawner
+        &SameThread
     }
 
     fn run<F>(&self, mut client: NodeStream, task: impl FnOnce(NodeStream) -> F + Send + 'static)

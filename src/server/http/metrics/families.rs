@@ -198,8 +198,10 @@ impl<'a> Families<'a> {
         self.counter("signalbox_http_requests", "HTTP requests", only(shared.requests.value()))
     }
 
-    /// What each port counts.
+    /// The worker threads, and what each port counts.
     pub(super) fn ports(&mut self, server: &Server) -> Result<(), Error> {
+        let saturated = only(server.saturated_workers.load(Ordering::Relaxed) as u64);
+        self.gauge("signalbox_saturated_workers", "Worker threads that use nearly all of a core", saturated)?;
         let commands = |port: &Port| statistics::commands(port);
         self.counter("signalbox_commands", "Plain requests", by_port_and(server, "command", commands))?;
         let acquires = |port: &Port| {
