@@ -179,4 +179,19 @@ mod tests {
         assert_eq!(tokens.still(&entry, 99), None);
         assert!(tokens.remove("web").is_err());
     }
+
+    #[test]
+    fn the_next_expiry_is_the_first_after_a_time() {
+        let mut tokens = Tokens::default();
+        for (name, byte, expires_at_s) in [("late", 1, Some(300)), ("never", 2, None), ("soon", 3, Some(200))]
+        {
+            let token = Token::random(|bytes| {
+                bytes.fill(byte);
+                Ok::<_, ()>(())
+            });
+            tokens.add(Entry::of(&token.unwrap(), name.to_owned(), Rights::ALL, 1, expires_at_s)).unwrap();
+        }
+        let expected = [(0, Some(200)), (199, Some(200)), (200, Some(300)), (300, None)];
+        assert_eq!(expected.map(|(after_s, _)| (after_s, tokens.next_expiry(after_s))), expected);
+    }
 }

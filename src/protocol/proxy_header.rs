@@ -291,4 +291,13 @@ mod tests {
         let error = ProxyHeaderError::TooLong { announced: 521 };
         assert_eq!(ProxyHeader::parse(&longer[..FIXED_BYTES]), Err(error));
     }
+
+    #[test]
+    fn a_header_of_either_version_is_recognised_where_none_is_expected() {
+        let frame = [0x90, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert!(ProxyHeader::is_at_the_start_of(&header(0x21, 0x11, &IPV4)));
+        assert!(ProxyHeader::is_at_the_start_of(b"PROXY TCP4 192.0.2.7 192.0.2.1 4660 11215\r\n"));
+        assert!(!ProxyHeader::is_at_the_start_of(b"PROVE TCP4 1"));
+        assert!(!ProxyHeader::is_at_the_start_of(&frame));
+    }
 }

@@ -296,3 +296,44 @@ impl Drop for Lease {
         self.slot.is_busy.store(false, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_child_of_a_fork_has_not_lost_the_adjustments_of_its_parent() {
+        ADJUSTMENTS_LOST.store(true, Ordering::SeqCst);
+        assert!(take_lost_adjustments());
+        assert!(!take_lost_adjustments(), "only one call reports it");
+        ADJUSTMENTS_LOST.store(true, Ordering::SeqCst);
+        abandon_all();
+        assert!(!take_lost_adjustments());
+    }
+
+    #[test]
+    fn requests_state_the_lowest_that_is_unanswered_within_the_window() {
+        let process = Process {
+            pid: 0,
+            name: Name { process: 1, key: SessionKey([0; 16]) },
+            next_request: AtomicU64::new(5),
+            adjusts: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
+            slots: AtomicPtr::new(null_mut()),
+            next: std::ptr::null(),
+        };
+        let number = |lease: &Lease| {
+            let ids = process.number(lease);
+            (ids.own.0, ids.lowest_unanswered.0)
+        };
+        let (waiting, other) = (process.lease(), process.lease());
+        assert_eq!(number(&waiting), (5, 5));
+        assert_eq!(number(&other), (6, 5));
+        other.answered();
+        assert_eq!(number(&other), (7, 5));
+        process.next_request.store(5 + WINDOW + 1, Ordering::SeqCst);
+        assert_eq!(number(&other), (6 + WINDOW, 6), "a call that waits for long does not stop others");
+        waiting.answered();
+        assert_eq!(number(&other), (7 + WINDOW, 7 + WINDOW));
+    }
+}

@@ -138,10 +138,12 @@ pub(in crate::server) struct IsClosed(pub(in crate::server) bool);
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::sync::Arc;
 
     use super::super::super::client_address::{ClientAddress, RelayedOver};
     use super::super::super::clock::Clock;
     use super::*;
+    use crate::access::{Rights, Token, Tokens};
     use crate::config::Config;
 
     fn kept(rules: impl FnOnce(&mut Config), client: &str, is_encrypted: bool) -> bool {
@@ -170,5 +172,61 @@ mod tests {
             config.access.networks = vec!["192.0.2.0/24 read,acquire".parse().unwrap()];
         };
         assert!(kept(network, "127.0.0.1", false), "the rule of the machine of its relay");
+    }
+
+    /// A reload decides about the tokens that are shown from then on, and those that open connections have shown.
+    #[test]
+    fn a_reload_takes_the_rights_of_a_token_that_is_no_longer_accepted() {
+        let token = |byte: u8| {
+            let fill = |bytes: &mut [u8]| {
+                bytes.fill(byte);
+                Ok::<_, ()>(())
+            };
+            Token::random(fill).unwrap()
+        };
+        let mut config = Config::without_file();
+        config.access.tokens = Some("/tokens".into());
+        config.access.tokens_over_plain = true;
+        config.access.anonymous = Some("read".parse().unwrap());
+        let access = Access::of(&config, Clock::system());
+        let mut tokens = Tokens::default();
+        tokens.add(Entry::of(&token(1), "web".to_owned(), Rights::ALL, 1, None)).unwrap();
+        access.replace(|before| before.with_tokens(Arc::new(tokens)));
+        let address = ClientAddress::of_peer(SocketAddr::new("192.0.2.1".parse().unwrap(), 1));
+        let client = Client { address, certificate: None };
+        let [mut plain, mut encrypted] = [false, true].map(|is_encrypted| {
+            let mut standing = Standing::of(&access, &client);
+            let secret = token(1).reveal().into_bytes();
+            standing.authenticate(&access, &client, is_encrypted, &secret).unwrap();
+            standing
+        });
+        assert_eq!(plain.refresh(&access, &client, false), Change::None, "nothing was replaced");
+        access.configure(&config);
+        assert_eq!(plain.refresh(&access, &client, false), Change::None, "it is still accepted");
+        config.access.tokens_over_plain = false;
+        access.configure(&config);
+        assert_eq!(plain.refresh(&access, &client, false), Change::Lost);
+        assert_eq!(encrypted.refresh(&access, &client, true), Change::None);
+        let may = |standing: &Standing| standing.may(Right::Administer, Target::Server);
+        assert_eq!((may(&plain), may(&encrypted)), (false, true));
+        access.replace(|before| before.with_tokens(Arc::default()));
+        assert_eq!(encrypted.refresh(&access, &client, true), Change::Lost, "the token was revoked");
+    }
+
+    #[test]
+    fn the_third_refused_token_closes_a_connection() {
+        let mut config = Config::without_file();
+        config.access.tokens = Some("/tokens".into());
+        let access = Access::of(&config, Clock::system());
+        let address = ClientAddress::of_peer(SocketAddr::new("127.0.0.1".parse().unwrap(), 1));
+        let client = Client { address, certificate: None };
+        // Each connection counts for itself; after ten, the client is closed at each one.
+        for expected in
+            [[false, false, true], [false, false, true], [false, false, true], [false, true, true]]
+        {
+            let mut standing = Standing::of(&access, &client);
+            let mut refused = || standing.authenticate(&access, &client, false, b"wrong").unwrap_err().0;
+            assert_eq!([refused(), refused(), refused()], expected);
+        }
     }
 }

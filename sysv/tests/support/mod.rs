@@ -5,8 +5,8 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::{Wake, Waker};
 use std::thread::{JoinHandle, Thread};
 
@@ -109,12 +109,20 @@ fn any_port() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").unwrap()
 }
 
-/// The library, which cargo builds beside the tests and benchmarks.
+/// A copy of the library, which cargo builds beside the tests and benchmarks: another build may replace that one while
+/// programs load it.
 fn library() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let library = program.with_file_name("libsignalbox_sysv.so");
-    assert!(library.exists(), "{} is missing", library.display());
-    library
+    static COPY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let program = std::env::current_exe().unwrap();
+        let built = program.with_file_name("libsignalbox_sysv.so");
+        let scratch = program.with_extension(format!("{}.so", std::process::id()));
+        std::fs::copy(&built, &scratch).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+        // In one step, so that the copy of an earlier run is replaced for programs that start, and for no others.
+        let copy = program.with_extension("preload.so");
+        std::fs::rename(&scratch, &copy).unwrap();
+        copy
+    });
+    COPY.clone()
 }
 
 /// Has a program load the library, with settings for all keys.
