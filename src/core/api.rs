@@ -1,20 +1,19 @@
-//! The operations of [`Core`] beyond the two documents: sessions, grants, queues, declared semaphores, listings and
-//! watches. Each method holds the ledger's lock once, which is one step; [`super::ledger`] has the rules.
+//! The operations of [`Core`] beyond the two documents that combine the ledger with the names, the numbers of sessions or
+//! the semaphore sets. Those of the ledger alone are beside their rules, in [`super::ledger`]. Each method of [`Core`]
+//! holds the ledger's lock once, which is one step.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::ids::{ConnectionId, GrantId, Place, SessionId, SessionKey, Token};
+use super::ids::{ConnectionId, Place, SessionId, SessionKey, Token};
 use super::ledger::{
-    Declare, Declared, DeclaredListing, IfExists, Lease, Ledger, LedgerContext, LedgerLimits, LedgerStats,
-    Listed, Listing, ListingKind, Queueing, Removal, Resizing, Scope, ServiceChange, Shown, Until, Waiting,
-    Want,
+    Declare, DeclaredListing, Lease, Ledger, LedgerContext, Listed, Listing, ListingKind, Queueing, Scope,
+    Shown, Want,
 };
 use super::mailbox::{EventKind, Mailbox, Notice};
 use super::object::{Availability, DumpItem, ObjectRef};
-use super::outcome::{Call, Opened, Outcome, Verified};
-use super::session_client::ClientSelector;
+use super::outcome::{Call, Opened, Outcome};
 use super::store::Step;
 use super::sync::Ordering;
 use super::time::{Due, Moment, UnixSeconds};
@@ -39,35 +38,9 @@ pub struct Inspected {
 
 /// Limits and figures.
 impl Core {
-    /// Sets the limits of sessions, grants, queues and watches. What exceeds a lowered limit stays.
-    pub fn set_ledger_limits(&self, limits: LedgerLimits) {
-        self.ledger().set_limits(limits);
-    }
-
-    /// Sets what the ids of grants and generations are above, so that they grow from one run of a server to the next.
-    pub fn start_ids_after(&self, last_id: u64) {
-        self.ledger().start_after(last_id);
-    }
-
     /// Sets what the numbers of sessions are above.
     pub fn start_sessions_after(&self, last_session: u64) {
         self.last_session.fetch_max(last_session, Ordering::Relaxed);
-    }
-
-    /// Sets how long the reconnect window after a start is open at most; 0: there is none. For the next
-    /// [`Self::keep_journal`].
-    pub fn set_reconnect_window(&self, window_ms: u32) {
-        self.ledger().set_reconnect_window(window_ms);
-    }
-
-    /// Live figures of sessions, grants, queues and watches.
-    pub fn ledger_stats(&self) -> LedgerStats {
-        self.ledger().stats()
-    }
-
-    /// Checks the ledger's invariants, and that it agrees with the objects. For tests: it visits everything at once.
-    pub fn check_ledger(&self) -> Result<(), String> {
-        self.ledger().check(self.registries())
     }
 }
 
@@ -77,18 +50,6 @@ impl Core {
     /// there is one, names it in listings from now on. Ended by [`Self::leave`].
     pub fn join(&self, connection: ConnectionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
         self.ledger().join(connection, label, mailbox);
-    }
-
-    /// Takes a step of the end of a connection: what its session holds is released; a leased session lives on. Returns
-    /// whether there is more to do.
-    pub fn leave(&self, connection: ConnectionId, now: Moment) -> bool {
-        self.ledger().leave(connection, self.context(now.unix))
-    }
-
-    /// Whether the client of a connection has its share of sessions, so that another one takes the place of one of them, or is
-    /// refused.
-    pub fn has_its_sessions(&self, connection: ConnectionId) -> bool {
-        self.ledger().has_its_sessions(connection)
     }
 
     /// Opens a leased session and attaches the connection to it. The answer has its number and its time to live.
@@ -153,16 +114,6 @@ impl Core {
     pub fn lease(&self, connection: ConnectionId) -> Option<Arc<Lease>> {
         self.ledger().lease(connection).ok()
     }
-
-    /// Renews the lease of the session that the connection is attached to. Returns the rest of it in milliseconds.
-    pub fn keep_alive(&self, connection: ConnectionId, now: Moment) -> Result<u32, Refusal> {
-        self.ledger().keep_alive(connection, now.monotonic)
-    }
-
-    /// Closes the leased session that the connection is attached to.
-    pub fn close_leased(&self, connection: ConnectionId, token: Token, now: Moment) -> Outcome {
-        self.ledger().close((connection, token), now.monotonic, self.context(now.unix))
-    }
 }
 
 /// Grants.
@@ -191,111 +142,13 @@ impl Core {
         }
         (outcome, place)
     }
-
-    /// Releases a grant of the connection's session.
-    pub fn release_grant(&self, call: Call, grant: GrantId, now: Moment) -> Outcome {
-        self.ledger().release(call, grant, now.monotonic, self.context(now.unix))
-    }
-
-    /// Ends the wait of a request of the connection's session.
-    pub fn cancel(&self, connection: ConnectionId, waiting: Waiting, now: Moment) -> Result<(), Refusal> {
-        self.ledger().cancel(connection, waiting, self.context(now.unix))
-    }
-
-    /// The session of a held grant, and how long it lasts.
-    pub fn verify(&self, grant: GrantId, now: Moment) -> Result<Verified, Refusal> {
-        self.ledger().verify(grant, now.monotonic)
-    }
-
-    /// Revokes a grant: it ends after a grace period.
-    pub fn revoke_grant(&self, call: Call, grant: GrantId, grace_ms: u32, now: Moment) -> Outcome {
-        self.ledger().revoke_grant(call, grant, grace_ms, now.monotonic, self.context(now.unix))
-    }
-
-    /// Revokes a session: it ends after a grace period. The connection of a connection's session has to have joined; it
-    /// is closed then.
-    pub fn revoke_session(&self, call: Call, session: SessionId, grace_ms: u32, now: Moment) -> Outcome {
-        self.ledger().revoke_session(call, session, grace_ms, now.monotonic, self.context(now.unix))
-    }
-
-    /// Revokes the leased sessions that these clients have or had last: each ends after a grace period. The answer, which
-    /// comes later, has their number.
-    pub fn revoke_clients(
-        &self,
-        (connection, token): (ConnectionId, Token),
-        clients: ClientSelector,
-        grace_ms: u32,
-        now: Moment,
-    ) -> Outcome {
-        self.ledger().revoke_clients((connection, token), clients, grace_ms, now.monotonic)
-    }
-
-    /// Waits until the usage of a name has dropped, for `wait_ms` milliseconds at most.
-    pub fn await_idle(
-        &self,
-        (connection, token): (ConnectionId, Token),
-        (namespace, name): (Namespace, &[u8]),
-        until: Until,
-        wait_ms: u32,
-        now: Moment,
-    ) -> Outcome {
-        let (request, context) = ((connection, token), self.context(now.unix));
-        self.ledger().await_idle(request, (namespace, name), until, wait_ms, now.monotonic, context)
-    }
 }
 
 /// Declared semaphores.
 impl Core {
-    /// Declares semaphores, all or none of them. No name may be declared twice.
-    pub fn declare(&self, call: Call, wanted: &[Declare<'_>], if_exists: IfExists, now: Moment) -> Outcome {
-        self.ledger().declare(call, wanted, if_exists, now.monotonic, self.context(now.unix))
-    }
-
-    /// Changes the capacity of a declared semaphore, if it has the expected generation.
-    pub fn resize(
-        &self,
-        call: Call,
-        name: &[u8],
-        resizing: Resizing,
-        generation: Option<u64>,
-        now: Moment,
-    ) -> Outcome {
-        self.ledger().resize(call, name, resizing, generation, now.monotonic, self.context(now.unix))
-    }
-
-    /// Removes a declared semaphore, if it has the expected generation.
-    pub fn remove(
-        &self,
-        call: Call,
-        name: &[u8],
-        removal: Removal,
-        generation: Option<u64>,
-        now: Moment,
-    ) -> Outcome {
-        self.ledger().remove(call, name, removal, generation, now.monotonic, self.context(now.unix))
-    }
-
-    /// Pauses or resumes a declared semaphore, or takes a slot of it out of service or puts it back, if it has the expected
-    /// generation.
-    pub fn change_service(
-        &self,
-        call: Call,
-        name: &[u8],
-        change: ServiceChange,
-        generation: Option<u64>,
-        now: Moment,
-    ) -> Outcome {
-        self.ledger().change_service(call, name, change, generation, now.monotonic, self.context(now.unix))
-    }
-
     /// Begins a listing of the declared semaphores whose names start with these bytes.
     pub fn declared(&self, prefix: &[u8]) -> DeclaredListing {
         DeclaredListing::new(prefix)
-    }
-
-    /// The next declared semaphores of a listing; none at its end.
-    pub fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<Declared> {
-        self.ledger().list_declared(listing)
     }
 
     /// Declares the semaphores of the configuration, and removes those that it declared before. Returns those that it
@@ -328,7 +181,7 @@ impl Core {
     /// counts as time in which the server could receive nothing, and extends every lease.
     pub fn expire(&self, now: Moment) -> bool {
         // Both, each time.
-        self.expire_sysv(now) | self.ledger().expire(now.monotonic, self.context(now.unix))
+        self.sysv().expire(now) | self.ledger().expire(now.monotonic, self.context(now.unix))
     }
 
     /// Takes a step of the revocations of clients, or of the evictions from semaphores that are removed at once. Returns
@@ -354,7 +207,7 @@ impl Core {
     /// When something is due next. `sleeper` is woken once if something comes due earlier.
     pub fn next_due(&self, sleeper: &Waker) -> Option<Due> {
         let ledger = self.ledger().next_due(sleeper);
-        ledger.into_iter().chain(self.next_sysv_due(sleeper)).min()
+        ledger.into_iter().chain(self.sysv().next_due(sleeper)).min()
     }
 
     /// Tells all clients that said Hello that another node of the cluster is going to lead.
@@ -364,7 +217,7 @@ impl Core {
 
     /// Refuses new requests for grants, and answers those that wait, in steps. Returns whether there is more to do.
     pub fn shut_down(&self, now: Moment) -> bool {
-        self.shut_down_sysv(now) | self.ledger().shut_down(self.context(now.unix))
+        self.sysv().shut_down(now) | self.ledger().shut_down(self.context(now.unix))
     }
 }
 
@@ -415,11 +268,6 @@ impl Core {
     ) -> Result<WatchSnapshot, Refusal> {
         self.ledger().watch(connection, token, namespace, scope, self.context(now.unix))?;
         Ok(WatchSnapshot { connection, token, namespace, visit: Visit::default() })
-    }
-
-    /// Ends a watch.
-    pub fn unwatch(&self, connection: ConnectionId, token: Token, now: Moment) -> Result<(), Refusal> {
-        self.ledger().unwatch(connection, token, self.context(now.unix))
     }
 
     /// Shows at most `names` names to a watch that begins. Returns whether there is more to do. While the reader has no

@@ -13,7 +13,6 @@ use super::durable::{Change, Record};
 use super::ids::PlaceKey;
 use super::invariant::lock;
 use super::ledger::CommitOutcome;
-use super::mailbox::Mailbox;
 use super::sync::{Mutex, MutexGuard};
 use super::time::Moment;
 
@@ -138,11 +137,5 @@ impl Core {
     /// Whether every change is stored.
     pub fn is_stored(&self) -> bool {
         self.ledger().is_stored() && self.sysv().is_stored()
-    }
-
-    /// Whether answers to a connection wait for the store and for nothing else. Calls on semaphore sets do not count: a
-    /// process whose connection ends has no use for their results.
-    pub fn is_storing_for(&self, mailbox: &Arc<Mailbox>) -> bool {
-        self.ledger().is_storing_for(mailbox)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use signalbox::core::{
     Caller, ClientKey, ClientShare, ConnectionEnd, ConnectionId, Core, Errno, KeyRule, Limit, LimitKind,
     Mailbox, MemoryLimit, Message, Moment, MonotonicMs, NameHasher, OpenedProcess, Operation, Order,
-    Ownership, Refusal, RequestId, RequestIds, SessionKey, SetAnswer, SetCommand, SetId, SysvCall,
+    Ownership, Refusal, RequestId, RequestIds, SessionKey, SetAnswer, SetCheck, SetCommand, SetId, SysvCall,
     SysvLimits, SysvOutcome, Token, UnixSeconds, UserRole,
 };
 
@@ -772,7 +772,7 @@ fn a_check_visits_every_set_in_steps() {
     for key in 1..=40 {
         world.get(0, key, 1, true, true).unwrap();
     }
-    let mut check = world.core.begin_set_check();
+    let mut check = SetCheck::default();
     let mut steps = 1;
     while world.core.check_sets(&mut check) {
         steps += 1;

@@ -8,8 +8,8 @@ use crate::core::ids::{ConnectionId, GrantId, Place, RequestId, SessionId, Token
 use crate::core::invariant::broken;
 use crate::core::mailbox::EventKind;
 use crate::core::outcome::{Call, Outcome, Verified};
-use crate::core::time::{Due, MonotonicMs};
-use crate::core::{Limit, LimitKind, Refusal};
+use crate::core::time::{Due, Moment, MonotonicMs};
+use crate::core::{Core, Limit, LimitKind, Refusal};
 
 /// The request that a Cancel names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,57 @@ pub enum Waiting {
     Request(RequestId),
     /// The request that the connection calls so.
     Token(Token),
+}
+
+impl Core {
+    /// Releases a grant of the connection's session (`docs/protocol.md`, "ReleaseGrant").
+    pub fn release_grant(&self, call: Call, grant: GrantId, now: Moment) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, session| {
+            let held = ledger.grants.get(grant);
+            if !held.is_some_and(|held| held.session == session && !held.is_waiting()) {
+                return Err(Refusal::NotAcquired);
+            }
+            ledger.end_grant(grant, EventKind::Released, context);
+            ledger.run_backlog(context);
+            Ok(Changed::done(ledger.is_durable(session)))
+        })
+    }
+
+    /// Ends the wait of a request of the connection's session (`docs/protocol.md`, "Cancel").
+    pub fn cancel(&self, connection: ConnectionId, waiting: Waiting, now: Moment) -> Result<(), Refusal> {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        if let Waiting::Token(token) = waiting
+            && ledger.cancel_idle_wait(connection, token)
+        {
+            return Ok(());
+        }
+        let session = ledger.sessions.acting(connection)?;
+        let state = ledger.sessions.get(session).ok_or(Refusal::NotFound)?;
+        let waiter = match waiting {
+            Waiting::Request(request) => state.log().waiting(request),
+            Waiting::Token(token) => state.waiter_of(token),
+        };
+        ledger.refuse_waiter(waiter.ok_or(Refusal::NotFound)?, Refusal::Canceled, context);
+        ledger.run_backlog(context);
+        Ok(())
+    }
+
+    /// The session of a held grant, and how long it lasts (`docs/protocol.md`, "VerifyGrant").
+    pub fn verify(&self, id: GrantId, now: Moment) -> Result<Verified, Refusal> {
+        let ledger = &*self.ledger();
+        let is_held = |grant: &&Grant| !grant.is_waiting() && ledger.sessions.ending(grant.session).is_none();
+        let grant = ledger.grants.get(id).filter(is_held).ok_or(Refusal::NotAcquired)?;
+        let lease_left = ledger.sessions.ttl_left_ms(grant.session, now.monotonic);
+        let revoked = grant.revoked().into_iter().chain(ledger.sessions.known(grant.session).revoked()).min();
+        let grace_left_ms = revoked.map(|at| now.monotonic.until(at));
+        Ok(Verified {
+            session: grant.session,
+            ttl_left_ms: lease_left.into_iter().chain(grace_left_ms).min(),
+            is_retiring: grace_left_ms.is_some() || ledger.is_retiring(id, grant),
+            grace_left_ms,
+        })
+    }
 }
 
 impl Ledger {
@@ -93,63 +144,6 @@ impl Ledger {
         if self.session_repeated(session) {
             self.run_backlog(context);
         }
-    }
-
-    /// Releases a grant (`docs/protocol.md`, "ReleaseGrant"). Only its session may.
-    pub(in crate::core) fn release(
-        &mut self,
-        call: Call,
-        grant: GrantId,
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
-    ) -> Outcome {
-        self.change(call, now, |ledger, session| {
-            let held = ledger.grants.get(grant);
-            if !held.is_some_and(|held| held.session == session && !held.is_waiting()) {
-                return Err(Refusal::NotAcquired);
-            }
-            ledger.end_grant(grant, EventKind::Released, context);
-            ledger.run_backlog(context);
-            Ok(Changed::done(ledger.is_durable(session)))
-        })
-    }
-
-    /// Ends the wait of a request, which is answered [`Refusal::Canceled`] (`docs/protocol.md`, "Cancel").
-    pub(in crate::core) fn cancel(
-        &mut self,
-        connection: ConnectionId,
-        waiting: Waiting,
-        context: LedgerContext<'_>,
-    ) -> Result<(), Refusal> {
-        if let Waiting::Token(token) = waiting
-            && self.cancel_idle_wait(connection, token)
-        {
-            return Ok(());
-        }
-        let session = self.sessions.acting(connection)?;
-        let state = self.sessions.get(session).ok_or(Refusal::NotFound)?;
-        let waiter = match waiting {
-            Waiting::Request(request) => state.log().waiting(request),
-            Waiting::Token(token) => state.waiter_of(token),
-        };
-        self.refuse_waiter(waiter.ok_or(Refusal::NotFound)?, Refusal::Canceled, context);
-        self.run_backlog(context);
-        Ok(())
-    }
-
-    /// The session of a held grant, and how long it lasts (`docs/protocol.md`, "VerifyGrant").
-    pub(in crate::core) fn verify(&self, id: GrantId, now: MonotonicMs) -> Result<Verified, Refusal> {
-        let is_held = |grant: &&Grant| !grant.is_waiting() && self.sessions.ending(grant.session).is_none();
-        let grant = self.grants.get(id).filter(is_held).ok_or(Refusal::NotAcquired)?;
-        let lease_left = self.sessions.ttl_left_ms(grant.session, now);
-        let revoked = grant.revoked().into_iter().chain(self.sessions.known(grant.session).revoked()).min();
-        let grace_left_ms = revoked.map(|at| now.until(at));
-        Ok(Verified {
-            session: grant.session,
-            ttl_left_ms: lease_left.into_iter().chain(grace_left_ms).min(),
-            is_retiring: grace_left_ms.is_some() || self.is_retiring(id, grant),
-            grace_left_ms,
-        })
     }
 
     /// Whether the semaphore of a grant has changed below it: the grant's slot is above the capacity or out of service, or

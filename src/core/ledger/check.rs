@@ -4,31 +4,35 @@ use std::collections::BTreeMap;
 
 use super::Ledger;
 use super::backlog::NameRef;
-use crate::core::Namespace;
 use crate::core::ids::{ConnectionId, GrantId};
 use crate::core::object::ObjectRef;
 use crate::core::registry::Registry;
 use crate::core::semaphore::{Lifecycle, Withheld};
+use crate::core::{Core, Namespace};
 
-type Registries<'a> = [&'a Registry; Namespace::ALL.len()];
-
-impl Ledger {
-    /// Describes the first invariant that does not hold. For tests: it visits everything.
-    pub(in crate::core) fn check(&self, registries: Registries<'_>) -> Result<(), String> {
-        self.sessions.check()?;
-        self.grants.check()?;
-        self.watches.check()?;
-        self.idle_waiters.check(|connection: ConnectionId| self.sessions.mailbox(connection).is_some())?;
-        self.slots.check()?;
-        self.check_clients()?;
-        let granted = self.check_grants()?;
-        self.check_declarations(registries[Namespace::Semaphores as usize])?;
+impl Core {
+    /// Checks the ledger's invariants, and that it agrees with the objects. For tests: it visits everything at once.
+    pub fn check_ledger(&self) -> Result<(), String> {
+        let ledger = &*self.ledger();
+        let registries = self.registries();
+        ledger.sessions.check()?;
+        ledger.grants.check()?;
+        ledger.watches.check()?;
+        ledger
+            .idle_waiters
+            .check(|connection: ConnectionId| ledger.sessions.mailbox(connection).is_some())?;
+        ledger.slots.check()?;
+        ledger.check_clients()?;
+        let granted = ledger.check_grants()?;
+        ledger.check_declarations(registries[Namespace::Semaphores as usize])?;
         for namespace in Namespace::ALL {
-            self.check_names(namespace, registries[namespace as usize], &granted[namespace as usize])?;
+            ledger.check_names(namespace, registries[namespace as usize], &granted[namespace as usize])?;
         }
         Ok(())
     }
+}
 
+impl Ledger {
     /// Each grant is its session's, and is in the queues where its phase says. Returns what is granted of each name.
     fn check_grants(&self) -> Result<[BTreeMap<&[u8], u64>; Namespace::ALL.len()], String> {
         let mut granted: [BTreeMap<&[u8], u64>; Namespace::ALL.len()] = Default::default();

@@ -12,7 +12,6 @@ use std::task::Waker;
 use super::cached_reply::CachedReply;
 use super::on_commit::OnCommit;
 use super::{Ledger, LedgerContext};
-use crate::core::Refusal;
 use crate::core::durable::{Change, Key, Record};
 use crate::core::ids::{PlaceKey, RequestId, SessionId};
 use crate::core::journal::{Failed, Journal, JournalBatch};
@@ -20,6 +19,7 @@ use crate::core::mailbox::{EventKind, Mailbox, ReplyTo};
 use crate::core::outcome::Answer;
 use crate::core::store::BatchLimit;
 use crate::core::time::MonotonicMs;
+use crate::core::{Core, Refusal};
 
 /// The outcome of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,29 @@ pub enum CommitOutcome {
     /// The store belongs to another server, which may have changed it since. Nothing is completed or rolled back, and no
     /// request of the batch is answered: the process has to end.
     OwnershipLost,
+}
+
+impl Core {
+    /// Whether answers to a connection wait for the store and for nothing else. Calls on semaphore sets do not count: a
+    /// process whose connection ends has no use for their results.
+    pub fn is_storing_for(&self, mailbox: &Arc<Mailbox>) -> bool {
+        let ledger = &*self.ledger();
+        let is_its = |reply_to: &ReplyTo| Arc::ptr_eq(&reply_to.mailbox, mailbox);
+        let waits = |then: &OnCommit| match then {
+            OnCommit::Reply(session, request) => {
+                let pending = ledger.pending_replies.get(*session, *request);
+                pending.and_then(|pending| pending.to.as_ref()).is_some_and(is_its)
+            }
+            OnCommit::Closed(reply_to)
+            | OnCommit::ClientsRevoked(_, reply_to)
+            | OnCommit::Opened(_, reply_to) => is_its(reply_to),
+            OnCommit::Declared { .. }
+            | OnCommit::Dismissed { .. }
+            | OnCommit::Superseded { .. }
+            | OnCommit::Reserved(_) => false,
+        };
+        ledger.journal.as_ref().is_some_and(|journal| journal.all_on_commit().any(waits))
+    }
 }
 
 impl Ledger {
@@ -56,25 +79,6 @@ impl Ledger {
     /// Whether every change is committed.
     pub(in crate::core) fn is_stored(&self) -> bool {
         self.journal.as_ref().is_none_or(Journal::is_idle)
-    }
-
-    /// Whether answers to a connection wait for a commit and for nothing else.
-    pub(in crate::core) fn is_storing_for(&self, mailbox: &Arc<Mailbox>) -> bool {
-        let is_its = |reply_to: &ReplyTo| Arc::ptr_eq(&reply_to.mailbox, mailbox);
-        let waits = |then: &OnCommit| match then {
-            OnCommit::Reply(session, request) => {
-                let pending = self.pending_replies.get(*session, *request);
-                pending.and_then(|pending| pending.to.as_ref()).is_some_and(is_its)
-            }
-            OnCommit::Closed(reply_to)
-            | OnCommit::ClientsRevoked(_, reply_to)
-            | OnCommit::Opened(_, reply_to) => is_its(reply_to),
-            OnCommit::Declared { .. }
-            | OnCommit::Dismissed { .. }
-            | OnCommit::Superseded { .. }
-            | OnCommit::Reserved(_) => false,
-        };
-        self.journal.as_ref().is_some_and(|journal| journal.all_on_commit().any(waits))
     }
 
     /// Completes a batch, `step` of its consequences at most, or rolls it back at once. Returns whether there is more to

@@ -6,11 +6,53 @@ use super::leases::Lease;
 use super::on_commit::OnCommit;
 use super::sessions::Attachment;
 use super::{Ledger, LedgerContext};
-use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, SessionId, SessionKey, Token};
 use crate::core::mailbox::{EventKind, Mailbox, Notice};
 use crate::core::outcome::{Answer, Opened, Outcome};
-use crate::core::time::{Due, MonotonicMs};
+use crate::core::time::{Due, Moment, MonotonicMs};
+use crate::core::{Core, Refusal};
+
+impl Core {
+    /// Takes a step of the end of a connection: what its session holds is released; a leased session lives on. Returns
+    /// whether there is more to do.
+    pub fn leave(&self, connection: ConnectionId, now: Moment) -> bool {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        let has_more =
+            ledger.end_session(connection.session(), EventKind::Released, Refusal::Canceled, context);
+        ledger.run_backlog(context);
+        has_more
+    }
+
+    /// Renews the lease of the session that the connection is attached to (`docs/protocol.md`, "KeepAlive"). Returns
+    /// the rest of it in milliseconds.
+    pub fn keep_alive(&self, connection: ConnectionId, now: Moment) -> Result<u32, Refusal> {
+        let ledger = &*self.ledger();
+        ledger.lease(connection)?.renew(now.monotonic);
+        let session = ledger.sessions.acting(connection)?;
+        ledger.sessions.ttl_left_ms(session, now.monotonic).ok_or(Refusal::NoSuchSession)
+    }
+
+    /// Closes the leased session that the connection is attached to (`docs/protocol.md`, "CloseSession"). Afterwards
+    /// the connection's requests are for its own session.
+    pub fn close_leased(&self, connection: ConnectionId, token: Token, now: Moment) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        let attachment = ledger.sessions.attachment(connection);
+        ledger.detach(connection, Some(Refusal::Canceled));
+        // A connection that had lost its session is free for another one now.
+        let Attachment::To(session) = attachment else { return Outcome::Refused(Refusal::NoSuchSession) };
+        let closer = ledger.sessions.reply_to(connection, token).filter(|_| ledger.journal.is_some());
+        let is_answered_later = closer.is_some();
+        let (why, refusal) = (EventKind::Released, Refusal::Canceled);
+        let state = ledger.sessions.known_mut(session);
+        state.begin_end(why, refusal);
+        if let Some(closer) = closer {
+            state.set_closer(closer);
+        }
+        ledger.end_now(session, why, refusal, now.monotonic, context);
+        ledger.run_backlog(context);
+        if is_answered_later { Outcome::Waiting } else { Outcome::Answered(Answer::Done) }
+    }
+}
 
 impl Ledger {
     /// Adds the session of a connection, which may own grants from now on, or sets its label.
@@ -21,15 +63,6 @@ impl Ledger {
         mailbox: &Arc<Mailbox>,
     ) {
         self.sessions.join(connection, label, mailbox);
-    }
-
-    /// Takes a step of the end of a connection: its session ends, and a leased one that it is attached to lives on.
-    /// Returns whether there is more to do.
-    pub(in crate::core) fn leave(&mut self, connection: ConnectionId, context: LedgerContext<'_>) -> bool {
-        let has_more =
-            self.end_session(connection.session(), EventKind::Released, Refusal::Canceled, context);
-        self.run_backlog(context);
-        has_more
     }
 
     /// Opens a leased session and attaches the connection to it (`docs/protocol.md`, "OpenSession").
@@ -129,55 +162,18 @@ impl Ledger {
         Ok(lease)
     }
 
-    /// The lease of the session that a connection is attached to.
     /// The client of a connection has proven another identity.
     pub(in crate::core) fn note_client(&mut self, connection: ConnectionId) {
         self.sessions.note_client(connection);
     }
 
+    /// The lease of the session that a connection is attached to.
     pub(in crate::core) fn lease(&self, connection: ConnectionId) -> Result<Arc<Lease>, Refusal> {
         let Attachment::To(session) = self.sessions.attachment(connection) else {
             return Err(Refusal::NoSuchSession);
         };
         let (_, lease) = self.sessions.known(session).lease().ok_or(Refusal::NoSuchSession)?;
         Ok(Arc::clone(lease))
-    }
-
-    /// Renews the lease of the session that a connection is attached to, and returns the rest of it in milliseconds
-    /// (`docs/protocol.md`, "KeepAlive").
-    pub(in crate::core) fn keep_alive(
-        &self,
-        connection: ConnectionId,
-        now: MonotonicMs,
-    ) -> Result<u32, Refusal> {
-        self.lease(connection)?.renew(now);
-        let session = self.sessions.acting(connection)?;
-        self.sessions.ttl_left_ms(session, now).ok_or(Refusal::NoSuchSession)
-    }
-
-    /// Closes the leased session that a connection is attached to (`docs/protocol.md`, "CloseSession"). Afterwards the
-    /// connection's requests are for its own session.
-    pub(in crate::core) fn close(
-        &mut self,
-        (connection, token): (ConnectionId, Token),
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
-    ) -> Outcome {
-        let attachment = self.sessions.attachment(connection);
-        self.detach(connection, Some(Refusal::Canceled));
-        // A connection that had lost its session is free for another one now.
-        let Attachment::To(session) = attachment else { return Outcome::Refused(Refusal::NoSuchSession) };
-        let closer = self.sessions.reply_to(connection, token).filter(|_| self.journal.is_some());
-        let is_answered_later = closer.is_some();
-        let (why, refusal) = (EventKind::Released, Refusal::Canceled);
-        let state = self.sessions.known_mut(session);
-        state.begin_end(why, refusal);
-        if let Some(closer) = closer {
-            state.set_closer(closer);
-        }
-        self.end_now(session, why, refusal, now, context);
-        self.run_backlog(context);
-        if is_answered_later { Outcome::Waiting } else { Outcome::Answered(Answer::Done) }
     }
 
     /// Ends a session that may have more than a step's work: the rest is due now.

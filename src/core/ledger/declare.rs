@@ -19,20 +19,14 @@ use crate::core::mailbox::EventKind;
 use crate::core::object::ObjectRef;
 use crate::core::outcome::{Call, Outcome};
 use crate::core::semaphore::{Lifecycle, Withheld};
-use crate::core::time::MonotonicMs;
-use crate::core::{Claim, Refusal};
+use crate::core::time::{Moment, MonotonicMs};
+use crate::core::{Claim, Core, Refusal};
 
-impl Ledger {
+impl Core {
     /// Declares semaphores, all or none of them (`docs/protocol.md`, "Declare"). No name may be declared twice.
-    pub(in crate::core) fn declare(
-        &mut self,
-        call: Call,
-        wanted: &[Declare<'_>],
-        if_exists: IfExists,
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
-    ) -> Outcome {
-        self.change(call, now, |ledger, session| {
+    pub fn declare(&self, call: Call, wanted: &[Declare<'_>], if_exists: IfExists, now: Moment) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, session| {
             ledger.check_memory(call.connection)?;
             ledger.check_declares(wanted, if_exists, context)?;
             let objects = ledger.objects_to_declare(wanted, context)?;
@@ -49,7 +43,7 @@ impl Ledger {
                 }
                 let after = ledger.successor(object, Declaration::new(declare, generation, Origin::Request));
                 states.push(after.state(object));
-                ledger.plan(object, after, false, now, context);
+                ledger.plan(object, after, false, now.monotonic, context);
                 is_changed = true;
             }
             let is_durable = is_changed || ledger.stores_answer_without_change(session);
@@ -57,6 +51,67 @@ impl Ledger {
         })
     }
 
+    /// Changes the capacity of a declared semaphore, if it has the expected generation (`docs/protocol.md`, "Resize").
+    pub fn resize(
+        &self,
+        call: Call,
+        name: &[u8],
+        resizing: Resizing,
+        generation: Option<u64>,
+        now: Moment,
+    ) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, session| {
+            let check = |declaration: &Declaration| declaration.check_change(generation);
+            let resize = |after: &mut Declaration| {
+                after.capacity = match resizing {
+                    Resizing::To(capacity) => capacity,
+                    Resizing::Grow(by) => after.capacity.checked_add(by).ok_or(Refusal::OutOfRange)?,
+                    Resizing::Shrink(by) => after.capacity.saturating_sub(by),
+                };
+                let is_too_large = after.numbered && after.capacity > SLOTS_MAX;
+                if is_too_large { Err(Refusal::OutOfRange) } else { Ok(()) }
+            };
+            ledger.alter(session, name, check, resize, now.monotonic, context)
+        })
+    }
+
+    /// Removes a declared semaphore, if it has the expected generation (`docs/protocol.md`, "Remove").
+    pub fn remove(
+        &self,
+        call: Call,
+        name: &[u8],
+        removal: Removal,
+        generation: Option<u64>,
+        now: Moment,
+    ) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, _| {
+            let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
+            declaration.check_change(generation)?;
+            let is_in_use = object.consumption() > 0 || ledger.waiting(SEMAPHORES, object) > 0;
+            if removal == Removal::IfIdle && is_in_use {
+                return Err(Refusal::InUse);
+            }
+            let (object, mut after) = (object.clone(), declaration.clone());
+            after.generation = ledger.next_id()?;
+            match removal {
+                Removal::Now { grace_ms } => after.evicted_grace_ms = Some(grace_ms),
+                // The grace period of a semaphore of this name that was removed before is not for these holders.
+                Removal::IfIdle | Removal::WithLastHolder if !after.removing => {
+                    after.evicted_grace_ms = None;
+                }
+                Removal::IfIdle | Removal::WithLastHolder => {}
+            }
+            after.removing = true;
+            after.service = Service::default();
+            ledger.plan(&object, after, matches!(removal, Removal::Now { .. }), now.monotonic, context);
+            Ok(Changed { reply: CachedReply::declared([] as [DeclaredState; 0]), is_durable: true })
+        })
+    }
+}
+
+impl Ledger {
     /// Refuses semaphores that cannot be declared as requested, before anything is changed.
     fn check_declares(
         &self,
@@ -158,31 +213,6 @@ impl Ledger {
         after
     }
 
-    /// Changes the capacity of a declared semaphore (`docs/protocol.md`, "Resize").
-    pub(in crate::core) fn resize(
-        &mut self,
-        call: Call,
-        name: &[u8],
-        resizing: Resizing,
-        generation: Option<u64>,
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
-    ) -> Outcome {
-        self.change(call, now, |ledger, session| {
-            let check = |declaration: &Declaration| declaration.check_change(generation);
-            let resize = |after: &mut Declaration| {
-                after.capacity = match resizing {
-                    Resizing::To(capacity) => capacity,
-                    Resizing::Grow(by) => after.capacity.checked_add(by).ok_or(Refusal::OutOfRange)?,
-                    Resizing::Shrink(by) => after.capacity.saturating_sub(by),
-                };
-                let is_too_large = after.numbered && after.capacity > SLOTS_MAX;
-                if is_too_large { Err(Refusal::OutOfRange) } else { Ok(()) }
-            };
-            ledger.alter(session, name, check, resize, now, context)
-        })
-    }
-
     /// Alters a declared semaphore that passes a check and is not being removed. If everything stays as it is, this is no
     /// change: the generation stays, and nothing is stored.
     pub(super) fn alter(
@@ -217,40 +247,6 @@ impl Ledger {
     /// back, and after a restart the repeated request of a leased session must not be answered with a later state.
     fn stores_answer_without_change(&self, session: SessionId) -> bool {
         !self.is_stored() || self.is_durable(session)
-    }
-
-    /// Removes a declared semaphore (`docs/protocol.md`, "Remove").
-    pub(in crate::core) fn remove(
-        &mut self,
-        call: Call,
-        name: &[u8],
-        removal: Removal,
-        generation: Option<u64>,
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
-    ) -> Outcome {
-        self.change(call, now, |ledger, _| {
-            let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
-            declaration.check_change(generation)?;
-            let is_in_use = object.consumption() > 0 || ledger.waiting(SEMAPHORES, object) > 0;
-            if removal == Removal::IfIdle && is_in_use {
-                return Err(Refusal::InUse);
-            }
-            let (object, mut after) = (object.clone(), declaration.clone());
-            after.generation = ledger.next_id()?;
-            match removal {
-                Removal::Now { grace_ms } => after.evicted_grace_ms = Some(grace_ms),
-                // The grace period of a semaphore of this name that was removed before is not for these holders.
-                Removal::IfIdle | Removal::WithLastHolder if !after.removing => {
-                    after.evicted_grace_ms = None;
-                }
-                Removal::IfIdle | Removal::WithLastHolder => {}
-            }
-            after.removing = true;
-            after.service = Service::default();
-            ledger.plan(&object, after, matches!(removal, Removal::Now { .. }), now, context);
-            Ok(Changed { reply: CachedReply::declared([] as [DeclaredState; 0]), is_durable: true })
-        })
     }
 
     /// Makes a change in the ledger, and has it take effect when it is committed; `evicts`: the holders lose the

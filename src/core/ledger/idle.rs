@@ -1,30 +1,31 @@
 //! AwaitIdle: a request waits until the usage of a name has dropped. It does not acquire anything.
 
+use super::Ledger;
 use super::backlog::STEP_GRANTS;
 use super::idle_waiters::{IdleRequest, IdleWaiter, Until};
-use super::{Ledger, LedgerContext};
 use crate::core::clients::Counted;
 use crate::core::ids::{ConnectionId, Token};
 use crate::core::object::ObjectRef;
 use crate::core::outcome::{Answer, Outcome};
-use crate::core::time::{Due, MonotonicMs};
-use crate::core::{Limit, LimitKind, Namespace, Refusal};
+use crate::core::time::{Due, Moment, MonotonicMs};
+use crate::core::{Core, Limit, LimitKind, Namespace, Refusal};
 
 /// A waiting request with its entries in the tables, rounded up. The name exists without it.
 pub(super) const IDLE_WAITER_BYTES: usize = 512;
 
-impl Ledger {
-    /// Waits until the usage of a name has dropped (`docs/protocol.md`, "AwaitIdle").
-    pub(in crate::core) fn await_idle(
-        &mut self,
-        (connection, token): IdleRequest,
+impl Core {
+    /// Waits until the usage of a name has dropped, for `wait_ms` milliseconds at most (`docs/protocol.md`,
+    /// "AwaitIdle").
+    pub fn await_idle(
+        &self,
+        (connection, token): (ConnectionId, Token),
         (namespace, name): (Namespace, &[u8]),
         until: Until,
         wait_ms: u32,
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
+        now: Moment,
     ) -> Outcome {
-        if let Err(refusal) = self.sessions.check_staying(connection).and_then(|()| self.check_open()) {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        if let Err(refusal) = ledger.sessions.check_staying(connection).and_then(|()| ledger.check_open()) {
             return Outcome::Refused(refusal);
         }
         let found = context.registry(namespace).find(name, |object| {
@@ -34,30 +35,32 @@ impl Ledger {
         });
         let Some(object) = found else { return Outcome::Refused(Refusal::NotFound) };
         let in_use = object.consumption();
-        let outcome = if self.is_idle(&object, until) {
+        let outcome = if ledger.is_idle(&object, until) {
             Outcome::Answered(Answer::Idle { in_use })
         } else if wait_ms == 0 {
             Outcome::Refused(Refusal::NotAvailable)
-        } else if let Err(refusal) = self.check_idle_limits(connection, namespace, &object) {
-            self.counts.limited += 1;
+        } else if let Err(refusal) = ledger.check_idle_limits(connection, namespace, &object) {
+            ledger.counts.limited += 1;
             Outcome::Refused(refusal)
         } else {
             Outcome::Waiting
         };
-        let reply_to = self.sessions.reply_to(connection, token);
+        let reply_to = ledger.sessions.reply_to(connection, token);
         if let (Outcome::Waiting, Some(reply_to)) = (&outcome, reply_to) {
-            let deadline = now.after(wait_ms);
+            let deadline = now.monotonic.after(wait_ms);
             let waiter = IdleWaiter { namespace, object, until, deadline, reply_to };
-            self.idle_waiters.insert((connection, token), waiter);
-            self.clients.add(self.sessions.owner_of(connection), Counted::Waiters, 1);
-            self.add_bytes(connection.session(), IDLE_WAITER_BYTES);
-            self.alarm.ring(Due::At(deadline));
+            ledger.idle_waiters.insert((connection, token), waiter);
+            ledger.clients.add(ledger.sessions.owner_of(connection), Counted::Waiters, 1);
+            ledger.add_bytes(connection.session(), IDLE_WAITER_BYTES);
+            ledger.alarm.ring(Due::At(deadline));
         } else {
-            self.untrack_unawaited(namespace, &object);
+            ledger.untrack_unawaited(namespace, &object);
         }
         outcome
     }
+}
 
+impl Ledger {
     /// Checks that one more request may wait until the name is idle.
     fn check_idle_limits(
         &self,

@@ -8,10 +8,10 @@ use super::Ledger;
 use super::declarations::{Declaration, Declared};
 use super::grant::Part;
 use super::removal::SEMAPHORES;
-use crate::core::Namespace;
 use crate::core::ids::{ConnectionId, GrantId, SessionId};
 use crate::core::object::ObjectRef;
 use crate::core::time::UnixSeconds;
+use crate::core::{Core, Namespace};
 
 /// Entries of one step, and bytes of the names, labels and slots of declared semaphores.
 pub(super) const STEP_ENTRIES: usize = 128;
@@ -103,6 +103,40 @@ impl DeclaredListing {
     }
 }
 
+impl Core {
+    /// The next declared semaphores of a listing; none at its end.
+    pub fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<Declared> {
+        let ledger = &*self.ledger();
+        let from = match &listing.after {
+            Some(after) => Bound::Excluded(&after[..]),
+            None => Bound::Included(&listing.prefix[..]),
+        };
+        let mut bytes = 0;
+        let has_room = |(object, declaration): &(&ObjectRef, &Declaration)| {
+            let is_first = bytes == 0;
+            bytes += object.name().len() + declaration.label.len();
+            bytes += 2 * declaration.service.slots_out.len();
+            is_first || bytes <= STEP_BYTES
+        };
+        let listed: Vec<_> = ledger
+            .declarations
+            .from(from)
+            .take_while(|(object, _)| object.name().starts_with(&listing.prefix))
+            .take(STEP_ENTRIES)
+            .take_while(has_room)
+            .map(|(object, declaration)| Declared {
+                record: declaration.record(object.name()),
+                in_use: object.consumption(),
+                waiting: ledger.waiting(SEMAPHORES, object),
+            })
+            .collect();
+        if let Some(last) = listed.last() {
+            listing.after = Some(last.record.name.clone());
+        }
+        listed
+    }
+}
+
 impl Ledger {
     /// The next entries of a listing; none at its end.
     pub(in crate::core) fn list(&self, listing: &mut Listing, object: &ObjectRef) -> Vec<Listed> {
@@ -172,37 +206,6 @@ impl Ledger {
 
     fn label(&self, session: SessionId) -> Box<[u8]> {
         self.sessions.get(session).map_or_else(Box::default, |state| state.label().into())
-    }
-
-    /// The next declared semaphores of a listing; none at its end.
-    pub(in crate::core) fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<Declared> {
-        let from = match &listing.after {
-            Some(after) => Bound::Excluded(&after[..]),
-            None => Bound::Included(&listing.prefix[..]),
-        };
-        let mut bytes = 0;
-        let has_room = |(object, declaration): &(&ObjectRef, &Declaration)| {
-            let is_first = bytes == 0;
-            bytes += object.name().len() + declaration.label.len();
-            bytes += 2 * declaration.service.slots_out.len();
-            is_first || bytes <= STEP_BYTES
-        };
-        let listed: Vec<_> = self
-            .declarations
-            .from(from)
-            .take_while(|(object, _)| object.name().starts_with(&listing.prefix))
-            .take(STEP_ENTRIES)
-            .take_while(has_room)
-            .map(|(object, declaration)| Declared {
-                record: declaration.record(object.name()),
-                in_use: object.consumption(),
-                waiting: self.waiting(SEMAPHORES, object),
-            })
-            .collect();
-        if let Some(last) = listed.last() {
-            listing.after = Some(last.record.name.clone());
-        }
-        listed
     }
 }
 

@@ -80,7 +80,7 @@ use super::limit::MemoryLimit;
 use super::registry::Registry;
 use super::share::ClientShare;
 use super::time::UnixSeconds;
-use super::{Namespace, Refusal};
+use super::{Core, Namespace, Refusal};
 use crate::core::alarm::Alarm;
 use crate::core::clients::Clients;
 use crate::core::ids::SessionId;
@@ -194,6 +194,37 @@ pub(super) struct Ledger {
     counts: LedgerStats,
 }
 
+impl Core {
+    /// Sets the limits of sessions, grants, queues and watches. What exceeds a lowered limit stays.
+    pub fn set_ledger_limits(&self, limits: LedgerLimits) {
+        self.ledger().limits = limits;
+    }
+
+    /// Sets what the ids of grants and generations are above, so that they grow from one run of a server to the next.
+    pub fn start_ids_after(&self, last_id: u64) {
+        self.ledger().ids.start_after(last_id);
+    }
+
+    /// Sets how long the reconnect window after a start is open at most; 0: there is none. For the next
+    /// [`Self::keep_journal`].
+    pub fn set_reconnect_window(&self, window_ms: u32) {
+        self.ledger().places.set_window_ms(window_ms);
+    }
+
+    /// Live figures of sessions, grants, queues and watches.
+    pub fn ledger_stats(&self) -> LedgerStats {
+        let ledger = &*self.ledger();
+        LedgerStats {
+            sessions: ledger.sessions.leased(),
+            grants: ledger.grants.held(),
+            waiters: ledger.grants.waiting(),
+            watches: ledger.watches.len() as u64,
+            declared: ledger.declarations.len() as u64,
+            ..ledger.counts
+        }
+    }
+}
+
 impl Ledger {
     pub(super) fn new() -> Self {
         Self {
@@ -214,31 +245,6 @@ impl Ledger {
             pending_replies: PendingReplies::default(),
             shut_down_up_to: None,
             counts: LedgerStats::default(),
-        }
-    }
-
-    /// Grant ids are above this one from now on.
-    pub(super) fn start_after(&mut self, last_id: u64) {
-        self.ids.start_after(last_id);
-    }
-
-    pub(super) fn set_limits(&mut self, limits: LedgerLimits) {
-        self.limits = limits;
-    }
-
-    /// How long the reconnect window after a start is open at most.
-    pub(super) fn set_reconnect_window(&mut self, window_ms: u32) {
-        self.places.set_window_ms(window_ms);
-    }
-
-    pub(super) fn stats(&self) -> LedgerStats {
-        LedgerStats {
-            sessions: self.sessions.leased(),
-            grants: self.grants.held(),
-            waiters: self.grants.waiting(),
-            watches: self.watches.len() as u64,
-            declared: self.declarations.len() as u64,
-            ..self.counts
         }
     }
 

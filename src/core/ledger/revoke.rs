@@ -5,35 +5,69 @@ use super::backlog::{ClientRevocation, STEP_GRANTS, Task, TaskKind};
 use super::on_commit::OnCommit;
 use super::replies::Changed;
 use super::{Ledger, LedgerContext};
-use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, GrantId, SessionId, Token};
 use crate::core::mailbox::{EventKind, Notice};
 use crate::core::outcome::{Answer, Call, Outcome};
 use crate::core::session_client::ClientSelector;
-use crate::core::time::{Due, MonotonicMs};
+use crate::core::time::{Due, Moment, MonotonicMs};
+use crate::core::{Core, Refusal};
 
 /// Sessions that one step of the revocation of clients looks at.
 const STEP_VISITS: usize = 4 * STEP_GRANTS;
 
-impl Ledger {
-    /// Revokes a grant, or ends the wait of a waiter at once (`docs/protocol.md`, "Revoke").
-    pub(in crate::core) fn revoke_grant(
-        &mut self,
-        call: Call,
-        grant: GrantId,
-        grace_ms: u32,
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
-    ) -> Outcome {
-        self.change(call, now, |ledger, _| {
+impl Core {
+    /// Revokes a grant (`docs/protocol.md`, "Revoke"): it ends after a grace period.
+    pub fn revoke_grant(&self, call: Call, grant: GrantId, grace_ms: u32, now: Moment) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, _| {
             let session = ledger.grants.get(grant).ok_or(Refusal::NotAcquired)?.session;
             let is_durable = ledger.is_durable(session);
-            ledger.revoke_known_grant(grant, grace_ms, now, context);
+            ledger.revoke_known_grant(grant, grace_ms, now.monotonic, context);
             ledger.run_backlog(context);
             Ok(Changed::done(is_durable))
         })
     }
 
+    /// Revokes a session (`docs/protocol.md`, "Revoke"): it ends after a grace period. The connection of a connection's
+    /// session has to have joined; it is closed then.
+    pub fn revoke_session(&self, call: Call, session: SessionId, grace_ms: u32, now: Moment) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, _| {
+            let is_durable = ledger.is_durable(session);
+            let at = ledger.revoke_session_at(session, now.monotonic.after(grace_ms), now.monotonic)?;
+            if at <= now.monotonic {
+                ledger.expire(now.monotonic, context);
+            }
+            Ok(Changed::done(is_durable))
+        })
+    }
+
+    /// Revokes the leased sessions that these clients have or had last (`docs/protocol.md`, "RevokeClient" and
+    /// "RevokeIdentity"): each ends after a grace period. The answer, which comes later, has their number.
+    pub fn revoke_clients(
+        &self,
+        (connection, token): (ConnectionId, Token),
+        clients: ClientSelector,
+        grace_ms: u32,
+        now: Moment,
+    ) -> Outcome {
+        let ledger = &mut *self.ledger();
+        if let Err(refusal) = ledger.sessions.check_staying(connection) {
+            return Outcome::Refused(refusal);
+        }
+        let Some(reply_to) = ledger.sessions.reply_to(connection, token) else {
+            return Outcome::Refused(Refusal::NoSuchSession);
+        };
+        let at = now.monotonic.after(grace_ms);
+        let last = ledger.sessions.last_leased();
+        let task = ClientRevocation { clients, at, after: None, last, revoked: 0, reply_to };
+        ledger.backlog.push(Task::RevokeClients(task));
+        ledger.alarm.ring(Due::Now);
+        Outcome::Waiting
+    }
+}
+
+impl Ledger {
     /// Revokes a grant or a waiter that exists. The caller runs the backlog.
     pub(super) fn revoke_known_grant(
         &mut self,
@@ -56,49 +90,6 @@ impl Ledger {
             self.store_grant(id, now);
             self.send_revocation(id, now);
         }
-    }
-
-    /// Revokes a session, which ends with everything that it holds; the connection of a connection's session is closed
-    /// with it (`docs/protocol.md`, "Revoke").
-    pub(in crate::core) fn revoke_session(
-        &mut self,
-        call: Call,
-        session: SessionId,
-        grace_ms: u32,
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
-    ) -> Outcome {
-        self.change(call, now, |ledger, _| {
-            let is_durable = ledger.is_durable(session);
-            let at = ledger.revoke_session_at(session, now.after(grace_ms), now)?;
-            if at <= now {
-                ledger.expire(now, context);
-            }
-            Ok(Changed::done(is_durable))
-        })
-    }
-
-    /// Revokes the leased sessions of some clients that exist now, in steps (`docs/protocol.md`, "RevokeClient" and
-    /// "RevokeIdentity").
-    pub(in crate::core) fn revoke_clients(
-        &mut self,
-        (connection, token): (ConnectionId, Token),
-        clients: ClientSelector,
-        grace_ms: u32,
-        now: MonotonicMs,
-    ) -> Outcome {
-        if let Err(refusal) = self.sessions.check_staying(connection) {
-            return Outcome::Refused(refusal);
-        }
-        let Some(reply_to) = self.sessions.reply_to(connection, token) else {
-            return Outcome::Refused(Refusal::NoSuchSession);
-        };
-        let at = now.after(grace_ms);
-        let last = self.sessions.last_leased();
-        let task = ClientRevocation { clients, at, after: None, last, revoked: 0, reply_to };
-        self.backlog.push(Task::RevokeClients(task));
-        self.alarm.ring(Due::Now);
-        Outcome::Waiting
     }
 
     /// Takes a step of the revocations of clients. Returns whether there was one.

@@ -6,39 +6,41 @@
 //! Invariant: what is withheld of a semaphore's capacity is all of it while the semaphore is paused, and else its slots
 //! that are out of service and not taken, as the changes say that have taken effect.
 
+use super::Ledger;
 use super::declarations::{Declaration, ServiceChange};
 use super::removal::SEMAPHORES;
-use super::{Ledger, LedgerContext};
-use crate::core::Refusal;
 use crate::core::durable::Service;
 use crate::core::mailbox::EventKind;
 use crate::core::object::ObjectRef;
 use crate::core::outcome::{Call, Outcome};
 use crate::core::semaphore::{Lifecycle, Withheld};
-use crate::core::time::MonotonicMs;
+use crate::core::time::Moment;
+use crate::core::{Core, Refusal};
 
-impl Ledger {
-    /// Pauses or resumes a declared semaphore, or takes a slot of it out of service or puts it back (`docs/protocol.md`,
-    /// "Pause" and "SetSlot").
-    pub(in crate::core) fn change_service(
-        &mut self,
+impl Core {
+    /// Pauses or resumes a declared semaphore, or takes a slot of it out of service or puts it back, if it has the
+    /// expected generation (`docs/protocol.md`, "Pause" and "SetSlot").
+    pub fn change_service(
+        &self,
         call: Call,
         name: &[u8],
         change: ServiceChange,
         generation: Option<u64>,
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
+        now: Moment,
     ) -> Outcome {
-        self.change(call, now, |ledger, session| {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, session| {
             let check = |declaration: &Declaration| declaration.check_generation(generation);
             let set_service = |after: &mut Declaration| {
                 after.service = service_after(after, change)?;
                 Ok(())
             };
-            ledger.alter(session, name, check, set_service, now, context)
+            ledger.alter(session, name, check, set_service, now.monotonic, context)
         })
     }
+}
 
+impl Ledger {
     /// Applies a declaration to its semaphore. Returns the slots that were out of service before.
     pub(super) fn follow(&mut self, object: &ObjectRef, declaration: &Declaration) -> Vec<u16> {
         let slots_out = self.slots.set_out(object, &declaration.service.slots_out);

@@ -17,7 +17,16 @@ use crate::core::ids::{ConnectionId, GrantId, RequestId, SessionId};
 use crate::core::mailbox::EventKind;
 use crate::core::request_log::RequestLog;
 use crate::core::share::ClientKey;
-use crate::core::{Limit, LimitKind, Refusal};
+use crate::core::{Core, Limit, LimitKind, Refusal};
+
+impl Core {
+    /// Whether the client of a connection has its share of sessions, so that another one takes the place of one of them, or is
+    /// refused.
+    pub fn has_its_sessions(&self, connection: ConnectionId) -> bool {
+        let ledger = &*self.ledger();
+        ledger.check_sessions(ledger.sessions.owner_of(connection)).is_err()
+    }
+}
 
 impl Ledger {
     /// Attaches a connection to a leased session, which counts for the client of the connection from now on. Neither may be
@@ -110,11 +119,6 @@ impl Ledger {
     /// A waiter of a session is granted or refused.
     pub(super) fn uncount_waiter(&mut self, session: SessionId) {
         self.clients.subtract(self.sessions.known(session).owner(), Counted::Waiters, 1);
-    }
-
-    /// Whether another leased session of the client of a connection takes the place of one that it has, or is refused.
-    pub(in crate::core) fn has_its_sessions(&self, connection: ConnectionId) -> bool {
-        self.check_sessions(self.sessions.owner_of(connection)).is_err()
     }
 
     fn check_sessions(&self, client: Option<ClientKey>) -> Result<(), Refusal> {

@@ -6,7 +6,8 @@ use crate::core::clients::Counted;
 use crate::core::ids::{ConnectionId, Token};
 use crate::core::mailbox::{Event, EventKind};
 use crate::core::object::ObjectRef;
-use crate::core::{Namespace, Refusal};
+use crate::core::time::Moment;
+use crate::core::{Core, Namespace, Refusal};
 
 /// What came of showing a name to a watch that begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,16 @@ pub(in crate::core) enum Shown {
     Full,
     /// The watch has ended.
     Ended,
+}
+
+impl Core {
+    /// Ends a watch (`docs/protocol.md`, "Unwatch").
+    pub fn unwatch(&self, connection: ConnectionId, token: Token, now: Moment) -> Result<(), Refusal> {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        let watch = ledger.remove_watch((connection, token)).ok_or(Refusal::NotFound)?;
+        ledger.update_registry(watch.namespace(), context);
+        Ok(())
+    }
 }
 
 impl Ledger {
@@ -38,18 +49,6 @@ impl Ledger {
         self.add_bytes(connection.session(), watch.bytes());
         self.watches.insert((connection, token), watch);
         self.update_registry(namespace, context);
-        Ok(())
-    }
-
-    /// Ends a watch (`docs/protocol.md`, "Unwatch").
-    pub(in crate::core) fn unwatch(
-        &mut self,
-        connection: ConnectionId,
-        token: Token,
-        context: LedgerContext<'_>,
-    ) -> Result<(), Refusal> {
-        let watch = self.remove_watch((connection, token)).ok_or(Refusal::NotFound)?;
-        self.update_registry(watch.namespace(), context);
         Ok(())
     }
 

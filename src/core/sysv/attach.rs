@@ -8,13 +8,14 @@ use super::processes::{OpenedProcess, Process, ProcessId};
 use crate::core::ids::{ConnectionId, SessionKey};
 use crate::core::mailbox::Mailbox;
 use crate::core::time::Moment;
-use crate::core::{Limit, LimitKind, Refusal};
+use crate::core::{Core, Limit, LimitKind, Refusal};
 
-impl Sysv {
-    /// Opens a process and attaches the connection to it. `key` is its secret, `ttl_ms` how long it lives on after its
-    /// last connection was lost, in milliseconds.
-    pub(in crate::core) fn open(
-        &mut self,
+impl Core {
+    /// Opens a process and attaches the connection, which has this mailbox, to it. `key` is the process's secret,
+    /// `ttl_ms` how long it lives on after its last connection was lost, in milliseconds; `pid`, `caller`, `groups` and
+    /// `label` are what the client states of it.
+    pub fn open_process(
+        &self,
         (connection, mailbox): (ConnectionId, &Arc<Mailbox>),
         key: SessionKey,
         ttl_ms: u32,
@@ -22,21 +23,59 @@ impl Sysv {
         label: &[u8],
         now: Moment,
     ) -> Result<OpenedProcess, Refusal> {
-        if self.is_shutting_down {
+        let sysv = &mut *self.sysv();
+        if sysv.is_shutting_down {
             return Err(Refusal::ShuttingDown);
         }
-        let bytes = self.processes.bytes_of(mailbox.owner());
-        self.limits.memory.check(self.limits.client_share, bytes)?;
-        self.make_room_for_process(mailbox, now)?;
-        self.leave_process(connection, now);
-        let opened = OpenedProcess { process: self.processes.next_id(), key, ttl_ms };
+        let bytes = sysv.processes.bytes_of(mailbox.owner());
+        sysv.limits.memory.check(sysv.limits.client_share, bytes)?;
+        sysv.make_room_for_process(mailbox, now)?;
+        sysv.leave_process(connection, now);
+        let opened = OpenedProcess { process: sysv.processes.next_id(), key, ttl_ms };
         let mut process = Process::new(&opened, pid, caller.uid, groups, label);
         process.opened = Some(now.monotonic);
-        self.processes.insert(opened.process, process);
-        self.processes.attach(connection, opened.process, mailbox);
+        sysv.processes.insert(opened.process, process);
+        sysv.processes.attach(connection, opened.process, mailbox);
         Ok(opened)
     }
 
+    /// Attaches a connection, which has this mailbox, to a process, beside those that it has. Returns the process's time
+    /// to live in milliseconds.
+    pub fn attach_process(
+        &self,
+        (connection, mailbox): (ConnectionId, &Arc<Mailbox>),
+        process: ProcessId,
+        key: &SessionKey,
+        now: Moment,
+    ) -> Result<u32, Refusal> {
+        let sysv = &mut *self.sysv();
+        let found = sysv.processes.get(process).filter(|found| found.key.is(key));
+        // One whose end has begun has lost adjustments already.
+        let is_over = |found: &Process| found.deadline().is_some_and(|deadline| deadline <= now.monotonic);
+        if found.is_none_or(is_over) {
+            return Err(Refusal::NoSuchSession);
+        }
+        if sysv.processes.acting(connection).map(|(acting, _)| acting) != Some(process) {
+            sysv.leave_process(connection, now);
+            sysv.processes.attach(connection, process, mailbox);
+        }
+        let found = sysv.processes.get_mut(process).ok_or(Refusal::NoSuchSession)?;
+        found.grace_ms = None;
+        Ok(found.ttl_ms)
+    }
+
+    /// The connection's process replaces its program: for this time, in milliseconds, it lives on although its
+    /// connections are closed.
+    pub fn keep_process(&self, connection: ConnectionId, grace_ms: u32) -> Result<(), Refusal> {
+        let sysv = &mut *self.sysv();
+        let (process, _) = sysv.processes.acting(connection).ok_or(Refusal::NoSuchSession)?;
+        let process = sysv.processes.get_mut(process).ok_or(Refusal::NoSuchSession)?;
+        process.grace_ms = Some(grace_ms.min(process.ttl_ms));
+        Ok(())
+    }
+}
+
+impl Sysv {
     /// Checks that the client with this mailbox may open one more process. At a limit, its own oldest process ends first with
     /// which nothing is lost.
     fn make_room_for_process(&mut self, mailbox: &Mailbox, now: Moment) -> Result<(), Refusal> {
@@ -53,36 +92,5 @@ impl Sysv {
     /// The client of a connection has proven another identity.
     pub(in crate::core) fn note_client(&mut self, connection: ConnectionId) {
         self.processes.note_client(connection);
-    }
-
-    /// Attaches a connection to a process, beside those that it has. Returns the process's time to live in milliseconds.
-    pub(in crate::core) fn attach(
-        &mut self,
-        (connection, mailbox): (ConnectionId, &Arc<Mailbox>),
-        process: ProcessId,
-        key: &SessionKey,
-        now: Moment,
-    ) -> Result<u32, Refusal> {
-        let found = self.processes.get(process).filter(|found| found.key.is(key));
-        // One whose end has begun has lost adjustments already.
-        let is_over = |found: &Process| found.deadline().is_some_and(|deadline| deadline <= now.monotonic);
-        if found.is_none_or(is_over) {
-            return Err(Refusal::NoSuchSession);
-        }
-        if self.processes.acting(connection).map(|(acting, _)| acting) != Some(process) {
-            self.leave_process(connection, now);
-            self.processes.attach(connection, process, mailbox);
-        }
-        let found = self.processes.get_mut(process).ok_or(Refusal::NoSuchSession)?;
-        found.grace_ms = None;
-        Ok(found.ttl_ms)
-    }
-
-    /// The process replaces its program: for this time, in milliseconds, it lives on although its connections are closed.
-    pub(in crate::core) fn keep(&mut self, connection: ConnectionId, grace_ms: u32) -> Result<(), Refusal> {
-        let (process, _) = self.processes.acting(connection).ok_or(Refusal::NoSuchSession)?;
-        let process = self.processes.get_mut(process).ok_or(Refusal::NoSuchSession)?;
-        process.grace_ms = Some(grace_ms.min(process.ttl_ms));
-        Ok(())
     }
 }

@@ -9,10 +9,9 @@ use super::sets::{PRIVATE, SetId};
 use super::values::{Operation, Verdict, alters, undoes};
 use super::waiters::Waiter;
 use super::{Errno, OPERATIONS_MAX, SEMAPHORES_MAX, Sysv, VALUE_MAX};
-use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, RequestIds, Token};
 use crate::core::time::{Due, Moment};
-use crate::core::{Limit, LimitKind};
+use crate::core::{Core, Limit, LimitKind, Refusal};
 
 /// The user and the group that a call is checked against, as the client states them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,22 +109,23 @@ fn checked_value(value: i32) -> Result<u16, Errno> {
     u16::try_from(value).ok().filter(|value| *value <= VALUE_MAX).ok_or(Errno::Range)
 }
 
-impl Sysv {
-    /// Finds or creates a set: `semget`. `flags` has the nine bits of the mode.
-    pub(in crate::core) fn get(
-        &mut self,
+impl Core {
+    /// Finds or creates a set: `semget`. The flags are IPC_CREAT, IPC_EXCL, and those that have the nine bits of the mode.
+    pub fn sem_get(
+        &self,
         call: SysvCall,
         key: i32,
         count: u32,
         (creates, is_exclusive, flags): (bool, bool, u32),
         now: Moment,
     ) -> SysvOutcome {
-        let present = self.sets.by_key(key).filter(|_| key != PRIVATE);
+        let sysv = &mut *self.sysv();
+        let present = sysv.sets.by_key(key).filter(|_| key != PRIVATE);
         let is_durable = match present {
-            Some(id) => self.is_durable(id),
-            None => self.makes_durable(key),
+            Some(id) => sysv.is_durable(id),
+            None => sysv.makes_durable(key),
         };
-        self.once(call, is_durable, |sysv, process| {
+        sysv.once(call, is_durable, |sysv, process| {
             if count > SEMAPHORES_MAX {
                 return Err(Errno::Inval);
             }
@@ -150,6 +150,91 @@ impl Sysv {
         })
     }
 
+    /// Performs operations, all or none: `semop` and `semtimedop`. The call waits for `wait_ms` milliseconds at most;
+    /// `None`: without an end. If it may not wait because of a limit, the second value says of which.
+    pub fn sem_op(
+        &self,
+        call: SysvCall,
+        set: i32,
+        operations: &[Operation],
+        wait_ms: Option<u32>,
+        now: Moment,
+    ) -> (SysvOutcome, Option<Refusal>) {
+        let sysv = &mut *self.sysv();
+        let is_durable = sysv.is_named_durable(set);
+        let waits = |sysv: &mut Sysv, set, place| {
+            sysv.redirect(call, set, place);
+            SysvOutcome::Waiting
+        };
+        let process = match sysv.first_time(call, is_durable, waits) {
+            Ok(process) => process,
+            Err(outcome) => return (outcome, None),
+        };
+        let mut limit = None;
+        let result = match sysv.start(call, process, set, operations, now) {
+            Err(errno) => Err(errno),
+            Ok((_, Verdict::Performed)) => Ok((SetAnswer::Done, is_durable)),
+            Ok((_, Verdict::Failed(errno))) => Err(errno),
+            Ok((id, Verdict::Blocked(blocking))) => {
+                match sysv.wait(call, (id, process), operations, blocking, wait_ms, now) {
+                    Ok(()) => return (SysvOutcome::Waiting, None),
+                    Err(NotWaiting::Errno(errno)) => Err(errno),
+                    Err(NotWaiting::Limit(refusal)) => {
+                        limit = Some(refusal);
+                        Err(Errno::NoMem)
+                    }
+                }
+            }
+        };
+        (sysv.settle(call, process, is_durable, result), limit)
+    }
+
+    /// Reads or changes a set: `semctl`.
+    pub fn sem_ctl(&self, call: SysvCall, set: i32, command: SetCommand<'_>, now: Moment) -> SysvOutcome {
+        let sysv = &mut *self.sysv();
+        let is_durable = sysv.is_named_durable(set);
+        if command.is_change() {
+            return sysv.once(call, is_durable, |sysv, process| {
+                // The kernel looks at the value before it looks for the set.
+                if let SetCommand::SetValue(_, value) = command {
+                    checked_value(value)?;
+                }
+                let id = SetId::from_number(set).ok_or(Errno::Inval)?;
+                sysv.change(call.caller, process, id, command, now)?;
+                Ok((SetAnswer::Done, is_durable))
+            });
+        }
+        // Reading again does no harm, so the result is cached only while it waits for the store.
+        if is_durable && !sysv.is_stored() {
+            return sysv.once(call, is_durable, |sysv, process| {
+                Ok((sysv.read(call.caller, process, set, command)?, false))
+            });
+        }
+        match sysv.begin(call) {
+            Err(refusal) => SysvOutcome::Refused(refusal),
+            Ok((process, _)) => SysvOutcome::Answered(sysv.read(call.caller, process, set, command)),
+        }
+    }
+
+    /// Cancels a call of a connection that waits: it fails with EINTR. Returns whether there was one.
+    pub fn cancel_sem_op(&self, connection: ConnectionId, token: Token, now: Moment) -> bool {
+        let sysv = &mut *self.sysv();
+        let Some((process, mailbox)) = sysv.processes.acting(connection) else { return false };
+        let Some(acting) = sysv.processes.get(process) else { return false };
+        let is_its = |waiter: &Waiter| {
+            let reply_to = waiter.reply_to.as_ref();
+            reply_to.is_some_and(|to| to.token == token && Arc::ptr_eq(&to.mailbox, mailbox))
+        };
+        let found = acting.waiting().values().copied().find(|(set, place)| {
+            sysv.sets.get(*set).and_then(|set| set.waiters.get(*place)).is_some_and(is_its)
+        });
+        let Some((set, place)) = found else { return false };
+        sysv.fail(set, place, Errno::Intr, now);
+        true
+    }
+}
+
+impl Sysv {
     fn create(
         &mut self,
         caller: Caller,
@@ -173,44 +258,6 @@ impl Sysv {
         }
         let kind = (self.rules.order_of(key), self.makes_durable(key));
         Ok(self.sets.insert(Set::new(key, kind, caller, mode, count, now.unix)))
-    }
-
-    /// Performs operations, all or none: `semop` and `semtimedop`. The call waits for `wait_ms` milliseconds at most;
-    /// `None`: without an end. If it may not wait because of a limit, the second value says of which.
-    pub(in crate::core) fn operate(
-        &mut self,
-        call: SysvCall,
-        set: i32,
-        operations: &[Operation],
-        wait_ms: Option<u32>,
-        now: Moment,
-    ) -> (SysvOutcome, Option<Refusal>) {
-        let is_durable = self.is_named_durable(set);
-        let waits = |sysv: &mut Self, set, place| {
-            sysv.redirect(call, set, place);
-            SysvOutcome::Waiting
-        };
-        let process = match self.first_time(call, is_durable, waits) {
-            Ok(process) => process,
-            Err(outcome) => return (outcome, None),
-        };
-        let mut limit = None;
-        let result = match self.start(call, process, set, operations, now) {
-            Err(errno) => Err(errno),
-            Ok((_, Verdict::Performed)) => Ok((SetAnswer::Done, is_durable)),
-            Ok((_, Verdict::Failed(errno))) => Err(errno),
-            Ok((id, Verdict::Blocked(blocking))) => {
-                match self.wait(call, (id, process), operations, blocking, wait_ms, now) {
-                    Ok(()) => return (SysvOutcome::Waiting, None),
-                    Err(NotWaiting::Errno(errno)) => Err(errno),
-                    Err(NotWaiting::Limit(refusal)) => {
-                        limit = Some(refusal);
-                        Err(Errno::NoMem)
-                    }
-                }
-            }
-        };
-        (self.settle(call, process, is_durable, result), limit)
     }
 
     /// Performs the operations of a call if it does not have to wait.
@@ -304,38 +351,6 @@ impl Sysv {
         Ok(())
     }
 
-    /// Reads or changes a set: `semctl`.
-    pub(in crate::core) fn control(
-        &mut self,
-        call: SysvCall,
-        set: i32,
-        command: SetCommand<'_>,
-        now: Moment,
-    ) -> SysvOutcome {
-        let is_durable = self.is_named_durable(set);
-        if command.is_change() {
-            return self.once(call, is_durable, |sysv, process| {
-                // The kernel looks at the value before it looks for the set.
-                if let SetCommand::SetValue(_, value) = command {
-                    checked_value(value)?;
-                }
-                let id = SetId::from_number(set).ok_or(Errno::Inval)?;
-                sysv.change(call.caller, process, id, command, now)?;
-                Ok((SetAnswer::Done, is_durable))
-            });
-        }
-        // Reading again does no harm, so the result is cached only while it waits for the store.
-        if is_durable && !self.is_stored() {
-            return self.once(call, is_durable, |sysv, process| {
-                Ok((sysv.read(call.caller, process, set, command)?, false))
-            });
-        }
-        match self.begin(call) {
-            Err(refusal) => SysvOutcome::Refused(refusal),
-            Ok((process, _)) => SysvOutcome::Answered(self.read(call.caller, process, set, command)),
-        }
-    }
-
     fn change(
         &mut self,
         caller: Caller,
@@ -415,21 +430,5 @@ impl Sysv {
             }
             _ => Ok(SetAnswer::Stat(set.stat())),
         }
-    }
-
-    /// Cancels a call of a connection that waits: it fails with EINTR. Returns whether there was one.
-    pub(in crate::core) fn cancel(&mut self, connection: ConnectionId, token: Token, now: Moment) -> bool {
-        let Some((process, mailbox)) = self.processes.acting(connection) else { return false };
-        let Some(acting) = self.processes.get(process) else { return false };
-        let is_its = |waiter: &Waiter| {
-            let reply_to = waiter.reply_to.as_ref();
-            reply_to.is_some_and(|to| to.token == token && Arc::ptr_eq(&to.mailbox, mailbox))
-        };
-        let found = acting.waiting().values().copied().find(|(set, place)| {
-            self.sets.get(*set).and_then(|set| set.waiters.get(*place)).is_some_and(is_its)
-        });
-        let Some((set, place)) = found else { return false };
-        self.fail(set, place, Errno::Intr, now);
-        true
     }
 }

@@ -6,6 +6,7 @@ use super::set::{Order, Set};
 use super::sets::SetId;
 use super::waiters::List;
 use super::{Sysv, VALUE_MAX};
+use crate::core::Core;
 
 /// Sets of one step of a check.
 const STEP_SETS: usize = 16;
@@ -30,50 +31,54 @@ impl SetCheck {
     }
 }
 
-impl Sysv {
-    /// Takes a step of a check of all sets. Returns whether there is more to do.
-    pub(in crate::core) fn check_step(&self, check: &mut SetCheck) -> bool {
-        let sets: Vec<_> = self.sets.after(check.last).take(STEP_SETS).collect();
+impl Core {
+    /// Checks the invariants of sets and processes. For tests: it visits everything at once.
+    pub fn check_sysv(&self) -> Result<(), String> {
+        let sysv = &*self.sysv();
+        sysv.processes.check()?;
+        let semaphores: usize = sysv.sets.iter().map(|(_, set)| set.values.count()).sum();
+        if semaphores as u64 != sysv.sets.semaphores() {
+            return Err(format!("{semaphores} semaphores are counted as {}", sysv.sets.semaphores()));
+        }
+        for (id, set) in sysv.sets.iter() {
+            sysv.check_set(id, set)?;
+        }
+        for (process, state) in sysv.processes.iter() {
+            for set in state.adjusts.values() {
+                if !sysv.sets.get(*set).is_some_and(|set| set.values.has_adjuster(process)) {
+                    return Err(format!("process {process} has no adjustments of set {}", set.number()));
+                }
+            }
+        }
+        let waiters = || sysv.sets.iter().flat_map(|(_, set)| set.waiters.iter());
+        let mut waiting_bytes = BTreeMap::<_, usize>::new();
+        for (_, waiter) in waiters() {
+            *waiting_bytes.entry(waiter.process).or_default() += waiter.bytes();
+        }
+        for (id, process) in sysv.processes.iter() {
+            process.check_bytes(waiting_bytes.get(&id).copied().unwrap_or(0))?;
+        }
+        let timeouts = waiters().filter(|(_, waiter)| waiter.deadline.is_some()).count();
+        if timeouts != sysv.timeouts.len() {
+            return Err(format!("{timeouts} calls time out, {} are known", sysv.timeouts.len()));
+        }
+        Ok(())
+    }
+
+    /// Takes a step of the check. Returns whether there is more to do.
+    pub fn check_sets(&self, check: &mut SetCheck) -> bool {
+        let sysv = &*self.sysv();
+        let sets: Vec<_> = sysv.sets.after(check.last).take(STEP_SETS).collect();
         for (id, set) in &sets {
-            check.failures.extend(self.check_set(*id, set).err());
+            check.failures.extend(sysv.check_set(*id, set).err());
             check.last = Some(*id);
         }
         check.checked += sets.len() as u64;
         sets.len() == STEP_SETS
     }
+}
 
-    /// Describes the invariant that does not hold, if there is one.
-    pub(in crate::core) fn check(&self) -> Result<(), String> {
-        self.processes.check()?;
-        let semaphores: usize = self.sets.iter().map(|(_, set)| set.values.count()).sum();
-        if semaphores as u64 != self.sets.semaphores() {
-            return Err(format!("{semaphores} semaphores are counted as {}", self.sets.semaphores()));
-        }
-        for (id, set) in self.sets.iter() {
-            self.check_set(id, set)?;
-        }
-        for (process, state) in self.processes.iter() {
-            for set in state.adjusts.values() {
-                if !self.sets.get(*set).is_some_and(|set| set.values.has_adjuster(process)) {
-                    return Err(format!("process {process} has no adjustments of set {}", set.number()));
-                }
-            }
-        }
-        let waiters = || self.sets.iter().flat_map(|(_, set)| set.waiters.iter());
-        let mut waiting_bytes = BTreeMap::<_, usize>::new();
-        for (_, waiter) in waiters() {
-            *waiting_bytes.entry(waiter.process).or_default() += waiter.bytes();
-        }
-        for (id, process) in self.processes.iter() {
-            process.check_bytes(waiting_bytes.get(&id).copied().unwrap_or(0))?;
-        }
-        let timeouts = waiters().filter(|(_, waiter)| waiter.deadline.is_some()).count();
-        if timeouts != self.timeouts.len() {
-            return Err(format!("{timeouts} calls time out, {} are known", self.timeouts.len()));
-        }
-        Ok(())
-    }
-
+impl Sysv {
     fn check_set(&self, id: SetId, set: &Set) -> Result<(), String> {
         let number = id.number();
         if set.is_durable && self.journal.is_none() {

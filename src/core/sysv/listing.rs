@@ -6,9 +6,9 @@ use super::set::{Order, SetStat};
 use super::sets::SetId;
 use super::values::Operation;
 use super::waiters::{Place, Waiter};
-use crate::core::Refusal;
 use crate::core::session_listing::{ListedId, ListedSession};
 use crate::core::time::MonotonicMs;
+use crate::core::{Core, Refusal};
 
 /// Entries of one step.
 const STEP_ENTRIES: usize = 64;
@@ -73,10 +73,11 @@ enum Last {
     Waiting(Place),
 }
 
-impl Sysv {
+impl Core {
     /// The next sets of a listing; none at its end.
-    pub(in crate::core) fn list_sets(&self, listing: &mut SetListing) -> Vec<ListedSet> {
-        let sets = self.sets.after(listing.0).take(STEP_ENTRIES);
+    pub fn list_sets(&self, listing: &mut SetListing) -> Vec<ListedSet> {
+        let sysv = &*self.sysv();
+        let sets = sysv.sets.after(listing.0).take(STEP_ENTRIES);
         let sets: Vec<_> = sets
             .map(|(id, set)| ListedSet {
                 set: id,
@@ -91,23 +92,24 @@ impl Sysv {
         sets
     }
 
-    /// Begins a listing of the processes that use a set.
-    pub(in crate::core) fn users(&self, set: i32) -> Result<UserListing, Refusal> {
-        let id = SetId::from_number(set).filter(|id| self.sets.get(*id).is_some());
+    /// Begins a listing of the processes that have adjustments of a set or wait for it.
+    pub fn set_users(&self, set: i32) -> Result<UserListing, Refusal> {
+        let id = SetId::from_number(set).filter(|id| self.sysv().sets.get(*id).is_some());
         Ok(UserListing { set: id.ok_or(Refusal::NotFound)?, last: Last::Adjusting(None) })
     }
 
     /// The next entries of a listing of users; none at its end. First come the processes with adjustments, then the calls
     /// that wait, in their order.
-    pub(in crate::core) fn list_users(&self, listing: &mut UserListing) -> Vec<ListedUser> {
-        let Some(set) = self.sets.get(listing.set) else { return Vec::new() };
+    pub fn list_set_users(&self, listing: &mut UserListing) -> Vec<ListedUser> {
+        let sysv = &*self.sysv();
+        let Some(set) = sysv.sets.get(listing.set) else { return Vec::new() };
         if let Last::Adjusting(last) = &mut listing.last {
             let rest = set.values.adjusting().filter(|(process, _)| last.is_none_or(|last| *process > last));
             let users = rest.take(STEP_ENTRIES).map(|(process, adjustments)| {
                 let operation =
                     |(number, change)| Operation { number, change, is_nowait: false, is_undone: false };
                 let operations = adjustments.map(operation).collect();
-                self.listed_user(UserRole::Adjusts, process, operations)
+                sysv.listed_user(UserRole::Adjusts, process, operations)
             });
             let users: Vec<_> = users.collect();
             if let Some(user) = users.last() {
@@ -120,11 +122,13 @@ impl Sysv {
         let rest: Vec<(Place, &Waiter)> = set.waiters.after(*last).take(STEP_ENTRIES).collect();
         *last = rest.last().map_or(*last, |(place, _)| *place);
         let user = |(_, waiter): &(Place, &Waiter)| {
-            self.listed_user(UserRole::Waits, waiter.process, waiter.operations.clone())
+            sysv.listed_user(UserRole::Waits, waiter.process, waiter.operations.clone())
         };
         rest.iter().map(user).collect()
     }
+}
 
+impl Sysv {
     /// The next processes after one, as sessions; none at the end.
     pub(in crate::core) fn list_processes(
         &self,

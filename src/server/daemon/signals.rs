@@ -15,7 +15,7 @@ use super::super::{Server, port_config, port_name, statistics, steps};
 use super::keep_secrets;
 use super::options::{Options, log_notices};
 use crate::config::{Change, Config, declaration_key};
-use crate::core::Namespace;
+use crate::core::{Namespace, SetCheck};
 
 /// Failures of the self-check that are logged one by one.
 const CHECK_FAILURES_LOGGED: usize = 100;
@@ -198,7 +198,7 @@ async fn report(server: &Server, config: &Config, log: &Log) {
 
 /// Checks the invariants of every semaphore set.
 async fn check_sets(server: &Server) {
-    let mut check = server.core.begin_set_check();
+    let mut check = SetCheck::default();
     while server.core.check_sets(&mut check) {
         tokio::task::yield_now().await;
     }
