@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::{BufMut, BytesMut};
 
 use super::status::Status;
+use crate::protocol::codes::codes;
 
 /// The length of a header in bytes (`counter.md`, "Request header" and "Response header").
 pub const HEADER_BYTES: usize = 12;
@@ -29,41 +30,21 @@ impl fmt::Display for Opaque {
     }
 }
 
-/// The operations of yrmcds' counter and semaphore protocols, with their codes (`counter.md`, "Opcodes").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Opcode {
-    /// Does nothing, successfully.
-    Noop = 0x00,
-    /// Reads the consumption of a counter, or the available resources of a semaphore.
-    Get = 0x01,
-    /// Acquires resources.
-    Acquire = 0x02,
-    /// Releases resources.
-    Release = 0x03,
-    /// Reads the server's statistics.
-    Stats = 0x10,
-    /// Lists every name of the namespace.
-    Dump = 0x11,
-}
-
-impl Opcode {
-    /// The operation with this code; `None` if it is unknown.
-    pub fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            0x00 => Self::Noop,
-            0x01 => Self::Get,
-            0x02 => Self::Acquire,
-            0x03 => Self::Release,
-            0x10 => Self::Stats,
-            0x11 => Self::Dump,
-            _ => return None,
-        })
-    }
-
-    /// The code of the operation on the wire.
-    pub fn code(self) -> u8 {
-        self as u8
+codes! {
+    /// The operations of yrmcds' counter and semaphore protocols, with their codes (`counter.md`, "Opcodes").
+    pub enum Opcode: u8 {
+        /// Does nothing, successfully.
+        Noop = 0x00,
+        /// Reads the consumption of a counter, or the available resources of a semaphore.
+        Get = 0x01,
+        /// Acquires resources.
+        Acquire = 0x02,
+        /// Releases resources.
+        Release = 0x03,
+        /// Reads the server's statistics.
+        Stats = 0x10,
+        /// Lists every name of the namespace.
+        Dump = 0x11,
     }
 }
 

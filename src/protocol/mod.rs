@@ -6,6 +6,7 @@
 //! header ([`ProxyHeader`]) and the start of a relayed connection ([`relay`]) are the only other input.
 
 mod codec;
+mod codes;
 mod extended;
 mod fields;
 mod header;

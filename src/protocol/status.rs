@@ -1,98 +1,64 @@
 //! The status byte of a response and its message.
 
-/// The result of a request (`counter.md`, "Response status"; the statuses of this server alone: `docs/protocol.md`,
-/// "Statuses").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum Status {
-    /// The request succeeded.
-    NoError = 0x00,
-    /// The name does not exist.
-    NotFound = 0x01,
-    /// The request breaks a rule of its operation and can never succeed.
-    InvalidArguments = 0x04,
-    /// The resources are in use; the same request may succeed later.
-    ResourceNotAvailable = 0x21,
-    /// The connection or session holds fewer resources than the request releases, or does not hold the grant.
-    NotAcquired = 0x22,
-    /// The request waited until its timeout and was not granted.
-    TimedOut = 0x23,
-    /// As many requests wait in the queue as the request accepts, or as the server allows.
-    QueueFull = 0x24,
-    /// Cancel, or the end of the session, removed the request from the queue.
-    Canceled = 0x25,
-    /// An administrator revoked the grant or the session.
-    Revoked = 0x26,
-    /// The name was removed while the request waited for it.
-    Removed = 0x27,
-    /// No leased session with this number and key exists, or none is attached.
-    NoSuchSession = 0x28,
-    /// The semaphore to be declared exists already.
-    AlreadyExists = 0x29,
-    /// The semaphore was changed since the generation that the request expects.
-    GenerationDiffers = 0x2a,
-    /// The semaphore is held, and the request only removes an idle one.
-    InUse = 0x2b,
-    /// The resources of the name are not numbered, or not that far.
-    NoSuchSlot = 0x2c,
-    /// The request waits at this place; its answer comes later. Only clients that ask for places get it.
-    Queued = 0x2d,
-    /// The server does not know the opcode.
-    UnknownCommand = 0x81,
-    /// The configured limit of names is reached.
-    OutOfMemory = 0x82,
-    /// The server does not permit the operation to this client.
-    NotPermitted = 0x83,
-    /// The server is shutting down and grants nothing more.
-    ShuttingDown = 0x84,
-    /// A limit of sessions, requests or watches is reached.
-    LimitReached = 0x85,
-    /// The change could not be written to disk, and was rolled back.
-    NotStored = 0x86,
-    /// The server accepts no requests without TLS from this client.
-    TlsRequired = 0x87,
-    /// The stored records could not be read to their end.
-    ExportFailed = 0x88,
+use crate::protocol::codes::codes;
+
+codes! {
+    /// The result of a request (`counter.md`, "Response status"; the statuses of this server alone: `docs/protocol.md`,
+    /// "Statuses").
+    #[non_exhaustive]
+    pub enum Status: u8 {
+        /// The request succeeded.
+        NoError = 0x00,
+        /// The name does not exist.
+        NotFound = 0x01,
+        /// The request breaks a rule of its operation and can never succeed.
+        InvalidArguments = 0x04,
+        /// The resources are in use; the same request may succeed later.
+        ResourceNotAvailable = 0x21,
+        /// The connection or session holds fewer resources than the request releases, or does not hold the grant.
+        NotAcquired = 0x22,
+        /// The request waited until its timeout and was not granted.
+        TimedOut = 0x23,
+        /// As many requests wait in the queue as the request accepts, or as the server allows.
+        QueueFull = 0x24,
+        /// Cancel, or the end of the session, removed the request from the queue.
+        Canceled = 0x25,
+        /// An administrator revoked the grant or the session.
+        Revoked = 0x26,
+        /// The name was removed while the request waited for it.
+        Removed = 0x27,
+        /// No leased session with this number and key exists, or none is attached.
+        NoSuchSession = 0x28,
+        /// The semaphore to be declared exists already.
+        AlreadyExists = 0x29,
+        /// The semaphore was changed since the generation that the request expects.
+        GenerationDiffers = 0x2a,
+        /// The semaphore is held, and the request only removes an idle one.
+        InUse = 0x2b,
+        /// The resources of the name are not numbered, or not that far.
+        NoSuchSlot = 0x2c,
+        /// The request waits at this place; its answer comes later. Only clients that ask for places get it.
+        Queued = 0x2d,
+        /// The server does not know the opcode.
+        UnknownCommand = 0x81,
+        /// The configured limit of names is reached.
+        OutOfMemory = 0x82,
+        /// The server does not permit the operation to this client.
+        NotPermitted = 0x83,
+        /// The server is shutting down and grants nothing more.
+        ShuttingDown = 0x84,
+        /// A limit of sessions, requests or watches is reached.
+        LimitReached = 0x85,
+        /// The change could not be written to disk, and was rolled back.
+        NotStored = 0x86,
+        /// The server accepts no requests without TLS from this client.
+        TlsRequired = 0x87,
+        /// The stored records could not be read to their end.
+        ExportFailed = 0x88,
+    }
 }
 
 impl Status {
-    /// The status with this code; `None` if it is unknown.
-    pub fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            0x00 => Self::NoError,
-            0x01 => Self::NotFound,
-            0x04 => Self::InvalidArguments,
-            0x21 => Self::ResourceNotAvailable,
-            0x22 => Self::NotAcquired,
-            0x23 => Self::TimedOut,
-            0x24 => Self::QueueFull,
-            0x25 => Self::Canceled,
-            0x26 => Self::Revoked,
-            0x27 => Self::Removed,
-            0x28 => Self::NoSuchSession,
-            0x29 => Self::AlreadyExists,
-            0x2a => Self::GenerationDiffers,
-            0x2b => Self::InUse,
-            0x2c => Self::NoSuchSlot,
-            0x2d => Self::Queued,
-            0x81 => Self::UnknownCommand,
-            0x82 => Self::OutOfMemory,
-            0x83 => Self::NotPermitted,
-            0x84 => Self::ShuttingDown,
-            0x85 => Self::LimitReached,
-            0x86 => Self::NotStored,
-            0x87 => Self::TlsRequired,
-            0x88 => Self::ExportFailed,
-            _ => return None,
-        })
-    }
-
-    /// The code of the status on the wire.
-    pub fn code(self) -> u8 {
-        self as u8
-    }
-
     /// The body of an error response with this status: byte for byte the text of yrmcds, if it has the status. Empty
     /// for [`Self::NoError`].
     pub fn message(self) -> &'static str {

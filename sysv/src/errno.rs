@@ -10,7 +10,7 @@ pub struct Failed(pub c_int);
 
 impl From<Errno> for Failed {
     fn from(errno: Errno) -> Self {
-        Self(errno.number().cast_signed())
+        Self(errno.code().cast_signed())
     }
 }
 

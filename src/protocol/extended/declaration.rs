@@ -10,34 +10,30 @@ use super::{
     DECLARATIONS_MAX, LABEL_BYTES_MAX, Milliseconds, NUMBERED_CAPACITY_MAX, checked_label, length_of,
 };
 use crate::protocol::codec::REQUEST_BODY_BYTES_MAX;
+use crate::protocol::codes::codes;
 use crate::protocol::fields::Fields;
 use crate::protocol::request::NAME_BYTES_MAX;
 
-/// What Declare does with a semaphore that is declared already (`docs/protocol.md`, "Declare").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum IfExists {
-    /// The request fails with `AlreadyExists`.
-    Fail = 0,
-    /// The semaphore keeps its declaration.
-    Keep = 1,
-    /// The semaphore gets the new declaration.
-    Set = 2,
+codes! {
+    /// What Declare does with a semaphore that is declared already (`docs/protocol.md`, "Declare").
+    pub enum IfExists: u8 {
+        /// The request fails with `AlreadyExists`.
+        Fail = 0,
+        /// The semaphore keeps its declaration.
+        Keep = 1,
+        /// The semaphore gets the new declaration.
+        Set = 2,
+    }
 }
 
 impl IfExists {
     pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let [code, _, _, _] = fields.array()?;
-        match code {
-            0 => Some(Self::Fail),
-            1 => Some(Self::Keep),
-            2 => Some(Self::Set),
-            _ => None,
-        }
+        Self::from_code(code)
     }
 
     pub(super) fn compose(self, out: &mut BytesMut) {
-        out.put_slice(&[self as u8, 0, 0, 0]);
+        out.put_slice(&[self.code(), 0, 0, 0]);
     }
 }
 
@@ -75,28 +71,24 @@ impl Resizing {
     }
 }
 
-/// What Pause does (`docs/protocol.md`, "Pause").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Pausing {
-    /// The semaphore grants nothing. Holders keep their grants, and requests keep their places in the queue.
-    Pause = 0,
-    /// The semaphore grants again, and its queue is served.
-    Resume = 1,
+codes! {
+    /// What Pause does (`docs/protocol.md`, "Pause").
+    pub enum Pausing: u8 {
+        /// The semaphore grants nothing. Holders keep their grants, and requests keep their places in the queue.
+        Pause = 0,
+        /// The semaphore grants again, and its queue is served.
+        Resume = 1,
+    }
 }
 
 impl Pausing {
     pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let [how, _, _, _] = fields.array()?;
-        match how {
-            0 => Some(Self::Pause),
-            1 => Some(Self::Resume),
-            _ => None,
-        }
+        let [code, _, _, _] = fields.array()?;
+        Self::from_code(code)
     }
 
     pub(super) fn compose(self, out: &mut BytesMut) {
-        out.put_slice(&[self as u8, 0, 0, 0]);
+        out.put_slice(&[self.code(), 0, 0, 0]);
     }
 }
 

@@ -5,29 +5,19 @@ use std::net::{IpAddr, Ipv6Addr};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{NO_NUMBER, TtlLeft, length_of};
+use crate::protocol::codes::codes;
 use crate::protocol::fields::Fields;
 
-/// What a session belongs to (`docs/protocol.md`, "Sessions").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum SessionKind {
-    /// A leased session, which outlives connections.
-    Leased = 0,
-    /// The session of a connection.
-    Connection = 1,
-    /// A process of System V semaphores.
-    Process = 2,
-}
-
-impl SessionKind {
-    fn from_code(code: u8) -> Option<Self> {
-        match code {
-            0 => Some(Self::Leased),
-            1 => Some(Self::Connection),
-            2 => Some(Self::Process),
-            _ => None,
-        }
+codes! {
+    /// What a session belongs to (`docs/protocol.md`, "Sessions").
+    #[non_exhaustive]
+    pub enum SessionKind: u8 {
+        /// A leased session, which outlives connections.
+        Leased = 0,
+        /// The session of a connection.
+        Connection = 1,
+        /// A process of System V semaphores.
+        Process = 2,
     }
 }
 

@@ -6,32 +6,18 @@ use std::time::Duration;
 use bytes::{BufMut, BytesMut};
 
 use super::NO_NUMBER;
+use crate::protocol::codes::codes;
 use crate::protocol::fields::Fields;
 
-/// The kind of a name. Extended requests carry it, because they work over both ports (`docs/protocol.md`, "Extended
-/// operations").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Namespace {
-    /// Counters: each request gives the maximum.
-    Counters = 0,
-    /// Semaphores: the request or declaration that creates a semaphore gives its capacity.
-    Semaphores = 1,
-}
-
-impl Namespace {
-    /// The namespace with this code; `None` if it is unknown.
-    pub fn from_code(code: u8) -> Option<Self> {
-        match code {
-            0 => Some(Self::Counters),
-            1 => Some(Self::Semaphores),
-            _ => None,
-        }
-    }
-
-    /// The code of the namespace on the wire.
-    pub fn code(self) -> u8 {
-        self as u8
+codes! {
+    /// The kind of a name. Extended requests carry it, because they work over both ports (`docs/protocol.md`, "Extended
+    /// operations").
+    #[derive(PartialOrd, Ord)]
+    pub enum Namespace: u8 {
+        /// Counters: each request gives the maximum.
+        Counters = 0,
+        /// Semaphores: the request or declaration that creates a semaphore gives its capacity.
+        Semaphores = 1,
     }
 }
 
@@ -223,29 +209,15 @@ impl GraceLeft {
     }
 }
 
-/// The state of a grant that is held (`docs/protocol.md`, "VerifyGrant").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum GrantState {
-    /// It is held until it is released or its lease expires.
-    Held = 0,
-    /// It is still held, but should be released: it is being revoked, its slot was taken out of service, or its semaphore
-    /// was shrunk below its slot, is being removed, or was removed and declared again.
-    Retiring = 1,
-}
-
-impl GrantState {
-    pub(super) fn from_code(code: u8) -> Option<Self> {
-        match code {
-            0 => Some(Self::Held),
-            1 => Some(Self::Retiring),
-            _ => None,
-        }
-    }
-
-    pub(super) fn code(self) -> u8 {
-        self as u8
+codes! {
+    /// The state of a grant that is held (`docs/protocol.md`, "VerifyGrant").
+    #[non_exhaustive]
+    pub enum GrantState: u8 {
+        /// It is held until it is released or its lease expires.
+        Held = 0,
+        /// It is still held, but should be released: it is being revoked, its slot was taken out of service, or its semaphore
+        /// was shrunk below its slot, is being removed, or was removed and declared again.
+        Retiring = 1,
     }
 }
 

@@ -88,7 +88,7 @@ impl SysvAnswer {
     /// Appends the frame that answers SemGet, SemOp or SemCtl, under this opcode and opaque.
     pub fn compose(result: Result<&Self, Errno>, opcode: SysvOpcode, opaque: Opaque, out: &mut BytesMut) {
         success(opcode, opaque).compose_before(out, |out| {
-            out.put_u32(result.err().map_or(0, Errno::number));
+            out.put_u32(result.err().map_or(0, Errno::code));
             match result {
                 Ok(Self::Set(set, count)) => {
                     out.put_i32(*set);
@@ -144,7 +144,7 @@ impl ResponseFrame {
         if number == 0 {
             return Ok(Ok(fields));
         }
-        Errno::from_number(number).map(Err).ok_or(BodyError)
+        Errno::from_code(number).map(Err).ok_or(BodyError)
     }
 
     /// The answer to SemOp, or to a command of SemCtl that changes a set.

@@ -2,70 +2,44 @@
 
 use std::fmt;
 
-/// Why a System V call failed: the names of `errno.h`, with Linux's numbers on the wire (`docs/protocol.md`, "System V
-/// semaphores").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Errno {
-    /// The caller is neither the owner nor the creator of the set.
-    Perm = 1,
-    /// No set has the key.
-    NoEnt = 2,
-    /// The call was canceled before it had an effect.
-    Intr = 4,
-    /// The set is durable, and the server cannot store the change.
-    Io = 5,
-    /// The list has too many operations.
-    TooBig = 7,
-    /// The call would have to wait, or has waited as long as it may.
-    Again = 11,
-    /// The server does not accept the call because of a limit.
-    NoMem = 12,
-    /// The set's mode does not permit the call.
-    Access = 13,
-    /// A set has the key already.
-    Exist = 17,
-    /// The set does not exist, or an argument is outside its range.
-    Inval = 22,
-    /// An operation names a semaphore that the set does not have.
-    FBig = 27,
-    /// There are too many sets or semaphores.
-    NoSpc = 28,
-    /// A value or an adjustment would leave its range.
-    Range = 34,
-    /// The set was removed while the call waited.
-    IdRm = 43,
+use crate::protocol::codes::codes;
+
+codes! {
+    /// Why a System V call failed: the names of `errno.h`, with Linux's numbers on the wire (`docs/protocol.md`, "System V
+    /// semaphores").
+    pub enum Errno: u32 {
+        /// The caller is neither the owner nor the creator of the set.
+        Perm = 1,
+        /// No set has the key.
+        NoEnt = 2,
+        /// The call was canceled before it had an effect.
+        Intr = 4,
+        /// The set is durable, and the server cannot store the change.
+        Io = 5,
+        /// The list has too many operations.
+        TooBig = 7,
+        /// The call would have to wait, or has waited as long as it may.
+        Again = 11,
+        /// The server does not accept the call because of a limit.
+        NoMem = 12,
+        /// The set's mode does not permit the call.
+        Access = 13,
+        /// A set has the key already.
+        Exist = 17,
+        /// The set does not exist, or an argument is outside its range.
+        Inval = 22,
+        /// An operation names a semaphore that the set does not have.
+        FBig = 27,
+        /// There are too many sets or semaphores.
+        NoSpc = 28,
+        /// A value or an adjustment would leave its range.
+        Range = 34,
+        /// The set was removed while the call waited.
+        IdRm = 43,
+    }
 }
 
 impl Errno {
-    /// All of them.
-    pub const ALL: [Self; 14] = [
-        Self::Perm,
-        Self::NoEnt,
-        Self::Intr,
-        Self::Io,
-        Self::TooBig,
-        Self::Again,
-        Self::NoMem,
-        Self::Access,
-        Self::Exist,
-        Self::Inval,
-        Self::FBig,
-        Self::NoSpc,
-        Self::Range,
-        Self::IdRm,
-    ];
-
-    /// The error with this number; `None` if there is none. 0 means success.
-    pub fn from_number(number: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|errno| errno.number() == number)
-    }
-
-    /// Linux's number of the error.
-    pub fn number(self) -> u32 {
-        self as u32
-    }
-
     /// The name in `errno.h`.
     pub fn name(self) -> &'static str {
         match self {

@@ -420,3 +420,30 @@ fn put_call(ids: RequestIds, caller: Caller, out: &mut BytesMut) {
 pub(super) fn count_of(count: usize) -> u16 {
     u16::try_from(count).expect("rows and labels are counted before they are encoded")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open_process(groups: usize, label: usize) -> Result<(usize, usize), Status> {
+        let mut body = vec![0; 16];
+        body.put_u16(count_of(groups));
+        body.extend(vec![0; 4 * groups]);
+        body.put_u16(count_of(label));
+        body.extend(vec![b'x'; label]);
+        match SysvRequest::parse(SysvOpcode::OpenProcess, &body)? {
+            SysvRequest::OpenProcess { groups, label, .. } => Ok((groups.iter().count(), label.len())),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_process_has_at_most_1024_groups_and_a_label_of_the_length_of_others() {
+        assert_eq!(open_process(0, 0), Ok((0, 0)));
+        assert_eq!(open_process(1024, LABEL_BYTES_MAX), Ok((1024, LABEL_BYTES_MAX)));
+        assert_eq!(open_process(1025, 0), Err(Status::InvalidArguments));
+        assert_eq!(open_process(0, LABEL_BYTES_MAX + 1), Err(Status::InvalidArguments));
+        let mut bytes = BytesMut::new();
+        assert_eq!(Groups::encode(&[7; 1025], &mut bytes).iter().count(), 1024, "more are left out");
+    }
+}
