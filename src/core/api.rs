@@ -11,9 +11,9 @@ use super::ledger::{
     Declare, DeclaredListing, Lease, Ledger, LedgerContext, Listed, Listing, ListingKind, Queueing, Scope,
     Shown, Want,
 };
-use super::mailbox::{EventKind, Mailbox, Notice};
+use super::mailbox::{EventKind, Notice};
 use super::object::{Availability, DumpItem, ObjectRef};
-use super::outcome::{Call, Opened, Outcome};
+use super::outcome::{Call, Outcome};
 use super::store::Step;
 use super::sync::Ordering;
 use super::time::{Due, Moment, UnixSeconds};
@@ -46,41 +46,6 @@ impl Core {
 
 /// Connections and sessions.
 impl Core {
-    /// Adds a connection, which may ask for grants from now on and receives late answers by its mailbox. A label, if
-    /// there is one, names it in listings from now on. Ended by [`Self::leave`].
-    pub fn join(&self, connection: ConnectionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
-        self.ledger().join(connection, label, mailbox);
-    }
-
-    /// Opens a leased session and attaches the connection to it. The answer has its number and its time to live.
-    pub fn open_leased(
-        &self,
-        connection: ConnectionId,
-        key: SessionKey,
-        ttl_ms: u32,
-        label: &[u8],
-        token: Token,
-        now: Moment,
-    ) -> Outcome {
-        let opened = Opened { session: SessionId::new(self.next_session()), key, ttl_ms };
-        self.ledger().open((connection, token), opened, label, now.monotonic, self.context(now.unix))
-    }
-
-    /// As [`Self::open_leased`], with a key that the client chose, so that a repeated request opens no other session: the
-    /// connection is attached to the session that has this key.
-    pub fn open_leased_once(
-        &self,
-        connection: ConnectionId,
-        key: SessionKey,
-        ttl_ms: u32,
-        label: &[u8],
-        token: Token,
-        now: Moment,
-    ) -> Outcome {
-        let opened = Opened { session: SessionId::new(self.next_session()), key, ttl_ms };
-        self.ledger().open_once((connection, token), opened, label, now.monotonic, self.context(now.unix))
-    }
-
     /// Attaches a connection to a leased session. Another connection that was attached is informed and loses it.
     pub fn attach(
         &self,
@@ -182,26 +147,6 @@ impl Core {
     pub fn expire(&self, now: Moment) -> bool {
         // Both, each time.
         self.sysv().expire(now) | self.ledger().expire(now.monotonic, self.context(now.unix))
-    }
-
-    /// Takes a step of the revocations of clients, or of the evictions from semaphores that are removed at once. Returns
-    /// whether there is more to do.
-    /// `mailbox_of` finds the mailbox of a connection: one that holds by plain Acquires when the grace period is over is
-    /// closed.
-    pub fn evict(&self, now: Moment, mailbox_of: impl Fn(ConnectionId) -> Option<Arc<Mailbox>>) -> bool {
-        let mut ledger = self.ledger();
-        if ledger.revoke_some_clients(now.monotonic) {
-            return true;
-        }
-        let Some(holders) = ledger.evict(now.monotonic, self.context(now.unix)) else { return false };
-        for connection in holders {
-            // A connection that is being closed is not revoked again.
-            if let Some(mailbox) = mailbox_of(connection).filter(|mailbox| !mailbox.is_closed()) {
-                ledger.join(connection, None, &mailbox);
-                ledger.revoke_connection(connection, now.monotonic);
-            }
-        }
-        true
     }
 
     /// When something is due next. `sleeper` is woken once if something comes due earlier.

@@ -76,7 +76,7 @@ impl Server {
 
     /// Opens a leased session for a connection.
     fn open(&self, by: usize) -> SessionId {
-        self.core.open_leased(self.id(by), SessionKey([1; 16]), 1000, b"", Token(0), START);
+        self.core.open_leased(self.id(by), SessionKey([by as u8 + 1; 16]), 1000, b"", Token(0), START);
         self.store();
         match &self.messages(by)[..] {
             [Message::Answer { outcome: Ok(Answer::Opened(opened)), .. }] => opened.session,

@@ -571,7 +571,7 @@ impl Pair {
             Some(expected) => expected.map(Some),
             None => self.model.check_open(connection).map(|()| None),
         };
-        match self.core.open_leased_once(connection, key, ttl_ms, b"leased", token, self.now()) {
+        match self.core.open_leased(connection, key, ttl_ms, b"leased", token, self.now()) {
             Outcome::Answered(Answer::Opened(opened)) => {
                 assert_eq!(opened.key.0, key.0);
                 match expected.unwrap() {

@@ -13,6 +13,32 @@ use crate::core::time::{Due, Moment, MonotonicMs};
 use crate::core::{Core, Refusal};
 
 impl Core {
+    /// Adds a connection, which may ask for grants from now on and receives late answers by its mailbox. A label, if
+    /// there is one, names it in listings from now on. Ended by [`Self::leave`].
+    pub fn join(&self, connection: ConnectionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
+        self.ledger().sessions.join(connection, label, mailbox);
+    }
+
+    /// Opens a leased session with this key and attaches the connection to it (`docs/protocol.md`, "OpenSession"). If a
+    /// session has the key, the request is repeated, and the connection is attached to that session. The answer has its
+    /// number and its time to live.
+    pub fn open_leased(
+        &self,
+        connection: ConnectionId,
+        key: SessionKey,
+        ttl_ms: u32,
+        label: &[u8],
+        token: Token,
+        now: Moment,
+    ) -> Outcome {
+        let opened = Opened { session: SessionId::new(self.next_session()), key, ttl_ms };
+        let ledger = &mut *self.ledger();
+        match ledger.sessions.with_key(&key) {
+            Some(session) => ledger.open_again((connection, token), session, &key, now.monotonic),
+            None => ledger.open((connection, token), opened, label, now.monotonic, self.context(now.unix)),
+        }
+    }
+
     /// Takes a step of the end of a connection: what its session holds is released; a leased session lives on. Returns
     /// whether there is more to do.
     pub fn leave(&self, connection: ConnectionId, now: Moment) -> bool {
@@ -55,18 +81,8 @@ impl Core {
 }
 
 impl Ledger {
-    /// Adds the session of a connection, which may own grants from now on, or sets its label.
-    pub(in crate::core) fn join(
-        &mut self,
-        connection: ConnectionId,
-        label: Option<&[u8]>,
-        mailbox: &Arc<Mailbox>,
-    ) {
-        self.sessions.join(connection, label, mailbox);
-    }
-
-    /// Opens a leased session and attaches the connection to it (`docs/protocol.md`, "OpenSession").
-    pub(in crate::core) fn open(
+    /// Opens a leased session with a new key and attaches the connection to it.
+    fn open(
         &mut self,
         (connection, token): (ConnectionId, Token),
         opened: Opened,
@@ -98,20 +114,15 @@ impl Ledger {
         }
     }
 
-    /// As [`Self::open`], with a key that the client chose. If a session has it, an earlier request opened that session,
-    /// and the connection is attached to it.
-    pub(in crate::core) fn open_once(
+    /// Attaches the connection to the session that has the key, which an earlier request opened.
+    fn open_again(
         &mut self,
         (connection, token): (ConnectionId, Token),
-        opened: Opened,
-        label: &[u8],
+        session: SessionId,
+        key: &SessionKey,
         now: MonotonicMs,
-        context: LedgerContext<'_>,
     ) -> Outcome {
-        let Some(session) = self.sessions.with_key(&opened.key) else {
-            return self.open((connection, token), opened, label, now, context);
-        };
-        if let Err(refusal) = self.attach(session, connection, &opened.key, 0, now) {
+        if let Err(refusal) = self.attach(session, connection, key, 0, now) {
             return Outcome::Refused(refusal);
         }
         let reply_to = self.sessions.reply_to(connection, token).filter(|_| self.is_storing_session(session));

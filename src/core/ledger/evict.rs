@@ -2,24 +2,43 @@
 
 use std::collections::VecDeque;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use super::backlog::{STEP_GRANTS, Task, TaskKind};
 use super::removal::SEMAPHORES;
 use super::{Ledger, LedgerContext};
-use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, GrantId};
-use crate::core::mailbox::Notice;
-use crate::core::time::MonotonicMs;
+use crate::core::mailbox::{Mailbox, Notice};
+use crate::core::time::{Moment, MonotonicMs};
+use crate::core::{Core, Refusal};
+
+impl Core {
+    /// Takes a step of the revocations of clients, or of the evictions from semaphores that are removed at once. Returns
+    /// whether there is more to do.
+    /// `mailbox_of` finds the mailbox of a connection: one that holds by plain Acquires when the grace period is over is
+    /// closed.
+    pub fn evict(&self, now: Moment, mailbox_of: impl Fn(ConnectionId) -> Option<Arc<Mailbox>>) -> bool {
+        let mut ledger = self.ledger();
+        if ledger.revoke_some_clients(now.monotonic) {
+            return true;
+        }
+        let Some(holders) = ledger.evict_some(now.monotonic, self.context(now.unix)) else { return false };
+        for connection in holders {
+            // A connection that is being closed is not revoked again.
+            if let Some(mailbox) = mailbox_of(connection).filter(|mailbox| !mailbox.is_closed()) {
+                ledger.sessions.join(connection, None, &mailbox);
+                ledger.revoke_connection(connection, now.monotonic);
+            }
+        }
+        true
+    }
+}
 
 impl Ledger {
     /// Takes a step of the evictions. Holders by grants have those revoked. Connections that hold by plain Acquires are
     /// informed, and returned when the grace period is over if they still hold: only their end takes the semaphore from
     /// them. `None`: there is nothing to do now.
-    pub(in crate::core) fn evict(
-        &mut self,
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
-    ) -> Option<Vec<ConnectionId>> {
+    fn evict_some(&mut self, now: MonotonicMs, context: LedgerContext<'_>) -> Option<Vec<ConnectionId>> {
         self.backlog.wake_delayed(now);
         if let Some(Task::Disconnect(object, mut connections)) = self.backlog.pop(TaskKind::Disconnect) {
             let some = connections.drain(..connections.len().min(STEP_GRANTS));

@@ -93,7 +93,7 @@ impl Ledger {
     }
 
     /// Takes a step of the revocations of clients. Returns whether there was one.
-    pub(in crate::core) fn revoke_some_clients(&mut self, now: MonotonicMs) -> bool {
+    pub(super) fn revoke_some_clients(&mut self, now: MonotonicMs) -> bool {
         let Some(Task::RevokeClients(mut task)) = self.backlog.pop(TaskKind::RevokeClients) else {
             return false;
         };
@@ -127,7 +127,7 @@ impl Ledger {
     }
 
     /// Revokes a connection that holds a removed semaphore by plain Acquires: it is closed at once.
-    pub(in crate::core) fn revoke_connection(&mut self, connection: ConnectionId, now: MonotonicMs) {
+    pub(super) fn revoke_connection(&mut self, connection: ConnectionId, now: MonotonicMs) {
         // A connection whose session is ending holds nothing for long.
         let _ = self.revoke_session_at(connection.session(), now, now);
     }

@@ -366,13 +366,11 @@ impl Executor<'_> {
             self.slow_down();
         }
         let (core, connection, token) = (&self.server.core, self.extended.connection, token_of(opaque));
-        let outcome = match key {
-            Some(key) => core.open_leased_once(connection, SessionKey(key.0), ttl_ms, label, token, now),
-            None => {
-                let key = SessionKey(random_key()?);
-                core.open_leased(connection, key, ttl_ms, label, token, now)
-            }
+        let key = match key {
+            Some(key) => key.0,
+            None => random_key()?,
         };
+        let outcome = core.open_leased(connection, SessionKey(key), ttl_ms, label, token, now);
         self.extended.lease = core.lease(connection);
         Ok(outcome)
     }

@@ -235,8 +235,8 @@ impl World {
     }
 
     fn open(&mut self, by: usize, amount: u8) {
-        let key = SessionKey([amount; 16]);
         let token = self.token();
+        let key = SessionKey(u128::from(token.0).to_be_bytes());
         let asked =
             self.core.open_leased(self.id(by), key, 500 + u32::from(amount) * 10, b"", token, self.now());
         self.heard(asked);
