@@ -2,7 +2,7 @@
 //!
 //! Every test is a [`Siege`]: the daemon survives, its peak memory stays within the bound of the test, an honest client
 //! is answered all the time, everything that was held is released, and the accounting is consistent. Vanished peers are
-//! in `tests/daemon/vanished_peer.rs`, exhausted descriptors in `tests/daemon/descriptors.rs`.
+//! in `tests/vanished_peer.rs`, exhausted descriptors in `tests/daemon/descriptors.rs`.
 
 mod support;
 

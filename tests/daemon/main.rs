@@ -16,4 +16,3 @@ mod signals;
 mod support;
 mod systemd;
 mod sysv;
-mod vanished_peer;

@@ -180,7 +180,7 @@ fn run(seed: u64) -> Result<u64, String> {
 
 #[test]
 fn under_faults_the_server_never_overgrants_and_then_serves_every_client() {
-    seeds::run_all(100, "server::under_faults", run);
+    seeds::run_all(30, "server::under_faults", run);
 }
 
 #[test]

@@ -142,17 +142,19 @@ fn trickling_bytes_do_not_extend_the_time_for_a_frame() {
     assert_eq!(server.counter().stat("frame_timeouts"), 1);
 }
 
-#[test]
-fn the_frame_timer_restarts_with_each_frame() {
-    let server = TestServer::start_with(|config| config.frame_timeout_s = 2);
-    let mut wire = server.counter();
+#[tokio::test(start_paused = true)]
+async fn the_frame_timer_restarts_with_each_frame() {
+    let server = NearServer::start();
+    let mut peer = server.connect(4096);
     let request = frame(NOOP, *b"slow", &[]);
-    // Each write completes one frame and starts the next: altogether longer than one frame may take.
-    wire.send(&request[..6]);
+    // Each write completes one frame and starts the next: altogether longer than the 10 s that one frame may take.
+    peer.write_all(&request[..6]).await.unwrap();
     for _ in 0..5 {
-        std::thread::sleep(Duration::from_millis(600));
-        wire.send(&[&request[6..], &request[..6]].concat());
-        assert_eq!(wire.answer().status, OK);
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        peer.write_all(&[&request[6..], &request[..6]].concat()).await.unwrap();
+        let mut answer = [0; 12];
+        peer.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer[8..], *b"slow");
     }
 }
 
