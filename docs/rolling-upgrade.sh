@@ -57,7 +57,7 @@ done
 
 for node in "${nodes[@]}"; do
     echo "$node: upgrading"
-    # A leader hands over to a node that has read the records. A version that cannot be drained is only stopped.
+    # A leader hands over to another node. A version that cannot be drained is only stopped.
     if on "$node" "signalbox cluster drain --help" >/dev/null 2>&1; then
         on "$node" "signalbox cluster drain $node" || fail "$node was not drained; nothing was changed there"
     fi

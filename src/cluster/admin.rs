@@ -7,10 +7,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::clock::BootTime;
-use super::coordinator::{
-    CallError, Compare, Coordinator, Entry, Operation, Range, RangeAnswer, Revision, Transaction,
-    TransactionAnswer,
-};
+use super::coordinator::{CallError, Compare, Coordinator, Entry, Operation, Range, Revision, Transaction};
 use super::keys::{
     Format, Incarnation, Keys, LAYOUT, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode,
     end_of_prefix,
@@ -304,57 +301,6 @@ impl ClusterStatus {
     }
 }
 
-/// How often each member of etcd is asked. Once would be too little while they elect a leader, which takes up to 2.9 s.
-const ROUNDS: usize = 2;
-
-/// A connection to etcd that tries each member before it gives up.
-#[derive(Debug)]
-pub struct Persistent<C> {
-    inner: C,
-    attempts: usize,
-}
-
-impl<C: Coordinator> Persistent<C> {
-    /// A connection to this number of members.
-    pub fn new(inner: C, members: usize) -> Self {
-        Self { inner, attempts: members.max(1) * ROUNDS }
-    }
-
-    /// The connection that makes single attempts.
-    pub fn inner_mut(&mut self) -> &mut C {
-        &mut self.inner
-    }
-
-    fn attempt<T>(&mut self, mut call: impl FnMut(&mut C) -> Result<T, CallError>) -> Result<T, CallError> {
-        for _ in 1..self.attempts {
-            match call(&mut self.inner) {
-                Err(CallError::Unanswered(_)) => {}
-                answer => return answer,
-            }
-        }
-        call(&mut self.inner)
-    }
-}
-
-impl<C: Coordinator> Coordinator for Persistent<C> {
-    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
-        self.attempt(|inner| inner.range(range))
-    }
-
-    /// A repetition of an attempt that was performed finds that its comparisons do not hold any more.
-    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
-        self.attempt(|inner| inner.transact(transaction))
-    }
-
-    fn pause(&mut self, span: Duration) {
-        self.inner.pause(span);
-    }
-
-    fn now(&self) -> BootTime {
-        self.inner.now()
-    }
-}
-
 /// Reads the state of a cluster, and watches its nodes for as long as it takes until all have sent a heartbeat, but for two
 /// retry periods at most.
 pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterStatus, AdminError> {
@@ -599,8 +545,7 @@ pub(super) fn format_of(coordinator: &mut dyn Coordinator, keys: &Keys) -> Resul
 }
 
 pub(super) fn entry(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Option<Entry>, CallError> {
-    let range = Range { from: key.to_vec(), to: None, at: None, count_only: false };
-    Ok(coordinator.range(&range)?.entries.pop())
+    Ok(coordinator.range(&Range::of(key.to_vec()))?.entries.pop())
 }
 
 /// When a key was written last; 0 if it does not exist.

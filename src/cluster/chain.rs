@@ -26,8 +26,8 @@ pub struct Chain {
 pub struct Commit {
     transaction: Transaction,
     marker: Marker,
-    /// Why etcd refused the changes, and the transaction with them: the void commit is sent instead.
-    refused: Option<(String, Transaction)>,
+    /// Why etcd refused the changes: the void commit is sent instead.
+    refused: Option<String>,
 }
 
 /// The outcome of a commit.
@@ -71,9 +71,8 @@ impl Chain {
             Ok(answer) => answer,
             Err(CallError::Refused(reason)) if commit.refused.is_none() => {
                 let marker = Marker { is_void: true, ..commit.marker };
-                let void = self.transaction(marker, Vec::new());
-                let refused = std::mem::replace(&mut commit.transaction, void);
-                commit.refused = Some((reason, refused));
+                commit.transaction = self.transaction(marker, Vec::new());
+                commit.refused = Some(reason);
                 return None;
             }
             Err(CallError::Refused(_) | CallError::Unanswered(_)) => return None,
@@ -94,7 +93,7 @@ impl Chain {
         }
         self.last = stored;
         Some(match &commit.refused {
-            Some((reason, _)) if stored.is_void => Outcome::Refused(reason.clone()),
+            Some(reason) if stored.is_void => Outcome::Refused(reason.clone()),
             // An attempt before the refusal was applied after all.
             _ => Outcome::Stored,
         })
@@ -135,12 +134,5 @@ impl Commit {
     /// What to send, unchanged until there is an outcome.
     pub fn transaction(&self) -> &Transaction {
         &self.transaction
-    }
-
-    /// What is written if the changes are stored.
-    pub(super) fn writes(&self) -> &[Operation] {
-        let transaction = self.refused.as_ref().map_or(&self.transaction, |(_, refused)| refused);
-        // The first one is the marker.
-        &transaction.then[1..]
     }
 }

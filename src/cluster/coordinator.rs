@@ -43,6 +43,74 @@ pub trait Coordinator: Send {
     }
 }
 
+/// The pause before a call is repeated that was not answered. A client of etcd asks another member then.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+
+/// Repeats a call that is not answered, as long as it may be. What is repeated may have been performed: it must be the same
+/// afterwards.
+pub(super) fn until_answered<C: Coordinator + ?Sized, T>(
+    coordinator: &mut C,
+    mut may_repeat: impl FnMut() -> bool,
+    mut call: impl FnMut(&mut C) -> Result<T, CallError>,
+) -> Result<T, CallError> {
+    loop {
+        match call(coordinator) {
+            Err(CallError::Unanswered(_)) if may_repeat() => coordinator.pause(PAUSE),
+            answer => return answer,
+        }
+    }
+}
+
+/// How often each member of etcd is asked. Once would be too little while they elect a leader, which takes up to 2.9 s.
+const ROUNDS: usize = 2;
+
+/// A connection to etcd that tries each member before it gives up.
+#[derive(Clone, Debug)]
+pub struct Persistent<C> {
+    inner: C,
+    attempts: usize,
+}
+
+impl<C: Coordinator> Persistent<C> {
+    /// A connection to this number of members.
+    pub fn new(inner: C, members: usize) -> Self {
+        Self { inner, attempts: members.max(1) * ROUNDS }
+    }
+
+    /// The connection that makes single attempts.
+    pub fn inner_mut(&mut self) -> &mut C {
+        &mut self.inner
+    }
+
+    fn call<T>(&mut self, call: impl FnMut(&mut C) -> Result<T, CallError>) -> Result<T, CallError> {
+        let mut left = self.attempts;
+        let may_repeat = || {
+            left -= 1;
+            left > 0
+        };
+        until_answered(&mut self.inner, may_repeat, call)
+    }
+}
+
+impl<C: Coordinator> Coordinator for Persistent<C> {
+    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
+        self.call(|inner| inner.range(range))
+    }
+
+    /// A repetition of an attempt that was performed finds that its comparisons do not hold any more.
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
+        self.call(|inner| inner.transact(transaction))
+    }
+
+    fn pause(&mut self, span: Duration) {
+        self.inner.pause(span);
+    }
+
+    fn now(&self) -> BootTime {
+        self.inner.now()
+    }
+}
+
 /// Keys to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
@@ -57,6 +125,11 @@ pub struct Range {
 }
 
 impl Range {
+    /// One key with its value, as it is now.
+    pub fn of(key: Vec<u8>) -> Self {
+        Self { from: key, to: None, at: None, count_only: false }
+    }
+
     /// All keys that begin with this prefix, with their values, as they are now.
     pub fn below(prefix: &[u8]) -> Self {
         Self { from: prefix.to_vec(), to: Some(end_of_prefix(prefix)), at: None, count_only: false }

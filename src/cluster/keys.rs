@@ -8,11 +8,9 @@
 //! | `p/0000/o` | [`Leadership`]: the leadership key | when a node takes over or releases |
 //! | `p/0000/m` | [`Marker`]: the commit marker | with every takeover and every commit |
 //! | `d/NODE` | [`Drain`] | by `signalbox cluster drain` |
-//! | `p/0000/h` | [`Handover`] | by a leader that is drained |
-//! | `p/0000/c` | the changes since the successor has read the records in advance (`handover`) | by a leader that was drained |
 //! | `p/0000/r/KIND BUCKET REST` | a record | by commits |
 //!
-//! Values are JSON, which an operator can read with `etcdctl`; those of records and of changes are bytes. KIND is the first byte of a
+//! Values are JSON, which an operator can read with `etcdctl`; those of records are bytes. KIND is the first byte of a
 //! record's key and REST are the others, so that records are ordered by kind. BUCKET is a byte of a hash of the key: reading
 //! one bucket after the other takes etcd less time than reading pages of a range.
 //!
@@ -24,7 +22,6 @@ use std::{fmt, io};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::coordinator::Revision;
 use crate::core::Namespace;
 
 /// The version of the layout of keys.
@@ -84,7 +81,7 @@ pub struct Node {
     /// Where clients reach the node, from everywhere; empty: the node does not say.
     #[serde(default, skip_serializing_if = "Advertised::is_empty")]
     pub advertised: Advertised,
-    /// Whether the node obeys a [`Drain`], and reads records in advance for a [`Handover`].
+    /// Whether the node obeys a [`Drain`].
     #[serde(default)]
     pub drains: bool,
 }
@@ -153,13 +150,6 @@ pub struct Heartbeat {
     /// Connections that it relays.
     #[serde(default)]
     pub relays: u32,
-    /// The revision of the [`Handover`] for which it has read the records in advance; 0: none.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub preloaded: Revision,
-}
-
-fn is_zero(number: &Revision) -> bool {
-    *number == 0
 }
 
 /// Who leads, or led last.
@@ -199,15 +189,6 @@ pub struct Drain {
     /// Why the node does not do it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-}
-
-/// The leader is going to hand over: its successor reads the records in advance.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Handover {
-    /// The epoch of the leader.
-    pub epoch: u32,
-    /// Who is to lead next.
-    pub successor: Successor,
 }
 
 /// Whether a leadership has been given up.
@@ -300,16 +281,6 @@ impl Keys {
     /// The key of the [`Marker`].
     pub fn marker(&self) -> Vec<u8> {
         self.key("p/0000/m")
-    }
-
-    /// The key of the [`Handover`].
-    pub fn handover(&self) -> Vec<u8> {
-        self.key("p/0000/h")
-    }
-
-    /// The key of the changes that a successor has to make to the records that it has read in advance.
-    pub fn changes(&self) -> Vec<u8> {
-        self.key("p/0000/c")
     }
 
     /// What the keys of all records begin with.

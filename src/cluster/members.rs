@@ -270,8 +270,7 @@ mod tests {
                 .iter()
                 .map(|(run, modified)| {
                     let incarnation = Incarnation((*run).to_owned());
-                    let heartbeat =
-                        Heartbeat { incarnation, count: 1, relays_closed_below: 4, relays: 1, preloaded: 0 };
+                    let heartbeat = Heartbeat { incarnation, count: 1, relays_closed_below: 4, relays: 1 };
                     ((*run).to_owned(), (heartbeat, *modified))
                 })
                 .collect(),
@@ -305,7 +304,6 @@ mod tests {
             count: 1,
             relays_closed_below: 0,
             relays: 0,
-            preloaded: 0,
         };
         let reading = |revision| Reading {
             revision,

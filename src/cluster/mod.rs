@@ -6,9 +6,8 @@
 //! what a node does for its part in that, both without I/O, and `participant` the thread that does it. `fence` keeps a former
 //! leader quiet. `relays` are the connections that a node relays to the leader, `reach` is whether they reach it, and
 //! `members` what `observatory` sees of the other nodes.
-//! `store` commits the records of the node that leads, as links of a `chain`. `handover` lets the next leader read them in
-//! advance, and `preload` is what that has read. `admin`, `drain` and `data` are for operators, and `configured` makes the
-//! client of a configuration.
+//! `store` commits the records of the node that leads, as links of a `chain`. In a `handover`, a leader that is drained chooses
+//! the next one. `admin`, `drain` and `data` are for operators, and `configured` makes the client of a configuration.
 
 pub mod admin;
 pub mod chain;
@@ -26,7 +25,6 @@ pub mod members;
 pub mod observatory;
 pub mod participant;
 pub mod participation;
-pub mod preload;
 pub mod reach;
 pub mod relays;
 pub mod store;

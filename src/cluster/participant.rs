@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use super::clock::BootTime;
-use super::coordinator::{Coordinator, Revision};
+use super::coordinator::Coordinator;
 use super::fence::Fence;
 use super::keys::Successor;
 use super::leadership::Machine;
@@ -25,8 +25,6 @@ pub struct Participant {
 enum Command {
     /// Give the leadership up, to this run or to whoever is first, and leave.
     Release(Option<Successor>),
-    /// The records were read in advance, for the handover of this revision.
-    Preloaded(Revision),
     /// Look at the cluster, and give a heartbeat, at once.
     Hurry,
 }
@@ -72,12 +70,6 @@ impl Participant {
         // The thread may have ended already, and has told so.
         let _ = self.commands.send(Command::Release(successor));
     }
-
-    /// A function that reports that the records were read in advance, for the handover of a revision.
-    pub fn on_preloaded(&self) -> impl FnOnce(Revision) + Send + 'static {
-        let commands = self.commands.clone();
-        move |handover| drop(commands.send(Command::Preloaded(handover)))
-    }
 }
 
 fn run<C: Coordinator, T: FnMut(News)>(parts: Parts<C, T>, commands: &Receiver<Command>) {
@@ -85,7 +77,6 @@ fn run<C: Coordinator, T: FnMut(News)>(parts: Parts<C, T>, commands: &Receiver<C
     let mut participation = Participation::new(machine, fence, pulse, silence_max, relays, tell);
     let obey = |participation: &mut Participation<T>, command| match command {
         Command::Release(successor) => participation.release(successor),
-        Command::Preloaded(handover) => participation.preloaded(handover, clock()),
         Command::Hurry => participation.hurry(clock()),
     };
     loop {

@@ -29,10 +29,6 @@ pub enum News {
     Lead(Term),
     /// An operator asks the node to hand over what it does, and to leave. Told once for each request.
     Drain(Request),
-    /// The leader is going to hand over to this node, by the request of this revision: the node should read the records in
-    /// advance, and then call [`Participation::preloaded`]. Told once for each request. `None`: it is not, after all, or
-    /// another node leads.
-    Preload(Option<Revision>),
     /// The node takes part no more. If it has led, the fence keeps it quiet already.
     End(Ending),
 }
@@ -81,8 +77,6 @@ pub struct Participation<T> {
     has_trouble: bool,
     /// The request of an operator that was told last.
     drain: Revision,
-    /// The handover that was told last.
-    handed_over: Option<Revision>,
 }
 
 impl<T: FnMut(News)> Participation<T> {
@@ -95,8 +89,8 @@ impl<T: FnMut(News)> Participation<T> {
         relays: Relays,
         tell: T,
     ) -> Self {
-        let (phase, has_trouble, drain, handed_over) = (None, false, 0, None);
-        Self { machine, fence, pulse, silence_max, relays, tell, phase, has_trouble, drain, handed_over }
+        let (phase, has_trouble, drain) = (None, false, 0);
+        Self { machine, fence, pulse, silence_max, relays, tell, phase, has_trouble, drain }
     }
 
     /// What to do at this time.
@@ -106,7 +100,7 @@ impl<T: FnMut(News)> Participation<T> {
             let step = self.machine.next(now);
             self.relays.apply(self.machine.relaying());
             self.tell_phase();
-            self.tell_requests();
+            self.tell_request();
             match step {
                 Step::Send(_)
                     if self.machine.deadline().is_some() && self.pulse.is_silent(now, self.silence_max) =>
@@ -158,24 +152,11 @@ impl<T: FnMut(News)> Participation<T> {
         self.machine.hurry(now);
     }
 
-    /// The node has read the records in advance, for the handover of this revision.
-    pub fn preloaded(&mut self, handover: Revision, now: BootTime) {
-        self.machine.set_preloaded(handover);
-        self.machine.hurry(now);
-    }
-
-    fn tell_requests(&mut self) {
+    fn tell_request(&mut self) {
         if let Some((drain, written)) = self.machine.drain().filter(|(_, written)| *written != self.drain) {
             self.drain = written;
             let request = Request { drain: drain.clone(), written };
             (self.tell)(News::Drain(request));
-        }
-        let handed_over = self.machine.handed_over();
-        // A node that leads has been handed over to: what it has read is needed now.
-        let stands_by = matches!(self.machine.phase(), Phase::Standby { .. });
-        if stands_by && handed_over != self.handed_over {
-            self.handed_over = handed_over;
-            (self.tell)(News::Preload(handed_over));
         }
     }
 

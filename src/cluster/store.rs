@@ -8,14 +8,12 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use super::chain::{Chain, Commit, Outcome};
 use super::coordinator::{
-    CallError, Coordinator, Entry, Operation, Range, RangeAnswer, Revision, TransactionAnswer,
+    CallError, Coordinator, Operation, PAUSE, Range, RangeAnswer, Revision, TransactionAnswer, until_answered,
 };
 use super::fence::Fence;
-use super::handover::{Preloaded, RawRecords, Trace};
 use super::keys::{Keys, end_of_prefix};
 use super::leadership::Term;
 use crate::core::{BatchLimit, Change, Key, Record};
@@ -25,14 +23,8 @@ use crate::storage::{CommitError, Snapshot, Storage, StorageError};
 /// The changes and bytes of one batch: etcd accepts transactions of 1.5 MiB, and takes the longer the more a commit has.
 const BATCH_LIMIT: BatchLimit = BatchLimit { changes: 4_000, bytes: 1 << 20 };
 
-/// Bytes of the changes that a leader hands over, at most: they are one value of a transaction.
-pub(super) const CHANGED_BYTES_MAX: usize = BATCH_LIMIT.bytes;
-
 /// Records that one answer has, about. One answer with all of them would need memory for all at once.
 const RECORDS_OF_ANSWER: u64 = 4_000;
-
-/// The pause before a call is repeated that failed at once.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// The records of the cluster that this node leads.
 #[derive(Debug)]
@@ -41,46 +33,18 @@ pub struct ClusterStorage<C> {
     keys: Keys,
     chain: Chain,
     fence: Fence,
-    trace: Trace,
-    /// The records at the takeover, if they are known already.
-    records: Option<RawRecords>,
 }
 
 impl<C: Coordinator> ClusterStorage<C> {
     /// The records below `keys`, which this node leads for a term. Past the deadline of `fence`, nothing more is done.
     pub fn new(coordinator: C, keys: Keys, term: Term, fence: Fence) -> Self {
         let chain = Chain::new(keys.clone(), term);
-        Self { coordinator, keys, chain, fence, trace: Trace::default(), records: None }
-    }
-
-    /// Keeps what is stored in this trace, for a handover.
-    #[must_use]
-    pub fn traced(self, trace: Trace) -> Self {
-        Self { trace, ..self }
-    }
-
-    /// Uses what was read before the takeover. Returns whether that was complete: else all records are read.
-    ///
-    /// # Errors
-    ///
-    /// etcd does not answer until the deadline of the fence, or refuses; all records are read then, too.
-    pub fn preload(&mut self, preloaded: Preloaded) -> Result<bool, StorageError> {
-        let Self { coordinator, keys, chain, fence, .. } = self;
-        self.records = preloaded.complete(coordinator, keys, *chain.term(), fence).map_err(refused)?;
-        Ok(self.records.is_some())
+        Self { coordinator, keys, chain, fence }
     }
 
     /// Begins a commit. The caller sends its transaction and passes the answer to [`Self::answered`].
-    ///
-    /// # Errors
-    ///
-    /// [`CommitError::LeadershipLost`]: this node hands the leadership over, and its changes were taken already.
-    pub fn begin(&self, changes: &[Change]) -> Result<Commit, CommitError> {
-        if !self.trace.begin() {
-            let reason = "it was handed over".to_owned();
-            return Err(CommitError::LeadershipLost { epoch: self.chain.term().epoch, reason });
-        }
-        Ok(self.chain.begin(writes(&self.keys, self.chain.term().record_format, changes)))
+    pub fn begin(&self, changes: &[Change]) -> Commit {
+        self.chain.begin(writes(&self.keys, self.chain.term().record_format, changes))
     }
 
     /// Takes the answer to an attempt of a commit, or the report that there is none. Returns the outcome; `None`: the caller
@@ -91,12 +55,8 @@ impl<C: Coordinator> ClusterStorage<C> {
         answer: Result<TransactionAnswer, CallError>,
     ) -> Option<Result<(), CommitError>> {
         let reason = match self.chain.answered(commit, answer) {
-            Some(Outcome::Stored) => {
-                self.trace.end(commit.writes());
-                return Some(Ok(()));
-            }
+            Some(Outcome::Stored) => return Some(Ok(())),
             Some(Outcome::Refused(problem)) => {
-                self.trace.end(&[]);
                 return Some(Err(CommitError::NotStored(StorageError::Etcd { problem })));
             }
             Some(Outcome::Superseded(reason)) => reason,
@@ -117,12 +77,7 @@ impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     }
 
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
-        let Self { coordinator, keys, chain, fence, records, .. } = self;
-        if let Some(records) = records.take() {
-            let prefix = keys.records();
-            let decoded = |(key, value): (Vec<u8>, Vec<u8>)| decode(&prefix, &key, &value);
-            return records.into_iter().try_for_each(|record| decoded(record).map(&mut *each));
-        }
+        let Self { coordinator, keys, chain, fence } = self;
         let mut call = |range: &Range| range_answered(coordinator, range, fence);
         load(keys, chain.term().taken_at, &mut call, each)
     }
@@ -133,15 +88,16 @@ impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
-        let mut commit = self.begin(changes)?;
+        let mut commit = self.begin(changes);
         loop {
-            let answer = self.coordinator.transact(commit.transaction());
-            let is_unanswered = answer.is_err();
-            match self.answered(&mut commit, answer) {
-                Some(outcome) => return outcome,
-                None if is_unanswered => thread::sleep(PAUSE),
-                None => {}
+            let may_repeat = || !self.fence.is_past();
+            let send = |coordinator: &mut C| coordinator.transact(commit.transaction());
+            let answer = until_answered(&mut self.coordinator, may_repeat, send);
+            if let Some(outcome) = self.answered(&mut commit, answer) {
+                return outcome;
             }
+            // etcd has refused it.
+            self.coordinator.pause(PAUSE);
         }
     }
 }
@@ -178,17 +134,12 @@ impl<C: Coordinator> Snapshot for ClusterSnapshot<C> {
 }
 
 /// Reads a range until it is answered, but not past the deadline of the leadership.
-pub(super) fn range_answered(
+fn range_answered(
     coordinator: &mut impl Coordinator,
     range: &Range,
     fence: &Fence,
 ) -> Result<RangeAnswer, CallError> {
-    loop {
-        match coordinator.range(range) {
-            Err(CallError::Unanswered(_)) if !fence.is_past() => thread::sleep(PAUSE),
-            answer => return answer,
-        }
-    }
+    until_answered(coordinator, || !fence.is_past(), |coordinator| coordinator.range(range))
 }
 
 /// What a batch writes in this format: the last change of each key, because etcd refuses a transaction with the same key
@@ -249,20 +200,7 @@ pub fn load(
     each: &mut dyn FnMut(Record),
 ) -> Result<(), StorageError> {
     let prefix = keys.records();
-    read_records(keys, at, read, &mut |entry| {
-        each(decode(&prefix, &entry.key, &entry.value)?);
-        Ok(())
-    })
-}
-
-/// Passes all records at a revision to `each` as they are stored, as [`load`] does.
-pub(super) fn read_records(
-    keys: &Keys,
-    at: Revision,
-    read: &mut Read<'_>,
-    each: &mut dyn FnMut(Entry) -> Result<(), StorageError>,
-) -> Result<(), StorageError> {
-    let (ranges, expected) = ranges(&keys.records(), at, read).map_err(refused)?;
+    let (ranges, expected) = ranges(&prefix, at, read).map_err(refused)?;
     let mut found = 0;
     thread::scope(|scope| {
         let (sender, answers) = mpsc::sync_channel(1);
@@ -278,7 +216,7 @@ pub(super) fn read_records(
         });
         for answer in answers {
             for entry in answer.map_err(refused)?.entries {
-                each(entry)?;
+                each(decode(&prefix, &entry.key, &entry.value)?);
                 found += 1;
             }
         }

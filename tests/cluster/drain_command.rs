@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use signalbox::cluster::admin::{AdminError, Persistent, Release, finalize, forget, release};
+use signalbox::cluster::admin::{AdminError, Release, finalize, forget, release};
 use signalbox::cluster::coordinator::{
-    CallError, Coordinator, Operation, Range, RangeAnswer, Revision, Transaction, TransactionAnswer,
+    CallError, Coordinator, Operation, Persistent, Range, RangeAnswer, Revision, Transaction,
+    TransactionAnswer,
 };
 use signalbox::cluster::drain::drain;
 use signalbox::cluster::keys::{Format, LAYOUT, Node};
@@ -76,7 +77,7 @@ fn run(losses: usize, loses_reads: bool) -> (AdminError, Vec<Option<Revision>>) 
     };
     let mut persistent = Persistent::new(deaf, 1);
     let limit = Duration::from_millis(100);
-    let (ended, _) = Others::run(&etcd, &[Other::well("a", 1, "0.1.0")], || {
+    let ended = Others::run(&etcd, &[Other::well("a", 1, "0.1.0")], || {
         drain(&mut persistent, &keys(), "a", None, limit).unwrap_err()
     });
     (ended, std::mem::take(&mut persistent.inner_mut().requests))
@@ -140,7 +141,7 @@ fn a_request_that_was_obeyed_before_it_was_repeated_has_succeeded() {
     let gone = vec![delete(keys().node("a")), delete(keys().drain("a"))];
     let mut persistent = Meanwhile::connect(&etcd, gone, true);
     let limit = Duration::from_secs(10);
-    let (drained, _) = Others::run(&etcd, &[Other::well("a", 2, "0.1.0")], || {
+    let drained = Others::run(&etcd, &[Other::well("a", 2, "0.1.0")], || {
         drain(&mut persistent, &keys(), "a", None, limit)
     });
     drained.unwrap();
@@ -154,7 +155,7 @@ fn a_node_that_dies_is_not_reported_as_drained() {
         let etcd = led_by_a();
         let mut persistent = Meanwhile::connect(&etcd, vec![dies], false);
         let limit = Duration::from_secs(10);
-        let (drained, _) = Others::run(&etcd, &[Other::well("a", 2, "0.1.0")], || {
+        let drained = Others::run(&etcd, &[Other::well("a", 2, "0.1.0")], || {
             drain(&mut persistent, &keys(), "a", None, limit)
         });
         let error = drained.unwrap_err();

@@ -14,8 +14,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::exit::{Exit, Failure};
-use crate::cluster::admin::{AdminError, Persistent};
+use crate::cluster::admin::AdminError;
 use crate::cluster::configured::{ConfiguredError, client};
+use crate::cluster::coordinator::Persistent;
 use crate::cluster::etcd::EtcdClient;
 use crate::cluster::keys::Keys;
 use crate::config::{ClusterConfig, Loaded};

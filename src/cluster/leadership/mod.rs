@@ -134,8 +134,6 @@ pub struct Machine {
     /// The number of the last heartbeat that was sent.
     heartbeats: u64,
     relayed: Relayed,
-    /// The revision of the handover for which the node has read the records in advance; 0: none.
-    preloaded: Revision,
     /// What an operator asks of this run.
     drain: Option<Seen<Drain>>,
     /// Until when a standby looks more often: something indicates that the leader has failed.
@@ -249,7 +247,6 @@ impl Machine {
             in_flight: None,
             heartbeats: 0,
             relayed: Relayed::default(),
-            preloaded: 0,
             drain: None,
             hurries_until: BootTime::default(),
             last_failure: None,
@@ -382,23 +379,9 @@ impl Machine {
         self.relayed = relayed;
     }
 
-    /// From now on, the heartbeats say that this node has read the records in advance, for the handover of this revision.
-    pub fn set_preloaded(&mut self, handover: Revision) {
-        self.preloaded = handover;
-    }
-
     /// What an operator asks of this run, with the revision at which it was written; `None`: nothing, or it has refused.
     pub fn drain(&self) -> Option<(&Drain, Revision)> {
         self.drain.as_ref().map(|seen| (&seen.value, seen.modified))
-    }
-
-    /// The revision of the request by which the leader is going to hand over to this run, or has. `None`: it is not, or this
-    /// run does not stand by.
-    pub fn handed_over(&self) -> Option<Revision> {
-        match &self.state {
-            State::Standby(standby) => standby.observation.handed_over(&self.settings.node.incarnation),
-            _ => None,
-        }
     }
 
     /// To whom the node may relay connections of clients.
@@ -432,12 +415,7 @@ impl Machine {
         let timing = self.settings.timing;
         // A leader that is well renews in each retry period.
         let is_silent = observation.silence(now) > 2 * timing.retry_period();
-        let is_next = observation.handed_over(&self.settings.node.incarnation).is_some();
-        if is_silent || is_next || now < self.hurries_until {
-            timing.hurried_period()
-        } else {
-            timing.look_period()
-        }
+        if is_silent || now < self.hurries_until { timing.hurried_period() } else { timing.look_period() }
     }
 
     /// The node is to leave the cluster, and to release its leadership if it leads. A leader calls this after it has closed

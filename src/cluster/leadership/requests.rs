@@ -96,8 +96,6 @@ impl Machine {
             put(keys.leadership(), &leadership),
             put(keys.marker(), &Marker { epoch, commit: 0, is_void: false }),
             self.give_heartbeat(),
-            Operation::Delete { key: keys.handover() },
-            Operation::Delete { key: keys.changes() },
         ];
         Ok(Transaction { compare, then, otherwise: View::reads(keys, name, self.watched()) })
     }
@@ -130,7 +128,6 @@ impl Machine {
             count: self.heartbeats + 1,
             relays_closed_below: self.relayed.closed_below,
             relays: self.relayed.connections,
-            preloaded: self.preloaded,
         };
         put(self.heartbeat_key(), &heartbeat)
     }

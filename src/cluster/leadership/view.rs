@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use crate::cluster::clock::BootTime;
 use crate::cluster::coordinator::{Entry, Operation, Revision};
 use crate::cluster::keys::{
-    Drain, Format, Handover, Heartbeat, Incarnation, Keys, Leadership, LeadershipState, Marker, Node,
-    RelayEndpoint, ValueError, decode,
+    Drain, Format, Heartbeat, Incarnation, Keys, Leadership, LeadershipState, Marker, Node, RelayEndpoint,
+    ValueError, decode,
 };
 
 /// A value and the revision at which it was written last.
@@ -28,7 +28,6 @@ pub(super) struct View {
     pub format: Option<Seen<Format>>,
     pub marker: Option<Seen<Marker>>,
     pub leadership: Option<Seen<Leadership>>,
-    pub handover: Option<Seen<Handover>>,
     /// What an operator asks of the node of this name.
     pub drain: Option<Seen<Drain>>,
     /// The node that was asked for besides.
@@ -67,7 +66,6 @@ impl View {
             keys.format(),
             keys.marker(),
             keys.leadership(),
-            keys.handover(),
             keys.drain(name),
         ];
         wanted.extend(other.into_iter().flat_map(|other| [keys.heartbeat(other), keys.node(other)]));
@@ -76,7 +74,7 @@ impl View {
 
     /// The view from the answers to [`Self::reads`] with the same `other`.
     pub fn new(read: &[Option<Entry>], other: Option<&str>) -> Result<Self, NoView> {
-        let (known, rest) = read.split_at_checked(7).ok_or(NoView::Incomplete)?;
+        let (known, rest) = read.split_at_checked(6).ok_or(NoView::Incomplete)?;
         let other = match (other, rest) {
             (None, []) => None,
             (Some(name), [heartbeat, node]) => {
@@ -90,8 +88,7 @@ impl View {
             format: seen(&known[2])?,
             marker: seen(&known[3])?,
             leadership: seen(&known[4])?,
-            handover: request(&known[5]),
-            drain: request(&known[6]),
+            drain: request(&known[5]),
             other,
         })
     }
@@ -112,12 +109,6 @@ impl View {
         }
     }
 
-    /// The handover of the present leadership.
-    fn handover(&self) -> Option<Seen<Handover>> {
-        let epoch = self.leadership.as_ref()?.value.epoch;
-        self.handover.clone().filter(|handover| handover.value.epoch == epoch)
-    }
-
     /// Where the leader accepts relayed connections.
     fn relay_endpoint(&self) -> Option<&RelayEndpoint> {
         let leadership = &self.leadership.as_ref()?.value;
@@ -126,7 +117,7 @@ impl View {
     }
 }
 
-/// What another node or an operator asks for. A newer version may ask in words that this one does not know: then it does not
+/// What an operator asks for. A newer version may ask in words that this one does not know: then it does not
 /// obey, and whoever asked learns that by the absence of an answer.
 pub(super) fn request<T: DeserializeOwned>(entry: &Option<Entry>) -> Option<Seen<T>> {
     seen(entry).unwrap_or_default()
@@ -160,8 +151,6 @@ pub(super) struct Observation {
     since: BootTime,
     /// Where the leader accepts relayed connections.
     relay_endpoint: Option<RelayEndpoint>,
-    /// To whom the leader is going to hand over, or has.
-    handover: Option<Seen<Handover>>,
     /// The highest epoch seen so far, in the leadership key or the commit marker. Where the leadership key has a lower one
     /// now, it was deleted or the store was restored from a backup, and the leader of the later epoch may still serve.
     epoch_max: u32,
@@ -185,7 +174,6 @@ impl Observation {
             sign: view.sign(name),
             since: now,
             relay_endpoint: view.relay_endpoint().cloned(),
-            handover: view.handover(),
             epoch_max: 0,
         };
         this.note_epochs(view);
@@ -205,7 +193,6 @@ impl Observation {
         self.leadership.clone_from(&view.leadership);
         self.sign = sign;
         self.relay_endpoint = view.relay_endpoint().cloned();
-        self.handover = view.handover();
         self.note_epochs(view);
     }
 
@@ -225,12 +212,6 @@ impl Observation {
         } else {
             (epoch.saturating_add(1), None)
         }
-    }
-
-    /// The revision of the request by which the leader is going to hand over to the run, or has.
-    pub fn handed_over(&self, incarnation: &Incarnation) -> Option<Revision> {
-        let handover = self.handover.as_ref().filter(|of| of.value.successor.incarnation == *incarnation)?;
-        Some(handover.modified)
     }
 
     fn note_epochs(&mut self, view: &View) {

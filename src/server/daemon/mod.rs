@@ -147,8 +147,8 @@ fn serve(
 
     let server = Arc::clone(service.server());
     let (ready, prepared) = oneshot::channel();
-    let preparation = match (&node, term) {
-        (Some(node), Some(term)) => Some(node.prepare_handovers(term, ready)?),
+    let drains = match (&node, term) {
+        (Some(node), Some(term)) => Some(node.obey_drains(term, ready)?),
         _ => None,
     };
     let handover = runtime.block_on(async {
@@ -176,11 +176,11 @@ fn serve(
             service.drain(&workers).await;
             handover
         };
-        match (&mut node, &preparation) {
+        match (&mut node, &drains) {
             // Also while it drains: a leader without a pulse renews nothing, and would be killed.
-            (Some(node), Some(preparation)) => tokio::select! {
+            (Some(node), Some(drains)) => tokio::select! {
                 handover = serve => handover,
-                never = node.serve(&workers, &server, preparation) => match never {},
+                never = node.serve(&workers, &server, drains) => match never {},
             },
             _ => serve.await,
         }

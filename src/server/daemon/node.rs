@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
@@ -19,20 +20,20 @@ use super::super::whereabouts::Whereabouts;
 use super::super::workers::Workers;
 use super::super::{Server, ending, socket};
 use super::error::DaemonError;
-use super::handover::{self, Preparation};
+use super::handover;
 use super::service::RelayPort;
 use crate::cluster::clock::BootTime;
 use crate::cluster::configured::{ConfiguredError, client, node_name, timing};
+use crate::cluster::coordinator::Persistent;
 use crate::cluster::etcd::{EtcdClient, Expected};
 use crate::cluster::fence::Fence;
-use crate::cluster::handover::{Leader, Trace};
+use crate::cluster::handover::{Leader, Request};
 use crate::cluster::keys::{self, Advertised, Incarnation, Keys, RelayEndpoint, RelaySecret, Successor};
 use crate::cluster::leadership::{self, Ending, Machine, Phase, Term};
 use crate::cluster::members::{AwaitedRelays, RelaysOfBefore};
 use crate::cluster::observatory::Observatory;
 use crate::cluster::participant::{Participant, Parts};
 use crate::cluster::participation::{News, Pulse};
-use crate::cluster::preload::Preload;
 use crate::cluster::relays::Relays;
 use crate::cluster::store::ClusterStorage;
 use crate::cluster::timing::Timing;
@@ -62,6 +63,8 @@ pub(super) struct Prepared {
     clients: [EtcdClient; 2],
     /// For what concerns an operator; it is allowed more time.
     inspector: EtcdClient,
+    /// Members of etcd.
+    members: usize,
     /// For what other nodes do.
     observer: EtcdClient,
     authority: Option<RelayAuthority>,
@@ -84,7 +87,7 @@ pub(super) struct Node {
     duty: Arc<Duty>,
     incarnation: Incarnation,
     /// For what concerns an operator.
-    inspector: EtcdClient,
+    inspector: Persistent<EtcdClient>,
     /// The connections that it relays while it does not lead.
     relays: Relays,
     authority: Option<RelayAuthority>,
@@ -96,10 +99,6 @@ pub(super) struct Node {
     phase: Arc<Mutex<Phase>>,
     /// Where clients reach it.
     advertised: Advertised,
-    /// What it stores while it leads.
-    trace: Trace,
-    /// What it has read before it leads.
-    preload: Preload,
 }
 
 impl Prepared {
@@ -122,6 +121,7 @@ impl Prepared {
             node,
             clients,
             inspector,
+            members: config.etcd.len(),
             observer,
             authority: authority.map_err(wrong)?,
             relays: config.relays(),
@@ -198,15 +198,13 @@ impl Prepared {
             committer: Some(committer),
             duty,
             incarnation,
-            inspector: self.inspector,
+            inspector: Persistent::new(self.inspector, self.members),
             relays,
             authority: self.authority,
             observatory,
             relay_port,
             phase,
             advertised,
-            trace: Trace::default(),
-            preload: Preload::default(),
         })
     }
 }
@@ -239,29 +237,15 @@ impl Node {
     /// The records, once the node leads.
     pub(super) fn storage(&mut self, term: Term) -> ClusterStorage<EtcdClient> {
         let committer = self.committer.take().expect("a process leads once");
-        let storage = ClusterStorage::new(committer, self.keys.clone(), term, self.fence.clone());
-        let mut storage = storage.traced(self.trace.clone());
-        if let Some(preloaded) = self.preload.take() {
-            match storage.preload(preloaded) {
-                Ok(true) => info!("the records were read before the handover, and are complete"),
-                Ok(false) => {
-                    info!(
-                        "all records are read again: the previous leader has left no usable record of its changes"
-                    )
-                }
-                Err(error) => warn!(%error, "the records are read again"),
-            }
-        }
-        storage
+        ClusterStorage::new(committer, self.keys.clone(), term, self.fence.clone())
     }
 
-    /// Prepares to hand the leadership over when an operator asks for it. `ready` receives the first handover that is
-    /// prepared.
-    pub(super) fn prepare_handovers(
+    /// Starts the thread that obeys requests to hand the leadership over. `ready` receives the first handover that is prepared.
+    pub(super) fn obey_drains(
         &self,
         term: Term,
         ready: oneshot::Sender<handover::Prepared>,
-    ) -> io::Result<Preparation> {
+    ) -> io::Result<Sender<Request>> {
         let leader = Leader {
             coordinator: self.inspector.clone(),
             keys: self.keys.clone(),
@@ -269,10 +253,8 @@ impl Node {
             term,
             incarnation: self.incarnation.clone(),
             timing: self.timing,
-            trace: self.trace.clone(),
-            handover: 0,
         };
-        Preparation::start(leader, ready)
+        handover::start(leader, ready)
     }
 
     /// What it knows of the cluster, for metrics and the status page.
@@ -362,13 +344,14 @@ impl Node {
         &mut self,
         workers: &Workers,
         server: &Server,
-        preparation: &Preparation,
+        drains: &Sender<Request>,
     ) -> Infallible {
         let mut turn = tokio::time::interval(self.timing.retry_period());
         loop {
             tokio::select! {
                 Some(news) = self.news.recv() => match news {
-                    News::Drain(request) => preparation.request(request),
+                    // After a handover was prepared, its thread has ended, and the node is about to leave.
+                    News::Drain(request) => drop(drains.send(request)),
                     news => self.note(&news),
                 },
                 _ = turn.tick() => {
@@ -408,17 +391,13 @@ impl Node {
         news
     }
 
-    /// Logs the news, and does what they ask for.
+    /// Logs the news.
     fn note(&self, news: &News) {
         let node = &self.name;
         match news {
             // Other news say the rest.
             News::Phase(Phase::Joining | Phase::Leading { .. } | Phase::Leaving | Phase::Over)
             | News::Drain(..) => {}
-            News::Preload(handover) => {
-                let done = self.participant.on_preloaded();
-                handover::preload(&self.preload, *handover, self.committer.clone(), &self.keys, done);
-            }
             News::Phase(phase @ Phase::Standby { .. }) => info!(node, "{phase}"),
             News::Trouble(reason) => {
                 warn!(reason, "etcd does not answer as it should; its members are tried in turn");

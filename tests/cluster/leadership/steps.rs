@@ -8,7 +8,7 @@ use signalbox::cluster::coordinator::{
     CallError, Coordinator, Range, RangeAnswer, Transaction, TransactionAnswer,
 };
 use signalbox::cluster::keys::{
-    Drain, Format, Handover, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, Successor, encode,
+    Drain, Format, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, Successor, encode,
 };
 use signalbox::cluster::leadership::{Ending, Machine, Phase, Settings, Step, Term};
 use signalbox::cluster::timing::Timing;
@@ -351,41 +351,6 @@ fn a_node_learns_what_an_operator_asks_of_its_own_run() {
 }
 
 #[test]
-fn a_node_learns_of_a_handover_to_its_run_and_looks_more_often() {
-    let mut bench = Bench::new();
-    let (mut first, term) = bench.leader("a", 1);
-    let mut second = bench.standby("b", 2);
-    let handover = |epoch, run| Handover { epoch, successor: successor("b", run) };
-    for (wrong, why) in [(handover(term.epoch, 9), "another run"), (handover(9, 2), "another term")] {
-        bench.store.set(keys().handover(), Some(encode(&wrong)));
-        bench.pass(500 * MS);
-        assert!(matches!(bench.settle(&mut second), Step::WaitUntil(_)));
-        assert_eq!(second.handed_over(), None, "{why}");
-        assert!(matches!(bench.settle(&mut first), Step::WaitUntil(_)));
-    }
-    bench.store.set(keys().handover(), Some(encode(&handover(term.epoch, 2))));
-    bench.pass(500 * MS);
-    let Step::WaitUntil(next) = bench.settle(&mut second) else { panic!("{second:?}") };
-    let written = bench.store.modified(&keys().handover());
-    assert_eq!(second.handed_over(), Some(written));
-    assert_eq!(next, bench.now.after(timing().hurried_period()));
-    second.set_preloaded(written);
-    bench.pass(500 * MS);
-    assert!(matches!(bench.settle(&mut second), Step::WaitUntil(_)));
-    let heartbeat: Heartbeat = bench.store.value(&keys().heartbeat("b")).unwrap();
-    assert_eq!(heartbeat.preloaded, written);
-    // What it has read is for the next term only, and the takeover removes what it was for.
-    bench.store.set(keys().changes(), Some(b"changes".to_vec()));
-    first.release(Some(successor("b", 2)));
-    assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
-    bench.pass(500 * MS);
-    assert!(matches!(bench.settle(&mut second), Step::Lead(_)));
-    assert_eq!(second.handed_over(), None);
-    assert_eq!(bench.store.modified(&keys().handover()), 0);
-    assert_eq!(bench.store.modified(&keys().changes()), 0);
-}
-
-#[test]
 fn a_release_without_an_answer_is_repeated() {
     let mut bench = Bench::new();
     let (mut first, _) = bench.leader("a", 1);
@@ -625,13 +590,7 @@ fn a_run_whose_name_was_taken_ends() {
     // A leader likewise.
     let mut bench = Bench::new();
     let (mut first, _) = bench.leader("a", 1);
-    let other = Heartbeat {
-        incarnation: node(2).incarnation,
-        count: 1,
-        relays_closed_below: 0,
-        relays: 0,
-        preloaded: 0,
-    };
+    let other = Heartbeat { incarnation: node(2).incarnation, count: 1, relays_closed_below: 0, relays: 0 };
     bench.store.set(keys().heartbeat("a"), Some(encode(&other)));
     bench.pass(500 * MS);
     assert_eq!(ending(bench.settle(&mut first)), taken);

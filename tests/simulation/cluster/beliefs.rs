@@ -68,11 +68,6 @@ impl Beliefs {
         self.state().is_declared
     }
 
-    /// Whether a client believes to hold something.
-    pub fn are_some_held(&self) -> bool {
-        self.state().beliefs.iter().any(Belief::is_held)
-    }
-
     /// A client has a permit that it asked for at this time.
     pub fn hold(
         &self,

@@ -3,21 +3,20 @@
 //! Checked when the command ends: a node that has left the cluster neither leads nor relays, and one that refuses goes on to
 //! serve. A command that has failed has left no request behind, if etcd has received all that it sent.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use signalbox::cluster::admin::{AdminError, Persistent};
+use signalbox::cluster::admin::AdminError;
+use signalbox::cluster::coordinator::Persistent;
 use signalbox::cluster::drain::{Drained, drain};
 use signalbox::cluster::keys::{Drain, Incarnation, Node, decode};
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::task::AbortHandle;
 
 use super::blocking;
 use super::clock::NodeClock;
 use super::process::Process;
-use super::steps::Step;
 use super::world::{NODES, World, node_name};
 
 /// The number of the operator's machine, after those of the nodes.
@@ -43,12 +42,8 @@ pub struct Drains(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// The machine on which the commands run.
-    operator: Option<Arc<Process>>,
-    /// The commands that run, by the nodes that they drain; `None`: it is about to start.
-    running: BTreeMap<usize, Option<AbortHandle>>,
-    /// How the last command for each node has ended.
-    ended: BTreeMap<usize, Result<Drained, AdminError>>,
+    /// The nodes that commands drain.
+    running: BTreeSet<usize>,
     counts: Counts,
 }
 
@@ -58,24 +53,12 @@ pub struct Counts {
     pub drained: u64,
     pub given_up: u64,
     pub handovers: u64,
-    /// Takeovers that used what was read in advance.
-    pub read_in_advance: u64,
-}
-
-impl Counts {
-    pub fn all(&self) -> [u64; 4] {
-        [self.drained, self.given_up, self.handovers, self.read_in_advance]
-    }
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { drained, given_up, handovers, read_in_advance } = self;
-        write!(
-            f,
-            "{drained} drained nodes, {given_up} drains given up, {handovers} handovers, {read_in_advance} takeovers with \
-             records read in advance"
-        )
+        let Self { drained, given_up, handovers } = self;
+        write!(f, "{drained} drained nodes, {given_up} drains given up, {handovers} handovers")
     }
 }
 
@@ -84,7 +67,7 @@ pub struct Totals(Mutex<Counts>);
 
 impl Totals {
     pub const fn new() -> Self {
-        Self(Mutex::new(Counts { drained: 0, given_up: 0, handovers: 0, read_in_advance: 0 }))
+        Self(Mutex::new(Counts { drained: 0, given_up: 0, handovers: 0 }))
     }
 
     pub fn add(&self, counts: Counts) {
@@ -92,7 +75,6 @@ impl Totals {
         totals.drained += counts.drained;
         totals.given_up += counts.given_up;
         totals.handovers += counts.handovers;
-        totals.read_in_advance += counts.read_in_advance;
     }
 
     pub fn get(&self) -> Counts {
@@ -107,42 +89,15 @@ impl Drains {
 
     /// A command for this node begins; `false`: another one runs.
     pub fn begin(&self, node: usize) -> bool {
-        let mut state = self.state();
-        let is_first = !state.running.contains_key(&node);
-        if is_first {
-            state.ended.remove(&node);
-            state.running.insert(node, None);
-        }
-        is_first
+        self.state().running.insert(node)
     }
 
     pub fn is_running(&self) -> bool {
         !self.state().running.is_empty()
     }
 
-    /// The operator's machine, while a command for this node runs.
-    pub fn operator(&self, node: usize) -> Option<Arc<Process>> {
-        let state = self.state();
-        state.operator.clone().filter(|_| state.running.contains_key(&node))
-    }
-
-    /// Kills the command for this node. To be called between two steps.
-    pub fn kill(&self, node: usize) {
-        let command = self.state().running.remove(&node);
-        command.flatten().expect("a command runs for this node").abort();
-    }
-
-    /// How the last command for this node has ended; `None`: it runs, or was killed.
-    pub fn take_ended(&self, node: usize) -> Option<Result<Drained, AdminError>> {
-        self.state().ended.remove(&node)
-    }
-
     pub fn handed_over(&self) {
         self.state().counts.handovers += 1;
-    }
-
-    pub fn read_in_advance(&self) {
-        self.state().counts.read_in_advance += 1;
     }
 
     pub fn counts(&self) -> Counts {
@@ -154,11 +109,8 @@ impl Drains {
 pub async fn run(world: Arc<World>, mut requests: UnboundedReceiver<Request>) -> turmoil::Result {
     let clock = NodeClock::new(Arc::clone(&world.scene), 0, Duration::ZERO);
     let process = Process::new(Arc::clone(&world), OPERATOR, 0, clock);
-    world.drains.state().operator = Some(Arc::clone(&process));
     while let Some(request) = requests.recv().await {
-        let node = request.node;
-        let command = tokio::task::spawn_local(command(Arc::clone(&process), request));
-        world.drains.state().running.insert(node, Some(command.abort_handle()));
+        tokio::task::spawn_local(command(Arc::clone(&process), request));
     }
     Ok(())
 }
@@ -166,7 +118,6 @@ pub async fn run(world: Arc<World>, mut requests: UnboundedReceiver<Request>) ->
 async fn command(process: Arc<Process>, request: Request) {
     let world = Arc::clone(&process.world);
     world.scene.event("operator", format_args!("{request:?}"));
-    world.steps.reach(Step::Begins);
     let lost_before = world.etcd.lost(OPERATOR);
     let Request { node, to, limit } = request;
     let target = world.process(node);
@@ -189,7 +140,6 @@ async fn command(process: Arc<Process>, request: Request) {
         Ok(_) => state.counts.drained += 1,
         Err(_) => state.counts.given_up += 1,
     }
-    state.ended.insert(node, outcome);
 }
 
 /// Checks what has become of a node. `is_obeyed`: etcd has received in time all that the command has sent.
@@ -218,7 +168,7 @@ fn check(
 }
 
 /// Whether a run of a node is asked to leave, and has not refused.
-pub fn is_asked(world: &World, node: usize, incarnation: &Incarnation) -> bool {
+fn is_asked(world: &World, node: usize, incarnation: &Incarnation) -> bool {
     let key = world.keys.drain(&node_name(node));
     let entry = world.etcd.with_store(|store| store.get(&key));
     entry.is_some_and(|entry| {
@@ -228,7 +178,7 @@ pub fn is_asked(world: &World, node: usize, incarnation: &Incarnation) -> bool {
 }
 
 /// Whether a run is part of the cluster.
-pub fn is_member(process: &Process) -> bool {
+fn is_member(process: &Process) -> bool {
     let key = process.world.keys.node(&node_name(process.node));
     let entry = process.world.etcd.with_store(|store| store.get(&key));
     entry.is_some_and(|entry| {

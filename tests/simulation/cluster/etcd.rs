@@ -12,7 +12,6 @@ use signalbox::cluster::store::{load, record_key};
 use signalbox::core::{Key, Record};
 use tokio::sync::oneshot;
 
-use super::steps::Steps;
 use crate::random::Random;
 use crate::scene::Scene;
 use crate::support::etcd::{FakeEtcd, FakeStore, Handle};
@@ -25,8 +24,7 @@ pub type Answer = Result<TransactionAnswer, CallError>;
 /// How all requests fare. Shares are in percent.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
-    /// The shortest and the longest way of requests and of answers.
-    pub way_ms_min: u64,
+    /// The longest way of requests and of answers.
     pub way_ms_max: u64,
     /// Requests that arrive up to 7 s late.
     pub late_percent: u64,
@@ -34,16 +32,8 @@ pub struct Weather {
     pub lost_answers_percent: u64,
 }
 
-pub const CALM: Weather = Weather {
-    way_ms_min: 0,
-    way_ms_max: 15,
-    late_percent: 0,
-    lost_requests_percent: 0,
-    lost_answers_percent: 0,
-};
-
-/// Each way takes a step of the simulation at least, so a fault can hit a request or an answer on its way.
-pub const STEADY: Weather = Weather { way_ms_min: 10, way_ms_max: 20, ..CALM };
+pub const CALM: Weather =
+    Weather { way_ms_max: 15, late_percent: 0, lost_requests_percent: 0, lost_answers_percent: 0 };
 
 /// What gets lost between a node and etcd.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,15 +45,12 @@ pub struct Link {
 pub struct Etcd {
     scene: Arc<Scene>,
     keys: Keys,
-    steps: Arc<Steps>,
     store: FakeEtcd,
     state: Mutex<State>,
 }
 
 struct State {
     random: Random,
-    /// The weather without faults.
-    calm: Weather,
     weather: Weather,
     /// By node; the last one is the operator's.
     links: Vec<Link>,
@@ -71,8 +58,6 @@ struct State {
     lost: Vec<u64>,
     /// Until then, etcd has no leader.
     leaderless_until_ms: u64,
-    /// Until then, etcd does nothing.
-    frozen_until_ms: u64,
     requests: BTreeMap<u64, Request>,
     sent: u64,
     /// What the leadership key says.
@@ -94,21 +79,19 @@ enum Stage {
 }
 
 impl Etcd {
-    pub fn new(scene: Arc<Scene>, keys: Keys, steps: Arc<Steps>, links: usize, random: Random) -> Self {
+    pub fn new(scene: Arc<Scene>, keys: Keys, links: usize, random: Random) -> Self {
         let state = State {
             random,
-            calm: CALM,
             weather: CALM,
             links: vec![Link::default(); links],
             lost: vec![0; links],
             leaderless_until_ms: 0,
-            frozen_until_ms: 0,
             requests: BTreeMap::new(),
             sent: 0,
             epoch: 0,
             is_held: false,
         };
-        Self { scene, keys, steps, store: FakeEtcd::default(), state: Mutex::new(state) }
+        Self { scene, keys, store: FakeEtcd::default(), state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -117,7 +100,6 @@ impl Etcd {
 
     /// A node sends a transaction. The answer comes after some time, or never.
     pub fn send(&self, node: usize, transaction: Transaction) -> oneshot::Receiver<Answer> {
-        self.steps.sent(&self.keys, &transaction);
         let now_ms = self.scene.state().now_ms;
         let (reply, answer) = oneshot::channel();
         let mut state = self.state();
@@ -125,8 +107,7 @@ impl Etcd {
         let is_late = random.percent(weather.late_percent);
         let is_lost = random.percent(weather.lost_requests_percent) || links[node].loses_requests;
         lost[node] += u64::from(is_late || is_lost);
-        let way_ms =
-            random.between(weather.way_ms_min, if is_late { LATE_MS_MAX } else { weather.way_ms_max });
+        let way_ms = random.between(0, if is_late { LATE_MS_MAX } else { weather.way_ms_max });
         state.sent += 1;
         let number = state.sent;
         if !is_lost {
@@ -141,9 +122,6 @@ impl Etcd {
         let now_ms = self.scene.state().now_ms;
         loop {
             let mut state = self.state();
-            if now_ms < state.frozen_until_ms {
-                return;
-            }
             let due = state.requests.iter().filter(|(_, request)| request.at_ms <= now_ms);
             let Some((_, number)) = due.map(|(number, request)| (request.at_ms, *number)).min() else {
                 return;
@@ -157,11 +135,7 @@ impl Etcd {
     }
 
     fn perform(&self, transaction: &Transaction) -> Answer {
-        let answer = self.store.with_store(|store| store.apply(transaction));
-        if answer.as_ref().is_ok_and(|answer| answer.held) {
-            self.steps.written(&self.keys, transaction);
-        }
-        answer
+        self.store.with_store(|store| store.apply(transaction))
     }
 
     /// Checks that epochs grow by one.
@@ -220,39 +194,9 @@ impl Etcd {
         self.state().links[node] = link;
     }
 
-    /// Sets the weather without faults, and has it from now on.
-    pub fn set_calm(&self, calm: Weather) {
-        let mut state = self.state();
-        (state.calm, state.weather) = (calm, calm);
-    }
-
-    /// The weather without faults.
-    pub fn calm(&self) -> Weather {
-        self.state().calm
-    }
-
-    /// Loses what is on the way from this node, or from all and to all.
-    pub fn lose_requests(&self, node: Option<usize>) {
-        let mut state = self.state();
-        let State { requests, lost, .. } = &mut *state;
-        requests.retain(|_, request| match (node, &request.stage) {
-            (Some(node), Stage::Arriving(_)) => request.node != node,
-            (Some(_), Stage::Returning(_)) => true,
-            (None, _) => false,
-        });
-        let is_hit = |link: &usize| node.is_none_or(|node| node == *link);
-        (0..lost.len()).filter(is_hit).for_each(|link| lost[link] += 1);
-    }
-
     /// How many requests of a node were lost or late, at least if there were any.
     pub fn lost(&self, node: usize) -> u64 {
         self.state().lost[node]
-    }
-
-    /// etcd does nothing for this time.
-    pub fn freeze(&self, ms: u64) {
-        let now_ms = self.scene.state().now_ms;
-        self.state().frozen_until_ms = now_ms + ms;
     }
 
     /// etcd loses its leader for this time.
@@ -262,10 +206,9 @@ impl Etcd {
         state.leaderless_until_ms = state.leaderless_until_ms.max(now_ms + ms);
     }
 
-    /// etcd answers again, if it was frozen or had no leader.
+    /// etcd has a leader again.
     pub fn recover(&self) {
-        let mut state = self.state();
-        (state.leaderless_until_ms, state.frozen_until_ms) = (0, 0);
+        self.state().leaderless_until_ms = 0;
     }
 
     /// Whether a node and etcd reach each other, and etcd has a leader.
@@ -273,8 +216,7 @@ impl Etcd {
         let now_ms = self.scene.state().now_ms;
         let state = self.state();
         let Link { loses_requests, loses_answers } = state.links[node];
-        let answers_ms = state.leaderless_until_ms.max(state.frozen_until_ms);
-        !loses_requests && !loses_answers && answers_ms <= now_ms
+        !loses_requests && !loses_answers && state.leaderless_until_ms <= now_ms
     }
 }
 
@@ -287,7 +229,7 @@ impl State {
         perform: impl FnOnce(&Transaction) -> Answer,
     ) -> Option<Request> {
         let Self { random, weather, links, lost, leaderless_until_ms, .. } = self;
-        let way_ms = random.between(weather.way_ms_min, weather.way_ms_max);
+        let way_ms = random.between(0, weather.way_ms_max);
         match request.stage {
             Stage::Arriving(_) if now_ms < *leaderless_until_ms => match random.between(0, 2) {
                 0 => {

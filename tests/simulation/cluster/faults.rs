@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use turmoil::Sim;
 
 use super::drains::Request;
-use super::etcd::{Link, Weather};
+use super::etcd::{CALM, Link, Weather};
 use super::process::Process;
 use super::world::{NODES, World, node_name};
 use crate::network::machine_name;
@@ -65,11 +65,20 @@ const FAULTS: [Fault; 14] = [
     Fault::ClientCut,
 ];
 
+/// The faults of a seed.
+#[derive(Clone, Copy, Debug)]
+pub enum Aims {
+    /// All, with weights of its own.
+    Everything,
+    /// Those that hit drains.
+    Drains,
+}
+
 /// The names of two machines.
 type Pair = (String, String);
 
 /// The end of a fault.
-pub enum Repair {
+enum Repair {
     Thaw(Arc<Process>),
     Link(usize),
     Release(Vec<Pair>),
@@ -96,11 +105,25 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub fn new(world: Arc<World>, mut random: Random, commands: UnboundedSender<Request>) -> Self {
-        let mut weights: Vec<_> = FAULTS.map(|fault| (fault, random.between(0, 3))).into();
-        // So that the list is never empty.
-        weights.push((Fault::Kill, 1));
-        let pause_ms_max = random.weighted(&[(2000, 1), (8000, 2), (20_000, 1)]);
+    pub fn new(
+        world: Arc<World>,
+        mut random: Random,
+        aims: Aims,
+        commands: UnboundedSender<Request>,
+    ) -> Self {
+        let (weights, pause_ms_max) = match aims {
+            Aims::Everything => {
+                let mut weights: Vec<_> = FAULTS.map(|fault| (fault, random.between(0, 3))).into();
+                // So that the list is never empty.
+                weights.push((Fault::Kill, 1));
+                (weights, random.weighted(&[(2000, 1), (8000, 2), (20_000, 1)]))
+            }
+            Aims::Drains => {
+                let others = [Fault::CutFromEtcd, Fault::CutBetweenNodes, Fault::Freeze, Fault::Kill];
+                let others = others.map(|fault| (fault, random.between(0, 3)));
+                ([(Fault::Drain, 4)].into_iter().chain(others).collect(), 8000)
+            }
+        };
         let next_ms = random.between(0, pause_ms_max);
         let machines = world.scene.state().machines.len();
         let (cut, dark) = Default::default();
@@ -166,7 +189,9 @@ impl Faults {
                 if self.random.percent(60) {
                     self.next_ms = scene.state().now_ms + self.random.between(1, FOLLOW_MS_MAX);
                 }
-                self.command(node, to, limit_ms);
+                let limit = Duration::from_millis(limit_ms);
+                let request = Request { node, to: to.map(node_name), limit };
+                self.commands.send(request).expect("the operator is always there");
             }
             Fault::Freeze => {
                 let process = target.filter(|process| !process.is_frozen())?;
@@ -185,15 +210,14 @@ impl Faults {
                 self.world.etcd.lose_leader(ms);
             }
             Fault::Slow | Fault::LostAnswers | Fault::Late => {
-                let calm = self.world.etcd.calm();
                 let weather = match fault {
-                    Fault::Slow => Weather { way_ms_max: self.random.between(50, 500), ..calm },
+                    Fault::Slow => Weather { way_ms_max: self.random.between(50, 500), ..CALM },
                     Fault::LostAnswers => Weather {
                         lost_answers_percent: self.random.between(5, 60),
                         lost_requests_percent: self.random.between(0, 30),
-                        ..calm
+                        ..CALM
                     },
-                    _ => Weather { late_percent: self.random.between(5, 60), ..calm },
+                    _ => Weather { late_percent: self.random.between(5, 60), ..CALM },
                 };
                 scene.event("etcd", format_args!("{weather:?}"));
                 self.world.etcd.set_weather(weather);
@@ -241,7 +265,7 @@ impl Faults {
     }
 
     /// The machine of a process loses power, unless one of its links is cut.
-    pub fn lose_power(&mut self, sim: &mut Sim<'_>, process: Arc<Process>) -> Option<Repair> {
+    fn lose_power(&mut self, sim: &mut Sim<'_>, process: Arc<Process>) -> Option<Repair> {
         let node = process.node;
         let machines = (0..self.machines).map(machine_name);
         let others = (0..NODES).filter(|other| *other != node).map(node_name);
@@ -252,18 +276,6 @@ impl Faults {
         sim.crash(node_name(node));
         self.dark.insert(node);
         Some(Repair::NodePower(node, pairs))
-    }
-
-    /// An operator drains a node, if no other command does.
-    pub fn drain(&mut self, node: usize, to: Option<usize>) {
-        if self.world.drains.begin(node) {
-            self.command(node, to, DRAIN_MS_MAX);
-        }
-    }
-
-    fn command(&self, node: usize, to: Option<usize>, limit_ms: u64) {
-        let request = Request { node, to: to.map(node_name), limit: Duration::from_millis(limit_ms) };
-        self.commands.send(request).expect("the operator is always there");
     }
 
     fn links_of_clients(&self, machine: usize) -> Vec<Pair> {
@@ -313,11 +325,11 @@ impl Faults {
         }
     }
 
-    pub fn repair(&mut self, sim: &mut Sim<'_>, repair: Repair) {
+    fn repair(&mut self, sim: &mut Sim<'_>, repair: Repair) {
         match repair {
             Repair::Thaw(process) => process.thaw(),
             Repair::Link(node) => self.world.etcd.set_link(node, Link::default()),
-            Repair::Weather => self.world.etcd.set_weather(self.world.etcd.calm()),
+            Repair::Weather => self.world.etcd.set_weather(CALM),
             Repair::Mend(pairs) => self.mend(sim, &pairs),
             Repair::Release(pairs) => {
                 for pair @ (one, other) in &pairs {

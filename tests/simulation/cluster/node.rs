@@ -8,14 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use signalbox::cluster::coordinator::Revision;
+use signalbox::cluster::coordinator::Persistent;
 use signalbox::cluster::fence::Fence;
-use signalbox::cluster::handover::Trace;
+use signalbox::cluster::handover::{Leader, Next, Refused};
 use signalbox::cluster::keys::{Incarnation, Node, RelayEndpoint, RelaySecret, Successor};
 use signalbox::cluster::leadership::{Machine, Settings, Term};
 use signalbox::cluster::members::{AwaitedRelays, Members, Reading, RelaysOfBefore};
 use signalbox::cluster::participation::{Action, News, Participation, Pulse};
-use signalbox::cluster::preload::Preload;
 use signalbox::cluster::relays::Relays;
 use signalbox::cluster::store::ClusterStorage;
 use signalbox::config::Config;
@@ -31,14 +30,17 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use turmoil::net::TcpListener;
 
-use super::handover;
+use super::blocking::{self, Remote};
 use super::process::Process;
 use super::socket::{NodeListener, NodeNetwork};
-use super::steps::Step;
 use super::world::{World, node_name};
 use crate::network::port_of;
 use crate::random::Random;
 use crate::support::etcd::Handle;
+
+/// How long a leader's calls for a handover wait for an answer, and how many members of etcd they ask, as the daemon's.
+const INSPECTION_MAX: Duration = Duration::from_secs(2);
+const MEMBERS: usize = 3;
 
 /// How often the guard looks at the fence, the pause before a commit is repeated, and the one after a commit that failed.
 const GUARD_PERIOD: Duration = Duration::from_millis(20);
@@ -76,7 +78,6 @@ pub async fn run(world: Arc<World>, node: usize) -> turmoil::Result {
 pub enum Command {
     Release(Option<Successor>),
     Hurry,
-    Preloaded(Revision),
 }
 
 /// How a process relays clients, and what it knows of the other nodes.
@@ -87,8 +88,6 @@ struct Standby {
     incarnation: Incarnation,
     members: Arc<Mutex<Members>>,
     is_hurried: Arc<AtomicBool>,
-    /// What it has read before it leads.
-    preload: Preload,
 }
 
 /// What a process that serves clients has.
@@ -99,8 +98,6 @@ struct Service {
     /// The task that shows that clients are served.
     beat: AbortHandle,
     term: Term,
-    /// What it stores.
-    trace: Trace,
 }
 
 async fn live(process: Arc<Process>, mut random: Random) {
@@ -157,7 +154,6 @@ async fn live(process: Arc<Process>, mut random: Random) {
         incarnation,
         members: Arc::default(),
         is_hurried: Arc::default(),
-        preload: Preload::default(),
     };
     let (members, is_hurried) = (Arc::clone(&standby.members), Arc::clone(&standby.is_hurried));
     tokio::task::spawn_local(observe(Arc::clone(&process), members, is_hurried));
@@ -167,7 +163,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
         accepting.spawn(relay_port(Arc::clone(&standby.outgoing), namespace, listener));
     }
     let serving = async {
-        let term = lead(&process, &standby.preload, &mut news, &commands).await?;
+        let term = lead(&process, &mut news).await?;
         accepting.shutdown().await;
         close_relays(&process, &standby).await;
         serve(&process, term, &pulse, &standby, &mut random).await
@@ -183,7 +179,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
             prepared = tokio::select! {
                 biased;
                 () = process.stopped() => None,
-                prepared = handover::prepare(&process, service.term, &service.trace, &mut news) => Some(prepared),
+                prepared = prepare_handover(&process, service.term, &mut news) => Some(prepared),
             };
             drain(&process, &mut service).await;
         }
@@ -192,7 +188,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
     process.awake().await;
     process.close_all();
     let successor = match prepared {
-        Some(prepared) => prepared.complete(&process).await,
+        Some(prepared) => hand_over(&process, prepared).await,
         None => None,
     };
     process.lead_no_more();
@@ -202,12 +198,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
 }
 
 /// Waits until the node leads; `None`: an operator drains it before that.
-async fn lead(
-    process: &Arc<Process>,
-    preload: &Preload,
-    news: &mut UnboundedReceiver<News>,
-    commands: &UnboundedSender<Command>,
-) -> Option<Term> {
+async fn lead(process: &Process, news: &mut UnboundedReceiver<News>) -> Option<Term> {
     loop {
         // The sender is dropped when the process ends.
         let Some(news) = news.recv().await else { return std::future::pending().await };
@@ -218,10 +209,52 @@ async fn lead(
                 process.event(format_args!("leaves, as an operator wants"));
                 return None;
             }
-            News::Preload(handover) => handover::preload(preload, handover, process, commands),
             _ => {}
         }
     }
+}
+
+/// Obeys an operator, as the daemon's thread does, until a successor is chosen.
+async fn prepare_handover(
+    process: &Process,
+    term: Term,
+    news: &mut UnboundedReceiver<News>,
+) -> (Leader<Remote>, Next) {
+    loop {
+        let request = match news.recv().await {
+            Some(News::Drain(request)) => request,
+            Some(_) => continue,
+            // The process ends.
+            None => std::future::pending().await,
+        };
+        process.awake().await;
+        process.event(format_args!("prepares a handover to {:?}", request.drain.to));
+        let (keys, timing) = (process.world.keys.clone(), process.world.timing);
+        let (name, incarnation) = (node_name(process.node), process.incarnation());
+        let obey = move |remote| {
+            let coordinator = Persistent::new(remote, MEMBERS);
+            let mut leader = Leader { coordinator, keys, name, term, incarnation, timing };
+            leader.obey(&request).map(|next| (leader, next))
+        };
+        match blocking::run(process, INSPECTION_MAX, obey).await {
+            Ok(prepared) => return prepared,
+            Err(Refused { refusal, told }) => {
+                process.event(format_args!("goes on to lead: {refusal}; the operator is told: {told:?}"));
+            }
+        }
+    }
+}
+
+/// Whom the leadership is released for, when everything is stored.
+async fn hand_over(process: &Process, (mut leader, next): (Leader<Remote>, Next)) -> Option<Successor> {
+    let complete = move |remote| {
+        leader.coordinator = Persistent::new(remote, MEMBERS);
+        leader.successor(next)
+    };
+    let successor = blocking::run(process, INSPECTION_MAX, complete).await;
+    process.event(format_args!("hands over to {:?}", successor.as_ref().map(|successor| &successor.node)));
+    process.world.drains.handed_over();
+    successor
 }
 
 async fn listen(process: &Arc<Process>, port: u16, is_for_relays: bool) -> NodeListener {
@@ -239,7 +272,6 @@ async fn participate<T: FnMut(News)>(
     let obey = |participation: &mut Participation<T>, command| match command {
         Command::Release(successor) => participation.release(successor),
         Command::Hurry => participation.hurry(process.clock.now()),
-        Command::Preloaded(handover) => participation.preloaded(handover, process.clock.now()),
     };
     loop {
         process.awake().await;
@@ -330,7 +362,7 @@ async fn await_relays(process: &Process, term: Term, standby: &Standby) {
 /// As the daemon's: it guards the leadership, and ends the process with it.
 fn teller(process: Arc<Process>, sender: UnboundedSender<News>) -> impl FnMut(News) {
     move |news| match news {
-        News::Lead(_) | News::Drain(..) | News::Preload(_) => {
+        News::Lead(_) | News::Drain(..) => {
             if let News::Lead(term) = &news {
                 process.lead(term.epoch);
                 tokio::task::spawn_local(guard(Arc::clone(&process)));
@@ -375,9 +407,8 @@ async fn serve(
     let fence = Some(process.fence.clone());
     let started = Instant::now();
     let server = Server::with_fence(&config, wall_clock(world, random), hasher, fence);
-    let new = || ClusterStorage::new(world.etcd.at_once(), world.keys.clone(), term, process.fence.clone());
-    let trace = Trace::default();
-    let mut storage = handover::storage(&standby.preload, process, new).traced(trace.clone());
+    let mut storage =
+        ClusterStorage::new(world.etcd.at_once(), world.keys.clone(), term, process.fence.clone());
     let changed = Arc::new(Changed::default());
     if let Err(error) = server.restore(&mut storage, Waker::from(Arc::clone(&changed))) {
         process.end(format_args!("cannot restore: {error}"));
@@ -406,7 +437,7 @@ async fn serve(
     standby.outgoing.serve_here(&server);
     tokio::task::spawn_local(commit(Arc::clone(process), Arc::clone(&server), storage, changed));
     let beat = tokio::task::spawn_local(beat(Arc::clone(process), pulse.clone())).abort_handle();
-    Some(Service { server, started, tasks, beat, term, trace })
+    Some(Service { server, started, tasks, beat, term })
 }
 
 /// The node's clock of the time of day, which any other may be ahead of.
@@ -448,17 +479,13 @@ async fn commit(
             changed.0.notified().await;
             continue;
         };
-        let committed = match storage.begin(&batch.changes) {
-            Err(lost) => Err(lost),
-            Ok(mut commit) => loop {
-                let answer = process.transact(commit.transaction()).await;
-                let is_unanswered = answer.is_err();
-                match storage.answered(&mut commit, answer) {
-                    Some(committed) => break committed,
-                    None if is_unanswered => process.clock.sleep(COMMIT_PAUSE).await,
-                    None => {}
-                }
-            },
+        let mut commit = storage.begin(&batch.changes);
+        let committed = loop {
+            let answer = process.transact(commit.transaction()).await;
+            match storage.answered(&mut commit, answer) {
+                Some(committed) => break committed,
+                None => process.clock.sleep(COMMIT_PAUSE).await,
+            }
         };
         match server.committed(&batch, committed) {
             Ok(()) => {}
@@ -474,7 +501,6 @@ async fn commit(
 /// Answers what waits, and closes all connections, as the daemon does before it leaves.
 async fn drain(process: &Arc<Process>, service: &mut Service) {
     process.event(format_args!("drains"));
-    process.world.steps.reach(Step::Closes);
     service.tasks.shutdown().await;
     let now = || {
         let elapsed = service.started.elapsed();

@@ -18,7 +18,6 @@ use super::etcd::Etcd;
 use super::plain::PlainBeliefs;
 use super::process::Process;
 use super::queues::Queues;
-use super::steps::{Step, Steps};
 use crate::network::machine_name;
 use crate::random::Random;
 use crate::scene::Scene;
@@ -46,8 +45,6 @@ pub struct World {
     pub plain: PlainBeliefs,
     /// The nodes that the operator drains.
     pub drains: Drains,
-    /// The steps of a drain that is watched.
-    pub steps: Arc<Steps>,
     state: Mutex<State>,
 }
 
@@ -86,19 +83,16 @@ impl World {
             (NodeClock::new(Arc::clone(&scene), fast_ppm, offset), None)
         };
         let nodes = (0..NODES).map(|_| clock(random)).collect();
-        let steps = Arc::new(Steps::default());
-        let of_etcd = Arc::clone(&steps);
         Arc::new(Self {
             seed,
             timing: Timing::new(renew_deadline).expect("it is within the limits"),
             load_ms_max: random.weighted(&[(0, 1), (300, 2), (1500, 1)]),
             restart_ms: random.between(100, 1000),
-            etcd: Etcd::new(Arc::clone(&scene), keys.clone(), of_etcd, OPERATOR + 1, Random::of(seed, 3)),
+            etcd: Etcd::new(Arc::clone(&scene), keys.clone(), OPERATOR + 1, Random::of(seed, 3)),
             beliefs: Beliefs::new(Arc::clone(&scene), resources),
             queues: Queues::new(Arc::clone(&scene)),
             plain: PlainBeliefs::default(),
             drains: Drains::default(),
-            steps,
             state: Mutex::new(State { nodes, ..State::default() }),
             keys,
             scene,
@@ -152,7 +146,6 @@ impl World {
     /// A node has restored the records, and is about to serve.
     pub fn has_restored(&self, process: &Process, server: &Server) {
         self.state().takeovers += 1;
-        self.steps.reach(Step::Serves);
         process.event(format_args!("serves: {:?}", server.core().ledger_stats()));
         self.queues.restored(process.leading().unwrap_or_default());
         if let Err(what) = self.beliefs.check_restored(server) {
