@@ -371,6 +371,31 @@ mod tests {
     }
 
     #[test]
+    fn what_a_node_does_not_state_is_read_as_what_is_safe() {
+        let stated = br#"{"incarnation":"1","version":"0.1.0","addresses":[]}"#;
+        let node: Node = decode(b"n", stated).unwrap();
+        assert!(node.is_eligible, "otherwise no node might lead");
+        assert!(!node.relays && !node.drains && node.relay_endpoint.is_none() && node.advertised.is_empty());
+        assert_eq!((node.invocation.as_str(), node.record_format), ("", None));
+        let heartbeat: Heartbeat = decode(b"b", br#"{"incarnation":"1","count":1}"#).unwrap();
+        assert_eq!((heartbeat.relays_closed_below, heartbeat.relays), (0, 0), "it promises nothing");
+        let leadership = br#"{"epoch":1,"node":"a","incarnation":"1","state":"held"}"#;
+        assert_eq!(decode::<Leadership>(b"o", leadership).unwrap().successor, None);
+    }
+
+    #[test]
+    fn only_the_present_run_of_a_node_gives_its_heartbeat() {
+        let [first, second] = ["1", "2"].map(|run| Incarnation(run.to_owned()));
+        let heartbeat = Heartbeat { incarnation: first.clone(), count: 1, relays_closed_below: 0, relays: 0 };
+        let node = |incarnation: &Incarnation| -> Node {
+            let stated = format!(r#"{{"incarnation":"{incarnation}","version":"","addresses":[]}}"#);
+            decode(b"n", stated.as_bytes()).unwrap()
+        };
+        assert!(heartbeat.is_of(&node(&first)));
+        assert!(!heartbeat.is_of(&node(&second)));
+    }
+
+    #[test]
     fn a_value_can_be_read_with_etcdctl() {
         let marker = Marker { epoch: 3, commit: 7, is_void: false };
         let bytes = encode(&marker);

@@ -287,6 +287,19 @@ mod tests {
         assert_eq!(awaited.look(&members, at(3999)), open);
         assert_eq!(awaited.look(&members, at(4000)), RelaysOfBefore::Closed);
 
+        // One whose former run has promised to open no more relays.
+        let (mut awaited, mut members) = (begin(), Members::default());
+        let mut reading_of_former = reading(&[("this", 9), ("new", 12)]);
+        let promise = Heartbeat {
+            incarnation: Incarnation("former".to_owned()),
+            count: 1,
+            relays_closed_below: u32::MAX,
+            relays: 0,
+        };
+        reading_of_former.heartbeats.insert("new".to_owned(), (promise, 12));
+        members.update(reading_of_former, at(0));
+        assert_eq!(awaited.look(&members, at(0)), open);
+
         // One that gives heartbeats, and does not close.
         let (mut awaited, mut members) = (begin(), Members::default());
         for ms in (0..6000).step_by(500) {

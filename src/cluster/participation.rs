@@ -1,12 +1,17 @@
 //! What a node does for its part in the leadership, turn by turn, without I/O and without a clock: it does what [`Machine`]
 //! says, sets the fence, tells its user the news, and renews nothing while the threads that serve clients hang. Its relays
 //! follow what it knows of the cluster, and its heartbeats say which of them are closed.
+//!
+//! [`start`] does it in a thread with a connection to etcd of its own, so that a slow commit delays no renewal. The thread writes
+//! no log, because that may block; it tells its user what happens instead.
 
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, atomic};
 use std::time::Duration;
+use std::{io, thread};
 
 use super::clock::BootTime;
-use super::coordinator::{CallError, Revision, Transaction, TransactionAnswer};
+use super::coordinator::{CallError, Coordinator, Revision, Transaction, TransactionAnswer};
 use super::fence::Fence;
 use super::handover::Request;
 use super::keys::Successor;
@@ -31,6 +36,16 @@ pub enum News {
     Drain(Request),
     /// The node takes part no more. If it has led, the fence keeps it quiet already.
     End(Ending),
+}
+
+/// What the user of a node tells its part.
+#[derive(Debug)]
+pub enum Command {
+    /// Give the leadership up, to this run or to any node, or leave as a standby, and write to no client from now on. To be sent
+    /// after the last connection of a client was closed. [`News::End`] tells when it is done.
+    Release(Option<Successor>),
+    /// Look at the cluster, and give a heartbeat, at once.
+    Hurry,
 }
 
 /// Signs of life of the threads that serve clients. A leader that does not serve must not keep its leadership.
@@ -139,17 +154,16 @@ impl<T: FnMut(News)> Participation<T> {
         }
     }
 
-    /// The node is to give the leadership up, or to leave as a standby. From now on, it writes to no client.
-    /// `successor` is to lead next; `None`: whoever is first.
-    pub fn release(&mut self, successor: Option<Successor>) {
-        self.machine.release(successor);
-        // A renewal that was answered since then has moved the deadline.
-        self.fence.set(BootTime::default());
-    }
-
-    /// The node is to look at the cluster and to give a heartbeat at once.
-    pub fn hurry(&mut self, now: BootTime) {
-        self.machine.hurry(now);
+    /// Does what the user wants.
+    pub fn obey(&mut self, command: Command, now: BootTime) {
+        match command {
+            Command::Release(successor) => {
+                self.machine.release(successor);
+                // A renewal that was answered since the user has closed the fence has moved the deadline.
+                self.fence.set(BootTime::default());
+            }
+            Command::Hurry => self.machine.hurry(now),
+        }
     }
 
     fn tell_request(&mut self) {
@@ -165,6 +179,51 @@ impl<T: FnMut(News)> Participation<T> {
         if self.phase.as_ref() != Some(&phase) {
             self.phase = Some(phase.clone());
             (self.tell)(News::Phase(phase));
+        }
+    }
+}
+
+/// Starts the thread that takes part. It receives commands until its part is over.
+pub fn start<C, T>(
+    participation: Participation<T>,
+    coordinator: C,
+    clock: fn() -> BootTime,
+) -> io::Result<Sender<Command>>
+where
+    C: Coordinator + 'static,
+    T: FnMut(News) + Send + 'static,
+{
+    let (commands, received) = mpsc::channel();
+    let hurry = commands.clone();
+    // The thread may have ended already.
+    participation.relays.on_news(move || drop(hurry.send(Command::Hurry)));
+    let take_part = move || run(participation, coordinator, clock, &received);
+    thread::Builder::new().name("leadership".to_owned()).spawn(take_part)?;
+    Ok(commands)
+}
+
+fn run<C: Coordinator, T: FnMut(News)>(
+    mut participation: Participation<T>,
+    mut coordinator: C,
+    clock: fn() -> BootTime,
+    commands: &Receiver<Command>,
+) {
+    loop {
+        for command in commands.try_iter() {
+            participation.obey(command, clock());
+        }
+        match participation.next(clock()) {
+            Action::Send(transaction) => {
+                participation.sent(clock());
+                let answer = coordinator.transact(&transaction);
+                participation.answered(answer, clock());
+            }
+            Action::Wait(pause) => match commands.recv_timeout(pause) {
+                Ok(command) => participation.obey(command, clock()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => unreachable!("the relays have a sender"),
+            },
+            Action::End => return,
         }
     }
 }

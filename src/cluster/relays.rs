@@ -419,6 +419,8 @@ mod tests {
         relays.apply(led(1, 200));
         assert!(relays.enter(&term).is_none(), "it was closed for good");
         assert!(relays.enter(&present(&relays).unwrap()).unwrap().may_forward());
+        relays.apply(led(2, 100));
+        assert!(present(&relays).is_none(), "what the node knows of the next leader is too old");
     }
 
     #[test]

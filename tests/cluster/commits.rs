@@ -231,6 +231,20 @@ pub fn loaded(storage: &mut dyn Storage) -> Vec<Record> {
 }
 
 #[test]
+fn records_of_unknown_kinds_are_not_left_out() {
+    let etcd = FakeEtcd::default();
+    let term = take_over(&etcd, 1);
+    let key = [&keys().records()[..], &[0xee, 0, 1]].concat();
+    let term = etcd.with_store(|store| {
+        let then = vec![Operation::Put { key, value: vec![1] }];
+        let taken_at = store.apply(&Transaction { then, ..Transaction::default() }).unwrap().revision;
+        Term { taken_at, ..term }
+    });
+    let loaded = storage(&etcd, term).load(&mut |_| {});
+    assert!(loaded.unwrap_err().to_string().contains("there are 1 records"));
+}
+
+#[test]
 fn many_records_are_loaded_as_they_were_at_the_takeover_kind_by_kind() {
     let etcd = FakeEtcd::default();
     let mut first = storage(&etcd, take_over(&etcd, 1));

@@ -164,6 +164,19 @@ fn a_node_that_dies_is_not_reported_as_drained() {
     }
 }
 
+/// Somebody removes the request while the node goes on.
+#[test]
+fn a_request_that_vanishes_is_not_reported_as_obeyed() {
+    let etcd = led_by_a();
+    let mut persistent = Meanwhile::connect(&etcd, vec![delete(keys().drain("a"))], false);
+    let limit = Duration::from_secs(10);
+    let drained = Others::run(&etcd, &[Other::well("a", 2, "0.1.0")], || {
+        drain(&mut persistent, &keys(), "a", None, limit)
+    });
+    let error = drained.unwrap_err();
+    assert!(matches!(error, AdminError::Changed), "{error}");
+}
+
 /// The answer is lost, and the repetition finds what the first attempt has done.
 #[test]
 fn what_was_done_before_it_was_repeated_has_succeeded() {

@@ -2,7 +2,7 @@
 
 use signalbox::cluster::coordinator::{CallError, Coordinator, Range, Transaction, TransactionAnswer};
 
-use crate::calls::{always, delete, entry, modified, one, put, read, refused};
+use crate::support::calls::{always, delete, entry, modified, one, put, read, refused};
 use crate::support::etcd::{Delivery, FakeEtcd, Handle};
 
 /// A step of a chain: holds only directly after what was written at `mark`.

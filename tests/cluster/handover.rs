@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use signalbox::cluster::coordinator::{Operation, Persistent, Transaction};
-use signalbox::cluster::handover::{Leader, Next, Refused, Request};
+use signalbox::cluster::handover::{Leader, Next, Refusal, Refused, Request};
 use signalbox::cluster::keys::{Advertised, Drain, Heartbeat, Incarnation, Node, decode, encode};
 use signalbox::cluster::leadership::Term;
 use signalbox::cluster::timing::Timing;
@@ -102,10 +102,18 @@ impl Others {
                     }
                 });
             }
-            let outcome = test();
-            is_over.store(true, Ordering::Relaxed);
-            outcome
+            let _over = SetOnDrop(&is_over);
+            test()
         })
+    }
+}
+
+/// Also ends the threads of a test that fails.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -146,6 +154,18 @@ fn a_leader_says_why_it_hands_over_to_nobody() {
     }
 }
 
+#[test]
+fn the_heartbeats_of_a_former_run_are_no_sign_of_life() {
+    let etcd = FakeEtcd::default();
+    let mut leader = leader(&etcd, take_over(&etcd, 1));
+    let request = ask(&etcd, None);
+    let refused = Others::run(&etcd, &[Other::well("b", 2, "0.1.0")], || {
+        write(&etcd, vec![put(keys().node("b"), &Other::well("b", 3, "0.1.0").node())]);
+        leader.obey(&request).unwrap_err()
+    });
+    assert!(matches!(refused.refusal, Refusal::NoOther), "{}", refused.refusal);
+}
+
 /// What etcd has as the request.
 fn told(etcd: &FakeEtcd) -> Option<Drain> {
     let entry = etcd.with_store(|store| store.get(&keys().drain("a")))?;
@@ -176,6 +196,9 @@ fn a_successor_that_has_left_is_not_waited_for() {
     let request = ask(&etcd, None);
     let next = Others::run(&etcd, &[Other::well("b", 2, "0.1.0")], || leader.obey(&request)).unwrap();
     assert_eq!(leader.successor(next.clone()), Some(next.successor.clone()));
+    etcd.set_leader(false);
+    assert_eq!(leader.successor(next.clone()), Some(next.successor.clone()), "it may be there");
+    etcd.set_leader(true);
     write(&etcd, vec![put(keys().node("b"), &Other::well("b", 3, "0.1.0").node())]);
     assert_eq!(leader.successor(next.clone()), None, "it is another run");
     write(&etcd, vec![Operation::Delete { key: keys().node("b") }]);

@@ -1,17 +1,17 @@
 //! What a node does for its part in the leadership, turn by turn.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use signalbox::cluster::clock::BootTime;
-use signalbox::cluster::coordinator::Transaction;
+use signalbox::cluster::coordinator::{CallError, Transaction};
 use signalbox::cluster::fence::Fence;
 use signalbox::cluster::keys::{Incarnation, Keys, Node};
 use signalbox::cluster::leadership::{Machine, Settings};
-use signalbox::cluster::participation::{Action, News, Participation, Pulse};
+use signalbox::cluster::participation::{Action, Command, News, Participation, Pulse};
 use signalbox::cluster::relays::Relays;
 use signalbox::cluster::timing::Timing;
 use signalbox::storage::{FORMAT, OLDEST_WRITTEN_FORMAT};
@@ -28,6 +28,8 @@ struct Bench {
     pulse: Pulse,
     participation: Participation<Box<dyn FnMut(News)>>,
     leads: Rc<Cell<bool>>,
+    /// Whether trouble was told, and the end of it, in order.
+    troubles: Rc<RefCell<Vec<bool>>>,
 }
 
 impl Bench {
@@ -59,9 +61,15 @@ impl Bench {
             oldest_record_format: OLDEST_WRITTEN_FORMAT,
         });
         let leads = Rc::new(Cell::new(false));
+        let troubles = Rc::new(RefCell::new(Vec::new()));
         let tell = {
-            let leads = Rc::clone(&leads);
-            Box::new(move |news| leads.set(leads.get() || matches!(news, News::Lead(_))))
+            let (leads, troubles) = (Rc::clone(&leads), Rc::clone(&troubles));
+            Box::new(move |news| match news {
+                News::Lead(_) => leads.set(true),
+                News::Trouble(_) => troubles.borrow_mut().push(true),
+                News::Recovered => troubles.borrow_mut().push(false),
+                _ => {}
+            })
         };
         let pulse = Pulse::default();
         let participation = Participation::new(
@@ -72,7 +80,8 @@ impl Bench {
             Relays::new(fence.clone()),
             tell as Box<dyn FnMut(News)>,
         );
-        let mut bench = Self { etcd: FakeEtcd::default(), now_ms, fence, pulse, participation, leads };
+        let etcd = FakeEtcd::default();
+        let mut bench = Self { etcd, now_ms, fence, pulse, participation, leads, troubles };
         while !bench.leads.get() {
             match bench.next() {
                 Action::Send(transaction) => bench.exchange(&transaction),
@@ -127,7 +136,7 @@ fn a_renewal_that_is_answered_while_the_node_leaves_opens_the_fence_for_nobody()
     // As the daemon does it, while the thread waits for the answer.
     bench.fence.set(BootTime::default());
     bench.answer(&renewal);
-    bench.participation.release(None);
+    bench.participation.obey(Command::Release(None), bench.now());
     let Action::Send(release) = bench.next() else { panic!("it does not release") };
     assert!(bench.fence.is_past(), "before another node can lead");
     bench.exchange(&release);
@@ -144,4 +153,24 @@ fn a_leader_renews_only_while_its_threads_take_turns() {
     assert!(matches!(bench.next(), Action::Wait(_)), "the pulse is silent");
     bench.pulse.beat(bench.now());
     assert!(matches!(bench.next(), Action::Send(_)));
+}
+
+#[test]
+fn trouble_is_told_once_until_etcd_answers_and_the_deadline_ends_all() {
+    let mut bench = Bench::leading();
+    for told in [&[true, false][..], &[true, false, true, false]] {
+        for _ in 0..2 {
+            bench.renewal();
+            bench.participation.sent(bench.now());
+            let lost = CallError::Unanswered("it is lost".to_owned());
+            bench.participation.answered(Err(lost), bench.now());
+        }
+        let renewal = bench.renewal();
+        bench.exchange(&renewal);
+        assert_eq!(bench.troubles.borrow()[..], *told);
+    }
+    assert!(!bench.fence.is_past());
+    bench.pass(RENEW_DEADLINE);
+    assert_eq!(bench.next(), Action::End);
+    assert!(bench.fence.is_past());
 }

@@ -44,7 +44,7 @@ fn the_page_lists_every_metric_with_its_type() {
     let rows = rows
         .filter_map(|row| row.split_once("` | ").map(|(name, rest)| (name, rest.split(' ').next().unwrap())));
     let mut listed: Vec<_> = rows.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect();
-    // Those of a cluster are in tests/cluster/visible.rs.
+    // Those of a cluster are in tests/nodes/visible.rs.
     listed.retain(|(name, _)| {
         !name.starts_with("signalbox_cluster_") && !name.starts_with("signalbox_relayed_")
     });

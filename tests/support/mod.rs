@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 pub mod caller;
+pub mod calls;
 pub mod cluster;
 pub mod daemon;
 pub mod documents;

@@ -32,8 +32,7 @@ use crate::cluster::keys::{self, Advertised, Incarnation, Keys, RelayEndpoint, R
 use crate::cluster::leadership::{self, Ending, Machine, Phase, Term};
 use crate::cluster::members::{AwaitedRelays, RelaysOfBefore};
 use crate::cluster::observatory::Observatory;
-use crate::cluster::participant::{Participant, Parts};
-use crate::cluster::participation::{News, Pulse};
+use crate::cluster::participation::{self, Command, News, Participation, Pulse};
 use crate::cluster::relays::Relays;
 use crate::cluster::store::ClusterStorage;
 use crate::cluster::timing::Timing;
@@ -81,7 +80,8 @@ pub(super) struct Node {
     timing: Timing,
     fence: Fence,
     pulse: Pulse,
-    participant: Participant,
+    /// Its part in the leadership.
+    participation: Sender<Command>,
     news: UnboundedReceiver<News>,
     committer: Option<EtcdClient>,
     duty: Arc<Duty>,
@@ -170,16 +170,15 @@ impl Prepared {
         let duty = Arc::new(Duty::default());
         let (sender, news) = unbounded_channel();
         let phase = Arc::new(Mutex::new(Phase::Joining));
-        let participant = Participant::start(Parts {
+        let participation = Participation::new(
             machine,
-            coordinator,
-            fence: fence.clone(),
-            pulse: pulse.clone(),
-            silence_max: timing.renew_deadline() / 2,
-            relays: relays.clone(),
-            clock: BootTime::now,
-            tell: teller(sender, Arc::clone(&duty), fence.clone(), Arc::clone(&phase)),
-        })?;
+            fence.clone(),
+            pulse.clone(),
+            timing.renew_deadline() / 2,
+            relays.clone(),
+            teller(sender, Arc::clone(&duty), fence.clone(), Arc::clone(&phase)),
+        );
+        let participation = participation::start(participation, coordinator, BootTime::now)?;
         if self.relays {
             guard_relays(relays.clone())?;
         }
@@ -193,7 +192,7 @@ impl Prepared {
             timing,
             fence,
             pulse,
-            participant,
+            participation,
             news,
             committer: Some(committer),
             duty,
@@ -376,7 +375,8 @@ impl Node {
     /// to this node any more.
     pub(super) async fn leave(&mut self, successor: Option<Successor>) {
         self.has_no_clients();
-        self.participant.release(successor);
+        // The thread may have ended already, and has told so.
+        let _ = self.participation.send(Command::Release(successor));
         let limit = Instant::now() + self.timing.request_timeout() * 4;
         while let Ok(Some(news)) = tokio::time::timeout_at(limit, self.next()).await {
             if let News::End(_) = news {

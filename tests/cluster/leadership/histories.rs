@@ -14,7 +14,7 @@ use super::timing;
 use super::world::{Fault, MS, Micros, Rate, Weather, World};
 
 /// Without `PROPTEST_CASES`.
-const HISTORIES: u32 = 2000;
+const HISTORIES: u32 = 500;
 /// The slowest clock shows 0.96 s in a second.
 const SLOWEST_PERMILLE: u64 = 960;
 /// How much longer than the lease duration nobody may lead, after the faults: a node waits for a request that was lost,

@@ -833,6 +833,35 @@ fn a_deleted_leadership_key_makes_standbys_wait() {
     assert_eq!(term.epoch, 2);
 }
 
+/// It knows the epoch from the commit marker only.
+#[test]
+fn a_node_that_joins_after_the_leadership_key_was_deleted_waits() {
+    let mut bench = Bench::new();
+    let (_first, _) = bench.leader("a", 1);
+    bench.store.set(keys().leadership(), None);
+    let deleted = bench.now;
+    let mut second = machine("b", 2);
+    let Step::Lead(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!("{second:?}") };
+    assert!(bench.now.since(deleted) >= timing().lease_duration());
+    assert_eq!(term.epoch, 2);
+}
+
+#[test]
+fn a_node_closes_its_relays_when_the_leadership_is_released() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let mut relay = Machine::new(Settings { is_eligible: false, ..settings("b", 2) });
+    bench.settle(&mut relay);
+    let relaying = relay.relaying();
+    assert_eq!((relaying.epoch_min, relaying.leader.map(|(epoch, _)| epoch)), (1, Some(1)));
+    first.release(None);
+    assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
+    bench.pass(timing().look_period());
+    bench.settle(&mut relay);
+    let relaying = relay.relaying();
+    assert_eq!((relaying.epoch_min, relaying.leader), (2, None));
+}
+
 #[test]
 fn a_standby_keeps_trying_while_etcd_refuses() {
     let mut bench = Bench::new();

@@ -14,7 +14,7 @@ use signalbox::cluster::handover::{Leader, Next, Refused};
 use signalbox::cluster::keys::{Incarnation, Node, RelayEndpoint, RelaySecret, Successor};
 use signalbox::cluster::leadership::{Machine, Settings, Term};
 use signalbox::cluster::members::{AwaitedRelays, Members, Reading, RelaysOfBefore};
-use signalbox::cluster::participation::{Action, News, Participation, Pulse};
+use signalbox::cluster::participation::{Action, Command, News, Participation, Pulse};
 use signalbox::cluster::relays::Relays;
 use signalbox::cluster::store::ClusterStorage;
 use signalbox::config::Config;
@@ -72,12 +72,6 @@ pub async fn run(world: Arc<World>, node: usize) -> turmoil::Result {
     process.end("killed");
     // The driver drops all tasks of the process after this step.
     std::future::pending().await
-}
-
-/// What the process tells its part in the leadership.
-pub enum Command {
-    Release(Option<Successor>),
-    Hurry,
 }
 
 /// How a process relays clients, and what it knows of the other nodes.
@@ -263,20 +257,16 @@ async fn listen(process: &Arc<Process>, port: u16, is_for_relays: bool) -> NodeL
     NodeListener { inner, process: Arc::clone(process), is_for_relays }
 }
 
-/// Does what the participant's thread does.
+/// Does what the thread of `participation` does.
 async fn participate<T: FnMut(News)>(
     process: Arc<Process>,
     mut participation: Participation<T>,
     mut commands: UnboundedReceiver<Command>,
 ) {
-    let obey = |participation: &mut Participation<T>, command| match command {
-        Command::Release(successor) => participation.release(successor),
-        Command::Hurry => participation.hurry(process.clock.now()),
-    };
     loop {
         process.awake().await;
         while let Ok(command) = commands.try_recv() {
-            obey(&mut participation, command);
+            participation.obey(command, process.clock.now());
         }
         match participation.next(process.clock.now()) {
             Action::Send(transaction) => {
@@ -288,7 +278,7 @@ async fn participate<T: FnMut(News)>(
                 biased;
                 Some(command) = commands.recv() => {
                     process.awake().await;
-                    obey(&mut participation, command);
+                    participation.obey(command, process.clock.now());
                 }
                 () = process.clock.sleep(pause) => {}
             },

@@ -1,4 +1,4 @@
-//! A store in memory with etcd's semantics, as `Coordinator` promises them. `tests/cluster/differential.rs` compares it
+//! A store in memory with etcd's semantics, as `Coordinator` promises them. `tests/nodes/differential.rs` compares it
 //! with a real etcd.
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]

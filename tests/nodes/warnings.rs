@@ -6,7 +6,7 @@ use signalbox::cluster::coordinator::Coordinator;
 use signalbox::cluster::etcd::{EtcdClient, Expected, Settings, Warning};
 use signalbox::cluster::keys::Keys;
 
-use crate::calls::{always, put};
+use crate::support::calls::{always, put};
 use crate::support::etcd::RealEtcd;
 
 fn expected() -> Expected {

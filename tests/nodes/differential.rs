@@ -1,7 +1,7 @@
 //! The store in memory against a real etcd: both get the same random transactions and reads, and every answer is
 //! compared. So the semantics of the one are those of the other, and tests on the one count.
 //!
-//! `PROPTEST_CASES=3000 cargo test --test cluster differential` searches for longer.
+//! `PROPTEST_CASES=3000 cargo test --test nodes differential` searches for longer.
 
 use std::sync::Mutex;
 

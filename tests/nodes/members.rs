@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use signalbox::cluster::coordinator::{CallError, Coordinator, Transaction};
 use signalbox::cluster::etcd::{EtcdClient, Settings};
 
-use crate::calls::{always, entry, modified, one, put, read};
+use crate::support::calls::{always, entry, modified, one, put, read};
 use crate::support::etcd::RealEtcd;
 use crate::support::ports::free_ports;
 use crate::support::{PATIENCE, eventually};

@@ -216,14 +216,15 @@ fn one_client_at_a_time_tries_to_reach_a_leader_that_has_failed() {
     let began = Instant::now();
     let _clients: Vec<_> = (0..50).map(|_| cluster.wire(relay)).collect();
     let mut attempts = 0;
-    while began.elapsed() < Duration::from_secs(1) {
+    while attempts < 5 {
+        assert!(began.elapsed() < PATIENCE, "the relay tries again");
         match port.accept() {
             Ok(_) => attempts += 1,
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
     let most = 1 + began.elapsed().div_duration_f64(PAUSE) as u32;
-    assert!((1..=most).contains(&attempts), "{attempts} attempts, and {most} at most");
+    assert!(attempts <= most, "{attempts} attempts, and {most} at most");
 }
 
 #[test]
@@ -381,9 +382,11 @@ fn the_loss_of_a_relay_is_not_the_end_of_a_client_process() {
     ending.kill();
     eventually("its adjustment is done", || value(&mut cluster) == Some(1));
     // A relay that is killed says nothing about the process behind it.
+    let mut direct = cluster.wire(leader);
+    let connections = direct.stat("curr_connections");
     cluster.daemon(relay).signal(Signal::SIGKILL);
     cluster.daemon(relay).exit_status();
-    std::thread::sleep(Duration::from_millis(500));
+    eventually("the leader knows of the loss", || direct.stat("curr_connections") < connections);
     assert_eq!(value(&mut cluster), Some(1), "its adjustment waits for its time to live");
     staying.kill();
 }

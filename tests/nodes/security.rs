@@ -5,7 +5,7 @@ use std::time::Duration;
 use signalbox::cluster::coordinator::{CallError, Coordinator};
 use signalbox::cluster::etcd::{EtcdClient, Settings, Tls, User};
 
-use crate::calls::{always, one, put, refused};
+use crate::support::calls::{always, one, put, refused};
 use crate::support::etcd::RealEtcd;
 use crate::support::etcd::real::{Certificates, certificates};
 

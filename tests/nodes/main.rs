@@ -1,0 +1,22 @@
+//! The client of etcd and the nodes of a cluster, with a real etcd, as processes and in network namespaces.
+
+mod calls;
+mod data;
+mod differential;
+mod direct;
+mod drain;
+mod faults;
+mod haproxy;
+mod keepalived;
+mod leaving;
+mod load;
+mod members;
+mod nodes;
+mod relays;
+mod security;
+#[path = "../support/mod.rs"]
+mod support;
+mod sysv;
+mod upgrade;
+mod visible;
+mod warnings;
