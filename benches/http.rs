@@ -29,7 +29,7 @@ const NAMES: u32 = 10_000;
 const SCRAPE: &str = "/metrics";
 
 /// What a browser asks for to show the status page for the first time: its files, and then the figures of the overview.
-const PAGE: [&str; 12] = [
+const PAGE: [&str; 14] = [
     "/",
     "/page.css",
     "/icon.svg",
@@ -40,8 +40,10 @@ const PAGE: [&str; 12] = [
     "/table.js",
     "/text.js",
     "/api/v1/status",
-    "/api/v1/names?limit=10&order=desc&sort=waiting",
-    "/api/v1/names?limit=10&order=desc&sort=in_use",
+    "/api/v1/names?list=waiting&limit=10",
+    "/api/v1/declared?list=above_capacity&limit=10",
+    "/api/v1/declared?list=paused&limit=10",
+    "/api/v1/declared?list=out_of_service&limit=10",
 ];
 
 /// How often both are asked for.

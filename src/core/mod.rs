@@ -58,7 +58,7 @@ pub use ids::{
 pub use ledger::{
     CommitOutcome, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, IfExists, Lease, LedgerLimits,
     LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, SLOTS_MAX, Scope, ServiceChange,
-    TICK_MS, Until, Waiting, Want,
+    TICK_MS, Until, WaitedListing, Waiting, Want,
 };
 pub use limit::{Limit, LimitKind, MemoryLimit};
 pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice};
@@ -78,7 +78,7 @@ pub use sysv::{
     SysvRecord, SysvStats, UserListing, UserRole,
 };
 pub use time::{Due, Moment, MonotonicMs, UnixSeconds};
-pub use visit::{Check, CheckFailure, Dump, Survey, Surveyed, Sweep};
+pub use visit::{Check, CheckFailure, Dump, NamePlace, Survey, Surveyed, Sweep};
 
 use counter::Interval;
 use ledger::Ledger;

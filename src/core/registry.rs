@@ -283,6 +283,19 @@ impl Registry {
         table.into_iter().map(|(object, _)| object).collect()
     }
 
+    /// Handles of the objects of a shard that are wanted, with the hashes of their names and in the order of these.
+    pub(super) fn ordered(
+        &self,
+        shard: usize,
+        is_wanted: impl FnMut(&ObjectRef) -> bool,
+    ) -> Vec<(u64, ObjectRef)> {
+        let wanted = self.objects_of(shard).into_iter().filter(is_wanted);
+        let mut objects: Vec<_> =
+            wanted.map(|object| (self.map.hasher().hash_one(&object), object)).collect();
+        objects.sort_unstable_by_key(|(hash, _)| *hash);
+        objects
+    }
+
     /// Removes an object that nothing refers to (invariant 6). Returns whether it was removed.
     pub(super) fn collect(&self, object: &ObjectRef, interval: Interval) -> bool {
         if !object.is_collectable(interval) {

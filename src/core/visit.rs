@@ -1,4 +1,4 @@
-//! Work that visits every name: Dump, the survey, the sweep, the check of invariant 1.
+//! Work that visits every name: Dump, the survey, pages of names, the sweep, the check of invariant 1.
 //!
 //! A visit copies the handles of one shard at a time and then works through them without any lock on the map. So its
 //! caller may pause it at any time without blocking requests; in return, a visit is not a consistent snapshot.
@@ -120,6 +120,45 @@ impl Survey {
             show(object.name(), Surveyed { usage, availability, waiting, is_declared });
         }
         true
+    }
+}
+
+/// A place among the names of a namespace, from which a page continues. Names are in the order of the shards, and in a shard
+/// in that of their hashes, which differs from process to process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NamePlace {
+    /// The shard.
+    pub shard: usize,
+    /// The hash of the last name of the shard that is before this place; `None`: the shard begins here.
+    pub after: Option<u64>,
+}
+
+impl Core {
+    /// Calls `show` with the names from a place to the end of its shard that begin with a prefix, and with the place behind
+    /// each, until it returns `false`. Returns how many names the shard has; `None`: there is no such shard.
+    pub fn show_names(
+        &self,
+        namespace: Namespace,
+        from: NamePlace,
+        prefix: &[u8],
+        mut show: impl FnMut(&[u8], NamePlace) -> bool,
+    ) -> Option<usize> {
+        let registry = self.registry(namespace);
+        if from.shard >= registry.shards() {
+            return None;
+        }
+        let mut names = 0;
+        let objects = registry.ordered(from.shard, |object| {
+            names += 1;
+            object.name().starts_with(prefix)
+        });
+        let rest = objects.iter().filter(|(hash, _)| from.after.is_none_or(|after| *hash > after));
+        for (hash, object) in rest {
+            if !show(object.name(), NamePlace { after: Some(*hash), ..from }) {
+                break;
+            }
+        }
+        Some(names)
     }
 }
 

@@ -1,5 +1,7 @@
 //! A daemon with HTTP, and a client that sends bytes and reads answers.
 
+#![allow(dead_code, reason = "each test binary uses its own part of this")]
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 

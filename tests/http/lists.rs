@@ -1,9 +1,12 @@
 //! The lists of the JSON API, compared with what the command line prints.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use crate::client::HttpDaemon;
-use crate::support::eventually;
+use crate::support::daemon::SIGNALBOX;
+use crate::support::{OK, eventually};
 
 fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -14,44 +17,96 @@ fn names(page: &Value) -> Vec<&str> {
     page["items"].as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap()).collect()
 }
 
-/// A page, once the copy of names has these many.
+/// All pages of a query, one after the other.
 #[track_caller]
-fn page_with(http: &HttpDaemon, query: &str, total: u64) -> Value {
-    let mut page = Value::Null;
-    eventually("the names are complete", || {
-        page = http.get(&format!("/api/v1/names?{query}")).json();
-        page["total"] == total && page["complete"] == true
-    });
-    page
+fn pages(http: &HttpDaemon, query: &str) -> Vec<Value> {
+    let mut pages = vec![http.get(&format!("/api/v1/names?{query}")).json()];
+    while let Some(next) = pages.last().unwrap()["next"].as_str() {
+        pages.push(http.get(&format!("/api/v1/names?{query}&after={next}")).json());
+    }
+    pages
 }
 
 #[test]
-fn names_come_page_by_page_in_the_order_of_the_request() {
+fn names_come_page_by_page_each_once() {
     let mut http = HttpDaemon::start();
     let (mut counter, mut semaphore) = (http.daemon.counter(), http.daemon.semaphore());
-    for number in 0..250_u32 {
-        counter.acquire(format!("job/{number:03}").as_bytes(), 1 + number % 7, 10);
-    }
+    let jobs: Vec<_> = (0..250).map(|number| format!("job/{number:03}")).collect();
+    jobs.iter().for_each(|name| assert_eq!(counter.acquire(name.as_bytes(), 1, 10).status, OK));
     semaphore.acquire(b"gpu", 2, 4);
-    let first = page_with(&http, "limit=3", 251);
-    assert_eq!(names(&first), ["gpu", "job/000", "job/001"]);
+    let gpu = pages(&http, "prefix=gp");
     assert_eq!(
-        first["items"][0],
-        json!({"kind": "semaphore", "name": "gpu", "in_use": 2, "capacity": 4, "available": 2, "peak": 2, "waiting": 0})
+        gpu,
+        [json!({
+            "items": [{
+                "kind": "semaphore", "name": "gpu", "in_use": 2, "capacity": 4, "available": 2, "peak": 2, "waiting": 0
+            }],
+            "limit": 100,
+            "next": null,
+        })]
     );
-    assert_eq!(
-        (&first["items"][1]["kind"], &first["items"][1]["capacity"]),
-        (&json!("counter"), &Value::Null)
-    );
-    let middle = page_with(&http, "kind=counter&offset=100&limit=2", 250);
-    assert_eq!(names(&middle), ["job/100", "job/101"]);
-    assert_eq!(names(&page_with(&http, "kind=counter&offset=249", 250)), ["job/249"]);
-    assert_eq!(names(&page_with(&http, "offset=1000", 251)), [""; 0]);
-    assert_eq!(names(&page_with(&http, "order=desc&limit=1", 251)), ["job/249"]);
-    assert_eq!(names(&page_with(&http, "sort=in_use&limit=2", 251)), ["job/006", "job/013"]);
-    assert_eq!(names(&page_with(&http, "prefix=job%2F24&limit=1", 10)), ["job/240"]);
-    assert_eq!(names(&page_with(&http, "search=p", 1)), ["gpu"]);
-    assert_eq!(page_with(&http, "limit=0", 251)["items"], json!([]));
+    for (query, expected) in [
+        ("limit=7", [&["gpu".to_owned()], &jobs[..]].concat()),
+        ("limit=250", [&["gpu".to_owned()], &jobs[..]].concat()),
+        ("kind=counter&limit=1", jobs.clone()),
+        ("kind=counter&prefix=job%2F24&limit=4", jobs[240..].to_vec()),
+        ("kind=semaphore&prefix=job", Vec::new()),
+    ] {
+        let pages = pages(&http, query);
+        let mut found = Vec::new();
+        for page in &pages {
+            let names = names(page);
+            assert!(names.len() <= page["limit"].as_u64().unwrap() as usize && names.is_sorted(), "{page}");
+            found.extend(names.into_iter().map(str::to_owned));
+        }
+        found.sort();
+        assert_eq!(found, expected, "{query}");
+    }
+    assert_eq!(http.get("/api/v1/names?limit=0").json()["items"], json!([]));
+    for wrong in ["after=x", "after=counter.0.g", "list=waiting&after=counter.0.", "list=paused", "offset=1"]
+    {
+        assert_eq!(http.get(&format!("/api/v1/names?{wrong}")).code(), "bad_request", "{wrong}");
+    }
+}
+
+#[test]
+fn lists_have_the_names_that_need_attention() {
+    let mut http = HttpDaemon::start();
+    for (name, arguments) in [("busy", &["--slots"][..]), ("idle", &[]), ("late", &[]), ("first", &[])] {
+        http.command(&[&["declare", name, "--capacity", "2"][..], arguments].concat());
+    }
+    http.command(&["acquire", "busy=2/", "--lease", "1h"]);
+    let mut waiting = Vec::new();
+    // The last name in the order of names waits first, and the other one has more waiters.
+    for (name, count) in [("late", 1), ("first", 2)] {
+        http.command(&["pause", name]);
+        for _ in 0..count {
+            let mut command = Command::new(SIGNALBOX);
+            command.args(["run", &format!("{name}=1/"), "--wait", "max", "--", "true"]);
+            command.env("SIGNALBOX_SERVER", http.daemon.address("counter").to_string());
+            waiting.push(command.spawn().unwrap());
+            eventually("it waits", || {
+                http.get("/api/v1/stats?kind=semaphore").json()["waiters"] == waiting.len()
+            });
+        }
+    }
+    let list = |path: &str, list: &str| http.get(&format!("/api/v1/{path}?list={list}")).json();
+    let waited = list("names", "waiting");
+    assert_eq!((names(&waited), &waited["items"][1]["waiting"]), (vec!["late", "first"], &json!(2)));
+    assert_eq!(names(&http.get("/api/v1/names?list=waiting&limit=1").json()), ["late"]);
+    assert_eq!(names(&http.get("/api/v1/names?list=waiting&prefix=f").json()), ["first"]);
+    assert_eq!(names(&http.get("/api/v1/names?list=waiting&kind=counter").json()), [""; 0]);
+    assert_eq!(names(&list("declared", "paused")), ["first", "late"]);
+    assert_eq!(names(&list("declared", "above_capacity")), [""; 0]);
+    assert_eq!(names(&list("declared", "out_of_service")), [""; 0]);
+    http.command(&["slot", "busy", "0", "--out"]);
+    http.command(&["resize", "busy", "1"]);
+    let list = |list: &str| http.get(&format!("/api/v1/declared?list={list}")).json();
+    assert_eq!(names(&list("above_capacity")), ["busy"]);
+    assert_eq!((names(&list("out_of_service")), &list("out_of_service")["total"]), (vec!["busy"], &json!(1)));
+    ["late", "first"].map(|name| http.command(&["resume", name]));
+    waiting.iter_mut().for_each(|waiting| assert!(waiting.wait().unwrap().success()));
+    eventually("none waits", || names(&http.get("/api/v1/names?list=waiting").json()).is_empty());
 }
 
 #[test]
@@ -71,8 +126,10 @@ fn a_name_of_any_bytes_can_be_read_and_asked_for() {
     for name in hostile {
         counter.acquire(name, 1, 2);
     }
-    let page = page_with(&http, "", hostile.len() as u64);
-    for item in page["items"].as_array().unwrap() {
+    let pages = pages(&http, "");
+    let items: Vec<_> = pages.iter().flat_map(|page| page["items"].as_array().unwrap()).collect();
+    assert_eq!(items.len(), hostile.len());
+    for item in items {
         let name = match (&item["name"], &item["name_hex"]) {
             (Value::String(text), Value::Null) => text.clone().into_bytes(),
             (Value::Null, Value::String(digits)) => {

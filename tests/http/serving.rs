@@ -65,7 +65,7 @@ fn errors_are_json_with_a_code() {
         ("/nothing", 404, "not_found"),
         ("/api/v1/name?name=a", 404, "not_found"),
         ("/api/v1/name", 400, "bad_request"),
-        ("/api/v1/names?sort=size", 400, "bad_request"),
+        ("/api/v1/names?after=x", 400, "bad_request"),
         ("/api/v1/names?limit=1001", 400, "bad_request"),
         ("/api/v1/status?x=1", 400, "bad_request"),
         ("/api/v1/holders?name=a", 400, "bad_request"),

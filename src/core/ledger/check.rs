@@ -17,6 +17,7 @@ impl Core {
         let registries = self.registries();
         ledger.sessions.check()?;
         ledger.grants.check()?;
+        ledger.queues.check()?;
         ledger.watches.check()?;
         ledger
             .idle_waiters

@@ -1,4 +1,4 @@
-//! Listings: the holders or waiters of a name, and the declared semaphores. Each takes some entries a step, so that a long
+//! Listings: the holders or waiters of a name, the names with waiters, and the declared semaphores. Each takes some entries a step, so that a long
 //! one delays no other request. An entry that appears or disappears during the listing may be in it or not.
 
 use std::ops::Bound;
@@ -7,6 +7,7 @@ use std::vec::IntoIter;
 use super::Ledger;
 use super::declarations::{Declaration, Declared};
 use super::grant::Part;
+use super::queues::Head;
 use super::removal::SEMAPHORES;
 use crate::core::ids::{ConnectionId, GrantId, SessionId};
 use crate::core::object::ObjectRef;
@@ -90,6 +91,13 @@ impl Listing {
     }
 }
 
+/// A listing of the names that requests wait for: the name whose first waiter has the lowest id, and mostly the longest wait,
+/// comes first.
+#[derive(Debug, Default)]
+pub struct WaitedListing {
+    after: Option<Head>,
+}
+
 /// A listing of declared semaphores, in the order of their names.
 #[derive(Debug)]
 pub struct DeclaredListing {
@@ -104,6 +112,22 @@ impl DeclaredListing {
 }
 
 impl Core {
+    /// The next names of a listing; none at its end.
+    pub fn list_waited(&self, listing: &mut WaitedListing) -> Vec<(Namespace, Box<[u8]>)> {
+        let ledger = &*self.ledger();
+        let mut bytes = 0;
+        let mut names = Vec::new();
+        for (head, object) in ledger.queues.waited_for(listing.after).take(STEP_ENTRIES) {
+            bytes += object.name().len();
+            if bytes > STEP_BYTES && !names.is_empty() {
+                break;
+            }
+            listing.after = Some(head);
+            names.push((head.1, object.name().into()));
+        }
+        names
+    }
+
     /// The next declared semaphores of a listing; none at its end.
     pub fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<Declared> {
         let ledger = &*self.ledger();

@@ -69,7 +69,7 @@ pub use declarations::{Declare, Declared, IfExists, Removal, Resizing, ServiceCh
 pub use grant::{Queueing, Want};
 pub use idle_waiters::Until;
 pub use leases::{Lease, TICK_MS};
-pub use listing::{DeclaredListing, Listed, Listing, ListingKind};
+pub use listing::{DeclaredListing, Listed, Listing, ListingKind, WaitedListing};
 pub use slots::{GRANT_SLOTS_MAX, SLOTS_MAX};
 pub(super) use watch::Shown;
 pub use watches::Scope;

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a queue is in the order of ids (invariant 3 of `docs/design.md`); an id is among the waiters or the grants
 //! of a name, never both; an object is marked as queued exactly while its queue has a waiter; a name has an entry exactly
-//! while it has a waiter or a grant.
+//! while it has a waiter or a grant; the heads are the first waiters of all queues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -18,7 +18,11 @@ pub(super) type IdRange = (Bound<GrantId>, Bound<GrantId>);
 pub(super) struct Queues {
     /// By [`ObjectRef::address`]. Trees, since a hash table of many names would grow in one long step.
     names: [BTreeMap<usize, Entry>; Namespace::ALL.len()],
+    heads: BTreeSet<Head>,
 }
+
+/// The first waiter of a queue, and the address of the object. In the order of ids, the longest wait comes first.
+pub(super) type Head = (GrantId, Namespace, usize);
 
 #[derive(Debug)]
 struct Entry {
@@ -62,7 +66,9 @@ impl Queues {
 
     /// Adds a waiter, at the place of its id. The object is marked as queued already.
     pub(super) fn add_waiter(&mut self, namespace: Namespace, object: &ObjectRef, id: GrantId) {
-        self.entry_or_new(namespace, object).queue.insert(id);
+        self.change_queue(namespace, object, |entry| {
+            entry.queue.insert(id);
+        });
     }
 
     /// Adds a grant.
@@ -72,9 +78,10 @@ impl Queues {
 
     /// A waiter is granted what it waits for. The object is not marked as queued any more if it was the only one.
     pub(super) fn grant_waiter(&mut self, namespace: Namespace, object: &ObjectRef, id: GrantId) {
-        let entry = self.entry_or_new(namespace, object);
-        entry.queue.remove(&id);
-        entry.held.insert(id);
+        self.change_queue(namespace, object, |entry| {
+            entry.queue.remove(&id);
+            entry.held.insert(id);
+        });
     }
 
     /// Gives a grant a higher id.
@@ -92,9 +99,10 @@ impl Queues {
 
     /// Removes a waiter, and the mark of its object with the last. Returns whether others wait.
     pub(super) fn remove_waiter(&mut self, namespace: Namespace, object: &ObjectRef, id: GrantId) -> bool {
-        let entry = self.entry_or_new(namespace, object);
-        entry.queue.remove(&id);
-        let has_others = !entry.queue.is_empty();
+        let has_others = self.change_queue(namespace, object, |entry| {
+            entry.queue.remove(&id);
+            !entry.queue.is_empty()
+        });
         if !has_others {
             object.set_tracking(|tracking| tracking.queued = false);
         }
@@ -120,6 +128,45 @@ impl Queues {
     /// All names with a waiter or a grant.
     pub(super) fn objects(&self, namespace: Namespace) -> impl Iterator<Item = &ObjectRef> {
         self.names[namespace as usize].values().map(|entry| &entry.object)
+    }
+
+    /// The names with waiters after this head, the longest wait first.
+    pub(super) fn waited_for(&self, after: Option<Head>) -> impl Iterator<Item = (Head, &ObjectRef)> {
+        let heads = self.heads.range((after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        heads.filter_map(|head| Some((*head, &self.names[head.1 as usize].get(&head.2)?.object)))
+    }
+
+    /// Describes the invariant that does not hold, if there is one.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let of = |namespace: Namespace| {
+            let entries = self.names[namespace as usize].iter();
+            entries.filter_map(move |(at, entry)| Some((*entry.queue.first()?, namespace, *at)))
+        };
+        let heads: BTreeSet<Head> = Namespace::ALL.into_iter().flat_map(of).collect();
+        if heads != self.heads {
+            let wrong = heads.symmetric_difference(&self.heads).next();
+            return Err(format!("the head {wrong:?} of a queue is missing or left over"));
+        }
+        Ok(())
+    }
+
+    /// Changes a queue, and notes its head.
+    fn change_queue<R>(
+        &mut self,
+        namespace: Namespace,
+        object: &ObjectRef,
+        change: impl FnOnce(&mut Entry) -> R,
+    ) -> R {
+        let entry = self.entry_or_new(namespace, object);
+        let before = entry.queue.first().copied();
+        let result = change(entry);
+        let after = entry.queue.first().copied();
+        if before != after {
+            let head = |id| (id, namespace, object.address());
+            before.map(|id| self.heads.remove(&head(id)));
+            after.map(|id| self.heads.insert(head(id)));
+        }
+        result
     }
 
     fn entry(&self, namespace: Namespace, object: &ObjectRef) -> Option<&Entry> {

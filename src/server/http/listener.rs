@@ -183,6 +183,8 @@ where
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
+    // Otherwise the connection copies what it sends.
+    http.writev(true);
     http.serve_connection(TokioIo::new(Bounded::new(stream)), service).await?;
     Ok(())
 }

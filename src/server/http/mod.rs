@@ -2,9 +2,11 @@
 //!
 //! `listener` accepts connections and bounds them, `stream` has their time limits, `guard` checks each request before its
 //! handler sees it (Host, Origin, content type, rights), `routes` lists what there is, and `api`, `health` and `page` answer.
-//! `answer` composes answers and errors, `budget` bounds the memory of answers, `shared_limit` divides this and connections
-//! among clients, `query` reads parameters, `names` is the overview of all names, `paging` takes lists in steps, and
-//! `requester` makes changes.
+//! `answer` composes answers and errors, `shared_limit` divides connections among clients, `query` reads parameters, `paging`
+//! takes lists in steps, and `requester` makes changes.
+//!
+//! An answer that waits for its client is in memory as a whole. All of them are bounded by the number of connections and by the
+//! length of a page and of a scrape.
 //!
 //! Everything runs on one thread with a runtime of its own, so that no request delays the workers. A node of a cluster has
 //! the thread from its start: a standby answers too, and says that it does not serve clients.
@@ -12,12 +14,10 @@
 mod access;
 mod answer;
 mod api;
-mod budget;
 mod guard;
 mod health;
 mod listener;
 mod metrics;
-mod names;
 mod openapi;
 mod page;
 mod paging;

@@ -4,13 +4,10 @@
 //! Invariant: the entries of a page take at most [`BYTES_MAX`] in JSON, or the page has one entry. Names may be 64 KiB long,
 //! and entries may have thousands of slots, so the number of entries alone would not bound a page.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 
 use super::super::steps;
-use super::answer::{ApiError, json_bytes};
-use super::budget::{AnswerMemory, FREE_BYTES, Reservation};
+use super::answer::{ApiError, Json};
 use super::query::Parameters;
 
 /// Entries of a page if the request does not say.
@@ -20,13 +17,15 @@ const LIMIT_USUAL: usize = 100;
 const LIMIT_MAX: usize = 1000;
 
 /// Most bytes of the entries of a page, in JSON.
-const BYTES_MAX: usize = 512 * 1024;
-
-/// Entries take at most so many times as much memory as their JSON, until that is written.
-const MEMORY_FACTOR: usize = 2;
+const BYTES_MAX: usize = 128 * 1024;
 
 /// Steps between two pauses.
 const STEPS: u32 = steps::DUMP_CHUNKS;
+
+/// The most entries that a page is to have.
+pub(super) fn limit_of(parameters: &mut Parameters) -> Result<usize, ApiError> {
+    Ok(parameters.number("limit", LIMIT_MAX as u64)?.map_or(LIMIT_USUAL, |limit| limit as usize))
+}
 
 /// Which part of a list is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -47,43 +46,43 @@ pub(super) struct Paged<T> {
     next: Option<usize>,
 }
 
-/// The entries of a page, and the memory that they take.
+/// The entries of a page.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(super) struct Items<T> {
     items: Vec<T>,
     #[serde(skip)]
-    bytes: usize,
+    limit: usize,
     #[serde(skip)]
-    memory: Reservation,
+    bytes: usize,
 }
 
 impl<T: Serialize> Items<T> {
-    pub(super) fn new(answer: &Arc<AnswerMemory>) -> Self {
-        Self { items: Vec::new(), bytes: 0, memory: Reservation::new(answer) }
+    pub(super) fn new(limit: usize) -> Self {
+        Self { items: Vec::new(), limit, bytes: 0 }
     }
 
-    /// Adds an entry if it fits. Returns whether it did. Fails if the answers that are in progress leave no room for it.
+    pub(super) fn is_full(&self) -> bool {
+        self.items.len() >= self.limit
+    }
+
+    /// Adds an entry if it fits. Returns whether it did.
     pub(super) fn add(&mut self, item: T) -> Result<bool, ApiError> {
-        let bytes = self.bytes + json_bytes(&item)?;
-        if bytes > BYTES_MAX && !self.items.is_empty() {
-            return Ok(false);
+        let bytes = self.bytes + Json::of(&item)?.len();
+        let fits = !self.is_full() && (bytes <= BYTES_MAX || self.items.is_empty());
+        if fits {
+            self.bytes = bytes;
+            self.items.push(item);
         }
-        self.memory.set(if bytes > FREE_BYTES { bytes * MEMORY_FACTOR } else { bytes })?;
-        self.bytes = bytes;
-        self.items.push(item);
-        Ok(true)
+        Ok(fits)
+    }
+
+    pub(super) fn sort_by_key<K: Ord>(&mut self, key: impl Fn(&T) -> K) {
+        self.items.sort_by_cached_key(key);
     }
 }
 
 impl<T> Paged<T> {
-    /// The entries of a page that has gone over `passed` entries, with those that do not exist any more.
-    pub(super) fn new(page: Page, items: Items<T>, passed: usize, total: usize) -> Self {
-        let end = page.offset.saturating_add(passed);
-        let next = (passed > 0 && end < total).then_some(end);
-        Self { items, total, offset: page.offset, limit: page.limit, next }
-    }
-
     pub(super) fn into_items(self) -> Items<T> {
         self.items
     }
@@ -92,30 +91,30 @@ impl<T> Paged<T> {
 impl Page {
     pub(super) fn of(parameters: &mut Parameters) -> Result<Self, ApiError> {
         let offset = parameters.number("offset", u32::MAX.into())?.unwrap_or(0) as usize;
-        let limit = parameters.number("limit", LIMIT_MAX as u64)?.map_or(LIMIT_USUAL, |limit| limit as usize);
-        Ok(Self { offset, limit })
+        Ok(Self { offset, limit: limit_of(parameters)? })
     }
 
-    /// Takes a list to its end, and keeps the entries of the page. `next` takes a step; it returns none at the end. Fails if
-    /// the answers that are in progress leave no room for the page.
+    /// Takes a list to its end, and keeps the entries of the page. `next` takes a step; it returns none at the end.
     pub(super) async fn take<E, T: Serialize>(
         self,
-        answer: &Arc<AnswerMemory>,
         mut next: impl FnMut() -> Vec<E>,
         mut is_wanted: impl FnMut(&E) -> bool,
         mut item: impl FnMut(E) -> T,
     ) -> Result<Paged<T>, ApiError> {
-        let (mut items, mut total, mut taken) = (Items::new(answer), 0, 0_u32);
-        let (mut passed, mut is_full) = (0, false);
+        let Self { offset, limit } = self;
+        let (mut items, mut total, mut taken) = (Items::new(limit), 0, 0_u32);
+        // Where the next page begins.
+        let (mut end, mut is_over) = (offset, limit == 0);
         loop {
             let entries = next();
             if entries.is_empty() {
-                return Ok(Paged::new(self, items, passed, total));
+                let next = (end > offset && end < total).then_some(end);
+                return Ok(Paged { items, total, offset, limit, next });
             }
             for entry in entries.into_iter().filter(|entry| is_wanted(entry)) {
-                if total >= self.offset && passed < self.limit && !is_full {
-                    is_full = !items.add(item(entry))?;
-                    passed += usize::from(!is_full);
+                if total >= offset && !is_over {
+                    is_over = !items.add(item(entry))?;
+                    end += usize::from(!is_over);
                 }
                 total += 1;
             }
@@ -131,18 +130,13 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use super::super::listener::Peer;
-    use super::super::shared::Shared;
     use super::*;
-    use crate::config::Config;
 
     /// The lengths of the entries of a page of a list of texts, and where the next page begins.
     async fn page(lengths: &[usize], offset: usize, limit: usize) -> (Vec<usize>, Option<usize>) {
-        let shared = Arc::new(Shared::new(&Config::without_file(), None));
-        let answer = AnswerMemory::new(&shared, Peer::of_test().client.address);
         let mut list = Some(lengths.iter().map(|length| "a".repeat(*length)).collect::<Vec<_>>());
         let next = || list.take().unwrap_or_default();
-        let paged = Page { offset, limit }.take(&answer, next, |_| true, |text| text).await.unwrap();
+        let paged = Page { offset, limit }.take(next, |_| true, |text| text).await.unwrap();
         assert_eq!(paged.total, lengths.len());
         (paged.items.items.iter().map(String::len).collect(), paged.next)
     }

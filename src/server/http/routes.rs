@@ -16,7 +16,6 @@ use super::super::access::Outcome;
 use super::access::{Permissions, Target, permissions_of, require_token};
 use super::answer::{Answer, ApiError};
 use super::api::{self, Context};
-use super::budget::AnswerMemory;
 use super::guard::guard;
 use super::health;
 use super::listener::Peer;
@@ -133,11 +132,14 @@ async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<
             Parameters::of_json(&body)?
         }
     };
-    let memory = AnswerMemory::new(&shared, peer.client.address);
-    let context = Context { shared, permissions, peer, memory, parameters };
-    let answered = (route.handler)(context);
+    // Of the process, so that it can be awaited here.
+    let computed = Arc::clone(&shared.computed);
+    let answered = (route.handler)(Context { shared, permissions, peer, parameters });
     let answer = match route.kind {
-        Kind::Read => answered.await,
+        Kind::Read => {
+            let _permit = computed.acquire().await.map_err(|error| ApiError::internal(&error))?;
+            answered.await
+        }
         // When the client closes its connection, this future is dropped. A change that has begun must be recorded too.
         Kind::Change => tokio::spawn(answered).await.unwrap_or_else(|error| Err(ApiError::internal(&error))),
     };

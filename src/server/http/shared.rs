@@ -3,20 +3,23 @@
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
+use tokio::sync::Semaphore;
+
 use super::super::access::Access;
 use super::super::metrics::Count;
 use super::super::node_view::NodeView;
 use super::super::tls::{ReloadableTls, Tls, TlsError};
 use super::super::{Clock, Server};
 use super::answer::ApiError;
-use super::budget;
 use super::listener;
 use super::metrics::Selection;
-use super::names::Overview;
 use super::shared_limit::SharedLimit;
 use crate::access::TokenFileError;
 use crate::config::{ClusterConfig, Config};
 use crate::core::{ClientShare, UnixSeconds};
+
+/// Requests that read and are computed at a time, each of which has one page in memory. Others wait.
+const COMPUTED_MAX: usize = 16;
 
 /// The state of the listener.
 #[derive(Debug)]
@@ -34,8 +37,8 @@ pub(super) struct Shared {
     pub(super) connections: SharedLimit,
     /// Connections that were accepted.
     pub(super) accepted: Count,
-    pub(super) answers: SharedLimit,
-    pub(super) overview: Overview,
+    /// A permit for each request that reads and is being computed.
+    pub(super) computed: Arc<Semaphore>,
     pub(super) series: Selection,
     pub(super) requests: Count,
 }
@@ -88,8 +91,7 @@ impl Shared {
             started: Clock::system().now(),
             connections: listener::connections(),
             accepted: Count::default(),
-            answers: budget::answers(),
-            overview: Overview::default(),
+            computed: Arc::new(Semaphore::new(COMPUTED_MAX)),
             series: Selection::default(),
             requests: Count::default(),
         }

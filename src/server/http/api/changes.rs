@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::super::super::Server;
 use super::super::super::access::after;
 use super::super::access::Target;
-use super::super::answer::{Answer, ApiError};
+use super::super::answer::{Answer, ApiError, Json};
 use super::super::query::Parameters;
 use super::super::requester::{refused, request};
 use super::Context;
@@ -73,22 +73,22 @@ impl Change {
         let server = context.serving()?;
         let ask = |call, now| ask(&server, &name, generation, call, now);
         let answer = request(&server, ask).await;
-        answered(&context, &context.record(&server, what, target, answer)?)
+        answered(&context.record(&server, what, target, answer)?)
     }
 }
 
-fn answered(context: &Context, answer: &core::Answer) -> Answer {
+fn answered(answer: &core::Answer) -> Answer {
     match answer {
         core::Answer::Declared(states) if !states.is_empty() => {
             let state = &states[0];
-            context.answer(&State {
+            Json::of(&State {
                 generation: state.generation.to_string(),
                 capacity: state.capacity,
                 in_use: state.in_use,
             })
         }
-        core::Answer::Revoked { sessions } => context.answer(&Done { sessions: Some(*sessions) }),
-        _ => context.answer(&Done { sessions: None }),
+        core::Answer::Revoked { sessions } => Json::of(&Done { sessions: Some(*sessions) }),
+        _ => Json::of(&Done { sessions: None }),
     }
 }
 
@@ -203,7 +203,7 @@ pub(in super::super) async fn delete_counter(mut context: Context) -> Answer {
     let server = context.serving()?;
     let deleted = server.core.delete_counter(&name).map_err(refused);
     context.record(&server, what, target, deleted)?;
-    context.answer(&Done { sessions: None })
+    Json::of(&Done { sessions: None })
 }
 
 /// What is revoked.
@@ -249,7 +249,7 @@ pub(in super::super) async fn revoke(mut context: Context) -> Answer {
         }
     };
     let answer = request(&server, ask).await;
-    answered(&context, &context.record(&server, &what, Target::Server, answer)?)
+    answered(&context.record(&server, &what, Target::Server, answer)?)
 }
 
 /// The clients with an identity, or with an address of a network.
@@ -278,7 +278,6 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::super::access::permissions_of;
-    use super::super::super::budget::AnswerMemory;
     use super::super::super::listener::Peer;
     use super::super::super::shared::{Shared, Stage};
     use super::*;
@@ -293,7 +292,6 @@ mod tests {
             shared: Arc::clone(shared),
             permissions: permissions_of(shared, &Peer::of_test(), &HeaderMap::new(), "/").unwrap(),
             peer: Peer::of_test(),
-            memory: AnswerMemory::new(shared, Peer::of_test().client.address),
             parameters: Parameters::of_json(json.as_bytes()).unwrap(),
         }
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::super::super::Server;
 use super::super::access::{Right, Target};
-use super::super::answer::Answer;
+use super::super::answer::{Answer, Json};
 use super::super::paging::Page;
 use super::{Context, Labeled, Named};
 use crate::core::{Declared, Namespace, Origin};
@@ -58,6 +58,29 @@ impl Declaration {
     }
 }
 
+/// Which declared semaphores a page has.
+#[derive(Clone, Copy)]
+enum List {
+    All,
+    Paused,
+    /// More is in use than there is, after a smaller capacity was set.
+    AboveCapacity,
+    /// Slots are out of service.
+    OutOfService,
+}
+
+impl List {
+    fn has(self, declared: &Declared) -> bool {
+        let record = &declared.record;
+        match self {
+            Self::All => true,
+            Self::Paused => record.service.paused,
+            Self::AboveCapacity => declared.in_use > record.capacity,
+            Self::OutOfService => !record.service.slots_out.is_empty(),
+        }
+    }
+}
+
 impl Semaphore {
     fn of(declared: Declared) -> Self {
         Self {
@@ -73,14 +96,24 @@ impl Semaphore {
 pub(in super::super) async fn declared(mut context: Context) -> Answer {
     let parameters = &mut context.parameters;
     let prefix = parameters.bytes("prefix")?.unwrap_or_default();
+    let lists = [
+        ("all", List::All),
+        ("paused", List::Paused),
+        ("above_capacity", List::AboveCapacity),
+        ("out_of_service", List::OutOfService),
+    ];
+    let list = parameters.word("list", &lists)?;
     let page = Page::of(parameters)?;
     let server = context.server()?;
     context.parameters.end()?;
     let mut listing = server.core.declared(&prefix);
-    let may_read = |declared: &Declared| {
-        context.permissions.may(Right::Read, Target::Name(Namespace::Semaphores, &declared.record.name))
+    let is_wanted = |declared: &Declared| {
+        list.has(declared)
+            && context
+                .permissions
+                .may(Right::Read, Target::Name(Namespace::Semaphores, &declared.record.name))
     };
     let next = || server.core.list_declared(&mut listing);
-    let page = page.take(&context.memory, next, may_read, Semaphore::of).await?;
-    context.answer(&page)
+    let page = page.take(next, is_wanted, Semaphore::of).await?;
+    Json::of(&page)
 }

@@ -1,13 +1,10 @@
 //! The holders and the waiters of a name, as `signalbox holders` and `signalbox waiters` print them.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 
 use super::super::super::Server;
 use super::super::access::Target;
-use super::super::answer::{Answer, ApiError};
-use super::super::budget::AnswerMemory;
+use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Page, Paged};
 use super::names::no_such_name;
 use super::{Context, Labeled, seconds};
@@ -57,7 +54,6 @@ impl Entry {
 
 /// A page of the holders or the waiters of a name; `None`: there is no such name.
 pub(super) async fn entries(
-    memory: &Arc<AnswerMemory>,
     server: &Server,
     (namespace, name): (Namespace, &[u8]),
     kind: ListingKind,
@@ -65,7 +61,7 @@ pub(super) async fn entries(
 ) -> Result<Option<Paged<Entry>>, ApiError> {
     let Ok(mut listing) = server.core.listing(namespace, name, kind) else { return Ok(None) };
     let next = || server.core.list(&mut listing);
-    page.take(memory, next, |_| true, |listed| Entry::of(server, listed)).await.map(Some)
+    page.take(next, |_| true, |listed| Entry::of(server, listed)).await.map(Some)
 }
 
 pub(in super::super) async fn holders(context: Context) -> Answer {
@@ -86,6 +82,6 @@ async fn list(mut context: Context, kind: ListingKind) -> Answer {
     let server = context.server()?;
     context.check_read(Target::Name(namespace, &name))?;
     context.parameters.end()?;
-    let entries = entries(&context.memory, &server, (namespace, &name), kind, page).await?;
-    context.answer(&entries.ok_or_else(|| no_such_name(wanted, &name))?)
+    let entries = entries(&server, (namespace, &name), kind, page).await?;
+    Json::of(&entries.ok_or_else(|| no_such_name(wanted, &name))?)
 }

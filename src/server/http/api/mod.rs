@@ -18,8 +18,7 @@ use tracing::info;
 use super::super::Server;
 use super::super::access::Outcome;
 use super::access::{Permissions, Right, Target, refuse};
-use super::answer::{Answer, ApiError, Json};
-use super::budget::AnswerMemory;
+use super::answer::ApiError;
 use super::listener::Peer;
 use super::query::Parameters;
 use super::requester::NO_ANSWER;
@@ -31,7 +30,6 @@ pub(super) struct Context {
     pub(super) shared: Arc<Shared>,
     pub(super) permissions: Permissions,
     pub(super) peer: Peer,
-    pub(super) memory: Arc<AnswerMemory>,
     pub(super) parameters: Parameters,
 }
 
@@ -46,11 +44,6 @@ impl Context {
             Stage::Serving(server) => Ok(server),
             _ => Err(ApiError::no_server()),
         }
-    }
-
-    /// Answers with a value. Fails if the answers that are in progress leave no room for it.
-    fn answer(&self, value: &impl Serialize) -> Answer {
-        Json::of(&self.memory, value)
     }
 
     /// Refuses the change if its client may not make it. The refusal goes to the audit log.
@@ -115,7 +108,7 @@ fn quoted(name: &[u8]) -> String {
 }
 
 /// A name in an object. A JSON string cannot hold bytes that are not UTF-8, so such a name has another key.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 enum Named {
     #[serde(rename = "name")]
     Text(String),

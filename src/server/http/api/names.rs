@@ -1,29 +1,68 @@
-//! All names, page by page, and one name with its holders and its queue.
-
-use std::sync::Arc;
+//! Names page by page, and one name with its holders and its queue.
+//!
+//! No index has all names in an order, and there may be millions of them. So a page goes over the shards of the table, and a
+//! cursor says where the next one begins. It looks at [`VISITED_MAX`] names at most, with a pause after each [`BURST`], so a page
+//! with a rare prefix may have no entries, and one follows. Invariant: a cursor is a number of a shard and a hash, so it tells
+//! nothing of names that its client may not read.
 
 use serde::Serialize;
 
-use super::super::super::Server;
+use super::super::super::{Server, steps};
 use super::super::access::{Right, Target};
-use super::super::answer::{Answer, ApiError};
-use super::super::budget::{AnswerMemory, Reservation};
-use super::super::names::{self, Selection, Sort, View};
-use super::super::paging::{Items, Page, Paged};
+use super::super::answer::{Answer, ApiError, Json};
+use super::super::paging::{Items, Page, limit_of};
 use super::declared::Declaration;
 use super::entries::{Entry, entries};
 use super::{Context, Named, kind_name, quoted};
-use crate::core::{Inspected, ListingKind, Namespace};
+use crate::core::{Inspected, ListingKind, NamePlace, Namespace, WaitedListing};
+
+/// Names that a page looks at: less than a tenth of a second of work and pauses.
+const VISITED_MAX: usize = 65_536;
+
+/// Names between two pauses: about a millisecond of work.
+const BURST: usize = 8192;
 
 /// A page of all names.
 #[derive(Serialize)]
 struct Names {
-    #[serde(flatten)]
-    page: Paged<Usage>,
-    /// How old the selection is, in seconds; the figures of each name are new. `None`: names are still being collected.
-    age: Option<f64>,
-    /// Whether every name was considered.
-    complete: bool,
+    items: Items<Usage>,
+    limit: usize,
+    /// Where the next page begins; `None`: this is the last one.
+    next: Option<String>,
+}
+
+/// The names that are wanted.
+struct Selection {
+    kind: Option<Namespace>,
+    prefix: Vec<u8>,
+    limit: usize,
+}
+
+/// Where a page begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cursor {
+    namespace: Namespace,
+    place: NamePlace,
+}
+
+impl Cursor {
+    fn text(self) -> String {
+        let NamePlace { shard, after } = self.place;
+        let after = after.map_or_else(String::new, |after| format!("{after:x}"));
+        format!("{}.{shard:x}.{after}", kind_name(self.namespace))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (kind, place) = text.split_once('.')?;
+        let (shard, after) = place.split_once('.')?;
+        let after = match after {
+            "" => None,
+            hash => Some(u64::from_str_radix(hash, 16).ok()?),
+        };
+        let shard = u32::from_str_radix(shard, 16).ok()? as usize;
+        let namespace = Namespace::ALL.into_iter().find(|namespace| kind_name(*namespace) == kind)?;
+        Some(Self { namespace, place: NamePlace { shard, after } })
+    }
 }
 
 /// What is in use of a name, and waits for it.
@@ -55,62 +94,121 @@ impl Usage {
     }
 }
 
-pub(in super::super) async fn names(mut context: Context) -> Answer {
-    let parameters = &mut context.parameters;
-    let kind = parameters.kind()?;
-    let prefix = parameters.bytes("prefix")?.unwrap_or_default();
-    let search = parameters.bytes("search")?.unwrap_or_default();
-    let sort = parameters
-        .word("sort", &[("name", Sort::Name), ("in_use", Sort::InUse), ("waiting", Sort::Waiting)])?;
-    let [ascending, descending] = [("asc", false), ("desc", true)];
-    let orders = if sort.is_usually_descending() { [descending, ascending] } else { [ascending, descending] };
-    let is_descending = parameters.word("order", &orders)?;
-    let page = Page::of(parameters)?;
-    let server = context.server()?;
-    context.parameters.end()?;
-    let selection = Selection { prefix: &prefix, search: &search, sort, is_descending };
-    let names = select(&context, &server, kind, selection, page).await?;
-    context.answer(&names)
+/// Which names a page has.
+#[derive(Clone, Copy)]
+enum List {
+    All,
+    /// Those that requests wait for.
+    Waiting,
 }
 
-async fn select(
+pub(in super::super) async fn names(mut context: Context) -> Answer {
+    let parameters = &mut context.parameters;
+    let list = parameters.word("list", &[("all", List::All), ("waiting", List::Waiting)])?;
+    let kind = parameters.kind()?;
+    let prefix = parameters.bytes("prefix")?.unwrap_or_default();
+    let after = parameters.text("after")?;
+    let selection = Selection { kind, prefix, limit: limit_of(parameters)? };
+    let server = context.server()?;
+    context.parameters.end()?;
+    let page = match (list, after) {
+        (List::All, after) => {
+            let wrong = || ApiError::bad_request("\"after\" must be the \"next\" of the page before");
+            let from = after.map(|after| Cursor::parse(&after).ok_or_else(wrong)).transpose()?;
+            all(&context, &server, selection, from).await?
+        }
+        (List::Waiting, None) => waiting(&context, &server, selection).await?,
+        (List::Waiting, Some(_)) => {
+            return Err(ApiError::bad_request("the list \"waiting\" has one page; leave out \"after\""));
+        }
+    };
+    Json::of(&page)
+}
+
+/// The names after a cursor.
+async fn all(
     context: &Context,
-    server: &Arc<Server>,
-    kind: Option<Namespace>,
-    selection: Selection<'_>,
-    page: Page,
+    server: &Server,
+    selection: Selection,
+    from: Option<Cursor>,
 ) -> Result<Names, ApiError> {
-    let mut views = Vec::new();
+    let Selection { kind, prefix, limit } = selection;
+    let mut items = Items::new(limit);
+    let mut visited = 0;
     for namespace in Namespace::ALL.into_iter().filter(|namespace| kind.is_none_or(|kind| kind == *namespace))
     {
-        views.push(context.shared.overview.view(server, namespace).await);
-    }
-    let may_read_all = context.permissions.may(Right::Read, Target::Server);
-    let may_read =
-        |namespace, name: &[u8]| context.permissions.may(Right::Read, Target::Name(namespace, name));
-    let may_read = (!may_read_all).then_some(may_read);
-    let mut memory = Reservation::new(&context.memory);
-    let (selected, total) =
-        names::select(&views, selection, (page.offset, page.limit), &mut memory, may_read).await?;
-    let (mut items, mut passed) = (Items::new(&context.memory), 0);
-    for place in selected {
-        let view = &views[place.view];
-        let name = view.name(place);
-        // A name that was collected since is left out.
-        if let Ok(inspected) = server.core.inspect(view.namespace, &name, server.moment())
-            && !items.add(Usage::of(view.namespace, name, inspected))?
-        {
-            break;
+        let mut place = match from {
+            Some(from) if from.namespace == namespace => from.place,
+            Some(from) if from.namespace > namespace => continue,
+            _ => NamePlace::default(),
+        };
+        loop {
+            let mut added = Ok(true);
+            let shown = server.core.show_names(namespace, place, &prefix, |name, behind| {
+                // A name that was collected since is left out.
+                if let Some(usage) = usage_of(context, server, namespace, name) {
+                    added = items.add(usage);
+                }
+                let is_added = matches!(added, Ok(true));
+                if is_added {
+                    place = behind;
+                }
+                is_added
+            });
+            let Some(names) = shown else { break };
+            let before = visited;
+            visited += names;
+            if added? {
+                place = NamePlace { shard: place.shard + 1, after: None };
+                if visited < VISITED_MAX {
+                    if visited / BURST > before / BURST {
+                        tokio::time::sleep(steps::PAUSE).await;
+                    }
+                    continue;
+                }
+            }
+            return Ok(page(items, limit, Some(Cursor { namespace, place })));
         }
-        passed += 1;
     }
-    let ages = views.iter().map(|view| view.age.map(|age| age.as_secs_f64()));
-    let age = ages.reduce(|one, other| one.zip(other).map(|(one, other)| one.max(other))).flatten();
-    Ok(Names {
-        page: Paged::new(page, items, passed, total),
-        age: age.map(|age| (age * 1000.0).round() / 1000.0),
-        complete: views.iter().all(View::is_complete),
-    })
+    Ok(page(items, limit, None))
+}
+
+/// The names that requests wait for, with the longest wait first.
+async fn waiting(context: &Context, server: &Server, selection: Selection) -> Result<Names, ApiError> {
+    let Selection { kind, prefix, limit } = selection;
+    let (mut items, mut listing) = (Items::new(limit), WaitedListing::default());
+    loop {
+        let names = server.core.list_waited(&mut listing);
+        if names.is_empty() || items.is_full() {
+            return Ok(Names { items, limit, next: None });
+        }
+        let wanted = names.iter().filter(|(namespace, name)| {
+            kind.is_none_or(|kind| kind == *namespace) && name.starts_with(&prefix)
+        });
+        for (namespace, name) in wanted {
+            if let Some(usage) = usage_of(context, server, *namespace, name)
+                && !items.add(usage)?
+            {
+                return Ok(Names { items, limit, next: None });
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A page in the order of its names.
+fn page(mut items: Items<Usage>, limit: usize, next: Option<Cursor>) -> Names {
+    items.sort_by_key(|usage| (usage.name.clone(), usage.kind));
+    Names { items, limit, next: next.map(Cursor::text) }
+}
+
+/// The usage of a name; `None`: it does not exist any more, or the client may not read it.
+fn usage_of(context: &Context, server: &Server, namespace: Namespace, name: &[u8]) -> Option<Usage> {
+    if !context.permissions.may(Right::Read, Target::Name(namespace, name)) {
+        return None;
+    }
+    let inspected = server.core.inspect(namespace, name, server.moment()).ok()?;
+    Some(Usage::of(namespace, name.into(), inspected))
 }
 
 /// One name. Where a counter and a semaphore have it, both.
@@ -141,23 +239,22 @@ pub(in super::super) async fn name(mut context: Context) -> Answer {
     for namespace in Namespace::ALL.into_iter().filter(|namespace| kind.is_none_or(|kind| kind == *namespace))
     {
         context.check_read(Target::Name(namespace, &name))?;
-        items.extend(details(&context.memory, &server, (namespace, &name), page).await?);
+        items.extend(details(&server, (namespace, &name), page).await?);
     }
     if items.is_empty() {
         return Err(no_such_name(kind, &name));
     }
-    context.answer(&Found { items })
+    Json::of(&Found { items })
 }
 
 /// `None`: there is no such name.
 async fn details(
-    memory: &Arc<AnswerMemory>,
     server: &Server,
     (namespace, name): (Namespace, &[u8]),
     page: Page,
 ) -> Result<Option<Details>, ApiError> {
-    let holders = entries(memory, server, (namespace, name), ListingKind::Holders, page).await?;
-    let queue = entries(memory, server, (namespace, name), ListingKind::Waiters, page).await?;
+    let holders = entries(server, (namespace, name), ListingKind::Holders, page).await?;
+    let queue = entries(server, (namespace, name), ListingKind::Waiters, page).await?;
     let inspected = server.core.inspect(namespace, name, server.moment()).ok();
     let (Some(holders), Some(queue), Some(inspected)) = (holders, queue, inspected) else { return Ok(None) };
     Ok(Some(Details {
@@ -178,4 +275,22 @@ pub(super) fn no_such_name(kind: Option<Namespace>, name: &[u8]) -> ApiError {
     };
     let name = quoted(name);
     ApiError::not_found(format!("{what} {name} exists; check the name; /api/v1/names lists names"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_it_was_written() {
+        for after in [None, Some(0), Some(u64::MAX)] {
+            for namespace in Namespace::ALL {
+                let cursor = Cursor { namespace, place: NamePlace { shard: 2047, after } };
+                assert_eq!(Cursor::parse(&cursor.text()), Some(cursor));
+            }
+        }
+        for wrong in ["", "counter", "counter.0", "other.0.", "counter..", "counter.0.x", "counter.0.0.0"] {
+            assert_eq!(Cursor::parse(wrong), None, "{wrong}");
+        }
+    }
 }

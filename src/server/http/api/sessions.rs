@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::super::super::steps;
 use super::super::access::Target;
-use super::super::answer::Answer;
+use super::super::answer::{Answer, Json};
 use super::super::paging::Page;
 use super::{Context, Labeled, seconds};
 use crate::core::{ListedId, ListedSession, SessionId};
@@ -61,8 +61,8 @@ pub(in super::super) async fn sessions(mut context: Context) -> Answer {
     let mut listing = server.core.sessions();
     let connected = |after: Option<SessionId>| server.peers.connected_after(after, steps::LISTED_CONNECTIONS);
     let next = || server.core.list_sessions(&mut listing, connected, server.moment());
-    let page = page.take(&context.memory, next, |listed| has(listed, &search), Session::of).await?;
-    context.answer(&page)
+    let page = page.take(next, |listed| has(listed, &search), Session::of).await?;
+    Json::of(&page)
 }
 
 /// Whether the label of a session, or the address or the identity of its client, has a text.

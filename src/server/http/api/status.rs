@@ -9,7 +9,7 @@ use super::super::super::memory::MemoryBudget;
 use super::super::super::node_view::NodeView;
 use super::super::super::{Clock, Server, statistics};
 use super::super::access::Target;
-use super::super::answer::Answer;
+use super::super::answer::{Answer, Json};
 use super::{Context, kind_name};
 use crate::cluster::members::SeenNode;
 use crate::core::Namespace;
@@ -73,7 +73,7 @@ pub(in super::super) async fn status(context: Context) -> Answer {
         server: server.as_deref().map(overall),
     };
     context.parameters.end()?;
-    context.answer(&status)
+    Json::of(&status)
 }
 
 fn overall(server: &Server) -> Overall {
@@ -119,11 +119,11 @@ pub(in super::super) async fn stats(mut context: Context) -> Answer {
         items.map(|(name, value)| (name.to_owned(), number(value))).collect::<Map<_, _>>()
     };
     match kind {
-        Some(namespace) => context.answer(&of_port(namespace)),
+        Some(namespace) => Json::of(&of_port(namespace)),
         None => {
             let ports =
                 Namespace::ALL.map(|namespace| (kind_name(namespace).to_owned(), of_port(namespace).into()));
-            context.answer(&Map::from_iter(ports))
+            Json::of(&Map::from_iter(ports))
         }
     }
 }
@@ -142,7 +142,6 @@ struct Refusals {
     counters: PortRefusals,
     semaphores: PortRefusals,
     http_connections: u64,
-    http_answers: u64,
 }
 
 #[derive(Serialize)]
@@ -182,10 +181,9 @@ pub(in super::super) async fn refusals(context: Context) -> Answer {
         counters: port(Namespace::Counters),
         semaphores: port(Namespace::Semaphores),
         http_connections: context.shared.connections.refused.value(),
-        http_answers: context.shared.answers.refused.value(),
     };
     context.parameters.end()?;
-    context.answer(&refusals)
+    Json::of(&refusals)
 }
 
 /// Where durable state is kept.
@@ -216,7 +214,7 @@ pub(in super::super) async fn store(context: Context) -> Answer {
         not_stored: server.core.ledger_stats().not_stored,
     };
     context.parameters.end()?;
-    context.answer(&store)
+    Json::of(&store)
 }
 
 /// The cluster of this node.
@@ -256,7 +254,7 @@ pub(in super::super) async fn cluster(context: Context) -> Answer {
     let server = context.shared.stage().server();
     let cluster = cluster_of(&context, server.as_ref());
     context.parameters.end()?;
-    context.answer(&cluster)
+    Json::of(&cluster)
 }
 
 /// `None`: this process is no node of a cluster.

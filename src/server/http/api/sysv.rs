@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::super::access::Target;
-use super::super::answer::{Answer, ApiError};
+use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::Page;
 use super::{Context, Labeled};
 use crate::core::{ListedSet, ListedUser, Operation, Order, UserRole};
@@ -58,8 +58,8 @@ pub(in super::super) async fn sets(mut context: Context) -> Answer {
     context.check_read(Target::Sets)?;
     context.parameters.end()?;
     let mut listing = server.core.sets();
-    let page = page.take(&context.memory, || server.core.list_sets(&mut listing), |_| true, Set::of).await?;
-    context.answer(&page)
+    let page = page.take(|| server.core.list_sets(&mut listing), |_| true, Set::of).await?;
+    Json::of(&page)
 }
 
 /// A process that has adjustments of a set, or whose call waits.
@@ -139,6 +139,6 @@ pub(in super::super) async fn users(mut context: Context) -> Answer {
         ApiError::not_found(format!("no set with the id {id} exists; /api/v1/sysv/sets lists sets"))
     })?;
     let next = || server.core.list_set_users(&mut listing);
-    let page = page.take(&context.memory, next, |_| true, User::of).await?;
-    context.answer(&page)
+    let page = page.take(next, |_| true, User::of).await?;
+    Json::of(&page)
 }

@@ -189,12 +189,6 @@ impl<'a> Families<'a> {
             "HTTP connections that were refused",
             only(refused),
         )?;
-        let refused = only(shared.answers.refused.value());
-        self.counter(
-            "signalbox_http_answers_refused",
-            "Long HTTP answers for which there was no room",
-            refused,
-        )?;
         self.counter("signalbox_http_requests", "HTTP requests", only(shared.requests.value()))
     }
 

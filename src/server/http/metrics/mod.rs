@@ -24,8 +24,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use super::access::{Right, Target, permissions_of, refuse};
-use super::answer::{ApiError, Text};
-use super::budget::{AnswerMemory, Reservation};
+use super::answer::ApiError;
 use super::listener::Peer;
 use super::shared::Shared;
 use families::Families;
@@ -47,13 +46,12 @@ pub(super) async fn metrics(
     }
     let mut registry = Registry::default();
     let series = shared.stage().server().map(|server| shared.series.of(&shared, &server));
-    let mut memory = Reservation::new(&AnswerMemory::new(&shared, peer.client.address));
     registry.register_collector(Box::new(Scrape { shared, series }));
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| ApiError::internal(&error))?;
-    memory.set(text.len())?;
+    // It may wait for its client for long.
     text.shrink_to_fit();
-    Ok(([(CONTENT_TYPE, TEXT)], Text::new(text.into_bytes(), memory)).into_response())
+    Ok(([(CONTENT_TYPE, TEXT)], text).into_response())
 }
 
 /// One scrape.

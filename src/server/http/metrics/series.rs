@@ -19,7 +19,7 @@ use crate::core::{Inspected, Namespace};
 const WALK_PERIOD: Duration = Duration::from_secs(10);
 
 /// Most bytes of the labels of the names of a namespace. They are written once for each metric of names.
-pub(super) const LABEL_BYTES_MAX: usize = 1 << 20;
+pub(super) const LABEL_BYTES_MAX: usize = 256 * 1024;
 
 /// Names that are visited between two pauses: about a millisecond of work.
 const BURST: usize = 4096;
@@ -268,7 +268,7 @@ mod tests {
         first.insert(b"x", figures(1));
         // Each byte is five in the text: \\\\xff.
         for number in 0..5 {
-            first.insert(&[b"m".repeat(number), vec![0xff; 65_000]].concat(), figures(10));
+            first.insert(&[b"m".repeat(number), vec![0xff; 16_000]].concat(), figures(10));
         }
         assert_eq!(
             (first.names.len(), first.others),

@@ -15,22 +15,16 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// A table. Each column has a title, and `cell` makes the content of its cells; `sort` is its name in requests, if the table
-// can be sorted.
+// A table. Each column has a title, and `cell` makes the content of its cells.
 export class Table {
-  constructor(caption, columns, onSort) {
+  constructor(caption, columns) {
     this.columns = columns;
     this.caption = element("caption", {}, caption);
-    this.heads = columns.map((column) => {
-      const title = column.sort && onSort
-        ? element("button", { type: "button", onclick: () => onSort(column.sort) }, column.title)
-        : column.title;
-      return element("th", { scope: "col", class: column.number ? "number" : undefined }, title);
-    });
+    const heads = columns.map((column) => element("th", { scope: "col", class: column.number ? "number" : undefined }, column.title));
     this.body = element("tbody");
     this.rows = new Map();
     this.empty = element("p", { class: "quiet", hidden: true }, "There are none.");
-    const table = element("table", {}, this.caption, element("thead", {}, element("tr", {}, ...this.heads)), this.body);
+    const table = element("table", {}, this.caption, element("thead", {}, element("tr", {}, ...heads)), this.body);
     this.element = element("div", {}, table, this.empty);
   }
 
@@ -38,16 +32,6 @@ export class Table {
     if (this.caption.textContent !== text) {
       this.caption.textContent = text;
     }
-  }
-
-  // Marks the column that the rows are sorted by.
-  setSort(sort, order) {
-    this.columns.forEach((column, index) => {
-      if (column.sort) {
-        const value = column.sort === sort ? (order === "desc" ? "descending" : "ascending") : "none";
-        this.heads[index].setAttribute("aria-sort", value);
-      }
-    });
   }
 
   update(items, keyOf) {

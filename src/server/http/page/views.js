@@ -5,7 +5,7 @@ import * as actions from "/actions.js";
 import { Figures, Pages, Table, element } from "/table.js";
 import { amount, bytes, duration, labelText, nameKey, nameOf, nameText, plain, shown } from "/text.js";
 
-const CONTENDED_MAX = 10;
+const SHOWN_MAX = 10;
 
 function link(kind, object) {
   return element("a", { href: `#${withQuery("/name", { kind, ...nameOf(object) })}` }, shown(nameText(object)));
@@ -19,14 +19,13 @@ function nameColumn(kindOf) {
   };
 }
 
-function number(title, key, sort) {
-  return { title, number: true, sort, state: (item) => amount(item[key]) };
+function number(title, key) {
+  return { title, number: true, state: (item) => amount(item[key]) };
 }
 
 const usage = {
   title: "In use",
   number: true,
-  sort: "in_use",
   state: (item) => (item.capacity === null || item.capacity === undefined ? amount(item.in_use) : `${amount(item.in_use)} of ${amount(item.capacity)}`),
 };
 
@@ -65,40 +64,39 @@ class Rates {
 export function overview() {
   const figures = new Figures();
   const rates = new Rates();
-  const contended = new Table("Names with the most waiting requests", [
+  const contended = new Table("Names with the longest waits", [
     { title: "Kind", state: (item) => item.kind },
     nameColumn((item) => item.kind),
     usage,
     number("Waiting", "waiting"),
     { title: "Longest wait", number: true, state: (item) => duration(item.longest) },
   ]);
-  const used = new Table("Names of which the most is in use", [
-    { title: "Kind", state: (item) => item.kind },
-    nameColumn((item) => item.kind),
+  const limited = new Table("Semaphores that are paused, above their capacity, or have slots out of service", [
+    nameColumn(() => "semaphore"),
     usage,
-    number("Peak", "peak"),
+    number("Waiting", "waiting"),
+    { title: "State", state: stateOf },
   ]);
   return {
     title: "Overview",
-    element: element("div", {}, element("h1", {}, "Overview"), figures.element, element("h2", {}, "Contention"), contended.element, element("h2", {}, "Usage"), used.element),
+    element: element("div", {}, element("h1", {}, "Overview"), figures.element, element("h2", {}, "Contention"), contended.element, element("h2", {}, "Service"), limited.element),
     async refresh() {
       const status = await read("/api/v1/status");
       figures.update(overviewFigures(status, rates));
       if (!status.server) {
         return status;
       }
-      const top = { limit: CONTENDED_MAX, order: "desc" };
-      const [waiting, inUse] = await Promise.all([
-        read("/api/v1/names", { ...top, sort: "waiting" }),
-        read("/api/v1/names", { ...top, sort: "in_use" }),
+      const [{ items }, ...lists] = await Promise.all([
+        read("/api/v1/names", { list: "waiting", limit: SHOWN_MAX }),
+        ...["above_capacity", "paused", "out_of_service"].map((list) => read("/api/v1/declared", { list, limit: SHOWN_MAX })),
       ]);
-      const items = waiting.items.filter((item) => item.waiting > 0);
       await Promise.all(items.map(async (item) => {
         item.longest = await longestWait(item, status.time);
       }));
-      const key = (item) => item.kind + nameKey(item);
-      contended.update(items, key);
-      used.update(inUse.items.filter((item) => item.in_use > 0), key);
+      contended.update(items, (item) => item.kind + nameKey(item));
+      // A semaphore may be on several lists.
+      const found = new Map(lists.flatMap((list) => list.items).map((item) => [nameKey(item), item]));
+      limited.update([...found.values()], nameKey);
       return status;
     },
   };
@@ -144,34 +142,41 @@ function overviewFigures(status, rates) {
 }
 
 export function names(parameters, go) {
-  const state = { search: "", sort: "name", order: undefined, kind: "", offset: 0, ...parameters };
-  const orderOf = (sort) => state.order ?? (sort === "name" ? "asc" : "desc");
-  const table = new Table("", [
+  const state = { prefix: "", kind: "", after: "", ...parameters };
+  // Where the first page with entries was found.
+  let found = state.after;
+  const table = new Table("Names", [
     { title: "Kind", state: (item) => item.kind },
-    { ...nameColumn((item) => item.kind), sort: "name" },
+    nameColumn((item) => item.kind),
     usage,
     number("Peak", "peak"),
-    number("Waiting", "waiting", "waiting"),
-  ], (sort) => {
-    const turned = orderOf(sort) === "asc" ? "desc" : "asc";
-    go("/names", { ...state, sort, order: sort === state.sort ? turned : undefined, offset: 0 });
-  });
-  table.setSort(state.sort, orderOf(state.sort));
-  const pages = new Pages((offset) => go("/names", { ...state, offset }));
+    number("Waiting", "waiting"),
+  ]);
+  const first = button("First page", "First page", () => go("/names", { ...state, after: "" }));
+  const next = button("Next", "Next page", () => go("/names", { ...state, after: next.value }));
+  const text = element("span");
   const kinds = element("select", {}, ...[["", "both"], ["counter", "counters"], ["semaphore", "semaphores"]].map(([value, text]) => element("option", { value, selected: value === state.kind }, text)));
-  kinds.addEventListener("change", () => go("/names", { ...state, kind: kinds.value, offset: 0 }));
-  const form = searchForm("Name contains", state.search, (search) => go("/names", { ...state, search, offset: 0 }));
+  kinds.addEventListener("change", () => go("/names", { ...state, kind: kinds.value, after: "" }));
+  const form = searchForm("Name begins with", state.prefix, (prefix) => go("/names", { ...state, prefix, after: "" }));
   form.append(element("label", {}, "Kind", kinds));
   return {
     title: "Names",
-    element: element("div", {}, element("h1", {}, "Names"), form, table.element, pages.element),
+    element: element("div", {}, element("h1", {}, "Names"), form, table.element, element("nav", { class: "pages", "aria-label": "Pages" }, first, text, next)),
     async refresh() {
-      const { search, sort, kind, offset } = state;
-      const page = await read("/api/v1/names", { search, sort, order: orderOf(sort), kind, offset, limit: 100 });
+      const { prefix, kind } = state;
+      const ask = (after) => read("/api/v1/names", { prefix, kind, after, limit: 100 });
+      let page = await ask(found);
+      // The names with this prefix may be far away.
+      while (page.items.length === 0 && page.next !== null) {
+        found = page.next;
+        page = await ask(found);
+      }
       table.update(page.items, (item) => item.kind + nameKey(item));
-      const age = page.age === null || page.age === undefined ? "the list is being made" : `the list was made ${duration(page.age)} ago`;
-      table.setCaption(`Names; ${age}${page.complete ? "" : ", and is not complete"}`);
-      pages.update(page);
+      const length = page.items.length;
+      text.textContent = `${amount(length)} ${length === 1 ? "name" : "names"}${page.next === null ? "" : ", and perhaps more"}`;
+      first.disabled = state.after === "";
+      next.disabled = page.next === null;
+      next.value = page.next ?? "";
     },
   };
 }

@@ -100,21 +100,27 @@ impl Browser {
         let button = format!(
             "//button[not(@disabled)][normalize-space(.)='{text}'][not(ancestor::dialog[not(@open)])]"
         );
-        let button = self.page.wait().at_most(SOON).for_element(Locator::XPath(&button)).await.unwrap();
-        button.click().await.unwrap();
+        self.click(Locator::XPath(&button)).await;
     }
 
     /// Presses the button with this text in the open dialog.
     pub async fn confirm(&self, text: &str) {
-        let button = format!("//dialog[@open]//button[normalize-space(.)='{text}']");
-        let button = self.page.wait().at_most(SOON).for_element(Locator::XPath(&button)).await.unwrap();
-        button.click().await.unwrap();
+        self.click(Locator::XPath(&format!("//dialog[@open]//button[normalize-space(.)='{text}']"))).await;
+    }
+
+    /// Clicks an element, once there is one. The page may replace it in between; then the new one is clicked.
+    pub async fn click(&self, locator: Locator<'_>) {
+        let what = format!("{locator:?} can be clicked");
+        eventually_async(&what, async || self.page.find(locator).await.ok()?.click().await.ok()).await;
     }
 
     pub async fn fill(&self, css: &str, text: &str) {
-        let field = self.page.wait().at_most(SOON).for_element(Locator::Css(css)).await.unwrap();
-        field.clear().await.unwrap();
-        field.send_keys(text).await.unwrap();
+        eventually_async(&format!("{css} can be filled"), async || {
+            let field = self.page.find(Locator::Css(css)).await.ok()?;
+            field.clear().await.ok()?;
+            field.send_keys(text).await.ok()
+        })
+        .await;
     }
 
     pub async fn value_of(&self, script: &str) -> Value {

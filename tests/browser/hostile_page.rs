@@ -1,6 +1,6 @@
 //! Hostile pages in a real browser: what they send from the browser of a visitor changes nothing, and they learn nothing.
 //!
-//! `hostile.rs` sends the headers that a browser would send. Here the browser decides what it sends and what a page may see
+//! `tests/http/hostile.rs` sends the headers that a browser would send. Here the browser decides what it sends and what a page may see
 //! of the answers, so these tests also check the headers by which the server forbids other sites to use its answers.
 
 use std::collections::BTreeMap;
