@@ -68,7 +68,7 @@ use tokio::time::Instant;
 pub use crate::access::TokenFileError;
 use crate::cluster::fence::Fence;
 use crate::cluster::keys::Advertised;
-use crate::config::{AccessConfig, Config, Network, PortConfig, TlsConfig};
+use crate::config::{Config, Network, PortConfig, TlsConfig};
 use crate::core::{
     ClientShare, Core, KeyRule, LedgerLimits, Limits, MemoryLimit, Moment, MonotonicMs, NameHasher,
     Namespace, Order, SysvLimits,
@@ -96,8 +96,8 @@ pub struct Server {
     peers: Peers,
     /// In an `Arc`, so that a request reads it without copying the list.
     session_limits: RwLock<Arc<SessionLimits>>,
-    tls: ReloadableTls,
-    access: Access,
+    tls: Arc<ReloadableTls>,
+    access: Arc<Access>,
     audit: Audit,
     frame_timeout_s: AtomicU32,
     peer_timeout_s: AtomicU32,
@@ -119,6 +119,20 @@ pub struct Server {
     fence: Option<Fence>,
     /// Where clients reach the cluster; unset where this server is not a node, or does not lead yet.
     whereabouts: OnceLock<Whereabouts>,
+}
+
+/// How clients may connect and what they may do: one of each for the process, before it has a server and while it has one.
+#[derive(Clone, Debug)]
+struct Rules {
+    access: Arc<Access>,
+    tls: Arc<ReloadableTls>,
+}
+
+impl Rules {
+    /// Those of a configuration, without tokens.
+    fn of(config: &Config, tls: Option<Arc<Tls>>, clock: Clock) -> Self {
+        Self { access: Arc::new(Access::of(config, clock)), tls: Arc::new(ReloadableTls::new(tls)) }
+    }
 }
 
 /// Ids of grants begin at the Unix time of the start in milliseconds, shifted by this many bits.
@@ -174,6 +188,18 @@ impl Server {
 
     /// As [`Server::new`]; nothing is written to a client past the deadline of the fence.
     pub fn with_fence(config: &Config, clock: Clock, hasher: NameHasher, fence: Option<Fence>) -> Arc<Self> {
+        let rules = Rules::of(config, None, clock.clone());
+        Self::with_rules(config, clock, hasher, fence, rules)
+    }
+
+    /// As [`Server::with_fence`], with the rules of the process.
+    fn with_rules(
+        config: &Config,
+        clock: Clock,
+        hasher: NameHasher,
+        fence: Option<Fence>,
+        Rules { access, tls }: Rules,
+    ) -> Arc<Self> {
         let stat_interval_s = NonZeroU32::new(config.counter.stat_interval_s).unwrap_or(NonZeroU32::MIN);
         let first_set = hasher.hash_one(clock.now().0) as u32;
         let server = Self {
@@ -182,8 +208,8 @@ impl Server {
             semaphores: Port::new(Namespace::Semaphores),
             peers: Peers::default(),
             session_limits: RwLock::default(),
-            tls: ReloadableTls::new(None),
-            access: Access::of(config, clock.clone()),
+            tls,
+            access,
             audit: Audit::default(),
             clock,
             frame_timeout_s: AtomicU32::new(0),
@@ -236,14 +262,6 @@ impl Server {
         self.tls.load(config, self.clock.now())
     }
 
-    /// Reads the file of tokens. If it cannot be used, those before stay in use.
-    ///
-    /// # Errors
-    /// [`TokenFileError`], which names the file and what is wrong with it.
-    pub fn load_tokens(&self, config: &AccessConfig) -> Result<(), TokenFileError> {
-        self.access.load_tokens(config)
-    }
-
     /// What clients may do.
     fn access(&self) -> &Access {
         &self.access
@@ -252,11 +270,6 @@ impl Server {
     /// The log of administrative changes.
     fn audit(&self) -> &Audit {
         &self.audit
-    }
-
-    /// Replaces the certificates of TLS, for connections from now on.
-    fn set_tls(&self, tls: Option<Arc<Tls>>) {
-        self.tls.set(tls);
     }
 
     /// What TLS needs; `None`: it is not configured.

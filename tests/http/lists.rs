@@ -104,7 +104,9 @@ fn lists_have_the_names_that_need_attention() {
     let list = |list: &str| http.get(&format!("/api/v1/declared?list={list}")).json();
     assert_eq!(names(&list("above_capacity")), ["busy"]);
     assert_eq!((names(&list("out_of_service")), &list("out_of_service")["total"]), (vec!["busy"], &json!(1)));
-    ["late", "first"].map(|name| http.command(&["resume", name]));
+    for name in ["late", "first"] {
+        http.command(&["resume", name]);
+    }
     waiting.iter_mut().for_each(|waiting| assert!(waiting.wait().unwrap().success()));
     eventually("none waits", || names(&http.get("/api/v1/names?list=waiting").json()).is_empty());
 }

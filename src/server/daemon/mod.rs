@@ -32,7 +32,7 @@ use super::privileges::{self, Identity};
 use super::relay::{Outgoing, relay_port};
 use super::tls::Tls;
 use super::workers::Workers;
-use super::{Clock, systemd};
+use super::{Clock, Rules, systemd};
 use crate::cluster::handover::Next;
 use crate::cluster::leadership::Term;
 use crate::config::{Config, Loaded};
@@ -86,11 +86,14 @@ fn serve(
     log: &Log,
 ) -> Result<(), DaemonError> {
     let tls = Tls::read(&config.tls, Clock::system().now())?.map(Arc::new);
+    let rules = Rules::of(config, tls, Clock::system());
     let files_max = raise_file_limit();
     let Bound { ports: listeners, http, relays } = bind(config)?;
     let cluster = config.cluster.is_enabled().then(|| Prepared::read(config)).transpose()?;
     identity.assume()?;
     keep_secrets(config)?;
+    // As the configured account, which reads it again on SIGHUP.
+    rules.access.load_tokens(&config.access).map_err(|source| DaemonError::Tokens { source })?;
 
     let count = config.workers.threads(std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let workers = Workers::start(count)?;
@@ -99,7 +102,7 @@ fn serve(
     };
     let addresses: Vec<_> = listeners.iter().map(address).collect::<io::Result<_>>()?;
     let http_addresses = http::addresses(&http)?;
-    let http = Http::start(config, http, tls.clone())?;
+    let http = Http::start(config, http, rules.clone())?;
     let mut node = cluster.map(|cluster| cluster.join(&addresses, relays)).transpose()?;
     let outgoing = match &node {
         Some(node) if config.cluster.relays() => Some(Arc::new(node.outgoing(config, &workers))),
@@ -109,7 +112,13 @@ fn serve(
         None => (Store::of(config), None),
         Some(node) => {
             http.join(node.view());
-            match lead(runtime, node, &listeners, outgoing.as_ref(), signals.stop(&http, options, log)) {
+            match lead(
+                runtime,
+                node,
+                &listeners,
+                outgoing.as_ref(),
+                signals.stop(&rules, &http, options, log),
+            ) {
                 Ok(Some(term)) => (Store::Cluster(node.storage(term).into()), Some(term)),
                 Ok(None) => {
                     info!("stopping");
@@ -136,7 +145,7 @@ fn serve(
         }
         _ => None,
     };
-    let mut service = Service::restore(config, tls, store, fence)?;
+    let mut service = Service::restore(config, rules, store, fence)?;
     if let (Some(node), Some(term)) = (&node, term) {
         service.server().set_whereabouts(node.whereabouts(term));
     }

@@ -15,9 +15,8 @@ use tracing::{info, warn};
 use super::super::relay::{Incoming, Trust, serve_relays};
 use super::super::resting_listener::RestingListener;
 use super::super::store::{RestoreError, Writer, WriterError};
-use super::super::tls::Tls;
 use super::super::workers::{Workers, watch_saturation};
-use super::super::{Clock, Server, announce_rules, expire, gc, port_config, serve_port};
+use super::super::{Clock, Rules, Server, announce_rules, expire, gc, port_config, serve_port};
 use super::error::DaemonError;
 use crate::access::Rights;
 use crate::cluster::etcd::EtcdClient;
@@ -67,14 +66,11 @@ impl Service {
     /// Restores the durable state. No client is served yet.
     pub(super) fn restore(
         config: &Config,
-        tls: Option<Arc<Tls>>,
+        rules: Rules,
         store: Store,
         fence: Option<Fence>,
     ) -> Result<Self, DaemonError> {
-        let server = Server::with_fence(config, Clock::system(), NameHasher::new(), fence);
-        server.set_tls(tls);
-        // As the configured account, which reads it again on SIGHUP.
-        server.load_tokens(&config.access).map_err(|source| DaemonError::Tokens { source })?;
+        let server = Server::with_rules(config, Clock::system(), NameHasher::new(), fence, rules);
         if let Some(path) = &config.access.audit_log {
             let unusable = |source| DaemonError::AuditLog { path: path.clone(), source };
             server.audit().open(path.clone()).map_err(unusable)?;

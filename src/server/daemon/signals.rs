@@ -11,7 +11,7 @@ use tracing::{error, info, warn};
 use super::super::access::{Outcome, Target};
 use super::super::http::Http;
 use super::super::log::Log;
-use super::super::{Server, port_config, port_name, statistics, steps};
+use super::super::{Clock, Rules, Server, port_config, port_name, statistics, steps};
 use super::keep_secrets;
 use super::options::{Options, log_notices};
 use crate::config::{Change, Config, declaration_key};
@@ -46,12 +46,12 @@ impl Signals {
     }
 
     /// Handles signals while there is no server, until one stops the daemon.
-    pub(super) async fn stop(&mut self, http: &Http, options: &Options, log: &Log) {
+    pub(super) async fn stop(&mut self, rules: &Rules, http: &Http, options: &Options, log: &Log) {
         loop {
             tokio::select! {
                 _ = self.hangup.recv() => {
                     self.reload_is_due = true;
-                    reload_standby(http, options, log);
+                    reload_standby(rules, http, options, log);
                 }
                 _ = self.user1.recv() => info!("there are no statistics: this node does not lead"),
                 _ = self.terminate.recv() => return,
@@ -93,7 +93,7 @@ fn protect(config: &Config) {
 
 /// SIGHUP without a server: reopens the log, and applies what concerns the log and the HTTP listener. The rest is applied when
 /// this node leads.
-fn reload_standby(http: &Http, options: &Options, log: &Log) {
+fn reload_standby(rules: &Rules, http: &Http, options: &Options, log: &Log) {
     reopen(log);
     let loaded = match options.load() {
         Ok(loaded) => loaded,
@@ -102,12 +102,13 @@ fn reload_standby(http: &Http, options: &Options, log: &Log) {
     log_notices(&loaded.notices);
     protect(&loaded.config);
     log.set_threshold(loaded.config.log.threshold);
-    if let Err(error) = http.load_tls(&loaded.config) {
+    if let Err(error) = rules.tls.load(&loaded.config.tls, Clock::system().now()) {
         error!(%error, "the certificates and the rules of TLS are left as they were");
     }
-    if let Err(error) = http.load_tokens(&loaded.config) {
+    if let Err(error) = rules.access.load_tokens(&loaded.config.access) {
         error!(%error, "the tokens are left as they were");
     }
+    rules.access.configure(&loaded.config);
     http.apply(&loaded.config);
     info!("the configuration was read again; what concerns clients takes effect when this node leads");
 }
@@ -145,7 +146,7 @@ fn reload(
     protect(&loaded.config);
     log.set_threshold(loaded.config.log.threshold);
     let tls = server.load_tls(&loaded.config.tls);
-    let tokens = server.load_tokens(&loaded.config.access);
+    let tokens = server.access().load_tokens(&loaded.config.access);
     audit(match (&tls, &tokens) {
         (Ok(()), Ok(())) => Outcome::Done,
         (Err(_), Ok(())) => Outcome::Refused("the files of TLS cannot be used"),

@@ -22,23 +22,21 @@ pub(super) fn permissions_of(
     headers: &HeaderMap,
     path: &str,
 ) -> Result<Permissions, ApiError> {
-    let operation = format!("HTTP {path}");
-    shared.with_access(|access| {
-        let shown = token(headers).inspect_err(|_| {
-            access.note_refusal(&peer.client, None, &operation, "the header Authorization has no token");
-        })?;
-        let Some(token) = shown else {
-            return Ok(access.permissions_of(&peer.client));
-        };
-        let proven = access.authenticate(&peer.client, peer.is_encrypted, token);
-        proven.map_err(|denied| {
-            if access.note_failure(&peer.client, &operation, &denied) {
-                return too_many();
-            }
-            unauthorized(&format!(
-                "the client may not do this: {denied}; use a token that \"signalbox token create\" has made"
-            ))
-        })
+    let (access, operation) = (&shared.rules.access, format!("HTTP {path}"));
+    let shown = token(headers).inspect_err(|_| {
+        access.note_refusal(&peer.client, None, &operation, "the header Authorization has no token");
+    })?;
+    let Some(token) = shown else {
+        return Ok(access.permissions_of(&peer.client));
+    };
+    let proven = access.authenticate(&peer.client, peer.is_encrypted, token);
+    proven.map_err(|denied| {
+        if access.note_failure(&peer.client, &operation, &denied) {
+            return too_many();
+        }
+        unauthorized(&format!(
+            "the client may not do this: {denied}; use a token that \"signalbox token create\" has made"
+        ))
     })
 }
 
@@ -64,9 +62,7 @@ pub(super) fn require_token(
     if headers.contains_key(AUTHORIZATION) {
         return Ok(());
     }
-    shared.with_access(|access| {
-        access.note_refusal(&peer.client, None, &format!("HTTP {path}"), "a change needs a token");
-    });
+    shared.rules.access.note_refusal(&peer.client, None, &format!("HTTP {path}"), "a change needs a token");
     Err(unauthorized(
         "a change needs a token, also from this machine; send it in the header Authorization: Bearer, with the right to \
          administer",
@@ -86,9 +82,7 @@ pub(super) fn refuse(
         Right::Acquire => ("acquire", "the right to acquire it"),
         Right::Administer => ("change", "the right to administer it"),
     };
-    shared.with_access(|access| {
-        access.note_refusal(&peer.client, permissions.identity(), &format!("HTTP {verb}"), right);
-    });
+    shared.rules.access.note_refusal(&peer.client, permissions.identity(), &format!("HTTP {verb}"), right);
     let message = match target {
         Target::Server => {
             format!("the client may not {verb} what concerns all names; send a token with {right}")

@@ -151,7 +151,7 @@ async fn begin(shared: &Shared, mut stream: TcpStream, address: ClientAddress, r
     if tokio::time::timeout(HEAD_MAX, stream.peek(&mut first)).await?? == 0 {
         return Ok(());
     }
-    let tls = shared.tls();
+    let tls = shared.rules.tls.current();
     let first_bytes = tls.as_ref().map(|tls| (tls.first_bytes_of(address), tls.config()));
     let mut client = Client { address, certificate: None };
     match first_bytes {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_client_has_no_more_than_its_share() {
-        let shared = Arc::new(Shared::new(&Config { client_share: 25, ..Config::without_file() }, None));
+        let shared = Arc::new(Shared::of_test(&Config { client_share: 25, ..Config::without_file() }));
         let client = |number| ClientAddress::of_peer(SocketAddr::from(([127, 0, 0, number], 1)));
         let places =
             |number| -> Vec<_> { std::iter::from_fn(|| Place::take(&shared, client(number))).collect() };

@@ -36,10 +36,8 @@ use std::sync::Arc;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-use super::Server;
 use super::node_view::NodeView;
-use super::tls::{Tls, TlsError};
-use crate::access::TokenFileError;
+use super::{Rules, Server};
 use crate::config::Config;
 use shared::{Shared, Stage};
 
@@ -53,17 +51,11 @@ pub(super) struct Http {
 
 impl Http {
     /// Starts the thread, if there are listeners.
-    pub(super) fn start(
-        config: &Config,
-        listeners: Vec<TcpListener>,
-        tls: Option<Arc<Tls>>,
-    ) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(config, tls));
+    pub(super) fn start(config: &Config, listeners: Vec<TcpListener>, rules: Rules) -> io::Result<Self> {
+        let shared = Arc::new(Shared::new(config, rules));
         if listeners.is_empty() {
             return Ok(Self { shared, _alive: None });
         }
-        // The server reads the same file, and reports it if the file cannot be used.
-        let _ = shared.load_tokens(config);
         let (alive, ended) = oneshot::channel::<Infallible>();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let its_shared = Arc::clone(&shared);
@@ -93,16 +85,6 @@ impl Http {
     /// The server is being stopped: it is not ready any more, and changes nothing.
     pub(super) fn drain(&self) {
         self.shared.drain();
-    }
-
-    /// Reads the certificates again, for requests while this process does not serve clients.
-    pub(super) fn load_tls(&self, config: &Config) -> Result<(), TlsError> {
-        self.shared.load_tls(config)
-    }
-
-    /// Reads the tokens again, for requests while this process does not serve clients.
-    pub(super) fn load_tokens(&self, config: &Config) -> Result<(), TokenFileError> {
-        self.shared.load_tokens(config)
     }
 
     /// Applies the settings that may change while the server runs.

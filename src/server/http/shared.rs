@@ -5,16 +5,13 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use tokio::sync::Semaphore;
 
-use super::super::access::Access;
 use super::super::metrics::Count;
 use super::super::node_view::NodeView;
-use super::super::tls::{ReloadableTls, Tls, TlsError};
-use super::super::{Clock, Server};
+use super::super::{Clock, Rules, Server};
 use super::answer::ApiError;
 use super::listener;
 use super::metrics::Selection;
 use super::shared_limit::SharedLimit;
-use crate::access::TokenFileError;
 use crate::config::{ClusterConfig, Config};
 use crate::core::{ClientShare, UnixSeconds};
 
@@ -26,10 +23,7 @@ const COMPUTED_MAX: usize = 16;
 pub(super) struct Shared {
     stage: RwLock<Stage>,
     settings: RwLock<Arc<Settings>>,
-    /// For connections before there is a server, which has its own.
-    tls: ReloadableTls,
-    /// Rules before there is a server, which has its own.
-    access: Access,
+    pub(super) rules: Rules,
     pub(super) cluster: ClusterConfig,
     /// Set once this process is a node of a cluster.
     node: OnceLock<NodeView>,
@@ -80,12 +74,11 @@ impl Settings {
 }
 
 impl Shared {
-    pub(super) fn new(config: &Config, tls: Option<Arc<Tls>>) -> Self {
+    pub(super) fn new(config: &Config, rules: Rules) -> Self {
         Self {
             stage: RwLock::new(Stage::Starting),
             settings: RwLock::new(Arc::new(Settings::of(config))),
-            tls: ReloadableTls::new(tls),
-            access: Access::of(config, Clock::system()),
+            rules,
             cluster: config.cluster.clone(),
             node: OnceLock::new(),
             started: Clock::system().now(),
@@ -97,14 +90,9 @@ impl Shared {
         }
     }
 
-    /// Reads the tokens for requests before there is a server. If the file cannot be used, those before stay in use.
-    pub(super) fn load_tokens(&self, config: &Config) -> Result<(), TokenFileError> {
-        self.access.load_tokens(&config.access)
-    }
-
-    /// Reads the certificates for connections before there is a server. If they cannot be used, those before stay in use.
-    pub(super) fn load_tls(&self, config: &Config) -> Result<(), TlsError> {
-        self.tls.load(&config.tls, Clock::system().now())
+    #[cfg(test)]
+    pub(super) fn of_test(config: &Config) -> Self {
+        Self::new(config, Rules::of(config, None, Clock::system()))
     }
 
     pub(super) fn set_node(&self, view: NodeView) {
@@ -141,8 +129,6 @@ impl Shared {
 
     pub(super) fn apply(&self, config: &Config) {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Settings::of(config));
-        // A server has rules of its own.
-        self.access.configure(config);
     }
 
     pub(super) fn stage(&self) -> Stage {
@@ -161,22 +147,6 @@ impl Shared {
     /// The server, also while it is being stopped.
     pub(super) fn server(&self) -> Result<Arc<Server>, ApiError> {
         self.stage().server().ok_or_else(ApiError::no_server)
-    }
-
-    /// The rules in force.
-    pub(super) fn with_access<T>(&self, f: impl FnOnce(&Access) -> T) -> T {
-        match self.stage().server() {
-            Some(server) => f(server.access()),
-            None => f(&self.access),
-        }
-    }
-
-    /// What connections over TLS need; `None`: TLS is not configured.
-    pub(super) fn tls(&self) -> Option<Arc<Tls>> {
-        match self.stage().server() {
-            Some(server) => server.tls(),
-            None => self.tls.current(),
-        }
     }
 }
 

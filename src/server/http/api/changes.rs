@@ -299,7 +299,7 @@ mod tests {
     fn serving() -> (Arc<Shared>, Arc<Server>) {
         let config = Config::without_file();
         let server = Server::new(&config, Clock::system(), NameHasher::new());
-        let shared = Arc::new(Shared::new(&config, None));
+        let shared = Arc::new(Shared::of_test(&config));
         shared.set_stage(Stage::Serving(Arc::clone(&server)));
         (shared, server)
     }
