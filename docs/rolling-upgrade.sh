@@ -57,10 +57,8 @@ done
 
 for node in "${nodes[@]}"; do
     echo "$node: upgrading"
-    # A leader hands over to another node. A version that cannot be drained is only stopped.
-    if on "$node" "signalbox cluster drain --help" >/dev/null 2>&1; then
-        on "$node" "signalbox cluster drain $node" || fail "$node was not drained; nothing was changed there"
-    fi
+    # A leader hands over to another node.
+    on "$node" "signalbox cluster drain $node" || fail "$node was not drained; nothing was changed there"
     # Otherwise systemd would start the version before for the next client.
     units=signalbox
     [ "$(on "$node" "systemctl is-active signalbox.socket" || true)" != active ] || units="signalbox.socket signalbox"

@@ -141,7 +141,7 @@ impl From<client::Error> for Failure {
             ErrorKind::Status(Status::ResourceNotAvailable | Status::TimedOut | Status::QueueFull) => {
                 Exit::NothingAvailable
             }
-            ErrorKind::Status(Status::UnknownCommand) | ErrorKind::SlotsUnsupported => Exit::Unavailable,
+            ErrorKind::Status(Status::UnknownCommand) => Exit::Unavailable,
             ErrorKind::Status(_) | ErrorKind::LimitReached { .. } | ErrorKind::Errno(_) => Exit::Failure,
             ErrorKind::UnknownStatus { .. }
             | ErrorKind::ConnectionLost(_)

@@ -31,11 +31,8 @@ fn check_features(direct: &Direct, server: &Server) -> Result<(), Failure> {
     if features.contains(Features::EXPORT) {
         return Ok(());
     }
-    let message = if features.contains(Features::DURABLE) {
-        format!("{addresses} is too old for exports; update it, or stop it and export its data directory")
-    } else {
-        format!("{addresses} has no data directory, so it stores nothing; set data_dir in its configuration")
-    };
+    let message =
+        format!("{addresses} has no data directory, so it stores nothing; set data_dir in its configuration");
     Err(Failure::new(Exit::Failure, message))
 }
 

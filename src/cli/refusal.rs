@@ -119,9 +119,7 @@ impl Usage {
             }
             Some(DeclaredEntry { slots_out: slots, capacity, .. }) if !slots.is_empty() => {
                 match direct.inspect(namespace, name).await {
-                    Ok(Inspected { available: Some(available), .. }) => {
-                        Self::OutOfService { slots, available, capacity }
-                    }
+                    Ok(Inspected { available, .. }) => Self::OutOfService { slots, available, capacity },
                     _ => Self::Unknown,
                 }
             }

@@ -334,25 +334,21 @@ impl Server {
     }
 
     /// Refuses a port that does not serve the namespace of the request, or does not say so although semaphores were
-    /// requested: yrmcdsd and old versions of signalbox do not say which they serve.
+    /// requested: yrmcdsd does not say which it serves.
     fn check_port(&self, server: Option<HelloAnswer>) -> Result<(), Failure> {
         let address = self.addresses();
         let message = match (self.namespace(), server) {
-            (requested, Some(HelloAnswer { port: Some(served), .. })) if requested == served => return Ok(()),
-            (Namespace::Counters, Some(HelloAnswer { port: Some(_), .. })) => format!(
+            (requested, Some(HelloAnswer { port, .. })) if requested == port => return Ok(()),
+            (Namespace::Counters, Some(_)) => format!(
                 "{address} serves semaphores, and counters were requested; give the port of the counters ({COUNTER_PORT} by \
                  default), or, for a semaphore of this name, which is another thing, add --semaphore"
             ),
-            (Namespace::Semaphores, Some(HelloAnswer { port: Some(_), .. })) => format!(
+            (Namespace::Semaphores, Some(_)) => format!(
                 "{address} serves counters, and --semaphore requests semaphores; give the port of the semaphores \
                  ({SEMAPHORE_PORT} by default), or, for a counter of this name, which is another thing, omit --semaphore"
             ),
-            (Namespace::Counters, Some(HelloAnswer { port: None, .. }) | None) => return Ok(()),
-            // The default port of semaphores, of an old version of signalbox.
-            (Namespace::Semaphores, Some(HelloAnswer { port: None, .. })) if !self.has_port() => {
-                return Ok(());
-            }
-            (Namespace::Semaphores, Some(HelloAnswer { port: None, .. }) | None) => format!(
+            (Namespace::Counters, None) => return Ok(()),
+            (Namespace::Semaphores, None) => format!(
                 "{address} does not say whether it serves counters or semaphores, as yrmcdsd does not, so --semaphore \
                  has no effect there; omit --semaphore, because the port alone decides"
             ),

@@ -192,7 +192,7 @@ fn retiring(GrantId(grant): GrantId, grace_left: GraceLeft) -> String {
             "grant {grant} is being revoked, and its holder loses it in {} s, renewed or not; stop the work and release it",
             seconds(left.into())
         ),
-        GraceLeft::NotRevoked | GraceLeft::NotReported => format!(
+        GraceLeft::NotRevoked => format!(
             "grant {grant} is still held, but its semaphore is being removed or was declared again, or its slot is out of \
              service; finish the work and release it"
         ),

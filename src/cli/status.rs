@@ -152,9 +152,8 @@ impl<'a> State<'a> {
         (self.namespace == Namespace::Semaphores).then_some(self.usage.capacity)
     }
 
-    /// `None`: a counter, or an older server.
     fn available(&self) -> Option<u32> {
-        self.usage.available.filter(|_| self.namespace == Namespace::Semaphores)
+        (self.namespace == Namespace::Semaphores).then_some(self.usage.available)
     }
 
     fn write(&self, out: &mut impl Write) -> io::Result<()> {

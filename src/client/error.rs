@@ -212,7 +212,7 @@ pub enum ErrorKind {
     /// The server refused the request with the status `Limit reached`.
     #[error("{}", limit::advice(*.limit))]
     LimitReached {
-        /// The limit; `None` if the server does not name it, because it is older.
+        /// The limit; `None` if the server does not name it.
         limit: Option<ReachedLimit>,
     },
     /// The server refused the request with a status that this client does not know.
@@ -266,9 +266,6 @@ pub enum ErrorKind {
     /// The declarations break a rule of the protocol. No request was sent.
     #[error(transparent)]
     Declarations(#[from] DeclarationError),
-    /// The server cannot grant a particular slot; it is older than this client. No request was sent.
-    #[error("the server cannot grant a particular slot; update the server, or acquire any slot")]
-    SlotsUnsupported,
     /// The name is empty. No request was sent.
     #[error("the name is empty; use a name of 1 to {NAME_BYTES_MAX} bytes")]
     NameEmpty,

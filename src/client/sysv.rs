@@ -119,8 +119,7 @@ pub struct Process {
 }
 
 impl Direct {
-    /// Lists the semaphore sets, in the order of their ids (`docs/protocol.md`, "ListSets"). The server must have
-    /// [`Features::SYSV`](super::Features::SYSV).
+    /// Lists the semaphore sets, in the order of their ids (`docs/protocol.md`, "ListSets").
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {

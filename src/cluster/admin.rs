@@ -197,15 +197,15 @@ pub struct NodeStatus {
     pub relays: Option<u32>,
 }
 
-/// A node that does not read a format, or may not.
+/// A node that does not read a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unready {
     /// Its name.
     pub node: String,
     /// The version of its program.
     pub version: String,
-    /// The newest format that it reads; `None`: its version does not say.
-    pub reads: Option<u32>,
+    /// The newest format that it reads.
+    pub reads: u32,
 }
 
 /// What a change of the format of records needs.
@@ -235,7 +235,7 @@ impl Finalization {
         let mut nodes = nodes.peekable();
         let is_empty = nodes.peek().is_none();
         let unready: Vec<_> = nodes
-            .filter(|(_, node)| node.record_format.is_none_or(|reads| reads < own))
+            .filter(|(_, node)| node.record_format < own)
             .map(|(name, node)| Unready {
                 node: name.clone(),
                 version: node.version.clone(),
@@ -252,10 +252,7 @@ impl Finalization {
 impl std::fmt::Display for Unready {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { node, version, reads } = self;
-        match reads {
-            Some(reads) => write!(f, "node \"{node}\" (version {version}) reads formats up to {reads}"),
-            None => write!(f, "node \"{node}\" (version {version}) does not say which formats it reads"),
-        }
+        write!(f, "node \"{node}\" (version {version}) reads formats up to {reads}")
     }
 }
 

@@ -66,8 +66,8 @@ pub fn import(
     let begun = begin(coordinator, keys, &format(UNFINISHED_IMPORT))?;
     let mut write = |then| write_alone(coordinator, keys, begun, then);
     let (mut batch, mut bytes) = (Vec::new(), 0);
-    let entry = |record: &Record| Some((record_key(keys, &record.key()), record_value(FORMAT, record)?));
-    for (key, value) in records.iter().filter_map(entry) {
+    let entry = |record: &Record| (record_key(keys, &record.key()), record_value(FORMAT, record));
+    for (key, value) in records.iter().map(entry) {
         let size = key.len() + value.len();
         if batch.len() == RECORDS_MAX || (bytes + size > BYTES_MAX && !batch.is_empty()) {
             write(std::mem::take(&mut batch))?;

@@ -62,14 +62,11 @@ pub struct Node {
     pub invocation: String,
     /// The version of the program.
     pub version: String,
-    /// The newest format of a record that it reads and writes; `None`: its version does not say, so it may be that of the
-    /// cluster.
-    #[serde(default)]
-    pub record_format: Option<u32>,
+    /// The newest format of a record that it reads and writes.
+    pub record_format: u32,
     /// The addresses at which clients reach the node, for people.
     pub addresses: Vec<String>,
     /// Whether the node may lead.
-    #[serde(default = "is_eligible_by_default")]
     pub is_eligible: bool,
     /// Whether the node relays connections of clients while another one leads. A new leader waits until it has closed them.
     #[serde(default)]
@@ -116,11 +113,6 @@ impl Advertised {
         self.counters.extend_from_slice(&other.counters);
         self.semaphores.extend_from_slice(&other.semaphores);
     }
-}
-
-/// Every node of a version that does not say so may lead.
-fn is_eligible_by_default() -> bool {
-    true
 }
 
 /// Where a leader accepts connections that other nodes relay.

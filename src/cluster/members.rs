@@ -249,7 +249,7 @@ mod tests {
             incarnation: Incarnation(run.to_owned()),
             invocation: String::new(),
             version: String::new(),
-            record_format: None,
+            record_format: 1,
             addresses: Vec::new(),
             is_eligible: true,
             relays: true,

@@ -152,12 +152,11 @@ fn writes(keys: &Keys, format: u32, changes: &[Change]) -> Vec<Operation> {
     let is_last = |(place, change): &(usize, &Change)| last.get(&key_of(change)) == Some(place);
     let operation = |(_, change): (usize, &Change)| match change {
         Change::Put(record) => {
-            let value = record_value(format, record)?;
-            Some(Operation::Put { key: record_key(keys, &record.key()), value })
+            Operation::Put { key: record_key(keys, &record.key()), value: record_value(format, record) }
         }
-        Change::Delete(key) => Some(Operation::Delete { key: record_key(keys, key) }),
+        Change::Delete(key) => Operation::Delete { key: record_key(keys, key) },
     };
-    changes.iter().enumerate().filter(is_last).filter_map(operation).collect()
+    changes.iter().enumerate().filter(is_last).map(operation).collect()
 }
 
 fn key_of(change: &Change) -> Key {
@@ -174,10 +173,10 @@ pub fn record_key(keys: &Keys, key: &Key) -> Vec<u8> {
     [keys.records().as_slice(), &[*kind, bucket(rest)], rest].concat()
 }
 
-/// The value of a record in etcd, in a format that this program writes; `None` if the format has no such record.
-pub fn record_value(format: u32, record: &Record) -> Option<Vec<u8>> {
+/// The value of a record in etcd, in a format that this program writes.
+pub fn record_value(format: u32, record: &Record) -> Vec<u8> {
     let number = u8::try_from(format).expect("formats are counted by hand");
-    Some([&[number], record::encode_value_in(format, record)?.as_slice()].concat())
+    [&[number], record::encode_value(record).as_slice()].concat()
 }
 
 /// The bucket of a key: FNV-1a, folded to a byte. It is a part of the layout of keys.
@@ -281,12 +280,12 @@ fn decode(prefix: &[u8], key: &[u8], value: &[u8]) -> Result<Record, StorageErro
     let record_key = stripped.ok_or_else(|| damaged(format!("the key \"{}\" is too short", named())))?;
     let (format, value) =
         value.split_first().ok_or_else(|| damaged(format!("the value of \"{}\" is empty", named())))?;
-    if u32::from(*format) > FORMAT {
+    if u32::from(*format) != FORMAT {
         return Err(damaged(format!(
-            "the record of \"{}\" has format {format}, and this version of signalbox knows formats up to {FORMAT}; update \
+            "the record of \"{}\" has format {format}, and this version of signalbox knows format {FORMAT}; update \
              signalbox on this node",
             named()
         )));
     }
-    record::decode_from((*format).into(), &record_key, value).map_err(|error| damaged(error.to_string()))
+    record::decode(&record_key, value).map_err(|error| damaged(error.to_string()))
 }

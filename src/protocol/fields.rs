@@ -9,7 +9,7 @@ impl<'a> Fields<'a> {
         Self(body)
     }
 
-    /// Whether the body ends here. Bodies of older servers end before fields that were added later.
+    /// Whether the body ends here. A client may leave out optional fields at the end of a request.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -30,10 +30,9 @@ use redb::{
 use super::backend::{FlushFailure, FlushGuard};
 use super::directory::{Directory, unusable};
 use super::flush_mark::{FlushMark, FlushMarks, Trust};
-use super::migration::migrate;
 use super::panics;
 use super::reader::{FileSnapshot, each_record};
-use super::record::{FORMAT, OLDEST_FORMAT, encode_key, encode_value};
+use super::record::{FORMAT, encode_key, encode_value};
 use super::staged::Staged;
 use super::{CommitError, Snapshot, Storage, StorageError};
 use crate::core::{Change, Record};
@@ -41,7 +40,7 @@ use crate::core::{Change, Record};
 pub(super) const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("signalbox");
 /// The first byte of the keys that are not records.
 pub(super) const METADATA: u8 = 0;
-pub(super) const FORMAT_KEY: &[u8] = &[METADATA, b'f'];
+const FORMAT_KEY: &[u8] = &[METADATA, b'f'];
 const EPOCH_KEY: &[u8] = &[METADATA, b'e'];
 
 /// In the engine's message about a commit that has the flush mark and cannot be read.
@@ -275,7 +274,7 @@ impl FileStorage {
     }
 
     /// Writes values, or deletes keys without a value, in one transaction, and adds the changes to `write_set`. The first
-    /// transaction also stores the epoch, converts records in an older format, and writes what was done to open the file.
+    /// transaction also stores the epoch, and writes what was done to open the file.
     fn transact(
         &mut self,
         writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
@@ -308,7 +307,6 @@ impl FileStorage {
         }
         if !self.is_epoch_stored {
             table.insert(EPOCH_KEY, self.epoch.to_be_bytes().as_slice())?;
-            migrate(&mut table)?;
         }
         for (key, after) in writes {
             let before = match &after {
@@ -441,7 +439,7 @@ pub(super) fn open_engine(
     let database = catch_panics(path, || builder.create_with_backend(medium))?;
     let format = catch_panics(path, || stored_format(&database))?;
     match format {
-        Some(OLDEST_FORMAT..=FORMAT) => {}
+        Some(FORMAT) => {}
         Some(found) if found > FORMAT => {
             return Err(StorageError::Newer { path: path.to_owned(), found, known: FORMAT });
         }
@@ -514,13 +512,7 @@ fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
 }
 
 fn stored_format(database: &Database) -> Result<Option<u32>, redb::Error> {
-    format_of(&database.begin_read()?.open_table(TABLE)?)
-}
-
-pub(super) fn format_of(
-    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
-) -> Result<Option<u32>, redb::Error> {
-    let format = table.get(FORMAT_KEY)?;
+    let format = database.begin_read()?.open_table(TABLE)?.get(FORMAT_KEY)?;
     Ok(format.and_then(|format| format.value().try_into().ok()).map(u32::from_be_bytes))
 }
 

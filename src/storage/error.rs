@@ -40,7 +40,7 @@ pub enum StorageError {
     },
     /// A newer program wrote it.
     #[error(
-        "{}: the data has format {found}, but this version of signalbox supports formats up to {known}; update \
+        "{}: the data has format {found}, but this version of signalbox supports format {known}; update \
          signalbox, or restore a backup that was made before the newer version ran",
         path.display()
     )]
@@ -49,7 +49,7 @@ pub enum StorageError {
         path: PathBuf,
         /// The format of its data.
         found: u32,
-        /// The newest format that this program supports.
+        /// The format that this program supports.
         known: u32,
     },
     /// The file is damaged or is not a store. It was not changed.

@@ -27,7 +27,7 @@ const COPY_SHIFT: u32 = 5;
 /// What the mark of a file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlushMark {
-    /// Not written: the file was written by an earlier version, a commit was in progress, or the power failed.
+    /// Not written: a commit was in progress, or the power failed.
     Absent,
     /// The current commit is completely on the disk.
     Present,

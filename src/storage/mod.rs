@@ -16,7 +16,6 @@ mod export;
 mod failing;
 mod flush_mark;
 mod memory;
-mod migration;
 mod panics;
 mod reader;
 pub mod record;
@@ -29,7 +28,7 @@ pub use error::{CommitError, StorageError};
 pub use export::{ExportWriter, ImportError, export, import, read_export};
 pub use failing::{FailingStorage, Fault, Faults};
 pub use memory::{Memory, MemoryStorage};
-pub use record::{FORMAT, OLDEST_WRITTEN_FORMAT};
+pub use record::FORMAT;
 
 pub use crate::core::Record;
 use std::ops::ControlFlow;

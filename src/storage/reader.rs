@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::{Database, OwnedRange, ReadableDatabase};
 
-use super::engine::{METADATA, TABLE, catch_panics, format_of};
-use super::record::{DecodeError, FORMAT, decode_from};
+use super::engine::{METADATA, TABLE, catch_panics};
+use super::record::{DecodeError, decode};
 use super::{Snapshot, StorageError};
 use crate::core::Record;
 
@@ -17,7 +17,6 @@ use crate::core::Record;
 /// is dropped.
 struct Reader {
     path: PathBuf,
-    format: u32,
     entries: OwnedRange<&'static [u8], &'static [u8]>,
 }
 
@@ -25,23 +24,19 @@ impl Reader {
     fn open(path: &Path, database: &Database) -> Result<Self, StorageError> {
         let open = || {
             let table = database.begin_read()?.open_table(TABLE)?;
-            // Checked when the file was opened.
-            let format = format_of(&table)?.unwrap_or(FORMAT);
-            Ok::<_, redb::Error>((format, table.range_owned::<&[u8]>(..)?))
+            Ok::<_, redb::Error>(table.range_owned::<&[u8]>(..)?)
         };
-        let (format, entries) = catch_panics(path, open)?;
-        Ok(Self { path: path.to_owned(), format, entries })
+        Ok(Self { path: path.to_owned(), entries: catch_panics(path, open)? })
     }
 
     /// The next record, or the error of decoding it; `None` at the end.
     fn next(&mut self) -> Result<Option<Result<Record, DecodeError>>, StorageError> {
-        let (format, entries) = (self.format, &mut self.entries);
         let next = || loop {
-            let Some(entry) = entries.next() else { return Ok::<_, redb::Error>(None) };
+            let Some(entry) = self.entries.next() else { return Ok::<_, redb::Error>(None) };
             let (key, value) = entry?;
             let (key, value) = (key.value(), value.value());
             if key.first() != Some(&METADATA) {
-                return Ok(Some(decode_from(format, key, value)));
+                return Ok(Some(decode(key, value)));
             }
         };
         catch_panics(&self.path, next)

@@ -193,22 +193,3 @@ fn an_export_that_cannot_be_written_is_a_failure() {
     let output = command.spawn().unwrap().wait_with_output().unwrap();
     assert_fails(&output, 74, "cannot write the output");
 }
-
-/// A data directory of an earlier version; `tests/storage/samples.rs` looks at each record of it.
-#[test]
-fn a_server_goes_on_with_the_data_of_an_earlier_version() {
-    let directory = tempfile::tempdir().unwrap();
-    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/storage/samples/e819932/signalbox.redb");
-    std::fs::copy(sample, directory.path().join("signalbox.redb")).unwrap();
-    let report = found(directory.path());
-    assert_eq!((&report["sessions"], &report["grants"]), (&12.into(), &12.into()));
-    let file = configuration(directory.path());
-    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
-    let server = daemon.address("semaphore").to_string();
-    let holders = asked(&server, &["holders", "--semaphore", "lanes", "--json"]);
-    let holders = holders.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let slots: Vec<_> = holders.map(|holder| holder["slots"].clone()).collect();
-    let lanes = |range: std::ops::Range<u16>| range.collect::<Vec<_>>();
-    let second = [lanes(0..5), lanes(70..71)].concat();
-    assert_eq!(slots, [lanes(5..70), second, lanes(71..73)].map(Value::from));
-}

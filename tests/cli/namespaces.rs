@@ -1,12 +1,8 @@
 //! Counters and semaphores are never mistaken for each other: the port of plain operations, names without a maximum, and
 //! arguments that contradict each other or the server.
 
-use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::Output;
-
-use bytes::BytesMut;
-use signalbox::protocol::{ExtendedResponse, Features, HelloAnswer, Milliseconds, Opaque};
 
 use super::{assert_fails, finished, line, program, program_at, stderr, stderr_of, stdout, stdout_of};
 use crate::support::daemon::Daemon;
@@ -96,46 +92,6 @@ async fn a_server_that_does_not_say_what_its_port_serves_has_no_semaphore_option
     for arguments in PLAIN {
         assert_fails(&ran(yrmcdsd.counters, &with_semaphore(arguments)).await, 64, message);
     }
-}
-
-/// Answers the Hello of one connection like a server that does not say which namespace its port serves.
-pub(super) fn old_server() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let mut stream = listener.accept().unwrap().0;
-        let mut header = [0; 12];
-        stream.read_exact(&mut header).unwrap();
-        let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
-        stream.read_exact(&mut vec![0; body_bytes as usize]).unwrap();
-        let span = Milliseconds(60_000);
-        let hello = HelloAnswer {
-            version: 1,
-            features: Features(0),
-            session: 1,
-            wait_max: span,
-            wait_default: span,
-            ttl_min: span,
-            ttl_max: span,
-            names_max: 1,
-            requests_max: 1,
-            port: None,
-            shares: None,
-        };
-        let mut out = BytesMut::new();
-        let opaque = Opaque(*header[8..].first_chunk().unwrap());
-        ExtendedResponse::Hello(hello).compose(header[1], opaque, &mut out);
-        stream.write_all(&out).unwrap();
-        // Until the client has closed the connection.
-        let _ = stream.read(&mut header);
-    });
-    address
-}
-
-#[tokio::test]
-async fn an_old_version_of_the_server_has_no_semaphore_option_either() {
-    let output = ran(old_server(), &["get", "job", "--semaphore"]).await;
-    assert_fails(&output, 64, "does not say whether it serves counters or semaphores");
 }
 
 #[tokio::test]

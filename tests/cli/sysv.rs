@@ -10,7 +10,6 @@ use signalbox::client::Client;
 use signalbox::client::sysv::{Caller, Errno, Identity, Operation, Process, SEM_UNDO};
 use tokio::process::Command;
 
-use super::namespaces::old_server;
 use super::{assert_fails, finished, line, program_at, stderr, stdout, stdout_of};
 use crate::support::daemon::{ANY_PORTS, Daemon, is_root, serve};
 use crate::support::fake_server::{FakeServer, soon};
@@ -494,7 +493,7 @@ async fn run_starts_nothing_without_the_library_or_the_server() {
     ] {
         assert_fails(&run(address, options).await, status, message);
     }
-    // Servers without these operations: another program, and an older version of this one.
+    // A server without these operations.
     let options = ["--keys", "all", "--library", library];
     let arguments = [&["sysv", "run"], &options[..], &["--", "echo", "started"]].concat();
     let child = program_at(address, &arguments).spawn().unwrap();
@@ -502,12 +501,6 @@ async fn run_starts_nothing_without_the_library_or_the_server() {
     let output = finished(child).await;
     assert_eq!(output.stdout, b"");
     assert_fails(&output, 69, "the server does not support this operation");
-    let output = run(old_server(), &options).await;
-    assert_fails(
-        &output,
-        69,
-        "does not support System V semaphores; update the server, or give another one with",
-    );
     let mut daemon = Daemon::start();
     let real = daemon.address("counter");
     let output = run(real, &["--keys", "all", "--library", &spaced]).await;

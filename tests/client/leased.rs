@@ -21,6 +21,7 @@ use signalbox::client::{
 use signalbox::config::Config;
 use signalbox::protocol::{
     ExtendedOpcode, ExtendedResponse, Features, HelloAnswer, Milliseconds, Opaque, OpenedSession, SessionKey,
+    Shares,
 };
 
 /// Short enough that a test can wait for its end.
@@ -536,7 +537,7 @@ async fn a_plain_client_can_introduce_itself() {
     let address: Address = server.counters.to_string().parse().unwrap();
     let plain = PlainClient::connect(&address).await.unwrap();
     let answer = plain.introduce(b"a plain client").await.unwrap().unwrap();
-    assert_eq!(answer.port, Some(Namespace::Counters));
+    assert_eq!(answer.port, Namespace::Counters);
     plain.acquire(b"a", Resources(1), Maximum(1)).await.unwrap();
     let direct = connected(&server).await.direct().await.unwrap();
     let mut holders = direct.holders(Namespace::Counters, b"a").await.unwrap();
@@ -597,8 +598,8 @@ fn closing_server() -> (SocketAddr, Arc<AtomicUsize>) {
                         ttl_max: ttl,
                         names_max: 1,
                         requests_max: 1,
-                        port: None,
-                        shares: None,
+                        port: Namespace::Counters,
+                        shares: Shares { connections: 1, sessions: 1, waiters: 1, watches: 1, memory: 1 },
                     }),
                     ExtendedOpcode::OpenSession => ExtendedResponse::Opened(opened),
                     _ => ExtendedResponse::Ttl(ttl),
@@ -620,15 +621,6 @@ async fn a_server_that_closes_new_connections_is_not_flooded() {
     let connections = connections.load(Ordering::Relaxed);
     // Without a pause there are thousands; with one, a slow machine only makes fewer.
     assert!((2..50).contains(&connections), "{connections} connections in half a second");
-}
-
-/// An older server would ignore the slot, and grant another one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_server_that_would_grant_any_slot_is_not_asked_for_one() {
-    let (address, _) = closing_server();
-    let client = soon("a session", builder(address).connect()).await.unwrap();
-    let refused = soon("the refusal", client.semaphore("gpu").declared().slot(3).acquire()).await;
-    assert!(matches!(refused.as_ref().map_err(Error::kind), Err(ErrorKind::SlotsUnsupported)), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use signalbox::client::Client;
 use signalbox::protocol::{
     Extended, ExtendedOpcode, ExtendedResponse, Features, GrantId, Granted, HelloAnswer, Milliseconds,
-    OpenedSession, RequestCodec, Response, SessionKey, TtlLeft, Whereabouts,
+    Namespace, OpenedSession, RequestCodec, Response, SessionKey, Shares, TtlLeft, Whereabouts,
 };
 
 use crate::support::{PATIENCE, eventually};
@@ -99,8 +99,8 @@ impl Nodes {
                 ttl_max: TTL,
                 names_max: 64,
                 requests_max: 1024,
-                port: None,
-                shares: None,
+                port: Namespace::Counters,
+                shares: Shares { connections: 1, sessions: 1, waiters: 1, watches: 1, memory: 1 },
             }),
             Extended::OpenSession { .. } => {
                 ExtendedResponse::Opened(OpenedSession { session: 2, key: SessionKey([7; 16]), ttl: TTL })

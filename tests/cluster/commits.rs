@@ -16,9 +16,9 @@ use signalbox::cluster::keys::{
 use signalbox::cluster::leadership::Term;
 use signalbox::cluster::store::ClusterStorage;
 use signalbox::core::{
-    Change, DeclarationRecord, Key, Origin, PlaceKey, Record, Service, SessionId, SessionKey, SessionRecord,
+    Change, DeclarationRecord, Key, Origin, Record, Service, SessionId, SessionKey, SessionRecord,
 };
-use signalbox::storage::{CommitError, FORMAT, OLDEST_WRITTEN_FORMAT, Storage};
+use signalbox::storage::{CommitError, FORMAT, Storage};
 
 use crate::support::etcd::{Delivery, FakeEtcd};
 
@@ -346,24 +346,13 @@ fn a_commit_without_an_answer_ends_at_the_deadline() {
     assert!(lost.is_ownership_lost(), "{lost}");
 }
 
-/// A leader of a cluster that has not been finalized writes what the version before reads.
+/// A made-up next format: a record says in which one it is, and a program refuses one that it does not know.
 #[test]
-fn records_are_written_in_the_format_of_the_term() {
-    let mark = || Change::Put(Record::Mark(7));
-    let key = || Change::Put(Record::PlaceKey(PlaceKey([1; 16])));
-    for (record_format, kinds) in [(OLDEST_WRITTEN_FORMAT, &[1][..]), (FORMAT, &[1, 10][..])] {
-        let etcd = FakeEtcd::default();
-        let term = Term { record_format, ..take_over(&etcd, 1) };
-        let mut storage = storage(&etcd, term);
-        storage.commit(&[mark(), key()]).unwrap();
-        // A batch with nothing that the format has, and a removal of what was not stored.
-        storage.commit(&[key()]).unwrap();
-        storage.commit(&[key(), Change::Delete(Key::PlaceKey), key()]).unwrap();
-        let found = stored(&etcd);
-        let prefix = keys().records().len();
-        assert_eq!(found.keys().map(|key| key[prefix]).collect::<Vec<_>>(), kinds);
-        assert!(found.values().all(|value| u32::from(value[0]) == record_format), "{found:?}");
-        let next = loaded(&mut self::storage(&etcd, take_over(&etcd, 2)));
-        assert_eq!(next.len(), kinds.len(), "{next:?}");
-    }
+fn records_are_written_in_the_format_of_the_term_and_an_unknown_format_is_refused() {
+    let etcd = FakeEtcd::default();
+    let term = Term { record_format: FORMAT + 1, ..take_over(&etcd, 1) };
+    storage(&etcd, term).commit(&[Change::Put(Record::Mark(7))]).unwrap();
+    assert!(stored(&etcd).values().all(|value| u32::from(value[0]) == FORMAT + 1));
+    let refused = storage(&etcd, take_over(&etcd, 2)).load(&mut |_| {}).unwrap_err().to_string();
+    assert!(refused.contains(&format!("format {}", FORMAT + 1)) && refused.contains("update"), "{refused}");
 }

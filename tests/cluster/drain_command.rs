@@ -181,12 +181,12 @@ fn a_request_that_vanishes_is_not_reported_as_obeyed() {
 #[test]
 fn what_was_done_before_it_was_repeated_has_succeeded() {
     let etcd = led_by_a();
-    let node = Node { record_format: Some(FORMAT), ..Other::well("b", 2, "0.1.0").node() };
-    let format = Format { layout: LAYOUT, record_format: FORMAT - 1, renew_deadline_ms: 2000 };
+    let node = Node { record_format: FORMAT + 1, ..Other::well("b", 2, "0.1.0").node() };
+    let format = Format { layout: LAYOUT, record_format: FORMAT, renew_deadline_ms: 2000 };
     write(&etcd, vec![put(keys().node("b"), &node), put(keys().format(), &format)]);
     let deaf = || Meanwhile::connect(&etcd, Vec::new(), true);
-    let finalized = finalize(&mut deaf(), &keys(), FORMAT).unwrap();
-    assert_eq!((finalized.from, finalized.to), (FORMAT - 1, FORMAT));
+    let finalized = finalize(&mut deaf(), &keys(), FORMAT + 1).unwrap();
+    assert_eq!((finalized.from, finalized.to), (FORMAT, FORMAT + 1));
     assert_eq!(release(&mut deaf(), &keys(), "b", Some("")).unwrap(), Release::Left);
     write(&etcd, vec![put(keys().node("b"), &node)]);
     forget(&mut deaf(), &keys(), "b").unwrap();

@@ -69,7 +69,7 @@ impl Other {
             incarnation: incarnation(self.run),
             invocation: String::new(),
             version: self.version.to_owned(),
-            record_format: None,
+            record_format: 1,
             addresses: Vec::new(),
             is_eligible: self.is_eligible,
             relays: false,

@@ -33,7 +33,7 @@ fn node(run: u32) -> Node {
         incarnation,
         invocation: String::new(),
         version: "0.1.0".to_owned(),
-        record_format: Some(RECORD_FORMAT),
+        record_format: RECORD_FORMAT,
         addresses: Vec::new(),
         is_eligible: true,
         relays: true,

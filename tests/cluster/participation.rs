@@ -14,7 +14,7 @@ use signalbox::cluster::leadership::{Machine, Settings};
 use signalbox::cluster::participation::{Action, Command, News, Participation, Pulse};
 use signalbox::cluster::relays::Relays;
 use signalbox::cluster::timing::Timing;
-use signalbox::storage::{FORMAT, OLDEST_WRITTEN_FORMAT};
+use signalbox::storage::FORMAT;
 
 use crate::support::etcd::FakeEtcd;
 
@@ -53,12 +53,12 @@ impl Bench {
                 relay_endpoint: None,
                 advertised: Default::default(),
                 drains: false,
-                record_format: Some(FORMAT),
+                record_format: FORMAT,
             },
             timing: Timing::new(RENEW_DEADLINE).unwrap(),
             record_format: FORMAT,
             is_eligible: true,
-            oldest_record_format: OLDEST_WRITTEN_FORMAT,
+            oldest_record_format: FORMAT,
         });
         let leads = Rc::new(Cell::new(false));
         let troubles = Rc::new(RefCell::new(Vec::new()));

@@ -79,17 +79,14 @@ fn names(caller: &mut Caller) -> Vec<(String, u32, bool)> {
     entries.iter().map(|entry| (name(entry), entry.capacity, entry.numbered)).collect()
 }
 
-/// A data file of format 1 is migrated by the server that opens it, and what is out of service survives its end.
 #[test]
-fn a_pause_and_slots_out_of_service_survive_in_a_migrated_data_directory() {
+fn a_pause_and_slots_out_of_service_survive_a_stop_and_a_crash() {
     let file = configured("");
-    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/storage/samples/e819932");
-    let data = data_directory(&file);
-    fs::create_dir_all(&data).unwrap();
-    fs::copy(sample.join(DATA_FILE), data.join(DATA_FILE)).unwrap();
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let mut daemon = start(&file);
         let mut one = caller(&mut daemon);
+        declare(&mut one, b"lanes", 80, true);
+        declare(&mut one, b"plain", 1, false);
         let ids = one.ids();
         let out = Extended::SetSlot { ids, expected: None, how: SlotChange::Out(70), name: b"lanes" };
         assert_eq!(one.ask(&out).status, OK);

@@ -1,16 +1,12 @@
 //! Upgrades: `docs/rolling-upgrade.sh` replaces the program of each node while clients hold grants with leases, and another
-//! one is relayed; and programs of two versions understand each other.
-//!
-//! `SIGNALBOX_OLD_PROGRAM` is the program of the release before. Without it, the old program is the present one, in a
-//! cluster that stores records in the format before.
+//! one is relayed.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -19,19 +15,13 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use signalbox::client::Permit;
 use signalbox::client::blocking::Client;
-use signalbox::cluster::coordinator::{Coordinator, Range};
-use signalbox::cluster::keys::{Format, Keys, LAYOUT, encode, end_of_prefix};
-use signalbox::storage::{FORMAT, OLDEST_WRITTEN_FORMAT};
 
 use crate::load::{self, Load, Places};
-use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
-use crate::support::daemon::{ANY_PORTS, Daemon, SIGNALBOX, outcome, stderr};
+use crate::support::cluster::TestCluster;
+use crate::support::daemon::{SIGNALBOX, outcome, stderr};
 use crate::support::{GET, OK, Wire, eventually, frame, named};
 
 const LEASE: Duration = Duration::from_secs(60);
-
-/// The kind of the key of places, which format 4 has added.
-const PLACE_KEY: u8 = 10;
 
 /// In place of systemd: starts the program when it is wanted. The process that waits for it is its parent.
 const SUPERVISOR: &str = r#"
@@ -87,15 +77,9 @@ struct Machines {
 }
 
 impl Machines {
-    /// Starts the nodes with a program; `None` if etcd is not installed. `stored`: the format of records in the cluster.
-    fn start(program: &Path, stored: Option<u32>) -> Option<Self> {
+    /// `None` if etcd is not installed.
+    fn start() -> Option<Self> {
         let cluster = TestCluster::start_relaying(1, 0)?;
-        if let Some(record_format) = stored {
-            let renew_deadline_ms = RENEW_DEADLINE.as_millis().try_into().unwrap();
-            let format = Format { layout: LAYOUT, record_format, renew_deadline_ms };
-            let format = String::from_utf8(encode(&format)).unwrap();
-            cluster.etcd.control(&["put", "/signalbox/main/v", &format]);
-        }
         let folder = tempfile::tempdir().unwrap();
         let on = folder.path().join("on");
         fs::write(&on, ON).unwrap();
@@ -110,7 +94,7 @@ impl Machines {
                 config.push_str("eligible = false\n");
             }
             fs::write(machine.join("node.toml"), config).unwrap();
-            symlink(program, machine.join("signalbox")).unwrap();
+            symlink(SIGNALBOX, machine.join("signalbox")).unwrap();
             let mut supervisor = Command::new("bash");
             supervisor.args(["-c", SUPERVISOR]).current_dir(&machine).process_group(0);
             machines.supervisors.push(supervisor.spawn().unwrap());
@@ -131,28 +115,21 @@ impl Machines {
     }
 
     /// The script, with what installs a program.
-    fn script(&self, program: &Path, arguments: &[&str]) -> Command {
+    fn script(&self, program: &str, arguments: &[&str]) -> Command {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/rolling-upgrade.sh");
         let mut command = Command::new(script);
         command.args(arguments).env("ON", self.folder.path().join("on"));
-        command.env("INSTALL", format!("ln -sfn '{}' signalbox", program.display()));
+        command.env("INSTALL", format!("ln -sfn '{}' signalbox", program));
         command
     }
 
-    /// Runs the script while a client acquires one grant after the other and keeps them. Returns its output.
-    fn run(&self, program: &Path, arguments: &[&str], clients: &mut Clients) -> String {
-        self.run_while(program, arguments, || {
-            clients.acquire();
-            std::thread::sleep(Duration::from_millis(20));
-        })
-    }
-
     /// Runs the script, and does something again and again until it has ended. Returns its output.
-    fn run_while(&self, program: &Path, arguments: &[&str], mut act: impl FnMut()) -> String {
-        let mut command = self.script(program, arguments);
+    fn run(&self, arguments: &[&str], mut act: impl FnMut()) -> String {
+        let mut command = self.script(SIGNALBOX, arguments);
         let mut script = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         while script.try_wait().unwrap().is_none() {
             act();
+            std::thread::sleep(Duration::from_millis(20));
         }
         let output = script.wait_with_output().unwrap();
         let text = String::from_utf8(output.stdout.clone()).unwrap();
@@ -168,16 +145,6 @@ impl Machines {
     fn status(&mut self) -> Value {
         let status = self.cluster.administer(0, &["status", "--json"]);
         serde_json::from_slice(&status.stdout).unwrap_or_else(|_| panic!("{}", stderr(&status)))
-    }
-
-    /// The formats of all records, and the kinds.
-    fn records(&self) -> (BTreeSet<u8>, BTreeSet<u8>) {
-        let prefix = Keys::new("main").records();
-        let to = Some(end_of_prefix(&prefix));
-        let all = Range { from: prefix.clone(), to, at: None, count_only: false };
-        let entries = self.cluster.etcd.client().range(&all).unwrap().entries;
-        let kinds = entries.iter().map(|entry| entry.key[prefix.len()]).collect();
-        (entries.iter().map(|entry| entry.value[0]).collect(), kinds)
     }
 }
 
@@ -203,10 +170,10 @@ struct Clients {
 }
 
 impl Clients {
-    /// A client, and a command that runs until the end of the test, of this program.
-    fn start(cluster: &mut TestCluster, program: &Path) -> Self {
+    /// A client, and a command that runs until the end of the test.
+    fn start(cluster: &mut TestCluster) -> Self {
         let library = cluster.client(|builder| builder.ttl(LEASE).unreachable_after(LEASE));
-        let mut run = Command::new(program);
+        let mut run = Command::new(SIGNALBOX);
         run.args(["run", "job", "--max", "1", "--lease", "60s", "--"])
             .args(["sh", "-c", "echo begun; read answer; echo $answer"])
             .env("SIGNALBOX_SERVER", cluster.servers())
@@ -258,101 +225,33 @@ impl Clients {
     }
 }
 
-/// The program of the release before.
-fn old_program() -> Option<PathBuf> {
-    let program = std::env::var_os("SIGNALBOX_OLD_PROGRAM").filter(|program| !program.is_empty());
-    program.map(|program| fs::canonicalize(program).expect("SIGNALBOX_OLD_PROGRAM is a program"))
-}
-
 /// The node that only relays.
 const RELAY: &str = "relay";
 
 const ALL: [&str; 4] = ["node-0", "node-1", "node-2", RELAY];
 
 #[test]
-fn no_leased_grant_is_lost_in_a_rolling_upgrade_and_a_change_of_the_record_format() {
-    let new = Path::new(SIGNALBOX);
-    let Some(mut machines) = Machines::start(new, Some(OLDEST_WRITTEN_FORMAT)) else { return };
-    let mut clients = Clients::start(&mut machines.cluster, new);
-    let old_format = BTreeSet::from([OLDEST_WRITTEN_FORMAT as u8]);
-    let said = machines.run(new, &ALL, &mut clients);
+fn no_leased_grant_is_lost_in_a_rolling_upgrade() {
+    let Some(mut machines) = Machines::start() else { return };
+    let mut clients = Clients::start(&mut machines.cluster);
+    let said = machines.run(&ALL, || clients.acquire());
     clients.check(&machines.cluster);
     let lines: Vec<_> = said.lines().filter(|line| line.ends_with(": upgrading")).collect();
     let order = ["node-1", "node-2", RELAY, "node-0"].map(|node| format!("{node}: upgrading"));
     assert_eq!(lines, order, "the leader last");
     assert!(said.lines().any(|line| line == "relay: relays"), "{said}");
-    assert!(said.contains("complete the upgrade"), "{said}");
-
-    // A node goes back to the version before, and returns.
-    for _ in 0..2 {
-        machines.run(new, &["node-1"], &mut clients);
-    }
-    let status = machines.status();
-    assert_eq!((&status["record_format"], &status["finalize"]), (&3.into(), &"possible".into()), "{status}");
-    let (formats, kinds) = machines.records();
-    assert_eq!(formats, old_format);
-    assert!(!kinds.contains(&PLACE_KEY), "{kinds:?}");
-
-    // A node of an older version that is silent. Versions before this one do not say what they read.
-    let silent = r#"{"incarnation":"1","invocation":"","version":"0.0.9","addresses":[]}"#;
-    machines.cluster.etcd.control(&["put", "/signalbox/main/n/gone", silent]);
-    let mut refused = machines.script(new, &["--finalize", "node-0"]);
-    let refused = refused.output().unwrap();
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(stderr(&refused).contains(r#"node "gone" (version 0.0.9) does not say"#), "{}", stderr(&refused));
-    assert_eq!(machines.status()["finalize"], "blocked");
-    let forgotten = machines.cluster.administer(0, &["forget", "gone"]);
-    assert!(forgotten.status.success(), "{}", stderr(&forgotten));
-
-    let finalized = machines.run(new, &["--finalize", "node-0"], &mut clients);
-    assert!(finalized.contains("format 4 of records in place of format 3"), "{finalized}");
-    let status = machines.status();
-    assert_eq!((&status["record_format"], &status["finalize"]), (&FORMAT.into(), &"done".into()), "{status}");
-    clients.acquire();
-    assert_eq!(machines.records().0, old_format, "the leader goes on as it began");
-    let leader = machines.status()["leader"].as_str().unwrap().to_owned();
-    machines.run(new, &[&leader], &mut clients);
-    clients.acquire();
-    let (formats, kinds) = machines.records();
-    assert!(formats.contains(&(FORMAT as u8)) && kinds.contains(&PLACE_KEY), "{formats:?} {kinds:?}");
-    clients.check(&machines.cluster);
-    clients.end();
-}
-
-#[test]
-fn no_leased_grant_is_lost_in_an_upgrade_from_the_release_before_and_back() {
-    let new = Path::new(SIGNALBOX);
-    let old = old_program().unwrap_or_else(|| new.to_owned());
-    let Some(mut machines) = Machines::start(&old, None) else { return };
-    let mut clients = Clients::start(&mut machines.cluster, &old);
-    machines.run(new, &ALL, &mut clients);
-    clients.check(&machines.cluster);
-    // All of it back, which is possible as long as the format is not raised.
-    machines.run(&old, &ALL, &mut clients);
-    clients.check(&machines.cluster);
-    machines.run(new, &ALL, &mut clients);
-    clients.check(&machines.cluster);
-    machines.run(new, &["--finalize", "node-0"], &mut clients);
+    machines.run(&["--finalize", "node-0"], || clients.acquire());
     assert_eq!(machines.status()["finalize"], "done");
     clients.end();
 }
 
-/// The cluster is upgraded, and then to the next format of records, while clients acquire and release at all nodes without a
-/// pause: they never hold more than there is, and lose nothing that has a lease.
+/// Clients acquire and release at all nodes without a pause: they never hold more than there is, and lose nothing that has a
+/// lease.
 #[test]
 fn under_load_an_upgrade_loses_no_leased_grant_and_gives_nothing_twice() {
-    let new = Path::new(SIGNALBOX);
-    let old = old_program().unwrap_or_else(|| new.to_owned());
-    let Some(mut machines) = Machines::start(&old, Some(OLDEST_WRITTEN_FORMAT)) else { return };
+    let Some(machines) = Machines::start() else { return };
     let load = Load::prepare(&machines.cluster, 16);
-    let pause = || std::thread::sleep(Duration::from_millis(20));
-    let (findings, ()) = load.run_while(Places::Here, 1, |_| {
-        machines.run_while(new, &ALL, pause);
-        machines.run_while(new, &["--finalize", "node-0"], pause);
-        // From now on, leaders write the new format.
-        machines.run_while(new, &ALL, pause);
-    });
-    assert_eq!(machines.status()["finalize"], "done");
+    let (findings, _) = load.run_while(Places::Here, 1, |_| machines.run(&ALL, || {}));
     findings.check_held(&[]);
     findings.check_nothing_was_lost();
     let client = machines.cluster.client(|builder| builder);
@@ -362,10 +261,9 @@ fn under_load_an_upgrade_loses_no_leased_grant_and_gives_nothing_twice() {
 
 #[test]
 fn an_upgrade_ends_at_the_first_node_that_does_not_come_back() {
-    let new = Path::new(SIGNALBOX);
-    let Some(mut machines) = Machines::start(new, None) else { return };
-    let mut clients = Clients::start(&mut machines.cluster, new);
-    let mut script = machines.script(Path::new("/bin/false"), &ALL);
+    let Some(mut machines) = Machines::start() else { return };
+    let mut clients = Clients::start(&mut machines.cluster);
+    let mut script = machines.script("/bin/false", &ALL);
     let failed = script.env("PATIENCE", "2").output().unwrap();
     assert_eq!(failed.status.code(), Some(1));
     assert!(stderr(&failed).contains("node-1 is not back after 2 s"), "{}", stderr(&failed));
@@ -375,99 +273,9 @@ fn an_upgrade_ends_at_the_first_node_that_does_not_come_back() {
         (&"node-0".into(), 3),
         "{status}"
     );
-    let unknown = machines.script(new, &["node-0", "node-7"]).output().unwrap();
+    let unknown = machines.script(SIGNALBOX, &["node-0", "node-7"]).output().unwrap();
     assert!(stderr(&unknown).contains("no node \"node-7\""), "{}", stderr(&unknown));
     clients.acquire();
     clients.check(&machines.cluster);
     clients.end();
-}
-
-/// Commands of one program against a server of another.
-#[test]
-fn clients_and_servers_of_two_versions_understand_each_other() {
-    let mut programs = vec![PathBuf::from(SIGNALBOX)];
-    programs.extend(old_program());
-    for server in &programs {
-        for client in &programs {
-            use_all(server, client);
-        }
-    }
-}
-
-/// Starts a server, and uses every command of a client that asks it something.
-fn use_all(server: &Path, client: &Path) {
-    let scratch = tempfile::tempdir().unwrap();
-    let mut serve = Command::new(server);
-    serve
-        .args(["serve", "--log-format", "json", "--data-dir"])
-        .arg(scratch.path().join("data"))
-        .args(ANY_PORTS);
-    let mut daemon = Daemon::spawn(serve);
-    let servers = ["counter", "semaphore"].map(|port| daemon.address(port).to_string());
-    let at = |arguments: &[&str], is_semaphore: bool| {
-        let command_line = match arguments.iter().position(|argument| *argument == "--") {
-            None => arguments,
-            Some(end) => &arguments[..end],
-        };
-        let mut command = Command::new(client);
-        command.args(command_line).args(["--server", &servers[usize::from(is_semaphore)]]);
-        if is_semaphore {
-            command.arg("--semaphore");
-        }
-        command.args(&arguments[command_line.len()..]);
-        let output = outcome(command);
-        let said = stderr(&output);
-        assert!(
-            output.status.success(),
-            "{} of {} at {}: {said}",
-            arguments.join(" "),
-            client.display(),
-            server.display()
-        );
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let of_counters = |arguments: &[&str]| at(arguments, false);
-    let of_semaphores = |arguments: &[&str]| at(arguments, true);
-    let assigned = |text: &str, name: &str| {
-        let line = text.lines().find_map(|line| line.split_once(name)).expect(text).1;
-        line.trim_matches(|other: char| !other.is_ascii_hexdigit()).to_owned()
-    };
-
-    of_counters(&["ping", "-c", "1"]);
-    of_semaphores(&["declare", "gpu", "--capacity", "4", "--slots", "--label", "cards"]);
-    assert!(of_semaphores(&["list"]).contains("gpu"));
-    of_semaphores(&["resize", "gpu", "5"]);
-    of_semaphores(&["pause", "gpu"]);
-    of_semaphores(&["resume", "gpu"]);
-    of_semaphores(&["slot", "gpu", "4", "--out"]);
-    let held = of_semaphores(&["acquire", "gpu", "--lease", "60s", "--resources", "2"]);
-    let [session, key, grant] =
-        ["SIGNALBOX_SESSION=", "SIGNALBOX_KEY=", "SIGNALBOX_GRANT="].map(|name| assigned(&held, name));
-    let of_session = ["--session", &session, "--key", &key];
-    of_semaphores(&[&["renew"], &of_session[..]].concat());
-    of_semaphores(&["verify", &grant]);
-    for command in ["holders", "waiters", "status"] {
-        of_semaphores(&[command, "gpu"]);
-    }
-    assert!(of_semaphores(&["holders", "gpu", "--json"]).contains(&grant));
-    assert!(of_counters(&["sessions"]).contains(&session));
-    of_semaphores(&["dump"]);
-    of_counters(&["stats", "--json"]);
-    of_semaphores(&[&["release"], &of_session[..]].concat());
-    let ran = of_counters(&["run", "job", "--max", "1", "--lease", "9s", "--", "echo", "ran"]);
-    assert_eq!(ran, "ran\n");
-    let ran = of_counters(&["run", "job", "--max", "1", "--", "echo", "plain"]);
-    assert_eq!(ran, "plain\n");
-    assert_eq!(of_counters(&["get", "job"]), "0\n");
-    of_counters(&["await-idle", "job", "--wait", "5s"]);
-    let held = of_counters(&["acquire", "job", "--max", "3", "--lease", "60s"]);
-    of_counters(&["revoke", "--grant", &assigned(&held, "SIGNALBOX_GRANT="), "--grace", "0"]);
-    of_counters(&["await-idle", "job", "--wait", "5s"]);
-    of_counters(&["delete", "job"]);
-    of_semaphores(&["remove", "gpu"]);
-    let exported = of_counters(&["data", "export"]);
-    assert!(exported.contains(r#""kind":"end""#), "{exported}");
-    of_counters(&["bench", "--count", "100", "--warmup", "0", "--json"]);
-    daemon.signal(Signal::SIGTERM);
-    assert!(daemon.exit_status().success());
 }

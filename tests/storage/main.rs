@@ -9,7 +9,6 @@ mod format;
 mod power;
 mod process;
 mod records;
-mod samples;
 mod snapshots;
 mod sysv_records;
 mod text;

@@ -33,7 +33,7 @@ fn an_import_and_an_export_restore_the_text() {
     drop(storage);
     let bytes = fs::read(first.join(FILE_NAME)).unwrap();
     let text = exported(&first);
-    assert_eq!(text.lines().next(), Some(r#"{"kind":"export","format":4}"#));
+    assert_eq!(text.lines().next(), Some(r#"{"kind":"export","format":1}"#));
     assert_eq!(import_text(&second, &text).unwrap(), life.state.len() as u64);
     assert_eq!(exported(&second), text);
     assert_eq!(loaded(&mut open(&second).unwrap()), life.state);
@@ -109,7 +109,7 @@ fn contradictory_records_are_found() {
 fn a_refused_import_names_the_line_and_leaves_nothing() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("data");
-    let head = r#"{"kind":"export","format":4}"#;
+    let head = r#"{"kind":"export","format":1}"#;
     let place_key = format!(r#"{{"kind":"place_key","key_hex":"{}"}}"#, "07".repeat(16));
     let mark = r#"{"kind":"mark","id":"12"}"#;
     let session = r#"{"kind":"session","session":1,"key_hex":"000102030405060708090a0b0c0d0e0f","ttl_ms":5,"label":"","revoked_grace_ms":null}"#;
@@ -117,7 +117,7 @@ fn a_refused_import_names_the_line_and_leaves_nothing() {
     let cases = [
         (String::new(), "line 1: the export is incomplete"),
         (mark.to_owned(), "line 1: the first line"),
-        (r#"{"kind":"export","format":5}"#.to_owned(), "line 1: the export has format 5"),
+        (r#"{"kind":"export","format":2}"#.to_owned(), "line 1: the export has format 2"),
         (format!("{head}\n{mark}\n"), "line 3: the export is incomplete"),
         (format!("{head}\n{mark}\n{}\n", end(2)), "its last line states 2"),
         (

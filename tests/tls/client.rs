@@ -54,7 +54,7 @@ async fn a_plain_client_and_a_leased_client_work_over_tls() {
     let client = Client::builder(address.clone()).transport(tls.clone()).connect().await.unwrap();
     let permit = client.counter("leased").maximum(1).acquire().await.unwrap();
     let direct = client.direct().await.unwrap();
-    assert_eq!(direct.server().port, Some(signalbox::client::Namespace::Counters));
+    assert_eq!(direct.server().port, signalbox::client::Namespace::Counters);
     permit.release().await.unwrap();
     held.release().await.unwrap();
     client.close().await;

@@ -231,12 +231,12 @@ fn a_request_for_several_names_keeps_its_place() {
     server.check();
 }
 
-/// An older client does not ask, and each request has one answer, as before.
+/// Each of its requests has one answer.
 #[test]
 fn a_client_that_does_not_ask_is_told_no_place() {
     let server = StoredServer::start(&Memory::default());
     let [mut holder, mut waiter] = [caller(&server), caller(&server)];
-    waiter.hello("an older one");
+    waiter.hello("a simple one");
     waiter.open(LONG_MS);
     let held = holder.take(one_of(1, b"a"));
     let opaque = waiter.want(one_of(1, b"a"), LONG);

@@ -77,7 +77,7 @@ struct ShownNode<'a> {
     node: &'a str,
     state: &'static str,
     version: &'a str,
-    record_format: Option<u32>,
+    record_format: u32,
     relays: Option<u32>,
     heartbeat_age_ms: Option<u64>,
     addresses: &'a [String],
@@ -165,7 +165,7 @@ fn show_node(found: &ClusterStatus, name: &str, wants_json: bool) -> Result<Exit
             ("node", node.node.to_owned()),
             ("state", node.state.to_owned()),
             ("version", node.version.to_owned()),
-            ("record_format", format_of(node)),
+            ("record_format", node.record_format.to_string()),
             ("relays", relays_of(node)),
             ("heartbeat", heartbeat_of(node)),
             ("addresses", node.addresses.join(" ")),
@@ -188,10 +188,6 @@ fn exit(found: &ClusterStatus, node: &str) -> Exit {
         Some(_) => Exit::Failure,
         None => Exit::Retiring,
     }
-}
-
-fn format_of(node: &ShownNode<'_>) -> String {
-    node.record_format.map_or_else(|| "unknown".to_owned(), |format| format.to_string())
 }
 
 fn relays_of(node: &ShownNode<'_>) -> String {
@@ -274,7 +270,7 @@ fn print(shown: &Shown<'_>, finalization: &Finalization) -> io::Result<()> {
             node.node,
             node.state,
             node.version,
-            format_of(node),
+            node.record_format.to_string(),
             relays_of(node),
             heartbeat_of(node),
             node.addresses.join(" ")

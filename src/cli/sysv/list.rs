@@ -7,7 +7,6 @@ use clap::Args;
 use serde::Serialize;
 
 use super::key::{self, PRIVATE};
-use super::set;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::{Form, NOTHING, json, utc};
 use crate::cli::server::Server;
@@ -63,7 +62,7 @@ pub(super) async fn list(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { json: wants_json, server } = arguments;
     let out = BufWriter::new(io::stdout().lock());
     let mut rows = Rows::new(Form::of_output(*wants_json), &COLUMNS, out);
-    let direct = set::connect(server).await?;
+    let direct = server.direct().await?;
     let mut sets = server.answer(direct.sets()).await??;
     while let Some(listed) = server.answer(async { sets.next().await.transpose() }).await?? {
         rows.push(|| cells(&listed), || json(&Line::of(&listed)))?;

@@ -35,7 +35,7 @@ pub(super) struct Arguments {
 pub(super) async fn remove(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { set, server } = arguments;
     let name = set.name();
-    let direct = set::connect(server).await?;
+    let direct = server.direct().await?;
     let process = set::open_process(server, &direct, "sysv remove").await?;
     let remove = async {
         let id = match name {

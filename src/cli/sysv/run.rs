@@ -10,7 +10,6 @@ use clap::Args;
 
 use super::key::{check_keys, mapping};
 use super::library;
-use super::set;
 use super::settings::{self, CONFIG, KEYS, SERVER};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::escaped;
@@ -106,7 +105,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let addresses = settings.servers.filter(|_| !source.is_option());
     let server = arguments.server.at(addresses.unwrap_or_else(|| arguments.server.addresses()));
     let library = library::find(library.as_deref())?;
-    block_on(async { set::connect(&server).await.map(drop) })?;
+    block_on(async { server.direct().await.map(drop) })?;
 
     let (program, rest) = arguments.command.split_first().expect("clap requires a command");
     let mut command = Command::new(program);

@@ -9,8 +9,8 @@ use clap::Args;
 use super::key::{self, PRIVATE};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::server::{Server, label};
+use crate::client::Direct;
 use crate::client::sysv::{Caller, Identity, ListedSet, Process};
-use crate::client::{Direct, Features};
 
 /// A set, as an argument names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,19 +102,6 @@ impl SetName {
     }
 }
 
-/// Connects to a server that must have semaphore sets.
-pub(super) async fn connect(server: &Server) -> Result<Direct, Failure> {
-    let direct = server.direct().await?;
-    if !direct.server().features.contains(Features::SYSV) {
-        let message = format!(
-            "{} does not support System V semaphores; update the server, or give another one with --server",
-            server.addresses()
-        );
-        return Err(Failure::new(Exit::Unavailable, message));
-    }
-    Ok(direct)
-}
-
 /// Opens a process for the calls of this subcommand, with the user and the groups of this process.
 pub(super) async fn open_process(server: &Server, direct: &Direct, task: &str) -> Result<Process, Failure> {
     let groups = nix::unistd::getgroups().unwrap_or_default();
@@ -141,7 +128,7 @@ pub(super) async fn all(server: &Server, direct: &Direct) -> Result<Vec<ListedSe
 
 /// The names of sets, for the completion of a command line.
 pub(crate) async fn completions(server: &Server) -> Option<BTreeSet<String>> {
-    let direct = connect(server).await.ok()?;
+    let direct = server.direct().await.ok()?;
     let names = all(server, &direct).await.ok()?.into_iter().map(|listed| match listed.stat.key {
         PRIVATE => format!("id:{}", listed.set),
         key => key::shown(key),

@@ -73,7 +73,7 @@ pub(crate) async fn show_named(
     name: SetName,
     wants_json: bool,
 ) -> Result<ExitCode, Failure> {
-    let direct = set::connect(server).await?;
+    let direct = server.direct().await?;
     let listed = name.find(server, &direct).await?;
     let semaphores = semaphores(server, &direct, name, &listed).await?;
     let users = Users::read(server, &direct, name, listed.set).await?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::set::{self, SetName};
+use super::set::SetName;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::listing::ListingKind;
 use crate::cli::output::{Form, Labeled, json, or_nothing};
@@ -38,7 +38,7 @@ pub(crate) async fn list_users(
     kind: ListingKind,
     wants_json: bool,
 ) -> Result<ExitCode, Failure> {
-    let direct = set::connect(server).await?;
+    let direct = server.direct().await?;
     let listed = name.find(server, &direct).await?;
     let users = Users::read(server, &direct, name, listed.set).await?;
     let mut rows = Rows::new(Form::of_output(wants_json), columns(kind), BufWriter::new(io::stdout().lock()));

@@ -53,7 +53,7 @@ pub(crate) async fn watch(
     interval: Duration,
     form: Form,
 ) -> Result<ExitCode, Failure> {
-    let direct = set::connect(server).await?;
+    let direct = server.direct().await?;
     let process = set::open_process(server, &direct, "watch").await?;
     let mut known = states(server, &direct, &process, watched).await?;
     // Standard output flushes after each line, so that events are visible when they happen.

@@ -11,7 +11,7 @@ use super::command::AcquireFailure;
 use super::pending_acquire::PendingAcquire;
 use super::permit::Permit;
 use super::settings::{Terms, cut_label};
-use crate::client::{Error, ErrorKind, Namespace, Requested, Status, requesting};
+use crate::client::{Error, ErrorKind, Namespace, Requested, requesting};
 
 impl Client {
     /// Requests resources of a semaphore; its capacity comes next.
@@ -107,9 +107,7 @@ impl<'a> Semaphore<'a> {
     /// Each call opens a connection. A program that asks often uses [`Direct::inspect`](crate::client::Direct::inspect).
     ///
     /// # Errors
-    /// [`Status::NotFound`](crate::client::Status::NotFound) if the semaphore does not exist,
-    /// [`Status::UnknownCommand`](crate::client::Status::UnknownCommand) if the server is too old; else as
-    /// [`Client::direct`].
+    /// [`Status::NotFound`](crate::client::Status::NotFound) if the semaphore does not exist; else as [`Client::direct`].
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -120,8 +118,7 @@ impl<'a> Semaphore<'a> {
     pub async fn available(self) -> Result<u32, Error> {
         let Self { client, name } = self;
         requesting(|| Requested::whole("inspect", Namespace::Semaphores, &name), async {
-            let usage = client.direct().await?.inspect(Namespace::Semaphores, &name).await?;
-            usage.available.ok_or(ErrorKind::Status(Status::UnknownCommand).into())
+            Ok(client.direct().await?.inspect(Namespace::Semaphores, &name).await?.available)
         })
         .await
     }
@@ -421,7 +418,7 @@ impl Acquire<'_> {
     ///
     /// # Errors
     /// The request fails with [`Status::NoSuchSlot`](crate::client::Status::NoSuchSlot) if the semaphore has no such
-    /// slot, and with [`ErrorKind::SlotsUnsupported`] if the server is too old.
+    /// slot.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {

@@ -184,11 +184,6 @@ impl AcquireSpec {
         Requested::new(operation, self.claims.iter().map(Claim::requested).collect())
     }
 
-    /// Whether it requests a particular slot, which old servers would ignore.
-    pub(super) fn names_slots(&self) -> bool {
-        self.claims.iter().any(|claim| claim.slot.is_some())
-    }
-
     pub(super) fn wire_claims(&self) -> Vec<wire::Claim<'_>> {
         self.claims.iter().map(Claim::to_wire).collect()
     }

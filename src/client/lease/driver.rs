@@ -32,7 +32,7 @@ use super::validity::{LeaseValidity, safe_duration};
 use crate::client::{Address, Disconnect, Error, ErrorKind, Lost};
 use crate::protocol::{
     Extended, GraceLeft, GrantId, Milliseconds, Notice, OpenedSession, RequestId, ResponseFrame, Status,
-    TtlLeft, VerifiedGrant, WaitingRequest,
+    VerifiedGrant, WaitingRequest,
 };
 
 /// The longest time that closing a session may take. After that, the session ends with its time to live.
@@ -279,12 +279,8 @@ impl Driver {
         if !matches!(self.phase, Phase::Active) {
             return;
         }
-        let (mut canceled, mut unsupported) = (Vec::new(), Vec::new());
+        let mut canceled = Vec::new();
         while let Some((ids, operation, place)) = self.requests.next_to_send() {
-            if operation.names_slots() && !connection.grants_slots() {
-                unsupported.push(ids.own);
-                continue;
-            }
             if operation.is_canceled() {
                 canceled.push(ids.own);
             }
@@ -294,19 +290,6 @@ impl Driver {
             }
         }
         canceled.into_iter().for_each(|id| self.send_cancel(id));
-        unsupported.into_iter().for_each(|id| self.fail_unsupported(id));
-    }
-
-    /// Fails an acquire that names a slot: this server would grant any, and was not asked.
-    fn fail_unsupported(&mut self, id: RequestId) {
-        let Some(Request { operation: Operation::Acquire { reply, .. }, .. }) = self.requests.remove(id)
-        else {
-            return;
-        };
-        self.load.remove();
-        if let Some(reply) = reply {
-            drop(reply.send(Err(AcquireFailure::Final(ErrorKind::SlotsUnsupported.into()))));
-        }
     }
 
     fn send_cancel(&self, id: RequestId) {
@@ -480,27 +463,18 @@ impl Driver {
         sent: Moment,
         after: NoticeCount,
     ) {
-        let Some(session) = self.session else { return };
         if frame.status == Status::NotAcquired.code() {
             return self.grants.taken_away(grant);
         }
-        let Ok(VerifiedGrant { grace_left, ttl_left, .. }) = frame.verified() else {
+        let Ok(VerifiedGrant { grace_left, .. }) = frame.verified() else {
             // The client may not ask, as without the right to read. What is known already holds, and will not be known better.
             return self.grants.verified(grant, after);
         };
-        match (grace_left, ttl_left) {
-            (GraceLeft::For(left), _) => {
+        match grace_left {
+            GraceLeft::For(left) => {
                 self.grants.revocation_proven(grant, sent.after(safe_duration(left)), after);
             }
-            (GraceLeft::NotRevoked, _) => self.grants.verified(grant, after),
-            // An older server. The question has renewed the lease, so a revocation shows in the answer once the rest of
-            // its grace period is shorter than the lease: the grant is verified repeatedly for as long as it is held.
-            (GraceLeft::NotReported, TtlLeft::For(left))
-                if Duration::from(left) < safe_duration(session.ttl) =>
-            {
-                self.grants.revocation_proven(grant, sent.after(safe_duration(left)), after);
-            }
-            (GraceLeft::NotReported, _) => self.grants.announce(grant),
+            GraceLeft::NotRevoked => self.grants.verified(grant, after),
         }
     }
 

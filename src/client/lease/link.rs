@@ -161,11 +161,6 @@ impl SessionConnection {
         }
     }
 
-    /// Whether the server grants particular slots. An older one would ignore the slot of a request, and grant any.
-    pub(super) fn grants_slots(&self) -> bool {
-        self.features.contains(Features::SLOTS)
-    }
-
     /// Whether the server says where the nodes of its cluster are.
     pub(super) fn says_where(&self) -> bool {
         self.features.contains(Features::WHERE)

@@ -53,11 +53,6 @@ impl Operation {
         matches!(self, Self::Acquire { reply: None, .. })
     }
 
-    /// Whether it requests a particular slot.
-    pub(super) fn names_slots(&self) -> bool {
-        matches!(self, Self::Acquire { spec, .. } if spec.names_slots())
-    }
-
     /// Sends the request at this moment, with the place that it was told. A failure means that the connection has ended.
     pub(super) fn post(
         &self,

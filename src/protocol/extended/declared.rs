@@ -107,11 +107,8 @@ impl DeclaredEntry<Bytes> {
         let name_bytes = fields.length()?;
         let name = body.slice_ref(fields.bytes(name_bytes)?);
         let label = body.slice_ref(fields.bytes(label_bytes)?);
-        let mut slots_out = Vec::new();
-        if !fields.is_empty() {
-            let count = usize::try_from(fields.u32()?).ok()?;
-            slots_out = read_slots(count, &mut fields)?;
-        }
+        let count = usize::try_from(fields.u32()?).ok()?;
+        let slots_out = read_slots(count, &mut fields)?;
         Some(Self {
             generation,
             capacity,

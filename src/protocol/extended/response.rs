@@ -93,7 +93,7 @@ impl ExtendedResponse<'_> {
                 out.put_u64(verified.session);
                 out.put_u32(verified.ttl_left.to_wire());
                 out.put_slice(&[verified.state.code(), 0, 0, 0]);
-                verified.grace_left.to_wire().into_iter().for_each(|left| out.put_u32(left));
+                out.put_u32(verified.grace_left.to_wire());
             }
             Self::Inspected(inspected) => inspected.compose(out),
             Self::Entry(entry) => entry.compose(out),
@@ -133,10 +133,10 @@ pub struct HelloAnswer {
     pub names_max: u32,
     /// The most requests of a session whose answers are cached.
     pub requests_max: u32,
-    /// The namespace of plain requests to this port; `None`: the server does not say.
-    pub port: Option<Namespace>,
-    /// What one client may have once half of it is in use; `None`: the server does not say.
-    pub shares: Option<Shares>,
+    /// The namespace of plain requests to this port.
+    pub port: Namespace,
+    /// What one client may have once half of it is in use.
+    pub shares: Shares,
 }
 
 /// The shares of one client (`docs/protocol.md`, "Shares of clients").
@@ -150,8 +150,8 @@ pub struct Shares {
     pub waiters: u32,
     /// Watches.
     pub watches: u32,
-    /// Memory, in bytes; `None`: an older server, which does not say.
-    pub memory: Option<u64>,
+    /// Memory, in bytes.
+    pub memory: u64,
 }
 
 impl Shares {
@@ -159,9 +159,7 @@ impl Shares {
         for share in [self.connections, self.sessions, self.waiters, self.watches] {
             out.put_u32(share);
         }
-        if let Some(memory) = self.memory {
-            out.put_u64(memory);
-        }
+        out.put_u64(self.memory);
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
@@ -170,7 +168,7 @@ impl Shares {
             sessions: fields.u32()?,
             waiters: fields.u32()?,
             watches: fields.u32()?,
-            memory: fields.u64(),
+            memory: fields.u64()?,
         })
     }
 }
@@ -185,17 +183,12 @@ impl HelloAnswer {
         }
         out.put_u32(self.names_max);
         out.put_u32(self.requests_max);
-        if let Some(namespace) = self.port {
-            out.put_slice(&[namespace.code(), 0, 0, 0]);
-            // They follow the port, so there are none without it.
-            if let Some(shares) = self.shares {
-                shares.compose(out);
-            }
-        }
+        out.put_slice(&[self.port.code(), 0, 0, 0]);
+        self.shares.compose(out);
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let mut answer = Self {
+        Some(Self {
             version: fields.u32()?,
             features: Features(fields.u32()?),
             session: fields.u64()?,
@@ -205,16 +198,12 @@ impl HelloAnswer {
             ttl_max: Milliseconds(fields.u32()?),
             names_max: fields.u32()?,
             requests_max: fields.u32()?,
-            port: None,
-            shares: None,
-        };
-        if !fields.is_empty() {
-            let [code, _, _, _] = fields.array()?;
-            answer.port = Some(Namespace::from_code(code)?);
-            // Fewer bytes behind the port are not shares.
-            answer.shares = Shares::read(fields);
-        }
-        Some(answer)
+            port: {
+                let [code, _, _, _] = fields.array()?;
+                Namespace::from_code(code)?
+            },
+            shares: Shares::read(fields)?,
+        })
     }
 }
 
@@ -230,21 +219,23 @@ pub struct Inspected {
     /// The capacity of a semaphore; 0 for a counter, whose requests bring a maximum each.
     pub capacity: u32,
     /// The resources of a semaphore that are neither in use nor out of service, 0 while it is paused; 0 for a counter.
-    /// `None`: an older server, which does not report it.
-    pub available: Option<u32>,
+    pub available: u32,
 }
 
 impl Inspected {
     fn compose(&self, out: &mut BytesMut) {
-        let numbers = [self.in_use, self.peak, self.waiting, self.capacity];
-        numbers.into_iter().chain(self.available).for_each(|number| out.put_u32(number));
+        let numbers = [self.in_use, self.peak, self.waiting, self.capacity, self.available];
+        numbers.into_iter().for_each(|number| out.put_u32(number));
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let (in_use, peak) = (fields.u32()?, fields.u32()?);
-        let (waiting, capacity) = (fields.u32()?, fields.u32()?);
-        let available = if fields.is_empty() { None } else { Some(fields.u32()?) };
-        Some(Self { in_use, peak, waiting, capacity, available })
+        Some(Self {
+            in_use: fields.u32()?,
+            peak: fields.u32()?,
+            waiting: fields.u32()?,
+            capacity: fields.u32()?,
+            available: fields.u32()?,
+        })
     }
 }
 
@@ -291,12 +282,9 @@ impl Granted<Vec<u16>> {
         let grant = GrantId(fields.u64()?);
         let (resources, capacity) = (fields.u32()?, fields.u32()?);
         let ttl_left = TtlLeft::from_wire(fields.u32()?);
-        let mut slots = Vec::new();
-        if !fields.is_empty() {
-            let count = fields.length()?;
-            fields.u16()?;
-            slots = read_slots(count, fields)?;
-        }
+        let count = fields.length()?;
+        fields.u16()?;
+        let slots = read_slots(count, fields)?;
         Some(Self { grant, resources, capacity, ttl_left, slots })
     }
 }
@@ -336,13 +324,9 @@ impl AllGranted<Vec<u32>, Vec<Vec<u16>>> {
         fields.u16()?;
         let (capacities, _) = fields.bytes(4 * count)?.as_chunks();
         let capacities = capacities.iter().map(|capacity| u32::from_be_bytes(*capacity)).collect();
-        let slots = if fields.is_empty() {
-            vec![Vec::new(); count]
-        } else {
-            let (counts, _) = fields.bytes(2 * count)?.as_chunks();
-            let counts = counts.iter().map(|count| usize::from(u16::from_be_bytes(*count)));
-            counts.map(|count| read_slots(count, fields)).collect::<Option<_>>()?
-        };
+        let (counts, _) = fields.bytes(2 * count)?.as_chunks();
+        let counts = counts.iter().map(|count| usize::from(u16::from_be_bytes(*count)));
+        let slots = counts.map(|count| read_slots(count, fields)).collect::<Option<_>>()?;
         Some(Self { grant, ttl_left, capacities, slots })
     }
 }
@@ -377,15 +361,9 @@ pub struct VerifiedGrant {
 impl VerifiedGrant {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let (session, ttl_left) = (fields.u64()?, TtlLeft::from_wire(fields.u32()?));
-        let mut state = GrantState::Held;
-        if !fields.is_empty() {
-            let [code, _, _, _] = fields.array()?;
-            state = GrantState::from_code(code)?;
-        }
-        let mut grace_left = GraceLeft::NotReported;
-        if !fields.is_empty() {
-            grace_left = GraceLeft::from_wire(fields.u32()?);
-        }
+        let [code, _, _, _] = fields.array()?;
+        let state = GrantState::from_code(code)?;
+        let grace_left = GraceLeft::from_wire(fields.u32()?);
         Some(Self { session, ttl_left, state, grace_left })
     }
 }
@@ -438,11 +416,8 @@ impl ListEntry<Bytes, Vec<u16>> {
         let (label_bytes, address_bytes) = (fields.length()?, fields.length()?);
         let label = body.slice_ref(fields.bytes(label_bytes)?);
         let address = body.slice_ref(fields.bytes(address_bytes)?);
-        let mut slots = Vec::new();
-        if !fields.is_empty() {
-            let count = fields.length()?;
-            slots = read_slots(count, &mut fields)?;
-        }
+        let count = fields.length()?;
+        let slots = read_slots(count, &mut fields)?;
         Some(Self { grant, session, since, resources, position, label, address, slots })
     }
 }

@@ -77,8 +77,7 @@ impl SessionEntry<Bytes> {
         let (label_bytes, address_bytes) = (fields.length()?, fields.length()?);
         let label = body.slice_ref(fields.bytes(label_bytes)?);
         let address = body.slice_ref(fields.bytes(address_bytes)?);
-        // An older server lists no identities.
-        let identity = if fields.is_empty() { Bytes::new() } else { body.slice_ref(fields.text()?) };
+        let identity = body.slice_ref(fields.text()?);
         let attached = flags & FLAG_ATTACHED != 0;
         Some(Self { kind, session, attached, age_s, grants, waiting, ttl_left, label, address, identity })
     }

@@ -183,8 +183,6 @@ impl TtlLeft {
 /// (`docs/protocol.md`, "VerifyGrant").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraceLeft {
-    /// The server does not report it: it is older than this field.
-    NotReported,
     /// Neither the grant nor its session is being revoked.
     NotRevoked,
     /// The rest of the grace period. The longest span is encoded as one millisecond less.
@@ -199,12 +197,10 @@ impl GraceLeft {
         }
     }
 
-    /// `None`: the body ends before the field.
-    pub(super) fn to_wire(self) -> Option<u32> {
+    pub(super) fn to_wire(self) -> u32 {
         match self {
-            Self::NotReported => None,
-            Self::NotRevoked => Some(NO_NUMBER),
-            Self::For(span) => Some(span.0.min(NO_NUMBER - 1)),
+            Self::NotRevoked => NO_NUMBER,
+            Self::For(span) => span.0.min(NO_NUMBER - 1),
         }
     }
 }

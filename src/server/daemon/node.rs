@@ -38,7 +38,7 @@ use crate::cluster::store::ClusterStorage;
 use crate::cluster::timing::Timing;
 use crate::config::Config;
 use crate::core::Namespace;
-use crate::storage::{FORMAT, OLDEST_WRITTEN_FORMAT};
+use crate::storage::FORMAT;
 
 /// How often the guards look at the fences.
 const GUARD_PERIOD: Duration = Duration::from_millis(20);
@@ -147,7 +147,7 @@ impl Prepared {
             incarnation: incarnation.clone(),
             invocation: std::env::var("INVOCATION_ID").unwrap_or_default(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            record_format: Some(FORMAT),
+            record_format: FORMAT,
             addresses: addresses.iter().map(|(_, address)| address.to_string()).collect(),
             is_eligible: self.is_eligible,
             relays: self.relays,
@@ -162,7 +162,7 @@ impl Prepared {
             timing,
             record_format: FORMAT,
             is_eligible: self.is_eligible,
-            oldest_record_format: OLDEST_WRITTEN_FORMAT,
+            oldest_record_format: FORMAT,
         });
         let fence = Fence::new(BootTime::now);
         let pulse = Pulse::default();

@@ -67,7 +67,7 @@ pub(super) fn inspected_on_wire(inspected: Inspected) -> wire::Inspected {
     let Inspected { in_use, peak, waiting, availability } = inspected;
     let Availability { capacity, available } =
         availability.unwrap_or(Availability { capacity: 0, available: 0 });
-    wire::Inspected { in_use, peak, waiting, capacity, available: Some(available) }
+    wire::Inspected { in_use, peak, waiting, capacity, available }
 }
 
 /// The core identifies a connection's requests and watches by the opaque that the client chose.

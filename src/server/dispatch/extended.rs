@@ -317,8 +317,8 @@ impl Executor<'_> {
             ttl_max: Milliseconds(limits.max_ttl_ms),
             names_max: ACQUIRE_ALL_NAMES_MAX as u32,
             requests_max: REQUESTS_MAX as u32,
-            port: Some(namespace_on_wire(self.port.namespace)),
-            shares: Some(self.shares(&limits)),
+            port: namespace_on_wire(self.port.namespace),
+            shares: self.shares(&limits),
         })))
     }
 
@@ -348,7 +348,7 @@ impl Executor<'_> {
             sessions: of(limits.sessions_max as usize),
             waiters: of(limits.waiters_max as usize),
             watches: of(limits.watches_max as usize),
-            memory: Some(share.of(self.server.memory.max() as usize) as u64),
+            memory: share.of(self.server.memory.max() as usize) as u64,
         }
     }
 

@@ -21,7 +21,7 @@ use super::directory::{Directory, unusable};
 use super::engine::{FileStorage, Opened, Options, file_backend, open_file};
 use super::flush_mark::Trust;
 use super::reader::each_record;
-use super::record::{FORMAT, OLDEST_FORMAT, describe};
+use super::record::{FORMAT, describe};
 use super::{CommitError, Storage, StorageError};
 use crate::core::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin,
@@ -166,11 +166,11 @@ fn read_lines(reader: &mut dyn BufRead) -> Result<Vec<Record>, ImportError> {
         let line: Line = serde_json::from_slice(&line?)
             .map_err(|error| wrong(format!("this is not a line of an export: {error}")))?;
         match line {
-            Line::Export { format: OLDEST_FORMAT..=FORMAT } if !has_started => has_started = true,
+            Line::Export { format: FORMAT } if !has_started => has_started = true,
             Line::Export { format } if !has_started => {
                 return Err(wrong(format!(
-                    "the export has format {format}, but this version of signalbox supports formats {OLDEST_FORMAT} to \
-                     {FORMAT}; use the version that created the export, or a newer one"
+                    "the export has format {format}, but this version of signalbox supports format {FORMAT}; \
+                     use the version that created the export"
                 )));
             }
             Line::Export { .. } => return Err(wrong("a second export starts here".to_owned())),
@@ -229,10 +229,7 @@ enum Line {
         removing: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
         evicted_grace_ms: Option<u32>,
-        // An export of format 1 lacks these two.
-        #[serde(default)]
         paused: bool,
-        #[serde(default)]
         slots_out: Vec<u16>,
     },
     Session {

@@ -19,11 +19,9 @@
 //! A part is: namespace u8 (0 counters, 1 semaphores), place u8, resources u32, capacity u32, number of slots u32, name
 //! length u32, slots u16 each, name. Keys that start with 0 are metadata of the store.
 //!
-//! This is format 4. Format 3 has no key of places, and format 2 no facts about semaphore sets either. In format 1, the value
-//! of a declared semaphore ends after its label as well.
-//!
-//! A server with a data directory writes the newest format. The nodes of a cluster write the one that the cluster agreed on,
-//! which may be the one before: see [`encode_value_in`].
+//! This is format [`FORMAT`]. A next format needs a number of its own, because a program refuses data of a format that it
+//! does not know. The nodes of a cluster write the format that the cluster agreed on, which may be the one before, so a
+//! program that writes a new format must read and write the one before as well.
 
 mod sysv;
 
@@ -36,14 +34,8 @@ use crate::core::{
     PlaceKey, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
-/// The format of the data that this program writes: the table, its keys and the bytes of records.
-pub const FORMAT: u32 = 4;
-
-/// The oldest format that this program reads.
-pub const OLDEST_FORMAT: u32 = 1;
-
-/// The oldest format that this program writes in a cluster: the one before the newest, at least.
-pub const OLDEST_WRITTEN_FORMAT: u32 = 3;
+/// The format of the data that this program reads and writes: the table, its keys and the bytes of records.
+pub const FORMAT: u32 = 1;
 
 /// The kinds of records: the first bytes of keys.
 pub const KINDS: RangeInclusive<u8> = MARK..=PLACE_KEY;
@@ -55,9 +47,6 @@ const GRANT: u8 = 4;
 const ANSWER: u8 = 5;
 // `sysv` has the kinds between.
 const PLACE_KEY: u8 = 10;
-
-/// The first format that has the key of places.
-const FIRST_WITH_PLACE_KEY: u32 = 4;
 
 /// The error of decoding a record.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -97,7 +86,7 @@ pub fn encode_key(key: &Key) -> Vec<u8> {
     bytes
 }
 
-/// Encodes the value of a record in the newest format. It does not include the key.
+/// Encodes the value of a record. It does not include the key.
 pub fn encode_value(record: &Record) -> Vec<u8> {
     let mut bytes = Vec::new();
     match record {
@@ -148,16 +137,6 @@ pub fn encode_value(record: &Record) -> Vec<u8> {
         Record::PlaceKey(key) => bytes.extend_from_slice(&key.0),
     }
     bytes
-}
-
-/// Encodes the value of a record in a format from [`OLDEST_WRITTEN_FORMAT`] to [`FORMAT`]. `None`: the format has no such
-/// record, so it must not be stored, and is lost when the one who has it in memory ends.
-pub fn encode_value_in(format: u32, record: &Record) -> Option<Vec<u8>> {
-    let is_known = match record {
-        Record::PlaceKey(_) => format >= FIRST_WITH_PLACE_KEY,
-        _ => true,
-    };
-    is_known.then(|| encode_value(record))
 }
 
 fn put_part(bytes: &mut Vec<u8>, part: &PartRecord) {
@@ -215,18 +194,13 @@ pub fn decode_key(bytes: &[u8]) -> Result<Key, DecodeError> {
     Ok(key)
 }
 
-/// Decodes a record of the present format. Extra bytes in the key or the value are an error.
+/// Decodes a record. Extra bytes in the key or the value are an error.
 pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, DecodeError> {
-    decode_from(FORMAT, key, value)
-}
-
-/// Decodes a record of a format from [`OLDEST_FORMAT`] to [`FORMAT`].
-pub fn decode_from(format: u32, key: &[u8], value: &[u8]) -> Result<Record, DecodeError> {
     let key = decode_key(key)?;
     let mut reader = Reader(value);
     let record = match &key {
         Key::Mark => reader.u64().map(Record::Mark),
-        Key::Declaration(name) => reader.declaration(name.clone(), format).map(Record::Declaration),
+        Key::Declaration(name) => reader.declaration(name.clone()).map(Record::Declaration),
         Key::Session(session) => reader.session_record(*session).map(Record::Session),
         Key::Grant(grant) => reader.grant(*grant).map(Record::Grant),
         Key::Answer(session, request) => reader.answer(*session, *request).map(Record::Answer),
@@ -256,7 +230,7 @@ struct Reader<'a>(&'a [u8]);
 type DecodeResult<T> = Result<T, &'static str>;
 
 impl Reader<'_> {
-    fn declaration(&mut self, name: Box<[u8]>, format: u32) -> DecodeResult<DeclarationRecord> {
+    fn declaration(&mut self, name: Box<[u8]>) -> DecodeResult<DeclarationRecord> {
         Ok(DeclarationRecord {
             name,
             capacity: self.u32()?,
@@ -271,7 +245,7 @@ impl Reader<'_> {
             removing: self.boolean()?,
             evicted_grace_ms: self.grace()?,
             label: self.length_prefixed()?,
-            service: if format == OLDEST_FORMAT { Service::default() } else { self.service()? },
+            service: self.service()?,
         })
     }
 

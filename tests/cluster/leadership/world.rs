@@ -563,7 +563,7 @@ impl World {
         let is_newer = self.versions.as_mut().is_none_or(|versions| versions.hits(70));
         let place = &mut self.places[node];
         let record_format = RECORD_FORMAT + u32::from(is_newer);
-        let this = Node { record_format: Some(record_format), ..super::node(run) };
+        let this = Node { record_format, ..super::node(run) };
         let settings = Settings { record_format, node: this, ..settings(&place.name, run) };
         place.machine = Some(Machine::new(settings));
         place.run = run;
@@ -830,7 +830,7 @@ impl World {
 
     /// Every node of the cluster reads the format that leaders write (C8).
     fn check_formats(&self) {
-        let reads = |node: &Node| node.record_format.unwrap();
+        let reads = |node: &Node| node.record_format;
         let nodes: Vec<_> = self.store.values(&keys().nodes()).iter().map(reads).collect();
         for place in self.places.iter().filter(|place| place.believes(self.now) && !self.is_restored) {
             let written = place.committer.as_ref().map_or(0, |committer| committer.term.record_format);

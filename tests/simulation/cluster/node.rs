@@ -23,7 +23,7 @@ use signalbox::server::{
     Clock, Incoming, Outgoing, SameThread, Server, StoreError, Trust, expire, relay_port, serve_port,
     serve_relays, sweep_counters, sweep_semaphores,
 };
-use signalbox::storage::{FORMAT, OLDEST_WRITTEN_FORMAT, Storage};
+use signalbox::storage::{FORMAT, Storage};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{AbortHandle, JoinSet};
@@ -113,12 +113,12 @@ async fn live(process: Arc<Process>, mut random: Random) {
             relay_endpoint: Some(RelayEndpoint { address, secret: secret.clone() }),
             advertised: Default::default(),
             drains: true,
-            record_format: Some(FORMAT),
+            record_format: FORMAT,
         },
         timing,
         record_format: FORMAT,
         is_eligible: true,
-        oldest_record_format: OLDEST_WRITTEN_FORMAT,
+        oldest_record_format: FORMAT,
     });
     let relays = {
         let clock = process.clock.clone();

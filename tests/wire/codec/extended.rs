@@ -267,14 +267,14 @@ impl Values {
             ttl_max: span(5),
             names_max: self.small[6],
             requests_max: self.small[7],
-            port: Some(self.namespace()),
-            shares: Some(Shares {
+            port: self.namespace(),
+            shares: Shares {
                 connections: self.small[3],
                 sessions: self.small[0],
                 waiters: self.small[1],
                 watches: self.small[2],
-                memory: Some(second),
-            }),
+                memory: second,
+            },
         };
         let opened = OpenedSession { session: first, key: SessionKey(self.key), ttl: span(0) };
         let granted = Granted {
@@ -291,7 +291,7 @@ impl Values {
             peak: self.small[1],
             waiting: self.small[2],
             capacity: self.small[3],
-            available: Some(self.small[0]),
+            available: self.small[0],
         };
         let state = if self.flag { GrantState::Held } else { GrantState::Retiring };
         let verified = VerifiedGrant {
@@ -485,22 +485,6 @@ impl Values {
     }
 }
 
-/// The lengths of the body from older servers, which do not send the fields at its end.
-fn bytes_of_older(response: &ExtendedResponse<'_>) -> Vec<usize> {
-    match response {
-        // Shares that are cut off are none.
-        ExtendedResponse::Hello(_) => [40].into_iter().chain(44..68).collect(),
-        ExtendedResponse::Inspected(_) => vec![16],
-        ExtendedResponse::Granted(_) => vec![20],
-        ExtendedResponse::AllGranted(granted) => vec![16 + 4 * granted.capacities.len()],
-        ExtendedResponse::Verified(_) => vec![12, 16],
-        ExtendedResponse::Entry(entry) => vec![36 + entry.label.len() + entry.address.len()],
-        ExtendedResponse::DeclaredEntry(entry) => vec![24 + entry.name.len() + entry.label.len()],
-        ExtendedResponse::SessionEntry(entry) => vec![32 + entry.label.len() + entry.address.len()],
-        _ => Vec::new(),
-    }
-}
-
 /// Reads the body of a frame and compares it with what was composed.
 type Reading<'a> = Box<dyn Fn(&ResponseFrame) -> Result<bool, BodyError> + 'a>;
 
@@ -570,15 +554,14 @@ proptest! {
         for request in values.requests(&list, &declarations) {
             let body = body_of(&request);
             for cut in cuts(body.len()) {
-                let bytes_of_older = match request {
+                let bytes_of_shorter = match request {
                     // It chooses no key.
                     Extended::OpenSession { .. } => body.len() - 16,
                     // It wants no places, and repeats no request with one.
                     Extended::Hello { .. } | Extended::AttachSession { .. } => body.len() - 4,
                     _ => body.len(),
                 };
-                if cut == bytes_of_older {
-                    // That of an older client.
+                if cut == bytes_of_shorter {
                     prop_assert_eq!(status_of(request.opcode(), &body[..cut]), Status::NoError);
                     continue;
                 }
@@ -610,11 +593,7 @@ proptest! {
             prop_assert_eq!(read(&frame_with(longer.into())), Ok(true), "{:?}", response);
             for cut in cuts(frame.body.len()) {
                 let torn = frame_with(frame.body.slice(..cut));
-                if bytes_of_older(&response).contains(&cut) {
-                    prop_assert!(read(&torn).is_ok(), "{:?} of an older server", response);
-                } else {
-                    prop_assert_eq!(read(&torn), Err(BodyError), "{} bytes of {:?}", cut, response);
-                }
+                prop_assert_eq!(read(&torn), Err(BodyError), "{} bytes of {:?}", cut, response);
             }
         }
     }
@@ -933,23 +912,6 @@ fn numbers_with_a_special_meaning_are_never_sent_by_mistake() {
     assert_eq!(verified.grace_left, GraceLeft::For(Milliseconds(u32::MAX - 1)));
     assert_eq!(Milliseconds::saturating_from(Duration::MAX), longest);
     assert_eq!(Duration::from(longest), Duration::from_millis(u32::MAX.into()));
-}
-
-#[test]
-fn answers_of_an_older_server_have_no_slots_and_no_port_and_verified_grants_are_held() {
-    assert_eq!(frame_with(Bytes::from_static(&[1; 40])).hello().unwrap().port, None);
-    let granted = frame_with(Bytes::from_static(&[1; 20])).granted().unwrap();
-    assert_eq!((granted.grant, granted.slots), (GrantId(0x0101_0101_0101_0101), Vec::new()));
-    let two = [&[1; 12][..], &[0, 2, 0, 0], &[1; 8]].concat();
-    let all = frame_with(two.into()).all_granted().unwrap();
-    assert_eq!((all.capacities, all.slots), (vec![0x0101_0101; 2], vec![Vec::new(); 2]));
-    let verified = frame_with(Bytes::from_static(&[1; 12])).verified().unwrap();
-    assert_eq!((verified.state, verified.grace_left), (GrantState::Held, GraceLeft::NotReported));
-    let verified = frame_with(Bytes::from_static(&[1; 16])).verified().unwrap();
-    assert_eq!((verified.state, verified.grace_left), (GrantState::Retiring, GraceLeft::NotReported));
-    let unlabelled = [&[1; 32][..], &[0; 4]].concat();
-    let entry = frame_with(unlabelled.into()).list_entry().unwrap().unwrap();
-    assert_eq!((entry.resources, entry.slots), (0x0101_0101, Vec::new()));
 }
 
 #[test]
