@@ -201,8 +201,9 @@ impl Sysv {
     pub(super) fn fail(&mut self, id: SetId, place: Place, errno: Errno, now: Moment) {
         let Some(set) = self.sets.get_mut(id) else { return };
         let Some(waiter) = set.waiters.remove(place) else { return };
+        let operations = waiter.operations.clone();
         let mut completed = vec![Completed { waiter, place, result: Err(errno) }];
-        set.waiter_left(now.unix, &mut completed);
+        set.waiter_left(&operations, now.unix, &mut completed);
         self.finish(id, false, completed);
     }
 }

@@ -8,7 +8,7 @@ use super::set::{ALTER, Ownership, READ, Set, SetStat};
 use super::sets::{PRIVATE, SetId};
 use super::values::{Operation, Verdict, alters, undoes};
 use super::waiters::Waiter;
-use super::{Errno, OPERATIONS_MAX, SEMAPHORES_MAX, Sysv, VALUE_MAX};
+use super::{Errno, OPERATIONS_MAX, SEMAPHORES_MAX, Sysv, VALUE_MAX, WAITING_OPERATIONS_MAX};
 use crate::core::ids::{ConnectionId, RequestIds, Token};
 use crate::core::time::{Due, Moment};
 use crate::core::{Core, Limit, LimitKind, Refusal};
@@ -326,6 +326,10 @@ impl Sysv {
         let pid = self.processes.get(process).ok_or(Errno::Inval)?.pid;
         let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
         let own = self.processes.waiting_of_client(process);
+        if operations.len() > 1 && set.waiters.many_operations() + operations.len() > WAITING_OPERATIONS_MAX {
+            let reached = Limit::reached(LimitKind::Waiters, WAITING_OPERATIONS_MAX);
+            return Err(NotWaiting::Limit(reached));
+        }
         let limit = (self.limits.waiters_max, self.limits.client_share);
         Limit::check(LimitKind::Waiters, limit, set.waiters.len(), own).map_err(NotWaiting::Limit)?;
         let bytes = self.processes.bytes_of_client(process);

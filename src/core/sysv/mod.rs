@@ -80,6 +80,10 @@ pub const SEMAPHORES_MAX: u32 = 32000;
 /// The most operations of a call (SEMOPM).
 pub const OPERATIONS_MAX: usize = 500;
 
+/// The most operations of all calls with several operations that wait for one set. Each change of the set looks at them,
+/// and each of them that it completes may make others possible: the limit bounds what one call costs the server.
+pub const WAITING_OPERATIONS_MAX: usize = 16_384;
+
 /// The highest value of a semaphore (SEMVMX).
 pub const VALUE_MAX: u16 = 32767;
 

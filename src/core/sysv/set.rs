@@ -255,9 +255,14 @@ impl Set {
     }
 
     /// A waiting call has left. In the order of arrival, others may have waited for it.
-    pub(super) fn waiter_left(&mut self, now: UnixSeconds, completed: &mut Vec<Completed>) {
+    pub(super) fn waiter_left(
+        &mut self,
+        left: &[Operation],
+        now: UnixSeconds,
+        completed: &mut Vec<Completed>,
+    ) {
         if self.order == Order::Fifo {
-            self.complete_waiting(Some(&[]), now, completed);
+            self.complete_waiting(Some(left), now, completed);
         }
     }
 
@@ -279,17 +284,7 @@ impl Set {
         }
         let before = completed.len();
         self.complete_zero(changed, completed);
-        if self.waiters.has_many_alter() || self.order == Order::Fifo {
-            self.complete_all_alter(completed);
-        } else {
-            let raised = |operations: &[Operation]| {
-                let raising = operations.iter().filter(|operation| operation.change > 0);
-                raising.map(|operation| operation.number).collect()
-            };
-            for number in changed.map_or_else(|| self.waiters.taken_from(), raised) {
-                self.complete_takes(number, completed);
-            }
-        }
+        self.complete_alter(changed, completed);
         if completed[before..].iter().any(|completed| completed.result.is_ok()) {
             self.operated_at = Some(now);
         }
@@ -317,55 +312,70 @@ impl Set {
         }
     }
 
-    /// Completes calls that alter values, from the first one on again after each that was performed.
-    fn complete_all_alter(&mut self, completed: &mut Vec<Completed>) {
-        let mut after = Place(0);
+    /// Completes calls that alter values, in their order. A completed call can make earlier ones possible: those with one
+    /// operation that take from a semaphore that it changed, and those with several that wait for one of them. Only these
+    /// are looked at again, so that the work does not grow with the square of the waiting calls.
+    fn complete_alter(&mut self, changed: Option<&[Operation]>, completed: &mut Vec<Completed>) {
         let is_fifo = self.order == Order::Fifo;
-        let mut reserved = BTreeSet::new();
+        // The next calls to look at: those with one operation are followed through the calls of their semaphore.
+        let mut next: BTreeSet<(Place, Option<u16>)> = BTreeSet::new();
+        match changed {
+            Some(operations) => {
+                next.extend(operations.iter().filter_map(|by| self.next_take(by.number, Place(0))))
+            }
+            None => {
+                next.extend(self.waiters.taken_from().filter_map(|number| self.next_take(number, Place(0))))
+            }
+        }
+        let mut looks_at_all = true;
         loop {
-            let values = &mut self.values;
-            let next = self.waiters.alter_after(after).find_map(|(place, waiter)| {
-                let is_reserved = |number| reserved.contains(&number);
-                match values.perform(waiter.process, waiter.pid, &waiter.operations, is_reserved) {
+            // What waits for several semaphores may wait for another one of them now, or fail.
+            if std::mem::take(&mut looks_at_all) {
+                next.extend(self.waiters.many_alter().map(|place| (place, None)));
+            }
+            while let Some((place, of)) = next.pop_first() {
+                let waiters = &self.waiters;
+                let Some(waiter) = waiters.get(place) else { continue };
+                let is_reserved = |number| is_fifo && waiters.has_taker_before(number, place);
+                let verdict =
+                    self.values.perform(waiter.process, waiter.pid, &waiter.operations, is_reserved);
+                let result = match verdict {
                     Verdict::Blocked(blocking) => {
-                        waiter.blocking = blocking;
-                        if is_fifo {
-                            reserved.extend(waiter.takes_from());
-                        }
-                        None
+                        self.waiters.set_blocking(place, blocking);
+                        // In the order of arrival, the others of the semaphore wait for this call.
+                        next.extend(of.filter(|_| !is_fifo).and_then(|number| self.next_take(number, place)));
+                        continue;
                     }
-                    Verdict::Performed => Some((place, Ok(()))),
-                    Verdict::Failed(errno) => Some((place, Err(errno))),
+                    Verdict::Performed => Ok(()),
+                    Verdict::Failed(errno) => Err(errno),
+                };
+                let operations = waiter.operations.clone();
+                self.complete(place, result, completed);
+                looks_at_all |= result.is_ok() || is_fifo;
+                // A call that failed has changed nothing, but others may have waited for it.
+                for Operation { number, .. } in operations {
+                    let value = self.values.value(number);
+                    next.extend(self.next_take(number, Place(0)));
+                    next.extend(self.waiters.many_alter_possible(number, value).map(|place| (place, None)));
                 }
-            });
-            let Some((place, result)) = next else { return };
-            self.complete(place, result, completed);
-            // One that failed has changed nothing.
-            if result.is_ok() {
-                after = Place(0);
-                reserved.clear();
-            } else {
-                after = place;
+            }
+            if !(looks_at_all && self.waiters.has_many_alter()) {
+                return;
             }
         }
     }
 
-    /// Completes calls with one operation that take from a semaphore.
-    fn complete_takes(&mut self, number: u16, completed: &mut Vec<Completed>) {
-        let mut after = Place(0);
-        while let value @ 1.. = self.values.value(number)
-            && let Some(place) = self.waiters.next_take(number, after, value)
-        {
-            self.look_at(place, completed);
-            after = place;
-        }
+    /// The first call behind a place that takes from a semaphore with one operation, and no more than there is.
+    fn next_take(&self, number: u16, after: Place) -> Option<(Place, Option<u16>)> {
+        let value = self.values.value(number);
+        self.waiters.next_take(number, after, value).map(|place| (place, Some(number)))
     }
 
     /// Performs a waiting call if that is possible now.
     fn look_at(&mut self, place: Place, completed: &mut Vec<Completed>) {
-        let Some(waiter) = self.waiters.get_mut(place) else { return };
+        let Some(waiter) = self.waiters.get(place) else { return };
         match self.values.perform(waiter.process, waiter.pid, &waiter.operations, |_| false) {
-            Verdict::Blocked(blocking) => waiter.blocking = blocking,
+            Verdict::Blocked(blocking) => self.waiters.set_blocking(place, blocking),
             Verdict::Performed => self.complete(place, Ok(()), completed),
             Verdict::Failed(errno) => self.complete(place, Err(errno), completed),
         }
@@ -378,5 +388,59 @@ impl Set {
             self.complete_zero(Some(&waiter.operations), completed);
         }
         completed.push(Completed { waiter, place, result });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::RequestId;
+
+    const LONG: usize = 300;
+    const SHORT: usize = 300;
+
+    fn operation(number: u16, change: i16) -> Operation {
+        Operation { number, change, is_nowait: false, is_undone: false }
+    }
+
+    /// A set where calls wait that have many operations, and behind them calls with two, which take from semaphore 0.
+    fn set(order: Order, last_of_long: Operation) -> Set {
+        let caller = Caller { uid: 0, gid: 0 };
+        let mut set = Set::new(1, (order, false), caller, 0o600, 4, UnixSeconds(1));
+        let mut push = |operations: Vec<Operation>, blocking| {
+            set.waiters.push(Waiter {
+                process: ProcessId::from_number(1),
+                request: RequestId(1),
+                pid: 1,
+                operations: operations.into(),
+                blocking,
+                deadline: None,
+                reply_to: None,
+            });
+        };
+        for _ in 0..LONG {
+            let mut operations = vec![operation(3, 1); 50];
+            operations.push(last_of_long);
+            push(operations, 50);
+        }
+        for _ in 0..SHORT {
+            push(vec![operation(0, -1), operation(1, 1)], 0);
+        }
+        set
+    }
+
+    #[test]
+    fn the_work_grows_with_the_waiting_calls_and_not_with_their_square() {
+        for order in [Order::Kernel, Order::Fifo] {
+            for last_of_long in [operation(2, -1), operation(2, 0), operation(1, -30_000)] {
+                let mut set = set(order, last_of_long);
+                set.values.set(2, u16::from(last_of_long.change == 0), 1);
+                let mut completed = Vec::new();
+                set.set_value(0, SHORT as u16, 1, UnixSeconds(2), &mut completed);
+                assert_eq!(completed.len(), SHORT, "{order:?}, {last_of_long:?}");
+                let performed = set.values.performed;
+                assert!(performed <= 4 * (LONG + SHORT), "{performed} for {order:?}, {last_of_long:?}");
+            }
+        }
     }
 }

@@ -53,18 +53,30 @@ pub(super) struct Values {
     semaphores: Box<[Semaphore]>,
     /// For each process that used SEM_UNDO, what its end adds to each value.
     adjustments: BTreeMap<ProcessId, Box<[i16]>>,
+    /// How many calls of [`Self::perform`] there were.
+    #[cfg(test)]
+    pub(super) performed: usize,
 }
 
 impl Values {
     /// As many semaphores with the value 0.
     pub(super) fn new(count: u32) -> Self {
-        Self { semaphores: vec![Semaphore::default(); count as usize].into(), adjustments: BTreeMap::new() }
+        Self::of(vec![Semaphore::default(); count as usize].into())
     }
 
     /// Semaphores with these values, each with the process that operated on it last.
     pub(super) fn restore(semaphores: &[(u16, u32)]) -> Self {
         let semaphores = semaphores.iter().map(|(value, pid)| Semaphore { value: *value, pid: *pid });
-        Self { semaphores: semaphores.collect(), adjustments: BTreeMap::new() }
+        Self::of(semaphores.collect())
+    }
+
+    fn of(semaphores: Box<[Semaphore]>) -> Self {
+        Self {
+            semaphores,
+            adjustments: BTreeMap::new(),
+            #[cfg(test)]
+            performed: 0,
+        }
     }
 
     /// Gives a process adjustments, in place of those that it has.
@@ -123,6 +135,10 @@ impl Values {
         operations: &[Operation],
         reserved: impl Fn(u16) -> bool,
     ) -> Verdict {
+        #[cfg(test)]
+        {
+            self.performed += 1;
+        }
         // A process that undoes nothing has no adjustments to look for.
         let undoes = undoes(operations);
         let mut adjustments = if undoes { self.adjustments.get_mut(&process) } else { None };

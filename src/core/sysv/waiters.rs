@@ -56,8 +56,10 @@ pub(super) struct Waiters {
     zero: BTreeMap<u16, BTreeSet<Place>>,
     many_alter: BTreeSet<Place>,
     many_zero: BTreeSet<Place>,
-    /// How many of all these operations take from each semaphore.
-    takers: BTreeMap<u16, usize>,
+    /// The calls that take from each semaphore.
+    takers: BTreeMap<u16, BTreeSet<Place>>,
+    /// The operations of all calls with several.
+    many_operations: usize,
 }
 
 impl Waiter {
@@ -71,7 +73,7 @@ impl Waiter {
     }
 
     /// The semaphores that it takes from, once for each operation.
-    pub(super) fn takes_from(&self) -> impl Iterator<Item = u16> {
+    fn takes_from(&self) -> impl Iterator<Item = u16> {
         let taking = self.operations.iter().filter(|operation| operation.change < 0);
         taking.map(|operation| operation.number)
     }
@@ -84,6 +86,19 @@ impl Waiter {
     /// The operation that it waits for.
     fn blocked_by(&self) -> &Operation {
         &self.operations[self.blocking]
+    }
+
+    /// Whether the operation that it waits for is possible with this value of its semaphore.
+    fn is_possible_with(&self, value: u16) -> bool {
+        let number = self.blocked_by().number;
+        let so_far = self.operations[..=self.blocking].iter().filter(|operation| operation.number == number);
+        let result = i32::from(value) + so_far.map(|operation| i32::from(operation.change)).sum::<i32>();
+        if self.blocked_by().change == 0 { result == 0 } else { result >= 0 }
+    }
+
+    /// How many operations it has, if it has several.
+    fn many_operations(&self) -> usize {
+        Some(self.operations.len()).filter(|count| *count > 1).unwrap_or(0)
     }
 }
 
@@ -111,8 +126,9 @@ impl Waiters {
             }
         }
         for number in waiter.takes_from() {
-            *self.takers.entry(number).or_default() += 1;
+            self.takers.entry(number).or_default().insert(place);
         }
+        self.many_operations += waiter.many_operations();
         self.all.insert(place, waiter);
         place
     }
@@ -121,12 +137,13 @@ impl Waiters {
         let waiter = self.all.remove(&place)?;
         for number in waiter.takes_from() {
             if let Some(takers) = self.takers.get_mut(&number) {
-                *takers -= 1;
-                if *takers == 0 {
+                takers.remove(&place);
+                if takers.is_empty() {
                     self.takers.remove(&number);
                 }
             }
         }
+        self.many_operations -= waiter.many_operations();
         match waiter.list() {
             List::Take(number) => {
                 if let Some(calls) = self.take.get_mut(&number) {
@@ -175,11 +192,16 @@ impl Waiters {
         self.all.range(Place(after.0 + 1)..).map(|(place, waiter)| (*place, waiter))
     }
 
-    /// The calls behind a place that alter values, in their order.
-    pub(super) fn alter_after(&mut self, after: Place) -> impl Iterator<Item = (Place, &mut Waiter)> {
-        let behind = self.all.range_mut(Place(after.0 + 1)..);
-        let behind = behind.map(|(place, waiter)| (*place, waiter));
-        behind.filter(|(_, waiter)| matches!(waiter.list(), List::Take(_) | List::ManyAlter))
+    /// Notes for which operation a call waits.
+    pub(super) fn set_blocking(&mut self, place: Place, blocking: usize) {
+        if let Some(waiter) = self.all.get_mut(&place) {
+            waiter.blocking = blocking;
+        }
+    }
+
+    /// The operations of all waiting calls with several.
+    pub(super) fn many_operations(&self) -> usize {
+        self.many_operations
     }
 
     /// Whether a call waits that takes from a semaphore.
@@ -187,14 +209,33 @@ impl Waiters {
         self.takers.contains_key(&number)
     }
 
+    /// Whether a call before a place waits that takes from a semaphore.
+    pub(super) fn has_taker_before(&self, number: u16, place: Place) -> bool {
+        self.takers.get(&number).and_then(BTreeSet::first).is_some_and(|first| *first < place)
+    }
+
     /// Whether a call with several operations waits that alters values.
     pub(super) fn has_many_alter(&self) -> bool {
         !self.many_alter.is_empty()
     }
 
+    /// The calls with several operations that alter values.
+    pub(super) fn many_alter(&self) -> impl Iterator<Item = Place> {
+        self.many_alter.iter().copied()
+    }
+
+    /// Those of them that wait for a semaphore, and for no more than its value.
+    pub(super) fn many_alter_possible(&self, number: u16, value: u16) -> impl Iterator<Item = Place> {
+        self.many_alter().filter(move |place| {
+            let waiter = self.get(*place);
+            waiter
+                .is_some_and(|waiter| waiter.blocked_by().number == number && waiter.is_possible_with(value))
+        })
+    }
+
     /// The semaphores that calls with one operation take from.
-    pub(super) fn taken_from(&self) -> Vec<u16> {
-        self.take.keys().copied().collect()
+    pub(super) fn taken_from(&self) -> impl Iterator<Item = u16> {
+        self.take.keys().copied()
     }
 
     /// The first call behind a place that takes no more than this from a semaphore, with one operation.
@@ -254,12 +295,17 @@ impl Waiters {
             + self.zero.values().map(BTreeSet::len).sum::<usize>()
             + self.many_alter.len()
             + self.many_zero.len();
-        let mut takers = BTreeMap::<u16, usize>::new();
-        for number in self.all.values().flat_map(Waiter::takes_from) {
-            *takers.entry(number).or_default() += 1;
+        let mut takers = BTreeMap::<u16, BTreeSet<Place>>::new();
+        for (place, waiter) in &self.all {
+            for number in waiter.takes_from() {
+                takers.entry(number).or_default().insert(*place);
+            }
         }
         if takers != self.takers {
             return Err("the calls that take from a semaphore are counted wrongly".to_owned());
+        }
+        if self.many_operations != self.all.values().map(Waiter::many_operations).sum::<usize>() {
+            return Err("the operations of calls with several are counted wrongly".to_owned());
         }
         if listed != self.all.len() {
             return Err(format!("{listed} calls are listed, and {} wait", self.all.len()));
