@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::client::{HttpDaemon, read_reply};
 use crate::support::daemon::{ConfigFile, SIGNALBOX, open_directory, outcome};
@@ -209,6 +209,8 @@ fn a_change_without_the_right_is_in_the_audit_log() {
         403
     );
     assert_eq!(ask("resize", r#"{"name": "gpu"}"#), 400);
+    // Five changes and the request that reads.
+    assert_eq!(http.get("/api/v1/refusals").json()["rights"], 6);
     let lines = audited(directory.path());
     let found: Vec<_> =
         lines.iter().map(|line| [&line["operation"], &line["target"], &line["outcome"]]).collect();
@@ -224,4 +226,111 @@ fn a_change_without_the_right_is_in_the_audit_log() {
         );
         assert!(line["client"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
     }
+}
+
+/// A server with a token that may do everything, and the answer to a change with it: the status, and the code or the body.
+fn with_token()
+-> (HttpDaemon, ConfigFile, tempfile::TempDir, impl Fn(&HttpDaemon, &str, Value) -> (u16, Value)) {
+    let directory = open_directory();
+    let bearer = format!("bearer {}", create(&directory.path().join("tokens.toml"), "op", &["all"]));
+    let (http, config) = start(directory.path());
+    let ask = move |http: &HttpDaemon, path: &str, body: Value| {
+        let headers = [("Authorization", &*bearer)];
+        let reply = http.post(&format!("/api/v1/{path}"), &headers, &body.to_string());
+        let answer = if reply.status == 200 { reply.json() } else { reply.json()["error"]["code"].take() };
+        (reply.status, answer)
+    };
+    (http, config, directory, ask)
+}
+
+#[test]
+fn changes_do_what_their_fields_say() {
+    let (http, _config, _directory, ask) = with_token();
+    let label = |length: usize| json!({"name": "label", "capacity": 1, "label": "x".repeat(length)});
+    assert_eq!(ask(&http, "declare", label(256)), (400, json!("bad_request")));
+    assert_eq!(ask(&http, "declare", label(255)).0, 200);
+    for (path, fields, expected) in [
+        ("declare", json!({}), Err("bad_request")),
+        ("declare", json!({"capacity": 4, "slots": true}), Ok(4)),
+        ("declare", json!({"capacity": 5, "slots": true, "if_exists": "fail"}), Err("already_exists")),
+        ("declare", json!({"capacity": 5, "slots": true, "if_exists": "keep"}), Ok(4)),
+        ("declare", json!({"capacity": 5, "slots": true, "if_exists": "set"}), Ok(5)),
+        ("declare", json!({"capacity": 5, "if_exists": "other"}), Err("bad_request")),
+        ("resize", json!({"grow_by": 3}), Ok(8)),
+        ("resize", json!({"shrink_by": 2}), Ok(6)),
+        ("resize", json!({"capacity": 3}), Ok(3)),
+        ("resize", json!({"capacity": 3, "grow_by": 1}), Err("bad_request")),
+        ("slot", json!({"slot": 3, "service": "out"}), Err("no_such_slot")),
+        ("slot", json!({"slot": 2, "service": "away"}), Err("bad_request")),
+        ("slot", json!({"service": "out"}), Err("bad_request")),
+        ("slot", json!({"slot": 2, "service": "out"}), Ok(3)),
+        ("pause", json!({}), Ok(3)),
+    ] {
+        let mut body = fields.clone();
+        body["name"] = json!("gpu");
+        let (status, answer) = ask(&http, path, body);
+        match expected {
+            Ok(capacity) => {
+                assert_eq!((status, &answer["capacity"]), (200, &json!(capacity)), "{path} {fields}")
+            }
+            Err(code) => assert_eq!(answer, code, "{path} {fields}"),
+        }
+    }
+    let gpu = || http.get("/api/v1/declared?prefix=gpu").json()["items"].get(0).cloned().unwrap_or_default();
+    assert_eq!((&gpu()["paused"], &gpu()["slots_out"]), (&json!(true), &json!([2])));
+    // Each of them is made only with the generation that there is.
+    for (path, fields) in [
+        ("resize", json!({"capacity": 4})),
+        ("resume", json!({})),
+        ("pause", json!({})),
+        ("slot", json!({"slot": 2, "service": "in"})),
+        ("remove", json!({})),
+    ] {
+        let mut body = fields.clone();
+        (body["name"], body["generation"]) = (json!("gpu"), json!("1"));
+        assert_eq!(ask(&http, path, body.clone()), (409, json!("generation_differs")), "{path}");
+        body["generation"] = gpu()["generation"].take();
+        assert_eq!(ask(&http, path, body).0, 200, "{path}");
+    }
+    assert_eq!(gpu(), Value::Null);
+    let query = http.post("/api/v1/declare?capacity=1", &[("Authorization", "Bearer x")], "{}");
+    assert_eq!(query.status, 401, "the token is checked first");
+}
+
+#[test]
+fn what_is_revoked_or_removed_ends_now_or_after_its_grace_period() {
+    let (mut http, _config, _directory, ask) = with_token();
+    for name in ["now", "later", "last", "session", "client"] {
+        assert_eq!(ask(&http, "declare", json!({"name": name, "capacity": 1})).0, 200);
+        http.command(&["acquire", &format!("{name}=1/"), "--lease", "1h"]);
+    }
+    let holder = |http: &HttpDaemon, name: &str| {
+        http.get(&format!("/api/v1/holders?kind=semaphore&name={name}")).json()["items"]
+            .get(0)
+            .cloned()
+            .unwrap_or_default()
+    };
+    assert_eq!(ask(&http, "remove", json!({"name": "last", "how": "if_idle"})), (409, json!("in_use")));
+    assert_eq!(ask(&http, "remove", json!({"name": "last", "how": "with_last_holder"})).0, 200);
+    let last = &http.get("/api/v1/declared?prefix=last").json()["items"][0];
+    assert_eq!((&last["removing"], &last["in_use"]), (&json!(true), &json!(1)));
+    assert_eq!(ask(&http, "remove", json!({"name": "last", "how": "now"})).0, 200);
+    eventually("it is removed", || http.get("/api/v1/declared?prefix=last").json()["total"] == 0);
+
+    let later = holder(&http, "later");
+    assert_eq!(
+        ask(&http, "revoke", json!({"grant": later["grant"], "grace_ms": 3_600_000})),
+        (200, json!({}))
+    );
+    assert_eq!(holder(&http, "later")["grant"], later["grant"]);
+    assert_eq!(ask(&http, "revoke", json!({"grant": holder(&http, "now")["grant"]})), (200, json!({})));
+    let session = holder(&http, "session")["session"].take();
+    assert_eq!(ask(&http, "revoke", json!({"session": session})), (200, json!({})));
+    for name in ["now", "session"] {
+        eventually("it is revoked", || holder(&http, name) == Value::Null);
+    }
+    assert_eq!(ask(&http, "revoke", json!({"client": "192.0.2.0/24"})), (200, json!({"sessions": 0})));
+    let (status, revoked) = ask(&http, "revoke", json!({"client": "127.0.0.1"}));
+    assert!(status == 200 && revoked["sessions"].as_u64() >= Some(1), "{revoked}");
+    eventually("it is revoked", || holder(&http, "client") == Value::Null);
 }

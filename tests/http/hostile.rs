@@ -55,6 +55,15 @@ fn pages_of_other_sites_can_send_nothing() {
     let ask = |headers: &[(&str, &str)]| http.post("/api/v1/names", headers, "{}");
     assert_eq!(ask(&[]).status, 200, "a program sends no origin");
     assert_eq!(ask(&[("Origin", &own), ("Sec-Fetch-Site", "same-origin")]).status, 200);
+    assert_eq!(ask(&[("Sec-Fetch-Site", "none")]).status, 200, "a person has entered the address");
+    let own_host = http.address.to_string();
+    let read =
+        http.request("GET", "/healthz", &[("Host", &own_host), ("Origin", "https://evil.example")], "");
+    assert_eq!(
+        (read.status, read.header("access-control-allow-origin")),
+        (200, None),
+        "browsers protect answers"
+    );
     let other_port = format!("http://127.0.0.1:{}", if port == 1 { 2 } else { port - 1 });
     let origins = [
         "null",
@@ -95,6 +104,8 @@ fn changes_need_a_token_also_on_loopback() {
             assert_eq!((reply.status, reply.code()), (401, "unauthorized".to_owned()), "{path} {token:?}");
             assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
         }
+        let twice = [("Authorization", "Bearer a"), ("Authorization", "Bearer b")];
+        assert_eq!(http.post(&path, &twice, body).status, 401);
         assert_eq!(http.get(&path).status, 405, "{path}");
     }
     let unchanged = &http.get("/api/v1/declared").json()["items"][0];
@@ -122,6 +133,12 @@ fn a_body_that_a_form_can_send_is_refused() {
         let reply = http.request("POST", "/api/v1/names", &headers, "{}");
         assert_eq!((reply.status, reply.code()), (415, "content_type".to_owned()), "{kind:?}");
     }
+    let twice = [("Host", &*host), ("Content-Type", "application/json"), ("Content-Type", "text/plain")];
+    assert_eq!(http.request("POST", "/api/v1/names", &twice, "{}").status, 415);
+    let utf8 = [("Host", &*host), ("Content-Type", "Application/JSON; charset=UTF-8")];
+    assert_eq!(http.request("POST", "/api/v1/names", &utf8, "{}").status, 200);
+    let query = http.post("/api/v1/names?limit=1", &[], "{}");
+    assert_eq!((query.status, query.code()), (400, "bad_request".to_owned()));
 }
 
 #[test]

@@ -26,12 +26,16 @@ fn without_a_setting_there_is_no_listener() {
 #[test]
 fn every_answer_has_the_headers_that_protect_it() {
     let http = HttpDaemon::start();
-    for path in ["/", "/healthz", "/metrics", "/api/v1/status", "/api/v1/missing"] {
-        let reply = http.get(path);
+    let refused = http.request("GET", "/", &[("Host", "evil.example")], "");
+    let paths = ["/", "/healthz", "/metrics", "/api/v1/status", "/api/v1/missing"];
+    let replies = paths.map(|path| (path, http.get(path))).into_iter().chain([("another host", refused)]);
+    for (path, reply) in replies {
         let policy = reply.header("content-security-policy").unwrap();
         assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
         for (header, value) in [
             ("x-content-type-options", "nosniff"),
+            ("x-frame-options", "DENY"),
+            ("cross-origin-embedder-policy", "require-corp"),
             ("referrer-policy", "no-referrer"),
             ("cache-control", "no-store"),
             ("cross-origin-resource-policy", "same-origin"),

@@ -331,6 +331,24 @@ mod tests {
         assert_eq!(gone.err().map(|error| error.code), Some("not_found"));
     }
 
+    #[test]
+    fn a_change_without_an_answer_is_accepted_in_the_audit_log() {
+        let (shared, server) = serving();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        server.audit().open(file.path().to_owned()).unwrap();
+        let record = |code| {
+            let error = ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, code, "");
+            context(&shared, "{}").record(&server, "Pause", Target::Server, Err::<(), _>(error)).unwrap_err();
+        };
+        record("no_answer");
+        record("not_stored");
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let outcomes = text.lines().map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).unwrap()["outcome"].as_str().unwrap().to_owned()
+        });
+        assert_eq!(outcomes.collect::<Vec<_>>(), ["accepted", "refused"]);
+    }
+
     #[tokio::test]
     async fn a_draining_server_changes_nothing() {
         let (shared, _server) = serving();
