@@ -127,9 +127,8 @@ impl Count {
     }
 }
 
-/// The operations in the order in which the statistics list them.
-pub(super) const OPCODES: [Opcode; 6] =
-    [Opcode::Noop, Opcode::Get, Opcode::Acquire, Opcode::Release, Opcode::Stats, Opcode::Dump];
+/// How many plain operations there are.
+const OPCODES: usize = 6;
 
 fn index_of(opcode: Opcode) -> usize {
     match opcode {
@@ -167,7 +166,7 @@ const TRAFFIC_PARTS: usize = 16;
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct TrafficPart {
-    commands: [Count; OPCODES.len()],
+    commands: [Count; OPCODES],
     refused_acquires: [Count; AcquireRefusal::ALL.len()],
     bytes_received: Count,
     bytes_sent: Count,
@@ -188,11 +187,6 @@ impl Traffic {
     /// Plain Acquires that took nothing, for this reason.
     pub(super) fn refused_acquires(&self, refusal: AcquireRefusal) -> u64 {
         self.sum(|part| &part.refused_acquires[refusal as usize])
-    }
-
-    /// How many commands of both kinds there were.
-    pub(super) fn acquires_and_releases(&self) -> (u64, u64) {
-        (self.commands(Opcode::Acquire), self.commands(Opcode::Release))
     }
 
     pub(super) fn bytes_received(&self) -> u64 {
@@ -223,7 +217,7 @@ impl Traffic {
 /// The commands of one run of frames, collected on the stack before they are added to the shared counters.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    commands: [u64; OPCODES.len()],
+    commands: [u64; OPCODES],
     refused_acquires: [u64; AcquireRefusal::ALL.len()],
 }
 

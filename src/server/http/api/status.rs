@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use super::super::super::memory::MemoryBudget;
 use super::super::super::node_view::NodeView;
-use super::super::super::{Clock, Server, statistics};
+use super::super::super::statistics::{self, Object};
+use super::super::super::{Clock, Server};
 use super::super::access::Target;
 use super::super::answer::{Answer, Json};
 use super::{Context, kind_name};
@@ -30,26 +31,10 @@ struct Status {
 
 #[derive(Serialize)]
 struct Overall {
-    counters: Port,
-    semaphores: Port,
-    sessions: u64,
-    grants: u64,
-    waiting: u64,
-    watches: u64,
-    declared: u64,
-    sysv_sets: u64,
-    sysv_processes: u64,
-    sysv_waiting: u64,
+    #[serde(flatten)]
+    figures: Map<String, Value>,
     memory: Memory,
     durable: bool,
-}
-
-#[derive(Serialize)]
-struct Port {
-    names: u64,
-    connections: u64,
-    acquires: u64,
-    releases: u64,
 }
 
 #[derive(Serialize)]
@@ -77,28 +62,8 @@ pub(in super::super) async fn status(context: Context) -> Answer {
 }
 
 fn overall(server: &Server) -> Overall {
-    let port = |namespace| {
-        let metrics = &server.port(namespace).metrics;
-        let (acquires, releases) = metrics.traffic.acquires_and_releases();
-        Port {
-            names: server.core.stats(namespace).objects,
-            connections: metrics.curr_connections.value(),
-            acquires,
-            releases,
-        }
-    };
-    let (ledger, sysv) = (server.core.ledger_stats(), server.core.sysv_stats());
     Overall {
-        counters: port(Namespace::Counters),
-        semaphores: port(Namespace::Semaphores),
-        sessions: ledger.sessions,
-        grants: ledger.grants,
-        waiting: ledger.waiters,
-        watches: ledger.watches,
-        declared: ledger.declared,
-        sysv_sets: sysv.sets,
-        sysv_processes: sysv.processes,
-        sysv_waiting: sysv.waiting,
+        figures: statistics::object(server, Object::Status),
         memory: Memory {
             used: MemoryBudget::in_use(),
             max: Some(server.memory.max()).filter(|max| *max > 0),
@@ -129,91 +94,27 @@ pub(in super::super) async fn stats(mut context: Context) -> Answer {
 }
 
 /// How many requests and connections were refused since the start, by reason.
-#[derive(Serialize)]
-struct Refusals {
-    memory: u64,
-    client_share: u64,
-    queue_full: u64,
-    limit_reached: u64,
-    timed_out: u64,
-    not_stored: u64,
-    rights: u64,
-    failed_authentications: u64,
-    counters: PortRefusals,
-    semaphores: PortRefusals,
-    http_connections: u64,
-}
-
-#[derive(Serialize)]
-struct PortRefusals {
-    connections: u64,
-    names: u64,
-    plain: u64,
-    failed_handshakes: u64,
-    bad_input: u64,
-    frame_timeouts: u64,
-}
-
 pub(in super::super) async fn refusals(context: Context) -> Answer {
     let server = context.server()?;
     context.check_read(Target::Server)?;
-    let ledger = server.core.ledger_stats();
-    let port = |namespace| {
-        let metrics = &server.port(namespace).metrics;
-        PortRefusals {
-            connections: metrics.refused_connections.value(),
-            names: metrics.refused_names.value(),
-            plain: metrics.refused_plain.value(),
-            failed_handshakes: metrics.failed_handshakes.value(),
-            bad_input: metrics.bad_input.value(),
-            frame_timeouts: metrics.frame_timeouts.value(),
-        }
-    };
-    let refusals = Refusals {
-        memory: server.memory.refused.value(),
-        client_share: server.shares.refused.value(),
-        queue_full: ledger.queue_full,
-        limit_reached: ledger.limited,
-        timed_out: ledger.timed_out,
-        not_stored: ledger.not_stored,
-        rights: server.access().refused.value(),
-        failed_authentications: server.access().failed_authentications.value(),
-        counters: port(Namespace::Counters),
-        semaphores: port(Namespace::Semaphores),
-        http_connections: context.shared.connections.refused.value(),
-    };
     context.parameters.end()?;
+    let mut refusals = statistics::object(&server, Object::Refusals);
+    refusals.insert("http_connections".to_owned(), context.shared.connections.refused.value().into());
     Json::of(&refusals)
 }
 
 /// Where durable state is kept.
-#[derive(Serialize)]
-struct Store {
-    /// `memory`, `directory` or `cluster`.
-    kind: &'static str,
-    durable: bool,
-    commits: u64,
-    changes: u64,
-    failures: u64,
-    not_stored: u64,
-}
-
 pub(in super::super) async fn store(context: Context) -> Answer {
     let server = context.server()?;
     context.check_read(Target::Server)?;
-    let store = Store {
-        kind: match (server.is_durable(), server.is_node()) {
-            (false, _) => "memory",
-            (true, false) => "directory",
-            (true, true) => "cluster",
-        },
-        durable: server.is_durable(),
-        commits: server.stored.commits.value(),
-        changes: server.stored.changes.value(),
-        failures: server.stored.failures.value(),
-        not_stored: server.core.ledger_stats().not_stored,
-    };
     context.parameters.end()?;
+    let kind = match (server.is_durable(), server.is_node()) {
+        (false, _) => "memory",
+        (true, false) => "directory",
+        (true, true) => "cluster",
+    };
+    let mut store = statistics::object(&server, Object::Store);
+    store.extend([("kind".to_owned(), kind.into()), ("durable".to_owned(), server.is_durable().into())]);
     Json::of(&store)
 }
 

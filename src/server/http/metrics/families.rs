@@ -1,17 +1,19 @@
-//! The metrics of the process, of each port, of the ledger and of the store.
+//! The metrics of the process, of the listener and of single names, and those that `statistics` lists.
 
+use std::collections::BTreeSet;
 use std::fmt::Error;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Unit;
+use prometheus_client::registry::Unit as MetricUnit;
 
 use super::super::super::memory::MemoryBudget;
-use super::super::super::metrics::{AcquireRefusal, DURATION_BOUNDS_US, Durations};
+use super::super::super::metrics::{DURATION_BOUNDS_US, Durations};
 use super::super::super::node_view::NodeView;
-use super::super::super::{Port, Server, files_max, statistics};
+use super::super::super::statistics::{Family, Metric, Source, Unit, figures};
+use super::super::super::{Server, files_max};
+use super::super::api::kind_name;
 use super::super::listener::CONNECTIONS_MAX;
 use super::super::shared::{Shared, Stage};
 use super::process::Process;
@@ -29,36 +31,6 @@ fn only<V>(value: V) -> Vec<Sample<V>> {
     vec![(Vec::new(), value)]
 }
 
-/// A series for each port.
-fn by_port<V>(server: &Server, value: impl Fn(&Port) -> V) -> Vec<Sample<V>> {
-    Namespace::ALL.map(|namespace| (port_label(namespace), value(server.port(namespace)))).into()
-}
-
-fn port_label(namespace: Namespace) -> Vec<(&'static str, String)> {
-    vec![("namespace", super::super::api::kind_name(namespace).to_owned())]
-}
-
-/// A series for each reason.
-fn by_reason(reasons: &[(&str, u64)]) -> Vec<Sample<u64>> {
-    reasons.iter().map(|(reason, value)| (vec![("reason", (*reason).to_owned())], *value)).collect()
-}
-
-/// Series for each port and each of the words of a label.
-fn by_port_and<const N: usize>(
-    server: &Server,
-    label: &'static str,
-    values: impl Fn(&Port) -> [(&'static str, u64); N],
-) -> Vec<Sample<u64>> {
-    let of_port = |namespace| {
-        values(server.port(namespace)).map(|(word, value)| {
-            let mut labels = port_label(namespace);
-            labels.push((label, word.to_owned()));
-            (labels, value)
-        })
-    };
-    Namespace::ALL.map(of_port).into_iter().flatten().collect()
-}
-
 impl<'a> Families<'a> {
     pub(super) fn new(encoder: DescriptorEncoder<'a>) -> Self {
         Self(encoder)
@@ -70,7 +42,7 @@ impl<'a> Families<'a> {
 
     fn counter_in(
         &mut self,
-        unit: &Unit,
+        unit: &MetricUnit,
         name: &str,
         help: &str,
         samples: Vec<Sample<f64>>,
@@ -80,7 +52,7 @@ impl<'a> Families<'a> {
 
     fn counters<V: EncodeCounterValue>(
         &mut self,
-        unit: Option<&Unit>,
+        unit: Option<&MetricUnit>,
         name: &str,
         help: &str,
         samples: &[Sample<V>],
@@ -98,7 +70,7 @@ impl<'a> Families<'a> {
 
     fn gauge_in(
         &mut self,
-        unit: &Unit,
+        unit: &MetricUnit,
         name: &str,
         help: &str,
         samples: Vec<Sample<f64>>,
@@ -108,7 +80,7 @@ impl<'a> Families<'a> {
 
     fn gauges<V: EncodeGaugeValue>(
         &mut self,
-        unit: Option<&Unit>,
+        unit: Option<&MetricUnit>,
         name: &str,
         help: &str,
         samples: &[Sample<V>],
@@ -125,7 +97,8 @@ impl<'a> Families<'a> {
         let seconds = |us: u64| Duration::from_micros(us).as_secs_f64();
         let bounds = DURATION_BOUNDS_US.into_iter().map(seconds).chain([f64::INFINITY]);
         let buckets: Vec<_> = bounds.zip(counts).collect();
-        let mut family = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        let mut family =
+            self.0.encode_descriptor(name, help, Some(&MetricUnit::Seconds), MetricType::Histogram)?;
         family.encode_histogram::<NoLabelSet>(sum.as_secs_f64(), counts.iter().sum(), &buckets, None)
     }
 
@@ -136,7 +109,7 @@ impl<'a> Families<'a> {
             .encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;
         let started = shared.started.0 as f64;
         self.gauge_in(
-            &Unit::Seconds,
+            &MetricUnit::Seconds,
             "process_start_time",
             "When the process was started, since the Unix epoch",
             only(started),
@@ -144,7 +117,7 @@ impl<'a> Families<'a> {
         let Process { cpu_s, resident_bytes, open_files } = Process::read();
         if let Some(cpu_s) = cpu_s {
             self.counter_in(
-                &Unit::Seconds,
+                &MetricUnit::Seconds,
                 "process_cpu",
                 "Processor time that the process has used",
                 only(cpu_s),
@@ -152,14 +125,19 @@ impl<'a> Families<'a> {
         }
         if let Some(bytes) = resident_bytes {
             let help = "Memory of the process that is in the machine's memory";
-            self.gauge_in(&Unit::Bytes, "process_resident_memory", help, only(bytes as f64))?;
+            self.gauge_in(&MetricUnit::Bytes, "process_resident_memory", help, only(bytes as f64))?;
         }
         if let Some(files) = open_files {
             self.gauge("process_open_fds", "Open files of the process", only(files))?;
         }
         self.gauge("process_max_fds", "How many files the process may have open", only(files_max()))?;
         let in_use = MemoryBudget::in_use() as f64;
-        self.gauge_in(&Unit::Bytes, "signalbox_memory", "Memory that the server has allocated", only(in_use))
+        self.gauge_in(
+            &MetricUnit::Bytes,
+            "signalbox_memory",
+            "Memory that the server has allocated",
+            only(in_use),
+        )
     }
 
     /// The HTTP listener, and what the process does.
@@ -192,140 +170,52 @@ impl<'a> Families<'a> {
         self.counter("signalbox_http_requests", "HTTP requests", only(shared.requests.value()))
     }
 
-    /// The worker threads, and what each port counts.
-    pub(super) fn ports(&mut self, server: &Server) -> Result<(), Error> {
-        let saturated = only(server.saturated_workers.load(Ordering::Relaxed) as u64);
-        self.gauge("signalbox_saturated_workers", "Worker threads that use nearly all of a core", saturated)?;
-        let commands = |port: &Port| statistics::commands(port);
-        self.counter("signalbox_commands", "Plain requests", by_port_and(server, "command", commands))?;
-        let acquires = |port: &Port| {
-            let traffic = &port.metrics.traffic;
-            let (all, _) = traffic.acquires_and_releases();
-            let [busy, limit] = AcquireRefusal::ALL.map(|refusal| traffic.refused_acquires(refusal));
-            let granted = all.saturating_sub(busy + limit);
-            [("granted", granted), ("not_available", busy), ("limit", limit)]
-        };
-        self.counter(
-            "signalbox_acquire",
-            "Plain Acquires by result",
-            by_port_and(server, "result", acquires),
-        )?;
-        let extended = by_port(server, |port| port.metrics.extended_commands.value());
-        self.counter("signalbox_extended_commands", "Requests for extended operations", extended)?;
-        let names = by_port(server, |port| server.core.stats(port.namespace).objects);
-        self.gauge("signalbox_names", "Names that exist", names)?;
-        let created = by_port(server, |port| server.core.stats(port.namespace).total_objects);
-        self.counter("signalbox_names_created", "Names that were created", created)?;
-        let max = by_port(server, |port| port.names_max.load(Ordering::Relaxed));
-        self.gauge("signalbox_names_max", "The most names at a time; 0: no limit", max)?;
-        let conflicts = by_port(server, |port| port.conflicts_of(server));
-        self.gauge(
-            "signalbox_table_conflicts",
-            "Parts of the table with several names, which share a lock",
-            conflicts,
-        )?;
-        self.connections(server)?;
-        self.sweeps(server)
-    }
-
-    fn connections(&mut self, server: &Server) -> Result<(), Error> {
-        let connections = by_port(server, |port| port.metrics.curr_connections.value());
-        self.gauge("signalbox_connections", "Connections", connections)?;
-        let max = by_port(server, |port| port.connections_max.load(Ordering::Relaxed).into());
-        self.gauge("signalbox_connections_max", "The most connections at a time; 0: no limit", max)?;
-        let accepted = by_port(server, |port| port.metrics.total_connections.value());
-        self.counter("signalbox_connections_accepted", "Connections that were accepted", accepted)?;
-        let tls = by_port(server, |port| port.metrics.tls_connections.value());
-        self.counter("signalbox_tls_connections", "Connections over TLS", tls)?;
-        let refused = |port: &Port| {
-            let metrics = &port.metrics;
-            [
-                ("connections", metrics.refused_connections.value()),
-                ("names", metrics.refused_names.value()),
-                ("plain", metrics.refused_plain.value()),
-                ("handshake", metrics.failed_handshakes.value()),
-                ("bad_input", metrics.bad_input.value()),
-                ("frame_timeout", metrics.frame_timeouts.value()),
-            ]
-        };
-        let help = "Connections and names that were refused, by reason";
-        self.counter("signalbox_refused", help, by_port_and(server, "reason", refused))?;
-        let failed = by_port(server, |port| port.metrics.failed_accepts.value());
-        self.counter(
-            "signalbox_failed_accepts",
-            "Connections that could not be accepted for want of files",
-            failed,
-        )?;
-        let panics = by_port(server, |port| port.metrics.panics.value());
-        self.counter("signalbox_panics", "Connections that ended by a fault of the program", panics)?;
-        let received = by_port(server, |port| port.metrics.traffic.bytes_received() as f64);
-        self.counter_in(&Unit::Bytes, "signalbox_received", "Bytes received from clients", received)?;
-        let sent = by_port(server, |port| port.metrics.traffic.bytes_sent() as f64);
-        self.counter_in(&Unit::Bytes, "signalbox_sent", "Bytes sent to clients", sent)
-    }
-
-    fn sweeps(&mut self, server: &Server) -> Result<(), Error> {
-        let runs = by_port(server, |port| port.metrics.gc_count.value());
-        self.counter("signalbox_gc_runs", "Sweeps, which remove names that are not in use", runs)?;
-        let seconds = |us: u64| Duration::from_micros(us).as_secs_f64();
-        let total = by_port(server, |port| seconds(port.metrics.total_gc_elapsed_us.value()));
-        self.counter_in(&Unit::Seconds, "signalbox_gc", "How long all sweeps took", total)?;
-        let last = by_port(server, |port| seconds(port.metrics.last_gc_elapsed_us.value()));
-        self.gauge_in(&Unit::Seconds, "signalbox_gc_last", "How long the last sweep took", last)
-    }
-
-    /// Sessions, grants and queues, and what limits them.
-    pub(super) fn ledger(&mut self, server: &Server) -> Result<(), Error> {
-        let (ledger, sysv) = (server.core.ledger_stats(), server.core.sysv_stats());
-        for (name, help, value) in [
-            ("signalbox_sessions", "Leased sessions", ledger.sessions),
-            ("signalbox_grants", "Grants that are held", ledger.grants),
-            ("signalbox_waiters", "Requests that wait", ledger.waiters),
-            ("signalbox_watches", "Watches", ledger.watches),
-            ("signalbox_declared_semaphores", "Declared semaphores", ledger.declared),
-            ("signalbox_sysv_sets", "System V semaphore sets", sysv.sets),
-            ("signalbox_sysv_processes", "Processes of System V calls", sysv.processes),
-            ("signalbox_sysv_waiters", "System V calls that wait", sysv.waiting),
-        ] {
-            self.gauge(name, help, only(value))?;
+    /// What the server counts and measures.
+    pub(super) fn server(&mut self, server: &Server) -> Result<(), Error> {
+        let sources = Namespace::ALL.map(|namespace| (namespace, Source::new(server, namespace)));
+        let metrics = || figures().filter_map(|figure| Some((figure, figure.metric?)));
+        let mut written = BTreeSet::new();
+        for Metric { family, is_counter, .. } in metrics().map(|(_, metric)| metric) {
+            if !written.insert(family.name) {
+                continue;
+            }
+            let mut samples = Vec::new();
+            for (figure, metric) in metrics().filter(|(_, metric)| metric.family.name == family.name) {
+                let of_ports = if figure.is_of_port { &sources[..] } else { &sources[..1] };
+                for (namespace, source) in of_ports {
+                    let mut labels = Vec::new();
+                    if figure.is_of_port {
+                        labels.push(("namespace", kind_name(*namespace).to_owned()));
+                    }
+                    labels.extend(metric.label.map(|(label, word)| (label, word.to_owned())));
+                    samples.push((labels, figure.value(source)));
+                }
+            }
+            let Family { name, help, unit } = family;
+            let (unit, divisor) = match unit {
+                Unit::Count if is_counter => {
+                    self.counter(name, help, samples)?;
+                    continue;
+                }
+                Unit::Count => {
+                    self.gauge(name, help, samples)?;
+                    continue;
+                }
+                Unit::Bytes => (MetricUnit::Bytes, 1.0),
+                Unit::Microseconds => (MetricUnit::Seconds, 1e6),
+                Unit::Percent => (MetricUnit::Ratios, 100.0),
+            };
+            let samples =
+                samples.into_iter().map(|(labels, value)| (labels, value as f64 / divisor)).collect();
+            if is_counter {
+                self.counter_in(&unit, name, help, samples)?;
+            } else {
+                self.gauge_in(&unit, name, help, samples)?;
+            }
         }
-        let expired = only(ledger.expired_sessions);
-        self.counter("signalbox_expired_sessions", "Leased sessions that expired", expired)?;
-        self.counter("signalbox_revoked", "Grants and sessions that were revoked", only(ledger.revoked))?;
-        let refused = by_reason(&[
-            ("memory", server.memory.refused.value()),
-            ("client_share", server.shares.refused.value()),
-            ("queue_full", ledger.queue_full),
-            ("limit_reached", ledger.limited),
-            ("timed_out", ledger.timed_out),
-            ("not_stored", ledger.not_stored),
-            ("rights", server.access().refused.value()),
-        ]);
-        self.counter("signalbox_refused_requests", "Requests that were refused, by reason", refused)?;
-        let failed = only(server.access().failed_authentications.value());
-        self.counter("signalbox_failed_authentications", "Tokens that were refused", failed)?;
         let help = "How long requests for grants waited that were not answered at once";
         self.histogram("signalbox_wait", help, &server.waits)?;
-        let memory_max = only(server.memory.max() as f64);
-        self.gauge_in(&Unit::Bytes, "signalbox_memory_max", "The memory budget; 0: none", memory_max)?;
-        let share = only(f64::from(server.shares.percent()) / 100.0);
-        self.gauge_in(
-            &Unit::Ratios,
-            "signalbox_client_share",
-            "How much of a limit one client may have",
-            share,
-        )
-    }
-
-    /// Durable state.
-    pub(super) fn store(&mut self, server: &Server) -> Result<(), Error> {
-        let stored = &server.stored;
-        self.gauge("signalbox_durable", "Whether state is stored", only(server.is_durable().into()))?;
-        self.counter("signalbox_store_commits", "Batches that were committed", only(stored.commits.value()))?;
-        self.counter("signalbox_store_changes", "Changes that were committed", only(stored.changes.value()))?;
-        let failures = only(stored.failures.value());
-        self.counter("signalbox_store_failures", "Batches that could not be committed", failures)?;
-        self.histogram("signalbox_store_commit", "How long a commit took", &stored.times)
+        self.histogram("signalbox_store_commit", "How long a commit took", &server.stored.times)
     }
 
     /// What this node knows of its cluster.
@@ -336,7 +226,12 @@ impl<'a> Families<'a> {
         }
         if let Some(age) = node.heartbeat_age() {
             let help = "The time since the sending of this node's last confirmed heartbeat";
-            self.gauge_in(&Unit::Seconds, "signalbox_cluster_heartbeat_age", help, only(age.as_secs_f64()))?;
+            self.gauge_in(
+                &MetricUnit::Seconds,
+                "signalbox_cluster_heartbeat_age",
+                help,
+                only(age.as_secs_f64()),
+            )?;
         }
         let reaches = u64::from(node.leads() || node.reaches_leader());
         self.gauge(

@@ -68,9 +68,7 @@ impl Collector for Scrape {
         families.listener(&self.shared)?;
         let stage = self.shared.stage();
         if let Some(server) = stage.server() {
-            families.ports(&server)?;
-            families.ledger(&server)?;
-            families.store(&server)?;
+            families.server(&server)?;
         }
         self.series.iter().try_for_each(|series| families.names(series))
     }
