@@ -364,11 +364,13 @@ mod tests {
 
     #[test]
     fn what_a_node_does_not_state_is_read_as_what_is_safe() {
-        let stated = br#"{"incarnation":"1","version":"0.1.0","addresses":[]}"#;
+        let unstated = br#"{"incarnation":"1","version":"0.1.0","record_format":1,"addresses":[]}"#;
+        assert!(decode::<Node>(b"n", unstated).is_err(), "a node states whether it may lead");
+        let stated =
+            br#"{"incarnation":"1","version":"0.1.0","record_format":1,"addresses":[],"is_eligible":true}"#;
         let node: Node = decode(b"n", stated).unwrap();
-        assert!(node.is_eligible, "otherwise no node might lead");
         assert!(!node.relays && !node.drains && node.relay_endpoint.is_none() && node.advertised.is_empty());
-        assert_eq!((node.invocation.as_str(), node.record_format), ("", None));
+        assert_eq!(node.invocation, "");
         let heartbeat: Heartbeat = decode(b"b", br#"{"incarnation":"1","count":1}"#).unwrap();
         assert_eq!((heartbeat.relays_closed_below, heartbeat.relays), (0, 0), "it promises nothing");
         let leadership = br#"{"epoch":1,"node":"a","incarnation":"1","state":"held"}"#;
