@@ -362,13 +362,18 @@ mod tests {
         assert_eq!(end_of_prefix(b"\xff"), b"\0");
     }
 
+    /// The least that a node states.
+    fn stated(incarnation: &Incarnation) -> String {
+        format!(
+            r#"{{"incarnation":"{incarnation}","version":"","record_format":1,"addresses":[],"is_eligible":true}}"#
+        )
+    }
+
     #[test]
     fn what_a_node_does_not_state_is_read_as_what_is_safe() {
         let unstated = br#"{"incarnation":"1","version":"0.1.0","record_format":1,"addresses":[]}"#;
         assert!(decode::<Node>(b"n", unstated).is_err(), "a node states whether it may lead");
-        let stated =
-            br#"{"incarnation":"1","version":"0.1.0","record_format":1,"addresses":[],"is_eligible":true}"#;
-        let node: Node = decode(b"n", stated).unwrap();
+        let node: Node = decode(b"n", stated(&Incarnation("1".to_owned())).as_bytes()).unwrap();
         assert!(!node.relays && !node.drains && node.relay_endpoint.is_none() && node.advertised.is_empty());
         assert_eq!(node.invocation, "");
         let heartbeat: Heartbeat = decode(b"b", br#"{"incarnation":"1","count":1}"#).unwrap();
@@ -381,10 +386,8 @@ mod tests {
     fn only_the_present_run_of_a_node_gives_its_heartbeat() {
         let [first, second] = ["1", "2"].map(|run| Incarnation(run.to_owned()));
         let heartbeat = Heartbeat { incarnation: first.clone(), count: 1, relays_closed_below: 0, relays: 0 };
-        let node = |incarnation: &Incarnation| -> Node {
-            let stated = format!(r#"{{"incarnation":"{incarnation}","version":"","addresses":[]}}"#);
-            decode(b"n", stated.as_bytes()).unwrap()
-        };
+        let node =
+            |incarnation: &Incarnation| -> Node { decode(b"n", stated(incarnation).as_bytes()).unwrap() };
         assert!(heartbeat.is_of(&node(&first)));
         assert!(!heartbeat.is_of(&node(&second)));
     }
