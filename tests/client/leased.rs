@@ -791,7 +791,7 @@ fn answering(listener: &TcpListener, connections: usize, byte: u8) {
         while stream.read_exact(&mut header).is_ok() {
             let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
             stream.read_exact(&mut vec![0; body_bytes as usize]).unwrap();
-            let mut body = [byte; 48];
+            let mut body = [byte; 68];
             // The position of the number of slots in a grant.
             body[20..24].fill(0);
             let mut answer = vec![0x91, header[1], 0, 0];
