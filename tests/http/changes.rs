@@ -228,27 +228,38 @@ fn a_change_without_the_right_is_in_the_audit_log() {
     }
 }
 
-/// A server with a token that may do everything, and the answer to a change with it: the status, and the code or the body.
-fn with_token()
--> (HttpDaemon, ConfigFile, tempfile::TempDir, impl Fn(&HttpDaemon, &str, Value) -> (u16, Value)) {
-    let directory = open_directory();
-    let bearer = format!("bearer {}", create(&directory.path().join("tokens.toml"), "op", &["all"]));
-    let (http, config) = start(directory.path());
-    let ask = move |http: &HttpDaemon, path: &str, body: Value| {
-        let headers = [("Authorization", &*bearer)];
-        let reply = http.post(&format!("/api/v1/{path}"), &headers, &body.to_string());
+/// A server, and a token that may do everything.
+struct Administered {
+    http: HttpDaemon,
+    bearer: String,
+    _config: ConfigFile,
+    _directory: tempfile::TempDir,
+}
+
+impl Administered {
+    fn new() -> Self {
+        let directory = open_directory();
+        let bearer = format!("bearer {}", create(&directory.path().join("tokens.toml"), "op", &["all"]));
+        let (http, config) = start(directory.path());
+        Self { http, bearer, _config: config, _directory: directory }
+    }
+
+    /// The answer to a change: the status, and the code or the body.
+    fn ask(&self, path: &str, body: &Value) -> (u16, Value) {
+        let headers = [("Authorization", &*self.bearer)];
+        let reply = self.http.post(&format!("/api/v1/{path}"), &headers, &body.to_string());
         let answer = if reply.status == 200 { reply.json() } else { reply.json()["error"]["code"].take() };
         (reply.status, answer)
-    };
-    (http, config, directory, ask)
+    }
 }
 
 #[test]
 fn changes_do_what_their_fields_say() {
-    let (http, _config, _directory, ask) = with_token();
+    let server = Administered::new();
+    let http = &server.http;
     let label = |length: usize| json!({"name": "label", "capacity": 1, "label": "x".repeat(length)});
-    assert_eq!(ask(&http, "declare", label(256)), (400, json!("bad_request")));
-    assert_eq!(ask(&http, "declare", label(255)).0, 200);
+    assert_eq!(server.ask("declare", &label(256)), (400, json!("bad_request")));
+    assert_eq!(server.ask("declare", &label(255)).0, 200);
     for (path, fields, expected) in [
         ("declare", json!({}), Err("bad_request")),
         ("declare", json!({"capacity": 4, "slots": true}), Ok(4)),
@@ -268,7 +279,7 @@ fn changes_do_what_their_fields_say() {
     ] {
         let mut body = fields.clone();
         body["name"] = json!("gpu");
-        let (status, answer) = ask(&http, path, body);
+        let (status, answer) = server.ask(path, &body);
         match expected {
             Ok(capacity) => {
                 assert_eq!((status, &answer["capacity"]), (200, &json!(capacity)), "{path} {fields}")
@@ -288,9 +299,9 @@ fn changes_do_what_their_fields_say() {
     ] {
         let mut body = fields.clone();
         (body["name"], body["generation"]) = (json!("gpu"), json!("1"));
-        assert_eq!(ask(&http, path, body.clone()), (409, json!("generation_differs")), "{path}");
+        assert_eq!(server.ask(path, &body), (409, json!("generation_differs")), "{path}");
         body["generation"] = gpu()["generation"].take();
-        assert_eq!(ask(&http, path, body).0, 200, "{path}");
+        assert_eq!(server.ask(path, &body).0, 200, "{path}");
     }
     assert_eq!(gpu(), Value::Null);
     let query = http.post("/api/v1/declare?capacity=1", &[("Authorization", "Bearer x")], "{}");
@@ -299,38 +310,39 @@ fn changes_do_what_their_fields_say() {
 
 #[test]
 fn what_is_revoked_or_removed_ends_now_or_after_its_grace_period() {
-    let (mut http, _config, _directory, ask) = with_token();
+    let mut server = Administered::new();
     for name in ["now", "later", "last", "session", "client"] {
-        assert_eq!(ask(&http, "declare", json!({"name": name, "capacity": 1})).0, 200);
-        http.command(&["acquire", &format!("{name}=1/"), "--lease", "1h"]);
+        assert_eq!(server.ask("declare", &json!({"name": name, "capacity": 1})).0, 200);
+        server.http.command(&["acquire", &format!("{name}=1/"), "--lease", "1h"]);
     }
-    let holder = |http: &HttpDaemon, name: &str| {
+    let http = &server.http;
+    let holder = |name: &str| {
         http.get(&format!("/api/v1/holders?kind=semaphore&name={name}")).json()["items"]
             .get(0)
             .cloned()
             .unwrap_or_default()
     };
-    assert_eq!(ask(&http, "remove", json!({"name": "last", "how": "if_idle"})), (409, json!("in_use")));
-    assert_eq!(ask(&http, "remove", json!({"name": "last", "how": "with_last_holder"})).0, 200);
+    assert_eq!(server.ask("remove", &json!({"name": "last", "how": "if_idle"})), (409, json!("in_use")));
+    assert_eq!(server.ask("remove", &json!({"name": "last", "how": "with_last_holder"})).0, 200);
     let last = &http.get("/api/v1/declared?prefix=last").json()["items"][0];
     assert_eq!((&last["removing"], &last["in_use"]), (&json!(true), &json!(1)));
-    assert_eq!(ask(&http, "remove", json!({"name": "last", "how": "now"})).0, 200);
+    assert_eq!(server.ask("remove", &json!({"name": "last", "how": "now"})).0, 200);
     eventually("it is removed", || http.get("/api/v1/declared?prefix=last").json()["total"] == 0);
 
-    let later = holder(&http, "later");
+    let later = holder("later");
     assert_eq!(
-        ask(&http, "revoke", json!({"grant": later["grant"], "grace_ms": 3_600_000})),
+        server.ask("revoke", &json!({"grant": later["grant"], "grace_ms": 3_600_000})),
         (200, json!({}))
     );
-    assert_eq!(holder(&http, "later")["grant"], later["grant"]);
-    assert_eq!(ask(&http, "revoke", json!({"grant": holder(&http, "now")["grant"]})), (200, json!({})));
-    let session = holder(&http, "session")["session"].take();
-    assert_eq!(ask(&http, "revoke", json!({"session": session})), (200, json!({})));
+    assert_eq!(holder("later")["grant"], later["grant"]);
+    assert_eq!(server.ask("revoke", &json!({"grant": holder("now")["grant"]})), (200, json!({})));
+    let session = holder("session")["session"].take();
+    assert_eq!(server.ask("revoke", &json!({"session": session})), (200, json!({})));
     for name in ["now", "session"] {
-        eventually("it is revoked", || holder(&http, name) == Value::Null);
+        eventually("it is revoked", || holder(name) == Value::Null);
     }
-    assert_eq!(ask(&http, "revoke", json!({"client": "192.0.2.0/24"})), (200, json!({"sessions": 0})));
-    let (status, revoked) = ask(&http, "revoke", json!({"client": "127.0.0.1"}));
+    assert_eq!(server.ask("revoke", &json!({"client": "192.0.2.0/24"})), (200, json!({"sessions": 0})));
+    let (status, revoked) = server.ask("revoke", &json!({"client": "127.0.0.1"}));
     assert!(status == 200 && revoked["sessions"].as_u64() >= Some(1), "{revoked}");
-    eventually("it is revoked", || holder(&http, "client") == Value::Null);
+    eventually("it is revoked", || holder("client") == Value::Null);
 }
