@@ -114,7 +114,7 @@ impl PlainClient {
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
-    /// let port = client.introduce(b"backup on db1").await?.and_then(|server| server.port);
+    /// let port = client.introduce(b"backup on db1").await?.map(|server| server.port);
     /// # Ok(())
     /// # }
     /// ```
