@@ -318,6 +318,12 @@ mod tests {
         assert_eq!(race(&[waits_in_handshake(2600), SERVES]).await, (Ok(1), 2003, 2));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn only_the_address_that_was_tried_last_delays_the_next_one() {
+        let accepts_late = Behaviour { accepts: Some(600), ..FROZEN };
+        assert_eq!(race(&[accepts_late, VANISHED, SERVES]).await, (Ok(2), 1002, 3));
+    }
+
     /// Such as the next leader of a cluster whose nodes do not relay, beside the one before, which is silent.
     #[tokio::test(start_paused = true)]
     async fn what_has_failed_is_tried_again_while_another_address_is_silent() {

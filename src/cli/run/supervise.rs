@@ -96,3 +96,47 @@ pub(super) async fn supervise(
         Command::Ending { .. } => Exit::Unavailable.into(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+    const SHORT: Duration = Duration::from_millis(10);
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Raises one alarm after the other, each with a time until SIGKILL.
+    struct Alarms<'a>(std::slice::Iter<'a, Duration>);
+
+    impl Hold for Alarms<'_> {
+        async fn alarm(&mut self) -> Alarm {
+            match self.0.next() {
+                Some(time) => Alarm { reason: "the lease ends".to_owned(), time: *time },
+                None => pending().await,
+            }
+        }
+    }
+
+    /// Supervises a command that ignores SIGTERM. Returns whether SIGKILL has ended it before the test gave up.
+    async fn is_killed(times: &[Duration]) -> bool {
+        let mut command = tokio::process::Command::new("sh");
+        command.args(["-c", "trap '' TERM; echo ready; exec sleep 3600"]).kill_on_drop(true);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.take().unwrap().read_u8().await.unwrap();
+        let mut signals = Signals::listen().unwrap_or_else(|failure| panic!("{failure:?}"));
+        let mut alarms = Alarms(times.iter());
+        let supervised = supervise(&mut alarms, OnLost::Kill, child, &mut signals);
+        tokio::time::timeout(PATIENCE, supervised).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_later_alarm_brings_sigkill_forward_and_never_delays_it() {
+        for times in [&[SHORT][..], &[SHORT, LONG], &[LONG, SHORT], &[LONG, SHORT, LONG]] {
+            assert!(is_killed(times).await, "{times:?}");
+        }
+    }
+}

@@ -214,3 +214,88 @@ impl GrantTable {
         self.unverified.iter().copied().filter(move |_| is_due)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::client::BootClock;
+
+    const NOW: Moment = seconds(100);
+    const GRANTS: [GrantId; 2] = [GrantId(1), GrantId(2)];
+
+    const fn seconds(number: u64) -> Moment {
+        Moment(Duration::from_secs(number))
+    }
+
+    /// A table with two grants.
+    fn table() -> GrantTable {
+        let lease = Arc::new(LeaseValidity::pending(Arc::new(BootClock)));
+        let mut table = GrantTable::new(NOW);
+        GRANTS.iter().for_each(|grant| drop(table.insert(*grant, &lease, NOW)));
+        table
+    }
+
+    fn due(table: &mut GrantTable, now: u64) -> Vec<GrantId> {
+        table.due_for_verification(seconds(now), seconds(now + 5)).collect()
+    }
+
+    #[test]
+    fn a_revoked_grant_that_is_released_before_the_answer_is_not_asked_for_again() {
+        let mut table = table();
+        assert!(table.revocation_noticed(GRANTS[0], seconds(110), NOW));
+        let asked_after = table.notices();
+        assert_eq!(due(&mut table, 100), [GRANTS[0]]);
+        table.remove(GRANTS[0]);
+        assert_eq!((table.next_verification(), table.next_revocation()), (None, None));
+        // The answer finds nothing.
+        table.revocation_proven(GRANTS[0], seconds(120), asked_after);
+        assert_eq!((table.next_verification(), table.next_revocation()), (None, None));
+    }
+
+    #[test]
+    fn an_answer_to_a_question_from_before_a_notice_leaves_the_grant_unverified() {
+        let mut table = table();
+        let asked_after = table.notices();
+        assert!(table.revocation_noticed(GRANTS[0], seconds(110), NOW));
+        table.verified(GRANTS[0], asked_after);
+        table.revocation_proven(GRANTS[0], seconds(120), asked_after);
+        assert_eq!((table.next_verification(), table.next_revocation()), (Some(NOW), Some(seconds(110))));
+        let asked_after = table.notices();
+        table.revocation_proven(GRANTS[0], seconds(120), asked_after);
+        assert_eq!((table.next_verification(), table.next_revocation()), (None, Some(seconds(120))));
+        table.verified(GRANTS[1], asked_after);
+        assert_eq!(table.next_revocation(), Some(seconds(120)), "another grant is not concerned");
+    }
+
+    #[test]
+    fn what_stays_unverified_is_due_again_later() {
+        let mut table = table();
+        table.verify_all(NOW);
+        assert_eq!((due(&mut table, 99), due(&mut table, 100)), (vec![], GRANTS.to_vec()));
+        table.verified(GRANTS[0], table.notices());
+        assert_eq!((due(&mut table, 104), due(&mut table, 105)), (vec![], vec![GRANTS[1]]));
+    }
+
+    #[test]
+    fn the_end_of_a_grant_leaves_nothing_to_ask_and_the_end_of_a_session_comes_first() {
+        let mut table = table();
+        table.session_revocation_noticed(seconds(130), NOW);
+        for (grant, end) in GRANTS.into_iter().zip([110, 120]) {
+            assert!(table.revocation_noticed(grant, seconds(end), NOW));
+        }
+        table.apply_revocations(seconds(110));
+        assert_eq!((table.next_revocation(), due(&mut table, 110)), (Some(seconds(120)), vec![GRANTS[1]]));
+        table.apply_revocations(seconds(120));
+        assert_eq!((table.next_verification(), table.next_revocation()), (None, Some(seconds(130))));
+        // A grant that comes during the revocation is asked for.
+        let lease = Arc::new(LeaseValidity::pending(Arc::new(BootClock)));
+        drop(table.insert(GrantId(3), &lease, seconds(121)));
+        assert_eq!(due(&mut table, 121), [GrantId(3)]);
+        // A second notice never delays the end.
+        table.session_revocation_noticed(seconds(140), seconds(121));
+        assert_eq!(table.session_revoked_at(), Some(seconds(130)));
+        assert!(!table.revocation_noticed(GrantId(4), seconds(125), seconds(121)), "no permit has it");
+    }
+}
