@@ -327,12 +327,10 @@ impl Set {
                 next.extend(self.waiters.taken_from().filter_map(|number| self.next_take(number, Place(0))))
             }
         }
-        let mut looks_at_all = true;
         loop {
             // What waits for several semaphores may wait for another one of them now, or fail.
-            if std::mem::take(&mut looks_at_all) {
-                next.extend(self.waiters.many_alter().map(|place| (place, None)));
-            }
+            next.extend(self.waiters.many_alter().map(|place| (place, None)));
+            let mut looks_again = false;
             while let Some((place, of)) = next.pop_first() {
                 let waiters = &self.waiters;
                 let Some(waiter) = waiters.get(place) else { continue };
@@ -351,7 +349,7 @@ impl Set {
                 };
                 let operations = waiter.operations.clone();
                 self.complete(place, result, completed);
-                looks_at_all |= result.is_ok() || is_fifo;
+                looks_again |= result.is_ok() || is_fifo;
                 // A call that failed has changed nothing, but others may have waited for it.
                 for Operation { number, .. } in operations {
                     let value = self.values.value(number);
@@ -359,7 +357,7 @@ impl Set {
                     next.extend(self.waiters.many_alter_possible(number, value).map(|place| (place, None)));
                 }
             }
-            if !(looks_at_all && self.waiters.has_many_alter()) {
+            if !(looks_again && self.waiters.has_many_alter()) {
                 return;
             }
         }
