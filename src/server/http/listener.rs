@@ -22,7 +22,7 @@ use super::super::socket;
 use super::super::tls::{FirstBytes, TlsStream, shake_hands};
 use super::routes;
 use super::shared::Shared;
-use super::shared_limit::{Amount, SharedLimit};
+use super::shared_limit::SharedLimit;
 use super::stream::Bounded;
 use crate::core::ClientKey;
 
@@ -67,7 +67,7 @@ impl Place {
     /// A place for a connection of a client; `None`: there is none.
     fn take(shared: &Arc<Shared>, client: ClientAddress) -> Option<Self> {
         let limit = (CONNECTIONS_MAX as u64, shared.share());
-        match shared.connections.take(client.key(), Amount { before: 0, more: 1 }, limit) {
+        match shared.connections.take(client.key(), 1, limit) {
             Ok(()) => Some(Self { shared: Arc::clone(shared), client: client.key() }),
             Err(exhausted) => {
                 let server = shared.stage().server();

@@ -33,20 +33,12 @@ struct InUse {
     by_client: HashMap<ClientKey, u64>,
 }
 
-/// How much a client asks for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Amount {
-    /// What it has already for the same purpose. This does not count against its share, so that what has begun can go on.
-    pub(super) before: u64,
-    pub(super) more: u64,
-}
-
 /// Why a client gets no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exhausted {
     /// There is no more.
     Limit,
-    /// What it has for other purposes is its share, which is so much.
+    /// What it has is its share, which is so much.
     Share(u64),
 }
 
@@ -65,17 +57,16 @@ impl SharedLimit {
     pub(super) fn take(
         &self,
         client: ClientKey,
-        amount: Amount,
+        more: u64,
         (max, share): (u64, ClientShare),
     ) -> Result<(), Exhausted> {
-        let Amount { before, more } = amount;
         let mut in_use = self.lock();
         if in_use.all.saturating_add(more) > max {
             return Err(Exhausted::Limit);
         }
-        let others = in_use.by_client.get(&client).map_or(0, |own| own - before);
-        let [max, all, others] = [max, in_use.all, others].map(|amount| amount as usize);
-        if share.is_exhausted(max, all, others) {
+        let own = in_use.by_client.get(&client).copied().unwrap_or_default();
+        let [max, all, own] = [max, in_use.all, own].map(|amount| amount as usize);
+        if share.is_exhausted(max, all, own) {
             return Err(Exhausted::Share(share.of(max) as u64));
         }
         in_use.all += more;
@@ -119,22 +110,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_counts_what_a_client_has_for_other_purposes() {
+    fn a_client_gets_no_more_than_its_share_once_half_is_in_use() {
         let (one, other) = (ClientKey([1; 16]), ClientKey([2; 16]));
         let share = ClientShare { percent: 13, least: 1 };
         let limit = SharedLimit::new("bytes", "none is left");
-        let take = |client, before, more| limit.take(client, Amount { before, more }, (800, share));
-        assert_eq!(take(one, 0, 300), Ok(()));
-        assert_eq!(take(one, 0, 100), Ok(()), "a share binds once half is in use");
-        assert_eq!(take(one, 0, 1), Err(Exhausted::Share(104)));
-        assert_eq!(take(one, 100, 1), Err(Exhausted::Share(104)));
-        assert_eq!(take(other, 0, 104), Ok(()));
-        assert_eq!(take(other, 0, 1), Err(Exhausted::Share(104)));
-        assert_eq!(take(other, 104, 296), Ok(()));
-        assert_eq!(take(other, 400, 1), Err(Exhausted::Limit));
-        assert_eq!(limit.in_use(), 800);
+        let take = |client, more| limit.take(client, more, (800, share));
+        assert_eq!(take(one, 300), Ok(()));
+        assert_eq!(take(one, 100), Ok(()), "a share binds once half is in use");
+        assert_eq!(take(one, 1), Err(Exhausted::Share(104)));
+        assert_eq!(take(other, 104), Ok(()));
+        assert_eq!(take(other, 1), Err(Exhausted::Share(104)));
+        assert_eq!(take(other, 297), Err(Exhausted::Limit));
+        assert_eq!(limit.in_use(), 504);
         limit.give_back(one, 400);
-        limit.give_back(other, 400);
+        limit.give_back(other, 104);
         assert_eq!((limit.in_use(), limit.lock().by_client.len()), (0, 0));
     }
 }
