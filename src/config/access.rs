@@ -43,7 +43,7 @@ pub struct CertificateRule {
     pub rights: Rights,
 }
 
-/// The text is no rule.
+/// The text is no rule, or none of the allowed words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownRule;
 

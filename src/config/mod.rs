@@ -33,7 +33,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-pub use access::{AccessConfig, CertificateRule, NetworkRule};
+pub use access::{AccessConfig, CertificateRule, NetworkRule, UnknownRule};
 pub use clients::{Clients, UnknownClients};
 pub use cluster::ClusterConfig;
 pub use error::{ConfigError, Notice, Reason, Severity};
@@ -42,7 +42,7 @@ pub use language::Language;
 pub use network::{Network, UnknownNetwork};
 pub use origin::VARIABLE_PREFIX;
 pub use schema::Key;
-pub use tls::{ClientCert, PlainRule, TlsConfig, UnknownRule};
+pub use tls::{ClientCert, PlainRule, TlsConfig};
 pub use workers::WorkerCount;
 
 use error::Mistake;

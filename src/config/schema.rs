@@ -1,14 +1,12 @@
 //! The table of keys: one row per key, for both languages, the documents and the tests.
 //!
-//! A row has the allowed values of the key, its field in [`Config`], how its value is shown, and whether it may change
-//! while the server runs. `apply` handles keys that are not in the table.
+//! A row has the allowed values of the key, its field in [`Config`], and whether it may change while the server runs. The
+//! type of the field reads and shows the value. `apply` handles keys that are not in the table.
 
-use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use super::cluster::{is_member, is_name};
 use super::http::is_host;
@@ -25,7 +23,7 @@ pub struct Key {
     name: &'static str,
     other_name: Option<&'static str>,
     kind: Kind,
-    shown: fn(&Config) -> String,
+    place: Place,
     changes_while_running: bool,
     is_required: bool,
 }
@@ -49,7 +47,13 @@ impl Key {
     /// Its value in `config`, as in a configuration file, but without quotes. Empty if it is not set, and for keys without
     /// effect. For a key of declarations, the values in all declarations, separated by spaces.
     pub fn value_in(&self, config: &Config) -> String {
-        (self.shown)(config)
+        match self.place {
+            Place::Nowhere => String::new(),
+            Place::Config(field, _) => field(config).shown(),
+            Place::Declaration(field, _) => {
+                in_a_row(config.semaphore.declare.iter().map(|declared| field(declared).shown()))
+            }
+        }
     }
 
     /// Whether a running server applies a new value on SIGHUP.
@@ -74,22 +78,40 @@ impl Key {
         KEYS.iter().find(|key| key.name == name || key.other_name == Some(name))
     }
 
-    /// Sets the field in `config`, or fails with the allowed values. A key within declarations sets the last declaration,
-    /// which must exist.
+    /// Sets the field in `config`, or fails with the allowed values, and `config` does not change. A key within declarations
+    /// sets the last declaration, which must exist.
     pub(super) fn set(&self, value: &Value, config: &mut Config) -> Result<(), String> {
-        self.kind.set(value, config).ok_or_else(|| self.allowed())
+        let set = match (&self.kind, &self.place) {
+            (Kind::Declarations, _) => match value {
+                Value::Entry => {
+                    config.semaphore.declare.push(DeclareConfig::default());
+                    Some(())
+                }
+                Value::List(values) if values.is_empty() => Some(()),
+                _ => None,
+            },
+            (kind, Place::Nowhere) => kind.number(value).map(drop),
+            (kind, Place::Config(_, field)) => field(config).read(value, kind),
+            (kind, Place::Declaration(_, field)) => {
+                let declared = config.semaphore.declare.last_mut();
+                field(declared.expect("apply refuses keys of declarations outside of one")).read(value, kind)
+            }
+        };
+        set.ok_or_else(|| self.allowed())
     }
 
-    const fn new(name: &'static str, kind: Kind, shown: fn(&Config) -> String) -> Self {
-        Self { name, other_name: None, kind, shown, changes_while_running: false, is_required: false }
+    /// A key that only a start applies.
+    const fn at_start(name: &'static str, kind: Kind, place: Place) -> Self {
+        Self { name, other_name: None, kind, place, changes_while_running: false, is_required: false }
+    }
+
+    /// A key that a running server applies too.
+    const fn at_once(name: &'static str, kind: Kind, place: Place) -> Self {
+        Self { changes_while_running: true, ..Self::at_start(name, kind, place) }
     }
 
     const fn also_named(self, other_name: &'static str) -> Self {
         Self { other_name: Some(other_name), ..self }
-    }
-
-    const fn while_running(self) -> Self {
-        Self { changes_while_running: true, ..self }
     }
 
     const fn required(self) -> Self {
@@ -102,703 +124,484 @@ pub(super) fn is_within_declaration(name: &str) -> bool {
     name.starts_with("semaphore.declare.")
 }
 
+/// The field that a key sets.
+#[derive(Debug)]
+enum Place {
+    Config(fn(&Config) -> &dyn Field, fn(&mut Config) -> &mut dyn Field),
+    /// A field of each declaration.
+    Declaration(fn(&DeclareConfig) -> &dyn Field, fn(&mut DeclareConfig) -> &mut dyn Field),
+    Nowhere,
+}
+
+/// A field of [`Config`].
+macro_rules! field {
+    ($($path:tt)+) => {
+        Place::Config(|config| &config.$($path)+, |config| &mut config.$($path)+)
+    };
+}
+
+/// A field of [`DeclareConfig`].
+macro_rules! declared {
+    ($field:ident) => {
+        Place::Declaration(|declared| &declared.$field, |declared| &mut declared.$field)
+    };
+}
+
 static KEYS: &[Key] = &[
-    Key::new(
-        "bind_ip",
-        Kind::Addresses { empty: "every address", put: |config, addresses| config.bind = addresses },
-        |config| in_a_row(&config.bind),
+    Key::at_start("bind_ip", ADDRESSES, field!(bind)),
+    Key::at_start(
+        "virtual_ip",
+        text("an IP address, such as 192.0.2.1 or 2001:db8::1", is_set),
+        field!(virtual_ip),
     ),
-    Key::new("virtual_ip", Kind::Address(|config, address| config.virtual_ip = Some(address)), |config| {
-        shown_if_set(config.virtual_ip)
-    }),
-    Key::new(
-        "workers",
-        Kind::Number {
-            least: 1,
-            most: 1024,
-            put: |config, n| {
-                let count = NonZeroUsize::new(narrow(n)).expect("it is at least 1");
-                config.workers = WorkerCount::Exactly(count);
-            },
-        },
-        |config| config.workers.to_string(),
-    ),
-    Key::new("memory_max", Kind::Bytes(|config, bytes| config.memory_max = Some(bytes)), |config| {
-        shown_if_set(config.memory_max)
-    })
-    .while_running(),
-    Key::new(
-        "client_share",
-        Kind::Number { least: 1, most: 100, put: |config, n| config.client_share = narrow(n) },
-        |config| config.client_share.to_string(),
-    )
-    .while_running(),
-    Key::new(
-        "short_connections",
-        Kind::Number { least: 0, most: 1_000_000, put: |config, n| config.short_connections = narrow(n) },
-        |config| config.short_connections.to_string(),
-    )
-    .while_running(),
-    Key::new("user", Kind::Account(|config, name| config.user = name), |config| {
-        shown_if_set(config.user.as_ref())
-    }),
-    Key::new("group", Kind::Account(|config, name| config.group = name), |config| {
-        shown_if_set(config.group.as_ref())
-    }),
-    Key::new(
-        "peer_timeout",
-        Kind::Number { least: 5, most: 86_400, put: |config, n| config.peer_timeout_s = narrow(n) },
-        |config| config.peer_timeout_s.to_string(),
-    )
-    .while_running(),
-    Key::new(
-        "frame_timeout",
-        Kind::Number { least: 1, most: 3_600, put: |config, n| config.frame_timeout_s = narrow(n) },
-        |config| config.frame_timeout_s.to_string(),
-    )
-    .while_running(),
-    Key::new(
-        "admin_from",
-        Kind::Addresses { empty: "loopback only", put: |config, addresses| config.admin_from = addresses },
-        |config| in_a_row(&config.admin_from),
-    )
-    .while_running(),
-    Key::new("proxies", Kind::Networks(|config, networks| config.proxies = networks), |config| {
-        in_a_row(&config.proxies)
-    })
-    .while_running(),
-    Key::new(
-        "data_dir",
-        Kind::File { example: "/var/lib/signalbox", put: |config, path| config.data_dir = Some(path) },
-        |config| shown_if_set(config.data_dir.as_ref().map(|path| path.display())),
-    ),
-    Key::new(
-        "log.threshold",
-        Kind::Threshold(|config, threshold| config.log.threshold = threshold),
-        |config| config.log.threshold.to_string(),
-    )
-    .while_running(),
-    Key::new(
-        "log.file",
-        Kind::File { example: "/var/log/signalbox.log", put: |config, path| config.log.file = Some(path) },
-        |config| shown_if_set(config.log.file.as_ref().map(|path| path.display())),
-    ),
-    Key::new(
-        "tls.cert",
-        Kind::File { example: "/etc/signalbox/server.pem", put: |config, path| config.tls.cert = Some(path) },
-        |config| shown_if_set(config.tls.cert.as_ref().map(|path| path.display())),
-    )
-    .while_running(),
-    Key::new(
-        "tls.key",
-        Kind::File { example: "/etc/signalbox/server.key", put: |config, path| config.tls.key = Some(path) },
-        |config| shown_if_set(config.tls.key.as_ref().map(|path| path.display())),
-    )
-    .while_running(),
-    Key::new(
+    Key::at_start("workers", number(1, 1024), field!(workers)),
+    Key::at_once("memory_max", Kind::Bytes, field!(memory_max)),
+    Key::at_once("client_share", number(1, 100), field!(client_share)),
+    Key::at_once("short_connections", number(0, 1_000_000), field!(short_connections)),
+    Key::at_start("user", ACCOUNT, field!(user)),
+    Key::at_start("group", ACCOUNT, field!(group)),
+    Key::at_once("peer_timeout", number(5, 86_400), field!(peer_timeout_s)),
+    Key::at_once("frame_timeout", number(1, 3_600), field!(frame_timeout_s)),
+    Key::at_once("admin_from", ADMINS, field!(admin_from)),
+    Key::at_once("proxies", NETWORKS, field!(proxies)),
+    Key::at_start("data_dir", path("an absolute path, such as /var/lib/signalbox"), field!(data_dir)),
+    Key::at_once("log.threshold", text("error, warning, info or debug", any), field!(log.threshold)),
+    Key::at_start("log.file", path("an absolute path, such as /var/log/signalbox.log"), field!(log.file)),
+    Key::at_once("tls.cert", path("an absolute path, such as /etc/signalbox/server.pem"), field!(tls.cert)),
+    Key::at_once("tls.key", path("an absolute path, such as /etc/signalbox/server.key"), field!(tls.key)),
+    Key::at_once(
         "tls.client_ca",
-        Kind::File {
-            example: "/etc/signalbox/client-ca.pem",
-            put: |config, path| config.tls.client_ca = Some(path),
-        },
-        |config| shown_if_set(config.tls.client_ca.as_ref().map(|path| path.display())),
-    )
-    .while_running(),
-    Key::new("tls.client_cert", Kind::ClientCert(|config, rule| config.tls.client_cert = rule), |config| {
-        config.tls.client_cert.to_string()
-    })
-    .while_running(),
-    Key::new("tls.plain", Kind::Plain(|config, rule| config.tls.plain = rule), |config| {
-        config.tls.plain.to_string()
-    })
-    .while_running(),
-    Key::new(
+        path("an absolute path, such as /etc/signalbox/client-ca.pem"),
+        field!(tls.client_ca),
+    ),
+    Key::at_once("tls.client_cert", text("optional or required", any), field!(tls.client_cert)),
+    Key::at_once("tls.plain", text("allow, loopback or refuse", any), field!(tls.plain)),
+    Key::at_once(
         "access.tokens",
-        Kind::File {
-            example: "/etc/signalbox/tokens.toml",
-            put: |config, path| config.access.tokens = Some(path),
-        },
-        |config| shown_if_set(config.access.tokens.as_ref().map(|path| path.display())),
-    )
-    .while_running(),
-    Key::new(
-        "access.tokens_over_plain",
-        Kind::Flag(|config, flag| config.access.tokens_over_plain = flag),
-        |config| config.access.tokens_over_plain.to_string(),
-    )
-    .while_running(),
-    Key::new("access.anonymous", Kind::Rights(|config, rights| config.access.anonymous = rights), |config| {
-        shown_if_set(config.access.anonymous.as_ref())
-    })
-    .while_running(),
-    Key::new(
-        "access.networks",
-        Kind::NetworkRules(|config, rules| config.access.networks = rules),
-        |config| rules_in_a_row(&config.access.networks),
-    )
-    .while_running(),
-    Key::new(
-        "access.certificates",
-        Kind::CertificateRules(|config, rules| config.access.certificates = rules),
-        |config| rules_in_a_row(&config.access.certificates),
-    )
-    .while_running(),
-    Key::new(
+        path("an absolute path, such as /etc/signalbox/tokens.toml"),
+        field!(access.tokens),
+    ),
+    Key::at_once("access.tokens_over_plain", Kind::Flag, field!(access.tokens_over_plain)),
+    Key::at_once("access.anonymous", RIGHTS, field!(access.anonymous)),
+    Key::at_once("access.networks", NETWORK_RULES, field!(access.networks)),
+    Key::at_once("access.certificates", CERTIFICATE_RULES, field!(access.certificates)),
+    Key::at_start(
         "access.audit_log",
-        Kind::File {
-            example: "/var/log/signalbox-audit.log",
-            put: |config, path| config.access.audit_log = Some(path),
-        },
-        |config| shown_if_set(config.access.audit_log.as_ref().map(|path| path.display())),
+        path("an absolute path, such as /var/log/signalbox-audit.log"),
+        field!(access.audit_log),
     ),
-    Key::new("counter.enable", Kind::Flag(|config, flag| config.counter.port.enable = flag), |config| {
-        config.counter.port.enable.to_string()
-    }),
-    Key::new(
-        "counter.port",
-        Kind::Number { least: 1, most: 65_535, put: |config, n| config.counter.port.port = narrow(n) },
-        |config| config.counter.port.port.to_string(),
-    ),
-    Key::new(
-        "counter.max_connections",
-        Kind::Number {
-            least: 0,
-            most: u32::MAX as u64,
-            put: |config, n| config.counter.port.max_connections = narrow(n),
-        },
-        |config| config.counter.port.max_connections.to_string(),
-    )
-    .while_running(),
-    Key::new(
-        "counter.max_names",
-        Kind::Number { least: 0, most: u64::MAX, put: |config, n| config.counter.port.max_names = n },
-        |config| config.counter.port.max_names.to_string(),
-    )
-    .while_running(),
-    Key::new(
-        "counter.stat_interval",
-        Kind::Number {
-            least: 1,
-            most: u32::MAX as u64,
-            put: |config, n| config.counter.stat_interval_s = narrow(n),
-        },
-        |config| config.counter.stat_interval_s.to_string(),
-    )
-    .also_named("counter.stats_interval"),
-    Key::new("counter.buckets", BUCKETS, |_| String::new()),
-    Key::new("semaphore.enable", Kind::Flag(|config, flag| config.semaphore.port.enable = flag), |config| {
-        config.semaphore.port.enable.to_string()
-    }),
-    Key::new(
-        "semaphore.port",
-        Kind::Number { least: 1, most: 65_535, put: |config, n| config.semaphore.port.port = narrow(n) },
-        |config| config.semaphore.port.port.to_string(),
-    ),
-    Key::new(
-        "semaphore.max_connections",
-        Kind::Number {
-            least: 0,
-            most: u32::MAX as u64,
-            put: |config, n| config.semaphore.port.max_connections = narrow(n),
-        },
-        |config| config.semaphore.port.max_connections.to_string(),
-    )
-    .while_running(),
-    Key::new(
-        "semaphore.max_names",
-        Kind::Number { least: 0, most: u64::MAX, put: |config, n| config.semaphore.port.max_names = n },
-        |config| config.semaphore.port.max_names.to_string(),
-    )
-    .while_running(),
-    Key::new(
-        "semaphore.gc_interval",
-        Kind::Number { least: 1, most: 86_400, put: |config, n| config.semaphore.gc_interval_s = narrow(n) },
-        |config| config.semaphore.gc_interval_s.to_string(),
-    ),
-    Key::new("semaphore.buckets", BUCKETS, |_| String::new()),
-    Key::new("semaphore.declare", Kind::Declarations, |config| of_declarations(config, |of| &of.name))
-        .while_running(),
-    Key::new(
+    Key::at_start("counter.enable", Kind::Flag, field!(counter.port.enable)),
+    Key::at_start("counter.port", PORT, field!(counter.port.port)),
+    Key::at_once("counter.max_connections", number(0, U32_MAX), field!(counter.port.max_connections)),
+    Key::at_once("counter.max_names", number(0, u64::MAX), field!(counter.port.max_names)),
+    Key::at_start("counter.stat_interval", number(1, U32_MAX), field!(counter.stat_interval_s))
+        .also_named("counter.stats_interval"),
+    Key::at_start("counter.buckets", BUCKETS, Place::Nowhere),
+    Key::at_start("semaphore.enable", Kind::Flag, field!(semaphore.port.enable)),
+    Key::at_start("semaphore.port", PORT, field!(semaphore.port.port)),
+    Key::at_once("semaphore.max_connections", number(0, U32_MAX), field!(semaphore.port.max_connections)),
+    Key::at_once("semaphore.max_names", number(0, u64::MAX), field!(semaphore.port.max_names)),
+    Key::at_start("semaphore.gc_interval", number(1, 86_400), field!(semaphore.gc_interval_s)),
+    Key::at_start("semaphore.buckets", BUCKETS, Place::Nowhere),
+    Key::at_once("semaphore.declare", Kind::Declarations, declared!(name)),
+    Key::at_once(
         "semaphore.declare.name",
-        Kind::Text {
-            least_bytes: 1,
-            most_bytes: 65_535,
-            put: |config, name| declaration(config).name = name,
-        },
-        |config| of_declarations(config, |of| &of.name),
+        text("a text of 1 to 65535 bytes", |text| (1..=65_535).contains(&text.len())),
+        declared!(name),
     )
-    .required()
-    .while_running(),
-    Key::new(
-        "semaphore.declare.capacity",
-        Kind::Number {
-            least: 0,
-            most: u32::MAX as u64,
-            put: |config, n| declaration(config).capacity = narrow(n),
-        },
-        |config| of_declarations(config, |of| &of.capacity),
-    )
-    .required()
-    .while_running(),
-    Key::new(
-        "semaphore.declare.slots",
-        Kind::Flag(|config, flag| declaration(config).slots = flag),
-        |config| of_declarations(config, |of| &of.slots),
-    )
-    .while_running(),
-    Key::new(
+    .required(),
+    Key::at_once("semaphore.declare.capacity", number(0, U32_MAX), declared!(capacity)).required(),
+    Key::at_once("semaphore.declare.slots", Kind::Flag, declared!(slots)),
+    Key::at_once(
         "semaphore.declare.label",
-        Kind::Text {
-            least_bytes: 0,
-            most_bytes: 255,
-            put: |config, label| declaration(config).label = label,
-        },
-        |config| of_declarations(config, |of| &of.label),
-    )
-    .while_running(),
-    Key::new(
-        "session.default_ttl",
-        session_time(|config, n| config.session.default_ttl_s = narrow(n)),
-        |config| config.session.default_ttl_s.to_string(),
-    )
-    .while_running(),
-    Key::new("session.min_ttl", session_time(|config, n| config.session.min_ttl_s = narrow(n)), |config| {
-        config.session.min_ttl_s.to_string()
-    })
-    .while_running(),
-    Key::new("session.max_ttl", session_time(|config, n| config.session.max_ttl_s = narrow(n)), |config| {
-        config.session.max_ttl_s.to_string()
-    })
-    .while_running(),
-    Key::new(
-        "session.default_wait",
-        session_time(|config, n| config.session.default_wait_s = narrow(n)),
-        |config| config.session.default_wait_s.to_string(),
-    )
-    .while_running(),
-    Key::new("session.max_wait", session_time(|config, n| config.session.max_wait_s = narrow(n)), |config| {
-        config.session.max_wait_s.to_string()
-    })
-    .while_running(),
-    Key::new(
+        text("a text of at most 255 bytes", |text| text.len() <= 255),
+        declared!(label),
+    ),
+    Key::at_once("session.default_ttl", SESSION_TIME, field!(session.default_ttl_s)),
+    Key::at_once("session.min_ttl", SESSION_TIME, field!(session.min_ttl_s)),
+    Key::at_once("session.max_ttl", SESSION_TIME, field!(session.max_ttl_s)),
+    Key::at_once("session.default_wait", SESSION_TIME, field!(session.default_wait_s)),
+    Key::at_once("session.max_wait", SESSION_TIME, field!(session.max_wait_s)),
+    Key::at_start(
         "session.reconnect_window",
-        Kind::Number {
-            least: 0,
-            most: SESSION_TIME_MAX_S,
-            put: |config, n| config.session.reconnect_window_s = narrow(n),
-        },
-        |config| config.session.reconnect_window_s.to_string(),
+        number(0, SESSION_TIME_MAX_S),
+        field!(session.reconnect_window_s),
     ),
-    Key::new(
-        "session.max_sessions",
-        session_limit(|config, n| config.session.max_sessions = narrow(n)),
-        |config| config.session.max_sessions.to_string(),
-    )
-    .while_running(),
-    Key::new(
-        "session.max_grants",
-        session_limit(|config, n| config.session.max_grants = narrow(n)),
-        |config| config.session.max_grants.to_string(),
-    )
-    .while_running(),
-    Key::new(
-        "session.max_waiters",
-        session_limit(|config, n| config.session.max_waiters = narrow(n)),
-        |config| config.session.max_waiters.to_string(),
-    )
-    .while_running(),
-    Key::new(
-        "session.max_watches",
-        session_limit(|config, n| config.session.max_watches = narrow(n)),
-        |config| config.session.max_watches.to_string(),
-    )
-    .while_running(),
-    Key::new("sysv.max_sets", session_limit(|config, n| config.sysv.max_sets = narrow(n)), |config| {
-        config.sysv.max_sets.to_string()
-    })
-    .while_running(),
-    Key::new("sysv.max_semaphores", session_limit(|config, n| config.sysv.max_semaphores = n), |config| {
-        config.sysv.max_semaphores.to_string()
-    })
-    .while_running(),
-    Key::new("sysv.fifo_keys", Kind::KeyRanges(|config, keys| config.sysv.fifo_keys = keys), |config| {
-        in_a_row(config.sysv.fifo_keys.iter().map(shown_keys))
-    })
-    .while_running(),
-    Key::new(
-        "sysv.durable_keys",
-        Kind::KeyRanges(|config, keys| config.sysv.durable_keys = keys),
-        |config| in_a_row(config.sysv.durable_keys.iter().map(shown_keys)),
-    )
-    .while_running(),
-    Key::new("http.enable", Kind::Flag(|config, flag| config.http.enable = flag), |config| {
-        config.http.enable.to_string()
-    }),
-    Key::new(
-        "http.bind_ip",
-        Kind::Addresses { empty: "every address", put: |config, addresses| config.http.bind = addresses },
-        |config| in_a_row(&config.http.bind),
-    ),
-    Key::new(
-        "http.port",
-        Kind::Number { least: 1, most: 65_535, put: |config, n| config.http.port = narrow(n) },
-        |config| config.http.port.to_string(),
-    ),
-    Key::new("http.hosts", Kind::Hosts(|config, hosts| config.http.hosts = hosts), |config| {
-        in_a_row(&config.http.hosts)
-    })
-    .while_running(),
-    Key::new("http.names", Kind::Prefixes(|config, names| config.http.names = names), |config| {
-        in_a_row(&config.http.names)
-    })
-    .while_running(),
-    Key::new(
-        "http.names_max",
-        Kind::Number { least: 0, most: 10_000, put: |config, n| config.http.names_max = narrow(n) },
-        |config| config.http.names_max.to_string(),
-    )
-    .while_running(),
-    Key::new("cluster.name", Kind::Name(|config, name| config.cluster.name = name), |config| {
-        config.cluster.name.clone()
-    }),
-    Key::new("cluster.node", Kind::Name(|config, name| config.cluster.node = Some(name)), |config| {
-        shown_if_set(config.cluster.node.as_ref())
-    }),
-    Key::new("cluster.etcd", Kind::Members(|config, members| config.cluster.etcd = members), |config| {
-        in_a_row(&config.cluster.etcd)
-    }),
-    Key::new(
+    Key::at_once("session.max_sessions", LIMIT, field!(session.max_sessions)),
+    Key::at_once("session.max_grants", LIMIT, field!(session.max_grants)),
+    Key::at_once("session.max_waiters", LIMIT, field!(session.max_waiters)),
+    Key::at_once("session.max_watches", LIMIT, field!(session.max_watches)),
+    Key::at_once("sysv.max_sets", LIMIT, field!(sysv.max_sets)),
+    Key::at_once("sysv.max_semaphores", LIMIT, field!(sysv.max_semaphores)),
+    Key::at_once("sysv.fifo_keys", SET_KEYS, field!(sysv.fifo_keys)),
+    Key::at_once("sysv.durable_keys", SET_KEYS, field!(sysv.durable_keys)),
+    Key::at_start("http.enable", Kind::Flag, field!(http.enable)),
+    Key::at_start("http.bind_ip", ADDRESSES, field!(http.bind)),
+    Key::at_start("http.port", PORT, field!(http.port)),
+    Key::at_once("http.hosts", HOSTS, field!(http.hosts)),
+    Key::at_once("http.names", PREFIXES, field!(http.names)),
+    Key::at_once("http.names_max", number(0, 10_000), field!(http.names_max)),
+    Key::at_start("cluster.name", NAME, field!(cluster.name)),
+    Key::at_start("cluster.node", NAME, field!(cluster.node)),
+    Key::at_start("cluster.etcd", MEMBERS, field!(cluster.etcd)),
+    Key::at_start(
         "cluster.etcd_ca",
-        Kind::File {
-            example: "/etc/signalbox/etcd-ca.pem",
-            put: |config, p| config.cluster.etcd_ca = Some(p),
-        },
-        |config| shown_if_set(config.cluster.etcd_ca.as_ref().map(|path| path.display())),
+        path("an absolute path, such as /etc/signalbox/etcd-ca.pem"),
+        field!(cluster.etcd_ca),
     ),
-    Key::new(
+    Key::at_start(
         "cluster.etcd_cert",
-        Kind::File {
-            example: "/etc/signalbox/etcd.pem",
-            put: |config, p| config.cluster.etcd_cert = Some(p),
-        },
-        |config| shown_if_set(config.cluster.etcd_cert.as_ref().map(|path| path.display())),
+        path("an absolute path, such as /etc/signalbox/etcd.pem"),
+        field!(cluster.etcd_cert),
     ),
-    Key::new(
+    Key::at_start(
         "cluster.etcd_key",
-        Kind::File { example: "/etc/signalbox/etcd.key", put: |config, p| config.cluster.etcd_key = Some(p) },
-        |config| shown_if_set(config.cluster.etcd_key.as_ref().map(|path| path.display())),
+        path("an absolute path, such as /etc/signalbox/etcd.key"),
+        field!(cluster.etcd_key),
     ),
-    Key::new("cluster.etcd_user", Kind::Account(|config, name| config.cluster.etcd_user = name), |config| {
-        shown_if_set(config.cluster.etcd_user.as_ref())
-    }),
-    Key::new(
+    Key::at_start("cluster.etcd_user", ACCOUNT, field!(cluster.etcd_user)),
+    Key::at_start(
         "cluster.etcd_password_file",
-        Kind::File {
-            example: "/etc/signalbox/etcd-password",
-            put: |config, p| config.cluster.etcd_password_file = Some(p),
-        },
-        |config| shown_if_set(config.cluster.etcd_password_file.as_ref().map(|path| path.display())),
+        path("an absolute path, such as /etc/signalbox/etcd-password"),
+        field!(cluster.etcd_password_file),
     ),
-    Key::new(
-        "cluster.renew_deadline",
-        Kind::Number { least: 2, most: 60, put: |config, n| config.cluster.renew_deadline_s = narrow(n) },
-        |config| config.cluster.renew_deadline_s.to_string(),
-    ),
-    Key::new("cluster.bind", Kind::Socket(|config, address| config.cluster.bind = Some(address)), |config| {
-        shown_if_set(config.cluster.bind)
-    }),
-    Key::new(
-        "cluster.advertise",
-        Kind::ReachedAt(|config, hosts| config.cluster.advertise = hosts),
-        |config| in_a_row(&config.cluster.advertise),
-    ),
-    Key::new(
+    Key::at_start("cluster.renew_deadline", number(2, 60), field!(cluster.renew_deadline_s)),
+    Key::at_start("cluster.bind", SOCKET, field!(cluster.bind)),
+    Key::at_start("cluster.advertise", REACHED_AT, field!(cluster.advertise)),
+    Key::at_start(
         "cluster.relay_ca",
-        Kind::File {
-            example: "/etc/signalbox/nodes-ca.pem",
-            put: |config, p| config.cluster.relay_ca = Some(p),
-        },
-        |config| shown_if_set(config.cluster.relay_ca.as_ref().map(|path| path.display())),
+        path("an absolute path, such as /etc/signalbox/nodes-ca.pem"),
+        field!(cluster.relay_ca),
     ),
-    Key::new("cluster.eligible", Kind::Flag(|config, flag| config.cluster.is_eligible = flag), |config| {
-        config.cluster.is_eligible.to_string()
-    }),
-    Key::new(
-        "cluster.hold",
-        Kind::Number { least: 1, most: 60, put: |config, n| config.cluster.hold_s = narrow(n) },
-        |config| config.cluster.hold_s.to_string(),
-    ),
+    Key::at_start("cluster.eligible", Kind::Flag, field!(cluster.is_eligible)),
+    Key::at_start("cluster.hold", number(1, 60), field!(cluster.hold_s)),
 ];
 
 /// The longest time of sessions in seconds. It comes from the wire, where it is a `u32` of milliseconds.
 const SESSION_TIME_MAX_S: u64 = 3_999_999;
+const U32_MAX: u64 = u32::MAX as u64;
 
-/// A time of sessions in seconds.
-const fn session_time(put: fn(&mut Config, u64)) -> Kind {
-    Kind::Number { least: 1, most: SESSION_TIME_MAX_S, put }
-}
-
-/// A limit of sessions. It cannot be switched off.
-const fn session_limit(put: fn(&mut Config, u64)) -> Kind {
-    Kind::Number { least: 1, most: u32::MAX as u64, put }
-}
-
-fn shown_keys(keys: &RangeInclusive<u32>) -> String {
-    format!("{:#x}-{:#x}", keys.start(), keys.end())
-}
-
-/// The declaration that is being read: the last one.
-fn declaration(config: &mut Config) -> &mut DeclareConfig {
-    config.semaphore.declare.last_mut().expect("apply refuses keys of declarations outside of one")
-}
-
+const PORT: Kind = number(1, 65_535);
+const SESSION_TIME: Kind = number(1, SESSION_TIME_MAX_S);
+/// A limit that cannot be switched off.
+const LIMIT: Kind = number(1, U32_MAX);
 const BUCKETS: Kind =
     Kind::NoEffect { least: 1, most: u64::MAX, reason: "the table of names grows and shrinks by itself" };
+const ADDRESSES: Kind =
+    text("IP addresses with spaces between them, such as \"127.0.0.1 ::1\", or empty for every address", any);
+const ACCOUNT: Kind = text("the name of an account, such as nobody, or empty for none", is_account);
+const NAME: Kind = text("1 to 64 letters, digits, dots, hyphens and underscores", is_name);
+const SET_KEYS: Kind = text(
+    "keys and ranges of keys with spaces between them, such as \"0x1000-0x1fff 42\", or empty for none",
+    any,
+);
 
-/// The type of a key's value, and the field that it sets.
+const ADMINS: Kind =
+    text("IP addresses with spaces between them, such as \"127.0.0.1 ::1\", or empty for loopback only", any);
+const NETWORKS: Kind = text(
+    "IP addresses and networks with spaces between them, such as \"192.0.2.1 10.0.0.0/8\", or empty \
+     for none",
+    any,
+);
+const RIGHTS: Kind = text(
+    "rights and where they hold, such as \"read,acquire counter:web/ semaphore\", \"all\" or \
+     \"none\", or empty for the default",
+    any,
+);
+const NETWORK_RULES: Kind = text(
+    "rules of a network and rights, such as [\"10.0.0.0/8 read,acquire counter:web/\"], in \
+     yrmcds.conf with semicolons between them, or empty for none",
+    any,
+);
+const CERTIFICATE_RULES: Kind = text(
+    "rules of a name and rights, such as [\"worker-1 read,acquire counter:web/\"], in yrmcds.conf \
+     with semicolons between them, or empty for none",
+    any,
+);
+const PREFIXES: Kind = text(
+    "beginnings of names with spaces between them, such as \"jobs/ licences/\", or a list of them, \
+     or empty for none",
+    is_shown,
+);
+const MEMBERS: Kind = text(
+    "URLs of etcd's members with spaces between them, such as \"http://10.0.0.1:2379 \
+     http://10.0.0.2:2379\", or empty for none",
+    is_member,
+);
+const HOSTS: Kind = Kind::Hosts {
+    allowed: "names of hosts without ports, with spaces between them, such as \"signalbox.example.org\", or \
+     empty for none",
+    is_allowed: is_host,
+};
+const REACHED_AT: Kind = Kind::Hosts {
+    allowed: "names or IP addresses of hosts without ports, with spaces between them, such as \
+     \"sb1.example.org\", or empty for those of bind_ip",
+    is_allowed: |host| is_host(host) || host.parse::<IpAddr>().is_ok(),
+};
+const SOCKET: Kind =
+    text("an IP address and a port, such as 10.0.0.1:11217 or [2001:db8::1]:11217", is_socket);
+
+const fn number(least: u64, most: u64) -> Kind {
+    Kind::Number { least, most }
+}
+
+const fn text(allowed: &'static str, is_allowed: fn(&str) -> bool) -> Kind {
+    Kind::Text { allowed, is_allowed }
+}
+
+const fn path(allowed: &'static str) -> Kind {
+    text(allowed, |text| text.starts_with('/') && !text.contains('\0'))
+}
+
+/// The values that a key may have.
 #[derive(Debug)]
 enum Kind {
-    Flag(fn(&mut Config, bool)),
+    Flag,
     Number {
         least: u64,
         most: u64,
-        put: fn(&mut Config, u64),
     },
     /// A number of bytes, which may have a suffix in both languages.
-    Bytes(fn(&mut Config, u64)),
+    Bytes,
     /// A number that is checked, so that a typing error is found, but not used.
     NoEffect {
         least: u64,
         most: u64,
         reason: &'static str,
     },
-    Address(fn(&mut Config, IpAddr)),
-    Addresses {
-        /// The meaning of an empty list.
-        empty: &'static str,
-        put: fn(&mut Config, Vec<IpAddr>),
-    },
-    Networks(fn(&mut Config, Vec<Network>)),
-    /// The name of a user or a group; the empty one stands for none, as in yrmcds.
-    Account(fn(&mut Config, Option<String>)),
-    File {
-        /// A path for messages.
-        example: &'static str,
-        put: fn(&mut Config, PathBuf),
-    },
-    Threshold(fn(&mut Config, Threshold)),
-    ClientCert(fn(&mut Config, ClientCert)),
-    Plain(fn(&mut Config, PlainRule)),
-    /// What clients may do; empty: the default.
-    Rights(fn(&mut Config, Option<Rights>)),
-    /// What the clients of networks may do.
-    NetworkRules(fn(&mut Config, Vec<NetworkRule>)),
-    /// What the clients with certificates may do.
-    CertificateRules(fn(&mut Config, Vec<CertificateRule>)),
+    /// A text, or several in a list or in one text. The type of the field parses each.
     Text {
-        least_bytes: usize,
-        most_bytes: usize,
-        put: fn(&mut Config, String),
+        allowed: &'static str,
+        is_allowed: fn(&str) -> bool,
     },
-    /// An address with a port.
-    Socket(fn(&mut Config, SocketAddr)),
-    /// The name of a cluster or a node.
-    Name(fn(&mut Config, String)),
-    /// URLs of members of etcd.
-    Members(fn(&mut Config, Vec<String>)),
-    /// Names of hosts.
-    Hosts(fn(&mut Config, Vec<String>)),
-    /// Names or IP addresses of hosts.
-    ReachedAt(fn(&mut Config, Vec<String>)),
-    /// Beginnings of names.
-    Prefixes(fn(&mut Config, Vec<String>)),
-    /// Ranges of keys of System V semaphore sets.
-    KeyRanges(fn(&mut Config, Vec<RangeInclusive<u32>>)),
+    /// The same, in lower case.
+    Hosts {
+        allowed: &'static str,
+        is_allowed: fn(&str) -> bool,
+    },
     /// A further declaration. Its keys follow.
     Declarations,
 }
 
 impl Kind {
     fn allowed(&self) -> String {
-        match self {
-            Self::Flag(_) => "true or false".to_owned(),
-            Self::Number { least, most, .. } | Self::NoEffect { least, most, .. } => {
-                if *most == u64::MAX {
-                    format!("a whole number, {least} or more")
-                } else {
-                    format!("a whole number from {least} to {most}")
-                }
+        match *self {
+            Self::Flag => "true or false".to_owned(),
+            Self::Number { least, most: u64::MAX } | Self::NoEffect { least, most: u64::MAX, .. } => {
+                format!("a whole number, {least} or more")
             }
-            Self::Bytes(_) => "a number of bytes, such as 1073741824 or \"1G\", or 0 for no limit".to_owned(),
-            Self::Address(_) => "an IP address, such as 192.0.2.1 or 2001:db8::1".to_owned(),
-            Self::Addresses { empty, .. } => {
-                format!(
-                    "IP addresses with spaces between them, such as \"127.0.0.1 ::1\", or empty for {empty}"
-                )
+            Self::Number { least, most } | Self::NoEffect { least, most, .. } => {
+                format!("a whole number from {least} to {most}")
             }
-            Self::Networks(_) => {
-                "IP addresses and networks with spaces between them, such as \"192.0.2.1 10.0.0.0/8\", or empty for none"
-                    .to_owned()
-            }
-            Self::Account(_) => "the name of an account, such as nobody, or empty for none".to_owned(),
-            Self::File { example, .. } => format!("an absolute path, such as {example}"),
-            Self::Threshold(_) => "error, warning, info or debug".to_owned(),
-            Self::ClientCert(_) => ClientCert::ALLOWED.to_owned(),
-            Self::Plain(_) => PlainRule::ALLOWED.to_owned(),
-            Self::Rights(_) => {
-                "rights and where they hold, such as \"read,acquire counter:web/ semaphore\", \"all\" or \"none\", or empty for \
-                 the default"
-                    .to_owned()
-            }
-            Self::NetworkRules(_) => {
-                "rules of a network and rights, such as [\"10.0.0.0/8 read,acquire counter:web/\"], in yrmcds.conf with \
-                 semicolons between them, or empty for none"
-                    .to_owned()
-            }
-            Self::CertificateRules(_) => {
-                "rules of a name and rights, such as [\"worker-1 read,acquire counter:web/\"], in yrmcds.conf with semicolons \
-                 between them, or empty for none"
-                    .to_owned()
-            }
-            Self::Text { least_bytes: 0, most_bytes, .. } => format!("a text of at most {most_bytes} bytes"),
-            Self::Text { least_bytes, most_bytes, .. } => {
-                format!("a text of {least_bytes} to {most_bytes} bytes")
-            }
-            Self::Socket(_) => "an IP address and a port, such as 10.0.0.1:11217 or [2001:db8::1]:11217".to_owned(),
-            Self::Name(_) => "1 to 64 letters, digits, dots, hyphens and underscores".to_owned(),
-            Self::Members(_) => {
-                "URLs of etcd's members with spaces between them, such as \"http://10.0.0.1:2379 http://10.0.0.2:2379\", or \
-                 empty for none"
-                    .to_owned()
-            }
-            Self::Hosts(_) => {
-                "names of hosts without ports, with spaces between them, such as \"signalbox.example.org\", or empty for \
-                 none"
-                    .to_owned()
-            }
-            Self::ReachedAt(_) => {
-                "names or IP addresses of hosts without ports, with spaces between them, such as \"sb1.example.org\", or \
-                 empty for those of bind_ip"
-                    .to_owned()
-            }
-            Self::Prefixes(_) => {
-                "beginnings of names with spaces between them, such as \"jobs/ licences/\", or a list of them, or empty for \
-                 none"
-                    .to_owned()
-            }
-            Self::KeyRanges(_) => {
-                "keys and ranges of keys with spaces between them, such as \"0x1000-0x1fff 42\", or empty for none"
-                    .to_owned()
-            }
+            Self::Bytes => "a number of bytes, such as 1073741824 or \"1G\", or 0 for no limit".to_owned(),
+            Self::Text { allowed, .. } | Self::Hosts { allowed, .. } => allowed.to_owned(),
             Self::Declarations => {
                 "tables [[semaphore.declare]], which only a file in TOML can have".to_owned()
             }
         }
     }
 
-    /// `None` if the value is not allowed. Then `config` does not change.
-    fn set(&self, value: &Value, config: &mut Config) -> Option<()> {
+    fn number(&self, value: &Value) -> Option<u64> {
+        let (least, most) = match *self {
+            Self::Number { least, most } | Self::NoEffect { least, most, .. } => (least, most),
+            _ => (0, u64::MAX),
+        };
+        let number = match (value, self) {
+            (Value::Number(number), _) => u64::try_from(*number).ok()?,
+            (Value::Word(word), _) | (Value::Text(word), Self::Bytes) => number_with_suffix(word)?,
+            _ => return None,
+        };
+        (least..=most).contains(&number).then_some(number)
+    }
+
+    /// Parses a text, if it is allowed.
+    fn parse<T>(&self, text: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         match self {
-            Self::Flag(put) => put(config, flag(value)?),
-            Self::Number { least, most, put } => put(config, number(value, *least, *most)?),
-            Self::Bytes(put) => put(config, bytes(value)?),
-            Self::NoEffect { least, most, .. } => {
-                number(value, *least, *most)?;
+            Self::Text { is_allowed, .. } => parse(Some(text).filter(|text| is_allowed(text))?),
+            Self::Hosts { is_allowed, .. } => {
+                parse(&Some(text.to_ascii_lowercase()).filter(|text| is_allowed(text))?)
             }
-            Self::Address(put) => put(config, text(value)?.parse().ok()?),
-            Self::Addresses { put, .. } => put(config, each_once(value)?),
-            Self::Networks(put) => put(config, each_once(value)?),
-            Self::Account(put) => put(config, account(text(value)?)?),
-            Self::File { put, .. } => put(config, absolute_path(text(value)?)?),
-            Self::Threshold(put) => put(config, text(value)?.parse().ok()?),
-            Self::ClientCert(put) => put(config, text(value)?.parse().ok()?),
-            Self::Plain(put) => put(config, text(value)?.parse().ok()?),
-            Self::Rights(put) => {
-                let text = text(value)?;
-                put(config, if text.is_empty() { None } else { Some(text.parse().ok()?) });
-            }
-            Self::NetworkRules(put) => put(config, rules(value)?),
-            Self::CertificateRules(put) => put(config, rules(value)?),
-            Self::Text { least_bytes, most_bytes, put } => {
-                let text = text(value)?;
-                let is_allowed = (*least_bytes..=*most_bytes).contains(&text.len());
-                put(config, is_allowed.then(|| text.to_owned())?);
-            }
-            Self::Socket(put) => {
-                put(config, text(value)?.parse().ok().filter(|address: &SocketAddr| address.port() != 0)?);
-            }
-            Self::Name(put) => put(config, text(value).filter(|text| is_name(text))?.to_owned()),
-            Self::Members(put) => {
-                let members: Vec<String> = each_once(value)?;
-                put(config, members.iter().all(|member| is_member(member)).then_some(members)?);
-            }
-            Self::Hosts(put) => {
-                let hosts: Vec<String> = each_once(&in_lower_case(value)?)?;
-                put(config, hosts.iter().all(|host| is_host(host)).then_some(hosts)?);
-            }
-            Self::ReachedAt(put) => {
-                let hosts: Vec<String> = each_once(&in_lower_case(value)?)?;
-                let is_reached_at = |host: &String| is_host(host) || host.parse::<IpAddr>().is_ok();
-                put(config, hosts.iter().all(is_reached_at).then_some(hosts)?);
-            }
-            Self::Prefixes(put) => {
-                let prefixes: Vec<String> = each_once(value)?;
-                put(config, prefixes.iter().all(|prefix| is_shown(prefix)).then_some(prefixes)?);
-            }
-            Self::KeyRanges(put) => put(config, key_ranges(value)?),
-            Self::Declarations => match value {
-                Value::Entry => config.semaphore.declare.push(DeclareConfig::default()),
-                Value::List(values) if values.is_empty() => {}
-                _ => return None,
-            },
+            _ => None,
         }
+    }
+
+    /// Parses each text of a list, or each part of a text, and leaves out repetitions.
+    fn parse_each<T: PartialEq>(
+        &self,
+        value: &Value,
+        separator: fn(char) -> bool,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let texts: Vec<&str> = match value {
+            Value::List(values) => values.iter().map(as_text).collect::<Option<_>>()?,
+            _ => as_text(value)?.split(separator).filter(|part| !part.trim().is_empty()).collect(),
+        };
+        let mut found = Vec::with_capacity(texts.len());
+        for text in texts {
+            let one = self.parse(text, &parse)?;
+            if !found.contains(&one) {
+                found.push(one);
+            }
+        }
+        Some(found)
+    }
+}
+
+/// The type of a field, which reads and shows its values.
+trait Field {
+    /// `None`: the value is not allowed, and the field does not change.
+    fn read(&mut self, value: &Value, kind: &Kind) -> Option<()>;
+
+    /// The value as in a configuration file, without quotes; empty if it is not set.
+    fn shown(&self) -> String;
+}
+
+impl Field for bool {
+    fn read(&mut self, value: &Value, _: &Kind) -> Option<()> {
+        *self = match value {
+            Value::Flag(flag) => *flag,
+            Value::Word(word) => word.parse().ok()?,
+            _ => return None,
+        };
         Some(())
     }
+
+    fn shown(&self) -> String {
+        self.to_string()
+    }
 }
 
-fn key_ranges(value: &Value) -> Option<Vec<RangeInclusive<u32>>> {
-    let words: Vec<&str> = match value {
-        Value::List(values) => values.iter().map(text).collect::<Option<_>>()?,
-        value => text(value)?.split_whitespace().collect(),
+/// Numbers, which a test checks against the ranges of the rows.
+macro_rules! numbers {
+    ($($type:ty)+) => {
+        $(impl Field for $type {
+            fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
+                *self = kind.number(value)?.try_into().ok()?;
+                Some(())
+            }
+
+            fn shown(&self) -> String {
+                self.to_string()
+            }
+        })+
     };
-    let range = |word: &str| {
-        let (first, last) = word.split_once('-').unwrap_or((word, word));
-        let (first, last) = (set_key(first)?, set_key(last)?);
-        (first <= last).then_some(first..=last)
-    };
-    words.into_iter().map(range).collect()
 }
 
-/// The key of a set, decimal or hexadecimal.
-fn set_key(word: &str) -> Option<u32> {
-    match word.strip_prefix("0x") {
+numbers!(u8 u16 u32 u64 usize);
+
+impl Field for Option<u64> {
+    fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
+        *self = Some(kind.number(value)?);
+        Some(())
+    }
+
+    fn shown(&self) -> String {
+        in_a_row(self)
+    }
+}
+
+impl Field for WorkerCount {
+    fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
+        let count = usize::try_from(kind.number(value)?).ok()?;
+        *self = Self::Exactly(NonZeroUsize::new(count)?);
+        Some(())
+    }
+
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+macro_rules! texts {
+    ($($type:ty)+) => {
+        $(impl Field for $type {
+            fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
+                *self = kind.parse(as_text(value)?, |text| text.parse().ok())?;
+                Some(())
+            }
+
+            fn shown(&self) -> String {
+                self.to_string()
+            }
+        })+
+    };
+}
+
+texts!(String Threshold ClientCert PlainRule);
+
+/// Texts that need not be set. An empty one that is allowed stands for none, as in yrmcds.
+macro_rules! optional_texts {
+    ($($type:ty)+) => {
+        $(impl Field for Option<$type> {
+            fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
+                let parse = |text: &str| (!text.is_empty()).then(|| text.parse()).transpose().ok();
+                *self = kind.parse(as_text(value)?, parse)?;
+                Some(())
+            }
+
+            fn shown(&self) -> String {
+                self.as_ref().map(ToString::to_string).unwrap_or_default()
+            }
+        })+
+    };
+}
+
+optional_texts!(String IpAddr SocketAddr Rights);
+
+impl Field for Option<PathBuf> {
+    fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
+        *self = Some(kind.parse(as_text(value)?, |text| Some(PathBuf::from(text)))?);
+        Some(())
+    }
+
+    fn shown(&self) -> String {
+        in_a_row(self.iter().map(|path| path.display()))
+    }
+}
+
+macro_rules! lists {
+    ($($type:ty: $is_separator:expr, $separator:literal;)+) => {
+        $(impl Field for Vec<$type> {
+            fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
+                *self = kind.parse_each(value, $is_separator, |text| text.parse().ok())?;
+                Some(())
+            }
+
+            fn shown(&self) -> String {
+                self.iter().map(ToString::to_string).collect::<Vec<_>>().join($separator)
+            }
+        })+
+    };
+}
+
+lists! {
+    IpAddr: char::is_whitespace, " ";
+    Network: char::is_whitespace, " ";
+    String: char::is_whitespace, " ";
+    NetworkRule: |c| c == ';', "; ";
+    CertificateRule: |c| c == ';', "; ";
+}
+
+/// Ranges of keys of System V semaphore sets.
+impl Field for Vec<RangeInclusive<u32>> {
+    fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
+        *self = kind.parse_each(value, char::is_whitespace, set_keys)?;
+        Some(())
+    }
+
+    fn shown(&self) -> String {
+        in_a_row(self.iter().map(|keys| format!("{:#x}-{:#x}", keys.start(), keys.end())))
+    }
+}
+
+fn set_keys(text: &str) -> Option<RangeInclusive<u32>> {
+    let key = |word: &str| match word.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
         None => word.parse().ok(),
-    }
-}
-
-fn flag(value: &Value) -> Option<bool> {
-    match value {
-        Value::Flag(flag) => Some(*flag),
-        Value::Word(word) => word.parse().ok(),
-        _ => None,
-    }
-}
-
-fn number(value: &Value, least: u64, most: u64) -> Option<u64> {
-    let number = match value {
-        Value::Number(number) => u64::try_from(*number).ok()?,
-        Value::Word(word) => number_with_suffix(word)?,
-        _ => return None,
     };
-    (least..=most).contains(&number).then_some(number)
-}
-
-fn bytes(value: &Value) -> Option<u64> {
-    match value {
-        Value::Text(text) => number_with_suffix(text),
-        value => number(value, 0, u64::MAX),
-    }
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (key(first)?, key(last)?);
+    (first <= last).then_some(first..=last)
 }
 
 /// `10`, `10K`, `10m`: the suffixes of yrmcds.conf are powers of 1024.
@@ -814,27 +617,19 @@ fn number_with_suffix(word: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-fn text(value: &Value) -> Option<&str> {
+fn as_text(value: &Value) -> Option<&str> {
     match value {
         Value::Word(text) | Value::Text(text) => Some(text),
         _ => None,
     }
 }
 
-/// The addresses or networks of a list or of a text, each once.
-fn each_once<T: FromStr + PartialEq>(value: &Value) -> Option<Vec<T>> {
-    let words: Vec<&str> = match value {
-        Value::List(values) => values.iter().map(text).collect::<Option<_>>()?,
-        _ => text(value)?.split_whitespace().collect(),
-    };
-    let mut found = Vec::with_capacity(words.len());
-    for word in words {
-        let one = word.parse().ok()?;
-        if !found.contains(&one) {
-            found.push(one);
-        }
-    }
-    Some(found)
+fn any(_: &str) -> bool {
+    true
+}
+
+fn is_set(text: &str) -> bool {
+    !text.is_empty()
 }
 
 /// Whether a beginning of names is not empty and has no characters that cannot be seen.
@@ -842,54 +637,18 @@ fn is_shown(prefix: &str) -> bool {
     !prefix.is_empty() && !prefix.contains(char::is_control)
 }
 
-/// The same texts in lower case.
-fn in_lower_case(value: &Value) -> Option<Value> {
-    match value {
-        Value::List(values) => Some(Value::List(values.iter().map(in_lower_case).collect::<Option<_>>()?)),
-        value => Some(Value::Text(text(value)?.to_ascii_lowercase())),
-    }
-}
-
-/// The rules of a list, or of a text with semicolons between them.
-fn rules<T: FromStr>(value: &Value) -> Option<Vec<T>> {
-    let rules: Vec<&str> = match value {
-        Value::List(values) => values.iter().map(text).collect::<Option<_>>()?,
-        _ => text(value)?.split(';').filter(|rule| !rule.trim().is_empty()).collect(),
-    };
-    rules.into_iter().map(|rule| rule.parse().ok()).collect()
-}
-
-fn rules_in_a_row<T: ToString>(rules: &[T]) -> String {
-    rules.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-}
-
-fn account(name: &str) -> Option<Option<String>> {
+/// Whether this is the name of a user or a group, or empty.
+fn is_account(name: &str) -> bool {
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '#' | ':' | '/' | '=');
-    if name.contains(is_odd) {
-        return None;
-    }
-    Some((!name.is_empty()).then(|| name.to_owned()))
+    !name.contains(is_odd)
 }
 
-fn absolute_path(text: &str) -> Option<PathBuf> {
-    (text.starts_with('/') && !text.contains('\0')).then(|| PathBuf::from(text))
-}
-
-fn shown_if_set(value: Option<impl Display>) -> String {
-    value.map(|value| value.to_string()).unwrap_or_default()
+fn is_socket(text: &str) -> bool {
+    text.parse::<SocketAddr>().is_ok_and(|address| address.port() != 0)
 }
 
 fn in_a_row<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
-}
-
-fn of_declarations<T: Display>(config: &Config, part: fn(&DeclareConfig) -> &T) -> String {
-    in_a_row(config.semaphore.declare.iter().map(part))
-}
-
-/// A number that was checked against its row, in the type of its field.
-fn narrow<T: TryFrom<u64>>(number: u64) -> T {
-    T::try_from(number).ok().expect("a test checks that the range of each row fits its field")
 }
 
 #[cfg(test)]
@@ -899,7 +658,7 @@ mod tests {
     #[test]
     fn every_range_fits_its_field() {
         for key in Key::all() {
-            let Kind::Number { least, most, .. } = key.kind else { continue };
+            let Kind::Number { least, most } = key.kind else { continue };
             for number in [least, most] {
                 let mut config = with_a_declaration();
                 key.set(&Value::Number(number.into()), &mut config).unwrap();
@@ -943,22 +702,28 @@ mod tests {
 
     #[test]
     fn keys_are_numbers_and_ranges() {
-        let word = |text: &str| key_ranges(&Value::Text(text.to_owned()));
-        assert_eq!(word(" 0x10-0x1f\t42 0-4294967295"), Some(vec![0x10..=0x1f, 42..=42, 0..=u32::MAX]));
-        assert_eq!(word(""), Some(vec![]));
+        let read = |text: &str| {
+            let mut keys: Vec<RangeInclusive<u32>> = Vec::new();
+            keys.read(&Value::Text(text.to_owned()), &SET_KEYS).map(|()| keys)
+        };
+        assert_eq!(read(" 0x10-0x1f\t42 0-4294967295"), Some(vec![0x10..=0x1f, 42..=42, 0..=u32::MAX]));
+        assert_eq!(read(""), Some(vec![]));
         for wrong in ["0x1f-0x10", "1-", "-1", "x", "4294967296", "1-2-3"] {
-            assert_eq!(word(wrong), None, "{wrong}");
+            assert_eq!(read(wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn addresses_come_as_a_list_or_in_a_row() {
+        let read = |value: Value| {
+            let mut addresses: Vec<IpAddr> = Vec::new();
+            addresses.read(&value, &ADDRESSES).map(|()| addresses)
+        };
         let expected: Vec<IpAddr> = vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()];
-        let row = Value::Text(" 127.0.0.1\t::1 127.0.0.1".to_owned());
         let list = Value::List(vec![Value::Text("127.0.0.1".to_owned()), Value::Text("::1".to_owned())]);
-        assert_eq!(each_once(&row), Some(expected.clone()));
-        assert_eq!(each_once(&list), Some(expected));
-        assert_eq!(each_once::<IpAddr>(&Value::Word(String::new())), Some(vec![]));
-        assert_eq!(each_once::<IpAddr>(&Value::Word("localhost".to_owned())), None);
+        assert_eq!(read(Value::Text(" 127.0.0.1\t::1 127.0.0.1".to_owned())), Some(expected.clone()));
+        assert_eq!(read(list), Some(expected));
+        assert_eq!(read(Value::Word(String::new())), Some(vec![]));
+        assert_eq!(read(Value::Word("localhost".to_owned())), None);
     }
 }

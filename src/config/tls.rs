@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::ConfigError;
+use super::{ConfigError, UnknownRule};
 
 /// TLS on the service ports. Without a certificate, there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,15 +70,6 @@ impl TlsConfig {
     }
 }
 
-/// The text is not one of the allowed words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownRule;
-
-impl ClientCert {
-    /// What a configuration may have, as a phrase that follows "must be".
-    pub(super) const ALLOWED: &str = "optional or required";
-}
-
 impl FromStr for ClientCert {
     type Err = UnknownRule;
 
@@ -98,11 +89,6 @@ impl fmt::Display for ClientCert {
             Self::Required => "required",
         })
     }
-}
-
-impl PlainRule {
-    /// What a configuration may have, as a phrase that follows "must be".
-    pub(super) const ALLOWED: &str = "allow, loopback or refuse";
 }
 
 impl FromStr for PlainRule {
