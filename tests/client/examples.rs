@@ -135,7 +135,7 @@ fn a_leader_waits_for_an_unreachable_server_and_leads_again_after_a_revocation()
     let proxy = Proxy::to(server.counters);
     proxy.set(Mode::Cut);
     let leader = Program::start("leader", proxy.address, &[]);
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    eventually("it tries again", || proxy.accepted() > 2);
     proxy.set(Mode::To(server.counters));
     leader.expect_output("leading by grant");
     let output = leader.output();

@@ -2,9 +2,11 @@
 //! A script stands for the nodes, which are all at one address.
 
 use std::collections::HashSet;
+use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
@@ -212,8 +214,6 @@ async fn a_request_that_has_waited_for_long_goes_on_when_its_session_moves() {
     tokio::time::sleep(unreachable_after + Duration::from_millis(100)).await;
     nodes.release(1, ExtendedOpcode::Hello);
     nodes.sees(Seen::Request(1, ExtendedOpcode::AttachSession)).await;
-    // Time for the request to fail, if it did.
-    tokio::time::sleep(Duration::from_millis(50)).await;
     nodes.release(1, ExtendedOpcode::AttachSession);
     nodes.sees(Seen::Request(1, ExtendedOpcode::AcquireGrant)).await;
     nodes.release(1, ExtendedOpcode::AcquireGrant);
@@ -242,10 +242,10 @@ async fn a_permit_is_handed_over_while_its_session_moves() {
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
     nodes.release(1, ExtendedOpcode::Hello);
     nodes.sees(Seen::Request(1, ExtendedOpcode::AttachSession)).await;
-    let handing = tokio::spawn(permit.hand_over());
-    // Time for the client to fail, if it did not wait for the move.
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut handing = Box::pin(permit.hand_over());
+    // The client is told to hand over before the answer lets it attach.
+    assert!(poll_fn(|context| Poll::Ready(handing.as_mut().poll(context).is_pending())).await);
     nodes.release(1, ExtendedOpcode::AttachSession);
-    let handed = tokio::time::timeout(PATIENCE, handing).await.unwrap().unwrap().unwrap();
+    let handed = tokio::time::timeout(PATIENCE, handing).await.unwrap().unwrap();
     assert_eq!((handed.session, handed.grant), (2, GrantId(1)));
 }

@@ -28,6 +28,8 @@ pub struct Proxy {
     mode: watch::Sender<Mode>,
     /// Connections that are forwarded.
     forwarded: Arc<AtomicUsize>,
+    /// Connections that came so far.
+    accepted: Arc<AtomicUsize>,
     runtime: Option<Runtime>,
 }
 
@@ -41,13 +43,21 @@ impl Proxy {
         let (mode, modes) = watch::channel(Mode::To(server));
         let forwarded = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&forwarded);
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let all = Arc::clone(&accepted);
         runtime.spawn(async move {
             let listener = TcpListener::from_std(listener).unwrap();
             while let Ok((stream, _)) = listener.accept().await {
+                all.fetch_add(1, Ordering::SeqCst);
                 tokio::spawn(pass(stream, modes.clone(), Arc::clone(&counter)));
             }
         });
-        Self { address, mode, forwarded, runtime: Some(runtime) }
+        Self { address, mode, forwarded, accepted, runtime: Some(runtime) }
+    }
+
+    /// How many connections have come so far.
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
     }
 
     /// Sets the mode. What is sent from now on is not forwarded any more, unless the mode says so.
