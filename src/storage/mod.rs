@@ -1,8 +1,7 @@
 //! Durable storage: a [`Storage`] stores the core's records and loads them after a restart.
 //!
-//! The interface is small and has three implementations: [`FileStorage`] stores the records in one file through an
-//! embedded engine (`docs/decisions/0010`), [`MemoryStorage`] stores them in memory, and [`FailingStorage`] fails on
-//! demand. Only [`record`] knows the bytes of a record. [`check`](fn@check), [`export`](fn@export) and
+//! [`FileStorage`] stores the records in one file through an embedded engine (`docs/decisions/0010`), and [`MemoryStorage`]
+//! stores them in memory. Only [`record`] knows the bytes of a record. [`check`](fn@check), [`export`](fn@export) and
 //! [`import`](fn@import) work on a data directory that no server uses.
 //!
 //! Nothing here logs or depends on the server: everything worth reporting is returned.
@@ -13,7 +12,6 @@ mod directory;
 mod engine;
 mod error;
 mod export;
-mod failing;
 mod flush_mark;
 mod memory;
 mod panics;
@@ -26,7 +24,6 @@ pub use directory::FILE_NAME;
 pub use engine::{FileStorage, Medium, Options};
 pub use error::{CommitError, StorageError};
 pub use export::{ExportWriter, ImportError, export, import, read_export};
-pub use failing::{FailingStorage, Fault, Faults};
 pub use memory::{Memory, MemoryStorage};
 pub use record::FORMAT;
 

@@ -8,12 +8,13 @@ use std::task::Wake;
 use std::time::Duration;
 
 use signalbox::server::Server;
-use signalbox::storage::{FailingStorage, Faults, Memory, MemoryStorage};
+use signalbox::storage::{Memory, MemoryStorage};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::random::Random;
 use crate::scene::Scene;
+use crate::support::failing::{FailingStorage, Faults};
 
 /// The pause after a failure, as in the daemon.
 const PAUSE: Duration = Duration::from_secs(1);

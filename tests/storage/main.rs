@@ -4,6 +4,8 @@
 
 mod damage;
 mod disk;
+#[path = "../support/failing.rs"]
+mod failing;
 mod failures;
 mod format;
 mod power;
@@ -21,8 +23,7 @@ use disk::{Disk, Fault};
 use records::{Life, State, session};
 use signalbox::core::{Change, GrantId, Key, Record, SessionKey, SessionRecord};
 use signalbox::storage::{
-    CommitError, FILE_NAME, FORMAT, FailingStorage, Faults, FileStorage, Memory, Options, Storage,
-    StorageError, check,
+    CommitError, FILE_NAME, FORMAT, FileStorage, Memory, Options, Storage, StorageError, check,
 };
 
 /// The state that a store loads.
@@ -190,7 +191,7 @@ fn a_newer_format_is_refused() {
 
 #[test]
 fn a_store_fails_on_demand() {
-    use signalbox::storage::Fault;
+    use failing::{FailingStorage, Fault, Faults};
     let memory = Memory::default();
     let faults = Faults::default();
     let mut storage = FailingStorage::new(memory.open(), faults.clone());

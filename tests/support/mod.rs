@@ -13,6 +13,7 @@ pub mod cluster;
 pub mod daemon;
 pub mod documents;
 pub mod etcd;
+pub mod failing;
 pub mod fake_server;
 pub mod haproxy;
 pub mod namespaces;

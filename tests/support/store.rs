@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use signalbox::config::Config;
 use signalbox::server::Server;
-use signalbox::storage::{FailingStorage, Faults, Memory, MemoryStorage, Storage};
+use signalbox::storage::{Memory, MemoryStorage, Storage};
 
+use super::failing::{FailingStorage, Faults};
 use super::{TestServer, eventually};
 
 /// The writer's delay before it retries after a failure: short, because tests wait for it.

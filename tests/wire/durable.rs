@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Shutdown;
 
 use crate::support::caller::{Caller, LONG, NOW, on_wire, one_of};
+use crate::support::failing::Fault;
 use crate::support::store::{By, StoredServer};
 use crate::support::{NOOP, NOT_AVAILABLE, NOT_FOUND, OK, eventually, frame};
 use signalbox::core::{
@@ -16,7 +17,7 @@ use signalbox::protocol::{
     Generation, GrantId, GrantState, Granted, IfExists, Milliseconds, Notice, Opaque, OpenedSession, Removal,
     RequestId, RequestIds, Resizing, ResponseFrame, Revocation, SessionKey, Status, TtlLeft,
 };
-use signalbox::storage::{Fault, Memory};
+use signalbox::storage::Memory;
 
 const LONG_MS: u32 = 60_000;
 const NOT_STORED: u8 = Status::NotStored as u8;

@@ -3,10 +3,11 @@
 
 use bytes::BytesMut;
 use signalbox::protocol::{Extended, Features, Limit, Opaque, ReachedLimit, ResponseFrame, Status};
-use signalbox::storage::{Fault, Memory, read_export};
+use signalbox::storage::{Memory, read_export};
 
 use crate::proxies::{from_proxy, header_of, trusting};
 use crate::support::caller::{Caller, one_of};
+use crate::support::failing::Fault;
 use crate::support::store::{By, StoredServer};
 use crate::support::{NOOP, OK, TestServer, eventually, frame};
 

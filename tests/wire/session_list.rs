@@ -9,10 +9,11 @@ use signalbox::protocol::{
     self as wire, AddressRange, Claim, Extended, Groups, Milliseconds, Notice, Opaque, OpenedSession,
     SessionEntry, SessionKind, Status, SysvRequest, TtlLeft,
 };
-use signalbox::storage::{Fault, Memory};
+use signalbox::storage::Memory;
 
 use crate::proxies::{from_proxy, header_of, trusting};
 use crate::support::caller::{Caller, LONG, on_wire, one_of};
+use crate::support::failing::Fault;
 use crate::support::store::StoredServer;
 use crate::support::{OK, TestServer, Wire, eventually};
 

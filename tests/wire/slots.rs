@@ -2,6 +2,7 @@
 //! "Pause" and "SetSlot"). The store is in memory here.
 
 use crate::support::caller::{Caller, LONG, NOW, for_ms, on_wire, one_of};
+use crate::support::failing::Fault;
 use crate::support::store::{By, StoredServer};
 use crate::support::{NOT_AVAILABLE, NOT_FOUND, OK, eventually};
 use signalbox::core::{Declare, Moment, MonotonicMs, Namespace, UnixSeconds};
@@ -10,7 +11,7 @@ use signalbox::protocol::{
     Extended, Features, Generation, GrantState, Idle, IfExists, Opaque, Pausing, Removal, Resizing,
     ResponseFrame, Scope, SlotChange, Status, Wait,
 };
-use signalbox::storage::{Fault, Memory};
+use signalbox::storage::Memory;
 
 const NO_SUCH_SLOT: u8 = Status::NoSuchSlot as u8;
 const LONG_MS: u32 = 60_000;

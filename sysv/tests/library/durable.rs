@@ -1,9 +1,10 @@
 //! Durable sets: programs go on when the server is restarted.
 
-use signalbox::storage::{Fault, Faults, Memory};
+use signalbox::storage::Memory;
 
 use crate::relay::Relay;
 use crate::stepper::Stepper;
+use crate::support::failing::{Fault, Faults};
 use crate::support::{DURABLE_KEYS, TestServer};
 use crate::until;
 

@@ -3,10 +3,11 @@
 use std::net::TcpListener;
 use std::process::Stdio;
 
-use signalbox::storage::{Faults, Memory};
+use signalbox::storage::Memory;
 
 use crate::relay::Relay;
 use crate::stepper::{STEPPER, Stepper, preloaded};
+use crate::support::failing::Faults;
 use crate::support::{DURABLE_KEYS, TestServer};
 use crate::until;
 

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each uses its own part of this")]
 
+#[path = "../../../tests/support/failing.rs"]
+pub mod failing;
+
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,8 +16,10 @@ use std::thread::{JoinHandle, Thread};
 use signalbox::config::Config;
 use signalbox::core::{NameHasher, Namespace};
 use signalbox::server::{Clock, Server, Workers, expire, serve_port};
-use signalbox::storage::{FailingStorage, Faults, Memory, Storage};
+use signalbox::storage::{Memory, Storage};
 use tokio::runtime::{Builder, Runtime};
+
+use failing::{FailingStorage, Faults};
 
 /// A server, which ends when it is dropped.
 pub struct TestServer {

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox::storage::Fault as DiskFault;
 use turmoil::Sim;
 
 use crate::checks::Checks;
 use crate::network::{SERVER, STAT_INTERVAL_S, machine_name};
 use crate::random::Random;
 use crate::scene::Scene;
+use crate::support::failing::Fault as DiskFault;
 
 #[derive(Clone, Copy)]
 enum Fault {

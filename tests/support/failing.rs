@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{CommitError, Snapshot, Storage, StorageError};
-use crate::core::{BatchLimit, Change, Record};
+use signalbox::core::{BatchLimit, Change, Record};
+use signalbox::storage::{CommitError, Snapshot, Storage, StorageError};
 
 /// How a commit fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
