@@ -401,7 +401,6 @@ fn bare_commits_per_s(client: &mut EtcdClient, changes: usize, time: Duration) -
     let term = Term {
         epoch: 1,
         leadership_modified: taken.revision,
-        taken_at: taken.revision,
         record_format: signalbox::storage::FORMAT,
     };
     let mut chain = Chain::new(keys.clone(), term);

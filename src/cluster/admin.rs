@@ -12,7 +12,7 @@ use super::keys::{
     Format, Incarnation, Keys, LAYOUT, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode,
     end_of_prefix,
 };
-use super::members::{NoSuchNode, Reading, ReadingError, name_of, read_below};
+use super::members::{Reading, name_of, read_below};
 use super::timing::Timing;
 
 /// The newest format of a record that this program reads and writes.
@@ -21,7 +21,7 @@ pub use crate::storage::FORMAT;
 /// How often the heartbeats are read.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
-/// Why something was not done.
+/// Why something was not done. The texts that name a node have its name first.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AdminError {
@@ -31,32 +31,23 @@ pub enum AdminError {
     /// A value in etcd cannot be read.
     #[error(transparent)]
     Value(#[from] ValueError),
-    /// There is no such cluster.
+    /// There is no cluster below this prefix.
     #[error(
-        "etcd has no cluster below \"{prefix}\"; check cluster.name and cluster.etcd, or start the first node"
+        "etcd has no cluster below \"{0}\"; check cluster.name and cluster.etcd, or start the first node"
     )]
-    NoCluster {
-        /// What its keys would begin with.
-        prefix: String,
-    },
+    NoCluster(String),
     /// There is no such node.
-    #[error(transparent)]
-    NoNode(#[from] NoSuchNode),
+    #[error("the cluster has no node \"{0}\"; it has {1}")]
+    NoNode(String, String),
     /// The node is alive.
-    #[error("node \"{node}\" sends heartbeats; stop it first")]
-    Alive {
-        /// The name.
-        node: String,
-    },
+    #[error("node \"{0}\" sends heartbeats; stop it first")]
+    Alive(String),
     /// The node leads, as far as it is known.
     #[error(
-        "node \"{node}\" leads the cluster or has led it last, and has not released it; another node takes over by itself, or \
+        "node \"{0}\" leads the cluster or has led it last, and has not released it; another node takes over by itself, or \
          after \"signalbox cluster release\" on its machine"
     )]
-    Leads {
-        /// The name.
-        node: String,
-    },
+    Leads(String),
     /// No node has joined, so nothing is known of those that will.
     #[error(
         "no node is part of the cluster, so it is not known which formats its nodes read; start the nodes, and run the command \
@@ -64,22 +55,22 @@ pub enum AdminError {
     )]
     NoNodes,
     /// Nodes that do not read the new format, or may not.
-    #[error("{}", unready(*to, nodes))]
+    #[error(
+        "format {to} of records cannot be written yet: {}; upgrade these nodes, and remove those that will not come back with \
+         \"signalbox cluster forget\"", nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    )]
     Unready {
         /// The format that was to be written.
         to: u32,
         /// The nodes that do not read it.
         nodes: Vec<Unready>,
     },
-    /// The keys have another layout than this program's.
+    /// The keys have this layout, and not that of this program.
     #[error(
-        "the cluster's keys have layout {stored}, and this version of signalbox has layout {LAYOUT}: complete the import with \
+        "the cluster's keys have layout {0}, and this version of signalbox has layout {LAYOUT}: complete the import with \
          \"signalbox data import --cluster\" if it was interrupted, or run the version that the nodes run"
     )]
-    Layout {
-        /// The layout in etcd.
-        stored: u32,
-    },
+    Layout(u32),
     /// The cluster writes a newer format than this program knows.
     #[error(
         "the cluster writes format {stored} of records, and this version of signalbox knows formats up to {own}: run the \
@@ -93,80 +84,67 @@ pub enum AdminError {
     },
     /// The node gives no sign of life.
     #[error(
-        "node \"{node}\" sends no heartbeats, so it hands nothing over; \"signalbox cluster forget\" removes one that will not \
+        "node \"{0}\" sends no heartbeats, so it hands nothing over; \"signalbox cluster forget\" removes one that will not \
          come back"
     )]
-    Silent {
-        /// The name.
-        node: String,
-    },
+    Silent(String),
     /// The node's version cannot be drained.
     #[error(
-        "node \"{node}\" has version {version}, which cannot be drained; stop it with \"systemctl stop signalbox\" on its \
-         machine"
+        "node \"{0}\" has version {1}, which cannot be drained; stop it with \"systemctl stop signalbox\" on its machine"
     )]
-    CannotDrain {
-        /// The name.
-        node: String,
-        /// The version of its program.
-        version: String,
-    },
+    CannotDrain(String, String),
     /// A next leader was named for a node that does not lead.
-    #[error("node \"{node}\" does not lead, so it has nothing to hand over; leave out --to")]
-    NothingToHandOver {
-        /// The name.
-        node: String,
-    },
-    /// The node hands nothing over.
-    #[error("node \"{node}\" goes on to lead: {reason}")]
-    Refused {
-        /// The name.
-        node: String,
-        /// Why, in its own words.
-        reason: String,
-    },
-    /// The node gives no sign of life since it was asked to leave.
+    #[error("node \"{0}\" does not lead, so it has nothing to hand over; leave out --to")]
+    NothingToHandOver(String),
+    /// The node that was named as the next leader leads already.
+    #[error("node \"{0}\" leads itself; name another one")]
+    LeadsItself(String),
+    /// The node that was named as the next leader must not lead.
+    #[error("node \"{0}\" may not lead (cluster.eligible = false); name another one")]
+    NotEligible(String),
+    /// The node that was named as the next leader gives no heartbeat.
+    #[error("node \"{0}\" sends no heartbeats; start it, or name another one")]
+    SilentSuccessor(String),
+    /// There is no node that could lead next.
     #[error(
-        "node \"{node}\" was asked to leave the cluster, and has sent no heartbeat for {} s since then: it has ended or is frozen, \
-         or does not reach etcd. The request is withdrawn; see the node's log and \"signalbox cluster status\"", silence.as_secs_f64()
+        "no other node that may lead sends heartbeats; start one first, or stop this node, which ends the service"
     )]
-    FellSilent {
-        /// The name.
-        node: String,
-        /// How long the command has waited for a heartbeat.
-        silence: Duration,
-    },
+    NoOther,
+    /// The operator has given up.
+    #[error("the request was withdrawn")]
+    Withdrawn,
+    /// The node hands nothing over, for this reason.
+    #[error("node \"{0}\" goes on to lead: {1}")]
+    Refused(String, String),
+    /// The node gives no sign of life since it was asked to leave, for this time.
+    #[error(
+        "node \"{}\" was asked to leave the cluster, and has sent no heartbeat for {} s since then: it has ended or is frozen, \
+         or does not reach etcd. The request is withdrawn; see the node's log and \"signalbox cluster status\"", .0, .1.as_secs_f64()
+    )]
+    FellSilent(String, Duration),
     /// The node has ended without handing over.
     #[error(
-        "node \"{node}\" was asked to leave the cluster, and has ended without doing so, perhaps to be started again; see the \
+        "node \"{0}\" was asked to leave the cluster, and has ended without doing so, perhaps to be started again; see the \
          node's log and \"signalbox cluster status\""
     )]
-    Died {
-        /// The name.
-        node: String,
-    },
-    /// The node has not left in time.
+    Died(String),
+    /// The node has not left within this time.
     #[error(
-        "node \"{node}\" has not left the cluster within {} s; see its log for its progress. The request is withdrawn, but a handover that has \
-         begun is still completed", limit.as_secs_f64()
+        "node \"{}\" has not left the cluster within {} s; see its log for its progress. The request is withdrawn, but a handover that has \
+         begun is still completed", .0, .1.as_secs_f64()
     )]
-    NotInTime {
-        /// The name.
-        node: String,
-        /// How long the command has waited.
-        limit: Duration,
-    },
+    NotInTime(String, Duration),
     /// Something changed in between.
     #[error("the cluster changed in the meantime; look at \"signalbox cluster status\", and try again")]
     Changed,
 }
 
-impl From<ReadingError> for AdminError {
-    fn from(error: ReadingError) -> Self {
-        match error {
-            ReadingError::Call(error) => Self::Call(error),
-            ReadingError::Value(error) => Self::Value(error),
-        }
+impl AdminError {
+    /// There is no node of this name, but these.
+    pub fn no_node<'a>(name: &str, existing: impl Iterator<Item = &'a String>) -> Self {
+        let existing: Vec<_> = existing.map(|node| format!("\"{node}\"")).collect();
+        let existing = if existing.is_empty() { "none".to_owned() } else { existing.join(", ") };
+        Self::NoNode(name.to_owned(), existing)
     }
 }
 
@@ -208,23 +186,15 @@ pub struct Unready {
     pub reads: u32,
 }
 
-/// What a change of the format of records needs.
+/// What a change of the format of records to the newest one of this program needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finalization {
-    /// Nothing: the cluster writes the newest format of this program, or a newer one.
+    /// Nothing: the cluster writes this format, or a newer one.
     Done,
-    /// Every node reads this format, so [`finalize`] may raise it.
-    Possible {
-        /// The newest format of this program.
-        to: u32,
-    },
-    /// Some nodes do not read this format.
-    Blocked {
-        /// The newest format of this program.
-        to: u32,
-        /// These nodes; empty if the cluster has no nodes at all.
-        nodes: Vec<Unready>,
-    },
+    /// Every node reads it, so [`finalize`] may raise the format.
+    Possible,
+    /// These nodes do not read it; empty if the cluster has no nodes at all.
+    Blocked(Vec<Unready>),
 }
 
 impl Finalization {
@@ -242,10 +212,7 @@ impl Finalization {
                 reads: node.record_format,
             })
             .collect();
-        match is_empty || !unready.is_empty() {
-            true => Self::Blocked { to: own, nodes: unready },
-            false => Self::Possible { to: own },
-        }
+        if is_empty || !unready.is_empty() { Self::Blocked(unready) } else { Self::Possible }
     }
 }
 
@@ -254,15 +221,6 @@ impl std::fmt::Display for Unready {
         let Self { node, version, reads } = self;
         write!(f, "node \"{node}\" (version {version}) reads formats up to {reads}")
     }
-}
-
-fn unready(to: u32, nodes: &[Unready]) -> String {
-    let nodes: Vec<_> = nodes.iter().map(ToString::to_string).collect();
-    format!(
-        "format {to} of records cannot be written yet: {}; upgrade these nodes, and remove those that will not come back with \
-         \"signalbox cluster forget\"",
-        nodes.join(", ")
-    )
 }
 
 /// Every member was tried.
@@ -393,7 +351,7 @@ pub fn release(
     if let Some(format) = watched
         && watch(coordinator, keys, &format)?.contains_key(name)
     {
-        return Err(AdminError::Alive { node: name.to_owned() });
+        return Err(AdminError::Alive(name.to_owned()));
     }
     let mut transaction = Transaction {
         compare: vec![Compare::Modified { key: node_key.clone(), at: entry.modified }],
@@ -451,11 +409,11 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
     let format = format_of(coordinator, keys)?;
     let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
     let Some((node, revision)) = nodes.remove(name) else {
-        return Err(NoSuchNode::new(name, nodes.keys()).into());
+        return Err(AdminError::no_node(name, nodes.keys()));
     };
     let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
     if leadership.is_some_and(|of| of.node == name && of.state == LeadershipState::Held) {
-        return Err(AdminError::Leads { node: name.to_owned() });
+        return Err(AdminError::Leads(name.to_owned()));
     }
     let heartbeat = keys.heartbeat(name);
     let before = revision_of(coordinator, &heartbeat)?;
@@ -465,7 +423,7 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
     while coordinator.now() < deadline {
         coordinator.pause(LOOK_PERIOD);
         if revision_of(coordinator, &heartbeat)? != before {
-            return Err(AdminError::Alive { node: name.to_owned() });
+            return Err(AdminError::Alive(name.to_owned()));
         }
     }
     let transaction = Transaction {
@@ -500,11 +458,11 @@ pub struct Finalized {
 /// between.
 pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Result<Finalized, AdminError> {
     let key = keys.format();
-    let no_cluster = || AdminError::NoCluster { prefix: keys.prefix().to_owned() };
+    let no_cluster = || AdminError::NoCluster(keys.prefix().to_owned());
     let stored = entry(coordinator, &key)?.ok_or_else(no_cluster)?;
     let format: Format = decode(&key, &stored.value)?;
     if format.layout != LAYOUT {
-        return Err(AdminError::Layout { stored: format.layout });
+        return Err(AdminError::Layout(format.layout));
     }
     let from = format.record_format;
     if from > own {
@@ -514,9 +472,9 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
     let (revision, nodes) = read_below::<Node>(coordinator, &prefix)?;
     match Finalization::new(from, own, nodes.iter().map(|(name, (node, _))| (name, node))) {
         Finalization::Done => return Ok(Finalized { from, to: from }),
-        Finalization::Blocked { nodes, .. } if nodes.is_empty() => return Err(AdminError::NoNodes),
-        Finalization::Blocked { to, nodes } => return Err(AdminError::Unready { to, nodes }),
-        Finalization::Possible { .. } => {}
+        Finalization::Blocked(nodes) if nodes.is_empty() => return Err(AdminError::NoNodes),
+        Finalization::Blocked(nodes) => return Err(AdminError::Unready { to: own, nodes }),
+        Finalization::Possible => {}
     }
     // A node that joins before this is found by the second comparison. One that joins after it compares the format.
     let transaction = Transaction {
@@ -538,7 +496,7 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
 /// What the nodes have in common.
 pub(super) fn format_of(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<Format, AdminError> {
     let format = read(coordinator, &keys.format())?;
-    format.ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })
+    format.ok_or_else(|| AdminError::NoCluster(keys.prefix().to_owned()))
 }
 
 pub(super) fn entry(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Option<Entry>, CallError> {

@@ -1,39 +1,17 @@
 //! The cluster of a configuration: the connection to its etcd, and the name of this node.
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use nix::unistd::gethostname;
-use thiserror::Error;
 
 use super::etcd::{EtcdClient, Settings, SettingsError, Tls, User};
 use super::timing::Timing;
 use crate::config::ClusterConfig;
 
-/// Why the section `[cluster]` cannot be used on this machine.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ConfiguredError {
-    /// A setting of etcd cannot be used.
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
-    /// The password cannot be read.
-    #[error("cluster.etcd_password_file: {}: {error}", path.display())]
-    Password {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        error: io::Error,
-    },
-    /// The machine has no name that could be that of a node.
-    #[error("the name of this machine cannot be read ({0}); set cluster.node")]
-    NodeName(io::Error),
-}
-
 /// A client of the cluster's etcd. It reads the files of the section as the present user, and connects when it is used.
-pub fn client(config: &ClusterConfig, request_timeout: Duration) -> Result<EtcdClient, ConfiguredError> {
+pub fn client(config: &ClusterConfig, request_timeout: Duration) -> Result<EtcdClient, SettingsError> {
     let tls = config
         .etcd_ca
         .clone()
@@ -42,15 +20,15 @@ pub fn client(config: &ClusterConfig, request_timeout: Duration) -> Result<EtcdC
         (Some(name), Some(file)) => Some(User { name: name.clone(), password: password(file)? }),
         _ => None,
     };
-    Ok(EtcdClient::new(&Settings { endpoints: config.etcd.clone(), tls, user, request_timeout })?)
+    EtcdClient::new(&Settings { endpoints: config.etcd.clone(), tls, user, request_timeout })
 }
 
 /// The name of this node: by default that of the machine.
-pub fn node_name(config: &ClusterConfig) -> Result<String, ConfiguredError> {
+pub fn node_name(config: &ClusterConfig) -> Result<String, SettingsError> {
     match &config.node {
         Some(node) => Ok(node.clone()),
         None => {
-            let name = gethostname().map_err(|error| ConfiguredError::NodeName(error.into()))?;
+            let name = gethostname().map_err(|error| SettingsError::NodeName(error.into()))?;
             Ok(name.to_string_lossy().into_owned())
         }
     }
@@ -63,8 +41,8 @@ pub fn timing(config: &ClusterConfig) -> Timing {
 }
 
 /// The first line of a file.
-fn password(file: &Path) -> Result<String, ConfiguredError> {
-    let unreadable = |error| ConfiguredError::Password { path: file.to_owned(), error };
+fn password(file: &Path) -> Result<String, SettingsError> {
+    let unreadable = |error| SettingsError::Unreadable { path: file.to_owned(), error };
     let text = fs::read_to_string(file).map_err(unreadable)?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::admin::{AdminError, entry, format_of, is_led_by, read, revision_of, timing, watch};
 use super::coordinator::{Compare, Coordinator, Operation, Revision, Transaction};
 use super::keys::{Drain, Incarnation, Keys, Leadership, LeadershipState, Node, decode, encode};
-use super::members::{NoSuchNode, read_below};
+use super::members::read_below;
 
 /// The time between two looks at what the node does.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
@@ -41,17 +41,17 @@ pub fn drain(
     let format = format_of(coordinator, keys)?;
     let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
     let Some((node, joined)) = nodes.remove(name) else {
-        return Err(NoSuchNode::new(name, nodes.keys()).into());
+        return Err(AdminError::no_node(name, nodes.keys()));
     };
     if !node.drains {
-        return Err(AdminError::CannotDrain { node: name.to_owned(), version: node.version });
+        return Err(AdminError::CannotDrain(name.to_owned(), node.version));
     }
     let has_led = is_led_by(coordinator, keys, &node.incarnation)?;
     if let (false, Some(_)) = (has_led, to) {
-        return Err(AdminError::NothingToHandOver { node: name.to_owned() });
+        return Err(AdminError::NothingToHandOver(name.to_owned()));
     }
     if !watch(coordinator, keys, &format)?.contains_key(name) {
-        return Err(AdminError::Silent { node: name.to_owned() });
+        return Err(AdminError::Silent(name.to_owned()));
     }
     let key = keys.drain(name);
     let before = revision_of(coordinator, &key)?;
@@ -121,7 +121,7 @@ fn await_leaving(
             return match entry(coordinator, &key)? {
                 Some(left) if request.is_some_and(|request| request.modified == left.modified) => {
                     withdraw(coordinator, key, left.value)?;
-                    Err(AdminError::Died { node: name.to_owned() })
+                    Err(AdminError::Died(name.to_owned()))
                 }
                 _ => Ok(()),
             };
@@ -130,7 +130,7 @@ fn await_leaving(
         match decode::<Drain>(&key, &request.value)? {
             Drain { refused: Some(reason), .. } => {
                 withdraw(coordinator, key, request.value)?;
-                return Err(AdminError::Refused { node: name.to_owned(), reason });
+                return Err(AdminError::Refused(name.to_owned(), reason));
             }
             found if found != *drain => return Err(AdminError::Changed),
             _ => {}
@@ -141,11 +141,11 @@ fn await_leaving(
         }
         if coordinator.now().since(heartbeat.1) >= silence_max {
             withdraw(coordinator, key, request.value)?;
-            return Err(AdminError::FellSilent { node: name.to_owned(), silence: silence_max });
+            return Err(AdminError::FellSilent(name.to_owned(), silence_max));
         }
         if coordinator.now().since(begun) >= limit {
             withdraw(coordinator, key, request.value)?;
-            return Err(AdminError::NotInTime { node: name.to_owned(), limit });
+            return Err(AdminError::NotInTime(name.to_owned(), limit));
         }
         coordinator.pause(LOOK_PERIOD);
     }

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use thiserror::Error;
-
+use super::admin::AdminError;
 use super::coordinator::{
     CallError, Compare, Coordinator, Operation, Persistent, Range, Revision, Transaction,
 };
-use super::keys::{Drain, Incarnation, Keys, Node, Successor, ValueError, decode, encode};
+use super::keys::{Drain, Incarnation, Keys, Node, Successor, decode, encode};
 use super::leadership::Term;
-use super::members::{NoSuchNode, Reading, ReadingError};
+use super::members::Reading;
 use super::timing::Timing;
 
 /// The time between two looks at heartbeats.
@@ -22,56 +21,6 @@ pub struct Next {
     pub successor: Successor,
     /// What it has stated about itself.
     pub node: Node,
-}
-
-/// Why a leader goes on to lead.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The node that was named does not exist.
-    #[error(transparent)]
-    NoNode(#[from] NoSuchNode),
-    /// The node that was named leads already.
-    #[error("node \"{node}\" leads itself; name another one")]
-    Itself {
-        /// The name.
-        node: String,
-    },
-    /// The node that was named must not lead.
-    #[error("node \"{node}\" may not lead (cluster.eligible = false); name another one")]
-    NotEligible {
-        /// The name.
-        node: String,
-    },
-    /// The node that was named gives no heartbeat.
-    #[error("node \"{node}\" sends no heartbeats; start it, or name another one")]
-    Silent {
-        /// The name.
-        node: String,
-    },
-    /// There is no node that could lead.
-    #[error(
-        "no other node that may lead sends heartbeats; start one first, or stop this node, which ends the service"
-    )]
-    NoOther,
-    /// The operator has given up.
-    #[error("the request was withdrawn")]
-    Withdrawn,
-    /// etcd did not answer, or refused.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// A value in etcd cannot be read.
-    #[error(transparent)]
-    Value(#[from] ValueError),
-}
-
-impl From<ReadingError> for Refusal {
-    fn from(error: ReadingError) -> Self {
-        match error {
-            ReadingError::Call(error) => error.into(),
-            ReadingError::Value(error) => error.into(),
-        }
-    }
 }
 
 /// What an operator asks of a leader, and the revision of the request.
@@ -87,7 +36,7 @@ pub struct Request {
 #[derive(Debug)]
 pub struct Refused {
     /// Why.
-    pub refusal: Refusal,
+    pub refusal: AdminError,
     /// Whether the operator learns of it.
     pub told: Result<(), CallError>,
 }
@@ -132,7 +81,7 @@ impl<C: Coordinator> Leader<C> {
         is_member.unwrap_or(true).then_some(next.successor)
     }
 
-    fn is_member(&mut self, successor: &Successor) -> Result<bool, Refusal> {
+    fn is_member(&mut self, successor: &Successor) -> Result<bool, AdminError> {
         let key = self.keys.node(&successor.node);
         let entry = self.coordinator.range(&Range::of(key.clone()))?.entries.pop();
         let node: Option<Node> = entry.map(|entry| decode(&key, &entry.value)).transpose()?;
@@ -140,15 +89,15 @@ impl<C: Coordinator> Leader<C> {
     }
 
     /// Checks that the operator still wants what was requested.
-    fn check(&mut self, request: &Request) -> Result<(), Refusal> {
+    fn check(&mut self, request: &Request) -> Result<(), AdminError> {
         let key = self.keys.drain(&self.name);
         let found = self.coordinator.range(&Range::of(key))?.entries.pop();
         let is_wanted = found.is_some_and(|entry| entry.modified == request.written);
-        if is_wanted { Ok(()) } else { Err(Refusal::Withdrawn) }
+        if is_wanted { Ok(()) } else { Err(AdminError::Withdrawn) }
     }
 
     /// Tells the operator that the request is refused. If that fails, the operator does not learn of it.
-    fn refuse(&mut self, request: &Request, refusal: &Refusal) -> Result<(), CallError> {
+    fn refuse(&mut self, request: &Request, refusal: &AdminError) -> Result<(), CallError> {
         let key = self.keys.drain(&self.name);
         let refused = Drain { refused: Some(refusal.to_string()), ..request.drain.clone() };
         let leads = Compare::Modified { key: self.keys.leadership(), at: self.term.leadership_modified };
@@ -160,7 +109,7 @@ impl<C: Coordinator> Leader<C> {
         self.coordinator.transact(&transaction).map(drop)
     }
 
-    fn choose(&mut self, to: Option<&str>) -> Result<Next, Refusal> {
+    fn choose(&mut self, to: Option<&str>) -> Result<Next, AdminError> {
         let before = Reading::read(&mut self.coordinator, &self.keys)?;
         let deadline = self.coordinator.now().after(self.timing.retry_period() * 2);
         loop {
@@ -168,12 +117,12 @@ impl<C: Coordinator> Leader<C> {
             let is_other = |node: &Node| node.incarnation != self.incarnation;
             if let Some(name) = to {
                 match now.nodes.get(name) {
-                    None => return Err(NoSuchNode::new(name, now.nodes.keys()).into()),
+                    None => return Err(AdminError::no_node(name, now.nodes.keys())),
                     Some(node) if !is_other(node) => {
-                        return Err(Refusal::Itself { node: name.to_owned() });
+                        return Err(AdminError::LeadsItself(name.to_owned()));
                     }
                     Some(node) if !node.is_eligible => {
-                        return Err(Refusal::NotEligible { node: name.to_owned() });
+                        return Err(AdminError::NotEligible(name.to_owned()));
                     }
                     Some(_) => {}
                 }
@@ -197,8 +146,8 @@ impl<C: Coordinator> Leader<C> {
                         let successor = Successor { node: name.clone(), incarnation };
                         Ok(Next { successor, node: node.clone() })
                     }
-                    (None, Some(name)) => Err(Refusal::Silent { node: name.to_owned() }),
-                    (None, None) => Err(Refusal::NoOther),
+                    (None, Some(name)) => Err(AdminError::SilentSuccessor(name.to_owned())),
+                    (None, None) => Err(AdminError::NoOther),
                 };
             }
             self.coordinator.pause(LOOK_PERIOD);

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use super::admin::AdminError;
 use super::clock::BootTime;
-use super::coordinator::{CallError, Coordinator, Entry, Range, Revision};
+use super::coordinator::{Coordinator, Entry, Range, Revision};
 use super::keys::{Advertised, Heartbeat, Incarnation, Keys, Node, ValueError, decode};
 use super::leadership::Term;
 
@@ -85,41 +86,13 @@ pub struct Reading {
     pub heartbeats: Written<Heartbeat>,
 }
 
-/// Why there is no reading.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadingError {
-    /// etcd did not answer as it should.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// A value cannot be read.
-    #[error(transparent)]
-    Value(#[from] ValueError),
-}
-
-/// A node that was named does not exist.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the cluster has no node \"{name}\"; it has {}", if existing.is_empty() { "none" } else { existing })]
-pub struct NoSuchNode {
-    name: String,
-    /// Those that exist.
-    existing: String,
-}
-
-impl NoSuchNode {
-    /// There is no node of this name, but these.
-    pub fn new<'a>(name: &str, existing: impl Iterator<Item = &'a String>) -> Self {
-        let existing: Vec<_> = existing.map(|node| format!("\"{node}\"")).collect();
-        Self { name: name.to_owned(), existing: existing.join(", ") }
-    }
-}
-
 impl Reading {
     /// Reads all nodes and heartbeats.
     ///
     /// # Errors
     ///
-    /// [`ReadingError`].
-    pub fn read(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<Self, ReadingError> {
+    /// [`AdminError::Call`], [`AdminError::Value`].
+    pub fn read(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<Self, AdminError> {
         let (revision, nodes) = read_below(coordinator, &keys.nodes())?;
         let (_, heartbeats) = read_below(coordinator, &keys.heartbeats())?;
         Ok(Self {
@@ -135,7 +108,7 @@ impl Reading {
 pub(super) fn read_below<T: DeserializeOwned>(
     coordinator: &mut dyn Coordinator,
     prefix: &[u8],
-) -> Result<(Revision, Written<T>), ReadingError> {
+) -> Result<(Revision, Written<T>), AdminError> {
     let answer = coordinator.range(&Range::below(prefix))?;
     let decoded = |Entry { key, value, modified }: Entry| {
         Ok((name_of(prefix, &key), (decode(&key, &value)?, modified)))
@@ -204,7 +177,7 @@ impl Members {
         lease_duration: Duration,
         now: BootTime,
     ) -> Option<Vec<String>> {
-        if self.revision < term.taken_at {
+        if self.revision < term.leadership_modified {
             return None;
         }
         let is_open = |Member { node, heartbeat, since, .. }: &Member| {
@@ -275,7 +248,7 @@ mod tests {
                 })
                 .collect(),
         };
-        let term = Term { epoch: 5, leadership_modified: 10, taken_at: 10, record_format: 0 };
+        let term = Term { epoch: 5, leadership_modified: 10, record_format: 0 };
         let begin = || AwaitedRelays::new(term, Incarnation("this".to_owned()), lease_duration, at(0));
         let open = RelaysOfBefore::Open;
 

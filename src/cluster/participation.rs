@@ -1,5 +1,5 @@
 //! What a node does for its part in the leadership, turn by turn, without I/O and without a clock: it does what [`Machine`]
-//! says, sets the fence, tells its user the news, and renews nothing while the threads that serve clients hang. Its relays
+//! says, sets the fence, tells its user the events, and renews nothing while the threads that serve clients hang. Its relays
 //! follow what it knows of the cluster, and its heartbeats say which of them are closed.
 //!
 //! [`start`] does it in a thread with a connection to etcd of its own, so that a slow commit delays no renewal. The thread writes
@@ -11,11 +11,11 @@ use std::time::Duration;
 use std::{io, thread};
 
 use super::clock::BootTime;
-use super::coordinator::{CallError, Coordinator, Revision, Transaction, TransactionAnswer};
+use super::coordinator::{CallError, Coordinator, Revision, TransactionAnswer};
 use super::fence::Fence;
 use super::handover::Request;
 use super::keys::Successor;
-use super::leadership::{Ending, Machine, Phase, Step, Term};
+use super::leadership::{Machine, Phase, Step};
 use super::relays::Relays;
 
 /// How long a renewal waits for the threads that serve clients.
@@ -23,26 +23,23 @@ const PULSE_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a node tells its user about its part.
 #[derive(Clone, Debug)]
-pub enum News {
-    /// The node is in another phase, or another node leads.
+pub enum Event {
+    /// The node is in another phase, or another node leads. If the part of a node that has led is over, the fence keeps it quiet
+    /// already.
     Phase(Phase),
     /// etcd does not answer as it should, for this reason; told once until it does.
     Trouble(String),
     /// etcd answers again.
     Recovered,
-    /// The node leads from now on: it has to load the records, and may serve until the deadline of the fence.
-    Lead(Term),
     /// An operator asks the node to hand over what it does, and to leave. Told once for each request.
     Drain(Request),
-    /// The node takes part no more. If it has led, the fence keeps it quiet already.
-    End(Ending),
 }
 
 /// What the user of a node tells its part.
 #[derive(Debug)]
 pub enum Command {
     /// Give the leadership up, to this run or to any node, or leave as a standby, and write to no client from now on. To be sent
-    /// after the last connection of a client was closed. [`News::End`] tells when it is done.
+    /// after the last connection of a client was closed. [`Phase::Over`] tells when it is done.
     Release(Option<Successor>),
     /// Look at the cluster, and give a heartbeat, at once.
     Hurry,
@@ -65,17 +62,6 @@ impl Pulse {
     }
 }
 
-/// What to do next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Call [`Participation::sent`], perform the transaction, and call [`Participation::answered`].
-    Send(Transaction),
-    /// Nothing for this long, unless the node is to leave.
-    Wait(Duration),
-    /// The part is over, and the user knows it.
-    End,
-}
-
 /// A node's part in the leadership.
 #[derive(Debug)]
 pub struct Participation<T> {
@@ -94,8 +80,8 @@ pub struct Participation<T> {
     drain: Revision,
 }
 
-impl<T: FnMut(News)> Participation<T> {
-    /// The part of a node that has not joined yet. The fence is set until the end; `tell` gets the news.
+impl<T: FnMut(Event)> Participation<T> {
+    /// The part of a node that has not joined yet. The fence is set until the end; `tell` gets the events.
     pub fn new(
         machine: Machine,
         fence: Fence,
@@ -109,28 +95,19 @@ impl<T: FnMut(News)> Participation<T> {
     }
 
     /// What to do at this time.
-    pub fn next(&mut self, now: BootTime) -> Action {
-        loop {
-            self.machine.set_relayed(self.relays.relayed());
-            let step = self.machine.next(now);
-            self.relays.apply(self.machine.relaying());
-            self.tell_phase();
-            self.tell_request();
-            match step {
-                Step::Send(_)
-                    if self.machine.deadline().is_some() && self.pulse.is_silent(now, self.silence_max) =>
-                {
-                    return Action::Wait(PULSE_PAUSE);
-                }
-                Step::Send(transaction) => return Action::Send(transaction),
-                Step::WaitUntil(until) => return Action::Wait(until.since(now)),
-                Step::Lead(term) => (self.tell)(News::Lead(term)),
-                Step::End(ending) => {
-                    self.fence.set(BootTime::default());
-                    (self.tell)(News::End(ending));
-                    return Action::End;
-                }
-            }
+    pub fn next(&mut self, now: BootTime) -> Step {
+        self.machine.set_relayed(self.relays.relayed());
+        let step = self.machine.next(now);
+        self.relays.apply(self.machine.relaying());
+        if step == Step::End {
+            self.fence.set(BootTime::default());
+        }
+        self.tell_phase();
+        self.tell_request();
+        let is_hanging = || self.machine.deadline().is_some() && self.pulse.is_silent(now, self.silence_max);
+        match step {
+            Step::Send(_) if is_hanging() => Step::WaitUntil(now.after(PULSE_PAUSE)),
+            step => step,
         }
     }
 
@@ -142,8 +119,8 @@ impl<T: FnMut(News)> Participation<T> {
     /// The answer to the transaction that was sent, or that there is none.
     pub fn answered(&mut self, answer: Result<TransactionAnswer, CallError>, now: BootTime) {
         match (&answer, self.has_trouble) {
-            (Err(error), false) => (self.tell)(News::Trouble(error.to_string())),
-            (Ok(_), true) => (self.tell)(News::Recovered),
+            (Err(error), false) => (self.tell)(Event::Trouble(error.to_string())),
+            (Ok(_), true) => (self.tell)(Event::Recovered),
             _ => {}
         }
         self.has_trouble = answer.is_err();
@@ -170,7 +147,7 @@ impl<T: FnMut(News)> Participation<T> {
         if let Some((drain, written)) = self.machine.drain().filter(|(_, written)| *written != self.drain) {
             self.drain = written;
             let request = Request { drain: drain.clone(), written };
-            (self.tell)(News::Drain(request));
+            (self.tell)(Event::Drain(request));
         }
     }
 
@@ -178,7 +155,7 @@ impl<T: FnMut(News)> Participation<T> {
         let phase = self.machine.phase();
         if self.phase.as_ref() != Some(&phase) {
             self.phase = Some(phase.clone());
-            (self.tell)(News::Phase(phase));
+            (self.tell)(Event::Phase(phase));
         }
     }
 }
@@ -191,7 +168,7 @@ pub fn start<C, T>(
 ) -> io::Result<Sender<Command>>
 where
     C: Coordinator + 'static,
-    T: FnMut(News) + Send + 'static,
+    T: FnMut(Event) + Send + 'static,
 {
     let (commands, received) = mpsc::channel();
     let hurry = commands.clone();
@@ -202,7 +179,7 @@ where
     Ok(commands)
 }
 
-fn run<C: Coordinator, T: FnMut(News)>(
+fn run<C: Coordinator, T: FnMut(Event)>(
     mut participation: Participation<T>,
     mut coordinator: C,
     clock: fn() -> BootTime,
@@ -212,18 +189,19 @@ fn run<C: Coordinator, T: FnMut(News)>(
         for command in commands.try_iter() {
             participation.obey(command, clock());
         }
-        match participation.next(clock()) {
-            Action::Send(transaction) => {
+        let now = clock();
+        match participation.next(now) {
+            Step::Send(transaction) => {
                 participation.sent(clock());
                 let answer = coordinator.transact(&transaction);
                 participation.answered(answer, clock());
             }
-            Action::Wait(pause) => match commands.recv_timeout(pause) {
+            Step::WaitUntil(until) => match commands.recv_timeout(until.since(now)) {
                 Ok(command) => participation.obey(command, clock()),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the relays have a sender"),
             },
-            Action::End => return,
+            Step::End => return,
         }
     }
 }

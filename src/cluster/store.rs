@@ -79,7 +79,7 @@ impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
         let Self { coordinator, keys, chain, fence } = self;
         let mut call = |range: &Range| range_answered(coordinator, range, fence);
-        load(keys, chain.term().taken_at, &mut call, each)
+        load(keys, chain.term().leadership_modified, &mut call, each)
     }
 
     fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError> {

@@ -12,11 +12,7 @@ use crate::cluster::relays::Relays;
 
 /// What this process knows of its cluster.
 #[derive(Clone, Debug)]
-pub(super) struct NodeView(Arc<Parts>);
-
-/// What a view is made of.
-#[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct NodeView {
     /// The name of this node.
     pub(super) name: String,
     pub(super) renew_deadline: Duration,
@@ -31,52 +27,38 @@ pub(super) struct Parts {
 }
 
 impl NodeView {
-    pub(super) fn new(parts: Parts) -> Self {
-        Self(Arc::new(parts))
-    }
-
-    /// The name of this node.
-    pub(super) fn name(&self) -> &str {
-        &self.0.name
-    }
-
     pub(super) fn leads(&self) -> bool {
-        matches!(self.phase(), Phase::Leading { .. })
+        matches!(self.phase(), Phase::Leading(_))
     }
 
     /// The node that leads, as far as this one knows, and its epoch.
     pub(super) fn leader(&self) -> Option<(String, u32)> {
         match self.phase() {
-            Phase::Leading { epoch } => Some((self.0.name.clone(), epoch)),
+            Phase::Leading(term) => Some((self.name.clone(), term.epoch)),
             Phase::Standby { leader } => leader,
-            Phase::Joining | Phase::Leaving | Phase::Over => None,
+            Phase::Joining | Phase::Leaving | Phase::Over(_) => None,
         }
     }
 
     /// How long ago this node sent the last heartbeat that etcd has confirmed; `None`: it has sent none.
     pub(super) fn heartbeat_age(&self) -> Option<Duration> {
-        let fence = if self.leads() { &self.0.fence } else { self.0.relays.fence() };
-        let sent = fence.deadline()?.0.checked_sub(self.0.renew_deadline)?;
+        let fence = if self.leads() { &self.fence } else { self.relays.fence() };
+        let sent = fence.deadline()?.0.checked_sub(self.renew_deadline)?;
         Some(BootTime::now().since(BootTime(sent)))
-    }
-
-    /// The connections that it relays.
-    pub(super) fn relays(&self) -> &Relays {
-        &self.0.relays
     }
 
     /// Whether clients that connect to this node are served by the leader.
     pub(super) fn reaches_leader(&self) -> bool {
-        self.0.relays.leader().is_some()
+        self.relays.leader().is_some()
     }
 
     /// All nodes as this one has seen them; empty for a node that may not lead.
     pub(super) fn nodes(&self) -> Vec<SeenNode> {
-        let observatory = self.0.observatory.as_ref();
+        let observatory = self.observatory.as_ref();
         observatory.map_or_else(Vec::new, |seen| seen.members().seen(BootTime::now()))
     }
 
     fn phase(&self) -> Phase {
-        self.0.phase.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use signalbox::cluster::admin::AdminError;
 use signalbox::cluster::coordinator::{Operation, Persistent, Transaction};
-use signalbox::cluster::handover::{Leader, Next, Refusal, Refused, Request};
+use signalbox::cluster::handover::{Leader, Next, Refused, Request};
 use signalbox::cluster::keys::{Advertised, Drain, Heartbeat, Incarnation, Node, decode, encode};
 use signalbox::cluster::leadership::Term;
 use signalbox::cluster::timing::Timing;
@@ -163,7 +164,7 @@ fn the_heartbeats_of_a_former_run_are_no_sign_of_life() {
         write(&etcd, vec![put(keys().node("b"), &Other::well("b", 3, "0.1.0").node())]);
         leader.obey(&request).unwrap_err()
     });
-    assert!(matches!(refused.refusal, Refusal::NoOther), "{}", refused.refusal);
+    assert!(matches!(refused.refusal, AdminError::NoOther), "{}", refused.refusal);
 }
 
 /// What etcd has as the request.

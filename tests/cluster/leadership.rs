@@ -53,8 +53,6 @@ fn settings(name: &str, run: u32) -> Settings {
         name: name.to_owned(),
         node: node(run),
         timing: timing(),
-        record_format: RECORD_FORMAT,
-        is_eligible: true,
         oldest_record_format: OLDEST_RECORD_FORMAT,
     }
 }

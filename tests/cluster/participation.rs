@@ -10,8 +10,8 @@ use signalbox::cluster::clock::BootTime;
 use signalbox::cluster::coordinator::{CallError, Transaction};
 use signalbox::cluster::fence::Fence;
 use signalbox::cluster::keys::{Incarnation, Keys, Node};
-use signalbox::cluster::leadership::{Machine, Settings};
-use signalbox::cluster::participation::{Action, Command, News, Participation, Pulse};
+use signalbox::cluster::leadership::{Machine, Phase, Settings, Step};
+use signalbox::cluster::participation::{Command, Event, Participation, Pulse};
 use signalbox::cluster::relays::Relays;
 use signalbox::cluster::timing::Timing;
 use signalbox::storage::FORMAT;
@@ -26,7 +26,7 @@ struct Bench {
     now_ms: Arc<AtomicU64>,
     fence: Fence,
     pulse: Pulse,
-    participation: Participation<Box<dyn FnMut(News)>>,
+    participation: Participation<Box<dyn FnMut(Event)>>,
     leads: Rc<Cell<bool>>,
     /// Whether trouble was told, and the end of it, in order.
     troubles: Rc<RefCell<Vec<bool>>>,
@@ -56,18 +56,16 @@ impl Bench {
                 record_format: FORMAT,
             },
             timing: Timing::new(RENEW_DEADLINE).unwrap(),
-            record_format: FORMAT,
-            is_eligible: true,
             oldest_record_format: FORMAT,
         });
         let leads = Rc::new(Cell::new(false));
         let troubles = Rc::new(RefCell::new(Vec::new()));
         let tell = {
             let (leads, troubles) = (Rc::clone(&leads), Rc::clone(&troubles));
-            Box::new(move |news| match news {
-                News::Lead(_) => leads.set(true),
-                News::Trouble(_) => troubles.borrow_mut().push(true),
-                News::Recovered => troubles.borrow_mut().push(false),
+            Box::new(move |event| match event {
+                Event::Phase(phase) => leads.set(matches!(phase, Phase::Leading(_))),
+                Event::Trouble(_) => troubles.borrow_mut().push(true),
+                Event::Recovered => troubles.borrow_mut().push(false),
                 _ => {}
             })
         };
@@ -78,15 +76,15 @@ impl Bench {
             pulse.clone(),
             RENEW_DEADLINE / 2,
             Relays::new(fence.clone()),
-            tell as Box<dyn FnMut(News)>,
+            tell as Box<dyn FnMut(Event)>,
         );
         let etcd = FakeEtcd::default();
         let mut bench = Self { etcd, now_ms, fence, pulse, participation, leads, troubles };
         while !bench.leads.get() {
             match bench.next() {
-                Action::Send(transaction) => bench.exchange(&transaction),
-                Action::Wait(pause) => bench.pass(pause),
-                Action::End => panic!("it ends"),
+                Step::Send(transaction) => bench.exchange(&transaction),
+                Step::WaitUntil(until) => bench.pass(until.since(bench.now())),
+                Step::End => panic!("it ends"),
             }
         }
         bench
@@ -100,7 +98,7 @@ impl Bench {
         self.now_ms.fetch_add(span.as_millis() as u64, Ordering::Relaxed);
     }
 
-    fn next(&mut self) -> Action {
+    fn next(&mut self) -> Step {
         self.participation.next(self.now())
     }
 
@@ -117,13 +115,13 @@ impl Bench {
     /// The next renewal.
     fn renewal(&mut self) -> Transaction {
         match self.next() {
-            Action::Send(transaction) => transaction,
-            Action::Wait(pause) => {
-                self.pass(pause);
-                let Action::Send(transaction) = self.next() else { panic!("no renewal after {pause:?}") };
+            Step::Send(transaction) => transaction,
+            Step::WaitUntil(until) => {
+                self.pass(until.since(self.now()));
+                let Step::Send(transaction) = self.next() else { panic!("no renewal at {until:?}") };
                 transaction
             }
-            Action::End => panic!("it ends"),
+            Step::End => panic!("it ends"),
         }
     }
 }
@@ -137,7 +135,7 @@ fn a_renewal_that_is_answered_while_the_node_leaves_opens_the_fence_for_nobody()
     bench.fence.set(BootTime::default());
     bench.answer(&renewal);
     bench.participation.obey(Command::Release(None), bench.now());
-    let Action::Send(release) = bench.next() else { panic!("it does not release") };
+    let Step::Send(release) = bench.next() else { panic!("it does not release") };
     assert!(bench.fence.is_past(), "before another node can lead");
     bench.exchange(&release);
     assert!(bench.fence.is_past());
@@ -150,9 +148,9 @@ fn a_leader_renews_only_while_its_threads_take_turns() {
     bench.exchange(&renewal);
     bench.pulse.beat(bench.now());
     bench.pass(RENEW_DEADLINE / 2 + Duration::from_millis(1));
-    assert!(matches!(bench.next(), Action::Wait(_)), "the pulse is silent");
+    assert!(matches!(bench.next(), Step::WaitUntil(_)), "the pulse is silent");
     bench.pulse.beat(bench.now());
-    assert!(matches!(bench.next(), Action::Send(_)));
+    assert!(matches!(bench.next(), Step::Send(_)));
 }
 
 #[test]
@@ -171,6 +169,6 @@ fn trouble_is_told_once_until_etcd_answers_and_the_deadline_ends_all() {
     }
     assert!(!bench.fence.is_past());
     bench.pass(RENEW_DEADLINE);
-    assert_eq!(bench.next(), Action::End);
+    assert_eq!(bench.next(), Step::End);
     assert!(bench.fence.is_past());
 }

@@ -15,9 +15,9 @@ use clap::{Args, Subcommand};
 
 use super::exit::{Exit, Failure};
 use crate::cluster::admin::AdminError;
-use crate::cluster::configured::{ConfiguredError, client};
+use crate::cluster::configured::client;
 use crate::cluster::coordinator::Persistent;
-use crate::cluster::etcd::EtcdClient;
+use crate::cluster::etcd::{EtcdClient, SettingsError};
 use crate::cluster::keys::Keys;
 use crate::config::{ClusterConfig, Loaded};
 
@@ -107,8 +107,8 @@ impl Source {
     }
 }
 
-impl From<ConfiguredError> for Failure {
-    fn from(error: ConfiguredError) -> Self {
+impl From<SettingsError> for Failure {
+    fn from(error: SettingsError) -> Self {
         Self::new(Exit::Configuration, format!("cluster: {error}"))
     }
 }
@@ -117,22 +117,10 @@ impl From<AdminError> for Failure {
     fn from(error: AdminError) -> Self {
         let exit = match error {
             AdminError::Call(_) => Exit::Unavailable,
-            AdminError::Value(_) | AdminError::Layout { .. } | AdminError::Newer { .. } => Exit::Data,
+            AdminError::Value(_) | AdminError::Layout(_) | AdminError::Newer { .. } => Exit::Data,
             // Not 1: for "status", that is another leader.
-            AdminError::NoCluster { .. } => Exit::Configuration,
-            AdminError::NoNode(_)
-            | AdminError::Alive { .. }
-            | AdminError::Silent { .. }
-            | AdminError::CannotDrain { .. }
-            | AdminError::NothingToHandOver { .. }
-            | AdminError::Refused { .. }
-            | AdminError::FellSilent { .. }
-            | AdminError::Died { .. }
-            | AdminError::NotInTime { .. }
-            | AdminError::Leads { .. }
-            | AdminError::NoNodes
-            | AdminError::Unready { .. }
-            | AdminError::Changed => Exit::Failure,
+            AdminError::NoCluster(_) => Exit::Configuration,
+            _ => Exit::Failure,
         };
         Self::new(exit, error.to_string())
     }

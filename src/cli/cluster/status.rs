@@ -9,11 +9,10 @@ use serde::Serialize;
 use super::super::exit::{Exit, Failure, warn};
 use super::super::output::{NOTHING, harmless, json, or_nothing};
 use super::Source;
-use crate::cluster::admin::{ClusterStatus, FORMAT, Finalization, status};
+use crate::cluster::admin::{AdminError, ClusterStatus, FORMAT, Finalization, status};
 use crate::cluster::configured::node_name;
 use crate::cluster::etcd::Expected;
 use crate::cluster::keys::Advertised;
-use crate::cluster::members::NoSuchNode;
 
 const LONG: &str = "\
 Show who leads, and which nodes are alive
@@ -118,8 +117,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         record_format: found.format.record_format,
         finalize: match finalization {
             Finalization::Done => "done",
-            Finalization::Possible { .. } => "possible",
-            Finalization::Blocked { .. } => "blocked",
+            Finalization::Possible => "possible",
+            Finalization::Blocked(_) => "blocked",
         },
         nodes: nodes(&found),
         etcd: members
@@ -154,7 +153,7 @@ fn show_node(found: &ClusterStatus, name: &str, wants_json: bool) -> Result<Exit
     let nodes = nodes(found);
     let Some(node) = nodes.iter().find(|node| node.node == name) else {
         // Not the status of a node that does not lead.
-        let error = NoSuchNode::new(name, found.nodes.keys());
+        let error = AdminError::no_node(name, found.nodes.keys());
         return Err(Failure::new(Exit::Usage, error.to_string()));
     };
     let mut out = io::stdout().lock();
@@ -230,17 +229,17 @@ fn nodes(found: &ClusterStatus) -> Vec<ShownNode<'_>> {
 fn comment(finalization: &Finalization) -> String {
     match finalization {
         Finalization::Done => String::new(),
-        Finalization::Possible { to } => {
+        Finalization::Possible => {
             format!(
-                " (every node reads format {to}: complete the upgrade with \"signalbox cluster finalize\")"
+                " (every node reads format {FORMAT}: complete the upgrade with \"signalbox cluster finalize\")"
             )
         }
-        Finalization::Blocked { to, nodes } if nodes.is_empty() => {
-            format!(" (format {to} needs nodes that read it, and there are none)")
+        Finalization::Blocked(nodes) if nodes.is_empty() => {
+            format!(" (format {FORMAT} needs nodes that read it, and there are none)")
         }
-        Finalization::Blocked { to, nodes } => {
+        Finalization::Blocked(nodes) => {
             let nodes: Vec<_> = nodes.iter().map(|node| format!("\"{}\"", node.node)).collect();
-            format!(" (format {to} needs an upgrade of {})", nodes.join(", "))
+            format!(" (format {FORMAT} needs an upgrade of {})", nodes.join(", "))
         }
     }
 }

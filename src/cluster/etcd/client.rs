@@ -21,7 +21,7 @@ use super::link::{Limit, Link};
 use super::member::{Member, MemberStatus};
 use super::settings::{Settings, SettingsError, User};
 use super::translation;
-use super::warning::{Expected, Warning, warnings_about};
+use super::warning::{Expected, warnings_about};
 use crate::cluster::coordinator::{
     CallError, Coordinator, Operation, Range, RangeAnswer, Transaction, TransactionAnswer,
 };
@@ -119,30 +119,17 @@ impl EtcdClient {
         Member { endpoint: self.members[index].url.clone(), status }
     }
 
-    /// How long a linearizable read of a key takes, whether the key exists or not. Later ones are faster than one that
-    /// has to connect first.
-    ///
-    /// # Errors
-    ///
-    /// As [`Coordinator::range`].
-    pub fn round_trip(&mut self, key: &[u8]) -> Result<Duration, CallError> {
-        let began = Instant::now();
-        self.range(&Range { from: key.into(), to: None, at: None, count_only: true })?;
-        Ok(began.elapsed())
-    }
-
-    /// What the operator should know about this etcd and change. Empty if all is well.
-    pub fn warnings(&mut self, expected: &Expected) -> Vec<Warning> {
-        self.inspect(expected).1
-    }
-
-    /// [`Self::status`] and [`Self::warnings`] together, with one request to each member.
-    pub fn inspect(&mut self, expected: &Expected) -> (Vec<Member>, Vec<Warning>) {
+    /// The status of each member, and what the operator should know about this etcd and change; empty if all is well.
+    pub fn inspect(&mut self, expected: &Expected) -> (Vec<Member>, Vec<String>) {
         let members = self.status();
+        let mut read = |at| {
+            let range = Range { from: expected.key.clone(), to: None, at, count_only: true };
+            let began = Instant::now();
+            self.range(&range).ok().map(|answer| (answer.revision, began.elapsed()))
+        };
         // The first may have to connect.
-        let round_trip = (0..3).filter_map(|_| self.round_trip(&expected.key).ok()).min();
-        let oldest = Range { from: expected.key.clone(), to: None, at: Some(1), count_only: true };
-        let kept = self.range(&oldest).ok().map(|answer| answer.revision);
+        let round_trip = (0..3).filter_map(|_| read(None)).map(|(_, elapsed)| elapsed).min();
+        let kept = read(Some(1)).map(|(revision, _)| revision);
         let warnings = warnings_about(&members, round_trip, kept, expected);
         (members, warnings)
     }

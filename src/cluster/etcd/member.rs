@@ -19,8 +19,6 @@ pub struct MemberStatus {
     pub version: String,
     /// The bytes of its file; the quota limits them.
     pub database_bytes: u64,
-    /// The bytes of its file that are in use; the rest is free for new data.
-    pub used_bytes: u64,
     /// The most bytes that its file may have; `None`: it does not say (before etcd 3.6).
     pub quota_bytes: Option<u64>,
     /// Whether it only receives the data, and neither votes nor accepts calls.
@@ -29,8 +27,6 @@ pub struct MemberStatus {
     pub is_leader: bool,
     /// Whether it knows a leader of etcd.
     pub has_leader: bool,
-    /// The number of etcd's elections.
-    pub raft_term: u64,
     /// Alarms and other errors, in etcd's words.
     pub errors: Vec<String>,
 }
@@ -42,12 +38,10 @@ impl MemberStatus {
         Ok(Self {
             version: answer.version,
             database_bytes: bytes(answer.db_size)?,
-            used_bytes: bytes(answer.db_size_in_use)?,
             quota_bytes: Some(bytes(answer.db_size_quota)?).filter(|quota| *quota > 0),
             is_learner: answer.is_learner,
             is_leader: answer.leader == header.member_id && answer.leader != 0,
             has_leader: answer.leader != 0,
-            raft_term: answer.raft_term,
             errors: answer.errors,
         })
     }

@@ -24,4 +24,4 @@ mod warning;
 pub use client::EtcdClient;
 pub use member::{Member, MemberStatus};
 pub use settings::{Settings, SettingsError, Tls, User};
-pub use warning::{Expected, Warning};
+pub use warning::Expected;

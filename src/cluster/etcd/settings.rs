@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thiserror::Error;
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 /// Which etcd the client uses, and how.
 #[derive(Clone, Debug)]
@@ -46,24 +46,13 @@ impl std::fmt::Debug for User {
     }
 }
 
-/// Why the settings cannot be used.
+/// Why the settings cannot be used on this machine.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// There is no member to connect to.
-    #[error("no endpoint of etcd is given; list all members, such as \"https://10.0.0.1:2379\"")]
-    NoEndpoint,
-    /// An endpoint is not a URL of the expected form.
-    #[error("endpoint \"{endpoint}\" of etcd {what}; give it as \"https://10.0.0.1:2379\"")]
-    Endpoint {
-        /// The endpoint.
-        endpoint: String,
-        /// What is wrong with it.
-        what: &'static str,
-    },
-    /// `https` without certificates of authorities.
-    #[error("endpoint \"{0}\" of etcd uses TLS; name the file with the certificates that sign etcd's")]
-    NoCa(String),
+    /// An endpoint is not a URL.
+    #[error("endpoint \"{0}\" of etcd is not a URL; give it as \"https://10.0.0.1:2379\"")]
+    Endpoint(String),
     /// `http` with settings of TLS.
     #[error("endpoint \"{0}\" of etcd does not use TLS, but files for TLS are given; write https://")]
     Plain(String),
@@ -80,42 +69,25 @@ pub enum SettingsError {
         "certificates for etcd: {0}; the files have to be in PEM, and the key has to fit the certificate"
     )]
     Certificates(String),
+    /// The machine has no name that could be that of a node.
+    #[error("the name of this machine cannot be read ({0}); set cluster.node")]
+    NodeName(std::io::Error),
 }
 
 impl Settings {
     /// The members, ready to be connected to. Reads the files.
     pub(super) fn prepare(&self) -> Result<Vec<Endpoint>, SettingsError> {
-        if self.endpoints.is_empty() {
-            return Err(SettingsError::NoEndpoint);
-        }
         let tls = self.tls.as_ref().map(read_tls).transpose()?;
-        self.endpoints.iter().map(|url| prepare(url, tls.as_ref())).collect()
-    }
-}
-
-fn prepare(url: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, SettingsError> {
-    let wrong = |what| SettingsError::Endpoint { endpoint: url.to_owned(), what };
-    let uri: Uri = url.parse().map_err(|_| wrong("is not a URL"))?;
-    let is_tls = match uri.scheme_str() {
-        Some("https") => true,
-        Some("http") => false,
-        _ => return Err(wrong("starts with neither https:// nor http://")),
-    };
-    if uri.port_u16().is_none() {
-        return Err(wrong("has no port"));
-    }
-    if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
-        return Err(wrong("has a path"));
-    }
-    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        return Err(wrong("names a user"));
-    }
-    let endpoint = Endpoint::from(uri);
-    match (is_tls, tls) {
-        (true, Some(tls)) => endpoint.tls_config(tls.clone()).map_err(|error| certificates(&error)),
-        (true, None) => Err(SettingsError::NoCa(url.to_owned())),
-        (false, None) => Ok(endpoint),
-        (false, Some(_)) => Err(SettingsError::Plain(url.to_owned())),
+        let prepare = |url: &String| {
+            let endpoint =
+                Endpoint::from_shared(url.clone()).map_err(|_| SettingsError::Endpoint(url.clone()))?;
+            match &tls {
+                Some(_) if url.starts_with("http:") => Err(SettingsError::Plain(url.clone())),
+                Some(tls) => endpoint.tls_config(tls.clone()).map_err(|error| certificates(&error)),
+                None => Ok(endpoint),
+            }
+        };
+        self.endpoints.iter().map(prepare).collect()
     }
 }
 
@@ -150,45 +122,26 @@ fn certificates(error: &dyn std::error::Error) -> SettingsError {
 mod tests {
     use super::*;
 
-    fn refusal(endpoints: &[&str], tls: Option<Tls>) -> String {
-        let endpoints = endpoints.iter().map(|endpoint| (*endpoint).to_owned()).collect();
+    fn refusal(endpoint: &str, tls: Option<Tls>) -> String {
+        let endpoints = vec![endpoint.to_owned()];
         let settings = Settings { endpoints, tls, user: None, request_timeout: Duration::from_secs(1) };
         settings.prepare().unwrap_err().to_string()
-    }
-
-    #[test]
-    fn a_wrong_endpoint_is_refused_with_what_is_wrong() {
-        let wrong = [
-            ("10.0.0.1:2379", "starts with neither"),
-            ("ftp://10.0.0.1:2379", "starts with neither"),
-            ("http://10.0.0.1", "has no port"),
-            ("http://10.0.0.1:2379/v3", "has a path"),
-            ("http://user@10.0.0.1:2379", "names a user"),
-            ("http://10.0.0.1:99999", "has no port"),
-            ("http://10.0.0.1:2379 ", "is not a URL"),
-            ("https://10.0.0.1:2379", "name the file"),
-        ];
-        for (endpoint, what) in wrong {
-            let sentence = refusal(&["http://127.0.0.1:2379", endpoint], None);
-            assert!(sentence.contains(endpoint) && sentence.contains(what), "{sentence}");
-        }
-        assert!(refusal(&[], None).contains("no endpoint"));
     }
 
     #[test]
     fn files_of_tls_that_cannot_be_used_are_refused() {
         let scratch = tempfile::tempdir().unwrap();
         let tls = |name: &str| Tls { ca: scratch.path().join(name), identity: None };
-        let missing = refusal(&["https://10.0.0.1:2379"], Some(tls("missing.pem")));
+        let missing = refusal("https://10.0.0.1:2379", Some(tls("missing.pem")));
         assert!(missing.contains("missing.pem"), "{missing}");
         fs::write(scratch.path().join("ca.pem"), [0x30, 0x82]).unwrap();
-        let not_pem = refusal(&["https://10.0.0.1:2379"], Some(tls("ca.pem")));
+        let not_pem = refusal("https://10.0.0.1:2379", Some(tls("ca.pem")));
         assert!(not_pem.contains("ca.pem") && not_pem.contains("have to be in PEM"), "{not_pem}");
         let broken = "-----BEGIN CERTIFICATE-----\n&\n-----END CERTIFICATE-----\n";
         fs::write(scratch.path().join("ca.pem"), broken).unwrap();
-        let broken = refusal(&["https://10.0.0.1:2379"], Some(tls("ca.pem")));
+        let broken = refusal("https://10.0.0.1:2379", Some(tls("ca.pem")));
         assert!(broken.contains("have to be in PEM"), "{broken}");
-        let plain = refusal(&["http://10.0.0.1:2379"], Some(tls("ca.pem")));
+        let plain = refusal("http://10.0.0.1:2379", Some(tls("ca.pem")));
         assert!(plain.contains("write https://"), "{plain}");
     }
 

@@ -1,6 +1,5 @@
 //! What is wrong with an etcd, in sentences for its operator.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::member::{Member, MemberStatus};
@@ -35,198 +34,93 @@ impl Expected {
     }
 }
 
-/// What the operator should know and change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Warning {
-    /// A member does not answer, or refuses this node.
-    Unreachable {
-        /// Its URL.
-        endpoint: String,
-        /// Why.
-        why: String,
-        /// How many members answer.
-        reachable: usize,
-        /// How many there are.
-        members: usize,
-    },
-    /// etcd has no space, and refuses all writes until an operator acts.
-    NoSpace {
-        /// The member that says so.
-        endpoint: String,
-    },
-    /// A member's data differs from that of others.
-    Corrupt {
-        /// The member that says so.
-        endpoint: String,
-    },
-    /// A member knows no leader of etcd.
-    NoLeader {
-        /// Its URL.
-        endpoint: String,
-    },
-    /// The database is above 70 % of its quota.
-    AlmostFull {
-        /// The member's URL.
-        endpoint: String,
-        /// The bytes of the database's file.
-        database_bytes: u64,
-        /// The quota, in bytes.
-        quota_bytes: u64,
-        /// Whether the member says its quota; else it is the default.
-        is_quota_known: bool,
-    },
-    /// etcd keeps all revisions.
-    NotCompacted {
-        /// The present revision.
-        revision: Revision,
-    },
-    /// A linearizable read takes long.
-    Slow {
-        /// How long the fastest of three took.
-        round_trip: Duration,
-        /// How long it may take.
-        expected: Duration,
-    },
-    /// A version that loses or mixes up data.
-    InconsistentVersion {
-        /// The member's URL.
-        endpoint: String,
-        /// Its version.
-        version: String,
-    },
-    /// A version that signalbox does not know.
-    OldVersion {
-        /// The member's URL.
-        endpoint: String,
-        /// Its version.
-        version: String,
-    },
-    /// A learner, which accepts no calls.
-    Learner {
-        /// Its URL.
-        endpoint: String,
-    },
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable { endpoint, why, reachable, members } => write!(
-                f,
-                "member {endpoint} does not answer as it should ({why}); {reachable} of {members} members of etcd do, and it \
-                 needs a majority; check that it runs, its URL, and the certificate or the user of this node"
-            ),
-            Self::NoSpace { endpoint } => write!(
-                f,
-                "etcd refuses all writes, because it has no space (alarm NOSPACE, reported by {endpoint}); {}",
-                super::failure::NO_SPACE
-            ),
-            Self::Corrupt { endpoint } => write!(
-                f,
-                "the data of etcd's members differ (alarm CORRUPT, reported by {endpoint}); replace the member that differs"
-            ),
-            Self::NoLeader { endpoint } => write!(
-                f,
-                "member {endpoint} of etcd knows no leader; a majority of etcd's members must run and reach each other"
-            ),
-            Self::AlmostFull { endpoint, database_bytes, quota_bytes, is_quota_known } => write!(
-                f,
-                "the database of member {endpoint} has {} MiB of {} MiB{}; compact and defragment etcd, or raise \
-                 --quota-backend-bytes: when it is full, nothing can be stored",
-                database_bytes >> 20,
-                quota_bytes >> 20,
-                if *is_quota_known { "" } else { " (etcd's default; this version does not say its quota)" }
-            ),
-            Self::NotCompacted { revision } => write!(
-                f,
-                "etcd keeps all of its {revision} revisions, and its database grows until it is full; start etcd with \
-                 --auto-compaction-mode=periodic --auto-compaction-retention=5m"
-            ),
-            Self::Slow { round_trip, expected } => write!(
-                f,
-                "a read from etcd takes {:.1} ms, expected are {:.1} ms at most; use faster disks, a nearer etcd or a \
-                 longer cluster.renew_deadline",
-                round_trip.as_secs_f64() * 1e3,
-                expected.as_secs_f64() * 1e3
-            ),
-            Self::InconsistentVersion { endpoint, version } => write!(
-                f,
-                "member {endpoint} runs etcd {version}, whose data may become inconsistent in a crash; update it to the \
-                 newest 3.5"
-            ),
-            Self::OldVersion { endpoint, version } => {
-                write!(f, "member {endpoint} runs etcd {version}; update it to the newest 3.5 or 3.6")
-            }
-            Self::Learner { endpoint } => write!(
-                f,
-                "member {endpoint} of etcd is a learner, which accepts no calls; remove it from cluster.etcd, or promote it"
-            ),
-        }
-    }
-}
-
-/// The warnings about these members. `kept` is the present revision, if the first one can still be read.
+/// The warnings about these members: sentences that say what to change. `kept` is the present revision, if the first one can
+/// still be read.
 pub(super) fn warnings_about(
     members: &[Member],
     round_trip: Option<Duration>,
     kept: Option<Revision>,
     expected: &Expected,
-) -> Vec<Warning> {
+) -> Vec<String> {
     let reachable = members.iter().filter(|member| member.status.is_ok()).count();
     let mut warnings = Vec::new();
     for Member { endpoint, status } in members {
         match status {
             Ok(status) => about_member(endpoint, status, &mut warnings),
-            Err(error) => warnings.push(Warning::Unreachable {
-                endpoint: endpoint.clone(),
-                why: error.to_string(),
-                reachable,
-                members: members.len(),
-            }),
+            Err(error) => warnings.push(format!(
+                "member {endpoint} does not answer as it should ({error}); {reachable} of {} members of etcd do, and it needs a \
+                 majority; check that it runs, its URL, and the certificate or the user of this node",
+                members.len()
+            )),
         }
     }
+    // Alarms are of the cluster, so one member's word is enough.
+    let reports = |alarm: &str| {
+        members.iter().find_map(|Member { endpoint, status }| {
+            let errors = &status.as_ref().ok()?.errors;
+            errors.iter().any(|error| error.contains(alarm)).then_some(endpoint)
+        })
+    };
+    if let Some(endpoint) = reports("NOSPACE") {
+        warnings.push(format!(
+            "etcd refuses all writes, because it has no space (alarm NOSPACE, reported by {endpoint}); {}",
+            super::failure::NO_SPACE
+        ));
+    }
+    if let Some(endpoint) = reports("CORRUPT") {
+        warnings.push(format!(
+            "the data of etcd's members differ (alarm CORRUPT, reported by {endpoint}); replace the member that differs"
+        ));
+    }
     if let Some(revision) = kept.filter(|revision| *revision > expected.revisions_max) {
-        warnings.push(Warning::NotCompacted { revision });
+        warnings.push(format!(
+            "etcd keeps all of its {revision} revisions, and its database grows until it is full; start etcd with \
+             --auto-compaction-mode=periodic --auto-compaction-retention=5m"
+        ));
     }
     if let Some(round_trip) = round_trip.filter(|time| *time > expected.round_trip_max) {
-        warnings.push(Warning::Slow { round_trip, expected: expected.round_trip_max });
+        warnings.push(format!(
+            "a read from etcd takes {:.1} ms, expected are {:.1} ms at most; use faster disks, a nearer etcd or a longer \
+             cluster.renew_deadline",
+            round_trip.as_secs_f64() * 1e3,
+            expected.round_trip_max.as_secs_f64() * 1e3
+        ));
     }
     warnings
 }
 
-fn about_member(endpoint: &str, status: &MemberStatus, warnings: &mut Vec<Warning>) {
-    let has = |alarm: &str| status.errors.iter().any(|error| error.contains(alarm));
-    let endpoint = || endpoint.to_owned();
-    // Alarms are of the cluster, so one member's word is enough.
-    if has("NOSPACE") && !warnings.iter().any(|warning| matches!(warning, Warning::NoSpace { .. })) {
-        warnings.push(Warning::NoSpace { endpoint: endpoint() });
-    }
-    if has("CORRUPT") && !warnings.iter().any(|warning| matches!(warning, Warning::Corrupt { .. })) {
-        warnings.push(Warning::Corrupt { endpoint: endpoint() });
-    }
+fn about_member(endpoint: &str, status: &MemberStatus, warnings: &mut Vec<String>) {
     if !status.has_leader {
-        warnings.push(Warning::NoLeader { endpoint: endpoint() });
+        warnings.push(format!(
+            "member {endpoint} of etcd knows no leader; a majority of etcd's members must run and reach each other"
+        ));
     }
     let quota_bytes = status.quota_bytes.unwrap_or(DEFAULT_QUOTA_BYTES);
     if status.database_bytes > quota_bytes / 100 * ALMOST_FULL_PERCENT {
-        warnings.push(Warning::AlmostFull {
-            endpoint: endpoint(),
-            database_bytes: status.database_bytes,
-            quota_bytes,
-            is_quota_known: status.quota_bytes.is_some(),
-        });
+        warnings.push(format!(
+            "the database of member {endpoint} has {} MiB of {} MiB{}; compact and defragment etcd, or raise \
+             --quota-backend-bytes: when it is full, nothing can be stored",
+            status.database_bytes >> 20,
+            quota_bytes >> 20,
+            if status.quota_bytes.is_some() {
+                ""
+            } else {
+                " (etcd's default; this version does not say its quota)"
+            }
+        ));
     }
-    match numbers(&status.version) {
-        Some((3, 5, 0..=2)) => {
-            warnings
-                .push(Warning::InconsistentVersion { endpoint: endpoint(), version: status.version.clone() });
-        }
+    let version = &status.version;
+    match numbers(version) {
+        Some((3, 5, 0..=2)) => warnings.push(format!(
+            "member {endpoint} runs etcd {version}, whose data may become inconsistent in a crash; update it to the newest 3.5"
+        )),
         Some((major, minor, _)) if (major, minor) >= (3, 4) => {}
-        _ => warnings.push(Warning::OldVersion { endpoint: endpoint(), version: status.version.clone() }),
+        _ => warnings.push(format!("member {endpoint} runs etcd {version}; update it to the newest 3.5 or 3.6")),
     }
     if status.is_learner {
-        warnings.push(Warning::Learner { endpoint: endpoint() });
+        warnings.push(format!(
+            "member {endpoint} of etcd is a learner, which accepts no calls; remove it from cluster.etcd, or promote it"
+        ));
     }
 }
 
@@ -245,18 +139,16 @@ mod tests {
         MemberStatus {
             version: "3.5.26".to_owned(),
             database_bytes: 100 << 20,
-            used_bytes: 50 << 20,
             quota_bytes: None,
             is_learner: false,
             is_leader: true,
             has_leader: true,
-            raft_term: 2,
             errors: Vec::new(),
         }
     }
 
     /// The warnings about members of these statuses.
-    fn about(statuses: impl IntoIterator<Item = MemberStatus>) -> Vec<Warning> {
+    fn about(statuses: impl IntoIterator<Item = MemberStatus>) -> Vec<String> {
         let member = |status| Member { endpoint: "http://a:2379".to_owned(), status: Ok(status) };
         let members: Vec<_> = statuses.into_iter().map(member).collect();
         let round_trip_max = Duration::from_millis(150);
@@ -266,24 +158,21 @@ mod tests {
 
     #[test]
     fn a_healthy_etcd_gets_no_warning() {
-        assert_eq!(about([status(), status(), status()]), []);
+        assert_eq!(about([status(), status(), status()]), [""; 0]);
     }
 
     #[test]
     fn a_database_above_70_percent_of_its_quota_is_almost_full() {
-        let with =
-            |database_bytes, quota_bytes| about([MemberStatus { database_bytes, quota_bytes, ..status() }]);
-        assert_eq!(with(1_433 << 20, None), []);
-        let warnings = with(1_434 << 20, None);
-        assert!(matches!(warnings[..], [Warning::AlmostFull { is_quota_known: false, .. }]), "{warnings:?}");
-        assert!(
-            warnings[0].to_string().contains("has 1434 MiB of 2048 MiB (etcd's default"),
-            "{}",
-            warnings[0]
-        );
-        assert_eq!(with(1_434 << 20, Some(8 << 30)), []);
-        let warnings = with(6 << 30, Some(8 << 30));
-        assert!(matches!(warnings[..], [Warning::AlmostFull { is_quota_known: true, .. }]), "{warnings:?}");
+        for (database_bytes, quota_bytes, warning) in [
+            (1_433 << 20, None, None),
+            (1_434 << 20, None, Some("has 1434 MiB of 2048 MiB (etcd's default")),
+            (1_434 << 20, Some(8 << 30), None),
+            (6 << 30, Some(8 << 30), Some("has 6144 MiB of 8192 MiB; compact")),
+        ] {
+            let warnings = about([MemberStatus { database_bytes, quota_bytes, ..status() }]);
+            assert_eq!(warnings.len(), usize::from(warning.is_some()), "{warnings:?}");
+            assert!(warnings.iter().zip(warning).all(|(found, part)| found.contains(part)), "{warnings:?}");
+        }
     }
 
     #[test]
@@ -300,8 +189,8 @@ mod tests {
             ("unknown", false, false),
         ] {
             let warnings = about([MemberStatus { version: version.to_owned(), ..status() }]);
-            let inconsistent = matches!(warnings[..], [Warning::InconsistentVersion { .. }]);
-            let old = matches!(warnings[..], [Warning::OldVersion { .. }]);
+            let inconsistent = warnings.iter().any(|warning| warning.contains("inconsistent"));
+            let old = warnings.iter().any(|warning| warning.contains("3.5 or 3.6"));
             let expected = (is_good, is_inconsistent, !is_good && !is_inconsistent);
             assert_eq!((warnings.is_empty(), inconsistent, old), expected, "{version}");
         }
@@ -310,9 +199,10 @@ mod tests {
     #[test]
     fn an_alarm_of_several_members_is_one_warning() {
         let with = |error: &str| MemberStatus { errors: vec![error.to_owned()], ..status() };
-        let full = about([with("memberID:1 alarm:NOSPACE "), with("memberID:1 alarm:NOSPACE ")]);
-        assert_eq!(full, [Warning::NoSpace { endpoint: "http://a:2379".to_owned() }]);
-        let corrupt = about([with("memberID:1 alarm:CORRUPT "), with("memberID:1 alarm:CORRUPT ")]);
-        assert_eq!(corrupt, [Warning::Corrupt { endpoint: "http://a:2379".to_owned() }]);
+        for alarm in ["NOSPACE", "CORRUPT"] {
+            let error = format!("memberID:1 alarm:{alarm} ");
+            let warnings = about([with(&error), with(&error)]);
+            assert!(warnings.len() == 1 && warnings[0].contains(alarm), "{warnings:?}");
+        }
     }
 }

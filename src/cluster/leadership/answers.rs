@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use super::view::{NoView, Observation, Seen, Vacancy, View, request, seen};
+use super::view::{Observation, Seen, Vacancy, View, request, seen};
 use super::{Ending, Leading, Machine, Namesake, Request, Settings, Standby, State, Surroundings};
 use crate::cluster::clock::BootTime;
 use crate::cluster::coordinator::{CallError, Revision, TransactionAnswer};
 use crate::cluster::keys::{Drain, Format, Heartbeat, LAYOUT, Leadership, LeadershipState};
 
 /// Why an answer is of no use.
-enum NoAnswer {
+pub(super) enum NoAnswer {
+    /// It ends the part of the node.
     Ends(Ending),
     /// It does not have the reads that were asked for.
     Malformed,
@@ -18,15 +19,6 @@ enum NoAnswer {
 impl<E: Into<Ending>> From<E> for NoAnswer {
     fn from(ending: E) -> Self {
         Self::Ends(ending.into())
-    }
-}
-
-impl From<NoView> for NoAnswer {
-    fn from(error: NoView) -> Self {
-        match error {
-            NoView::Value(error) => Self::Ends(error.into()),
-            NoView::Incomplete => Self::Malformed,
-        }
     }
 }
 
@@ -159,13 +151,7 @@ impl Machine {
         standby.due = now;
         if answer.held {
             let epoch = standby.observation.next_epoch().ok_or(Ending::EpochsExhausted)?;
-            let value = Leadership {
-                epoch,
-                node: self.settings.name.clone(),
-                incarnation: self.settings.node.incarnation.clone(),
-                state: LeadershipState::Held,
-                successor: None,
-            };
+            let value = self.leadership(epoch);
             self.lead(Seen { value, modified: answer.revision }, answer.revision, sent_at, now);
         } else if standby.observation.vacancy(&self.settings.node.incarnation, timing.lease_duration())
             != Vacancy::AfterLook
@@ -184,13 +170,11 @@ impl Machine {
         let State::Standby(Standby { format, .. }) = &self.state else { return };
         let leading = Leading {
             record_format: format.value.record_format,
-            leadership: leadership.value,
-            leadership_modified: leadership.modified,
+            leadership,
             heartbeat_modified: heartbeat,
             renewed_at: sent_at,
             unanswered: Vec::new(),
             due: sent_at.after(timing.retry_period()),
-            is_told: false,
         };
         if now < leading.deadline(timing) {
             self.state = State::Leading(leading);
@@ -218,21 +202,21 @@ impl Machine {
         }
         let [leadership, heartbeat] = &answer.read[..] else { return Err(NoAnswer::Malformed) };
         let leadership: Option<Seen<Leadership>> = seen(leadership)?;
-        if let Some(found) = leadership.as_ref().filter(|found| found.modified < leading.leadership_modified)
+        if let Some(found) = leadership.as_ref().filter(|found| found.modified < leading.leadership.modified)
         {
-            let (seen, found) = (leading.leadership_modified, found.modified);
+            let (seen, found) = (leading.leadership.modified, found.modified);
             return Err(Ending::WentBack { seen, found }.into());
         }
-        if leadership.as_ref().is_none_or(|found| found.modified != leading.leadership_modified) {
-            let epoch = leading.leadership.epoch;
+        if leadership.as_ref().is_none_or(|found| found.modified != leading.leadership.modified) {
+            let epoch = leading.leadership.value.epoch;
             return Err(Ending::Superseded { epoch, by: leadership.map(|found| found.value) }.into());
         }
         let heartbeat: Option<Seen<Heartbeat>> = seen(heartbeat)?;
         let Some(heartbeat) = heartbeat else {
-            return Err(Ending::Forgotten { node: name.clone() }.into());
+            return Err(Ending::Forgotten(name.clone()).into());
         };
         if heartbeat.value.incarnation != node.incarnation {
-            return Err(Ending::NameTaken { node: name.clone() }.into());
+            return Err(Ending::NameTaken(name.clone()).into());
         }
         if heartbeat.modified < leading.heartbeat_modified {
             let seen = leading.heartbeat_modified;
@@ -260,7 +244,7 @@ impl Machine {
         // Now that the node is gone from the cluster, no earlier attempt of it to take over can be applied any more.
         match leadership {
             Some(found) if found.value.incarnation == *this && found.value.state == LeadershipState::Held => {
-                leaving.holding = Some((found.value, found.modified));
+                leaving.holding = Some(found);
                 Ok(())
             }
             _ => Err(Ending::Released.into()),
@@ -271,9 +255,9 @@ impl Machine {
     fn take_in(&mut self, answer: &TransactionAnswer, now: BootTime) -> Result<(), NoAnswer> {
         let view = View::new(&answer.read, self.watched())?;
         let name = &self.settings.name;
-        let node = view.node.as_ref().ok_or_else(|| Ending::Forgotten { node: name.clone() })?;
+        let node = view.node.as_ref().ok_or_else(|| Ending::Forgotten(name.clone()))?;
         if node.value.incarnation != self.settings.node.incarnation {
-            return Err(Ending::NameTaken { node: name.clone() }.into());
+            return Err(Ending::NameTaken(name.clone()).into());
         }
         let format = self.acceptable_format(view.format.as_ref())?;
         let State::Standby(standby) = &mut self.state else { return Ok(()) };
@@ -292,9 +276,9 @@ impl Machine {
 
     fn acceptable_format(&self, format: Option<&Seen<Format>>) -> Result<Seen<Format>, Ending> {
         let key = || self.settings.keys.format().escape_ascii().to_string();
-        let Some(format) = format else { return Err(Ending::FormatRemoved { key: key() }) };
+        let Some(format) = format else { return Err(Ending::FormatRemoved(key())) };
         let Format { layout, record_format, renew_deadline_ms } = format.value;
-        let (own, own_ms) = (self.settings.record_format, self.renew_deadline_ms());
+        let (own, own_ms) = (self.settings.node.record_format, self.renew_deadline_ms());
         if layout != LAYOUT {
             return Err(Ending::LayoutDiffers { stored: layout, own: LAYOUT });
         }

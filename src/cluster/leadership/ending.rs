@@ -13,22 +13,16 @@ pub enum Ending {
     Released,
     /// The node stopped in order, but etcd did not answer in time.
     #[error(
-        "the node stopped, but etcd did not confirm it in time ({failure}): if it led, another node takes over after the \
+        "the node stopped, but etcd did not confirm it in time ({0}): if it led, another node takes over after the \
          lease duration"
     )]
-    NotReleased {
-        /// What went wrong last.
-        failure: String,
-    },
+    NotReleased(String),
     /// The leader could not renew its leadership in time, or its machine was suspended.
     #[error(
-        "the node could not renew its leadership within the renew deadline ({failure}), so another node may lead now: \
+        "the node could not renew its leadership within the renew deadline ({0}), so another node may lead now: \
          check that this node reaches etcd, and start the node again"
     )]
-    DeadlinePassed {
-        /// What went wrong last.
-        failure: String,
-    },
+    DeadlinePassed(String),
     /// The leadership key is not this leader's any more.
     #[error("the leadership of epoch {epoch} is over: {}", successor(by.as_ref()))]
     Superseded {
@@ -50,22 +44,16 @@ pub enum Ending {
     },
     /// Another run with the same node name has replaced this one, which had given no sign of life for the lease duration.
     #[error(
-        "another run of node \"{node}\" has replaced this one, which had not reached etcd for the lease duration: start \
+        "another run of node \"{0}\" has replaced this one, which had not reached etcd for the lease duration: start \
          only one node with this name"
     )]
-    NameTaken {
-        /// The name of the node.
-        node: String,
-    },
+    NameTaken(String),
     /// The keys of the node were removed.
     #[error(
-        "node \"{node}\" was removed from the cluster, or etcd was restored from a backup: start the node again if it is \
+        "node \"{0}\" was removed from the cluster, or etcd was restored from a backup: start the node again if it is \
          to be part of the cluster"
     )]
-    Forgotten {
-        /// The name of the node.
-        node: String,
-    },
+    Forgotten(String),
     /// The keys have another layout.
     #[error("{}", layouts(*stored, *own))]
     LayoutDiffers {
@@ -113,13 +101,8 @@ pub enum Ending {
         newest: u32,
     },
     /// What all nodes have in common is no longer in etcd.
-    #[error(
-        "\"{key}\" was deleted in etcd: stop all nodes, check what else is missing, and start them again"
-    )]
-    FormatRemoved {
-        /// The key.
-        key: String,
-    },
+    #[error("\"{0}\" was deleted in etcd: stop all nodes, check what else is missing, and start them again")]
+    FormatRemoved(String),
     /// There are no epochs left.
     #[error(
         "all {} epochs of the cluster are used up: export the data and import it into a new cluster",

@@ -25,7 +25,6 @@ mod ending;
 mod requests;
 mod view;
 
-use std::fmt;
 use std::time::Duration;
 
 use self::view::{Observation, Seen, Vacancy, View};
@@ -47,12 +46,8 @@ pub struct Settings {
     pub node: Node,
     /// The times, which must be those of the other nodes.
     pub timing: Timing,
-    /// The newest format of a record that this version writes and reads.
-    pub record_format: u32,
     /// The oldest format of a record that this version writes.
     pub oldest_record_format: u32,
-    /// Whether the node may lead.
-    pub is_eligible: bool,
 }
 
 /// What a node has relayed, for its heartbeats.
@@ -83,10 +78,8 @@ pub enum Step {
     Send(Transaction),
     /// Nothing before this time, unless an answer or a release comes.
     WaitUntil(BootTime),
-    /// The node leads until [`Machine::deadline`], which renewals extend: load the records and serve. Told once.
-    Lead(Term),
-    /// The node's part in the cluster is over: end the process, without another answer to a client.
-    End(Ending),
+    /// The node's part in the cluster is over, as its phase says.
+    End,
 }
 
 /// A term of leadership.
@@ -94,15 +87,14 @@ pub enum Step {
 pub struct Term {
     /// The fencing token: it grows by one with each takeover.
     pub epoch: u32,
-    /// The revision of the leadership key, which every commit compares.
+    /// The revision of the leadership key since the takeover: every commit compares it, and the records are loaded as they were
+    /// then.
     pub leadership_modified: Revision,
-    /// The revision of the takeover: the records are loaded as they were then.
-    pub taken_at: Revision,
     /// The format in which the leader writes records, for all of its term. Every node that may take over from it reads it.
     pub record_format: u32,
 }
 
-/// What a node is doing, for logs.
+/// What a node is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// It has not joined yet. After a crash, it waits to see that the run before it gives no sign of life.
@@ -112,15 +104,12 @@ pub enum Phase {
         /// The node that leads or led last, and its epoch; `None` if there was none.
         leader: Option<(String, u32)>,
     },
-    /// It leads.
-    Leading {
-        /// In this epoch.
-        epoch: u32,
-    },
+    /// It leads until [`Machine::deadline`], which renewals extend: it has to load the records, and may serve.
+    Leading(Term),
     /// It is leaving the cluster.
     Leaving,
-    /// Its part is over.
-    Over,
+    /// Its part is over: the process has to end, without another answer to a client.
+    Over(Ending),
 }
 
 /// The leadership as one node sees it.
@@ -208,8 +197,7 @@ struct Standby {
 
 #[derive(Clone, Debug)]
 struct Leading {
-    leadership: Leadership,
-    leadership_modified: Revision,
+    leadership: Seen<Leadership>,
     /// What the cluster agreed on when the node took over, or later.
     record_format: u32,
     /// The last known revision of the node's own heartbeat.
@@ -220,14 +208,12 @@ struct Leading {
     unanswered: Vec<(u64, BootTime)>,
     /// When to renew next.
     due: BootTime,
-    /// Whether the caller knows that it leads.
-    is_told: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Leaving {
-    /// The leadership that has to be released, and its revision.
-    holding: Option<(Leadership, Revision)>,
+    /// The leadership that has to be released.
+    holding: Option<Seen<Leadership>>,
     /// Who is to lead next; `None`: whoever is first.
     successor: Option<Successor>,
     is_released: bool,
@@ -253,18 +239,13 @@ impl Machine {
         }
     }
 
-    /// What to do at this time. It is the same until time passes or something is reported, except that
-    /// [`Step::Lead`] comes once.
+    /// What to do at this time. It is the same until time passes or something is reported.
     pub fn next(&mut self, now: BootTime) -> Step {
         self.offered = None;
         self.check_deadline(now);
         let timing = self.settings.timing;
         let request = match &mut self.state {
-            State::Over(ending) => return Step::End(ending.clone()),
-            State::Leading(leading) if !leading.is_told => {
-                leading.is_told = true;
-                return Step::Lead(leading.term());
-            }
+            State::Over(_) => return Step::End,
             State::Leading(leading) => {
                 let deadline = leading.deadline(timing);
                 if self.in_flight.is_some() {
@@ -303,7 +284,7 @@ impl Machine {
             State::Standby(standby) => {
                 let vacancy =
                     standby.observation.vacancy(&self.settings.node.incarnation, timing.lease_duration());
-                let may_take_over = self.settings.is_eligible && !standby.is_look_first;
+                let may_take_over = self.settings.node.is_eligible && !standby.is_look_first;
                 match vacancy {
                     Vacancy::AtOnce if may_take_over => Request::TakeOver,
                     Vacancy::At(time) if may_take_over && time <= now => Request::TakeOver,
@@ -428,7 +409,7 @@ impl Machine {
                 return;
             }
             State::Joining(_) | State::Standby(_) => None,
-            State::Leading(leading) => Some((leading.leadership.clone(), leading.leadership_modified)),
+            State::Leading(leading) => Some(leading.leadership.clone()),
             State::Leaving(_) | State::Over(_) => return,
         };
         self.offered = None;
@@ -444,9 +425,9 @@ impl Machine {
                 let leader = standby.observation.leadership();
                 Phase::Standby { leader: leader.map(|seen| (seen.value.node.clone(), seen.value.epoch)) }
             }
-            State::Leading(leading) => Phase::Leading { epoch: leading.leadership.epoch },
+            State::Leading(leading) => Phase::Leading(leading.term()),
             State::Leaving(_) => Phase::Leaving,
-            State::Over(_) => Phase::Over,
+            State::Over(ending) => Phase::Over(ending.clone()),
         }
     }
 
@@ -457,8 +438,8 @@ impl Machine {
 
     fn end(&mut self, ending: Ending) -> Step {
         self.offered = None;
-        self.state = State::Over(ending.clone());
-        Step::End(ending)
+        self.state = State::Over(ending);
+        Step::End
     }
 
     /// Ends a leader whose deadline has passed (C3).
@@ -466,7 +447,7 @@ impl Machine {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             let failure = self.last_failure.clone();
             let failure = failure.unwrap_or_else(|| "the node was suspended or overloaded".to_owned());
-            self.end(Ending::DeadlinePassed { failure });
+            self.end(Ending::DeadlinePassed(failure));
         }
     }
 }
@@ -506,9 +487,8 @@ impl Namesake {
 impl Leading {
     fn term(&self) -> Term {
         Term {
-            epoch: self.leadership.epoch,
-            leadership_modified: self.leadership_modified,
-            taken_at: self.leadership_modified,
+            epoch: self.leadership.value.epoch,
+            leadership_modified: self.leadership.modified,
             record_format: self.record_format,
         }
     }
@@ -531,20 +511,5 @@ fn leaving_ended(is_released: bool, failure: Option<String>) -> Ending {
         // The keys of the node are left behind, which delays nobody but its next run.
         return Ending::Released;
     }
-    Ending::NotReleased { failure: failure.unwrap_or_else(|| "no answer".to_owned()) }
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Joining => f.write_str("joining"),
-            Self::Standby { leader: None } => f.write_str("standby, nobody has led yet"),
-            Self::Standby { leader: Some((node, epoch)) } => {
-                write!(f, "standby of node \"{node}\" in epoch {epoch}")
-            }
-            Self::Leading { epoch } => write!(f, "leading in epoch {epoch}"),
-            Self::Leaving => f.write_str("leaving"),
-            Self::Over => f.write_str("over"),
-        }
-    }
+    Ending::NotReleased(failure.unwrap_or_else(|| "no answer".to_owned()))
 }

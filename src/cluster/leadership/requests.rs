@@ -30,23 +30,20 @@ impl Machine {
             (Request::TakeOver, State::Standby(standby)) => self.take_over(standby)?,
             (Request::Renew(_), State::Leading(leading)) => Transaction {
                 compare: vec![
-                    modified(keys.leadership(), leading.leadership_modified),
+                    modified(keys.leadership(), leading.leadership.modified),
                     modified(self.heartbeat_key(), leading.heartbeat_modified),
                 ],
                 then: vec![self.give_heartbeat(), read(self.drain_key())],
                 otherwise: vec![read(keys.leadership()), read(self.heartbeat_key())],
             },
-            (
-                Request::Release,
-                State::Leaving(Leaving { holding: Some((leadership, at)), successor, .. }),
-            ) => {
+            (Request::Release, State::Leaving(Leaving { holding: Some(leadership), successor, .. })) => {
                 let released = Leadership {
                     state: LeadershipState::Released,
                     successor: successor.clone(),
-                    ..leadership.clone()
+                    ..leadership.value.clone()
                 };
                 Transaction {
-                    compare: vec![modified(keys.leadership(), *at)],
+                    compare: vec![modified(keys.leadership(), leadership.modified)],
                     then: vec![put(keys.leadership(), &released)],
                     otherwise: vec![],
                 }
@@ -72,7 +69,7 @@ impl Machine {
     }
 
     fn take_over(&self, standby: &Standby) -> Result<Transaction, Ending> {
-        let Settings { keys, name, node, .. } = &self.settings;
+        let Settings { keys, name, .. } = &self.settings;
         let epoch = standby.observation.next_epoch().ok_or(Ending::EpochsExhausted)?;
         // The format as well: a node does not take over records that it cannot read, and writes what all others can read.
         let mut compare = vec![
@@ -85,19 +82,23 @@ impl Machine {
         {
             compare.push(modified(keys.heartbeat(leader), at));
         }
-        let leadership = Leadership {
-            epoch,
-            node: name.clone(),
-            incarnation: node.incarnation.clone(),
-            state: LeadershipState::Held,
-            successor: None,
-        };
         let then = vec![
-            put(keys.leadership(), &leadership),
+            put(keys.leadership(), &self.leadership(epoch)),
             put(keys.marker(), &Marker { epoch, commit: 0, is_void: false }),
             self.give_heartbeat(),
         ];
         Ok(Transaction { compare, then, otherwise: View::reads(keys, name, self.watched()) })
+    }
+
+    /// What the leadership key says while this run leads in an epoch.
+    pub(super) fn leadership(&self, epoch: u32) -> Leadership {
+        Leadership {
+            epoch,
+            node: self.settings.name.clone(),
+            incarnation: self.settings.node.incarnation.clone(),
+            state: LeadershipState::Held,
+            successor: None,
+        }
     }
 
     /// The node that is read besides this one.
@@ -135,7 +136,7 @@ impl Machine {
     fn format(&self) -> Format {
         Format {
             layout: LAYOUT,
-            record_format: self.settings.record_format,
+            record_format: self.settings.node.record_format,
             renew_deadline_ms: self.renew_deadline_ms(),
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use super::answers::NoAnswer;
 use crate::cluster::clock::BootTime;
 use crate::cluster::coordinator::{Entry, Operation, Revision};
 use crate::cluster::keys::{
@@ -42,21 +43,6 @@ pub(super) struct Other {
     pub node: Option<Seen<Node>>,
 }
 
-/// Why an answer gives no view.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NoView {
-    /// A value cannot be read.
-    Value(ValueError),
-    /// The answer has another number of reads than the transaction.
-    Incomplete,
-}
-
-impl From<ValueError> for NoView {
-    fn from(error: ValueError) -> Self {
-        Self::Value(error)
-    }
-}
-
 impl View {
     /// The reads of a view. `other` is the node that is read besides `name`.
     pub fn reads(keys: &Keys, name: &str, other: Option<&str>) -> Vec<Operation> {
@@ -73,14 +59,14 @@ impl View {
     }
 
     /// The view from the answers to [`Self::reads`] with the same `other`.
-    pub fn new(read: &[Option<Entry>], other: Option<&str>) -> Result<Self, NoView> {
-        let (known, rest) = read.split_at_checked(6).ok_or(NoView::Incomplete)?;
+    pub fn new(read: &[Option<Entry>], other: Option<&str>) -> Result<Self, NoAnswer> {
+        let (known, rest) = read.split_at_checked(6).ok_or(NoAnswer::Malformed)?;
         let other = match (other, rest) {
             (None, []) => None,
             (Some(name), [heartbeat, node]) => {
                 Some(Other { name: name.to_owned(), heartbeat: seen(heartbeat)?, node: seen(node)? })
             }
-            _ => return Err(NoView::Incomplete),
+            _ => return Err(NoAnswer::Malformed),
         };
         Ok(Self {
             node: seen(&known[0])?,

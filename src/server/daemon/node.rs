@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::super::node_view::{self, NodeView};
+use super::super::node_view::NodeView;
 use super::super::relay::{Outgoing, RelayAuthority};
 use super::super::whereabouts::Whereabouts;
 use super::super::workers::Workers;
@@ -23,20 +23,20 @@ use super::error::DaemonError;
 use super::handover;
 use super::service::RelayPort;
 use crate::cluster::clock::BootTime;
-use crate::cluster::configured::{ConfiguredError, client, node_name, timing};
+use crate::cluster::configured::{client, node_name, timing};
 use crate::cluster::coordinator::Persistent;
-use crate::cluster::etcd::{EtcdClient, Expected};
+use crate::cluster::etcd::{EtcdClient, Expected, SettingsError};
 use crate::cluster::fence::Fence;
 use crate::cluster::handover::{Leader, Request};
 use crate::cluster::keys::{self, Advertised, Incarnation, Keys, RelayEndpoint, RelaySecret, Successor};
 use crate::cluster::leadership::{self, Ending, Machine, Phase, Term};
 use crate::cluster::members::{AwaitedRelays, RelaysOfBefore};
 use crate::cluster::observatory::Observatory;
-use crate::cluster::participation::{self, Command, News, Participation, Pulse};
+use crate::cluster::participation::{self, Command, Event, Participation, Pulse};
 use crate::cluster::relays::Relays;
 use crate::cluster::store::ClusterStorage;
 use crate::cluster::timing::Timing;
-use crate::config::Config;
+use crate::config::{ClusterConfig, Config};
 use crate::core::Namespace;
 use crate::storage::FORMAT;
 
@@ -55,20 +55,12 @@ const OBSERVATION_PAUSE: Duration = Duration::from_millis(10);
 
 /// The connections to etcd that a node needs, and what it is. Its files are read already.
 pub(super) struct Prepared {
-    keys: Keys,
-    timing: Timing,
+    config: ClusterConfig,
     node: String,
-    /// For the leadership, and for the commits: a slow commit must not delay a renewal.
-    clients: [EtcdClient; 2],
+    etcd: EtcdClient,
     /// For what concerns an operator; it is allowed more time.
     inspector: EtcdClient,
-    /// Members of etcd.
-    members: usize,
-    /// For what other nodes do.
-    observer: EtcdClient,
     authority: Option<RelayAuthority>,
-    relays: bool,
-    is_eligible: bool,
     /// The hosts at which clients reach it.
     advertise: Vec<String>,
 }
@@ -76,58 +68,37 @@ pub(super) struct Prepared {
 /// A node that has begun to join a cluster.
 pub(super) struct Node {
     keys: Keys,
-    name: String,
     timing: Timing,
-    fence: Fence,
     pulse: Pulse,
     /// Its part in the leadership.
     participation: Sender<Command>,
-    news: UnboundedReceiver<News>,
-    committer: Option<EtcdClient>,
+    events: UnboundedReceiver<Event>,
+    /// Clones of it have connections of their own: a slow commit must not delay a renewal.
+    etcd: EtcdClient,
     duty: Arc<Duty>,
     incarnation: Incarnation,
     /// For what concerns an operator.
     inspector: Persistent<EtcdClient>,
-    /// The connections that it relays while it does not lead.
-    relays: Relays,
     authority: Option<RelayAuthority>,
-    /// The other nodes; `None` for a node that may not lead.
-    observatory: Option<Observatory>,
     /// The port for relays while it leads, and what they have to know.
     relay_port: Option<(TcpListener, RelaySecret)>,
-    /// What it does.
-    phase: Arc<Mutex<Phase>>,
     /// Where clients reach it.
     advertised: Advertised,
+    view: NodeView,
 }
 
 impl Prepared {
     /// Reads the files of the section, as the user who has started the process.
     pub(super) fn read(config: &Config) -> Result<Self, DaemonError> {
         let advertise = config.cluster.advertised(config);
-        let config = &config.cluster;
-        let wrong = |error: ConfiguredError| DaemonError::ClusterSettings { problem: error.to_string() };
-        let node = node_name(config).map_err(wrong)?;
-        let timing = timing(config);
-        let client = |request_timeout| client(config, request_timeout).map_err(wrong);
-        let clients = [client(timing.request_timeout())?, client(timing.request_timeout())?];
-        let inspector = client(Duration::from_secs(2))?;
-        let observer = client(timing.request_timeout())?;
+        let config = config.cluster.clone();
+        let wrong = |error: SettingsError| DaemonError::ClusterSettings { problem: error.to_string() };
+        let node = node_name(&config).map_err(wrong)?;
+        let etcd = client(&config, timing(&config).request_timeout()).map_err(wrong)?;
+        let inspector = client(&config, Duration::from_secs(2)).map_err(wrong)?;
         let authority = config.relay_ca.as_deref().map(RelayAuthority::read).transpose();
         let wrong = |error| DaemonError::ClusterSettings { problem: format!("cluster.relay_ca = {error}") };
-        Ok(Self {
-            keys: Keys::new(&config.name),
-            timing,
-            node,
-            clients,
-            inspector,
-            members: config.etcd.len(),
-            observer,
-            authority: authority.map_err(wrong)?,
-            relays: config.relays(),
-            is_eligible: config.is_eligible,
-            advertise,
-        })
+        Ok(Self { node, etcd, inspector, authority: authority.map_err(wrong)?, advertise, config })
     }
 
     /// Begins to join. `addresses` are those at which clients reach this node, and `relay_port` is for relays of other nodes.
@@ -136,21 +107,22 @@ impl Prepared {
         addresses: &[(Namespace, SocketAddr)],
         relay_port: Option<TcpListener>,
     ) -> Result<Node, DaemonError> {
-        let Self { keys, timing, node: name, clients: [coordinator, committer], .. } = self;
+        let Self { config, node: name, etcd, inspector, authority, advertise } = self;
+        let (keys, timing) = (Keys::new(&config.name), timing(&config));
         let relay_port = relay_port.map(|port| io::Result::Ok((port, RelaySecret::random()?))).transpose()?;
         let endpoint = |(port, secret): &(TcpListener, RelaySecret)| {
             io::Result::Ok(RelayEndpoint { address: port.local_addr()?, secret: secret.clone() })
         };
         let incarnation = Incarnation::random()?;
-        let advertised = advertised_at(&self.advertise, addresses);
+        let advertised = advertised_at(&advertise, addresses);
         let this = keys::Node {
             incarnation: incarnation.clone(),
             invocation: std::env::var("INVOCATION_ID").unwrap_or_default(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             record_format: FORMAT,
             addresses: addresses.iter().map(|(_, address)| address.to_string()).collect(),
-            is_eligible: self.is_eligible,
-            relays: self.relays,
+            is_eligible: config.is_eligible,
+            relays: config.relays(),
             relay_endpoint: relay_port.as_ref().map(endpoint).transpose()?,
             drains: true,
             advertised: advertised.clone(),
@@ -160,50 +132,49 @@ impl Prepared {
             name: name.clone(),
             node: this,
             timing,
-            record_format: FORMAT,
-            is_eligible: self.is_eligible,
             oldest_record_format: FORMAT,
         });
-        let fence = Fence::new(BootTime::now);
+        let observe = || Observatory::start(etcd.clone(), keys.clone(), timing.retry_period());
+        let view = NodeView {
+            renew_deadline: timing.renew_deadline(),
+            fence: Fence::new(BootTime::now),
+            relays: Relays::new(Fence::new(BootTime::now)),
+            phase: Arc::new(Mutex::new(Phase::Joining)),
+            observatory: config.is_eligible.then(observe).transpose()?,
+            name,
+        };
         let pulse = Pulse::default();
-        let relays = Relays::new(Fence::new(BootTime::now));
         let duty = Arc::new(Duty::default());
-        let (sender, news) = unbounded_channel();
-        let phase = Arc::new(Mutex::new(Phase::Joining));
+        let (sender, events) = unbounded_channel();
         let participation = Participation::new(
             machine,
-            fence.clone(),
+            view.fence.clone(),
             pulse.clone(),
             timing.renew_deadline() / 2,
-            relays.clone(),
-            teller(sender, Arc::clone(&duty), fence.clone(), Arc::clone(&phase)),
+            view.relays.clone(),
+            teller(sender, Arc::clone(&duty), &view),
         );
-        let participation = participation::start(participation, coordinator, BootTime::now)?;
-        if self.relays {
-            guard_relays(relays.clone())?;
+        let participation = participation::start(participation, etcd.clone(), BootTime::now)?;
+        if config.relays() {
+            guard_relays(view.relays.clone())?;
         }
-        let observe = || Observatory::start(self.observer, keys.clone(), timing.retry_period());
-        let observatory = self.is_eligible.then(observe).transpose()?;
-        inspect(self.inspector.clone(), &keys, timing)?;
-        info!(cluster = keys.prefix(), node = name, "joining the cluster");
+        inspect(inspector.clone(), &keys, timing)?;
+        info!(cluster = keys.prefix(), node = view.name, "joining the cluster");
+        let inspector = Persistent::new(inspector, config.etcd.len());
         Ok(Node {
             keys,
-            name,
             timing,
-            fence,
             pulse,
             participation,
-            news,
-            committer: Some(committer),
+            events,
+            etcd,
             duty,
             incarnation,
-            inspector: Persistent::new(self.inspector, self.members),
-            relays,
-            authority: self.authority,
-            observatory,
+            inspector,
+            authority,
             relay_port,
-            phase,
             advertised,
+            view,
         })
     }
 }
@@ -213,12 +184,12 @@ impl Node {
     pub(super) async fn lead(&mut self) -> Result<Option<Term>, DaemonError> {
         loop {
             return match self.next().await {
-                Some(News::Lead(term)) => Ok(Some(term)),
-                Some(News::Drain(..)) => {
-                    info!(node = self.name, "an operator drains this node");
+                Some(Event::Phase(Phase::Leading(term))) => Ok(Some(term)),
+                Some(Event::Phase(Phase::Over(ending))) => Err(not_joined(&ending)),
+                Some(Event::Drain(..)) => {
+                    info!(node = self.view.name, "an operator drains this node");
                     Ok(None)
                 }
-                Some(News::End(ending)) => Err(not_joined(&ending)),
                 Some(_) => continue,
                 None => {
                     let problem = "the thread of the leadership has panicked; please report this".to_owned();
@@ -230,13 +201,12 @@ impl Node {
 
     /// The fence that keeps the node quiet when it does not lead.
     pub(super) fn fence(&self) -> &Fence {
-        &self.fence
+        &self.view.fence
     }
 
     /// The records, once the node leads.
-    pub(super) fn storage(&mut self, term: Term) -> ClusterStorage<EtcdClient> {
-        let committer = self.committer.take().expect("a process leads once");
-        ClusterStorage::new(committer, self.keys.clone(), term, self.fence.clone())
+    pub(super) fn storage(&self, term: Term) -> ClusterStorage<EtcdClient> {
+        ClusterStorage::new(self.etcd.clone(), self.keys.clone(), term, self.view.fence.clone())
     }
 
     /// Starts the thread that obeys requests to hand the leadership over. `ready` receives the first handover that is prepared.
@@ -248,7 +218,7 @@ impl Node {
         let leader = Leader {
             coordinator: self.inspector.clone(),
             keys: self.keys.clone(),
-            name: self.name.clone(),
+            name: self.view.name.clone(),
             term,
             incarnation: self.incarnation.clone(),
             timing: self.timing,
@@ -258,20 +228,13 @@ impl Node {
 
     /// What it knows of the cluster, for metrics and the status page.
     pub(super) fn view(&self) -> NodeView {
-        NodeView::new(node_view::Parts {
-            name: self.name.clone(),
-            renew_deadline: self.timing.renew_deadline(),
-            fence: self.fence.clone(),
-            relays: self.relays.clone(),
-            phase: Arc::clone(&self.phase),
-            observatory: self.observatory.clone(),
-        })
+        self.view.clone()
     }
 
     /// How the node relays clients while it does not lead.
     pub(super) fn outgoing(&self, config: &Config, workers: &Workers) -> Outgoing<Workers> {
         Outgoing::new(
-            self.relays.clone(),
+            self.view.relays.clone(),
             workers.clone(),
             Duration::from_secs(config.cluster.hold_s.into()),
             Duration::from_secs(config.peer_timeout_s.into()),
@@ -282,7 +245,7 @@ impl Node {
     /// Closes what the node relays, for good. Kills the process if that does not succeed. It does not leave the cluster then, so
     /// a new leader waits for it.
     pub(super) async fn close_relays(&self) {
-        if let Err(stuck) = self.relays.close().await {
+        if let Err(stuck) = self.view.relays.close().await {
             ending::end_at_once(RELAYS_NOT_CLOSED, format!("{stuck}; please report this"));
         }
     }
@@ -302,7 +265,7 @@ impl Node {
 
     /// Waits until no other node relays clients to a leader before this one (invariant C5).
     pub(super) async fn await_relays(&mut self, term: Term) {
-        let observatory = self.observatory.as_ref().expect("a node that leads may lead");
+        let observatory = self.view.observatory.as_ref().expect("a node that leads may lead");
         observatory.hurry();
         let (this, lease_duration) = (self.incarnation.clone(), self.timing.lease_duration());
         let mut awaited = AwaitedRelays::new(term, this, lease_duration, BootTime::now());
@@ -332,7 +295,7 @@ impl Node {
 
     /// Where clients reach the other nodes.
     pub(super) fn others(&self) -> Advertised {
-        let Some(observatory) = &self.observatory else { return Advertised::default() };
+        let Some(observatory) = &self.view.observatory else { return Advertised::default() };
         let lease_duration = self.timing.lease_duration();
         observatory.members().advertised(&self.incarnation, lease_duration, BootTime::now())
     }
@@ -348,10 +311,10 @@ impl Node {
         let mut turn = tokio::time::interval(self.timing.retry_period());
         loop {
             tokio::select! {
-                Some(news) = self.news.recv() => match news {
+                Some(event) = self.events.recv() => match event {
                     // After a handover was prepared, its thread has ended, and the node is about to leave.
-                    News::Drain(request) => drop(drains.send(request)),
-                    news => self.note(&news),
+                    Event::Drain(request) => drop(drains.send(request)),
+                    event => self.note(&event),
                 },
                 _ = turn.tick() => {
                     server.set_other_nodes(self.others());
@@ -368,7 +331,7 @@ impl Node {
     pub(super) fn has_no_clients(&self) {
         self.duty.end();
         // Nothing more is written to any client.
-        self.fence.set(BootTime::default());
+        self.view.fence.set(BootTime::default());
     }
 
     /// Leaves the cluster, so that `successor` can lead at once, or any node if that is `None`. No client may have a connection
@@ -378,38 +341,37 @@ impl Node {
         // The thread may have ended already, and has told so.
         let _ = self.participation.send(Command::Release(successor));
         let limit = Instant::now() + self.timing.request_timeout() * 4;
-        while let Ok(Some(news)) = tokio::time::timeout_at(limit, self.next()).await {
-            if let News::End(_) = news {
+        while let Ok(Some(event)) = tokio::time::timeout_at(limit, self.next()).await {
+            if let Event::Phase(Phase::Over(_)) = event {
                 return;
             }
         }
     }
 
-    async fn next(&mut self) -> Option<News> {
-        let news = self.news.recv().await;
-        news.iter().for_each(|news| self.note(news));
-        news
+    async fn next(&mut self) -> Option<Event> {
+        let event = self.events.recv().await;
+        event.iter().for_each(|event| self.note(event));
+        event
     }
 
-    /// Logs the news.
-    fn note(&self, news: &News) {
-        let node = &self.name;
-        match news {
-            // Other news say the rest.
-            News::Phase(Phase::Joining | Phase::Leading { .. } | Phase::Leaving | Phase::Over)
-            | News::Drain(..) => {}
-            News::Phase(phase @ Phase::Standby { .. }) => info!(node, "{phase}"),
-            News::Trouble(reason) => {
-                warn!(reason, "etcd does not answer as it should; its members are tried in turn");
+    /// Logs an event. The daemon ends with other endings as its error.
+    fn note(&self, event: &Event) {
+        let node = &self.view.name;
+        match event {
+            Event::Phase(Phase::Standby { leader: None }) => info!(node, "standby, nobody has led yet"),
+            Event::Phase(Phase::Standby { leader: Some((leader, epoch)) }) => {
+                info!(node, "standby of node \"{leader}\" in epoch {epoch}");
             }
-            News::Recovered => info!("etcd answers again"),
-            News::Lead(Term { epoch, record_format, .. }) => {
+            Event::Phase(Phase::Leading(Term { epoch, record_format, .. })) => {
                 info!(node, epoch, record_format, "this node leads the cluster");
             }
-            News::End(ending @ Ending::Released) => info!(node, "{ending}"),
-            News::End(ending @ Ending::NotReleased { .. }) => warn!(node, "{ending}"),
-            // The daemon ends with it as its error.
-            News::End(_) => {}
+            Event::Phase(Phase::Over(ending @ Ending::Released)) => info!(node, "{ending}"),
+            Event::Phase(Phase::Over(ending @ Ending::NotReleased(_))) => warn!(node, "{ending}"),
+            Event::Phase(_) | Event::Drain(..) => {}
+            Event::Trouble(reason) => {
+                warn!(reason, "etcd does not answer as it should; its members are tried in turn");
+            }
+            Event::Recovered => info!("etcd answers again"),
         }
     }
 }
@@ -470,24 +432,24 @@ impl Duty {
     }
 }
 
-/// Tells the daemon the news, and kills the process when it has to lead and does not.
+/// Tells the daemon the events, and kills the process when it has to lead and does not.
 fn teller(
-    sender: UnboundedSender<News>,
+    sender: UnboundedSender<Event>,
     duty: Arc<Duty>,
-    fence: Fence,
-    known_phase: Arc<Mutex<Phase>>,
-) -> impl FnMut(News) + Send + 'static {
-    move |news| {
-        match &news {
-            News::Phase(phase) => {
-                known_phase.lock().unwrap_or_else(PoisonError::into_inner).clone_from(phase);
+    view: &NodeView,
+) -> impl FnMut(Event) + Send + 'static + use<> {
+    let (fence, known_phase) = (view.fence.clone(), Arc::clone(&view.phase));
+    move |event| {
+        if let Event::Phase(phase) = &event {
+            known_phase.lock().unwrap_or_else(PoisonError::into_inner).clone_from(phase);
+            match phase {
+                Phase::Leading(_) if duty.begin() => guard(fence.clone(), Arc::clone(&duty)),
+                Phase::Over(ending) if duty.is_to_lead() => end_at_once(ending.to_string()),
+                _ => {}
             }
-            News::Lead(_) if duty.begin() => guard(fence.clone(), Arc::clone(&duty)),
-            News::End(ending) if duty.is_to_lead() => end_at_once(ending.to_string()),
-            _ => {}
         }
         // The daemon may be about to end.
-        let _ = sender.send(news);
+        let _ = sender.send(event);
     }
 }
 
@@ -541,7 +503,7 @@ fn end_at_once(reason: String) -> ! {
 fn inspect(mut inspector: EtcdClient, keys: &Keys, timing: Timing) -> io::Result<()> {
     let expected = Expected::of(keys, timing.renew_deadline());
     thread::Builder::new().name("etcd-check".to_owned()).spawn(move || {
-        for warning in inspector.warnings(&expected) {
+        for warning in inspector.inspect(&expected).1 {
             warn!("etcd: {warning}");
         }
     })?;

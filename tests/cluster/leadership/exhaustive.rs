@@ -7,7 +7,7 @@
 //! was sent in that instant. States that were reached before are not followed again.
 //!
 //! There are three starts: a leader with a standby (104,000 states after 8 actions), two standbys whose leader has crashed
-//! (91,000 after 7), and a takeover whose answer was lost (up to 77,000 after 7). One clock is 4 % fast and the other 4 %
+//! (90,000 after 7), and a takeover whose answer was lost (up to 77,000 after 7). One clock is 4 % fast and the other 4 %
 //! slow.
 
 use std::collections::HashSet;
@@ -94,8 +94,7 @@ impl State {
         let now = node.clock.local(self.now);
         match node.machine.next(now) {
             Step::Send(transaction) => Some(transaction),
-            Step::Lead(_) => self.wants_to_send(index),
-            Step::WaitUntil(_) | Step::End(_) => None,
+            Step::WaitUntil(_) | Step::End => None,
         }
     }
 
@@ -274,7 +273,7 @@ fn two_standbys_of_a_leader_that_crashed() {
     // Soon the lease duration is over.
     start.act(Action::Pass(3300 * MS));
     let states = explore(start, 7);
-    assert!(states > 90_000, "{states}");
+    assert!(states > 85_000, "{states}");
 }
 
 #[test]

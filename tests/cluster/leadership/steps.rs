@@ -57,38 +57,38 @@ impl Bench {
     }
 
     /// All exchanges that the machine wants at this time.
-    fn settle(&mut self, machine: &mut Machine) -> Step {
+    fn settle(&mut self, machine: &mut Machine) -> Phase {
         for _ in 0..10 {
             match machine.next(self.now) {
                 Step::Send(_) => drop(self.exchange(machine)),
-                step => return step,
+                Step::WaitUntil(_) | Step::End => return machine.phase(),
             }
         }
         panic!("the machine sends without end: {machine:?}");
     }
 
-    /// Lets time pass in steps of 10 ms, with all exchanges, until a machine other than `WaitUntil` says something.
-    fn run(&mut self, machine: &mut Machine, limit: Duration) -> Step {
+    /// Lets time pass in steps of 10 ms, with all exchanges, until a machine leads or ends.
+    fn run(&mut self, machine: &mut Machine, limit: Duration) -> Phase {
         let until = self.now.after(limit);
         while self.now <= until {
             match self.settle(machine) {
-                Step::WaitUntil(_) => self.pass(Duration::from_millis(10)),
-                step => return step,
+                phase @ (Phase::Leading(_) | Phase::Over(_)) => return phase,
+                _ => self.pass(Duration::from_millis(10)),
             }
         }
-        Step::WaitUntil(self.now)
+        machine.phase()
     }
 
     fn leader(&mut self, name: &str, run: u32) -> (Machine, Term) {
         let mut machine = machine(name, run);
-        let Step::Lead(term) = self.settle(&mut machine) else { panic!("{machine:?}") };
+        let Phase::Leading(term) = self.settle(&mut machine) else { panic!("{machine:?}") };
         (machine, term)
     }
 
     fn standby(&mut self, name: &str, run: u32) -> Machine {
         let mut machine = machine(name, run);
-        assert!(matches!(self.settle(&mut machine), Step::WaitUntil(_)), "{machine:?}");
-        assert!(matches!(machine.phase(), Phase::Standby { leader: Some(_) }), "{machine:?}");
+        let phase = self.settle(&mut machine);
+        assert!(matches!(phase, Phase::Standby { leader: Some(_) }), "{machine:?}");
         machine
     }
 
@@ -97,8 +97,8 @@ impl Bench {
     }
 }
 
-fn ending(step: Step) -> Ending {
-    let Step::End(ending) = step else { panic!("{step:?}") };
+fn ending(phase: Phase) -> Ending {
+    let Phase::Over(ending) = phase else { panic!("{phase:?}") };
     ending
 }
 
@@ -111,7 +111,7 @@ fn the_first_node_leads_at_once_and_a_second_one_waits() {
     let mut bench = Bench::new();
     let (first, term) = bench.leader("a", 1);
     let at = bench.store.modified(&keys().leadership());
-    assert_eq!(term, Term { epoch: 1, leadership_modified: at, taken_at: at, record_format: RECORD_FORMAT });
+    assert_eq!(term, Term { epoch: 1, leadership_modified: at, record_format: RECORD_FORMAT });
     assert_eq!(first.deadline(), Some(bench.now.after(timing().renew_deadline())));
     assert_eq!(bench.store.value(&keys().marker()), Some(Marker { epoch: 1, commit: 0, is_void: false }));
     assert_eq!(bench.store.value::<Node>(&keys().node("a")), Some(node(1)));
@@ -129,8 +129,8 @@ fn a_leader_that_renews_is_never_replaced() {
     let mut second = bench.standby("b", 2);
     for _ in 0..2000 {
         bench.pass(10 * MS);
-        assert!(matches!(bench.settle(&mut first), Step::WaitUntil(_)));
-        assert!(matches!(bench.settle(&mut second), Step::WaitUntil(_)));
+        assert!(matches!(bench.settle(&mut first), Phase::Leading(_)));
+        assert!(matches!(bench.settle(&mut second), Phase::Standby { .. }));
     }
     assert_eq!(bench.leadership().epoch, 1);
 }
@@ -142,12 +142,12 @@ fn a_silent_leader_is_replaced_after_the_lease_duration_and_fenced_before() {
     let deadline = first.deadline().unwrap();
     let mut second = bench.standby("b", 2);
     let seen = bench.now;
-    let Step::Lead(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
+    let Phase::Leading(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
     assert_eq!(term.epoch, 2);
     let waited = bench.now.since(seen);
     assert!(waited >= timing().lease_duration() && waited <= timing().lease_duration() + 20 * MS);
     assert!(bench.now > deadline);
-    assert!(matches!(ending(first.next(bench.now)), Ending::DeadlinePassed { .. }));
+    assert!(matches!(ending(bench.settle(&mut first)), Ending::DeadlinePassed(_)));
     assert_eq!(first.deadline(), None);
 }
 
@@ -161,9 +161,9 @@ fn a_leader_has_ended_at_its_deadline_whatever_arrives() {
     assert!(answer.held);
     bench.pass(100 * MS);
     first.answered(Ok(answer), bench.now);
-    assert!(matches!(ending(first.next(bench.now)), Ending::DeadlinePassed { .. }));
+    assert!(matches!(ending(bench.settle(&mut first)), Ending::DeadlinePassed(_)));
     first.release(None);
-    assert!(matches!(ending(first.next(bench.now)), Ending::DeadlinePassed { .. }));
+    assert!(matches!(ending(bench.settle(&mut first)), Ending::DeadlinePassed(_)));
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_look_from_the_time_as_a_standby_is_no_renewal() {
     let late = bench.unanswered(&mut second);
     first.release(None);
     assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
-    let Step::Lead(_) = bench.settle(&mut second) else { panic!("{second:?}") };
+    let Phase::Leading(_) = bench.settle(&mut second) else { panic!("{second:?}") };
     let deadline = second.deadline();
     bench.store.transact(&late);
     bench.pass(500 * MS);
@@ -248,8 +248,8 @@ fn a_short_failure_is_followed_by_a_short_pause() {
     let Step::WaitUntil(next) = first.next(bench.now) else { panic!() };
     assert!(next.since(bench.now) < 20 * MS, "50 ms are left");
     bench.pass(50 * MS);
-    let ending = ending(first.next(bench.now));
-    assert_eq!(ending, Ending::DeadlinePassed { failure: "no leader".to_owned() });
+    let ending = ending(bench.settle(&mut first));
+    assert_eq!(ending, Ending::DeadlinePassed("no leader".to_owned()));
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn an_orderly_stop_hands_over_at_the_next_look() {
     assert_eq!(bench.store.value::<Node>(&keys().node("a")), None);
     assert_eq!(bench.store.value::<Heartbeat>(&keys().heartbeat("a")), None);
     let released = bench.now;
-    let Step::Lead(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
+    let Phase::Leading(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
     assert_eq!(term.epoch, 2);
     assert!(bench.now.since(released) <= timing().look_period() + 10 * MS);
     // The node comes back without a wait.
@@ -302,8 +302,8 @@ fn a_successor_leads_at_once_and_others_leave_it_the_lease_duration() {
     first.release(Some(successor("c", 3)));
     assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
     let waited = bench.run(&mut second, timing().lease_duration() - 300 * MS);
-    assert!(matches!(waited, Step::WaitUntil(_)), "it is not the successor: {waited:?}");
-    let Step::Lead(term) = bench.settle(&mut third) else { panic!("{third:?}") };
+    assert!(matches!(waited, Phase::Standby { .. }), "it is not the successor: {waited:?}");
+    let Phase::Leading(term) = bench.settle(&mut third) else { panic!("{third:?}") };
     assert_eq!((term.epoch, bench.leadership().successor), (2, None));
 }
 
@@ -314,10 +314,10 @@ fn a_successor_that_does_not_lead_is_not_waited_for_longer_than_the_lease_durati
     let mut second = bench.standby("b", 2);
     first.release(Some(successor("c", 3)));
     assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
-    assert!(matches!(bench.settle(&mut second), Step::WaitUntil(_)));
+    assert!(matches!(bench.settle(&mut second), Phase::Standby { .. }));
     let since = bench.now;
     let limit = timing().lease_duration() + timing().look_period() + 10 * MS;
-    let Step::Lead(term) = bench.run(&mut second, limit) else { panic!("{second:?}") };
+    let Phase::Leading(term) = bench.run(&mut second, limit) else { panic!("{second:?}") };
     assert_eq!(term.epoch, 2);
     assert!(bench.now.since(since) >= timing().lease_duration() - timing().look_period());
 }
@@ -332,18 +332,18 @@ fn a_node_learns_what_an_operator_asks_of_its_own_run() {
     bench.store.set(keys().drain("b"), Some(encode(&drain(2))));
     bench.pass(500 * MS);
     for machine in [&mut first, &mut second] {
-        assert!(matches!(bench.settle(machine), Step::WaitUntil(_)));
+        bench.settle(machine);
     }
     assert_eq!(first.drain(), None, "it is for another run");
     assert_eq!(second.drain(), Some((&drain(2), bench.store.modified(&keys().drain("b")))));
     bench.store.set(keys().drain("a"), Some(encode(&drain(1))));
     bench.pass(500 * MS);
-    assert!(matches!(bench.settle(&mut first), Step::WaitUntil(_)));
+    assert!(matches!(bench.settle(&mut first), Phase::Leading(_)));
     assert_eq!(first.drain().map(|(drain, _)| drain.clone()), Some(drain(1)));
     let refused = Drain { refused: Some("no".to_owned()), ..drain(1) };
     bench.store.set(keys().drain("a"), Some(encode(&refused)));
     bench.pass(500 * MS);
-    assert!(matches!(bench.settle(&mut first), Step::WaitUntil(_)));
+    assert!(matches!(bench.settle(&mut first), Phase::Leading(_)));
     assert_eq!(first.drain(), None, "it was refused");
     second.release(None);
     assert_eq!(ending(bench.settle(&mut second)), Ending::Released);
@@ -364,7 +364,7 @@ fn a_release_without_an_answer_is_repeated() {
     bench.unanswered(&mut second);
     bench.unanswered(&mut second);
     let failure = "timed out".to_owned();
-    assert_eq!(ending(second.next(bench.now)), Ending::NotReleased { failure });
+    assert_eq!(ending(bench.settle(&mut second)), Ending::NotReleased(failure));
     assert_eq!(bench.leadership().state, LeadershipState::Held);
 }
 
@@ -380,7 +380,7 @@ fn a_standby_that_stops_leaves_no_keys() {
     // One that has not joined has nothing to leave.
     let mut third = machine("c", 3);
     third.release(None);
-    assert_eq!(ending(third.next(bench.now)), Ending::Released);
+    assert_eq!(ending(bench.settle(&mut third)), Ending::Released);
 }
 
 #[test]
@@ -414,7 +414,7 @@ fn a_leader_that_left_without_a_release_and_starts_again_is_waited_for_once() {
     while matches!(second.next(bench.now), Step::Send(_)) {
         bench.unanswered(&mut second);
     }
-    assert!(matches!(ending(second.next(bench.now)), Ending::NotReleased { .. }));
+    assert!(matches!(ending(bench.settle(&mut second)), Ending::NotReleased(_)));
     let seen = bench.now;
     bench.settle(&mut third);
     assert_eq!(third.phase(), Phase::Standby { leader: Some(("b".to_owned(), 2)) });
@@ -426,7 +426,7 @@ fn a_leader_that_left_without_a_release_and_starts_again_is_waited_for_once() {
     bench.settle(&mut third);
     later_run.release(None);
     assert!(bench.exchange(&mut later_run).held, "it left as well");
-    let Step::Lead(term) = bench.run(&mut third, Duration::from_secs(10)) else { panic!("{third:?}") };
+    let Phase::Leading(term) = bench.run(&mut third, Duration::from_secs(10)) else { panic!("{third:?}") };
     assert_eq!(term.epoch, 3);
     let waited = bench.now.since(seen);
     let lease_duration = timing().lease_duration();
@@ -447,9 +447,8 @@ fn a_takeover_without_an_answer_is_adopted_by_a_look_and_counts_from_the_look() 
     bench.pass(300 * MS);
     second.answered(Ok(answer), bench.now);
     let at = taken.revision;
-    let step = second.next(bench.now);
-    let term = Term { epoch: 2, leadership_modified: at, taken_at: at, record_format: RECORD_FORMAT };
-    assert_eq!(step, Step::Lead(term));
+    let term = Term { epoch: 2, leadership_modified: at, record_format: RECORD_FORMAT };
+    assert_eq!(second.phase(), Phase::Leading(term));
     assert_eq!(second.deadline(), Some(looked_at.after(timing().renew_deadline())));
     bench.pass(300 * MS);
     assert!(bench.exchange(&mut second).held, "it renews with the heartbeat of the look");
@@ -469,7 +468,7 @@ fn a_takeover_that_is_applied_late_is_noticed() {
     }
     bench.exchange(&mut second);
     assert!(bench.store.transact(&late).held);
-    let Step::Lead(term) = bench.settle(&mut second) else { panic!("{second:?}") };
+    let Phase::Leading(term) = bench.settle(&mut second) else { panic!("{second:?}") };
     assert_eq!(term.epoch, 2);
 }
 
@@ -486,7 +485,7 @@ fn an_answer_after_the_deadline_makes_no_leader_before_another_look() {
     second.answered(Ok(answer), bench.now);
     assert_eq!(second.deadline(), None);
     let looked_at = bench.now;
-    let Step::Lead(term) = bench.settle(&mut second) else { panic!("{second:?}") };
+    let Phase::Leading(term) = bench.settle(&mut second) else { panic!("{second:?}") };
     assert_eq!(term.epoch, 2);
     assert_eq!(second.deadline(), Some(looked_at.after(timing().renew_deadline())));
 }
@@ -505,7 +504,7 @@ fn a_takeover_fails_if_the_leader_has_renewed_meanwhile() {
     assert!(!answer.held);
     let seen = bench.now;
     second.answered(Ok(answer), seen);
-    let Step::Lead(_) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
+    let Phase::Leading(_) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
     assert!(bench.now.since(seen) >= timing().lease_duration());
 }
 
@@ -523,9 +522,8 @@ fn of_two_standbys_one_takes_over() {
     };
     second.answered(Ok(lost), bench.now);
     third.answered(Ok(won), bench.now);
-    assert!(matches!(third.next(bench.now), Step::Lead(Term { epoch: 2, .. })));
-    assert!(matches!(bench.settle(&mut second), Step::WaitUntil(_)));
-    assert_eq!(second.phase(), Phase::Standby { leader: Some(("c".to_owned(), 2)) });
+    assert!(matches!(third.phase(), Phase::Leading(Term { epoch: 2, .. })));
+    assert_eq!(bench.settle(&mut second), Phase::Standby { leader: Some(("c".to_owned(), 2)) });
 }
 
 #[test]
@@ -534,9 +532,8 @@ fn a_run_after_a_crash_waits_for_the_lease_duration_once() {
     let (_crashed, _) = bench.leader("a", 1);
     let restarted = bench.now;
     let mut again = machine("a", 2);
-    assert!(matches!(bench.settle(&mut again), Step::WaitUntil(_)));
-    assert_eq!(again.phase(), Phase::Joining);
-    let Step::Lead(term) = bench.run(&mut again, Duration::from_secs(10)) else { panic!() };
+    assert_eq!(bench.settle(&mut again), Phase::Joining);
+    let Phase::Leading(term) = bench.run(&mut again, Duration::from_secs(10)) else { panic!() };
     assert_eq!(term.epoch, 2);
     let waited = bench.now.since(restarted);
     assert!(
@@ -551,10 +548,10 @@ fn a_name_in_use_is_refused_and_its_user_undisturbed() {
     let (mut first, _) = bench.leader("a", 1);
     let mut second = machine("a", 2);
     let ending = loop {
-        assert!(matches!(bench.settle(&mut first), Step::WaitUntil(_)));
+        assert!(matches!(bench.settle(&mut first), Phase::Leading(_)));
         match bench.settle(&mut second) {
-            Step::WaitUntil(_) => bench.pass(10 * MS),
-            step => break ending(step),
+            Phase::Over(ending) => break ending,
+            _ => bench.pass(10 * MS),
         }
     };
     let incarnation = node(1).incarnation.to_string();
@@ -572,7 +569,7 @@ fn a_late_heartbeat_of_the_run_before_is_no_living_namesake() {
     bench.settle(&mut again);
     bench.pass(100 * MS);
     assert!(bench.store.transact(&late).held);
-    assert!(matches!(bench.run(&mut again, Duration::from_secs(10)), Step::Lead(Term { epoch: 2, .. })));
+    assert!(matches!(bench.run(&mut again, Duration::from_secs(10)), Phase::Leading(Term { epoch: 2, .. })));
 }
 
 #[test]
@@ -585,7 +582,7 @@ fn a_run_whose_name_was_taken_ends() {
         bench.settle(&mut second);
         bench.pass(10 * MS);
     }
-    let taken = Ending::NameTaken { node: "a".to_owned() };
+    let taken = Ending::NameTaken("a".to_owned());
     assert_eq!(ending(bench.settle(&mut frozen)), taken);
     // A leader likewise.
     let mut bench = Bench::new();
@@ -604,8 +601,7 @@ fn an_attempt_to_join_without_an_answer_is_noticed() {
     bench.exchange(&mut joining);
     let lost = bench.unanswered(&mut joining);
     assert!(bench.store.transact(&lost).held);
-    assert!(matches!(bench.settle(&mut joining), Step::WaitUntil(_)));
-    assert!(matches!(joining.phase(), Phase::Standby { .. }));
+    assert!(matches!(bench.settle(&mut joining), Phase::Standby { .. }));
     // One that is to leave in between removes what it may have written.
     let mut joining = machine("b", 2);
     bench.exchange(&mut joining);
@@ -623,7 +619,7 @@ fn a_forgotten_node_ends() {
     let mut second = bench.standby("b", 2);
     bench.store.set(keys().node("b"), None);
     bench.pass(250 * MS);
-    assert_eq!(ending(bench.settle(&mut second)), Ending::Forgotten { node: "b".to_owned() });
+    assert_eq!(ending(bench.settle(&mut second)), Ending::Forgotten("b".to_owned()));
 }
 
 #[test]
@@ -654,7 +650,7 @@ fn nodes_that_do_not_fit_together_are_refused() {
 fn newer(name: &str, run: u32) -> Machine {
     let record_format = RECORD_FORMAT + 1;
     let node = Node { record_format, ..node(run) };
-    Machine::new(Settings { record_format, node, ..settings(name, run) })
+    Machine::new(Settings { node, ..settings(name, run) })
 }
 
 impl Bench {
@@ -671,11 +667,11 @@ impl Bench {
         let (mut first, _) = self.leader("a", 1);
         let old = self.standby("b", 2);
         let mut new = newer("c", 3);
-        assert!(matches!(self.settle(&mut new), Step::WaitUntil(_)));
+        assert!(matches!(self.settle(&mut new), Phase::Standby { .. }));
         first.release(None);
         assert_eq!(ending(self.settle(&mut first)), Ending::Released);
         self.pass(250 * MS);
-        let Step::Lead(term) = self.settle(&mut new) else { panic!("{new:?}") };
+        let Phase::Leading(term) = self.settle(&mut new) else { panic!("{new:?}") };
         assert_eq!((term.epoch, term.record_format), (2, RECORD_FORMAT));
         (new, old)
     }
@@ -689,7 +685,7 @@ fn a_newer_leader_writes_what_older_nodes_read_and_they_take_over_again() {
     new.release(None);
     bench.settle(&mut new);
     bench.pass(250 * MS);
-    let Step::Lead(term) = bench.settle(&mut old) else { panic!("{old:?}") };
+    let Phase::Leading(term) = bench.settle(&mut old) else { panic!("{old:?}") };
     assert_eq!((term.epoch, term.record_format), (3, RECORD_FORMAT));
 }
 
@@ -707,7 +703,7 @@ fn the_format_is_raised_when_every_node_reads_it_and_written_from_the_next_takeo
     bench.pass(timing().lease_duration());
     let refused = bench.finalize().unwrap_err().to_string();
     assert!(refused.contains(r#"node "b" (version 0.1.0) reads formats up to 2"#), "{refused}");
-    assert_eq!(ending(bench.settle(&mut new)), Ending::DeadlinePassed { failure: SUSPENDED.to_owned() });
+    assert_eq!(ending(bench.settle(&mut new)), Ending::DeadlinePassed(SUSPENDED.to_owned()));
 
     bench.store.set(keys().node("b"), None);
     bench.store.set(keys().heartbeat("b"), None);
@@ -715,7 +711,7 @@ fn the_format_is_raised_when_every_node_reads_it_and_written_from_the_next_takeo
     bench.store.set(keys().heartbeat("c"), None);
     assert!(matches!(bench.finalize(), Err(AdminError::NoNodes)));
     let mut next = newer("c", 4);
-    let Step::Lead(term) = bench.run(&mut next, Duration::from_secs(10)) else { panic!("{next:?}") };
+    let Phase::Leading(term) = bench.run(&mut next, Duration::from_secs(10)) else { panic!("{next:?}") };
     assert_eq!(term.record_format, RECORD_FORMAT);
     let raised = Finalized { from: RECORD_FORMAT, to: RECORD_FORMAT + 1 };
     assert_eq!(bench.finalize().unwrap(), raised);
@@ -726,7 +722,7 @@ fn the_format_is_raised_when_every_node_reads_it_and_written_from_the_next_takeo
     next.release(None);
     bench.settle(&mut next);
     let mut last = newer("d", 5);
-    let Step::Lead(term) = bench.settle(&mut last) else { panic!("{last:?}") };
+    let Phase::Leading(term) = bench.settle(&mut last) else { panic!("{last:?}") };
     assert_eq!(term.record_format, RECORD_FORMAT + 1);
     let refused = Ending::RecordFormatNewer { stored: RECORD_FORMAT + 1, own: RECORD_FORMAT };
     let again = bench.settle(&mut machine("b", 6));
@@ -745,7 +741,7 @@ impl Coordinator for JoinsBetween<'_> {
     }
 
     fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
-        assert!(matches!(self.bench.settle(self.joining), Step::WaitUntil(_)), "{:?}", self.joining);
+        assert!(matches!(self.bench.settle(self.joining), Phase::Standby { .. }), "{:?}", self.joining);
         Ok(self.bench.store.transact(transaction))
     }
 }
@@ -754,7 +750,7 @@ impl Coordinator for JoinsBetween<'_> {
 fn a_node_that_joins_while_the_format_is_raised_prevents_it_or_is_refused() {
     let mut bench = Bench::new();
     let mut leader = newer("a", 1);
-    assert!(matches!(bench.settle(&mut leader), Step::Lead(_)));
+    assert!(matches!(bench.settle(&mut leader), Phase::Leading(_)));
     let format = Format { layout: LAYOUT, record_format: RECORD_FORMAT, renew_deadline_ms: 3000 };
     bench.store.set(keys().format(), Some(encode(&format)));
     let mut old = machine("b", 2);
@@ -774,7 +770,7 @@ fn a_node_that_joins_while_the_format_is_raised_prevents_it_or_is_refused() {
     assert!(!answer.held);
     late.answered(Ok(answer), bench.now);
     let refused = Ending::RecordFormatNewer { stored: RECORD_FORMAT + 1, own: RECORD_FORMAT };
-    assert_eq!(ending(late.next(bench.now)), refused);
+    assert_eq!(ending(bench.settle(&mut late)), refused);
 }
 
 #[test]
@@ -809,11 +805,11 @@ fn a_restored_backup_with_a_released_leadership_makes_standbys_wait() {
     bench.settle(&mut first);
     let backup = bench.store.clone();
     bench.pass(250 * MS);
-    assert!(matches!(bench.settle(&mut third), Step::Lead(Term { epoch: 2, .. })));
+    assert!(matches!(bench.settle(&mut third), Phase::Leading(Term { epoch: 2, .. })));
     bench.settle(&mut second);
     bench.store = backup;
     let restored = bench.now;
-    let Step::Lead(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!("{second:?}") };
+    let Phase::Leading(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!("{second:?}") };
     let waited = bench.now.since(restored);
     assert!(waited >= timing().lease_duration(), "the leader of epoch 2 may still serve: {waited:?}");
     assert_eq!(term.epoch, 3, "an epoch that was seen is not used again");
@@ -826,7 +822,7 @@ fn a_deleted_leadership_key_makes_standbys_wait() {
     let mut second = bench.standby("b", 2);
     bench.store.set(keys().leadership(), None);
     let deleted = bench.now;
-    let Step::Lead(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!("{second:?}") };
+    let Phase::Leading(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!("{second:?}") };
     assert!(bench.now.since(deleted) >= timing().lease_duration());
     assert_eq!(term.epoch, 2);
 }
@@ -839,7 +835,7 @@ fn a_node_that_joins_after_the_leadership_key_was_deleted_waits() {
     bench.store.set(keys().leadership(), None);
     let deleted = bench.now;
     let mut second = machine("b", 2);
-    let Step::Lead(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!("{second:?}") };
+    let Phase::Leading(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!("{second:?}") };
     assert!(bench.now.since(deleted) >= timing().lease_duration());
     assert_eq!(term.epoch, 2);
 }
@@ -848,7 +844,8 @@ fn a_node_that_joins_after_the_leadership_key_was_deleted_waits() {
 fn a_node_closes_its_relays_when_the_leadership_is_released() {
     let mut bench = Bench::new();
     let (mut first, _) = bench.leader("a", 1);
-    let mut relay = Machine::new(Settings { is_eligible: false, ..settings("b", 2) });
+    let mut relay =
+        Machine::new(Settings { node: Node { is_eligible: false, ..node(2) }, ..settings("b", 2) });
     bench.settle(&mut relay);
     let relaying = relay.relaying();
     assert_eq!((relaying.epoch_min, relaying.leader.map(|(epoch, _)| epoch)), (1, Some(1)));
@@ -872,7 +869,7 @@ fn a_standby_keeps_trying_while_etcd_refuses() {
         assert_eq!(second.next(bench.now), Step::WaitUntil(bench.now.after(timing().retry_period())));
         assert_eq!(second.last_failure(), Some("permission denied"));
     }
-    let Step::Lead(_) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
+    let Phase::Leading(_) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
 }
 
 #[test]

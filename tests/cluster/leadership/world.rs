@@ -564,7 +564,7 @@ impl World {
         let place = &mut self.places[node];
         let record_format = RECORD_FORMAT + u32::from(is_newer);
         let this = Node { record_format, ..super::node(run) };
-        let settings = Settings { record_format, node: this, ..settings(&place.name, run) };
+        let settings = Settings { node: this, ..settings(&place.name, run) };
         place.machine = Some(Machine::new(settings));
         place.run = run;
         place.in_flight = None;
@@ -587,6 +587,18 @@ impl World {
         place.relaying.before_step(machine, local);
         let step = machine.next(local);
         place.relaying.follow(machine);
+        if let (Phase::Leading(term), None) = (machine.phase(), &place.committer) {
+            assert!(machine.deadline().is_some_and(|deadline| deadline > local), "told too late");
+            place.committer = Some(Committer { term, number: 1, in_flight: None });
+            place.relaying.lead(term, run, local);
+            self.count("terms");
+            self.terms.push((self.now, node, term.epoch));
+            self.check_loaded(term);
+            self.check_formats();
+            self.at(self.now, Event::Step { node, run });
+            self.at(self.now, Event::Commit { node, run });
+            return;
+        }
         match step {
             Step::Send(transaction) => {
                 assert_eq!(machine.next(local), Step::Send(transaction.clone()), "asked twice");
@@ -607,18 +619,8 @@ impl World {
                     self.at(time, Event::Step { node, run });
                 }
             }
-            Step::Lead(term) => {
-                assert!(machine.deadline().is_some_and(|deadline| deadline > local), "told too late");
-                place.committer = Some(Committer { term, number: 1, in_flight: None });
-                place.relaying.lead(term, run, local);
-                self.count("terms");
-                self.terms.push((self.now, node, term.epoch));
-                self.check_loaded(term);
-                self.check_formats();
-                self.at(self.now, Event::Step { node, run });
-                self.at(self.now, Event::Commit { node, run });
-            }
-            Step::End(ending) => {
+            Step::End => {
+                let Phase::Over(ending) = machine.phase() else { panic!("{machine:?}") };
                 assert_eq!(machine.deadline(), None, "{ending}");
                 place.machine = None;
                 place.in_flight = None;
@@ -628,12 +630,12 @@ impl World {
                 let pause = if place.is_refused { 1000 } else { place.down_ms };
                 self.count(match ending {
                     Ending::Released => "released",
-                    Ending::NotReleased { .. } => "not released",
-                    Ending::DeadlinePassed { .. } => "deadline passed",
+                    Ending::NotReleased(_) => "not released",
+                    Ending::DeadlinePassed(_) => "deadline passed",
                     Ending::Superseded { .. } => "superseded",
                     Ending::NameInUse { .. } => "name in use",
-                    Ending::NameTaken { .. } => "name taken",
-                    Ending::Forgotten { .. } => "forgotten",
+                    Ending::NameTaken(_) => "name taken",
+                    Ending::Forgotten(_) => "forgotten",
                     Ending::WentBack { .. } => "went back",
                     Ending::RecordFormatNewer { .. } => "too old",
                     ref other => panic!("{other}"),
@@ -785,7 +787,7 @@ impl World {
     fn check_loaded(&self, term: Term) {
         for key in self.acknowledged.iter().filter(|_| !self.is_restored) {
             let at = self.store.modified(key);
-            let is_known = at != 0 && at < term.taken_at;
+            let is_known = at != 0 && at < term.leadership_modified;
             assert!(is_known, "{} at {at} is not loaded in {term:?}", key.escape_ascii());
         }
     }
@@ -955,7 +957,7 @@ impl World {
     /// What each node does, for the message of a failure.
     pub fn describe(&self) -> String {
         let lines = self.places.iter().enumerate().map(|(index, place)| {
-            let phase = place.machine.as_ref().map(|machine| machine.phase().to_string());
+            let phase = place.machine.as_ref().map(Machine::phase);
             let failure = place.machine.as_ref().and_then(Machine::last_failure);
             format!("{index} {} {phase:?} {failure:?}, ended before by {:?}\n", place.name, place.why_ended)
         });

@@ -160,7 +160,7 @@ fn check(
         Ok(_) if !is_member(target) && (leads || !target.sockets_to_leaders().is_empty()) => {
             Err("has left the cluster, and still leads or relays")
         }
-        Err(AdminError::Refused { .. }) if !(target.is_to_stop() || leads && target.server().is_some()) => {
+        Err(AdminError::Refused(..)) if !(target.is_to_stop() || leads && target.server().is_some()) => {
             Err("has refused to hand over, and does not serve")
         }
         _ => Ok(()),

@@ -12,9 +12,9 @@ use signalbox::cluster::coordinator::Persistent;
 use signalbox::cluster::fence::Fence;
 use signalbox::cluster::handover::{Leader, Next, Refused};
 use signalbox::cluster::keys::{Incarnation, Node, RelayEndpoint, RelaySecret, Successor};
-use signalbox::cluster::leadership::{Machine, Settings, Term};
+use signalbox::cluster::leadership::{Machine, Phase, Settings, Step, Term};
 use signalbox::cluster::members::{AwaitedRelays, Members, Reading, RelaysOfBefore};
-use signalbox::cluster::participation::{Action, Command, News, Participation, Pulse};
+use signalbox::cluster::participation::{Command, Event, Participation, Pulse};
 use signalbox::cluster::relays::Relays;
 use signalbox::cluster::store::ClusterStorage;
 use signalbox::config::Config;
@@ -116,15 +116,13 @@ async fn live(process: Arc<Process>, mut random: Random) {
             record_format: FORMAT,
         },
         timing,
-        record_format: FORMAT,
-        is_eligible: true,
         oldest_record_format: FORMAT,
     });
     let relays = {
         let clock = process.clock.clone();
         Relays::new(Fence::new(move || clock.now()))
     };
-    let (sender, mut news) = unbounded_channel();
+    let (sender, mut events) = unbounded_channel();
     let tell = teller(Arc::clone(&process), sender);
     let participation = Participation::new(
         machine,
@@ -157,7 +155,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
         accepting.spawn(relay_port(Arc::clone(&standby.outgoing), namespace, listener));
     }
     let serving = async {
-        let term = lead(&process, &mut news).await?;
+        let term = lead(&process, &mut events).await?;
         accepting.shutdown().await;
         close_relays(&process, &standby).await;
         serve(&process, term, &pulse, &standby, &mut random).await
@@ -173,7 +171,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
             prepared = tokio::select! {
                 biased;
                 () = process.stopped() => None,
-                prepared = prepare_handover(&process, service.term, &mut news) => Some(prepared),
+                prepared = prepare_handover(&process, service.term, &mut events) => Some(prepared),
             };
             drain(&process, &mut service).await;
         }
@@ -192,14 +190,14 @@ async fn live(process: Arc<Process>, mut random: Random) {
 }
 
 /// Waits until the node leads; `None`: an operator drains it before that.
-async fn lead(process: &Process, news: &mut UnboundedReceiver<News>) -> Option<Term> {
+async fn lead(process: &Process, events: &mut UnboundedReceiver<Event>) -> Option<Term> {
     loop {
         // The sender is dropped when the process ends.
-        let Some(news) = news.recv().await else { return std::future::pending().await };
+        let Some(event) = events.recv().await else { return std::future::pending().await };
         process.awake().await;
-        match news {
-            News::Lead(term) => return Some(term),
-            News::Drain(..) => {
+        match event {
+            Event::Phase(Phase::Leading(term)) => return Some(term),
+            Event::Drain(..) => {
                 process.event(format_args!("leaves, as an operator wants"));
                 return None;
             }
@@ -212,11 +210,11 @@ async fn lead(process: &Process, news: &mut UnboundedReceiver<News>) -> Option<T
 async fn prepare_handover(
     process: &Process,
     term: Term,
-    news: &mut UnboundedReceiver<News>,
+    events: &mut UnboundedReceiver<Event>,
 ) -> (Leader<Remote>, Next) {
     loop {
-        let request = match news.recv().await {
-            Some(News::Drain(request)) => request,
+        let request = match events.recv().await {
+            Some(Event::Drain(request)) => request,
             Some(_) => continue,
             // The process ends.
             None => std::future::pending().await,
@@ -258,7 +256,7 @@ async fn listen(process: &Arc<Process>, port: u16, is_for_relays: bool) -> NodeL
 }
 
 /// Does what the thread of `participation` does.
-async fn participate<T: FnMut(News)>(
+async fn participate<T: FnMut(Event)>(
     process: Arc<Process>,
     mut participation: Participation<T>,
     mut commands: UnboundedReceiver<Command>,
@@ -268,21 +266,22 @@ async fn participate<T: FnMut(News)>(
         while let Ok(command) = commands.try_recv() {
             participation.obey(command, process.clock.now());
         }
-        match participation.next(process.clock.now()) {
-            Action::Send(transaction) => {
+        let now = process.clock.now();
+        match participation.next(now) {
+            Step::Send(transaction) => {
                 participation.sent(process.clock.now());
                 let answer = process.transact(&transaction).await;
                 participation.answered(answer, process.clock.now());
             }
-            Action::Wait(pause) => tokio::select! {
+            Step::WaitUntil(until) => tokio::select! {
                 biased;
                 Some(command) = commands.recv() => {
                     process.awake().await;
                     participation.obey(command, process.clock.now());
                 }
-                () = process.clock.sleep(pause) => {}
+                () = process.clock.sleep(until.since(now)) => {}
             },
-            Action::End => return,
+            Step::End => return,
         }
     }
 }
@@ -350,20 +349,21 @@ async fn await_relays(process: &Process, term: Term, standby: &Standby) {
 }
 
 /// As the daemon's: it guards the leadership, and ends the process with it.
-fn teller(process: Arc<Process>, sender: UnboundedSender<News>) -> impl FnMut(News) {
-    move |news| match news {
-        News::Lead(_) | News::Drain(..) => {
-            if let News::Lead(term) = &news {
+fn teller(process: Arc<Process>, sender: UnboundedSender<Event>) -> impl FnMut(Event) {
+    move |event| {
+        match &event {
+            Event::Phase(Phase::Leading(term)) => {
                 process.lead(term.epoch);
                 tokio::task::spawn_local(guard(Arc::clone(&process)));
             }
-            // A process that stops does not receive it.
-            let _ = sender.send(news);
+            Event::Phase(Phase::Over(ending)) => process.end(ending),
+            Event::Phase(phase) => process.event(format_args!("is {phase:?}")),
+            Event::Trouble(reason) => process.event(format_args!("has trouble: {reason}")),
+            Event::Recovered => process.event(format_args!("is answered again")),
+            Event::Drain(_) => {}
         }
-        News::End(ending) => process.end(ending),
-        News::Phase(phase) => process.event(format_args!("is {phase}")),
-        News::Trouble(reason) => process.event(format_args!("has trouble: {reason}")),
-        News::Recovered => process.event(format_args!("is answered again")),
+        // A process that stops does not receive it.
+        let _ = sender.send(event);
     }
 }
 

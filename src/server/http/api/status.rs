@@ -174,12 +174,12 @@ fn cluster_of(context: &Context, server: Option<&Arc<Server>>) -> Option<Cluster
     };
     cluster.is_enabled().then(|| Cluster {
         name: cluster.name.clone(),
-        node: node.map(|node| node.name().to_owned()).or_else(|| cluster.node.clone()),
+        node: node.map(|node| node.name.clone()).or_else(|| cluster.node.clone()),
         leads: server.is_some(),
         fenced: server.is_some_and(|server| server.is_fenced()),
         epoch,
         heartbeat_age: node.and_then(NodeView::heartbeat_age).map(|age| age.as_secs_f64()),
-        relayed_connections: node.map_or(0, |node| node.relays().relayed().connections),
+        relayed_connections: node.map_or(0, |node| node.relays.relayed().connections),
         nodes: node.map_or_else(Vec::new, |node| node.nodes().into_iter().map(shown).collect()),
         leader: leader.clone(),
     })

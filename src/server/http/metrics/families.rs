@@ -239,7 +239,7 @@ impl<'a> Families<'a> {
             "Whether clients of this node are served",
             only(reaches),
         )?;
-        let relays = node.relays();
+        let relays = &node.relays;
         let open = u64::from(relays.relayed().connections);
         self.gauge("signalbox_relayed_connections", "Connections relayed to the leader", only(open))?;
         let help = "Connections that were relayed to the leader";
