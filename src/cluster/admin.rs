@@ -260,7 +260,7 @@ impl ClusterStatus {
 /// retry periods at most.
 pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterStatus, AdminError> {
     let format = format_of(coordinator, keys)?;
-    let heard = watch(coordinator, keys, &format)?;
+    let heard = watch(coordinator, keys, timing(&format), |_| true)?;
     let reading = Reading::read(coordinator, keys)?;
     let records = keys.records();
     let count = Range { count_only: true, ..Range::below(&records) };
@@ -284,11 +284,13 @@ pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterS
     })
 }
 
-/// The nodes that send heartbeats: the last one of each, and when it was seen.
+/// The nodes that send heartbeats: the last one of each, and when it was seen. It takes two retry periods at most, and less if
+/// those that are `awaited` are heard before.
 pub(super) fn watch(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
-    format: &Format,
+    timing: Timing,
+    awaited: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, (Revision, BootTime)>, AdminError> {
     let prefix = keys.heartbeats();
     let look = |coordinator: &mut dyn Coordinator| -> Result<BTreeMap<String, Revision>, AdminError> {
@@ -296,7 +298,7 @@ pub(super) fn watch(
         Ok(entries.into_iter().map(|entry| (name_of(&prefix, &entry.key), entry.modified)).collect())
     };
     let first = look(coordinator)?;
-    let deadline = coordinator.now().after(timing(format).retry_period() * 2);
+    let deadline = coordinator.now().after(timing.retry_period() * 2);
     let mut heard = BTreeMap::<String, (Revision, BootTime)>::new();
     loop {
         for (name, revision) in look(coordinator)? {
@@ -305,7 +307,7 @@ pub(super) fn watch(
                 heard.insert(name, (revision, coordinator.now()));
             }
         }
-        let are_heard = first.keys().all(|name| heard.contains_key(name));
+        let are_heard = first.keys().all(|name| heard.contains_key(name) || !awaited(name));
         if are_heard || coordinator.now() >= deadline {
             return Ok(heard);
         }
@@ -349,7 +351,7 @@ pub fn release(
     }
     // A person says so. One who is wrong about a running process is found out, about a stopped one not.
     if let Some(format) = watched
-        && watch(coordinator, keys, &format)?.contains_key(name)
+        && watch(coordinator, keys, timing(&format), |node| node == name)?.contains_key(name)
     {
         return Err(AdminError::Alive(name.to_owned()));
     }

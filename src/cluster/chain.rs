@@ -12,6 +12,7 @@
 use super::coordinator::{CallError, Compare, Operation, Transaction, TransactionAnswer};
 use super::keys::{Keys, Leadership, Marker, decode, encode};
 use super::leadership::Term;
+use crate::storage::{CommitError, StorageError};
 
 /// The commits of one leader.
 #[derive(Debug)]
@@ -28,18 +29,6 @@ pub struct Commit {
     marker: Marker,
     /// Why etcd refused the changes: the void commit is sent instead.
     refused: Option<String>,
-}
-
-/// The outcome of a commit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The changes are stored.
-    Stored,
-    /// etcd refused the changes, for this reason, and they are not stored.
-    Refused(String),
-    /// Another node leads, or the store is not the one that this node took over: this node must store and answer nothing
-    /// more.
-    Superseded(String),
 }
 
 impl Chain {
@@ -61,12 +50,13 @@ impl Chain {
     }
 
     /// Takes the answer to an attempt of a commit, or the report that there is none. Returns the outcome if it is
-    /// known; else the caller sends the commit again, with the same changes or as a void one.
+    /// known; else the caller sends the commit again, with the same changes or as a void one. After
+    /// [`CommitError::LeadershipLost`], this node must store and answer nothing more.
     pub fn answered(
         &mut self,
         commit: &mut Commit,
         answer: Result<TransactionAnswer, CallError>,
-    ) -> Option<Outcome> {
+    ) -> Option<Result<(), CommitError>> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(CallError::Refused(reason)) if commit.refused.is_none() => {
@@ -82,21 +72,28 @@ impl Chain {
         } else {
             match self.found(&answer) {
                 Ok(marker) => marker,
-                Err(reason) => return Some(Outcome::Superseded(reason)),
+                Err(reason) => return Some(Err(self.lost(reason))),
             }
         };
         if (stored.epoch, stored.commit) != (commit.marker.epoch, commit.marker.commit) {
-            return Some(Outcome::Superseded(format!(
+            return Some(Err(self.lost(format!(
                 "the last commit in etcd is number {} of epoch {}, and this node has made {} of epoch {}",
                 stored.commit, stored.epoch, self.last.commit, self.last.epoch
-            )));
+            ))));
         }
         self.last = stored;
         Some(match &commit.refused {
-            Some(reason) if stored.is_void => Outcome::Refused(reason.clone()),
+            Some(reason) if stored.is_void => {
+                Err(CommitError::NotStored(StorageError::Etcd { problem: reason.clone() }))
+            }
             // An attempt before the refusal was applied after all.
-            _ => Outcome::Stored,
+            _ => Ok(()),
         })
+    }
+
+    /// The error of a commit of a node that does not lead any more.
+    pub(super) fn lost(&self, reason: String) -> CommitError {
+        CommitError::LeadershipLost { epoch: self.term.epoch, reason }
     }
 
     /// The marker that was found by a transaction whose comparisons failed, if this node still leads.

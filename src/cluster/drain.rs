@@ -50,13 +50,14 @@ pub fn drain(
     if let (false, Some(_)) = (has_led, to) {
         return Err(AdminError::NothingToHandOver(name.to_owned()));
     }
-    if !watch(coordinator, keys, &format)?.contains_key(name) {
+    let timing = timing(&format);
+    if !watch(coordinator, keys, timing, |node| node == name)?.contains_key(name) {
         return Err(AdminError::Silent(name.to_owned()));
     }
     let key = keys.drain(name);
     let before = revision_of(coordinator, &key)?;
     let drain = Drain { incarnation: node.incarnation.clone(), to: to.map(str::to_owned), refused: None };
-    let silence_max = timing(&format).lease_duration();
+    let silence_max = timing.lease_duration();
     let left = ask(coordinator, keys, name, joined, &drain, before)
         .and_then(|()| await_leaving(coordinator, keys, name, &drain, limit, silence_max));
     if let Err(AdminError::Call(_)) = &left {

@@ -1,18 +1,11 @@
 //! The handover of a leadership: the leader that is drained chooses its successor, or says why it goes on to lead.
 
-use std::time::Duration;
-
-use super::admin::AdminError;
-use super::coordinator::{
-    CallError, Compare, Coordinator, Operation, Persistent, Range, Revision, Transaction,
-};
-use super::keys::{Drain, Incarnation, Keys, Node, Successor, decode, encode};
+use super::admin::{AdminError, read, revision_of, watch};
+use super::coordinator::{CallError, Compare, Coordinator, Operation, Persistent, Revision, Transaction};
+use super::keys::{Drain, Incarnation, Keys, Node, Successor, encode};
 use super::leadership::Term;
 use super::members::Reading;
 use super::timing::Timing;
-
-/// The time between two looks at heartbeats.
-const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
 /// A node that is going to lead next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,18 +75,14 @@ impl<C: Coordinator> Leader<C> {
     }
 
     fn is_member(&mut self, successor: &Successor) -> Result<bool, AdminError> {
-        let key = self.keys.node(&successor.node);
-        let entry = self.coordinator.range(&Range::of(key.clone()))?.entries.pop();
-        let node: Option<Node> = entry.map(|entry| decode(&key, &entry.value)).transpose()?;
+        let node: Option<Node> = read(&mut self.coordinator, &self.keys.node(&successor.node))?;
         Ok(node.is_some_and(|node| node.incarnation == successor.incarnation))
     }
 
     /// Checks that the operator still wants what was requested.
     fn check(&mut self, request: &Request) -> Result<(), AdminError> {
-        let key = self.keys.drain(&self.name);
-        let found = self.coordinator.range(&Range::of(key))?.entries.pop();
-        let is_wanted = found.is_some_and(|entry| entry.modified == request.written);
-        if is_wanted { Ok(()) } else { Err(AdminError::Withdrawn) }
+        let modified = revision_of(&mut self.coordinator, &self.keys.drain(&self.name))?;
+        if modified == request.written { Ok(()) } else { Err(AdminError::Withdrawn) }
     }
 
     /// Tells the operator that the request is refused. If that fails, the operator does not learn of it.
@@ -111,46 +100,32 @@ impl<C: Coordinator> Leader<C> {
 
     fn choose(&mut self, to: Option<&str>) -> Result<Next, AdminError> {
         let before = Reading::read(&mut self.coordinator, &self.keys)?;
-        let deadline = self.coordinator.now().after(self.timing.retry_period() * 2);
-        loop {
-            let now = Reading::read(&mut self.coordinator, &self.keys)?;
-            let is_other = |node: &Node| node.incarnation != self.incarnation;
-            if let Some(name) = to {
-                match now.nodes.get(name) {
-                    None => return Err(AdminError::no_node(name, now.nodes.keys())),
-                    Some(node) if !is_other(node) => {
-                        return Err(AdminError::LeadsItself(name.to_owned()));
-                    }
-                    Some(node) if !node.is_eligible => {
-                        return Err(AdminError::NotEligible(name.to_owned()));
-                    }
-                    Some(_) => {}
-                }
+        let is_other = |node: &Node| node.incarnation != self.incarnation;
+        if let Some(name) = to {
+            match before.nodes.get(name) {
+                None => return Err(AdminError::no_node(name, before.nodes.keys())),
+                Some(node) if !is_other(node) => return Err(AdminError::LeadsItself(name.to_owned())),
+                Some(node) if !node.is_eligible => return Err(AdminError::NotEligible(name.to_owned())),
+                Some(_) => {}
             }
-            let modified = |reading: &Reading, name: &str| reading.heartbeats.get(name).map(|(_, at)| *at);
-            let is_alive = |name: &str, node: &Node| {
-                let heartbeat = now.heartbeats.get(name).is_some_and(|(heartbeat, _)| heartbeat.is_of(node));
-                heartbeat && modified(&now, name) != modified(&before, name)
-            };
-            let candidates = || {
-                now.nodes.iter().filter(|(name, node)| {
-                    node.is_eligible && is_other(node) && to.is_none_or(|to| to == *name)
-                })
-            };
-            let is_late = self.coordinator.now() >= deadline;
-            if is_late || candidates().all(|(name, node)| is_alive(name, node)) {
-                let alive = candidates().filter(|(name, node)| is_alive(name, node));
-                return match (alive.max_by_key(|(_, node)| version(&node.version)), to) {
-                    (Some((name, node)), _) => {
-                        let incarnation = node.incarnation.clone();
-                        let successor = Successor { node: name.clone(), incarnation };
-                        Ok(Next { successor, node: node.clone() })
-                    }
-                    (None, Some(name)) => Err(AdminError::SilentSuccessor(name.to_owned())),
-                    (None, None) => Err(AdminError::NoOther),
-                };
+        }
+        let is_candidate =
+            |name: &str, node: &Node| node.is_eligible && is_other(node) && to.is_none_or(|to| to == name);
+        let awaited = |name: &str| before.nodes.get(name).is_some_and(|node| is_candidate(name, node));
+        let heard = watch(&mut self.coordinator, &self.keys, self.timing, awaited)?;
+        let now = Reading::read(&mut self.coordinator, &self.keys)?;
+        let is_alive = |name: &str, node: &Node| {
+            let heartbeat = now.heartbeats.get(name);
+            heard.contains_key(name) && heartbeat.is_some_and(|(heartbeat, _)| heartbeat.is_of(node))
+        };
+        let alive = now.nodes.iter().filter(|(name, node)| is_candidate(name, node) && is_alive(name, node));
+        match (alive.max_by_key(|(_, node)| version(&node.version)), to) {
+            (Some((name, node)), _) => {
+                let successor = Successor { node: name.clone(), incarnation: node.incarnation.clone() };
+                Ok(Next { successor, node: node.clone() })
             }
-            self.coordinator.pause(LOOK_PERIOD);
+            (None, Some(name)) => Err(AdminError::SilentSuccessor(name.to_owned())),
+            (None, None) => Err(AdminError::NoOther),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use super::chain::{Chain, Commit, Outcome};
+use super::chain::{Chain, Commit};
 use super::coordinator::{
     CallError, Coordinator, Operation, PAUSE, Range, RangeAnswer, Revision, TransactionAnswer, until_answered,
 };
@@ -54,16 +54,12 @@ impl<C: Coordinator> ClusterStorage<C> {
         commit: &mut Commit,
         answer: Result<TransactionAnswer, CallError>,
     ) -> Option<Result<(), CommitError>> {
-        let reason = match self.chain.answered(commit, answer) {
-            Some(Outcome::Stored) => return Some(Ok(())),
-            Some(Outcome::Refused(problem)) => {
-                return Some(Err(CommitError::NotStored(StorageError::Etcd { problem })));
+        match self.chain.answered(commit, answer) {
+            None if self.fence.is_past() => {
+                Some(Err(self.chain.lost("etcd did not answer within the renew deadline".to_owned())))
             }
-            Some(Outcome::Superseded(reason)) => reason,
-            None if self.fence.is_past() => "etcd did not answer within the renew deadline".to_owned(),
-            None => return None,
-        };
-        Some(Err(CommitError::LeadershipLost { epoch: self.chain.term().epoch, reason }))
+            outcome => outcome,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use signalbox::cluster::chain::{Chain, Outcome};
+use signalbox::cluster::chain::Chain;
 use signalbox::cluster::clock::BootTime;
 use signalbox::cluster::coordinator::{CallError, Compare, Coordinator, Operation, Range, Transaction};
 use signalbox::cluster::fence::Fence;
@@ -126,7 +126,12 @@ fn is_compared(transaction: &Transaction, term: &Term) -> bool {
 }
 
 /// Performs the attempts of a commit until its outcome is known.
-fn commit(etcd: &FakeEtcd, client: &mut dyn Coordinator, chain: &mut Chain, event: &Event) -> Outcome {
+fn commit(
+    etcd: &FakeEtcd,
+    client: &mut dyn Coordinator,
+    chain: &mut Chain,
+    event: &Event,
+) -> Result<(), CommitError> {
     let Event::Commit { writes, attempts } = event else { unreachable!("it is a commit") };
     let mut commit = chain.begin(operations(writes));
     let mut attempts = attempts.iter();
@@ -173,13 +178,13 @@ proptest! {
                 Event::Commit { writes, .. } => {
                     let before = stored(&etcd);
                     match commit(&etcd, &mut client, &mut chain, event) {
-                        Outcome::Stored => {
+                        Ok(()) => {
                             prop_assert!(leads, "a former leader stores nothing");
                             apply(&mut model, &operations(writes));
                         }
-                        Outcome::Refused(_) => prop_assert!(leads),
-                        Outcome::Superseded(reason) => {
-                            prop_assert!(!leads, "{reason}");
+                        Err(CommitError::NotStored(_)) => prop_assert!(leads),
+                        Err(lost) => {
+                            prop_assert!(!leads, "{lost}");
                             prop_assert_eq!(&before, &stored(&etcd));
                             break;
                         }

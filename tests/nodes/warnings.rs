@@ -35,7 +35,7 @@ fn each_member_says_what_it_is() {
     for (index, member) in members.iter().enumerate() {
         let status = member.status.as_ref().unwrap();
         assert_eq!(status.is_leader, index == leader);
-        assert!(status.has_leader && !status.is_learner && status.database_bytes > 100_000, "{status:?}");
+        assert!(status.has_leader && !status.is_learner && status.database_bytes > 0, "{status:?}");
         assert!(status.version.starts_with("3."), "{status:?}");
         assert_eq!(status.errors, [""; 0]);
     }
