@@ -4,8 +4,6 @@
 
 mod damage;
 mod disk;
-#[path = "../support/failing.rs"]
-mod failing;
 mod failures;
 mod format;
 mod power;
@@ -187,36 +185,4 @@ fn a_newer_format_is_refused() {
     let error = disk.open().unwrap_err();
     assert!(matches!(error, StorageError::Newer { found: 2, known: 1, .. }), "{error}");
     assert!(error.to_string().contains("update signalbox"), "{error}");
-}
-
-#[test]
-fn a_store_fails_on_demand() {
-    use failing::{FailingStorage, Fault, Faults};
-    let memory = Memory::default();
-    let faults = Faults::default();
-    let mut storage = FailingStorage::new(memory.open(), faults.clone());
-    let put = |number| [Change::Put(a_session(number))];
-    faults.fail_nth(2, Fault::Full);
-    storage.commit(&put(1)).unwrap();
-    assert!(matches!(storage.commit(&put(2)), Err(CommitError::NotStored(_))));
-    storage.commit(&put(3)).unwrap();
-    faults.fail_all(Fault::Full);
-    for _ in 0..3 {
-        assert!(matches!(storage.commit(&put(4)), Err(CommitError::NotStored(_))));
-    }
-    faults.stop();
-    storage.commit(&put(5)).unwrap();
-    faults.fail_nth(1, Fault::Flush { kept: true });
-    assert!(matches!(storage.commit(&put(6)), Err(CommitError::NotFlushed(_))));
-    faults.stop();
-    assert!(matches!(storage.commit(&put(7)), Err(CommitError::NotFlushed(_))));
-    assert!(storage.load(&mut |_| ()).is_err());
-    assert_eq!(faults.commits(), 8);
-    let mut anew = FailingStorage::new(memory.open(), faults.clone());
-    anew.commit(&put(8)).unwrap();
-    let found: Vec<_> = loaded(&mut anew).into_keys().collect();
-    assert_eq!(found, [1, 3, 5, 6, 8].map(|number| Key::Session(session(number))));
-    faults.fail_nth(1, Fault::Flush { kept: false });
-    assert!(matches!(anew.commit(&put(9)), Err(CommitError::NotFlushed(_))));
-    assert_eq!(loaded(&mut anew.into_inner()).len(), 5);
 }
