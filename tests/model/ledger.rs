@@ -20,9 +20,9 @@ use proptest::prelude::*;
 use signalbox::core::{
     Answer, BatchLimit, Call, Claim, ClientKey, ClientShare, CommitOutcome, ConnectionId, Core, Declare, Due,
     EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId, IfExists, Lease, LedgerLimits, Limits, Listed,
-    ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Notice, Opened, Outcome,
-    Queueing, REQUESTS_MAX, Refusal, Removal, RequestId, RequestIds, Resizing, SLOTS_MAX, Scope,
-    ServiceChange, Session, SessionId, SessionKey, Token, UnixSeconds, Until, Waiting,
+    ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Notice, Outcome, Queueing,
+    REQUESTS_MAX, Refusal, Removal, RequestId, RequestIds, Resizing, SLOTS_MAX, Scope, ServiceChange,
+    Session, SessionId, SessionKey, Token, UnixSeconds, Until, Waiting,
 };
 
 use crate::cases;
@@ -1110,15 +1110,6 @@ impl Server {
         messages_of(&self.connections[by].mailbox).into_iter().map(outcome).collect()
     }
 
-    /// The grants of the new events.
-    fn events(&self, by: usize) -> Vec<Option<GrantId>> {
-        let grant = |message| match message {
-            Message::Event { event, .. } => event.grant,
-            other => panic!("{other:?}"),
-        };
-        messages_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
-    }
-
     /// The grants of the new answers.
     fn answers(&self, by: usize) -> Vec<GrantId> {
         let grant = |message| match message {
@@ -1127,60 +1118,6 @@ impl Server {
         };
         messages_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
     }
-}
-
-#[test]
-fn two_requests_for_the_same_names_in_opposite_order_are_both_granted() {
-    let mut server = Server::new(3);
-    let blocked = server.granted(2, &[TWO], 1, 1);
-    assert_eq!(server.acquire(0, &[ONE, TWO], 1, 1), Outcome::Waiting);
-    assert_eq!(server.acquire(1, &[TWO, ONE], 1, 1), Outcome::Waiting);
-    server.release(2, blocked);
-    for by in 0..2 {
-        let answers = server.answers(by);
-        assert_eq!(answers.len(), 1);
-        assert_eq!(server.answers(1 - by), [], "the other waits");
-        server.release(by, answers[0]);
-    }
-    assert_eq!((server.value(ONE), server.value(TWO)), (0, 0));
-}
-
-#[test]
-fn a_request_for_several_names_precedes_later_requests_in_each_queue() {
-    let mut server = Server::new(3);
-    let (one, two) = (server.granted(0, &[ONE], 1, 1), server.granted(0, &[TWO], 1, 1));
-    assert_eq!(server.acquire(1, &[ONE, TWO], 1, 1), Outcome::Waiting);
-    assert_eq!(server.acquire(2, &[TWO], 1, 1), Outcome::Waiting);
-    server.release(0, one);
-    let waiters: Vec<_> =
-        list(&server.core, TWO, ListingKind::Waiters).into_iter().map(|waiter| waiter.session).collect();
-    assert_eq!(waiters, [server.id(1).session(), server.id(2).session()]);
-    server.release(0, two);
-    assert_eq!((server.answers(1).len(), server.answers(2).len()), (1, 0));
-}
-
-#[test]
-fn an_ended_session_releases_its_newest_grant_first() {
-    let mut server = Server::new(2);
-    let holder = server.id(0);
-    server.open(0, 1000, START);
-    let grants: Vec<_> = (0..5).map(|_| server.granted(0, &[ONE], 1, 5)).collect();
-    server.release(0, grants[1]);
-    server.watch(1, ONE);
-    assert_eq!(server.core.close_leased(holder, Token(0), START), Outcome::Answered(Answer::Done));
-    assert_eq!(server.events(1), [grants[4], grants[3], grants[2], grants[0]].map(Some));
-}
-
-#[test]
-fn the_session_that_expires_first_ends_first() {
-    let mut server = Server::new(3);
-    let lease = server.open(0, 100, START);
-    server.open(1, 100, at(50));
-    let grants = [0, 1].map(|by| server.granted(by, &[ONE], 1, 2));
-    lease.renew(MonotonicMs(90));
-    server.watch(2, ONE);
-    assert!(!server.core.expire(at(200)));
-    assert_eq!(server.events(2), [grants[1], grants[0]].map(Some));
 }
 
 #[test]
@@ -1326,33 +1263,40 @@ fn idle_waiters_are_answered_in_steps_if_grants_are_released_while_queues_are_se
     assert!(answered.into_iter().eq((0..200).map(|token| (token, Ok(0)))));
 }
 
+/// Requests that were received together with the revocation are still executed, while it ends and afterwards.
 #[test]
-fn requests_of_a_connection_are_refused_while_its_session_is_revoked_in_steps() {
+fn requests_of_a_connection_whose_session_is_revoked_are_refused() {
     const REQUESTS: u64 = 200;
-    let mut server = Server::new(3);
+    let mut server = Server::new(4);
     server.granted(0, &[ONE], 1, 1);
     server.open(2, 1000, START);
     server.granted(2, &[TWO], 1, 1);
     let session = list(&server.core, TWO, ListingKind::Holders)[0].session;
     server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS);
     let (revoked, call) = (server.id(1), server.call(0));
-    assert_eq!(
-        server.core.revoke_session(call, revoked.session(), 0, START),
-        Outcome::Answered(Answer::Done)
-    );
+    let outcome = server.core.revoke_session(call, revoked.session(), 0, START);
+    assert_eq!(outcome, Outcome::Answered(Answer::Done));
     let gone = Refusal::NoSuchSession;
-    let until = Until::Level(0);
-    assert_eq!(server.core.await_idle((revoked, Token(1000)), ONE, until, 1, START), Outcome::Refused(gone));
-    let watch = server.core.watch(revoked, Token(1001), ONE.0, Scope::Prefix(Box::default()), START);
-    assert_eq!(watch.err(), Some(gone));
-    assert_eq!(server.core.attach(session, revoked, &SessionKey([3; 16]), START).err(), Some(gone));
-    let opened = server.core.open_leased(revoked, SessionKey([9; 16]), 1000, b"", Token(1002), START);
-    assert_eq!(opened, Outcome::Refused(gone));
-    assert_eq!(server.acquire(1, &[TWO], 1, 2), Outcome::Refused(gone));
-    assert!(!server.connections[1].mailbox.is_closed(), "the work takes more than one step");
-    while server.core.expire(START) {}
-    assert!(server.connections[1].mailbox.is_closed());
+    for is_over in [false, true] {
+        let core = &server.core;
+        let idle = core.await_idle((revoked, Token(1000)), ONE, Until::Level(0), 1, START);
+        assert_eq!(idle, Outcome::Refused(gone));
+        let watch = core.watch(revoked, Token(1001), ONE.0, Scope::Prefix(Box::default()), START);
+        assert_eq!(watch.err(), Some(gone));
+        assert_eq!(core.attach(session, revoked, &SessionKey([3; 16]), START).err(), Some(gone));
+        // With the key of no session, and of the one that exists.
+        for key in [9, 3] {
+            let opened = core.open_leased(revoked, SessionKey([key; 16]), 1000, b"", Token(1002), START);
+            assert_eq!(opened, Outcome::Refused(gone));
+        }
+        assert_eq!(server.acquire(1, &[TWO], 1, 2), Outcome::Refused(gone));
+        assert_eq!(server.connections[1].mailbox.is_closed(), is_over, "the work takes more than one step");
+        while server.core.expire(START) {}
+    }
+    while server.core.leave(revoked, START) {}
     assert_eq!(server.core.check_ledger(), Ok(()));
+    // The session has the connection that it had, and can get another.
+    assert!(server.core.attach(session, server.id(3), &SessionKey([3; 16]), START).is_ok());
 }
 
 #[test]
@@ -1421,29 +1365,6 @@ fn a_connection_with_many_waiting_requests_ends_in_steps() {
     assert_eq!(server.value(ONE), REQUESTS);
 }
 
-/// Requests that were received together with the revocation are still executed.
-#[test]
-fn a_connection_whose_session_was_revoked_opens_attaches_and_waits_for_nothing() {
-    let mut server = Server::new(3);
-    server.granted(2, &[ONE], 1, 1);
-    let key = SessionKey([1; 16]);
-    let opened = server.core.open_leased(server.id(0), key, 1000, b"", Token(0), START);
-    let Outcome::Answered(Answer::Opened(Opened { session, .. })) = opened else { panic!("{opened:?}") };
-    let revoked = server.id(1);
-    let call = server.call(1);
-    let outcome = server.core.revoke_session(call, revoked.session(), 0, START);
-    assert_eq!(outcome, Outcome::Answered(Answer::Done));
-    assert_eq!(server.core.attach(session, revoked, &key, START).err(), Some(Refusal::NoSuchSession));
-    let opened = server.core.open_leased(revoked, key, 1000, b"", Token(1), START);
-    assert_eq!(opened, Outcome::Refused(Refusal::NoSuchSession));
-    let idle = server.core.await_idle((revoked, Token(2)), ONE, Until::Level(0), 1000, START);
-    assert_eq!(idle, Outcome::Refused(Refusal::NoSuchSession));
-    while server.core.leave(revoked, START) {}
-    // The session has the connection that it had, and can get another.
-    assert_eq!(server.core.check_ledger(), Ok(()));
-    assert!(server.core.attach(session, server.id(2), &key, START).is_ok());
-}
-
 #[test]
 fn another_connection_can_take_over_the_session_of_a_connection_that_ends_in_steps() {
     const REQUESTS: u32 = 200;
@@ -1463,35 +1384,6 @@ fn another_connection_can_take_over_the_session_of_a_connection_that_ends_in_ste
         server.core.keep_alive(server.id(2), START).is_ok(),
         "the session belongs to the other connection"
     );
-}
-
-#[test]
-fn a_second_revoke_never_delays_the_first_and_its_notice_has_the_remaining_grace_period() {
-    let mut server = Server::new(2);
-    let grant = server.granted(0, &[ONE], 1, 1);
-    let holder = server.id(0);
-    for (grace_ms, left_ms) in [(500, 500), (900, 500), (200, 200)] {
-        let call = server.call(1);
-        assert_eq!(server.core.revoke_grant(call, grant, grace_ms, START), Outcome::Answered(Answer::Done));
-        let notice = Notice::GrantRevoked { grant, grace_ms: left_ms };
-        assert_eq!(messages_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
-    }
-    for (grace_ms, left_ms) in [(900, 900), (950, 900), (300, 300)] {
-        let call = server.call(1);
-        assert_eq!(
-            server.core.revoke_session(call, holder.session(), grace_ms, START),
-            Outcome::Answered(Answer::Done)
-        );
-        let notice = Notice::SessionRevoked { session: holder.session(), grace_ms: left_ms };
-        assert_eq!(messages_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
-    }
-    for (at_ms, grants) in [(199, 1), (200, 0), (299, 0)] {
-        assert!(!server.core.expire(at(at_ms)));
-        assert_eq!(server.core.ledger_stats().grants, grants);
-        assert_eq!(messages_of(&server.connections[0].mailbox), []);
-    }
-    assert!(!server.core.expire(at(300)));
-    assert_eq!(messages_of(&server.connections[0].mailbox), [Message::Close]);
 }
 
 #[test]
@@ -1579,33 +1471,6 @@ fn a_session_that_ends_in_steps_gets_no_more_grants() {
         "{messages:?}"
     );
     assert_eq!(server.core.check_ledger(), Ok(()));
-}
-
-#[test]
-fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
-    let mut server = Server::new(2);
-    let theirs = server.granted(1, &[ONE], 1, 1);
-    let lease = server.open(0, 90_000, START);
-    let call = server.call(0);
-    let wants = [signalbox::core::Want {
-        namespace: ONE.0,
-        name: ONE.1,
-        claim: Claim::new(1, 1).unwrap(),
-        slot: None,
-    }];
-    let queueing = Queueing { wait_ms: 80_000, queue_max: u32::MAX };
-    for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
-        lease.renew(at(at_ms).monotonic);
-        let outcome = server.core.acquire_grant(Call { token, ..call }, &wants, queueing, at(at_ms));
-        assert_eq!(outcome, Outcome::Waiting);
-    }
-    server.release(1, theirs);
-    let messages = messages_of(&server.connections[0].mailbox);
-    let [_, Message::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &messages[..]
-    else {
-        panic!("{messages:?}")
-    };
-    assert_eq!(granted.ttl_left_ms, Some(90_000), "from the repetition, not from the first request");
 }
 
 /// Stores everything that is pending.
@@ -1714,25 +1579,6 @@ fn a_removed_semaphore_is_deleted_when_shutdown_refuses_the_waiter_that_reserved
     assert_eq!(server.acquire(0, &[LAST, behind], 1, 1), Outcome::Waiting);
     server.remove_last(1);
     while server.core.shut_down(START) {}
-    assert_eq!(server.core.ledger_stats().declared, 0);
-}
-
-#[test]
-fn a_removal_at_once_revokes_the_grants_of_the_holders() {
-    let mut server = Server::new(2);
-    let declare = Declare { name: b"one", capacity: 2, numbered: true, label: b"" };
-    let call = server.call(1);
-    let outcome = server.core.declare(call, &[declare], IfExists::Fail, START);
-    assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
-    server.granted(0, &[semaphore(b"one")], 2, 2);
-    let call = server.call(1);
-    let outcome = server.core.remove(call, b"one", Removal::Now { grace_ms: 100 }, None, START);
-    assert_eq!(outcome, Outcome::Answered(Answer::Declared(Box::default())));
-    for (at_ms, grants) in [(0, 1), (99, 1), (100, 0)] {
-        let is_more = || server.core.expire(at(at_ms)) || server.core.evict(at(at_ms), |_| None);
-        assert!((0..10).any(|_| !is_more()), "the work that is due completes");
-        assert_eq!(server.core.ledger_stats().grants, grants);
-    }
     assert_eq!(server.core.ledger_stats().declared, 0);
 }
 
