@@ -38,9 +38,8 @@ impl Checks {
             }
             check_capacities(&scene.shared, &expected)?;
             server.core().check_ledger()?;
-            let shared = scene.shared.iter().map(|shared| &shared.name);
-            self.order.check(&server, shared.chain(&scene.declared))?;
-            self.check(&server, &expected, &scene.declared)
+            self.order.check(&server, scene.shared.iter().map(|shared| &shared.name))?;
+            self.check(&server, &expected)
         });
         drop(state);
         if let Err(what) = checked {
@@ -48,13 +47,7 @@ impl Checks {
         }
     }
 
-    /// `declared` are the names whose capacities may change.
-    fn check(
-        &mut self,
-        server: &Server,
-        expected: &BTreeMap<Key, u64>,
-        declared: &[Vec<u8>],
-    ) -> Result<(), String> {
+    fn check(&mut self, server: &Server, expected: &BTreeMap<Key, u64>) -> Result<(), String> {
         check_accounting(server)?;
         let mut consumptions = BTreeMap::new();
         let made = server.core().stats(Namespace::Semaphores).total_objects;
@@ -68,7 +61,7 @@ impl Checks {
                     ));
                 }
                 consumptions.insert(key(namespace, &name), u64::from(item.consumption));
-                if namespace == Namespace::Semaphores && !declared.contains(&name) {
+                if namespace == Namespace::Semaphores {
                     let left = server.core().value(namespace, &name).unwrap_or(0);
                     self.capacities
                         .insert(key(namespace, &name), u64::from(item.consumption) + u64::from(left));

@@ -3,28 +3,19 @@
 //! A seed determines everything: the number of clients and of the tasks that use each, what they request and when they
 //! drop their futures, how fast their clocks run, and which faults happen when. After every step, all applications
 //! together expect to hold no more than exists, and the server holds it for them. A disconnect shorter than a session
-//! must survive loses no session, and so no place in a queue. Every answer and every loss has a cause. Administrators
-//! declare, resize, pause and remove semaphores and take slots out of service at the same time, and acknowledged changes
-//! stay in force: nothing is granted of a paused semaphore, nor a slot that is out of service. Then the faults
+//! must survive loses no session, and so no place in a queue. Every answer and every loss has a cause. Then the faults
 //! stop, every waiter is served, and when no application requests anything, the server holds nothing, although all
 //! clients still exist. `docs/reliability.md` has the details.
 //!
 //! `SIGNALBOX_SEEDS=10000 cargo test --test simulation client::` sets the number of seeds, and `SIGNALBOX_SEED=7` sets
 //! the first one. A failure prints the seed and the command that replays it.
 
-mod administrator;
 mod applications;
-mod change_history;
-mod change_requests;
-mod changes;
 pub mod clock;
-mod declared;
 mod directed;
 pub mod drops;
 mod expectations;
 mod faults;
-mod leased_administrator;
-mod name_history;
 mod testbed;
 mod wire;
 
@@ -85,8 +76,7 @@ impl Simulation<'_> {
         let shared: Vec<_> = shared.collect();
         // Half of the servers store what leased sessions hold: to their clients, a restart is only a disconnect.
         let disk = random.percent(50).then(|| Disk::new(random.between(0, 40), shared.len()));
-        let declared = (1..=random.between(1, 2)).map(|number| format!("declared {number}").into_bytes());
-        let scene = Scene::with(machines, shared, declared.collect(), disk);
+        let scene = Scene::with(machines, shared, disk);
         let expectations = Expectations::new(Arc::clone(&scene));
         let mut sim = network::simulation(seed, latency_ms_max);
         let faults = Faults::new(Arc::clone(&expectations), Random::of(seed, 1), latency_ms_max);
@@ -209,12 +199,6 @@ async fn live(
     // Up to 1 % faster or slower than the server's clock.
     let fast_ppm = random.between(0, 20_000) as i64 - 10_000;
     let client = application.client(&mut random, fast_ppm);
-    if application.info.client == 0 {
-        spawn(application.clone().clean_up(client.clone()), &tasks);
-    }
-    if random.percent(application.workload.leased_administrators_percent) {
-        spawn(application.clone().administer_leased(Random::of(random.next(), 0)), &tasks);
-    }
     for task in 0..random.between(1, 4) {
         let random = Random::of(random.next(), task);
         spawn(application.clone().run(client.clone(), random), &tasks);

@@ -45,8 +45,6 @@ pub struct Shared {
 
 pub struct Scene {
     pub shared: Vec<Shared>,
-    /// Semaphores that administrators declare, resize and remove.
-    pub declared: Vec<Vec<u8>>,
     /// Signals the server to stop.
     pub stop: Notify,
     /// The server's disk, if it has one.
@@ -99,16 +97,11 @@ pub struct Machine {
 
 impl Scene {
     pub fn new(machines: usize, shared: Vec<Shared>) -> Arc<Self> {
-        Self::with(machines, shared, Vec::new(), None)
+        Self::with(machines, shared, None)
     }
 
-    /// With semaphores of administrators, and with a server that may store what leased sessions hold.
-    pub fn with(
-        machines: usize,
-        shared: Vec<Shared>,
-        declared: Vec<Vec<u8>>,
-        disk: Option<Disk>,
-    ) -> Arc<Self> {
+    /// With a server that may store what leased sessions hold.
+    pub fn with(machines: usize, shared: Vec<Shared>, disk: Option<Disk>) -> Arc<Self> {
         let state = State {
             now_ms: 0,
             phase: Phase::Work,
@@ -131,7 +124,7 @@ impl Scene {
             events: VecDeque::new(),
         };
         let unix_s = Arc::new(AtomicU64::new(0));
-        Arc::new(Self { shared, declared, stop: Notify::new(), disk, state: Mutex::new(state), unix_s })
+        Arc::new(Self { shared, stop: Notify::new(), disk, state: Mutex::new(state), unix_s })
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {

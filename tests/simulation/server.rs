@@ -71,7 +71,7 @@ impl Simulation<'_> {
         // Half of the servers store what leased sessions hold.
         let numbered = random.between(0, shared.len() as u64) as usize;
         let disk = random.percent(50).then(|| Disk::new(random.between(0, 60), numbered));
-        let scene = Scene::with(machines, shared, Vec::new(), disk);
+        let scene = Scene::with(machines, shared, disk);
         let leased_workload = LeasedWorkload::of(&mut random);
         // The share of leased clients ranges from none to nearly all.
         let leased_percent = random.weighted(&[(0, 1), (50, 2), (90, 1)]);

@@ -3,26 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox::client::{Claim, Client, Error, ErrorKind, GrantId, Lost, Permit, Revocation, Status};
+use signalbox::client::{Claim, Client, ErrorKind, GrantId, Lost, Permit, Revocation, Status};
 use signalbox::core::Namespace;
 use tokio::time::sleep;
 
-use super::change_requests::random_slot;
 use super::clock::SkewedClock;
 use super::drops::{DropPoint, run_until_dropped};
 use super::expectations::{ClientInfo, Expectations};
 use super::wire::Simulated;
 use crate::network::SERVER;
 use crate::random::Random;
-use crate::scene::{Key, Phase, Scene, key};
+use crate::scene::{Key, Phase, Scene, Shared, key};
 
 /// How the clients of a seed behave.
 #[derive(Clone, Debug)]
 pub struct Workload {
     pub drops_percent: u64,
     pub revokes_percent: u64,
-    pub administers_percent: u64,
-    pub leased_administrators_percent: u64,
     pub hold_ms_max: u64,
     pub unreachable_ms: u64,
 }
@@ -32,20 +29,19 @@ impl Workload {
         Self {
             drops_percent: random.weighted(&[(0, 1), (20, 2), (60, 1)]),
             revokes_percent: random.weighted(&[(0, 2), (5, 1), (20, 1)]),
-            administers_percent: random.weighted(&[(0, 1), (10, 2), (40, 1)]),
-            leased_administrators_percent: random.weighted(&[(0, 1), (50, 1)]),
             hold_ms_max: random.weighted(&[(300, 1), (3000, 2), (15_000, 1)]),
             unreachable_ms: random.between(1000, 15_000),
         }
     }
 }
 
-/// What is requested of a name; without a maximum, the name is a declared one, of which a slot may be requested.
+/// What is requested of a name. The request for a declared semaphore states no capacity, and may be for a slot.
 struct Wanted {
     key: Key,
     namespace: Namespace,
     resources: u32,
-    maximum: Option<u32>,
+    capacity: u32,
+    is_declared: bool,
     slot: Option<u16>,
 }
 
@@ -91,8 +87,6 @@ impl Application {
             sleep(Duration::from_millis(random.between(0, 1500))).await;
             if random.percent(self.workload.revokes_percent) {
                 self.revoke(&client, &mut random).await;
-            } else if random.percent(self.workload.administers_percent) {
-                self.administer(&client, &mut random).await;
             } else {
                 self.use_resources(&client, &mut random).await;
             }
@@ -114,23 +108,27 @@ impl Application {
     }
 
     fn choose(&self, random: &mut Random) -> Vec<Wanted> {
-        let Scene { shared, declared, .. } = &*self.expectations.scene;
-        let of = |namespace, name: &Vec<u8>, maximum| (key(namespace, name), namespace, maximum);
-        let mut names: Vec<_> = shared
-            .iter()
-            .flat_map(|shared| {
-                Namespace::ALL.map(|namespace| of(namespace, &shared.name, Some(shared.capacity)))
-            })
-            .chain(declared.iter().map(|name| of(Namespace::Semaphores, name, None)))
-            .collect();
+        let Scene { shared, disk, .. } = &*self.expectations.scene;
+        let mut names: Vec<_> =
+            shared.iter().flat_map(|shared| Namespace::ALL.map(|namespace| (shared, namespace))).collect();
         let count = random.weighted(&[(1, 3), (2, 1), (3, 1)]).min(names.len());
         let mut chosen = Vec::new();
         for _ in 0..count {
-            let (key, namespace, maximum) =
+            let (Shared { name, capacity }, namespace) =
                 names.swap_remove(random.between(0, names.len() as u64 - 1) as usize);
-            let slot = (maximum.is_none() && random.percent(40)).then(|| random_slot(random));
-            let resources = if slot.is_some() { 1 } else { random.between_u32(1, maximum.unwrap_or(2)) };
-            chosen.push(Wanted { key, namespace, resources, maximum, slot });
+            // With a disk, all semaphores are declared, with numbered slots.
+            let is_declared = namespace == Namespace::Semaphores && disk.is_some() && random.percent(50);
+            let slot =
+                (is_declared && random.percent(40)).then(|| random.between_u32(0, capacity - 1) as u16);
+            let resources = if slot.is_some() { 1 } else { random.between_u32(1, *capacity) };
+            chosen.push(Wanted {
+                key: key(namespace, name),
+                namespace,
+                resources,
+                capacity: *capacity,
+                is_declared,
+                slot,
+            });
         }
         chosen
     }
@@ -154,8 +152,8 @@ impl Application {
         let queue_max = random.percent(20).then(|| random.between_u32(1, 3));
         let drop_point = self.when_to_drop(random);
         let requested_ms = self.now_ms();
-        let names = chosen.iter().map(|Wanted { key, namespace, resources, maximum, slot }| {
-            format!("{resources}/{maximum:?} (slot {slot:?}) of {namespace:?} {}, ", key.1.escape_ascii())
+        let names = chosen.iter().map(|Wanted { key, namespace, resources, capacity, slot, .. }| {
+            format!("{resources}/{capacity} (slot {slot:?}) of {namespace:?} {}, ", key.1.escape_ascii())
         });
         self.event(format_args!(
             "requests {}waits {waits}, {timeout_ms:?}, {queue_max:?}, {drop_point:?}",
@@ -175,37 +173,31 @@ impl Application {
                     if waits { acquiring.acquire().await } else { acquiring.try_acquire().await }
                 }};
             }
-            let [Wanted { key: (_, name), namespace, resources, maximum, slot }] = &chosen[..] else {
+            let [Wanted { key: (_, name), namespace, resources, capacity, is_declared, slot }] = &chosen[..]
+            else {
                 return acquiring!(client.acquire_all(claims));
             };
             let resources = *resources;
-            match (namespace, maximum) {
-                (_, None) => {
+            match (namespace, is_declared) {
+                (_, true) => {
                     let acquiring = client.semaphore(name).declared().resources(resources);
                     acquiring!(match slot {
                         Some(slot) => acquiring.slot(*slot),
                         None => acquiring,
                     })
                 }
-                (Namespace::Counters, Some(maximum)) => {
-                    acquiring!(client.counter(name).maximum(*maximum).resources(resources))
+                (Namespace::Counters, false) => {
+                    acquiring!(client.counter(name).maximum(*capacity).resources(resources))
                 }
-                (Namespace::Semaphores, Some(maximum)) => {
-                    acquiring!(client.semaphore(name).capacity(*maximum).resources(resources))
+                (Namespace::Semaphores, false) => {
+                    acquiring!(client.semaphore(name).capacity(*capacity).resources(resources))
                 }
             }
         };
         match run_until_dropped(drop_point, acquiring).await {
             None => self.event(format_args!("drops it")),
             Some(Ok(permit)) => {
-                let has_right_capacity = |(wanted, reported): (&Wanted, &u32)| match wanted.maximum {
-                    Some(maximum) => maximum == *reported,
-                    None => {
-                        let declared = &self.expectations.declared;
-                        declared.had_capacity(&wanted.key.1, requested_ms, |capacity| capacity == *reported)
-                    }
-                };
-                if !chosen.iter().zip(permit.capacities()).all(has_right_capacity) {
+                if !chosen.iter().map(|wanted| wanted.capacity).eq(permit.capacities().iter().copied()) {
                     self.fail(format_args!("receives the capacities {:?}", permit.capacities()));
                 }
                 let has_slot = |(index, wanted): (usize, &Wanted)| {
@@ -231,30 +223,10 @@ impl Application {
                     }
                     _ => false,
                 };
-                let is_declared = |wanted: &&Wanted| wanted.maximum.is_none();
-                let mut declared = chosen.iter().filter(is_declared);
-                if !is_right && !declared.any(|wanted| self.is_administered(wanted, &error, requested_ms)) {
+                if !is_right {
                     self.fail(format_args!("requested at {requested_ms} ms and was refused: {error:?}"));
                 }
             }
-        }
-    }
-
-    /// Whether the changes of administrators to a name explain a refusal.
-    fn is_administered(&self, wanted: &Wanted, error: &Error, requested_ms: u64) -> bool {
-        let (declared, name) = (&self.expectations.declared, &wanted.key.1);
-        match error.kind() {
-            ErrorKind::Status(Status::NotFound) => declared.was_absent(name, requested_ms),
-            ErrorKind::Status(Status::Removed) => declared.was_removed(name, requested_ms),
-            ErrorKind::Status(Status::NoSuchSlot) => {
-                wanted.slot.is_some_and(|slot| declared.lacked_slot(name, slot, requested_ms))
-            }
-            ErrorKind::Status(Status::ResourceNotAvailable) => {
-                declared.had_capacity(name, requested_ms, |capacity| capacity < wanted.resources)
-            }
-            // The resource was set aside for it while it waited for another name.
-            ErrorKind::Status(Status::Revoked) => declared.was_evicted(name, requested_ms),
-            _ => false,
         }
     }
 
@@ -265,7 +237,6 @@ impl Application {
         if left > Some(Duration::from_millis(self.info.ttl_ms)) {
             self.fail(format_args!("has a lease of {left:?}"));
         }
-        let names: Vec<_> = parts.iter().map(|((_, name), _)| name.clone()).collect();
         let cell = self.expectations.hold(self.info, parts, permit);
         let hold_ms = random.between(0, self.workload.hold_ms_max);
         // The permit is released when the work phase ends.
@@ -286,10 +257,7 @@ impl Application {
             self.fail(format_args!("has lost grant {} without a cause", id.0));
         }
         // Or it was revoked in the meantime.
-        let is_taken = || {
-            let declared = &self.expectations.declared;
-            is_revoked || self.expectations.is_revoked(id.0) || declared.eviction(id.0, &names).is_some()
-        };
+        let is_taken = || is_revoked || self.expectations.is_revoked(id.0);
         match random.between(0, 3) {
             0 => {
                 self.event(format_args!("drops grant {}", id.0));
@@ -359,10 +327,10 @@ impl Application {
 impl Wanted {
     fn claim(&self) -> Claim {
         let name = &self.key.1;
-        let claim = match (self.namespace, self.maximum) {
-            (_, None) => Claim::declared(name),
-            (Namespace::Counters, Some(maximum)) => Claim::counter(name, maximum),
-            (Namespace::Semaphores, Some(maximum)) => Claim::semaphore(name, maximum),
+        let claim = match (self.namespace, self.is_declared) {
+            (_, true) => Claim::declared(name),
+            (Namespace::Counters, false) => Claim::counter(name, self.capacity),
+            (Namespace::Semaphores, false) => Claim::semaphore(name, self.capacity),
         };
         let claim = claim.resources(self.resources);
         match self.slot {

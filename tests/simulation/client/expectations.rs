@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use signalbox::client::Permit;
 use signalbox::core::{self, Moment, MonotonicMs, UnixSeconds};
 
-use super::declared::Registry;
 use crate::scene::{Key, Scene};
 
 /// How long a message is in flight at most, including the work on its arrival.
@@ -63,15 +62,13 @@ struct State {
 
 pub struct Expectations {
     pub scene: Arc<Scene>,
-    pub declared: Registry,
     state: Mutex<State>,
 }
 
 impl Expectations {
     pub fn new(scene: Arc<Scene>) -> Arc<Self> {
         let cuts = vec![Vec::new(); scene.state().machines.len()];
-        let declared = Registry::new(Arc::clone(&scene));
-        Arc::new(Self { scene, declared, state: Mutex::new(State { cuts, ..State::default() }) })
+        Arc::new(Self { scene, state: Mutex::new(State { cuts, ..State::default() }) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -143,22 +140,11 @@ impl Expectations {
         self.state().revoked_sessions.get(&info.client).is_some_and(|(at_ms, _)| *at_ms + 10_000 >= since_ms)
     }
 
-    /// Whether the revocation of a grant was requested, or one of its names was removed at once.
+    /// Whether the revocation of a grant was requested.
     pub fn is_revoked(&self, grant: u64) -> bool {
         let state = self.state();
         let mut own = state.expectations.values().filter(|permit| permit.grant == grant);
-        state.revoked.contains(&grant)
-            || own.any(|permit| {
-                permit.revoked.or_else(|| self.declared.eviction(grant, permit.names())).is_some()
-            })
-    }
-
-    /// Whether a revocation of a grant or its session may be pending.
-    pub fn is_doubtful(&self, grant: u64) -> bool {
-        let state = self.state();
-        let mut own = state.expectations.values().filter(|permit| permit.grant == grant);
-        own.any(|permit| permit.revoked.is_some() || state.revoked_sessions.contains_key(&permit.info.client))
-            || !state.expectations.values().any(|permit| permit.grant == grant)
+        state.revoked.contains(&grant) || own.any(|permit| permit.revoked.is_some())
     }
 
     /// Whether a client may have lost a session that it had since then: because the server was restarted, or because
@@ -225,7 +211,6 @@ impl Expectations {
 
     /// Compares what all applications expect with what the server holds.
     pub fn check(&self) -> Result<(), String> {
-        self.declared.check()?;
         let (now_ms, server, capacities) = {
             let state = self.scene.state();
             let capacity = |shared: &crate::scene::Shared| (shared.name.clone(), u64::from(shared.capacity));
@@ -256,8 +241,7 @@ impl Expectations {
             if let Some(freed_ms) = permit.freed_ms {
                 // Before its lease ends, only a notice from the server ends a grant, and a notice needs a connection.
                 let ClientInfo { machine, ttl_ms, .. } = permit.info;
-                let evicted = self.declared.eviction(permit.grant, permit.names());
-                let is_excused = permit.revoked.into_iter().chain(evicted).any(|(requested_ms, grace_ms)| {
+                let is_excused = permit.revoked.is_some_and(|(requested_ms, grace_ms)| {
                     let scene = self.scene.state();
                     let disturbed_ms = scene.machines[machine].disturbed_ms;
                     if disturbed_ms + ttl_ms < requested_ms {
@@ -301,13 +285,6 @@ impl Expectations {
             }
         }
         Ok(())
-    }
-}
-
-impl ExpectedPermit {
-    /// The semaphores among its names.
-    fn names(&self) -> impl Iterator<Item = &Vec<u8>> {
-        self.parts.iter().filter(|((is_semaphore, _), _)| *is_semaphore).map(|((_, name), _)| name)
     }
 }
 
