@@ -37,18 +37,3 @@ fn saved_headers_of_proxies_are_parsed_as_soon_as_they_are_complete() {
 fn saved_tokens_are_written_as_they_were_read() {
     replay("tokens", fuzz::tokens);
 }
-
-#[test]
-fn saved_grant_requests_never_break_the_ledger() {
-    replay("grants", fuzz::grants);
-}
-
-#[test]
-fn saved_calls_never_break_the_sets() {
-    replay("sets", fuzz::sets);
-}
-
-#[test]
-fn saved_requests_never_break_the_accounting() {
-    replay("requests", fuzz::requests);
-}

@@ -2,20 +2,13 @@
 //!
 //! They need no fuzzer: `tests/wire/corpus.rs` of the server's own package runs them over the inputs that were kept.
 
-mod grants;
-mod sets;
-
 use bytes::{BufMut, BytesMut};
 use signalbox::access::{Token, Tokens};
-use signalbox::core::{Claim, Core, Limits, NameHasher, Namespace, Session, UnixSeconds};
 use signalbox::protocol::{
     AllGranted, DeclaredEntry, DumpEntry, Event, Extended, ExtendedResponse, Frame, FrameClass, Granted,
     ListEntry, Opaque, PROXY_HEADER_BYTES_MAX, ProxyHeader, Request, RequestCodec, Response, ResponseCodec,
     ResponseFrame, SessionEntry, Status, SysvAnswer, SysvOpcode, SysvRequest,
 };
-
-pub use grants::run as grants;
-pub use sets::run as sets;
 
 /// Decoding bytes in pieces has the same result as decoding them at once, for a server and for a client.
 ///
@@ -384,109 +377,5 @@ fn sysv_bodies_come_back(frame: &ResponseFrame) {
         let mut out = BytesMut::new();
         listed.compose(frame.opaque, &mut out);
         assert_eq!(decoded(out).listed_user(), Ok(Some(listed)));
-    }
-}
-
-/// The maximum number of requests in an input: longer inputs take long and find nothing new.
-const REQUESTS_MAX: usize = 200;
-
-/// Requests between two checks of the accounting, which visit every shard.
-const CHECK_EVERY: usize = 16;
-
-/// Arbitrary requests of some sessions never break invariant 1. Each request is six bytes: the operation, the target
-/// with the session, and the amount.
-pub fn requests(data: &[u8]) {
-    let mut world = World::new();
-    for (serial, request) in data.chunks_exact(6).take(REQUESTS_MAX).enumerate() {
-        let [operation, target, amount @ ..]: [u8; 6] = request.try_into().expect("a chunk is six bytes");
-        world.execute(operation, target, u32::from_be_bytes(amount));
-        if serial % CHECK_EVERY == 0 {
-            world.assert_accounting();
-        }
-    }
-    world.assert_accounting();
-    world.end_and_assert_nothing_is_left();
-}
-
-const NAMES: [&[u8]; 3] = [b"a", b"\0", b"a name too long to stand within its object"];
-
-struct World {
-    core: Core,
-    sessions: [Session; 4],
-    now: UnixSeconds,
-}
-
-impl World {
-    fn new() -> Self {
-        let interval_s = 10.try_into().expect("ten is not zero");
-        let core = Core::new(interval_s, NameHasher::with_seeds(1, 2, 3, 4));
-        let sessions = [(); 4].map(|()| core.open_session());
-        Self { core, sessions, now: UnixSeconds(1_000_000) }
-    }
-
-    fn execute(&mut self, operation: u8, target: u8, amount: u32) {
-        let namespace = Namespace::ALL[usize::from(target & 1)];
-        let name = NAMES[usize::from(target >> 1) % NAMES.len()];
-        let number = usize::from(target >> 6);
-        let session = &mut self.sessions[number];
-        // Small amounts interact with each other, and the largest ones wrap if any arithmetic does.
-        let small = amount % 8;
-        let resources = if operation & 0x10 == 0 { small } else { amount };
-        let maximum = if operation & 0x20 == 0 { 8 } else { u32::MAX - small };
-        match operation % 16 {
-            0..=5 => {
-                if let Some(claim) = Claim::new(resources, maximum) {
-                    let before = self.core.value(namespace, name).unwrap_or(0);
-                    let outcome = self.core.acquire(namespace, name, claim, session, self.now);
-                    if namespace == Namespace::Counters && outcome.is_ok() {
-                        assert_eq!(self.core.value(namespace, name), Ok(before + resources));
-                        assert!(before + resources <= maximum);
-                    }
-                }
-            }
-            6..=10 => drop(self.core.release(namespace, name, resources, session, self.now)),
-            11 => self.end(number),
-            12 => self.sweep(namespace),
-            13 => {
-                let mut dump = self.core.dump(namespace);
-                while dump.next(&self.core, self.now, |name, _| assert!(NAMES.contains(&name))).is_some() {}
-            }
-            14 => self.now = UnixSeconds(self.now.0.saturating_add(u64::from(amount % 32)).saturating_sub(8)),
-            _ => self.core.set_limits(namespace, Limits { names_max: Some(u64::from(small)) }),
-        }
-    }
-
-    fn end(&mut self, number: usize) {
-        let session = std::mem::replace(&mut self.sessions[number], self.core.open_session());
-        let mut ending = self.core.end_session(session);
-        while ending.step(1, self.now) {}
-    }
-
-    fn sweep(&self, namespace: Namespace) {
-        let mut sweep = self.core.sweep(namespace);
-        while sweep.step(1000, self.now) {}
-    }
-
-    fn assert_accounting(&self) {
-        for namespace in Namespace::ALL {
-            let mut failures = Vec::new();
-            let mut check = self.core.check(namespace);
-            while check.step(1000, &mut failures) {}
-            assert_eq!(failures, [], "{namespace:?}");
-            assert_eq!(check.checked(), self.core.stats(namespace).objects);
-        }
-    }
-
-    fn end_and_assert_nothing_is_left(&mut self) {
-        for number in 0..self.sessions.len() {
-            self.end(number);
-        }
-        self.assert_accounting();
-        // After the end of every interval, and later than any time before the clock was set back.
-        self.now = UnixSeconds(u64::MAX);
-        for namespace in Namespace::ALL {
-            self.sweep(namespace);
-            assert_eq!(self.core.stats(namespace).objects, 0, "{namespace:?}");
-        }
     }
 }
