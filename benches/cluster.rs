@@ -394,7 +394,7 @@ fn pairs(arguments: &Arguments) {
 /// what came with the commit before, as grants and releases come.
 fn bare_commits_per_s(client: &mut EtcdClient, changes: usize, time: Duration) -> f64 {
     let keys = Keys::new("bare");
-    let marker = Marker { epoch: 1, commit: 0, is_void: false };
+    let marker = Marker { epoch: 1, commit: 0 };
     let then = [(keys.leadership(), b"led".to_vec()), (keys.marker(), encode(&marker))];
     let then = then.map(|(key, value)| Operation::Put { key, value }).to_vec();
     let taken = client.transact(&Transaction { then, ..Transaction::default() }).expect("etcd answers");

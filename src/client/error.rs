@@ -369,7 +369,8 @@ fn advice(status: Status) -> &'static str {
             "the server accepts only connections over TLS; connect with TLS (on the command line, --tls)"
         }
         Status::NotStored => {
-            "the server could not write the change to its disk and rolled it back; try again later"
+            "the server cannot write to its disk; a change of a declared semaphore may take effect when it can, so list it \
+             then; repeat anything else later"
         }
         Status::ExportFailed => {
             "the export is incomplete: the server could not read its records, or the client took them too slowly; the \

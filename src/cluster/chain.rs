@@ -1,13 +1,13 @@
 //! The chain of commits: each is a transaction that compares the leadership key and the commit marker of the commit
 //! before, so that a leader that was replaced stores nothing, and no commit is stored twice.
 //!
-//! A commit that is not answered is sent again unchanged until its outcome is known. If etcd refuses it, a void commit takes
-//! its number: it stores nothing but the marker, after which an earlier attempt of the refused one can no longer be applied.
+//! A commit that is not answered is sent again unchanged until its outcome is known. If etcd refuses it, the next commit is the
+//! same one: an earlier attempt of it may still be applied.
 //!
 //! [`Commit`] has no I/O: [`Commit::transaction`] is what to send, and [`Chain::answered`] takes the answer.
 //!
-//! Invariants: the numbers of an epoch's commits grow by one, void ones included; no number is used for two different
-//! commits; the outcome of a commit is known before the next one is made.
+//! Invariants: the numbers of an epoch's commits grow by one; no number is used for two different commits; a commit is stored
+//! before the next one is made.
 
 use super::coordinator::{CallError, Compare, Operation, Transaction, TransactionAnswer};
 use super::keys::{Keys, Leadership, Marker, decode, encode};
@@ -27,14 +27,12 @@ pub struct Chain {
 pub struct Commit {
     transaction: Transaction,
     marker: Marker,
-    /// Why etcd refused the changes: the void commit is sent instead.
-    refused: Option<String>,
 }
 
 impl Chain {
     /// The chain of a leader that has just taken over.
     pub fn new(keys: Keys, term: Term) -> Self {
-        let last = Marker { epoch: term.epoch, commit: 0, is_void: false };
+        let last = Marker { epoch: term.epoch, commit: 0 };
         Self { keys, term, last }
     }
 
@@ -45,50 +43,41 @@ impl Chain {
 
     /// Begins a commit of writes, in which no key occurs twice.
     pub fn begin(&self, writes: Vec<Operation>) -> Commit {
-        let marker = Marker { commit: self.last.commit + 1, is_void: false, ..self.last };
-        Commit { transaction: self.transaction(marker, writes), marker, refused: None }
+        let marker = Marker { commit: self.last.commit + 1, ..self.last };
+        Commit { transaction: self.transaction(marker, writes), marker }
     }
 
-    /// Takes the answer to an attempt of a commit, or the report that there is none. Returns the outcome if it is
-    /// known; else the caller sends the commit again, with the same changes or as a void one. After
-    /// [`CommitError::LeadershipLost`], this node must store and answer nothing more.
+    /// Takes the answer to an attempt of a commit, or the report that there is none. Returns the outcome if it is known;
+    /// else the caller sends the commit again. After [`CommitError::NotStored`], the same changes must be committed next;
+    /// after [`CommitError::LeadershipLost`], this node must store and answer nothing more.
     pub fn answered(
         &mut self,
-        commit: &mut Commit,
+        commit: &Commit,
         answer: Result<TransactionAnswer, CallError>,
     ) -> Option<Result<(), CommitError>> {
         let answer = match answer {
             Ok(answer) => answer,
-            Err(CallError::Refused(reason)) if commit.refused.is_none() => {
-                let marker = Marker { is_void: true, ..commit.marker };
-                commit.transaction = self.transaction(marker, Vec::new());
-                commit.refused = Some(reason);
-                return None;
+            Err(CallError::Refused(problem)) => {
+                return Some(Err(CommitError::NotStored(StorageError::Etcd { problem })));
             }
-            Err(CallError::Refused(_) | CallError::Unanswered(_)) => return None,
+            Err(CallError::Unanswered(_)) => return None,
         };
         let stored = if answer.held {
-            Marker { is_void: commit.refused.is_some(), ..commit.marker }
+            commit.marker
         } else {
             match self.found(&answer) {
                 Ok(marker) => marker,
                 Err(reason) => return Some(Err(self.lost(reason))),
             }
         };
-        if (stored.epoch, stored.commit) != (commit.marker.epoch, commit.marker.commit) {
+        if stored != commit.marker {
             return Some(Err(self.lost(format!(
                 "the last commit in etcd is number {} of epoch {}, and this node has made {} of epoch {}",
                 stored.commit, stored.epoch, self.last.commit, self.last.epoch
             ))));
         }
         self.last = stored;
-        Some(match &commit.refused {
-            Some(reason) if stored.is_void => {
-                Err(CommitError::NotStored(StorageError::Etcd { problem: reason.clone() }))
-            }
-            // An attempt before the refusal was applied after all.
-            _ => Ok(()),
-        })
+        Some(Ok(()))
     }
 
     /// The error of a commit of a node that does not lead any more.

@@ -200,8 +200,6 @@ pub struct Marker {
     pub epoch: u32,
     /// The number of the commit in this epoch, from 1; 0 is the takeover.
     pub commit: u64,
-    /// Whether the commit has stored nothing, in place of changes that etcd refused.
-    pub is_void: bool,
 }
 
 /// A value is not what its key should have.
@@ -394,9 +392,9 @@ mod tests {
 
     #[test]
     fn a_value_can_be_read_with_etcdctl() {
-        let marker = Marker { epoch: 3, commit: 7, is_void: false };
+        let marker = Marker { epoch: 3, commit: 7 };
         let bytes = encode(&marker);
-        assert_eq!(bytes.escape_ascii().to_string(), r#"{\"epoch\":3,\"commit\":7,\"is_void\":false}"#);
+        assert_eq!(bytes.escape_ascii().to_string(), r#"{\"epoch\":3,\"commit\":7}"#);
         assert_eq!(decode(b"m", &bytes), Ok(marker));
         let error = decode::<Marker>(b"/signalbox/x/m", b"7").unwrap_err().to_string();
         assert!(error.contains("\"/signalbox/x/m\""), "{error}");

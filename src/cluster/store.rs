@@ -11,7 +11,7 @@ use std::thread;
 
 use super::chain::{Chain, Commit};
 use super::coordinator::{
-    CallError, Coordinator, Operation, PAUSE, Range, RangeAnswer, Revision, TransactionAnswer, until_answered,
+    CallError, Coordinator, Operation, Range, RangeAnswer, Revision, TransactionAnswer, until_answered,
 };
 use super::fence::Fence;
 use super::keys::{Keys, end_of_prefix};
@@ -19,9 +19,6 @@ use super::leadership::Term;
 use crate::core::{BatchLimit, Change, Key, Record};
 use crate::storage::record::{self, FORMAT};
 use crate::storage::{CommitError, Snapshot, Storage, StorageError};
-
-/// The changes and bytes of one batch: etcd accepts transactions of 1.5 MiB, and takes the longer the more a commit has.
-const BATCH_LIMIT: BatchLimit = BatchLimit { changes: 4_000, bytes: 1 << 20 };
 
 /// Records that one answer has, about. One answer with all of them would need memory for all at once.
 const RECORDS_OF_ANSWER: u64 = 4_000;
@@ -48,10 +45,10 @@ impl<C: Coordinator> ClusterStorage<C> {
     }
 
     /// Takes the answer to an attempt of a commit, or the report that there is none. Returns the outcome; `None`: the caller
-    /// sends the commit's transaction again, which may have changed.
+    /// sends the commit's transaction again.
     pub fn answered(
         &mut self,
-        commit: &mut Commit,
+        commit: &Commit,
         answer: Result<TransactionAnswer, CallError>,
     ) -> Option<Result<(), CommitError>> {
         match self.chain.answered(commit, answer) {
@@ -69,7 +66,8 @@ impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     }
 
     fn batch_limit(&self) -> BatchLimit {
-        BATCH_LIMIT
+        // etcd accepts transactions of 1.5 MiB, and takes the longer the more a commit has.
+        BatchLimit::UNIT
     }
 
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
@@ -84,16 +82,14 @@ impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
-        let mut commit = self.begin(changes);
+        let commit = self.begin(changes);
         loop {
             let may_repeat = || !self.fence.is_past();
             let send = |coordinator: &mut C| coordinator.transact(commit.transaction());
             let answer = until_answered(&mut self.coordinator, may_repeat, send);
-            if let Some(outcome) = self.answered(&mut commit, answer) {
+            if let Some(outcome) = self.answered(&commit, answer) {
                 return outcome;
             }
-            // etcd has refused it.
-            self.coordinator.pause(PAUSE);
         }
     }
 }

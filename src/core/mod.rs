@@ -56,9 +56,9 @@ pub use ids::{
     ConnectionId, GrantId, Place, PlaceKey, PlaceProof, RequestId, RequestIds, SessionId, SessionKey, Token,
 };
 pub use ledger::{
-    CommitOutcome, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, IfExists, Lease, LedgerLimits,
-    LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, SLOTS_MAX, Scope, ServiceChange,
-    TICK_MS, Until, WaitedListing, Waiting, Want,
+    Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, IfExists, Lease, LedgerLimits, LedgerStats, Listed,
+    Listing, ListingKind, Queueing, Removal, Resizing, SLOTS_MAX, Scope, ServiceChange, TICK_MS, Until,
+    WaitedListing, Waiting, Want,
 };
 pub use limit::{Limit, LimitKind, MemoryLimit};
 pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice};
@@ -70,12 +70,12 @@ pub use session::{Ending, Session};
 pub use session_client::{ClientSelector, SessionClient};
 pub use session_listing::{Connected, ListedId, ListedSession, SessionListing};
 pub use share::{ClientKey, ClientShare};
-pub use store::{Batch, BatchLimit};
+pub use store::{Batch, BatchLimit, CommitOutcome};
 pub use sysv::{
     AdjustmentsRecord, Caller, ConnectionEnd, Errno, KeyRule, ListedSet, ListedUser, OpenedProcess,
-    Operation, Order, Ownership, ProcessId, ProcessRecord, ResultRecord, SetAnswer, SetCheck, SetCommand,
-    SetId, SetListing, SetRecord, SetStat, StoredAnswer, SysvCall, SysvKey, SysvLimits, SysvOutcome,
-    SysvRecord, SysvStats, UserListing, UserRole,
+    Operation, Order, Ownership, ProcessId, ProcessRecord, ResultRecord, SemaphoreRecord, SetAnswer,
+    SetCheck, SetCommand, SetId, SetListing, SetRecord, SetStat, StoredAnswer, SysvCall, SysvKey, SysvLimits,
+    SysvOutcome, SysvRecord, SysvStats, UserListing, UserRole,
 };
 pub use time::{Due, Moment, MonotonicMs, UnixSeconds};
 pub use visit::{Check, CheckFailure, Dump, NamePlace, Survey, Surveyed, Sweep};
@@ -84,7 +84,7 @@ use counter::Interval;
 use ledger::Ledger;
 use object::PlainError;
 use registry::Registry;
-use sync::{AtomicU64, Mutex, Ordering};
+use sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use sysv::Sysv;
 
 /// The two kinds of names; the same bytes may name one object in each.
@@ -185,6 +185,8 @@ pub struct Core {
     last_session: AtomicU64,
     ledger: Mutex<Ledger>,
     sysv: Mutex<Sysv>,
+    /// Whether the next batch for the store is one of the semaphore sets.
+    sets_are_next: AtomicBool,
 }
 
 impl Core {
@@ -198,6 +200,7 @@ impl Core {
             semaphores: Registry::new(hasher),
             stat_interval_s,
             last_session: AtomicU64::new(0),
+            sets_are_next: AtomicBool::new(false),
         }
     }
 

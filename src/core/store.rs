@@ -1,8 +1,8 @@
 //! The operations of [`Core`] for a store: it restores records, hands out batches of changes, and learns what became of
 //! them.
 //!
-//! The ledger and the semaphore sets have a journal each, because they have a lock each. A batch has changes of both, so
-//! that one flush serves both; neither refers to records of the other.
+//! The ledger and the semaphore sets have a journal each, because they have a lock each. A batch has changes of one of them,
+//! in turn; neither refers to records of the other.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::Core;
 use super::durable::{Change, Record};
 use super::ids::PlaceKey;
 use super::invariant::lock;
-use super::ledger::CommitOutcome;
-use super::sync::{Mutex, MutexGuard};
+use super::journal::UNIT_MAX;
+use super::sync::{Mutex, MutexGuard, Ordering};
 use super::time::Moment;
 
 /// What has a journal.
 pub(super) trait Journaled {
-    /// Ends a step: a batch may end here.
-    fn end_step(&mut self);
+    /// Ends a unit of the journal.
+    fn end_unit(&mut self);
 }
 
-/// A hold of the lock of what has a journal. The step ends when the lock is released, so a batch never has half of one.
+/// A hold of the lock of what has a journal. What it changes is one unit, unless it ends units in between.
 pub(super) struct Step<'a, T: Journaled>(MutexGuard<'a, T>);
 
 impl<'a, T: Journaled> Step<'a, T> {
@@ -47,11 +47,11 @@ impl<T: Journaled> DerefMut for Step<'_, T> {
 
 impl<T: Journaled> Drop for Step<'_, T> {
     fn drop(&mut self) {
-        self.0.end_step();
+        self.0.end_unit();
     }
 }
 
-/// How much one batch of a journal may have, unless one step alone has more.
+/// How much one batch may have, unless one unit alone has more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchLimit {
     /// Changes.
@@ -63,6 +63,13 @@ pub struct BatchLimit {
 impl BatchLimit {
     /// No limit.
     pub const NONE: Self = Self { changes: usize::MAX, bytes: usize::MAX };
+    /// The most that one unit has. A store must accept that much.
+    pub const UNIT: Self = UNIT_MAX;
+
+    /// Whether it permits so much.
+    pub(super) fn has_room_for(self, changes: usize, bytes: usize) -> bool {
+        changes <= self.changes && bytes <= self.bytes
+    }
 }
 
 /// Changes that belong together: a store commits all of them or none.
@@ -70,10 +77,16 @@ impl BatchLimit {
 pub struct Batch {
     /// The changes, in order.
     pub changes: Arc<Vec<Change>>,
-    /// The number of the ledger's batch, if it has changes.
-    ledger: Option<u64>,
-    /// The number of the batch of the semaphore sets, if they have changes.
-    sysv: Option<u64>,
+    is_of_sets: bool,
+}
+
+/// The outcome of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitOutcome {
+    /// The store has it.
+    Stored,
+    /// The store could not commit it now, and may have it or not. It must get the same batch again before any other.
+    Failed,
 }
 
 impl Core {
@@ -107,31 +120,38 @@ impl Core {
         ledger.end_restore(now.monotonic, self.context(now.unix));
     }
 
-    /// Takes the oldest changes: half of what the limit permits from the ledger and half from the semaphore sets, unless one
-    /// step alone has more. `None`: there are none, or the batch before is not complete.
+    /// Takes the batch that failed last, or else the oldest changes within a limit of the ledger or of the semaphore sets, in
+    /// turn. `None`: there are none, or the batch before is not complete.
     pub fn take_batch(&self, limit: BatchLimit) -> Option<Batch> {
-        let half = BatchLimit { changes: limit.changes.div_ceil(2), bytes: limit.bytes / 2 };
-        let ledger = self.ledger().take_batch(half);
-        let sysv = self.sysv().take_batch(half);
-        let numbers = (ledger.as_ref().map(|batch| batch.number), sysv.as_ref().map(|batch| batch.number));
-        let changes = match (ledger, sysv) {
-            (None, None) => return None,
-            (Some(one), None) | (None, Some(one)) => one.changes,
-            (Some(one), Some(other)) => {
-                Arc::new(one.changes.iter().chain(&*other.changes).cloned().collect())
-            }
+        let take = |is_of_sets| {
+            let taken =
+                if is_of_sets { self.sysv().take_batch(limit) } else { self.ledger().take_batch(limit) };
+            taken.map(|changes| Batch { changes, is_of_sets })
         };
-        Some(Batch { changes, ledger: numbers.0, sysv: numbers.1 })
+        let first = self.sets_are_next.load(Ordering::Relaxed);
+        let batch = take(first).or_else(|| take(!first))?;
+        // Until it is stored, it stays the turn of its journal.
+        self.sets_are_next.store(batch.is_of_sets, Ordering::Relaxed);
+        Some(batch)
     }
 
-    /// The outcome of a batch is known. If it is stored, requests that waited for that are answered, `step` of them at
-    /// most. Otherwise the ledger's changes are rolled back with everything after them, and those of semaphore sets are
-    /// taken again with the next batch. Returns whether there is more to do.
+    /// The outcome of a batch is known. If it is stored, requests that waited for that are answered. If it failed, all
+    /// requests that wait for the store are answered: grants and sessions that were not stored end. In both cases `step` of
+    /// them at most. Returns whether there is more to do.
     pub fn complete(&self, batch: &Batch, outcome: CommitOutcome, step: usize, now: Moment) -> bool {
-        let ledger =
-            |number| self.ledger().complete(number, outcome, step, now.monotonic, self.context(now.unix));
-        let sysv = |number| self.sysv().complete(number, outcome, step);
-        batch.ledger.is_some_and(ledger) | batch.sysv.is_some_and(sysv)
+        let context = self.context(now.unix);
+        let is_of_sets = batch.is_of_sets;
+        match outcome {
+            CommitOutcome::Failed => {
+                self.sysv().store_failed();
+                self.ledger().store_failed(step, now.monotonic, context)
+            }
+            CommitOutcome::Stored => {
+                self.sets_are_next.store(!is_of_sets, Ordering::Relaxed);
+                let sets = self.sysv().stored(is_of_sets, step);
+                self.ledger().stored(!is_of_sets, step, now.monotonic, context) || sets
+            }
+        }
     }
 
     /// Whether every change is stored.

@@ -3,8 +3,9 @@
 //! It takes the pending changes as one batch, commits it, and reports the outcome to the core. Changes that come during a
 //! commit wait for the next batch, so one flush to disk serves every request of that time.
 //!
-//! A batch that cannot be committed is rolled back, and the thread tries again after a pause. After a flush that failed,
-//! the store refuses everything until the daemon is restarted: what is on disk then is not known.
+//! A batch that cannot be committed is taken again after a pause, until it is stored; the requests that wait for the store are
+//! answered meanwhile. After a flush that failed, the store refuses everything until the daemon is restarted: what is on disk
+//! then is not known.
 //!
 //! A server that does not own the store any more answers nothing that depends on it: the process ends.
 
@@ -61,9 +62,9 @@ pub enum RestoreError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It was rolled back: its requests were answered `Not stored`.
+    /// It is taken again; the requests that wait for the store were answered.
     #[error(transparent)]
-    RolledBack(CommitError),
+    NotStored(CommitError),
     /// Another server owns the store. None of the batch's requests is answered, and this process has to end.
     #[error(transparent)]
     OwnershipLost(CommitError),
@@ -112,24 +113,20 @@ impl Server {
 
     /// A batch that was taken from the core is committed, or could not be: answers the requests that wait for that.
     pub fn committed(&self, batch: &Batch, committed: Result<(), CommitError>) -> Result<(), StoreError> {
-        let outcome = match &committed {
+        self.stored.failures.add(u64::from(committed.is_err()));
+        let (outcome, result) = match committed {
             Ok(()) => {
                 self.stored.commits.add(1);
                 self.stored.changes.add(batch.changes.len() as u64);
-                CommitOutcome::Stored
+                (CommitOutcome::Stored, Ok(()))
             }
-            Err(error) if error.is_ownership_lost() => CommitOutcome::OwnershipLost,
-            Err(_) => CommitOutcome::RolledBack,
+            Err(error) if error.is_ownership_lost() => return Err(StoreError::OwnershipLost(error)),
+            Err(error) => (CommitOutcome::Failed, Err(StoreError::NotStored(error))),
         };
-        self.stored.failures.add(u64::from(committed.is_err()));
         while self.core.complete(batch, outcome, STEP_ANSWERS, self.moment()) {
             std::thread::yield_now();
         }
-        match committed {
-            Ok(()) => Ok(()),
-            Err(error) if error.is_ownership_lost() => Err(StoreError::OwnershipLost(error)),
-            Err(error) => Err(StoreError::RolledBack(error)),
-        }
+        result
     }
 
     /// Declares the semaphores of the configuration. Those that cannot be declared so are logged; returns their names.
@@ -283,7 +280,7 @@ fn write(server: &Server, storage: &mut dyn Storage, bell: &Bell) {
                 "this server does not own its records any more: it ends at once, and answers nothing more",
                 error.to_string(),
             ),
-            Err(StoreError::RolledBack(error)) => {
+            Err(StoreError::NotStored(error)) => {
                 let text = error.to_string();
                 if failure.as_ref() != Some(&text) {
                     error!(%error, "grants of leased sessions and declared semaphores cannot be stored");

@@ -9,12 +9,9 @@
 //! them unchanged. The first commit also stores the new epoch. A commit that was acknowledged is never rolled back by
 //! the engine (`flush_mark`).
 //!
-//! After a failure the engine refuses everything until it is closed and reopened. The commit that failed does that; if
-//! reopening fails too, the next commit tries again. Invariant: when a commit succeeds, the changes of earlier commits
-//! that were reported as failed are not in the file. The engine may fail after the changes are on disk, so such a
-//! commit is in doubt until the file is read again, and its changes are rolled back if they are there.
+//! After a failure the engine refuses everything until it is closed and reopened, which the next commit does. The engine may
+//! fail after the changes are on disk; that makes no difference, as the next commit has the same changes.
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -76,8 +73,6 @@ pub struct FileStorage {
     /// Whether the epoch is in the file; until then, the file has the epoch before.
     is_epoch_stored: bool,
     was_repaired: bool,
-    /// The changes of a commit that was reported as failed, while it is unknown whether the file has them.
-    in_doubt: Option<WriteSet>,
 }
 
 /// The file, opened for reading and writing.
@@ -93,27 +88,6 @@ impl Drop for OpenedFile {
     fn drop(&mut self) {
         self.is_closed.store(true, Ordering::Release);
     }
-}
-
-/// The changes of a commit, by key.
-type WriteSet = BTreeMap<Vec<u8>, Versions>;
-
-/// The values of a key before and after a commit; `None`: it has none.
-#[derive(Debug)]
-struct Versions {
-    before: Option<Vec<u8>>,
-    after: Option<Vec<u8>>,
-}
-
-/// Why a transaction was not committed.
-enum Failure {
-    Superseded {
-        newest: u64,
-    },
-    /// Its changes are not in the file.
-    NotWritten(StorageError),
-    /// Its changes may be in the file.
-    InDoubt(StorageError),
 }
 
 impl std::fmt::Debug for FileStorage {
@@ -159,7 +133,6 @@ impl FileStorage {
             epoch: 0,
             is_epoch_stored: false,
             was_repaired: false,
-            in_doubt: None,
         };
         let (opened, was_repaired) = storage.open_file()?;
         storage.was_repaired = was_repaired;
@@ -204,18 +177,24 @@ impl FileStorage {
         let opened = open_engine(&self.path, medium, Trust::CurrentCommit, self.options);
         let opened = opened.and_then(|mut opened| {
             // A repair has verified everything already.
-            if !opened.was_repaired {
-                verify(&self.path, &mut opened.database)?;
+            let verified =
+                if opened.was_repaired { Ok(()) } else { verify(&self.path, &mut opened.database) };
+            match verified {
+                Ok(()) => Ok(opened),
+                Err(error) => {
+                    // After a panic, the engine may panic again when it is closed.
+                    let _ = panics::catch(|| drop(opened));
+                    Err(error)
+                }
             }
-            Ok(opened)
         });
         let Opened { database, was_repaired } =
             opened.map_err(|error| prefer_flush_failure(&self.flush_failure, &self.path, error))?;
         Ok((OpenedFile { database, staged, is_closed: Arc::default() }, was_repaired))
     }
 
-    /// Reopens the file if a failure closed it. Returns whether the file has the commit that is in doubt.
-    fn reopen(&mut self) -> Result<bool, CommitError> {
+    /// Takes the file, which is opened again if a failure closed it.
+    fn take_opened(&mut self) -> Result<OpenedFile, CommitError> {
         if let Some(source) = self.flush_failure.get() {
             self.opened = None;
             return Err(CommitError::NotFlushed(StorageError::NotFlushed {
@@ -223,101 +202,45 @@ impl FileStorage {
                 source,
             }));
         }
-        let opened = match self.opened.take() {
-            Some(opened) => opened,
-            None => self.open_file().map_err(commit_error)?.0,
-        };
-        let found = self.find_in_doubt(&opened.database).map_err(|e| commit_error(self.error(e)))?;
-        self.opened = Some(opened);
-        let Some((newest, is_there)) = found else { return Ok(false) };
-        if newest != self.epoch && newest != self.expected_epoch() {
-            return Err(CommitError::Superseded { own: self.epoch, newest });
+        match self.opened.take() {
+            Some(opened) => Ok(opened),
+            None => Ok(self.open_file().map_err(commit_error)?.0),
         }
-        // The commit in doubt may have been the first one, which stores the epoch.
-        self.is_epoch_stored = newest == self.epoch;
-        Ok(is_there)
     }
 
-    /// The epoch in the file, and whether the commit in doubt is in it; `None`: no commit is in doubt. A commit is
-    /// atomic, so one key that it changed is enough to decide.
-    fn find_in_doubt(&self, database: &Database) -> Result<Option<(u64, bool)>, redb::Error> {
-        let Some(write_set) = &self.in_doubt else { return Ok(None) };
-        let table = database.begin_read()?.open_table(TABLE)?;
-        let changed = write_set.iter().find(|(_, versions)| versions.before != versions.after);
-        let is_there = match changed {
-            Some((key, versions)) => {
-                let found = table.get(key.as_slice())?;
-                found.as_ref().map(|value| value.value()) == versions.after.as_deref()
+    /// Makes changes in one transaction. The first one also stores the epoch, and writes what was done to open the file.
+    /// Returns the epoch that the file had. If another owner has opened it since, nothing is written.
+    fn transact(&self, opened: &OpenedFile, changes: &[Change]) -> Result<u64, redb::Error> {
+        opened.staged.accept()?;
+        let transaction = begin(&opened.database)?;
+        let newest = {
+            let mut table = transaction.open_table(TABLE)?;
+            let newest = stored_epoch(&table)?;
+            if !self.is_own(newest) {
+                return Ok(newest);
             }
-            None => false,
-        };
-        Ok(Some((stored_epoch(&table)?, is_there)))
-    }
-
-    /// The epoch that the file has if no other owner has opened it.
-    fn expected_epoch(&self) -> u64 {
-        if self.is_epoch_stored { self.epoch } else { self.epoch - 1 }
-    }
-
-    /// Rolls back the changes of the commit in doubt.
-    fn roll_back_in_doubt(&mut self) -> Result<(), CommitError> {
-        let Some(write_set) = &self.in_doubt else { return Ok(()) };
-        let writes: Vec<_> =
-            write_set.iter().map(|(key, versions)| (key.clone(), versions.before.clone())).collect();
-        self.transact(writes, &mut WriteSet::new()).map_err(|failure| {
-            self.opened = None;
-            match failure {
-                Failure::Superseded { newest } => CommitError::Superseded { own: self.epoch, newest },
-                Failure::NotWritten(error) | Failure::InDoubt(error) => commit_error(error),
+            if newest != self.epoch {
+                table.insert(EPOCH_KEY, self.epoch.to_be_bytes().as_slice())?;
             }
-        })
-    }
-
-    /// Writes values, or deletes keys without a value, in one transaction, and adds the changes to `write_set`. The first
-    /// transaction also stores the epoch, and writes what was done to open the file.
-    fn transact(
-        &mut self,
-        writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-        write_set: &mut WriteSet,
-    ) -> Result<(), Failure> {
-        let opened = self.opened.as_ref().expect("every caller opened it");
-        let before = |error| Failure::NotWritten(self.error(error));
-        opened.staged.accept().map_err(|error| before(error.into()))?;
-        let transaction = begin(&opened.database).map_err(before)?;
-        let newest = self.write(&transaction, writes, write_set).map_err(before)?;
-        if newest != self.expected_epoch() {
-            return Err(Failure::Superseded { newest });
-        }
-        transaction.commit().map_err(|error| Failure::InDoubt(self.error(error.into())))?;
-        self.is_epoch_stored = true;
-        Ok(())
-    }
-
-    /// Returns the epoch in the file. If that is not the expected one, nothing is written.
-    fn write(
-        &self,
-        transaction: &WriteTransaction,
-        writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-        write_set: &mut WriteSet,
-    ) -> Result<u64, redb::Error> {
-        let mut table = transaction.open_table(TABLE)?;
-        let newest = stored_epoch(&table)?;
-        if newest != self.expected_epoch() {
-            return Ok(newest);
-        }
-        if !self.is_epoch_stored {
-            table.insert(EPOCH_KEY, self.epoch.to_be_bytes().as_slice())?;
-        }
-        for (key, after) in writes {
-            let before = match &after {
-                Some(value) => table.insert(key.as_slice(), value.as_slice())?,
-                None => table.remove(key.as_slice())?,
-            };
-            let before = before.map(|value| value.value().to_vec());
-            // For a key that is written twice, keep the value before the first write and the value after the last one.
-            write_set.entry(key).or_insert(Versions { before, after: None }).after = after;
-        }
+            for change in changes {
+                match change {
+                    Change::Put(record) => {
+                        let (key, value) = (encode_key(&record.key()), encode_value(record));
+                        table.insert(key.as_slice(), value.as_slice())?;
+                    }
+                    Change::Delete(key) => _ = table.remove(encode_key(key).as_slice())?,
+                }
+            }
+            newest
+        };
+        transaction.commit()?;
         Ok(newest)
+    }
+
+    /// Whether the file has this epoch unless another owner has opened it. The first commit, which stores this owner's epoch,
+    /// may be in the file although it failed.
+    fn is_own(&self, newest: u64) -> bool {
+        newest == self.epoch || (!self.is_epoch_stored && newest + 1 == self.epoch)
     }
 
     fn error(&self, error: redb::Error) -> StorageError {
@@ -362,35 +285,15 @@ impl Storage for FileStorage {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
-        if self.reopen()? {
-            self.roll_back_in_doubt()?;
+        let opened = self.take_opened()?;
+        // After a failure the file is closed.
+        let newest = self.transact(&opened, changes).map_err(|error| commit_error(self.error(error)))?;
+        self.opened = Some(opened);
+        if !self.is_own(newest) {
+            return Err(CommitError::Superseded { own: self.epoch, newest });
         }
-        self.in_doubt = None;
-        let writes = changes.iter().map(|change| match change {
-            Change::Put(record) => (encode_key(&record.key()), Some(encode_value(record))),
-            Change::Delete(key) => (encode_key(key), None),
-        });
-        let mut write_set = WriteSet::new();
-        let (error, write_set) = match self.transact(writes.collect(), &mut write_set) {
-            Ok(()) => return Ok(()),
-            Err(Failure::Superseded { newest }) => {
-                return Err(CommitError::Superseded { own: self.epoch, newest });
-            }
-            Err(Failure::NotWritten(error)) => (error, None),
-            Err(Failure::InDoubt(error)) => (error, Some(write_set)),
-        };
-        self.opened = None;
-        self.in_doubt = write_set;
-        match self.reopen() {
-            // It failed after the changes were on disk, so they are durable and the commit succeeded.
-            Ok(true) => {
-                self.in_doubt = None;
-                Ok(())
-            }
-            // If the file could not be reopened, the next commit tries again.
-            Ok(false) | Err(CommitError::NotStored(_)) => Err(commit_error(error)),
-            Err(failure) => Err(failure),
-        }
+        self.is_epoch_stored = true;
+        Ok(())
     }
 }
 

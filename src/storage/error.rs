@@ -112,9 +112,8 @@ pub enum CommitError {
     /// another flush. The store refuses everything from now on.
     #[error("{0}; until then, the server cannot store changes")]
     NotFlushed(StorageError),
-    /// Another failure: the disk is full, or a file cannot be read or written. None of the changes are stored, and a
-    /// later commit may succeed. If the process ends before a commit succeeds, the changes may still be found at the
-    /// next start, like those of a commit that was in progress.
+    /// Another failure: the disk is full, or a file cannot be read or written. The changes may be stored or not, all of
+    /// them or none: the next commit must have the same changes.
     #[error("the changes were not stored: {0}")]
     NotStored(StorageError),
 }

@@ -54,8 +54,8 @@ pub trait Storage: Send {
     /// owner commits.
     fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError>;
 
-    /// Makes changes durable, in the order given: when this returns, all of them are stored, or none. The state after a
-    /// failure depends on its kind; see [`CommitError`].
+    /// Makes changes durable, in the order given: when this returns, all of them are stored, or none. After a failure
+    /// (see [`CommitError`]), the next commit must have the same changes.
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError>;
 }
 

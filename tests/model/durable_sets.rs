@@ -88,8 +88,8 @@ struct World {
     clients: Vec<Client>,
     disk: BTreeMap<Key, Record>,
     batch: Option<Batch>,
-    /// Changes of a commit that failed, which the disk has until the next commit.
-    in_doubt: Option<Arc<Vec<Change>>>,
+    /// The changes of a commit that failed, which must be the next ones.
+    failed: Option<Arc<Vec<Change>>>,
     now_ms: u64,
     tokens: u64,
     keys: u8,
@@ -125,7 +125,7 @@ impl World {
             clients,
             disk: BTreeMap::new(),
             batch: None,
-            in_doubt: None,
+            failed: None,
             now_ms: 0,
             tokens: 0,
             keys: 0,
@@ -278,19 +278,23 @@ impl World {
 
     fn take(&mut self) {
         if self.batch.is_none() {
-            self.batch = self.core.take_batch(BatchLimit { changes: 16, ..BatchLimit::NONE });
+            self.batch = self.core.take_batch(BatchLimit { changes: 4, ..BatchLimit::NONE });
+            if let Some(failed) = self.failed.take() {
+                assert_eq!(self.batch.as_ref().map(|batch| &batch.changes), Some(&failed));
+            }
         }
     }
 
     fn complete(&mut self, is_stored: bool, is_on_disk: bool) {
         let Some(batch) = self.batch.take() else { return };
-        self.in_doubt = None;
-        let outcome = if is_stored {
+        if is_stored || is_on_disk {
             write(&mut self.disk, &batch.changes);
+        }
+        let outcome = if is_stored {
             CommitOutcome::Stored
         } else {
-            self.in_doubt = is_on_disk.then(|| Arc::clone(&batch.changes));
-            CommitOutcome::RolledBack
+            self.failed = Some(Arc::clone(&batch.changes));
+            CommitOutcome::Failed
         };
         while self.core.complete(&batch, outcome, 1, self.now()) {
             self.core.check_sysv().unwrap();
@@ -305,9 +309,7 @@ impl World {
     }
 
     fn crash(&mut self, is_on_disk: bool) {
-        if let Some(changes) = self.in_doubt.take() {
-            write(&mut self.disk, &changes);
-        }
+        self.failed = None;
         if let Some(batch) = self.batch.take().filter(|_| is_on_disk) {
             write(&mut self.disk, &batch.changes);
         }

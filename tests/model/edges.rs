@@ -53,12 +53,6 @@ impl Server {
         changes
     }
 
-    /// The store cannot commit anything of what it takes now.
-    fn roll_back(&self) {
-        let batch = self.core.take_batch(BatchLimit::NONE).expect("something is pending");
-        assert!(!self.core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, START));
-    }
-
     fn id(&self, by: usize) -> ConnectionId {
         self.connections[by].0.id()
     }
@@ -159,27 +153,20 @@ fn the_grace_period_of_a_removal_stays_or_goes_with_its_holders() {
     };
     let declared = |server: &Server| {
         let listed = server.core.list_declared(&mut server.core.declared(b""));
-        (listed[0].record.created, listed[0].record.evicted_grace_ms)
+        listed[0].record.evicted_grace_ms
     };
     remove(&mut server, Removal::Now { grace_ms: 1000 });
     server.store();
     server.declare(0, 2, false);
     server.store();
-    let again = declared(&server);
-    assert_eq!(again.1, Some(1000));
+    assert_eq!(declared(&server), Some(1000));
 
-    // A removal that the configuration has superseded is not stored.
-    remove(&mut server, Removal::WithLastHolder);
+    // The configuration declares it, and removes it with its last holder.
     let configured = Declare { name: NAME, capacity: 3, numbered: false, label: b"" };
     server.core.declare_configured(&[configured], START);
-    assert_eq!(declared(&server).1, None);
-    let batch = server.core.take_batch(BatchLimit::NONE).unwrap();
-    server.core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, START);
-    assert_eq!(declared(&server), again, "its grants are from before that");
-
-    // The configuration removes it with its last holder.
+    assert_eq!(declared(&server), Some(1000));
     server.core.declare_configured(&[], START);
-    assert_eq!(declared(&server).1, None);
+    assert_eq!(declared(&server), None);
 }
 
 #[test]
@@ -432,20 +419,6 @@ fn slots_out_of_service_reduce_what_may_be_in_use_by_their_number() {
 }
 
 #[test]
-fn a_slot_returns_to_service_if_its_change_is_rolled_back_after_the_configuration_changed_the_semaphore() {
-    let mut server = Server::with_store();
-    server.configure(Some(2));
-    server.store();
-    assert_eq!(server.change_service(0, ServiceChange::SlotOut(0)), Outcome::Waiting);
-    server.configure(Some(3));
-    assert_eq!(*server.service().slots_out, [0]);
-    server.roll_back();
-    assert_eq!(server.service(), Service::default());
-    assert_eq!(*server.granted(0, &[NAME]).slots, [[0].into()]);
-    assert_eq!(server.core.check_ledger(), Ok(()));
-}
-
-#[test]
 fn a_pause_that_is_stored_after_the_configuration_changed_the_semaphore_refuses_no_waiter() {
     let mut server = Server::with_store();
     server.configure(Some(1));
@@ -501,18 +474,6 @@ fn an_unused_semaphore_has_its_declared_capacity_before_the_declaration_is_store
     server.granted(0, &[NAME]);
     server.granted(0, &[NAME]);
     assert_eq!(server.acquire(0, &[NAME]), Outcome::Waiting, "2 of 2 are in use");
-}
-
-#[test]
-fn the_outcome_of_a_batch_that_is_complete_changes_nothing() {
-    let mut server = Server::with_store();
-    server.configure(Some(1));
-    let batch = server.core.take_batch(BatchLimit::NONE).unwrap();
-    assert!(!server.core.complete(&batch, CommitOutcome::Stored, usize::MAX, START));
-    assert_eq!(server.change_service(0, ServiceChange::Pause), Outcome::Waiting);
-    assert!(!server.core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, START));
-    assert_eq!(server.messages(0), [], "the request waits for the next batch");
-    assert!(server.service().paused);
 }
 
 #[test]

@@ -171,14 +171,14 @@ fn an_older_change_does_not_reopen_a_semaphore_that_is_being_removed() {
 }
 
 #[test]
-fn a_removed_semaphore_ends_with_its_last_holder_if_its_new_declaration_is_rolled_back() {
+fn a_removed_semaphore_ends_with_its_last_holder_if_its_new_declaration_is_not_stored() {
     let removed = [acquire(1, 1), remove(0, Removal::WithLastHolder)];
     let again = [declare(0, 2, IfExists::Set), Step::Leave { by: 1 }];
     take(&[&[declare(0, 2, IfExists::Fail)][..], &STORE, &removed, &STORE, &again, &FAIL].concat());
 }
 
 #[test]
-fn waiters_that_cannot_be_served_are_refused_when_a_removal_is_rolled_back() {
+fn waiters_that_cannot_be_served_are_refused_when_a_removal_is_not_stored() {
     let requests = [acquire(1, 1), remove(0, Removal::WithLastHolder), acquire(2, 3), acquire(2, 4)];
     take(&[&[declare(0, 3, IfExists::Fail)][..], &STORE, &requests, &FAIL].concat());
 }

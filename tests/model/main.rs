@@ -11,6 +11,7 @@ mod ledger;
 mod places;
 mod plain;
 mod sysv;
+mod units;
 
 use proptest::test_runner::Config;
 

@@ -68,7 +68,9 @@ impl Disk {
     fn note(&self, is_stored: bool, now_ms: u64) {
         let mut log = self.log();
         if is_stored {
-            log.behind_since_ms = None;
+            if log.behind_since_ms.take().is_some() {
+                log.failed_ms = Some(now_ms);
+            }
         } else {
             log.failed_ms = Some(now_ms);
             log.behind_since_ms.get_or_insert(now_ms);
@@ -89,9 +91,10 @@ impl Disk {
         self.log().ended_behind.contains(&life)
     }
 
-    /// Whether a write failed at or after this time.
+    /// Whether the store failed at or after this time.
     pub fn has_failed_since(&self, since_ms: u64) -> bool {
-        self.log().failed_ms.is_some_and(|failed_ms| failed_ms >= since_ms)
+        let log = self.log();
+        log.behind_since_ms.is_some() || log.failed_ms.is_some_and(|failed_ms| failed_ms >= since_ms)
     }
 }
 
@@ -111,7 +114,7 @@ pub async fn store(
         let stored = server.store(&mut storage);
         if let Ok(true) | Err(_) = stored {
             let mut state = scene.state();
-            // Deferred answers are sent, and what could not be stored was rolled back.
+            // Deferred answers are sent, and what could not be stored has ended.
             state.is_touched = true;
             disk.note(stored.is_ok(), state.now_ms);
         }

@@ -4,12 +4,16 @@
 use proptest::prelude::*;
 use signalbox::core::{
     AdjustmentsRecord, Change, Order, Ownership, ProcessId, ProcessRecord, Record, RequestId, ResultRecord,
-    SessionKey, SetId, SetRecord, StoredAnswer, SysvRecord, UnixSeconds,
+    SemaphoreRecord, SessionKey, SetId, SetRecord, StoredAnswer, SysvRecord, UnixSeconds,
 };
 use signalbox::storage::contradictions;
 
 fn set_id(number: i32) -> SetId {
     SetId::from_number(0x4000_0000 + number).unwrap()
+}
+
+fn semaphore((value, pid, cleared): (u16, u32, u64)) -> SemaphoreRecord {
+    SemaphoreRecord { value, pid, cleared }
 }
 
 fn process_id() -> impl Strategy<Value = ProcessId> {
@@ -21,7 +25,7 @@ pub fn any_sysv_record() -> impl Strategy<Value = Record> {
     let sets = || (0..0x3fff_ffff).prop_map(set_id);
     let order = prop_oneof![Just(Order::Kernel), Just(Order::Fifo)];
     let times = any::<(Option<u64>, u64)>();
-    let semaphores = prop::collection::vec(any::<(u16, u32)>(), 0..5);
+    let semaphores = prop::collection::vec(any::<(u16, u32, u64)>().prop_map(semaphore), 0..5);
     let set = (sets(), any::<i32>(), order, any::<(u32, u32, u32, u32, u32)>(), times, semaphores).prop_map(
         |(
             set,
@@ -53,10 +57,12 @@ pub fn any_sysv_record() -> impl Strategy<Value = Record> {
         },
     );
     let changes = prop::collection::vec(any::<i16>(), 0..5);
-    let adjustments =
-        (process_id(), sets(), any::<u64>(), changes).prop_map(|(process, set, turn, changes)| {
-            SysvRecord::Adjustments(AdjustmentsRecord { process, set, turn, adjustments: changes.into() })
-        });
+    let adjustments = (process_id(), sets(), any::<(u64, u64)>(), changes).prop_map(
+        |(process, set, (turn, clearances), changes)| {
+            let adjustments = changes.into();
+            SysvRecord::Adjustments(AdjustmentsRecord { process, set, turn, clearances, adjustments })
+        },
+    );
     let answer = prop_oneof![
         Just(StoredAnswer::Done),
         (sets(), any::<u32>()).prop_map(|(set, count)| StoredAnswer::Set(set, count))
@@ -77,7 +83,7 @@ fn a_set(number: i32) -> SetRecord {
         creator_gid: 4,
         operated_at: Some(UnixSeconds(0x6500_0001)),
         changed_at: UnixSeconds(0x6500_0000),
-        semaphores: [(5, 6), (32767, 8)].into(),
+        semaphores: [(5, 6, 1), (32767, 8, 3)].map(semaphore).into(),
     }
 }
 
@@ -96,7 +102,13 @@ fn a_process(number: u64) -> ProcessRecord {
 
 fn adjustments(process: u64, set: i32) -> AdjustmentsRecord {
     let process = ProcessId::from_number(process);
-    AdjustmentsRecord { process, set: set_id(set), turn: set as u64, adjustments: [1, -2].into() }
+    AdjustmentsRecord {
+        process,
+        set: set_id(set),
+        turn: set as u64,
+        clearances: 2,
+        adjustments: [1, -2].into(),
+    }
 }
 
 fn a_result(process: u64, request: u64, answer: StoredAnswer) -> ResultRecord {
@@ -135,8 +147,10 @@ pub fn pinned() -> [(Record, &'static str, &'static str); 5] {
                 "00000002",
                 "0005",
                 "00000006",
+                "0000000000000001",
                 "7fff",
                 "00000008",
+                "0000000000000003",
             ),
         ),
         (
@@ -158,7 +172,7 @@ pub fn pinned() -> [(Record, &'static str, &'static str); 5] {
         (
             SysvRecord::Adjustments(adjustments(5, 9)),
             "08000000000000000540000009",
-            concat!("0000000000000009", "00000002", "0001", "fffe"),
+            concat!("0000000000000009", "0000000000000002", "00000002", "0001", "fffe"),
         ),
         (SysvRecord::Result(a_result(5, 7, StoredAnswer::Done)), "0900000000000000050000000000000007", "00"),
         (
@@ -175,7 +189,8 @@ fn contradictions_between_sets_and_processes_are_found() {
     let set = || SysvRecord::Set(a_set(1));
     let process = || SysvRecord::Process(a_process(5));
     let same_key = SysvRecord::Set(SetRecord { key: 2, ..a_set(2) });
-    let too_high = SysvRecord::Set(SetRecord { semaphores: [(32768, 0)].into(), ..a_set(1) });
+    let too_high =
+        SysvRecord::Set(SetRecord { semaphores: [(32768, 0, 0)].map(semaphore).into(), ..a_set(1) });
     let empty = SysvRecord::Set(SetRecord { semaphores: [].into(), ..a_set(1) });
     let few = AdjustmentsRecord { adjustments: [1].into(), ..adjustments(5, 1) };
     let same_turn = AdjustmentsRecord { turn: 1, ..adjustments(5, 2) };
@@ -188,12 +203,8 @@ fn contradictions_between_sets_and_processes_are_found() {
             "adjustments of semaphore set 1073741825 belong to process 5, which does not exist",
         ),
         (
-            vec![process(), SysvRecord::Adjustments(adjustments(5, 1))],
-            "process 5 has adjustments of semaphore set 1073741825, which does not exist or has another number of semaphores",
-        ),
-        (
             vec![set(), process(), SysvRecord::Adjustments(few)],
-            "process 5 has adjustments of semaphore set 1073741825, which does not exist or has another number of semaphores",
+            "process 5 has adjustments of semaphore set 1073741825, which has another number of semaphores",
         ),
         (
             vec![
@@ -214,6 +225,13 @@ fn contradictions_between_sets_and_processes_are_found() {
         let records: Vec<_> = records.into_iter().map(Record::Sysv).collect();
         assert_eq!(contradictions(&records), [problem]);
     }
-    let sound = [set(), process(), SysvRecord::Adjustments(adjustments(5, 1))].map(Record::Sysv);
+    // Set 2 was removed.
+    let sound = [
+        set(),
+        process(),
+        SysvRecord::Adjustments(adjustments(5, 1)),
+        SysvRecord::Adjustments(adjustments(5, 2)),
+    ];
+    let sound = sound.map(Record::Sysv);
     assert_eq!(contradictions(&sound), [] as [&str; 0]);
 }

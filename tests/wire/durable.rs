@@ -10,7 +10,7 @@ use crate::support::failing::Fault;
 use crate::support::store::{By, StoredServer};
 use crate::support::{NOOP, NOT_AVAILABLE, NOT_FOUND, OK, eventually, frame};
 use signalbox::core::{
-    BatchLimit, Change, CommitOutcome, Declare, Key, Moment, MonotonicMs, Namespace, Record, UnixSeconds,
+    BatchLimit, CommitOutcome, Declare, Moment, MonotonicMs, Namespace, Record, UnixSeconds,
 };
 use signalbox::protocol::{
     AS_DECLARED, Claim, Claims, Declaration, Declarations, DeclaredState, Extended, ExtendedOpcode,
@@ -391,7 +391,7 @@ fn a_revocation_continues_after_a_crash() {
 }
 
 #[test]
-fn changes_that_cannot_be_stored_are_rolled_back_before_they_are_answered() {
+fn nothing_is_granted_or_changed_that_would_have_to_be_stored_while_the_store_fails() {
     let server = StoredServer::start(&Memory::default());
     let [mut admin, mut one, mut bound, mut opener] = callers(&server);
     one.open(LONG_MS);
@@ -430,7 +430,13 @@ fn changes_that_cannot_be_stored_are_rolled_back_before_they_are_answered() {
     server.check();
 
     server.faults.stop();
-    assert_eq!(one.take(semaphore(1, b"a")).slots, [2], "all requests are served when there is room again");
+    let mut slots = None;
+    eventually("all requests are served when there is room again", || {
+        let asked = one.want(semaphore(1, b"a"), NOW);
+        slots = one.answer(asked).granted().ok().map(|granted| granted.slots);
+        slots.is_some()
+    });
+    assert_eq!(slots.unwrap(), [2]);
     declare_new(&mut admin, counted(b"b", 1));
     let server = server.crash();
     let mut admin = caller(&server);
@@ -488,17 +494,19 @@ fn releases_that_arrive_while_a_write_fails_are_stored_with_the_next_one() {
     });
     one.sync();
     let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
-    assert!(!core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, now));
+    assert!(!core.complete(&batch, CommitOutcome::Failed, usize::MAX, now));
     let mut answers = released.map(|_| one.next()).map(|answer| (answer.opaque, answer.status));
     answers.sort_unstable_by_key(|(opaque, _)| opaque.0);
     assert_eq!(answers, released.map(|opaque| (opaque, OK)));
     assert_eq!(admin.answer(declared).status, NOT_STORED);
-    assert!(server.store_next());
+    while server.store().is_some() {}
 
     let server = server.crash();
     let mut other = caller(&server);
     assert_eq!(held.map(|grant| verify(&mut other, grant)), [Err(GONE); GRANTS as usize]);
-    other.take(Claim { resources: GRANTS, ..one_of(GRANTS, b"a") });
+    let capacity = A[0].capacity;
+    assert_eq!(listed(&mut other, b"a").map(|it| it.0), Some(capacity), "the declaration is made");
+    other.take(Claim { resources: capacity, ..one_of(capacity, b"a") });
     server.check();
 }
 
@@ -533,8 +541,9 @@ fn a_repeated_opening_is_answered_when_the_session_is_stored_and_after_a_restart
     server.faults.fail_nth(1, Fault::Full);
     assert!(!server.store_next());
     assert_eq!(one.next().opaque, lost);
-    assert_eq!(two.answer(again).status, NOT_STORED, "it does not expose what is rolled back");
+    assert_eq!(two.answer(again).status, NOT_STORED, "it does not expose what is not stored");
     server.check();
+    while server.store().is_some() {}
 
     let lost = one.send(&open);
     one.sync();
@@ -551,7 +560,7 @@ fn a_repeated_opening_is_answered_when_the_session_is_stored_and_after_a_restart
     server.check();
 }
 
-/// An answer exposes nothing that is not stored, because it may be rolled back.
+/// An answer exposes nothing that is not stored. A changed declaration takes effect when the store works again.
 #[test]
 fn answers_do_not_expose_state_that_is_not_stored() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
@@ -568,13 +577,14 @@ fn answers_do_not_expose_state_that_is_not_stored() {
     server.faults.fail_nth(1, Fault::Full);
     assert!(!server.store_next());
     assert_eq!(one.answer(first).status, NOT_STORED);
-    assert_eq!(other.answer(second).status, NOT_STORED, "the semaphore does not exist");
-    assert_eq!(listed(&mut other, b"a"), None);
+    assert_eq!(other.answer(second).status, NOT_STORED);
+    while server.store().is_some() {}
+    let server = server.crash();
+    assert_eq!(listed(&mut caller(&server), b"a").map(|it| it.0), Some(1));
 }
 
-/// Several changes of one semaphore that are in flight together are rolled back together.
 #[test]
-fn changes_that_depend_on_each_other_are_rolled_back_together() {
+fn changes_in_flight_take_effect_in_order_when_the_store_works_again() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut admin, mut holder] = callers(&server);
     let stored = |caller: &mut Caller, opaque: Opaque| {
@@ -604,38 +614,13 @@ fn changes_that_depend_on_each_other_are_rolled_back_together() {
     assert_eq!(answers.iter().map(|answer| (answer.opaque, answer.status)).collect::<Vec<_>>(), {
         asked.iter().map(|opaque| (*opaque, NOT_STORED)).collect::<Vec<_>>()
     });
-    assert_eq!(listed(&mut admin, b"a"), Some((4, 3, declared.generation, false)));
-    assert_eq!(verify(&mut admin, held.grant).map(|(_, state)| state), Ok(GrantState::Held));
-    assert_eq!(holder.take(semaphore(1, b"a")).slots, [3]);
-    server.check();
-}
-
-/// The last holder released while the semaphore was being declared again, and that declaration was rolled back.
-#[test]
-fn a_removal_completes_if_the_new_declaration_is_rolled_back() {
-    let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
-    let [mut admin, mut holder] = callers(&server);
-    let list = [counted(b"a", 4)];
-    let declarations = Declarations::new(&list).unwrap();
-    let declare = |ids| Extended::Declare { ids, if_exists: IfExists::Fail, declarations };
-    let ids = admin.ids();
-    let first = admin.send(&declare(ids));
-    assert!(server.store_next());
-    assert_eq!(admin.answer(first).status, OK);
-    let held = holder.take(semaphore(1, b"a"));
-    let ids = admin.ids();
-    let gone = admin.send(&removing(ids, b"a", Removal::WithLastHolder));
-    assert!(server.store_next());
-    assert_eq!(admin.answer(gone).status, OK);
-    let ids = admin.ids();
-    let redeclared = admin.send(&declare(ids));
-    admin.sync();
-    assert_eq!(holder.give_back(held.grant), OK);
-    server.faults.fail_nth(1, Fault::Full);
-    assert!(!server.store_next());
-    assert_eq!(admin.answer(redeclared).status, NOT_STORED);
-    assert_eq!(listed(&mut admin, b"a"), None, "the removed semaphore has no holders");
-    assert_eq!(holder.wire.acquire(b"a", 1, 1).status, OK);
+    while server.store().is_some() {}
+    let now = listed(&mut admin, b"a").unwrap();
+    assert!(now.2 > declared.generation && (now.0, now.1, now.3) == (4, 3, false), "{now:?}");
+    assert_eq!(verify(&mut admin, held.grant).map(|(_, state)| state), Ok(GrantState::Retiring));
+    let asked = holder.want(semaphore(1, b"a"), NOW);
+    assert!(server.store().is_none());
+    assert_eq!(holder.answer(asked).granted().unwrap().slots, [3]);
     server.check();
 }
 
@@ -675,34 +660,40 @@ fn nothing_is_acknowledged_after_a_failed_flush() {
 }
 
 #[test]
-fn rolled_back_changes_are_not_stored_when_the_store_works_again() {
+fn what_waits_for_the_store_does_not_grow_while_it_fails() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
-    let [mut one, mut opener, mut admin] = callers(&server);
+    let [mut one, mut opener] = callers(&server);
     let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"", key: None });
     assert!(server.store_next());
     assert_eq!(one.answer(opened).status, OK);
     server.faults.fail_all(Fault::Full);
-    for _ in 0..100 {
+    for round in 0..100 {
         let list = [counted(b"a", 1)];
         let declarations = Declarations::new(&list).unwrap();
         let ids = one.ids();
-        let declare = one.send(&Extended::Declare { ids, if_exists: IfExists::Fail, declarations });
+        let declare = one.send(&Extended::Declare { ids, if_exists: IfExists::Set, declarations });
         let take = one.want(one_of(1, b"c"), NOW);
         let open = opener.send(&Extended::OpenSession { ttl: None, label: b"", key: None });
-        one.sync();
-        opener.sync();
+        // From then on, requests are refused at once.
+        if round == 0 {
+            one.sync();
+            opener.sync();
+        }
         assert!(!server.store_next());
-        assert_eq!(
-            [one.next(), one.next()].map(|answer| (answer.opaque, answer.status)),
-            [(take, NOT_STORED), (declare, NOT_STORED)]
-        );
+        let mut answers = [one.next(), one.next()].map(|answer| (answer.opaque, answer.status));
+        answers.sort_unstable_by_key(|(opaque, _)| opaque.0);
+        assert_eq!(answers, [(declare, NOT_STORED), (take, NOT_STORED)]);
         assert_eq!(opener.answer(open).status, NOT_STORED);
     }
     let core = server.server.server.core();
-    let batch = core.take_batch(BatchLimit::NONE).unwrap();
-    let Some(Change::Delete(Key::Declaration(_))) = batch.changes.first() else { panic!("{batch:?}") };
-    assert_eq!(batch.changes.len(), 1, "{batch:?}");
-    assert_eq!(listed(&mut admin, b"a"), None);
+    let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
+    let mut changes = Vec::new();
+    while let Some(batch) = core.take_batch(BatchLimit::NONE) {
+        changes.extend(batch.changes.iter().cloned());
+        while core.complete(&batch, CommitOutcome::Stored, 1, now) {}
+    }
+    // The declaration with its answer; a grant and a session, and their ends.
+    assert_eq!(changes.len(), 6, "{changes:?}");
 }
 
 /// After any failures and crashes, acknowledged state exists and no slot is held twice.
@@ -745,7 +736,10 @@ fn random_failures_and_crashes_lose_nothing_that_was_acknowledged() {
                     _ => {
                         let to = random.u32(1..12);
                         let ids = one.ids();
-                        if one.ask(&resizing(ids, b"a", Resizing::To(to))).status == OK {
+                        // One that is not stored takes effect later, unless it was refused.
+                        if one.ask(&resizing(ids, b"a", Resizing::To(to))).status == OK
+                            || listed(&mut one, b"a").is_some_and(|it| it.0 == to)
+                        {
                             capacity = to;
                         }
                     }
@@ -994,23 +988,11 @@ fn a_removal_at_once_continues_even_if_the_configuration_declares_the_name() {
         }
         assert_eq!(server.store_next(), is_stored);
         assert_eq!(admin.answer(removed).status, if is_stored { OK } else { NOT_STORED });
+        server.faults.stop();
+        while server.store().is_some() {}
         let mut other = caller(&server);
-        if is_stored {
-            eventually("it is gone", || verify(&mut other, held) == Err(GONE));
-        } else {
-            server.faults.stop();
-            assert!(server.store_next());
-            assert!(verify(&mut other, held).is_ok_and(|(_, state)| state == GrantState::Held));
-        }
-        let in_use = u32::from(!is_stored);
-        let as_it_is = |listed: (u32, u32, Generation, bool)| listed.1 == in_use && !listed.3;
-        assert!(listed(&mut other, b"a").is_some_and(as_it_is));
-        if !is_stored {
-            let server = server.crash();
-            let mut other = caller(&server);
-            assert!(verify(&mut other, held).is_ok_and(|(_, state)| state == GrantState::Held));
-            server.check();
-        }
+        eventually("it is gone", || verify(&mut other, held) == Err(GONE));
+        assert!(listed(&mut other, b"a").is_some_and(|(_, in_use, _, removing)| in_use == 0 && !removing));
     }
 }
 

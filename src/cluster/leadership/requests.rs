@@ -84,7 +84,7 @@ impl Machine {
         }
         let then = vec![
             put(keys.leadership(), &self.leadership(epoch)),
-            put(keys.marker(), &Marker { epoch, commit: 0, is_void: false }),
+            put(keys.marker(), &Marker { epoch, commit: 0 }),
             self.give_heartbeat(),
         ];
         Ok(Transaction { compare, then, otherwise: View::reads(keys, name, self.watched()) })

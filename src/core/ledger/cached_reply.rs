@@ -56,9 +56,10 @@ impl CachedReply {
         Some(AnswerRecord { session, request, answer: states.as_ref().clone() })
     }
 
-    /// Whether a store may have this reply, now or soon.
+    /// Whether a store may have a reply to this request, now or soon. Of a changed declaration it has one although the client
+    /// was answered that it is not stored.
     pub(super) fn may_be_stored(&self) -> bool {
-        matches!(self, Self::Declared(_) | Self::Committing)
+        matches!(self, Self::Declared(_) | Self::Committing | Self::Done(Err(Refusal::NotStored)))
     }
 
     /// The reply as the client is answered; `ttl_left_ms` is the rest of the session's lease.

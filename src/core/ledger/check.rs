@@ -122,7 +122,7 @@ impl Ledger {
             if registered != Some(object.address()) {
                 return Err(format!("{name} is declared and was collected"));
             }
-            if !declaration.removing && self.is_stored() {
+            if !declaration.removing && !self.declarations.is_pending(object.name()) {
                 let is_as_declared = object.capacity() == Some(declaration.capacity)
                     && self.slots.is_numbered(object) == declaration.numbered
                     && (object.withheld() == Withheld::ALL) == declaration.service.paused

@@ -1,15 +1,15 @@
-//! What the configuration declares. The configuration owns that, and it is never rolled back: the file has it.
+//! What the configuration declares. The configuration owns that, and its changes need no commit: the file has them.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use super::declarations::{Before, Declaration, Declare};
+use super::declarations::{Declaration, Declare};
 use super::listing::STEP_ENTRIES;
-use super::on_commit::OnCommit;
 use super::{Ledger, LedgerContext};
 use crate::core::Refusal;
 use crate::core::durable::{Origin, Service};
 use crate::core::object::ObjectRef;
+use crate::core::store::Journaled;
 use crate::core::time::MonotonicMs;
 
 impl Ledger {
@@ -72,9 +72,8 @@ impl Ledger {
         last
     }
 
-    /// Makes a change that needs no commit: it is on disk already, in the configuration. A change of the semaphore that is
-    /// pending is superseded; of a removal, what concerns its holders and waiters remains. What of the semaphore is out of
-    /// service is as requested, unless the request cannot be committed.
+    /// Makes a change that takes effect at once, without a commit: it is on disk already, in the configuration. A change of
+    /// the semaphore that was requested before, and is not committed yet, takes no effect any more.
     fn declare_at_once(
         &mut self,
         object: &ObjectRef,
@@ -82,44 +81,11 @@ impl Ledger {
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) {
-        let before = self.before(object);
-        if let Some(journal) = &mut self.journal {
-            journal.replace_on_commit(|then| match then {
-                OnCommit::Declared { object: other, before, after, evicts } if other == *object => {
-                    superseded(other, before, after, evicts)
-                }
-                then => Some(then),
-            });
-        }
         if !after.removing {
             self.slots.set_numbered(object, after.numbered);
         }
         self.put_declaration(object, &after);
-        self.apply(object, &before, &after, false, now, context);
-    }
-
-    /// A removal could not be committed that the configuration has superseded: grants from before are grants of the
-    /// semaphore that the configuration declares.
-    pub(super) fn roll_back_dismissal(&mut self, object: &ObjectRef, before: &Before) {
-        if let Some(present) = self.declarations.get(object.name())
-            && let Before::Declared(before) = before
-            && !before.removing
-        {
-            let (created, evicted_grace_ms) = (before.created, before.evicted_grace_ms);
-            let restored = Declaration { created, evicted_grace_ms, ..present.clone() };
-            self.put_declaration(object, &restored);
-            self.roll_back_service(object, before.service.clone());
-        }
-    }
-}
-
-/// What remains of a pending change of a semaphore that the configuration declares.
-fn superseded(object: ObjectRef, before: Before, after: Box<Declaration>, evicts: bool) -> Option<OnCommit> {
-    match before {
-        before if after.removing => Some(OnCommit::Dismissed { object, before, removal: after, evicts }),
-        Before::Declared(before) if !before.removing && before.service != after.service => {
-            Some(OnCommit::Superseded { object, service: before.service })
-        }
-        Before::Declared(_) | Before::Undeclared { .. } => None,
+        self.end_unit();
+        self.apply(object, &after, false, now, context);
     }
 }

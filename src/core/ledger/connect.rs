@@ -94,7 +94,7 @@ impl Ledger {
         if let Err(refusal) = self.sessions.check_staying(connection).and_then(|()| self.check_open()) {
             return Outcome::Refused(refusal);
         }
-        if let Err(refusal) = self.check_memory(connection) {
+        if let Err(refusal) = self.check_store().and_then(|()| self.check_memory(connection)) {
             return Outcome::Refused(refusal);
         }
         if let Err(refusal) = self.make_room_for_session(connection, context) {
@@ -107,7 +107,8 @@ impl Ledger {
         match self.sessions.reply_to(connection, token).filter(|_| self.journal.is_some()) {
             Some(reply_to) => {
                 self.store_session(session, now);
-                self.on_commit(OnCommit::Opened(session, reply_to));
+                self.sessions.set_opener(session, reply_to);
+                self.on_commit(OnCommit::Opened(session));
                 Outcome::Waiting
             }
             None => Outcome::Answered(Answer::Opened(opened)),
@@ -125,21 +126,18 @@ impl Ledger {
         if let Err(refusal) = self.attach(session, connection, key, 0, now) {
             return Outcome::Refused(refusal);
         }
-        let reply_to = self.sessions.reply_to(connection, token).filter(|_| self.is_storing_session(session));
-        if let Some(reply_to) = reply_to {
-            self.on_commit(OnCommit::Opened(session, reply_to));
+        // The first request is not committed yet: this one is answered in its place.
+        let reply_to = self.sessions.reply_to(connection, token);
+        if let Some(reply_to) = reply_to.filter(|_| self.sessions.opener(session).is_some()) {
+            if let Some(before) = self.sessions.set_opener(session, reply_to) {
+                before.send(Err(Refusal::Canceled));
+            }
             return Outcome::Waiting;
         }
         match self.opened(session) {
             Ok(answer) => Outcome::Answered(answer),
             Err(refusal) => Outcome::Refused(refusal),
         }
-    }
-
-    /// Whether the session was opened by a request that is not committed yet.
-    fn is_storing_session(&self, session: SessionId) -> bool {
-        let opens = |then: &OnCommit| matches!(then, OnCommit::Opened(opening, _) if *opening == session);
-        self.journal.as_ref().is_some_and(|journal| journal.all_on_commit().any(opens))
     }
 
     /// Attaches a connection to a leased session, and informs the connection that was attached before

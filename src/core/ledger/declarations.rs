@@ -98,19 +98,18 @@ pub(super) struct Declaration {
     pub(super) service: Service,
 }
 
-/// The state of a semaphore before a change, which returns if the change is rolled back.
-#[derive(Debug)]
-pub(super) enum Before {
-    /// It was not declared. `capacity` is `None` if it was not in use either, so that the declaration created it.
-    Undeclared {
-        capacity: Option<u32>,
-    },
-    Declared(Box<Declaration>),
-}
-
 /// All declared semaphores, in the order of their names.
 #[derive(Debug, Default)]
-pub(super) struct Declarations(BTreeMap<ByName, Declaration>);
+pub(super) struct Declarations(BTreeMap<ByName, Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    declaration: Declaration,
+    /// The generation of the last change that has taken effect: changes up to it are over.
+    effective: u64,
+    /// The capacity that is in effect; `None`: no change has taken effect.
+    capacity: Option<u32>,
+}
 
 /// An object as a key, in the order of the name's bytes.
 #[derive(Debug)]
@@ -213,7 +212,7 @@ impl Declaration {
 impl Declarations {
     /// The declaration of a semaphore.
     pub(super) fn get(&self, name: &[u8]) -> Option<&Declaration> {
-        self.0.get(name)
+        self.0.get(name).map(|entry| &entry.declaration)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -221,7 +220,7 @@ impl Declarations {
     }
 
     pub(super) fn entry(&self, name: &[u8]) -> Option<(&ObjectRef, &Declaration)> {
-        self.0.get_key_value(name).map(|(key, declaration)| (&key.0, declaration))
+        self.0.get_key_value(name).map(|(key, entry)| (&key.0, &entry.declaration))
     }
 
     /// Whether a semaphore was removed and declared again since this id was allocated.
@@ -234,8 +233,33 @@ impl Declarations {
         self.get(name).is_some_and(|declaration| declaration.removing)
     }
 
+    /// Whether a change of a semaphore has not taken effect.
+    pub(super) fn is_pending(&self, name: &[u8]) -> bool {
+        self.0.get(name).is_some_and(|entry| entry.effective < entry.declaration.generation)
+    }
+
+    /// Whether the change of a semaphore with this generation has yet to take effect.
+    pub(super) fn awaits(&self, name: &[u8], generation: u64) -> bool {
+        self.0.get(name).is_some_and(|entry| entry.effective < generation)
+    }
+
+    /// A change takes effect. Returns whether it changes the capacity.
+    pub(super) fn take_effect(&mut self, name: &[u8], change: &Declaration) -> bool {
+        let Some(entry) = self.0.get_mut(name) else { return false };
+        entry.effective = change.generation;
+        entry.capacity.replace(change.usable()) != Some(change.usable())
+    }
+
+    /// A semaphore is declared so from now on, which takes effect later.
     pub(super) fn put(&mut self, object: &ObjectRef, declaration: Declaration) {
-        self.0.insert(ByName(object.clone()), declaration);
+        match self.0.get_mut(object.name()) {
+            Some(entry) => entry.declaration = declaration,
+            None => {
+                let effective = declaration.generation.saturating_sub(1);
+                let entry = Entry { declaration, effective, capacity: None };
+                self.0.insert(ByName(object.clone()), entry);
+            }
+        }
     }
 
     pub(super) fn remove(&mut self, object: &ObjectRef) {
@@ -245,11 +269,11 @@ impl Declarations {
     /// The declared semaphores from this name on.
     pub(super) fn from(&self, from: Bound<&[u8]>) -> impl Iterator<Item = (&ObjectRef, &Declaration)> {
         let all = self.0.range::<[u8], _>((from, Bound::Unbounded));
-        all.map(|(key, declaration)| (&key.0, declaration))
+        all.map(|(key, entry)| (&key.0, &entry.declaration))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectRef, &Declaration)> {
-        self.0.iter().map(|(key, declaration)| (&key.0, declaration))
+        self.0.iter().map(|(key, entry)| (&key.0, &entry.declaration))
     }
 }
 

@@ -7,7 +7,7 @@
 //! Invariant: a name has a declaration exactly while the lifecycle of its object says so, so that no sweep collects it.
 
 use super::cached_reply::CachedReply;
-use super::declarations::{Before, Declaration, Declare, IfExists, Removal, Resizing};
+use super::declarations::{Declaration, Declare, IfExists, Removal, Resizing};
 use super::on_commit::OnCommit;
 use super::removal::SEMAPHORES;
 use super::replies::Changed;
@@ -19,7 +19,7 @@ use crate::core::mailbox::EventKind;
 use crate::core::object::ObjectRef;
 use crate::core::outcome::{Call, Outcome};
 use crate::core::semaphore::{Lifecycle, Withheld};
-use crate::core::time::{Moment, MonotonicMs};
+use crate::core::time::{Due, Moment, MonotonicMs};
 use crate::core::{Claim, Core, Refusal};
 
 impl Core {
@@ -27,6 +27,7 @@ impl Core {
     pub fn declare(&self, call: Call, wanted: &[Declare<'_>], if_exists: IfExists, now: Moment) -> Outcome {
         let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
         ledger.change(call, now.monotonic, |ledger, session| {
+            ledger.check_store()?;
             ledger.check_memory(call.connection)?;
             ledger.check_declares(wanted, if_exists, context)?;
             let objects = ledger.objects_to_declare(wanted, context)?;
@@ -87,6 +88,7 @@ impl Core {
     ) -> Outcome {
         let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
         ledger.change(call, now.monotonic, |ledger, _| {
+            ledger.check_store()?;
             let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
             declaration.check_change(generation)?;
             let is_in_use = object.consumption() > 0 || ledger.waiting(SEMAPHORES, object) > 0;
@@ -224,6 +226,7 @@ impl Ledger {
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> Result<Changed, Refusal> {
+        self.check_store()?;
         let (object, declaration) = self.declarations.entry(name).ok_or(Refusal::NotFound)?;
         check(declaration)?;
         if declaration.removing {
@@ -243,8 +246,8 @@ impl Ledger {
         Ok(Changed { reply, is_durable })
     }
 
-    /// Whether the answer to a request that changed nothing waits for a commit all the same: the present state may be rolled
-    /// back, and after a restart the repeated request of a leased session must not be answered with a later state.
+    /// Whether the answer to a request that changed nothing waits for a commit all the same: the present state may not be
+    /// stored yet, and after a restart the repeated request of a leased session must not be answered with a later state.
     fn stores_answer_without_change(&self, session: SessionId) -> bool {
         !self.is_stored() || self.is_durable(session)
     }
@@ -259,40 +262,39 @@ impl Ledger {
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) {
-        let before = self.before(object);
+        let was_numbered = self.declarations.get(object.name()).map(|present| present.numbered);
+        let is_closed = matches!(object.lifecycle(), Lifecycle::Closing | Lifecycle::Removing);
         if after.removing {
             if object.lifecycle() != Lifecycle::Removing {
                 object.declare(Lifecycle::Closing, 0, Withheld::NOTHING);
             }
         } else {
             self.slots.set_numbered(object, after.numbered);
-            match &before {
-                Before::Undeclared { capacity } => {
-                    let capacity = capacity.unwrap_or(after.usable());
-                    object.declare(after.lifecycle(), capacity, Withheld::NOTHING);
+            match was_numbered {
+                None => {
+                    let is_unused = object.consumption() == 0 && self.waiting(SEMAPHORES, object) == 0;
+                    let capacity = object.capacity().filter(|_| !is_unused && !after.numbered);
+                    object.declare(after.lifecycle(), capacity.unwrap_or(after.usable()), Withheld::NOTHING);
                 }
-                // It stays closed until this is committed.
-                Before::Declared(before) if before.removing => {}
-                Before::Declared(_) => object.set_lifecycle(after.lifecycle()),
+                // Nothing of it is in use. Its numbers and its capacity change together, so that every slot has a number.
+                Some(was_numbered) if was_numbered != after.numbered && !is_closed => {
+                    let is_paused = object.withheld() == Withheld::ALL;
+                    let withheld = self.withheld(object, is_paused, after.usable());
+                    object.declare(after.lifecycle(), after.usable(), withheld);
+                    self.refuse_waiters_later(object, None);
+                    self.serve_later(SEMAPHORES, object);
+                    self.alarm.ring(Due::Now);
+                }
+                // One that is closed stays closed until this is committed.
+                Some(_) => {}
             }
         }
         self.put_declaration(object, &after);
         if self.journal.is_some() {
             let (object, after) = (object.clone(), Box::new(after));
-            self.on_commit(OnCommit::Declared { object, before, after, evicts });
+            self.on_commit(OnCommit::Declared { object, after, evicts });
         } else {
-            self.apply(object, &before, &after, evicts, now, context);
-        }
-    }
-
-    /// The state of a semaphore before a change.
-    pub(super) fn before(&self, object: &ObjectRef) -> Before {
-        match self.declarations.get(object.name()) {
-            Some(before) => Before::Declared(Box::new(before.clone())),
-            None if object.consumption() == 0 && self.waiting(SEMAPHORES, object) == 0 => {
-                Before::Undeclared { capacity: None }
-            }
-            None => Before::Undeclared { capacity: object.capacity() },
+            self.apply(object, &after, evicts, now, context);
         }
     }
 
@@ -301,17 +303,35 @@ impl Ledger {
         self.declarations.put(object, after.clone());
     }
 
-    /// A change takes effect.
-    pub(super) fn apply(
+    /// A change was committed, and takes effect unless the configuration has changed the semaphore since. Then a removal
+    /// concerns only those that held it or waited for it.
+    pub(super) fn declaration_committed(
         &mut self,
         object: &ObjectRef,
-        before: &Before,
         after: &Declaration,
         evicts: bool,
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) {
+        if self.declarations.awaits(object.name(), after.generation) {
+            self.apply(object, after, evicts, now, context);
+        } else if after.removing {
+            self.dismiss(object, after, evicts, now);
+        }
+    }
+
+    /// A change takes effect.
+    pub(super) fn apply(
+        &mut self,
+        object: &ObjectRef,
+        after: &Declaration,
+        evicts: bool,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        let is_resized = self.declarations.take_effect(object.name(), after);
         if after.removing {
+            // Until a declaration that was requested since takes effect, the semaphore is closed.
             self.follow(object, after);
             object.set_tracking(|tracking| tracking.awaited = true);
             self.dismiss(object, after, evicts, now);
@@ -319,8 +339,6 @@ impl Ledger {
             self.run_backlog(context);
             return;
         }
-        let is_resized =
-            matches!(before, Before::Undeclared { .. }) || object.capacity() != Some(after.capacity);
         let was_paused = object.withheld() == Withheld::ALL;
         let is_removing = self.declarations.is_removing(object.name());
         // A semaphore whose removal was requested since stays closed.
@@ -336,43 +354,6 @@ impl Ledger {
             self.serve_later(SEMAPHORES, object);
         }
         self.run_backlog(context);
-    }
-
-    /// A change could not be committed: the semaphore is again what it was before. The caller runs the backlog.
-    pub(super) fn roll_back_declaration(
-        &mut self,
-        object: &ObjectRef,
-        before: Before,
-        after: &Declaration,
-        context: LedgerContext<'_>,
-    ) {
-        // The configuration has changed it since, which is never rolled back.
-        let present = self.declarations.get(object.name());
-        if present.is_none_or(|present| present.generation != after.generation) {
-            return;
-        }
-        match before {
-            Before::Declared(before) => {
-                self.slots.set_numbered(object, before.numbered);
-                self.follow(object, &before);
-                if before.removing {
-                    // Its last holder may have left since, or leave without going through the ledger.
-                    object.set_tracking(|tracking| tracking.awaited = true);
-                    self.usage_dropped_later(SEMAPHORES, object);
-                }
-                self.declarations.put(object, *before);
-            }
-            Before::Undeclared { capacity } => {
-                // Waiters for a semaphore that only the declaration created are refused. A holder might as well have
-                // created it.
-                let created = if object.consumption() == 0 { 0 } else { after.capacity };
-                object.declare(Lifecycle::Implicit, capacity.unwrap_or(created), Withheld::NOTHING);
-                self.forget_declaration(object, context);
-            }
-        }
-        // No waiter was refused while the removal was pending.
-        self.refuse_waiters_later(object, None);
-        self.serve_later(SEMAPHORES, object);
     }
 }
 

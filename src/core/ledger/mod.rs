@@ -64,7 +64,6 @@ mod watch;
 mod watches;
 
 pub use acquire::Waiting;
-pub use commit::CommitOutcome;
 pub use declarations::{Declare, Declared, IfExists, Removal, Resizing, ServiceChange};
 pub use grant::{Queueing, Want};
 pub use idle_waiters::Until;
@@ -255,9 +254,9 @@ impl Ledger {
 }
 
 impl Journaled for Ledger {
-    fn end_step(&mut self) {
+    fn end_unit(&mut self) {
         if let Some(journal) = &mut self.journal {
-            journal.end_step();
+            journal.end_unit();
         }
     }
 }

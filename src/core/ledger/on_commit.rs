@@ -1,7 +1,6 @@
-//! What happens when a change is committed, or is rolled back.
+//! What happens when a change is committed.
 
-use super::declarations::{Before, Declaration};
-use crate::core::durable::Service;
+use super::declarations::Declaration;
 use crate::core::ids::{RequestId, SessionId};
 use crate::core::mailbox::ReplyTo;
 use crate::core::object::ObjectRef;
@@ -10,19 +9,21 @@ use crate::core::object::ObjectRef;
 pub(super) enum OnCommit {
     /// The pending reply to a request is sent.
     Reply(SessionId, RequestId),
-    /// A session was closed. Its releases stand, stored or not; the client is answered.
+    /// A session was closed; the client is answered.
     Closed(ReplyTo),
-    /// The sessions of clients were revoked, so many of them. That stands, stored or not; the client is answered.
+    /// The sessions of clients were revoked, so many of them; the client is answered.
     ClientsRevoked(u64, ReplyTo),
-    /// A session was opened; the client is answered, or the session ends.
-    Opened(SessionId, ReplyTo),
-    /// A declared semaphore becomes `after`, or `before` again.
-    Declared { object: ObjectRef, before: Before, after: Box<Declaration>, evicts: bool },
-    /// A semaphore was removed, and the configuration has declared it since. Only its holders and waiters are affected.
-    Dismissed { object: ObjectRef, before: Before, removal: Box<Declaration>, evicts: bool },
-    /// A semaphore was paused, resumed, or its slots were taken out of service or put back, and the configuration has
-    /// declared it since. It is in service as before if that is rolled back.
-    Superseded { object: ObjectRef, service: Service },
+    /// A session was opened; its client is answered.
+    Opened(SessionId),
+    /// A declared semaphore becomes `after`; `evicts`: its holders lose it.
+    Declared { object: ObjectRef, after: Box<Declaration>, evicts: bool },
     /// Ids up to this one are reserved.
     Reserved(u64),
+}
+
+impl OnCommit {
+    /// Whether it is over when the store fails: a client is answered then. What remains happens when the store works again.
+    pub(super) fn is_answer(&self) -> bool {
+        !matches!(self, Self::Declared { .. } | Self::Reserved(_))
+    }
 }

@@ -11,6 +11,7 @@ use crate::core::ids::{GrantId, SessionId};
 use crate::core::invariant::{broken, invariant};
 use crate::core::mailbox::EventKind;
 use crate::core::object::ObjectRef;
+use crate::core::store::Journaled;
 use crate::core::{Namespace, Refusal};
 
 impl Ledger {
@@ -51,6 +52,7 @@ impl Ledger {
                 _ => Refusal::Canceled,
             };
             self.refuse_pending_grant(grant.session, grant.request, id, refusal);
+            self.end_unit();
         }
         for part in grant.parts() {
             self.return_part(id, part, context);

@@ -5,13 +5,13 @@ use std::ops::Bound;
 
 use super::backlog::{Eviction, RefuseWaiters, STEP_GRANTS, Task};
 use super::declarations::Declaration;
-use super::on_commit::OnCommit;
 use super::{Ledger, LedgerContext};
 use crate::core::durable::{Change, Key};
 use crate::core::ids::GrantId;
 use crate::core::mailbox::EventKind;
 use crate::core::object::ObjectRef;
 use crate::core::semaphore::{Lifecycle, Withheld};
+use crate::core::store::Journaled;
 use crate::core::time::{Due, MonotonicMs};
 use crate::core::{Namespace, Refusal};
 
@@ -23,21 +23,16 @@ impl Ledger {
         let is_unused = object.lifecycle() == Lifecycle::Removing
             && object.consumption() == 0
             && self.waiting(SEMAPHORES, object) == 0;
-        // Once the pending change is completed or rolled back, the removal is looked at again.
-        if !is_unused || !self.declarations.is_removing(object.name()) || self.is_change_pending(object) {
+        // Once a pending change has taken effect, the removal is looked at again.
+        let is_pending = self.declarations.is_pending(object.name());
+        if !is_unused || !self.declarations.is_removing(object.name()) || is_pending {
             return;
         }
         self.publish(SEMAPHORES, object, EventKind::Removed, None, None, 0);
         self.store(Change::Delete(Key::Declaration(object.name().into())));
+        self.end_unit();
         object.declare(Lifecycle::Implicit, 0, Withheld::NOTHING);
         self.forget_declaration(object, context);
-    }
-
-    /// Whether the change of a declared semaphore waits for a commit.
-    fn is_change_pending(&self, object: &ObjectRef) -> bool {
-        let changes =
-            |then: &OnCommit| matches!(then, OnCommit::Declared { object: other, .. } if other == object);
-        self.journal.as_ref().is_some_and(|journal| journal.all_on_commit().any(changes))
     }
 
     /// Forgets the declaration of a semaphore, and the semaphore if nothing refers to it.

@@ -12,6 +12,7 @@ use crate::core::durable::{Change, Key, Record};
 use crate::core::ids::{ConnectionId, GrantId, RequestId, RequestIds, SessionId};
 use crate::core::mailbox::Notice;
 use crate::core::outcome::{Answer, Call, Opened, Outcome};
+use crate::core::store::Journaled;
 use crate::core::time::MonotonicMs;
 
 /// The result of a change.
@@ -48,8 +49,12 @@ impl Ledger {
                     self.reply_on_commit(session, request, PendingReply { reply, received: now, to: None });
                     CachedReply::Committing
                 }
-                // A refusal has changed nothing, so a repeated request may be made anew where memory is scarce.
-                Err(refusal) if self.check_memory_uncounted(call.connection).is_err() => {
+                // A refusal has changed nothing, so a repeated request may be made anew: where memory is scarce, and where
+                // the store would have to forget the refusal.
+                Err(refusal)
+                    if refusal == Refusal::NotStored
+                        || self.check_memory_uncounted(call.connection).is_err() =>
+                {
                     return Outcome::Refused(refusal);
                 }
                 changed => {
@@ -87,6 +92,7 @@ impl Ledger {
             for request in forgotten {
                 self.store(Change::Delete(Key::Answer(session, request)));
             }
+            self.end_unit();
         }
         Ok((session, found?))
     }
@@ -172,6 +178,7 @@ impl Ledger {
         }
         self.pending_replies.insert(session, request, pending);
         self.on_commit(OnCommit::Reply(session, request));
+        self.end_unit();
         self.cache(session, request, CachedReply::Committing);
     }
 

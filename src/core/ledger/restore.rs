@@ -72,7 +72,8 @@ impl Ledger {
         if declaration.removing {
             object.set_tracking(|tracking| tracking.awaited = true);
         }
-        self.declarations.put(&object, declaration);
+        self.declarations.put(&object, declaration.clone());
+        self.declarations.take_effect(object.name(), &declaration);
         Ok(())
     }
 

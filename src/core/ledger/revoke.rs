@@ -4,11 +4,13 @@
 use super::backlog::{ClientRevocation, STEP_GRANTS, Task, TaskKind};
 use super::on_commit::OnCommit;
 use super::replies::Changed;
+use super::sessions::SessionState;
 use super::{Ledger, LedgerContext};
 use crate::core::ids::{ConnectionId, GrantId, SessionId, Token};
 use crate::core::mailbox::{EventKind, Notice};
 use crate::core::outcome::{Answer, Call, Outcome};
 use crate::core::session_client::ClientSelector;
+use crate::core::store::Journaled;
 use crate::core::time::{Due, Moment, MonotonicMs};
 use crate::core::{Core, Refusal};
 
@@ -85,9 +87,13 @@ impl Ledger {
             self.end_grant(id, EventKind::Revoked, context);
             self.sessions.send_to_session(session, Notice::GrantRevoked { grant: id, grace_ms });
         } else {
+            let before = grant.revoked();
             let at = self.grants.revoke_at(id, now.after(grace_ms));
-            self.alarm.ring(Due::At(at));
-            self.store_grant(id, now);
+            if before != Some(at) {
+                self.alarm.ring(Due::At(at));
+                self.store_grant(id, now);
+                self.end_unit();
+            }
             self.send_revocation(id, now);
         }
     }
@@ -139,10 +145,12 @@ impl Ledger {
         at: MonotonicMs,
         now: MonotonicMs,
     ) -> Result<MonotonicMs, Refusal> {
+        let before = self.sessions.get(session).and_then(SessionState::revoked);
         let at = self.sessions.revoke_at(session, at)?;
         self.counts.revoked += 1;
-        if self.is_durable(session) {
+        if self.is_durable(session) && before != Some(at) {
             self.store_session(session, now);
+            self.end_unit();
         }
         self.sessions.send_to_session(session, Notice::SessionRevoked { session, grace_ms: now.until(at) });
         let end = self.sessions.end_of(session).unwrap_or(at);

@@ -41,7 +41,9 @@ impl Ledger {
                 Progress::Refused(refusal) => return self.refuse_waiter(id, refusal, context),
             }
         }
-        match self.grant_id(id) {
+        let session = self.grants.known(id).session;
+        let storable = if self.is_durable(session) { self.check_store() } else { Ok(()) };
+        match storable.and_then(|()| self.grant_id(id)) {
             Ok(granted) => self.grant(id, granted, context),
             Err(refusal) => self.refuse_waiter(id, refusal, context),
         }

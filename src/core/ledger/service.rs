@@ -81,22 +81,6 @@ impl Ledger {
         }
     }
 
-    /// A change was rolled back that the configuration has superseded: what it has declared is in service as before the
-    /// change.
-    pub(super) fn roll_back_service(&mut self, object: &ObjectRef, service: Service) {
-        // It may have been removed since, and removals by the configuration are not rolled back.
-        let Some(present) = self.declarations.get(object.name()).filter(|present| !present.removing) else {
-            return;
-        };
-        let mut restored = Declaration { service, ..present.clone() };
-        if !restored.numbered {
-            restored.service.slots_out = Box::default();
-        }
-        self.put_declaration(object, &restored);
-        self.follow(object, &restored);
-        self.serve_later(SEMAPHORES, object);
-    }
-
     /// Whether a semaphore will never have a slot, unless it is changed.
     pub(super) fn lacks_slot(&self, object: &ObjectRef, slot: u16) -> bool {
         match object.lifecycle() {

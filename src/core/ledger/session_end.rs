@@ -8,6 +8,7 @@ use crate::core::Refusal;
 use crate::core::durable::{Change, Key};
 use crate::core::ids::{GrantId, SessionId};
 use crate::core::mailbox::{EventKind, Message};
+use crate::core::store::Journaled;
 
 /// The work that the end of a session is besides its grants, in names.
 const SESSION_WORK: usize = 2;
@@ -100,8 +101,12 @@ impl Ledger {
         }
         self.store(Change::Delete(Key::Session(session)));
         self.pending_replies.refuse_all(session, refusal);
+        if let Some(opener) = self.sessions.take_opener(session) {
+            opener.send(Err(Refusal::NoSuchSession));
+        }
         if let Some(closer) = closer {
             self.on_commit(OnCommit::Closed(closer));
         }
+        self.end_unit();
     }
 }

@@ -67,6 +67,8 @@ enum SessionKind {
         client: Option<SessionClient>,
         /// `None`: before the start of the server.
         opened: Option<MonotonicMs>,
+        /// The client that opened it, until that is stored and answered.
+        opener: Option<ReplyTo>,
     },
 }
 
@@ -138,7 +140,7 @@ impl Sessions {
         self.by_key.insert((key.first_half(), session));
         self.leased.insert(session);
         let lease = Arc::new(Lease::new(ttl_ms, now));
-        let kind = SessionKind::Leased { key, lease, connection: None, client: None, opened };
+        let kind = SessionKind::Leased { key, lease, connection: None, client: None, opened, opener: None };
         let state = SessionState { revoked, ..SessionState::new(kind, label) };
         self.all.insert(session, Box::new(state));
         let end = revoked.map_or(now.after(ttl_ms), |revoked| revoked.min(now.after(ttl_ms)));
@@ -266,6 +268,30 @@ impl Sessions {
             return Err(Refusal::NoSuchSession);
         }
         Ok(Arc::clone(lease))
+    }
+
+    /// The client that waits until the opening of a session is stored.
+    pub(super) fn opener(&self, session: SessionId) -> Option<&ReplyTo> {
+        match &self.get(session)?.kind {
+            SessionKind::Leased { opener, .. } => opener.as_ref(),
+            SessionKind::Connection { .. } => None,
+        }
+    }
+
+    /// This client waits until the opening of a session is stored. Returns the one that waited before.
+    pub(super) fn set_opener(&mut self, session: SessionId, to: ReplyTo) -> Option<ReplyTo> {
+        match &mut self.known_mut(session).kind {
+            SessionKind::Leased { opener, .. } => opener.replace(to),
+            SessionKind::Connection { .. } => None,
+        }
+    }
+
+    /// The client is answered now that waited until the opening of a session is stored.
+    pub(super) fn take_opener(&mut self, session: SessionId) -> Option<ReplyTo> {
+        match &mut self.get_mut(session)?.kind {
+            SessionKind::Leased { opener, .. } => opener.take(),
+            SessionKind::Connection { .. } => None,
+        }
     }
 
     /// The leased session that was opened with this key; `None`: there is none, or it is ending.

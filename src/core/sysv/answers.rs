@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use super::calls::{SetAnswer, SysvCall, SysvOutcome};
 use super::processes::ProcessId;
-use super::set::Completed;
+use super::set::{Completed, Completion};
 use super::sets::SetId;
 use super::values::undoes;
 use super::waiters::Place;
 use super::{Errno, Sysv};
 use crate::core::Refusal;
 use crate::core::ids::RequestId;
+use crate::core::journal::Journal;
 use crate::core::mailbox::{Message, ReplyTo};
 use crate::core::request_log;
+use crate::core::store::Journaled;
 use crate::core::time::Moment;
 
 /// The cached reply to a request, or what it waits for.
@@ -100,7 +102,9 @@ impl Sysv {
     ) -> Result<ProcessId, SysvOutcome> {
         let (process, repeated) = self.begin(call).map_err(SysvOutcome::Refused)?;
         match repeated {
-            None if is_durable && self.is_store_failing => Err(SysvOutcome::Answered(Err(Errno::Io))),
+            None if is_durable && self.journal.as_ref().is_some_and(Journal::is_failing) => {
+                Err(SysvOutcome::Answered(Err(Errno::Io)))
+            }
             None => Ok(process),
             Some(Reply::Done(done)) => Err(SysvOutcome::Answered(done.result)),
             Some(Reply::Storing(done, before)) => {
@@ -124,6 +128,7 @@ impl Sysv {
         if is_durable && !self.is_stored() {
             let reply_to = self.reply_to(call);
             self.hold(process, call.ids.own, done, reply_to);
+            self.end_unit();
             return SysvOutcome::Waiting;
         }
         // A call that fails has changed nothing, so a repeated one may be made anew where memory is scarce.
@@ -166,18 +171,31 @@ impl Sysv {
         Some(ReplyTo { mailbox: Arc::clone(mailbox), token: call.token })
     }
 
-    /// Stores a set if it was changed and is durable, and answers calls that waited for it.
-    pub(super) fn finish(&mut self, set: SetId, is_changed: bool, completed: Vec<Completed>) {
-        let is_durable = self.is_durable(set);
-        if is_changed || completed.iter().any(|completed| completed.result.is_ok()) {
-            self.store_set(set);
-        }
-        for completed in completed {
-            if completed.result.is_ok() && undoes(&completed.waiter.operations) {
-                self.store_adjustments(completed.waiter.process, set);
+    /// Completes the waiting calls that a change made possible. What each of them has changed is stored with its result, some
+    /// of them in a unit.
+    pub(super) fn complete(&mut self, id: SetId, mut completion: Completion, now: Moment) {
+        let mut is_changed = false;
+        while let Some(set) = self.sets.get_mut(id)
+            && let Some(completed) = completion.next(set, now.unix)
+        {
+            let is_durable = set.is_durable;
+            if completed.result.is_ok() {
+                is_changed = true;
+                if undoes(&completed.waiter.operations) {
+                    self.store_adjustments(completed.waiter.process, id);
+                }
             }
-            self.finish_one(set, is_durable, completed);
+            self.finish_one(id, is_durable, completed);
+            if is_changed && self.journal.as_ref().is_some_and(Journal::is_unit_large) {
+                self.store_set(id);
+                self.end_unit();
+                is_changed = false;
+            }
         }
+        if is_changed {
+            self.store_set(id);
+        }
+        self.end_unit();
     }
 
     /// Answers a call that waited for a set.
@@ -201,9 +219,8 @@ impl Sysv {
     pub(super) fn fail(&mut self, id: SetId, place: Place, errno: Errno, now: Moment) {
         let Some(set) = self.sets.get_mut(id) else { return };
         let Some(waiter) = set.waiters.remove(place) else { return };
-        let operations = waiter.operations.clone();
-        let mut completed = vec![Completed { waiter, place, result: Err(errno) }];
-        set.waiter_left(&operations, now.unix, &mut completed);
-        self.finish(id, false, completed);
+        let (completion, is_durable) = (set.completion_after_leaving(&waiter.operations), set.is_durable);
+        self.finish_one(id, is_durable, Completed { waiter, place, result: Err(errno) });
+        self.complete(id, completion, now);
     }
 }

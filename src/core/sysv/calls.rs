@@ -173,7 +173,11 @@ impl Core {
         let mut limit = None;
         let result = match sysv.start(call, process, set, operations, now) {
             Err(errno) => Err(errno),
-            Ok((_, Verdict::Performed)) => Ok((SetAnswer::Done, is_durable)),
+            Ok((id, Verdict::Performed)) => {
+                let outcome = sysv.settle(call, process, is_durable, Ok((SetAnswer::Done, is_durable)));
+                sysv.complete_after(id, Some(operations), now);
+                return (outcome, None);
+            }
             Ok((_, Verdict::Failed(errno))) => Err(errno),
             Ok((id, Verdict::Blocked(blocking))) => {
                 match sysv.wait(call, (id, process), operations, blocking, wait_ms, now) {
@@ -194,15 +198,24 @@ impl Core {
         let sysv = &mut *self.sysv();
         let is_durable = sysv.is_named_durable(set);
         if command.is_change() {
-            return sysv.once(call, is_durable, |sysv, process| {
+            let mut changed = None;
+            let outcome = sysv.once(call, is_durable, |sysv, process| {
                 // The kernel looks at the value before it looks for the set.
                 if let SetCommand::SetValue(_, value) = command {
                     checked_value(value)?;
                 }
                 let id = SetId::from_number(set).ok_or(Errno::Inval)?;
-                sysv.change(call.caller, process, id, command, now)?;
+                changed = Some((id, sysv.change(call.caller, process, id, command, now)?));
                 Ok((SetAnswer::Done, is_durable))
             });
+            match changed {
+                Some((id, Some(removed))) => sysv.dismiss(id, removed),
+                Some((id, None)) if !matches!(command, SetCommand::SetOwnership(_)) => {
+                    sysv.complete_after(id, None, now);
+                }
+                Some(_) | None => {}
+            }
+            return outcome;
         }
         // Reading again does no harm, so the result is cached only while it waits for the store.
         if is_durable && !sysv.is_stored() {
@@ -291,14 +304,21 @@ impl Sysv {
         if undoes && set.values.adjust_for(process) {
             acting.adjusts_too(id);
         }
-        let mut completed = Vec::new();
-        let verdict = set.operate(process, acting.pid, operations, now.unix, &mut completed);
-        let is_performed = verdict == Verdict::Performed;
-        if is_performed && undoes {
-            self.store_adjustments(process, id);
+        let verdict = set.operate(process, acting.pid, operations, now.unix);
+        if verdict == Verdict::Performed {
+            self.store_set(id);
+            if undoes {
+                self.store_adjustments(process, id);
+            }
         }
-        self.finish(id, is_performed, completed);
         Ok((id, verdict))
+    }
+
+    /// Completes the calls that these operations have made possible, or any change.
+    fn complete_after(&mut self, id: SetId, changed: Option<&[Operation]>, now: Moment) {
+        if let Some(set) = self.sets.get(id) {
+            self.complete(id, set.completion(changed), now);
+        }
     }
 
     /// Lets a call wait.
@@ -355,6 +375,7 @@ impl Sysv {
         Ok(())
     }
 
+    /// Makes a change. The caller completes what waits for it. Returns the set if it was removed.
     fn change(
         &mut self,
         caller: Caller,
@@ -362,16 +383,14 @@ impl Sysv {
         id: SetId,
         command: SetCommand<'_>,
         now: Moment,
-    ) -> Result<(), Errno> {
+    ) -> Result<Option<Set>, Errno> {
         let acting = self.processes.get(process).ok_or(Errno::Inval)?;
         let (pid, groups) = (acting.pid, &acting.groups);
         let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
-        let mut completed = Vec::new();
         match command {
             SetCommand::Remove => {
                 set.check_owner(caller)?;
-                self.remove(id);
-                return Ok(());
+                return Ok(self.remove(id));
             }
             SetCommand::SetOwnership(ownership) => {
                 set.check_owner(caller)?;
@@ -382,8 +401,7 @@ impl Sysv {
                 let number = number as usize;
                 set.values.get(number).ok_or(Errno::Inval)?;
                 set.check_access(caller, groups, ALTER)?;
-                set.set_value(number, value, pid, now.unix, &mut completed);
-                self.store_all_adjustments(id);
+                set.set_value(number, value, pid, now.unix);
             }
             SetCommand::SetAll(values) => {
                 set.check_access(caller, groups, ALTER)?;
@@ -393,8 +411,7 @@ impl Sysv {
                 if values.iter().any(|value| *value > VALUE_MAX) {
                     return Err(Errno::Range);
                 }
-                set.set_all(values, pid, now.unix, &mut completed);
-                self.store_all_adjustments(id);
+                set.set_all(values, pid, now.unix);
             }
             SetCommand::Stat
             | SetCommand::GetValue(_)
@@ -403,8 +420,8 @@ impl Sysv {
             | SetCommand::GetNCount(_)
             | SetCommand::GetZCount(_) => {}
         }
-        self.finish(id, true, completed);
-        Ok(())
+        self.store_set(id);
+        Ok(None)
     }
 
     fn read(

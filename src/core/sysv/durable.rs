@@ -56,8 +56,20 @@ pub struct SetRecord {
     pub operated_at: Option<UnixSeconds>,
     /// When the set was created, or values or the owner were set last.
     pub changed_at: UnixSeconds,
-    /// The value of each semaphore, and the process, by its number on its machine, that operated on it last.
-    pub semaphores: Box<[(u16, u32)]>,
+    /// Each semaphore.
+    pub semaphores: Box<[SemaphoreRecord]>,
+}
+
+/// A semaphore of a durable set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SemaphoreRecord {
+    /// Its value.
+    pub value: u16,
+    /// The process, by its number on its machine, that operated on it last.
+    pub pid: u32,
+    /// The number of the last clearance of the set that cleared the adjustments of this semaphore: those of records from
+    /// before it are 0.
+    pub cleared: u64,
 }
 
 /// A process.
@@ -91,6 +103,8 @@ pub struct AdjustmentsRecord {
     /// The number of the set among those that the process has adjustments of; the end of the process applies the highest
     /// one first.
     pub turn: u64,
+    /// How many clearances (SETVAL and SETALL) of the set there had been.
+    pub clearances: u64,
     /// What the end of the process adds to each semaphore of the set.
     pub adjustments: Box<[i16]>,
 }
@@ -131,7 +145,7 @@ impl SysvRecord {
     /// The size of what differs from one record to another, in bytes, about.
     pub(in crate::core) fn size(&self) -> usize {
         match self {
-            Self::Set(set) => set.semaphores.len() * size_of::<(u16, u32)>(),
+            Self::Set(set) => size_of_val::<[_]>(&set.semaphores),
             Self::Process(process) => process.label.len() + process.groups.len() * size_of::<u32>(),
             Self::Adjustments(of) => of.adjustments.len() * size_of::<i16>(),
             Self::Result(_) => 0,

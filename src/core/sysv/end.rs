@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::processes::ProcessId;
-use super::set::Completed;
+use super::set::{Completed, Set};
 use super::sets::SetId;
-use super::{Errno, Sysv};
+use super::{Errno, Sysv, SysvKey};
 use crate::core::ids::ConnectionId;
+use crate::core::store::Journaled;
 use crate::core::time::{Due, Moment};
 
 /// Calls whose wait one step ends.
@@ -76,32 +77,46 @@ impl Sysv {
         for (set, place) in waiting {
             self.fail(set, place, Errno::Intr, now);
         }
+        let mut undone = None;
         if let Some((_, id)) = set
             && let Some(set) = self.sets.get_mut(id)
         {
-            let mut completed = Vec::new();
-            set.undo(process, pid, now.unix, &mut completed);
+            set.undo(process, pid, now.unix);
+            undone = Some((id, set.completion(None)));
+            self.store_set(id);
             self.store_undone(process, id, is_last);
-            self.finish(id, true, completed);
         }
-        if !is_last {
-            return true;
+        if is_last {
+            self.forget_stored(process);
+            self.processes.remove(process);
         }
-        self.forget_stored(process);
-        self.processes.remove(process);
-        false
+        self.end_unit();
+        if let Some((id, completion)) = undone {
+            self.complete(id, completion, now);
+        }
+        !is_last
     }
 
-    /// Removes a set: calls that wait for it fail with EIDRM.
-    pub(super) fn remove(&mut self, id: SetId) {
-        let Some(mut set) = self.sets.remove(id) else { return };
-        self.forget_stored_set(id, &set);
+    /// Removes a set. [`Self::dismiss`] of it comes next.
+    pub(super) fn remove(&mut self, id: SetId) -> Option<Set> {
+        let set = self.sets.remove(id)?;
+        if set.is_durable {
+            self.delete(SysvKey::Set(id));
+        }
+        Some(set)
+    }
+
+    /// A set was removed: calls that wait for it fail with EIDRM, and its adjustments are forgotten.
+    pub(super) fn dismiss(&mut self, id: SetId, mut set: Set) {
         while let Some(place) = set.waiters.first()
             && let Some(waiter) = set.waiters.remove(place)
         {
             self.finish_one(id, set.is_durable, Completed { waiter, place, result: Err(Errno::IdRm) });
         }
         for process in set.values.adjusters() {
+            if set.is_durable {
+                self.delete_alone(SysvKey::Adjustments(process, id));
+            }
             if let Some(process) = self.processes.get_mut(process) {
                 process.adjusts.retain(|_, adjusted| *adjusted != id);
             }

@@ -50,7 +50,8 @@ mod waiters;
 pub use calls::{Caller, SetAnswer, SetCommand, SysvCall, SysvOutcome};
 pub use check::SetCheck;
 pub use durable::{
-    AdjustmentsRecord, ProcessRecord, ResultRecord, SetRecord, StoredAnswer, SysvKey, SysvRecord,
+    AdjustmentsRecord, ProcessRecord, ResultRecord, SemaphoreRecord, SetRecord, StoredAnswer, SysvKey,
+    SysvRecord,
 };
 pub use end::ConnectionEnd;
 pub use errno::Errno;
@@ -138,8 +139,8 @@ pub(super) struct Sysv {
     alarm: Alarm,
     /// `None`: there is no store, and no set is durable.
     journal: Option<Journal<Held>>,
-    /// The last commit failed, so no call changes a durable set.
-    is_store_failing: bool,
+    /// Restored records of sets that were removed: the journal begins with their deletion.
+    left_over: Vec<SysvKey>,
     /// The server shuts down: no call waits any more.
     is_shutting_down: bool,
 }
@@ -154,7 +155,7 @@ impl Sysv {
             timeouts: BTreeSet::new(),
             alarm: Alarm::default(),
             journal: None,
-            is_store_failing: false,
+            left_over: Vec::new(),
             is_shutting_down: false,
         }
     }

@@ -3,7 +3,7 @@
 //! A process lives for its time to live, unless it attaches again. Nothing waits: clients repeat their calls.
 
 use super::answers::{Done, Reply};
-use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, SetRecord, SysvRecord};
+use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, SetRecord, SysvKey, SysvRecord};
 use super::processes::{OpenedProcess, Process};
 use super::set::Set;
 use super::sets::PRIVATE;
@@ -27,7 +27,7 @@ impl Sysv {
         if count == 0 || count > SEMAPHORES_MAX as usize {
             return Err(format!("semaphore set {number} has {count} semaphores"));
         }
-        if record.semaphores.iter().any(|(value, _)| *value > VALUE_MAX) {
+        if record.semaphores.iter().any(|semaphore| semaphore.value > VALUE_MAX) {
             return Err(format!("semaphore set {number} has a value above {VALUE_MAX}"));
         }
         if record.key != PRIVATE
@@ -52,25 +52,28 @@ impl Sysv {
     }
 
     fn restore_adjustments(&mut self, record: AdjustmentsRecord) -> Result<(), String> {
-        let AdjustmentsRecord { process, set: id, turn, adjustments } = record;
+        let AdjustmentsRecord { process, set: id, turn, clearances, adjustments } = record;
         let number = id.number();
         let owner = self.processes.get_mut(process);
         let owner = owner.ok_or_else(|| {
             format!("adjustments of semaphore set {number} belong to process {process}, which does not exist")
         })?;
-        let set = self.sets.get_mut(id).filter(|set| set.values.count() == adjustments.len());
-        let set = set.ok_or_else(|| {
-            format!(
-                "process {process} has adjustments of semaphore set {number}, which does not exist or has another \
-                 number of semaphores"
-            )
-        })?;
+        let Some(set) = self.sets.get_mut(id) else {
+            // The set was removed, and the process that removed it ended before that was stored of its adjustments.
+            self.left_over.push(SysvKey::Adjustments(process, id));
+            return Ok(());
+        };
+        if set.values.count() != adjustments.len() {
+            return Err(format!(
+                "process {process} has adjustments of semaphore set {number}, which has another number of semaphores"
+            ));
+        }
         if owner.adjusts.insert(turn, id).is_some() {
             return Err(format!(
                 "process {process} has adjustments of two semaphore sets with number {turn}"
             ));
         }
-        set.values.restore_adjustments(process, adjustments);
+        set.values.restore_adjustments(process, adjustments, clearances);
         Ok(())
     }
 

@@ -4,7 +4,8 @@
 //! order in which they came. A call that cannot be performed yet holds back no other, unless the set is in the order of
 //! arrival: there, a call takes nothing from a semaphore that a call before it waits to take from.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::mem;
 
 use super::durable::SetRecord;
 use super::processes::ProcessId;
@@ -142,7 +143,7 @@ impl Set {
             creator_gid: self.creator_gid,
             operated_at: self.operated_at,
             changed_at: self.changed_at,
-            semaphores: self.values.semaphores().collect(),
+            semaphores: self.values.records(),
         }
     }
 
@@ -190,80 +191,39 @@ impl Set {
         }
     }
 
-    /// Performs the operations of a call at once if that is possible, and completes the waiting calls that it makes
-    /// possible.
+    /// Performs the operations of a call at once if that is possible. [`Self::completion`] of them comes next.
     pub(super) fn operate(
         &mut self,
         process: ProcessId,
         pid: u32,
         operations: &[Operation],
         now: UnixSeconds,
-        completed: &mut Vec<Completed>,
     ) -> Verdict {
         let (waiters, is_fifo) = (&self.waiters, self.order == Order::Fifo);
         let reserved = |number| is_fifo && waiters.has_taker(number);
         let verdict = self.values.perform(process, pid, operations, reserved);
         if verdict == Verdict::Performed {
             self.operated_at = Some(now);
-            if alters(operations) {
-                self.complete_waiting(Some(operations), now, completed);
-            }
         }
         verdict
     }
 
     /// Sets a value (SETVAL).
-    pub(super) fn set_value(
-        &mut self,
-        number: usize,
-        value: u16,
-        pid: u32,
-        now: UnixSeconds,
-        completed: &mut Vec<Completed>,
-    ) {
+    pub(super) fn set_value(&mut self, number: usize, value: u16, pid: u32, now: UnixSeconds) {
         self.values.set(number, value, pid);
         self.changed_at = now;
-        self.complete_waiting(None, now, completed);
     }
 
     /// Sets the values of all semaphores (SETALL).
-    pub(super) fn set_all(
-        &mut self,
-        values: &[u16],
-        pid: u32,
-        now: UnixSeconds,
-        completed: &mut Vec<Completed>,
-    ) {
-        for (number, value) in values.iter().enumerate() {
-            self.values.set(number, *value, pid);
-        }
+    pub(super) fn set_all(&mut self, values: &[u16], pid: u32, now: UnixSeconds) {
+        self.values.set_all(values, pid);
         self.changed_at = now;
-        self.complete_waiting(None, now, completed);
     }
 
     /// Applies the adjustments of a process that ends.
-    pub(super) fn undo(
-        &mut self,
-        process: ProcessId,
-        pid: u32,
-        now: UnixSeconds,
-        completed: &mut Vec<Completed>,
-    ) {
+    pub(super) fn undo(&mut self, process: ProcessId, pid: u32, now: UnixSeconds) {
         self.values.undo(process, pid);
         self.operated_at = Some(now);
-        self.complete_waiting(None, now, completed);
-    }
-
-    /// A waiting call has left. In the order of arrival, others may have waited for it.
-    pub(super) fn waiter_left(
-        &mut self,
-        left: &[Operation],
-        now: UnixSeconds,
-        completed: &mut Vec<Completed>,
-    ) {
-        if self.order == Order::Fifo {
-            self.complete_waiting(Some(left), now, completed);
-        }
     }
 
     /// The order in which waiting calls are performed.
@@ -271,96 +231,52 @@ impl Set {
         self.order
     }
 
-    /// Completes the waiting calls that a change made possible, and those that fail now: `do_smart_update` of the kernel.
-    /// `changed` are the operations of the change; without them, any value may have changed.
-    fn complete_waiting(
-        &mut self,
-        changed: Option<&[Operation]>,
-        now: UnixSeconds,
-        completed: &mut Vec<Completed>,
-    ) {
-        if self.waiters.len() == 0 {
-            return;
+    /// Begins to complete the waiting calls that a change made possible, and those that fail now: `do_smart_update` of the
+    /// kernel. `changed` are the operations of the change; without them, any value may have changed.
+    pub(super) fn completion(&self, changed: Option<&[Operation]>) -> Completion {
+        let mut completion = Completion::default();
+        if self.waiters.len() == 0 || changed.is_some_and(|operations| !alters(operations)) {
+            return completion;
         }
-        let before = completed.len();
-        self.complete_zero(changed, completed);
-        self.complete_alter(changed, completed);
-        if completed[before..].iter().any(|completed| completed.result.is_ok()) {
-            self.operated_at = Some(now);
+        completion.zero = self.made_zero(changed);
+        match changed {
+            Some(operations) => {
+                let taken = operations.iter().filter_map(|by| self.next_take(by.number, Place(0)));
+                completion.next.extend(taken);
+            }
+            None => {
+                let taken = self.waiters.taken_from().filter_map(|number| self.next_take(number, Place(0)));
+                completion.next.extend(taken);
+            }
         }
+        completion.look_at_many(&self.waiters);
+        completion
     }
 
-    /// Completes calls that wait for 0. Those with several operations are looked at only if a changed semaphore is 0.
-    fn complete_zero(&mut self, changed: Option<&[Operation]>, completed: &mut Vec<Completed>) {
+    /// Begins to complete the calls for which a waiting call was in the way that has left, in the order of arrival.
+    pub(super) fn completion_after_leaving(&self, left: &[Operation]) -> Completion {
+        if self.order == Order::Fifo { self.completion(Some(left)) } else { Completion::default() }
+    }
+
+    /// The calls that wait for 0 and may not have to any more. Those with several operations are looked at only if a changed
+    /// semaphore is 0.
+    fn made_zero(&self, changed: Option<&[Operation]>) -> VecDeque<Place> {
         let numbers: Vec<u16> = match changed {
             Some(operations) => operations.iter().map(|operation| operation.number).collect(),
             None => self.waiters.zero_numbers(),
         };
         let mut has_zero = changed.is_none() && self.values.iter().any(|value| value == 0);
+        let mut places = VecDeque::new();
         for number in numbers {
             if self.values.value(number) == 0 {
                 has_zero = true;
-                for place in self.waiters.zero(number) {
-                    self.look_at(place, completed);
-                }
+                places.extend(self.waiters.zero(number));
             }
         }
         if has_zero {
-            for place in self.waiters.many_zero() {
-                self.look_at(place, completed);
-            }
+            places.extend(self.waiters.many_zero());
         }
-    }
-
-    /// Completes calls that alter values, in their order. A completed call can make earlier ones possible: those with one
-    /// operation that take from a semaphore that it changed, and those with several that wait for one of them. Only these
-    /// are looked at again, so that the work does not grow with the square of the waiting calls.
-    fn complete_alter(&mut self, changed: Option<&[Operation]>, completed: &mut Vec<Completed>) {
-        let is_fifo = self.order == Order::Fifo;
-        // The next calls to look at: those with one operation are followed through the calls of their semaphore.
-        let mut next: BTreeSet<(Place, Option<u16>)> = BTreeSet::new();
-        match changed {
-            Some(operations) => {
-                next.extend(operations.iter().filter_map(|by| self.next_take(by.number, Place(0))))
-            }
-            None => {
-                next.extend(self.waiters.taken_from().filter_map(|number| self.next_take(number, Place(0))))
-            }
-        }
-        loop {
-            // What waits for several semaphores may wait for another one of them now, or fail.
-            next.extend(self.waiters.many_alter().map(|place| (place, None)));
-            let mut looks_again = false;
-            while let Some((place, of)) = next.pop_first() {
-                let waiters = &self.waiters;
-                let Some(waiter) = waiters.get(place) else { continue };
-                let is_reserved = |number| is_fifo && waiters.has_taker_before(number, place);
-                let verdict =
-                    self.values.perform(waiter.process, waiter.pid, &waiter.operations, is_reserved);
-                let result = match verdict {
-                    Verdict::Blocked(blocking) => {
-                        self.waiters.set_blocking(place, blocking);
-                        // In the order of arrival, the others of the semaphore wait for this call.
-                        next.extend(of.filter(|_| !is_fifo).and_then(|number| self.next_take(number, place)));
-                        continue;
-                    }
-                    Verdict::Performed => Ok(()),
-                    Verdict::Failed(errno) => Err(errno),
-                };
-                let operations = waiter.operations.clone();
-                self.complete(place, result, completed);
-                looks_again |= result.is_ok() || is_fifo;
-                // A call that failed has changed nothing, but others may have waited for it.
-                for Operation { number, .. } in operations {
-                    let value = self.values.value(number);
-                    next.extend(self.next_take(number, Place(0)));
-                    next.extend(self.waiters.many_alter_possible(number, value).map(|place| (place, None)));
-                }
-            }
-            if !(looks_again && self.waiters.has_many_alter()) {
-                return;
-            }
-        }
+        places
     }
 
     /// The first call behind a place that takes from a semaphore with one operation, and no more than there is.
@@ -369,28 +285,90 @@ impl Set {
         self.waiters.next_take(number, after, value).map(|place| (place, Some(number)))
     }
 
-    /// Performs a waiting call if that is possible now.
-    fn look_at(&mut self, place: Place, completed: &mut Vec<Completed>) {
-        let Some(waiter) = self.waiters.get(place) else { return };
-        match self.values.perform(waiter.process, waiter.pid, &waiter.operations, |_| false) {
-            Verdict::Blocked(blocking) => self.waiters.set_blocking(place, blocking),
-            Verdict::Performed => self.complete(place, Ok(()), completed),
-            Verdict::Failed(errno) => self.complete(place, Err(errno), completed),
+    /// Performs a waiting call if that is possible now. `None`: it waits on.
+    fn look_at(&mut self, place: Place, now: UnixSeconds) -> Option<Completed> {
+        let (waiters, is_fifo) = (&self.waiters, self.order == Order::Fifo);
+        let waiter = waiters.get(place)?;
+        let reserved = |number| is_fifo && waiters.has_taker_before(number, place);
+        let verdict = self.values.perform(waiter.process, waiter.pid, &waiter.operations, reserved);
+        let result = match verdict {
+            Verdict::Blocked(blocking) => {
+                self.waiters.set_blocking(place, blocking);
+                return None;
+            }
+            Verdict::Performed => Ok(()),
+            Verdict::Failed(errno) => Err(errno),
+        };
+        if result.is_ok() {
+            self.operated_at = Some(now);
+        }
+        let waiter = self.waiters.remove(place)?;
+        Some(Completed { waiter, place, result })
+    }
+}
+
+/// Which waiting calls are looked at after a change: first those that wait for 0, then those that alter values, in their
+/// order. A completed call can make earlier ones possible: those with one operation that take from a semaphore that it
+/// changed, and those with several that wait for one of them. Only these are looked at again, so that the work does not
+/// grow with the square of the waiting calls.
+#[derive(Debug, Default)]
+pub(super) struct Completion {
+    zero: VecDeque<Place>,
+    /// Calls with one operation are followed through the calls of their semaphore.
+    next: BTreeSet<(Place, Option<u16>)>,
+    /// Whether calls with several operations are looked at once more.
+    looks_again: bool,
+}
+
+impl Completion {
+    /// The next call that is completed, of the set that this is of. Nothing else may change the set in between.
+    pub(super) fn next(&mut self, set: &mut Set, now: UnixSeconds) -> Option<Completed> {
+        loop {
+            if let Some(place) = self.zero.pop_front() {
+                if let Some(completed) = set.look_at(place, now) {
+                    return Some(completed);
+                }
+            } else if let Some((place, of)) = self.next.pop_first() {
+                if let Some(completed) = set.look_at(place, now) {
+                    self.follow(set, &completed);
+                    return Some(completed);
+                }
+                // In the order of arrival, the others of the semaphore wait for this call.
+                let others = of.filter(|_| set.order == Order::Kernel && set.waiters.get(place).is_some());
+                self.next.extend(others.and_then(|number| set.next_take(number, place)));
+            } else if mem::take(&mut self.looks_again) && set.waiters.has_many_alter() {
+                self.look_at_many(&set.waiters);
+            } else {
+                return None;
+            }
         }
     }
 
-    /// Ends the wait of a call. If it was performed, calls that wait for 0 are looked at.
-    fn complete(&mut self, place: Place, result: Result<(), Errno>, completed: &mut Vec<Completed>) {
-        let Some(waiter) = self.waiters.remove(place) else { return };
-        if result.is_ok() && alters(&waiter.operations) {
-            self.complete_zero(Some(&waiter.operations), completed);
+    /// What waits for several semaphores may wait for another one of them now, or fail.
+    fn look_at_many(&mut self, waiters: &Waiters) {
+        self.next.extend(waiters.many_alter().map(|place| (place, None)));
+    }
+
+    /// Looks at the calls that a completed one may have made possible.
+    fn follow(&mut self, set: &Set, completed: &Completed) {
+        let operations = &completed.waiter.operations;
+        if completed.result.is_ok() {
+            self.zero = set.made_zero(Some(operations));
         }
-        completed.push(Completed { waiter, place, result });
+        self.looks_again |= completed.result.is_ok() || set.order == Order::Fifo;
+        // A call that failed has changed nothing, but others may have waited for it.
+        for Operation { number, .. } in operations {
+            let value = set.values.value(*number);
+            self.next.extend(set.next_take(*number, Place(0)));
+            self.next.extend(set.waiters.many_alter_possible(*number, value).map(|place| (place, None)));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
     use crate::core::ids::RequestId;
 
@@ -433,9 +411,10 @@ mod tests {
             for last_of_long in [operation(2, -1), operation(2, 0), operation(1, -30_000)] {
                 let mut set = set(order, last_of_long);
                 set.values.set(2, u16::from(last_of_long.change == 0), 1);
-                let mut completed = Vec::new();
-                set.set_value(0, SHORT as u16, 1, UnixSeconds(2), &mut completed);
-                assert_eq!(completed.len(), SHORT, "{order:?}, {last_of_long:?}");
+                set.set_value(0, SHORT as u16, 1, UnixSeconds(2));
+                let mut completion = set.completion(None);
+                let completed = iter::from_fn(|| completion.next(&mut set, UnixSeconds(2))).count();
+                assert_eq!(completed, SHORT, "{order:?}, {last_of_long:?}");
                 let performed = set.values.performed;
                 assert!(performed <= 4 * (LONG + SHORT), "{performed} for {order:?}, {last_of_long:?}");
             }

@@ -6,18 +6,18 @@
 //! If a batch cannot be committed, it stays in the journal and is taken again, until it is stored: what was performed is not
 //! taken back, and nobody is told of it before. Meanwhile new calls on durable sets fail with EIO.
 
+use std::mem;
+use std::sync::Arc;
 use std::task::Waker;
 
 use super::Sysv;
 use super::answers::{Done, Reply, send};
 use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, StoredAnswer, SysvKey, SysvRecord};
 use super::processes::ProcessId;
-use super::set::Set;
 use super::sets::SetId;
 use crate::core::durable::{Change, Key, Record};
 use crate::core::ids::RequestId;
-use crate::core::journal::{Journal, JournalBatch};
-use crate::core::ledger::CommitOutcome;
+use crate::core::journal::Journal;
 use crate::core::mailbox::ReplyTo;
 use crate::core::store::{BatchLimit, Journaled};
 
@@ -29,9 +29,9 @@ pub(super) struct Held {
 }
 
 impl Journaled for Sysv {
-    fn end_step(&mut self) {
+    fn end_unit(&mut self) {
         if let Some(journal) = &mut self.journal {
-            journal.end_step();
+            journal.end_unit();
         }
     }
 }
@@ -41,11 +41,13 @@ impl Sysv {
     /// From now on there are durable sets, whose changes go to a store; `taker` is woken when there are some.
     pub(in crate::core) fn keep_journal(&mut self, taker: Waker) {
         self.journal = Some(Journal::new(taker));
+        for key in mem::take(&mut self.left_over) {
+            self.delete_alone(key);
+        }
     }
 
-    /// Takes changes to commit, at most `changes_max` unless the first step alone has more. `None`: there are none, or the
-    /// batch before is not complete.
-    pub(in crate::core) fn take_batch(&mut self, limit: BatchLimit) -> Option<JournalBatch> {
+    /// Takes changes to commit. `None`: there are none, or the batch before is not complete.
+    pub(in crate::core) fn take_batch(&mut self, limit: BatchLimit) -> Option<Arc<Vec<Change>>> {
         self.journal.as_mut()?.take_batch(limit)
     }
 
@@ -54,34 +56,30 @@ impl Sysv {
         self.journal.as_ref().is_none_or(Journal::is_idle)
     }
 
-    /// Completes a batch: sends `step` of the results at most that wait for it, or has the batch taken again. Returns
-    /// whether there is more to do. Does nothing for a batch that is not in flight.
-    pub(in crate::core) fn complete(&mut self, number: u64, outcome: CommitOutcome, step: usize) -> bool {
-        let Some(journal) = self.journal.as_mut().filter(|journal| journal.is_in_flight(number)) else {
+    /// The store has committed a batch; `is_own`: one of the sets, for which `step` of the results at most are sent that
+    /// waited for it. Returns whether there is more to do.
+    pub(in crate::core) fn stored(&mut self, is_own: bool, step: usize) -> bool {
+        let Some(journal) = &mut self.journal else { return false };
+        journal.set_failing(false);
+        if !is_own {
             return false;
-        };
-        match outcome {
-            CommitOutcome::Stored => {
-                self.is_store_failing = false;
-                for _ in 0..step {
-                    let next = self.journal.as_mut().and_then(Journal::next_committed);
-                    let Some(held) = next else { break };
-                    self.send_held(held);
-                }
-                if self.journal.as_mut().is_some_and(|journal| !journal.finish_batch()) {
-                    return true;
-                }
-            }
-            CommitOutcome::RolledBack => {
-                self.is_store_failing = true;
-                journal.retry();
-            }
-            CommitOutcome::OwnershipLost => return false,
         }
-        if let Some(journal) = &self.journal {
-            journal.wake_taker();
+        for _ in 0..step {
+            let next = self.journal.as_mut().and_then(Journal::next_committed);
+            let Some(held) = next else { break };
+            self.send_held(held);
         }
-        false
+        let Some(journal) = &mut self.journal else { return false };
+        let is_done = journal.finish_batch();
+        journal.wake_taker();
+        !is_done
+    }
+
+    /// The store fails: results are held until it works again.
+    pub(in crate::core) fn store_failed(&mut self) {
+        if let Some(journal) = &mut self.journal {
+            journal.set_failing(true);
+        }
     }
 
     /// Holds the result of a call until everything so far is stored. There is a store.
@@ -141,18 +139,10 @@ impl Sysv {
         let Some(set) = self.sets.get(id).filter(|set| set.is_durable) else { return };
         let turn = self.processes.get(process).and_then(|process| process.turn_of(id));
         let Some((turn, adjustments)) = turn.zip(set.values.adjustments_of(process)) else { return };
-        let record = AdjustmentsRecord { process, set: id, turn, adjustments: adjustments.into() };
+        let (clearances, adjustments) = (set.values.clearances(), adjustments.into());
+        let record = AdjustmentsRecord { process, set: id, turn, clearances, adjustments };
         self.store_process(process);
         self.store(SysvRecord::Adjustments(record));
-    }
-
-    /// Stores the adjustments that any process has of a set.
-    pub(super) fn store_all_adjustments(&mut self, id: SetId) {
-        let Some(set) = self.sets.get(id).filter(|set| set.is_durable) else { return };
-        let adjusters: Vec<_> = set.values.adjusters().collect();
-        for process in adjusters {
-            self.store_adjustments(process, id);
-        }
     }
 
     /// Stores a process, unless the store has it.
@@ -218,23 +208,22 @@ impl Sysv {
         self.delete(SysvKey::Process(process));
     }
 
-    /// Deletes the records of a set that was removed.
-    pub(super) fn forget_stored_set(&mut self, id: SetId, set: &Set) {
-        if set.is_durable {
-            for process in set.values.adjusters() {
-                self.delete(SysvKey::Adjustments(process, id));
-            }
-            self.delete(SysvKey::Set(id));
-        }
-    }
-
     fn store(&mut self, record: SysvRecord) {
         if let Some(journal) = &mut self.journal {
             journal.add(Change::Put(Record::Sysv(record)));
         }
     }
 
-    fn delete(&mut self, key: SysvKey) {
+    /// Deletes a record that belongs to no other change.
+    pub(super) fn delete_alone(&mut self, key: SysvKey) {
+        self.delete(key);
+        if self.journal.as_ref().is_some_and(Journal::is_unit_large) {
+            self.end_unit();
+        }
+    }
+
+    /// Deletes a record.
+    pub(super) fn delete(&mut self, key: SysvKey) {
         if let Some(journal) = &mut self.journal {
             journal.add(Change::Delete(Key::Sysv(key)));
         }

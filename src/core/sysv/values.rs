@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::durable::SemaphoreRecord;
 use super::processes::ProcessId;
 use super::{Errno, VALUE_MAX};
 
@@ -45,6 +46,8 @@ pub(super) struct Semaphore {
     pub(super) value: u16,
     /// The process, by its number on its machine, that operated on it last.
     pub(super) pid: u32,
+    /// The number of the last clearance that cleared its adjustments.
+    cleared: u64,
 }
 
 /// The semaphores of a set, and the adjustments of processes.
@@ -53,6 +56,9 @@ pub(super) struct Values {
     semaphores: Box<[Semaphore]>,
     /// For each process that used SEM_UNDO, what its end adds to each value.
     adjustments: BTreeMap<ProcessId, Box<[i16]>>,
+    /// How many clearances there were. A store forgets what they cleared without a change of each record: the set has their
+    /// numbers.
+    clearances: u64,
     /// How many calls of [`Self::perform`] there were.
     #[cfg(test)]
     pub(super) performed: usize,
@@ -64,29 +70,52 @@ impl Values {
         Self::of(vec![Semaphore::default(); count as usize].into())
     }
 
-    /// Semaphores with these values, each with the process that operated on it last.
-    pub(super) fn restore(semaphores: &[(u16, u32)]) -> Self {
-        let semaphores = semaphores.iter().map(|(value, pid)| Semaphore { value: *value, pid: *pid });
-        Self::of(semaphores.collect())
+    /// The semaphores of a record.
+    pub(super) fn restore(semaphores: &[SemaphoreRecord]) -> Self {
+        let restored = semaphores.iter().map(|record| {
+            let SemaphoreRecord { value, pid, cleared } = *record;
+            Semaphore { value, pid, cleared }
+        });
+        let clearances = semaphores.iter().map(|record| record.cleared).max().unwrap_or(0);
+        Self { clearances, ..Self::of(restored.collect()) }
     }
 
     fn of(semaphores: Box<[Semaphore]>) -> Self {
         Self {
             semaphores,
             adjustments: BTreeMap::new(),
+            clearances: 0,
             #[cfg(test)]
             performed: 0,
         }
     }
 
-    /// Gives a process adjustments, in place of those that it has.
-    pub(super) fn restore_adjustments(&mut self, process: ProcessId, adjustments: Box<[i16]>) {
+    /// Gives a process the adjustments of a record that was written after so many clearances.
+    pub(super) fn restore_adjustments(
+        &mut self,
+        process: ProcessId,
+        mut adjustments: Box<[i16]>,
+        clearances: u64,
+    ) {
+        self.clearances = self.clearances.max(clearances);
+        for (adjustment, semaphore) in adjustments.iter_mut().zip(&self.semaphores) {
+            if semaphore.cleared > clearances {
+                *adjustment = 0;
+            }
+        }
         self.adjustments.insert(process, adjustments);
     }
 
-    /// The value of each semaphore, and the process that operated on it last.
-    pub(super) fn semaphores(&self) -> impl Iterator<Item = (u16, u32)> {
-        self.semaphores.iter().map(|semaphore| (semaphore.value, semaphore.pid))
+    pub(super) fn records(&self) -> Box<[SemaphoreRecord]> {
+        let record = |semaphore: &Semaphore| {
+            let Semaphore { value, pid, cleared } = *semaphore;
+            SemaphoreRecord { value, pid, cleared }
+        };
+        self.semaphores.iter().map(record).collect()
+    }
+
+    pub(super) fn clearances(&self) -> u64 {
+        self.clearances
     }
 
     /// The adjustments of a process, even if all are 0.
@@ -164,9 +193,21 @@ impl Values {
 
     /// Sets a value, which clears the adjustments of all processes for the semaphore.
     pub(super) fn set(&mut self, number: usize, value: u16, pid: u32) {
-        self.semaphores[number] = Semaphore { value, pid };
+        self.clearances += 1;
+        self.semaphores[number] = Semaphore { value, pid, cleared: self.clearances };
         for adjustments in self.adjustments.values_mut() {
             adjustments[number] = 0;
+        }
+    }
+
+    /// Sets all values, which clears all adjustments.
+    pub(super) fn set_all(&mut self, values: &[u16], pid: u32) {
+        self.clearances += 1;
+        for (semaphore, value) in self.semaphores.iter_mut().zip(values) {
+            *semaphore = Semaphore { value: *value, pid, cleared: self.clearances };
+        }
+        for adjustments in self.adjustments.values_mut() {
+            adjustments.fill(0);
         }
     }
 

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Line, U64Text, secret, to_bytes, to_hex, to_text};
 use crate::core::{
-    AdjustmentsRecord, Order, Ownership, ProcessId, ProcessRecord, RequestId, ResultRecord, SetId, SetRecord,
-    StoredAnswer, SysvRecord, UnixSeconds,
+    AdjustmentsRecord, Order, Ownership, ProcessId, ProcessRecord, RequestId, ResultRecord, SemaphoreRecord,
+    SetId, SetRecord, StoredAnswer, SysvRecord, UnixSeconds,
 };
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,6 +36,12 @@ enum OrderLine {
 struct SemaphoreLine {
     value: u16,
     pid: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    cleared: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,6 +66,8 @@ pub(super) struct AdjustmentsLine {
     process: U64Text,
     set: i32,
     turn: U64Text,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    clearances: u64,
     adjustments: Vec<i16>,
 }
 
@@ -89,7 +97,10 @@ impl From<&SysvRecord> for Line {
 impl From<&SetRecord> for SetLine {
     fn from(record: &SetRecord) -> Self {
         let Ownership { uid, gid, mode } = record.ownership;
-        let semaphore = |(value, pid): &(u16, u32)| SemaphoreLine { value: *value, pid: *pid };
+        let semaphore = |record: &SemaphoreRecord| {
+            let SemaphoreRecord { value, pid, cleared } = *record;
+            SemaphoreLine { value, pid, cleared }
+        };
         Self {
             set: record.set.number(),
             key: record.key,
@@ -113,7 +124,10 @@ impl TryFrom<SetLine> for SysvRecord {
     type Error = String;
 
     fn try_from(line: SetLine) -> Result<Self, String> {
-        let semaphore = |line: SemaphoreLine| (line.value, line.pid);
+        let semaphore = |line: SemaphoreLine| {
+            let SemaphoreLine { value, pid, cleared } = line;
+            SemaphoreRecord { value, pid, cleared }
+        };
         Ok(Self::Set(SetRecord {
             set: set_id(line.set)?,
             key: line.key,
@@ -171,6 +185,7 @@ impl From<&AdjustmentsRecord> for AdjustmentsLine {
             process: U64Text(record.process.number()),
             set: record.set.number(),
             turn: U64Text(record.turn),
+            clearances: record.clearances,
             adjustments: record.adjustments.to_vec(),
         }
     }
@@ -184,6 +199,7 @@ impl TryFrom<AdjustmentsLine> for SysvRecord {
             process: ProcessId::from_number(line.process.0),
             set: set_id(line.set)?,
             turn: line.turn.0,
+            clearances: line.clearances,
             adjustments: line.adjustments.into(),
         }))
     }

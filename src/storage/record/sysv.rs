@@ -3,16 +3,17 @@
 //! | key | value |
 //! |---|---|
 //! | 6, set u32 | key u32, order u8 (0 kernel, 1 fifo), user u32, group u32, mode u32, creator's user u32, creator's group
-//! u32, whether operated u8, operated at u64, changed at u64, number of semaphores u32, for each: value u16, process id u32 |
+//! u32, whether operated u8, operated at u64, changed at u64, number of semaphores u32, for each: value u16, process id
+//! u32, last clearance u64 |
 //! | 7, process u64 | key 16 bytes, time to live u32, process id u32, user u32, whether ending u8, number of groups u32,
 //! groups u32 each, label length u32, label |
-//! | 8, process u64, set u32 | turn u64, number of adjustments u32, adjustments i16 each |
+//! | 8, process u64, set u32 | turn u64, clearances u64, number of adjustments u32, adjustments i16 each |
 //! | 9, process u64, request u64 | kind u8 (0 done, 1 set), for a set: set u32, number of semaphores u32 |
 
 use super::{DecodeResult, Reader, put_length, put_u32, put_u64};
 use crate::core::{
-    AdjustmentsRecord, Order, Ownership, ProcessId, ProcessRecord, RequestId, ResultRecord, SessionKey,
-    SetId, SetRecord, StoredAnswer, SysvKey, SysvRecord, UnixSeconds,
+    AdjustmentsRecord, Order, Ownership, ProcessId, ProcessRecord, RequestId, ResultRecord, SemaphoreRecord,
+    SessionKey, SetId, SetRecord, StoredAnswer, SysvKey, SysvRecord, UnixSeconds,
 };
 
 pub(super) const FIRST_KIND: u8 = SET;
@@ -65,9 +66,10 @@ pub(super) fn put_value(bytes: &mut Vec<u8>, record: &SysvRecord) {
             put_u64(bytes, set.operated_at.map_or(0, |at| at.0));
             put_u64(bytes, set.changed_at.0);
             put_length(bytes, set.semaphores.len());
-            for (value, pid) in &set.semaphores {
+            for SemaphoreRecord { value, pid, cleared } in &set.semaphores {
                 bytes.extend_from_slice(&value.to_be_bytes());
                 put_u32(bytes, *pid);
+                put_u64(bytes, *cleared);
             }
         }
         SysvRecord::Process(process) => {
@@ -83,6 +85,7 @@ pub(super) fn put_value(bytes: &mut Vec<u8>, record: &SysvRecord) {
         }
         SysvRecord::Adjustments(record) => {
             put_u64(bytes, record.turn);
+            put_u64(bytes, record.clearances);
             put_length(bytes, record.adjustments.len());
             record.adjustments.iter().for_each(|change| bytes.extend_from_slice(&change.to_be_bytes()));
         }
@@ -135,11 +138,12 @@ impl Reader<'_> {
             SysvKey::Set(set) => self.set_record(set).map(SysvRecord::Set),
             SysvKey::Process(process) => self.process_record(process).map(SysvRecord::Process),
             SysvKey::Adjustments(process, set) => {
-                let turn = self.u64()?;
+                let (turn, clearances) = (self.u64()?, self.u64()?);
                 let count = self.u32()?;
                 let adjustments = (0..count).map(|_| self.array().map(i16::from_be_bytes));
                 let adjustments = adjustments.collect::<DecodeResult<_>>()?;
-                Ok(SysvRecord::Adjustments(AdjustmentsRecord { process, set, turn, adjustments }))
+                let record = AdjustmentsRecord { process, set, turn, clearances, adjustments };
+                Ok(SysvRecord::Adjustments(record))
             }
             SysvKey::Result(process, request) => {
                 let answer = match self.u8()? {
@@ -168,7 +172,10 @@ impl Reader<'_> {
         }
         let changed_at = UnixSeconds(self.u64()?);
         let count = self.u32()?;
-        let semaphores = (0..count).map(|_| Ok((self.array().map(u16::from_be_bytes)?, self.u32()?)));
+        let semaphores = (0..count).map(|_| {
+            let value = self.array().map(u16::from_be_bytes)?;
+            Ok(SemaphoreRecord { value, pid: self.u32()?, cleared: self.u64()? })
+        });
         let semaphores = semaphores.collect::<DecodeResult<_>>()?;
         let operated_at = has_operated.then_some(operated_at);
         Ok(SetRecord {

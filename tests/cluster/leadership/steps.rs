@@ -113,7 +113,7 @@ fn the_first_node_leads_at_once_and_a_second_one_waits() {
     let at = bench.store.modified(&keys().leadership());
     assert_eq!(term, Term { epoch: 1, leadership_modified: at, record_format: RECORD_FORMAT });
     assert_eq!(first.deadline(), Some(bench.now.after(timing().renew_deadline())));
-    assert_eq!(bench.store.value(&keys().marker()), Some(Marker { epoch: 1, commit: 0, is_void: false }));
+    assert_eq!(bench.store.value(&keys().marker()), Some(Marker { epoch: 1, commit: 0 }));
     assert_eq!(bench.store.value::<Node>(&keys().node("a")), Some(node(1)));
     let format = Format { layout: LAYOUT, record_format: RECORD_FORMAT, renew_deadline_ms: 3000 };
     assert_eq!(bench.store.value(&keys().format()), Some(format));

@@ -739,7 +739,7 @@ impl World {
         }
         let Some(committer) = place.committer.as_ref().filter(|it| it.in_flight.is_none()) else { return };
         let (epoch, number) = (committer.term.epoch, committer.number);
-        let marker = |commit| encode(&Marker { epoch, commit, is_void: false });
+        let marker = |commit| encode(&Marker { epoch, commit });
         let transaction = Transaction {
             compare: vec![
                 Compare::Modified { key: keys().leadership(), at: committer.term.leadership_modified },
@@ -764,7 +764,7 @@ impl World {
         let (epoch, number) = (committer.term.epoch, committer.number);
         let is_stored = answer.held || {
             let marker = value::<Marker>(&answer.read[1]);
-            marker == Some(Marker { epoch, commit: number, is_void: false })
+            marker == Some(Marker { epoch, commit: number })
         };
         if !is_stored {
             // Superseded: nothing is answered. The machine ends with its next renewal.
@@ -873,7 +873,7 @@ impl World {
         // A takeover.
         assert_eq!(found.epoch, former.as_ref().map_or(0, |former| former.epoch) + 1);
         assert_eq!(found.incarnation, node(request.run).incarnation);
-        assert_eq!(new, Marker { epoch: found.epoch, commit: 0, is_void: false });
+        assert_eq!(new, Marker { epoch: found.epoch, commit: 0 });
         if let Some(Leadership { state: LeadershipState::Released, successor: Some(successor), .. }) = &former
         {
             if successor.incarnation == found.incarnation {

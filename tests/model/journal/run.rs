@@ -8,8 +8,8 @@ use std::task::Waker;
 use signalbox::core::{
     Answer, Batch, BatchLimit, Call, Change, Claim, CommitOutcome, Core, DeclarationRecord, Declare,
     Declared, DeclaredState, GrantId, Granted, IfExists, Key, Listed, ListingKind, Mailbox, Message, Moment,
-    MonotonicMs, NameHasher, Namespace, Origin, Outcome, Queueing, Record, Refusal, Removal, RequestId,
-    RequestIds, Resizing, Service, ServiceChange, Session, SessionId, SessionKey, Token, UnixSeconds, Want,
+    MonotonicMs, NameHasher, Namespace, Outcome, Queueing, Record, Refusal, Removal, RequestId, RequestIds,
+    Resizing, Service, ServiceChange, Session, SessionId, SessionKey, Token, UnixSeconds, Want,
 };
 
 pub const CONNECTIONS: usize = 3;
@@ -175,12 +175,8 @@ pub struct Run {
     highest: u64,
     requests: u64,
     crashes: u64,
-    /// A batch that was reported as failed is on disk.
-    is_disk_ahead: bool,
-    /// The disk before that batch, and the grants deleted from it.
-    before_failure: Option<(BTreeMap<Key, Record>, BTreeSet<GrantId>)>,
-    /// The last change of the configuration may not be stored yet.
-    is_configured: bool,
+    /// The changes of the batch that failed last, which must be the next ones, and the grants that were deleted before it.
+    failed: Option<(Arc<Vec<Change>>, BTreeSet<GrantId>)>,
     /// The last answered change of each declared semaphore: its position, generation and capacity, and what it took out of
     /// service or put back.
     changes: BTreeMap<&'static [u8], (u64, DeclaredState, Option<ServiceChange>)>,
@@ -220,9 +216,7 @@ impl Run {
             highest: 0,
             requests: 0,
             crashes: 0,
-            is_disk_ahead: false,
-            before_failure: None,
-            is_configured: false,
+            failed: None,
             changes: BTreeMap::new(),
             removals: BTreeMap::new(),
             evictions: BTreeMap::new(),
@@ -356,6 +350,9 @@ impl Run {
                 let (token, key) = (self.token(), SessionKey([self.leased.len() as u8 + 1; 16]));
                 let id = self.connections[by].session.id();
                 let outcome = self.core.open_leased(id, key, TTL_MS, b"leased", token, self.now());
+                if outcome == Outcome::Refused(Refusal::NotStored) {
+                    return;
+                }
                 assert_eq!(outcome, Outcome::Waiting, "a session is stored before it is acknowledged");
                 // Session ids are consecutive.
                 let id = SessionId::from_number(self.core.open_session().id().number() - 1).unwrap();
@@ -396,7 +393,6 @@ impl Run {
                     self.removals.insert(name, self.requests);
                 }
                 self.configured = wanted.clone();
-                self.is_configured = true;
                 self.configure();
             }
             Step::PlainAcquire { by, resources } => {
@@ -543,7 +539,11 @@ impl Run {
 
     fn take(&mut self) {
         if self.batch.is_none() {
-            self.batch = self.core.take_batch(BatchLimit::NONE);
+            self.batch = self.core.take_batch(BatchLimit { changes: 4, ..BatchLimit::NONE });
+            if let Some((failed, deleted)) = self.failed.take() {
+                assert_eq!(self.batch.as_ref().map(|batch| &batch.changes), Some(&failed));
+                self.deleted = deleted;
+            }
         }
         assert!(self.core.take_batch(BatchLimit::NONE).is_none(), "one batch at a time");
     }
@@ -574,42 +574,33 @@ impl Run {
     fn complete_step(&mut self, is_stored: bool, is_on_disk: bool, step: usize) {
         let Some(batch) = self.batch.clone() else { return };
         let is_stored = is_stored || self.is_completing;
+        let deleted = self.deleted.clone();
         if (is_stored || is_on_disk) && !self.is_completing {
-            // A batch that was reported as failed is undone on disk before another one is written.
-            if let Some(before) = self.before_failure.take() {
-                (self.disk, self.deleted) = before;
-            }
-            if !is_stored {
-                self.before_failure = Some((self.disk.clone(), self.deleted.clone()));
-            }
             self.write();
         }
         self.is_completing = self.core.complete(
             &batch,
-            if is_stored { CommitOutcome::Stored } else { CommitOutcome::RolledBack },
+            if is_stored { CommitOutcome::Stored } else { CommitOutcome::Failed },
             step,
             self.now(),
         );
+        self.read();
         if self.is_completing {
-            self.read();
             return;
         }
         self.batch = None;
-        self.is_disk_ahead = !is_stored && (is_on_disk || self.is_disk_ahead);
-        self.is_configured &= !self.core.is_stored();
-        if !is_stored && !self.is_disk_ahead && !self.is_configured {
-            self.check_rolled_back();
+        if !is_stored {
+            self.failed = Some((Arc::clone(&batch.changes), deleted));
+            self.check_failed();
         }
-        self.read();
     }
 
     /// Stores everything that is pending.
     pub fn store_all(&mut self) {
-        for _ in 0..10 {
+        while !self.core.is_stored() {
             self.take();
             self.complete(true, true);
         }
-        assert!(self.core.is_stored());
         self.check();
         for key in self.disk.keys() {
             if let Key::Grant(_) | Key::Answer(..) = key {
@@ -644,31 +635,29 @@ impl Run {
         declared.into_iter().map(|declared| (static_name(&declared.record.name), declared.record)).collect()
     }
 
-    /// After a failure the declarations are those on disk, except for those of the configuration.
-    fn check_rolled_back(&self) {
-        let declared = self.declared();
+    /// After a failure no client waits for the store, and a leased session holds what it was told or what an earlier process
+    /// had stored.
+    fn check_failed(&self) {
+        for connection in &self.connections {
+            assert!(!self.core.is_storing_for(&connection.mailbox), "a client waits for the store");
+        }
         for name in NAMES {
-            let (found, stored) = (declared.get(name), self.on_disk(name));
-            let is_configured = |record: &DeclarationRecord| record.origin == Origin::Configuration;
-            if found.is_some_and(is_configured) || stored.as_ref().is_some_and(is_configured) {
-                continue;
+            for holder in self.holders(name).iter().filter(|holder| self.is_leased(holder.session)) {
+                let Some(grant) = holder.grant.filter(|id| self.core.verify(*id, self.now()).is_ok()) else {
+                    continue;
+                };
+                let is_known =
+                    self.acknowledged.contains_key(&grant) || self.disk.contains_key(&Key::Grant(grant));
+                assert!(is_known, "{grant} is held, and its client was told that it is not stored");
             }
-            // A removal may have completed.
-            if found.is_none() && stored.as_ref().is_some_and(|stored| stored.removing) {
-                continue;
-            }
-            assert_eq!(found, stored.as_ref(), "a change that could not be stored is rolled back");
         }
     }
 
     fn crash(&mut self, is_on_disk: bool, is_mark_stored: bool) {
         if is_on_disk && !self.is_completing {
-            if let Some(before) = self.before_failure.take() {
-                (self.disk, self.deleted) = before;
-            }
             self.write();
         }
-        self.before_failure = None;
+        self.failed = None;
         (self.batch, self.is_completing) = (None, false);
         self.crashes += 1;
         self.awaited.clear();
@@ -676,7 +665,6 @@ impl Run {
         self.allow_end(|grant| !leased.contains(&grant.session));
         self.clients.retain(|session, _| leased.contains(session));
         // A session whose open was not answered yet may exist or not; no client has its key.
-        self.is_disk_ahead = false;
         self.start(is_mark_stored);
     }
 
@@ -851,10 +839,7 @@ impl Run {
         }
         if self.core.is_stored() {
             self.check_declarations();
-            // The next batch deletes the records of a batch that was reported as failed.
-            if self.before_failure.is_none() {
-                self.check_stored(&holders);
-            }
+            self.check_stored(&holders);
         }
     }
 
@@ -904,9 +889,7 @@ impl Run {
             let record = &declared.record;
             let name = record.name.escape_ascii();
             assert!(!record.removing || declared.in_use > 0, "{name} is removed and unused, but exists");
-            if self.before_failure.is_none() {
-                assert_eq!(self.on_disk(&record.name).as_ref(), Some(record), "{name} on disk");
-            }
+            assert_eq!(self.on_disk(&record.name).as_ref(), Some(record), "{name} on disk");
             assert!(!record.removing || declared.waiting == 0, "{name} is removed and has waiters");
             let mut listing = self.core.listing(SEMAPHORES, &record.name, ListingKind::Waiters).unwrap();
             for waiter in self.core.list(&mut listing) {

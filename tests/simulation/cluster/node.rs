@@ -469,10 +469,10 @@ async fn commit(
             changed.0.notified().await;
             continue;
         };
-        let mut commit = storage.begin(&batch.changes);
+        let commit = storage.begin(&batch.changes);
         let committed = loop {
             let answer = process.transact(commit.transaction()).await;
-            match storage.answered(&mut commit, answer) {
+            match storage.answered(&commit, answer) {
                 Some(committed) => break committed,
                 None => process.clock.sleep(COMMIT_PAUSE).await,
             }
