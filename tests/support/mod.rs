@@ -52,7 +52,7 @@ pub const UNKNOWN_COMMAND: u8 = 0x81;
 pub const OUT_OF_MEMORY: u8 = 0x82;
 
 /// How long a test waits for an expected event.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server inside the test, with a clock that the test moves.
 pub struct TestServer {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::certificates::{Authority, for_loopback};
 use crate::support::*;
-use crate::wire::connect;
+use crate::wire::{client_side, connect};
 
 fn server() -> (Authority, TestServer) {
     let (authority, files) = for_loopback();
@@ -85,17 +85,29 @@ fn a_single_first_byte_is_a_started_frame() {
 }
 
 #[test]
-fn a_record_that_is_not_completed_in_time_ends_the_connection() {
-    let (authority, files) = for_loopback();
-    let server = TestServer::start_with(|config| config.frame_timeout_s = 1);
-    server.server.load_tls(&files.config()).unwrap();
-    let mut wire = connect(server.counters, &authority);
-    assert_eq!(wire.acquire(b"held", 1, 1).status, OK);
-    wire.stream.sock.write_all(b"\x17\x03\x03\x40\x00").unwrap();
-    let mut plain = server.counter();
-    eventually("what it held is free", || plain.get(b"held").number() == 0);
-    let cut_off = wire.stream.read(&mut [0; 1]).unwrap_err();
-    assert_eq!(cut_off.kind(), std::io::ErrorKind::UnexpectedEof);
+fn a_handshake_may_come_in_pieces_but_not_be_closed_without_encryption() {
+    let (authority, server) = server();
+    for is_closed in [false, true] {
+        let mut client = client_side(&authority, None);
+        let mut hello = Vec::new();
+        client.write_tls(&mut hello).unwrap();
+        if is_closed {
+            // close_notify, which anyone on the way could send.
+            hello.extend(b"\x15\x03\x03\0\x02\x01\0");
+        }
+        let mut stream = TcpStream::connect(server.counters).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        for piece in hello.chunks(100) {
+            stream.write_all(piece).unwrap();
+        }
+        if is_closed {
+            assert!(!rest(&mut stream).is_empty(), "the answer to the first message");
+        } else {
+            client.complete_io(&mut stream).unwrap();
+            assert!(!client.is_handshaking());
+        }
+    }
+    assert_eq!(server.counter().stat("failed_handshakes"), 1);
 }
 
 #[test]

@@ -31,6 +31,15 @@ pub fn over(
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
+    let mut connection = client_side(authority, client);
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream)?;
+    }
+    Ok(Wire::through(StreamOwned::new(connection, stream)))
+}
+
+/// The state of a client before its handshake.
+pub fn client_side(authority: &Authority, client: Option<&Files>) -> ClientConnection {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority.file()).unwrap()).unwrap();
     let builder = ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
@@ -46,9 +55,5 @@ pub fn over(
         }
     };
     let name = "localhost".try_into().unwrap();
-    let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
-    while connection.is_handshaking() {
-        connection.complete_io(&mut stream)?;
-    }
-    Ok(Wire::through(StreamOwned::new(connection, stream)))
+    ClientConnection::new(Arc::new(config), name).unwrap()
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio_rustls::server::TlsStream;
 use tracing::field::display;
 use tracing::{debug, warn};
 
@@ -21,7 +22,7 @@ use super::super::admission::Admission;
 use super::super::client_address::{Client, ClientAddress};
 use super::super::dispatch::ExtendedState;
 use super::super::peers::{Peer, Place};
-use super::super::tls::{FirstBytes, HandshakeError, TlsSession, TlsStream, shake_hands};
+use super::super::tls::{FirstBytes, HandshakeError, handshake};
 use super::super::{Port, Server, port_name, steps};
 use super::Connection;
 use super::end::End;
@@ -164,21 +165,23 @@ impl OpenConnection {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        match Box::pin(self.shake_hands(&mut stream)).await {
-            // TLS does not begin within TLS.
-            Ok(session) => drop(self.serve_over(TlsStream::new(stream, session), true).await),
-            Err(end) => {
-                let Self { admission, client, holder, place, .. } = *self;
-                Box::pin(end_connection(&admission, &client, holder, place, &end)).await;
-                if end.is_by_the_server() {
-                    Box::pin(linger(stream)).await;
-                }
+        let end = match Box::pin(self.handshake(&mut stream)).await {
+            Ok(secure) => {
+                // TLS does not begin within TLS.
+                drop(self.serve_over(secure, true).await);
+                return;
             }
+            Err(end) => end,
+        };
+        let Self { admission, client, holder, place, .. } = *self;
+        Box::pin(end_connection(&admission, &client, holder, place, &end)).await;
+        if end.is_by_the_server() {
+            Box::pin(linger(stream)).await;
         }
     }
 
     /// Does the handshake that has begun.
-    async fn shake_hands<S>(&mut self, stream: &mut S) -> Result<Box<TlsSession>, End>
+    async fn handshake<S>(&mut self, stream: S) -> Result<TlsStream<S>, End>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -186,20 +189,19 @@ impl OpenConnection {
         let (server, port) = (self.admission.server(), self.admission.port());
         let tls = server.tls().ok_or(HandshakeError::NotConfigured);
         let client = self.client.address;
-        let (proof, record_time) = (client.channel_proof(), server.frame_timeout());
-        let handshake =
-            async { shake_hands(stream, tls?.config_for(client), received, proof, record_time).await };
-        let (session, certificate) = handshake.await.map_err(End::of_handshake)?;
+        let done =
+            async { handshake(stream, tls?.config_for(client), &received, client.channel_proof()).await };
+        let (stream, certificate) = done.await.map_err(End::of_handshake)?;
         port.metrics.tls_connections.add(1);
         self.client.certificate = certificate;
         self.extended.set_encrypted(server, self.client.clone());
         let id = self.holder.id().session();
         debug!(port = port_name(port.namespace), client = %self.client, session = %id, "TLS established");
-        Ok(session)
+        Ok(stream)
     }
 
     /// Serves the connection over a stream. Returns both if it begins TLS; otherwise it has ended. `is_tls`: a peer that has
-    /// ended its part learns by the end of ours that it has received everything.
+    /// ended its part learns by the end of ours that it has received everything, and by its absence that it has not.
     async fn serve_over<S>(self: Box<Self>, stream: S, is_tls: bool) -> Option<(Box<Self>, S)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -222,10 +224,13 @@ impl OpenConnection {
             return Some((Box::new(connection), stream));
         }
         // While the server stops, it waits until a busy connection has closed in good order.
-        let Connection { stream, busy: _busy, .. } = served;
+        let Connection { stream, outbound, busy: _busy, .. } = served;
         // Boxed, so that the task of an open connection has no room for its end.
         Box::pin(end_connection(&admission, &client, holder, place, &end)).await;
-        if end.is_by_the_server() {
+        if is_tls && outbound.is_unflushed() {
+            // Without close_notify, and without the rest of the output, which a fence may forbid.
+            drop(stream);
+        } else if end.is_by_the_server() {
             Box::pin(linger(stream)).await;
         } else if let (true, End::Peer) = (is_tls, end) {
             Box::pin(end_output(stream)).await;

@@ -5,7 +5,7 @@
 use std::io;
 use std::mem;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
@@ -25,6 +25,8 @@ pub(super) struct Outbound {
     buffer: BytesMut,
     /// The output has not been offered to the peer: it is sent in the next turn.
     deferred: bool,
+    /// The stream may have output that it has accepted and not sent, as one over TLS does.
+    is_unflushed: bool,
     /// The peer took a part of the output by itself. The buffer has lost that part, so its capacity says too little.
     partly_written: bool,
 }
@@ -63,7 +65,12 @@ impl Outbound {
 
     /// Whether output waits that the peer did not take when it was offered.
     pub(super) fn is_blocked(&self) -> bool {
-        !self.buffer.is_empty() && !self.deferred
+        !self.deferred && (!self.buffer.is_empty() || self.is_unflushed)
+    }
+
+    /// Whether the stream has accepted output that it may not have sent.
+    pub(super) fn is_unflushed(&self) -> bool {
+        self.is_unflushed
     }
 
     /// Leaves the output to the next turn.
@@ -88,6 +95,7 @@ impl Outbound {
                 return Poll::Ready(Err(End::Io(io::ErrorKind::WriteZero.into())));
             }
             traffic.note_sent(written);
+            self.is_unflushed = true;
             if written == self.buffer.len() {
                 // Unlike `advance`, this keeps the whole buffer for further use.
                 self.buffer.clear();
@@ -95,6 +103,10 @@ impl Outbound {
                 self.buffer.advance(written);
                 self.partly_written = true;
             }
+        }
+        if self.is_unflushed {
+            ready!(Pin::new(stream).poll_flush(context)).map_err(End::Io)?;
+            self.is_unflushed = false;
         }
         Poll::Ready(Ok(()))
     }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use bytes::BytesMut;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -19,7 +18,7 @@ use tracing::{debug, warn};
 
 use super::super::client_address::{Client, ClientAddress};
 use super::super::socket;
-use super::super::tls::{FirstBytes, TlsStream, shake_hands};
+use super::super::tls::{FirstBytes, handshake};
 use super::routes;
 use super::shared::Shared;
 use super::shared_limit::SharedLimit;
@@ -156,10 +155,10 @@ async fn begin(shared: &Shared, mut stream: TcpStream, address: ClientAddress, r
     let mut client = Client { address, certificate: None };
     match first_bytes {
         Some((_, config)) if first[0] == TLS_BYTE => {
-            let (session, name) = shake_hands(&mut stream, config, BytesMut::new(), None, HEAD_MAX).await?;
+            let (stream, name) = handshake(stream, config, &[], None).await?;
             client.certificate = name;
             let peer = Peer { client: Arc::new(client), local, is_encrypted: true };
-            serve_requests(TlsStream::new(stream, session), peer, router).await
+            serve_requests(stream, peer, router).await
         }
         Some((FirstBytes::Tls, _)) => {
             tokio::time::timeout(HEAD_MAX, stream.write_all(TLS_REQUIRED)).await??;

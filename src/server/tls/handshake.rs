@@ -1,27 +1,21 @@
-//! The handshake of a connection. It is limited in time and in memory.
+//! The handshake of a connection. It is limited in time, and rustls limits the length of its messages to 64 KiB.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
-use rustls::ServerConfig;
+use rustls::{ServerConfig, ServerConnection};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::super::relay::ChannelProof;
 use super::identity::identity;
-use super::records::{self, Progress};
-use super::stream::TlsSession;
+use crate::protocol::relay::PROOF_BYTES;
 
 /// How long a handshake may take: a few round trips on a bad network.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-
-/// Most bytes of a client's handshake that are kept until they are complete: a chain of certificates.
-const HANDSHAKE_BYTES_MAX: usize = 32 * 1024;
-
-/// Room for a first message.
-const HANDSHAKE_BYTES_USUAL: usize = 2 * 1024;
 
 /// Why there is no connection over TLS.
 #[derive(Debug, Error)]
@@ -29,11 +23,9 @@ pub(in crate::server) enum HandshakeError {
     #[error("the client closed the connection")]
     Closed,
     #[error(transparent)]
-    Io(#[from] io::Error),
+    Io(io::Error),
     #[error("{0}")]
-    Tls(#[from] rustls::Error),
-    #[error("the client has sent more than {HANDSHAKE_BYTES_MAX} bytes of it")]
-    TooLong,
+    Tls(io::Error),
     #[error("TLS is not configured any more")]
     NotConfigured,
     #[error(
@@ -44,64 +36,74 @@ pub(in crate::server) enum HandshakeError {
     Timeout,
 }
 
-/// Does the handshake of a connection whose first bytes were received. Behind it, a relay has to send its `proof`. Returns the
-/// session, and the name in the client's certificate if it has a verified one.
-pub(in crate::server) async fn shake_hands<S>(
-    io: &mut S,
-    config: Arc<ServerConfig>,
-    received: BytesMut,
-    proof: Option<ChannelProof>,
-    record_time: Duration,
-) -> Result<(Box<TlsSession>, Option<Arc<str>>), HandshakeError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let mut session = TlsSession::new(config, received, record_time)?;
-    let proof = proof.as_ref().map_or(&[][..], |proof| &proof.0);
-    let in_time = tokio::time::timeout(HANDSHAKE_MAX, drive(io, &mut session, proof.len())).await;
-    in_time.unwrap_or(Err(HandshakeError::Timeout))?;
-    // Each is expected once, so the time of the comparison helps nobody.
-    if session.decrypted.get(..proof.len()) != Some(proof) {
-        return Err(HandshakeError::NotByTheRelay);
-    }
-    session.decrypted.advance(proof.len());
-    if session.received.is_empty() {
-        session.received = BytesMut::new();
-    }
-    let certificates = session.connection.peer_certificates().unwrap_or_default();
-    let name = certificates.first().and_then(identity);
-    Ok((session, name))
-}
-
-/// Goes on until the handshake is done and so many bytes have come behind it.
-async fn drive<S>(io: &mut S, session: &mut TlsSession, bytes: usize) -> Result<(), HandshakeError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    loop {
-        let mut out = Vec::new();
-        let TlsSession { connection, received, decrypted, .. } = session;
-        let deliver = |plain: &[u8]| decrypted.extend_from_slice(plain);
-        let (processed, progress) = records::process(connection, received, &mut out, deliver);
-        received.advance(processed);
-        io.write_all(&out).await?;
-        match progress? {
-            Progress::Established if session.decrypted.len() >= bytes => return Ok(()),
-            Progress::Closed if session.connection.is_handshaking() => return Err(HandshakeError::Closed),
-            // The client has sent all of its requests already.
-            Progress::Closed => {
-                session.is_closed_by_peer = true;
-                return Ok(());
-            }
-            _ if received.len() >= HANDSHAKE_BYTES_MAX => {
-                return Err(HandshakeError::TooLong);
-            }
-            Progress::Handshake | Progress::Established => {
-                received.reserve(HANDSHAKE_BYTES_USUAL);
-                if io.read_buf(received).await? == 0 {
-                    return Err(HandshakeError::Closed);
-                }
-            }
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            // The kind of an error of rustls; no socket has it.
+            ErrorKind::InvalidData => Self::Tls(error),
+            ErrorKind::UnexpectedEof => Self::Closed,
+            _ => Self::Io(error),
         }
     }
+}
+
+/// Does the handshake of a connection whose first bytes were received. After it, a relay has to send its `proof`. Returns the
+/// stream, and the name in the client's certificate if it has a verified one.
+pub(in crate::server) async fn handshake<S>(
+    io: S,
+    config: Arc<ServerConfig>,
+    received: &[u8],
+    proof: Option<ChannelProof>,
+) -> Result<(TlsStream<S>, Option<Arc<str>>), HandshakeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let in_time = tokio::time::timeout(HANDSHAKE_MAX, untimed(io, config, received, proof)).await;
+    let stream = in_time.unwrap_or(Err(HandshakeError::Timeout))?;
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let name = certificates.first().and_then(identity);
+    Ok((stream, name))
+}
+
+async fn untimed<S>(
+    io: S,
+    config: Arc<ServerConfig>,
+    received: &[u8],
+    proof: Option<ChannelProof>,
+) -> Result<TlsStream<S>, HandshakeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut begun = Ok(());
+    let mut alert = Vec::new();
+    let mut accept = TlsAcceptor::from(config).accept_with(io, |connection| {
+        begun = begin(connection, received);
+        if begun.is_err() {
+            // A vector takes everything.
+            let _ = connection.write_tls(&mut alert);
+        }
+    });
+    if let (Err(error), Some(io)) = (begun, accept.get_mut()) {
+        io.write_all(&alert).await?;
+        return Err(error.into());
+    }
+    let mut stream = accept.await?;
+    if let Some(ChannelProof(proof)) = proof {
+        let mut sent = [0; PROOF_BYTES];
+        stream.read_exact(&mut sent).await?;
+        // Each is expected once, so the time of the comparison helps nobody.
+        if sent != proof {
+            return Err(HandshakeError::NotByTheRelay);
+        }
+    }
+    Ok(stream)
+}
+
+/// Processes the first bytes, which were read before it was known that they begin a handshake.
+fn begin(connection: &mut ServerConnection, mut received: &[u8]) -> io::Result<()> {
+    while !received.is_empty() && connection.read_tls(&mut received)? > 0 {
+        let processed = connection.process_new_packets();
+        processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+    }
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! TLS on the service ports.
 //!
-//! A connection whose first byte begins a TLS record does a handshake, and is served over a [`TlsStream`] from then on;
-//! all others are plain and never come here. `files` reads the certificates of the configuration, `identity` finds the
-//! name in a client's certificate, `records` drives rustls, `handshake` and `stream` do the I/O.
+//! A connection whose first byte begins a TLS record does a [`handshake`], and is served over the stream of tokio-rustls from
+//! then on; all others are plain and never come here. `files` reads the certificates of the configuration, `identity` finds
+//! the name in a client's certificate.
 //!
 //! There is no resumption: each connection is verified with the certificates that are in force, also after a reload. Only
 //! TLS 1.3 is spoken; its half-close lets a client that has sent its last request receive the answers.
@@ -11,8 +11,6 @@ mod der;
 mod files;
 mod handshake;
 mod identity;
-mod records;
-mod stream;
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,8 +18,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use rustls::ServerConfig;
 
 pub use files::TlsError;
-pub(super) use handshake::{HandshakeError, shake_hands};
-pub(super) use stream::{TlsSession, TlsStream};
+pub(super) use handshake::{HandshakeError, handshake};
 
 use super::client_address::ClientAddress;
 use crate::config::{PlainRule, TlsConfig};
