@@ -1,14 +1,13 @@
 //! The limits on the connections of a port: that of all clients, and the share of each.
 
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tokio::time::Instant;
-
 use super::client_address::ClientAddress;
-use super::shares::{ClientUsage, Exhausted};
+use super::shares::{ClientUsage, ConnectionLimit, Counted, Listening};
 use super::{Port, Server};
-use crate::core::{ClientKey, Namespace};
+use crate::core::Namespace;
 
 /// Counts one connection of a port, and of its client, until it is dropped.
 #[derive(Debug)]
@@ -17,14 +16,6 @@ pub struct Admission {
     namespace: Namespace,
     /// `None`: the header of the proxy has not been read yet.
     client: Option<Counted>,
-}
-
-/// A client, and since when the connection counts for it.
-#[derive(Debug)]
-struct Counted {
-    client: ClientKey,
-    since: Instant,
-    usage: Arc<ClientUsage>,
 }
 
 /// The port has as many connections as its limit allows.
@@ -55,48 +46,30 @@ impl Admission {
 
     /// Counts the connection for its client from now on, unless that has its share: then the connection has to be closed.
     pub(super) fn admit_client(&mut self, client: ClientAddress) -> bool {
-        let shares = &self.server.shares;
-        let (max, ports) = (self.server.connections_limit(self.port()), self.limited_ports());
-        let all = ports.iter().map(|port| self.server.port(*port).metrics.curr_connections.value());
-        // This connection is counted already.
-        let in_use = (all.sum::<u64>() as usize).saturating_sub(1);
-        let share = shares.share();
-        let usage = shares.enter(client.key(), self.namespace, |connections| {
-            let own = ports.iter().map(|port| connections[*port as usize] as usize).sum();
-            !share.is_exhausted(max, in_use, own)
-        });
-        let exhausted = match usage {
-            Ok(usage) => {
-                self.client = Some(Counted { client: client.key(), since: Instant::now(), usage });
-                return true;
-            }
-            Err(exhausted) => exhausted,
-        };
-        let max_connections = match self.namespace {
+        let name = match self.namespace {
             Namespace::Counters => "counter.max_connections",
             Namespace::Semaphores => "semaphore.max_connections",
         };
-        let (limit, share) = match exhausted {
-            Exhausted::Connections => (max_connections, share.of(max)),
-            Exhausted::ShortConnections(share) => ("short_connections", share),
+        let listening = Listening::from(self.namespace);
+        let connections_of = |namespace| self.server.port(namespace).metrics.curr_connections.value();
+        // The limit is that of this port, or of all if only the process has one.
+        let (of, all): (&[_], u64) = match self.port().connections_max.load(Ordering::Relaxed) {
+            0 => (&Listening::SERVICE_PORTS, Namespace::ALL.into_iter().map(connections_of).sum()),
+            _ => (slice::from_ref(&listening), connections_of(self.namespace)),
         };
-        self.port().metrics.refused_connections.add(1);
-        shares.note_refusal(client, limit, share as u64);
-        false
-    }
-
-    /// The ports of which the limit is: this one, or all if only the process has a limit.
-    fn limited_ports(&self) -> &'static [Namespace] {
-        match (self.port().connections_max.load(Ordering::Relaxed), self.namespace) {
-            (0, _) => &Namespace::ALL,
-            (_, Namespace::Counters) => &[Namespace::Counters],
-            (_, Namespace::Semaphores) => &[Namespace::Semaphores],
+        let max = self.server.connections_limit(self.port());
+        // This connection is counted already.
+        let limit = ConnectionLimit { name, max, in_use: (all as usize).saturating_sub(1), of };
+        self.client = self.server.shares.enter(client, listening, limit);
+        if self.client.is_none() {
+            self.port().metrics.refused_connections.add(1);
         }
+        self.client.is_some()
     }
 
     /// What the connections of the client have together. The connection has been admitted for its client.
     pub(super) fn client_usage(&self) -> Arc<ClientUsage> {
-        self.client.as_ref().map_or_else(Arc::default, |counted| Arc::clone(&counted.usage))
+        self.client.as_ref().map_or_else(Arc::default, |counted| Arc::clone(counted.usage()))
     }
 
     pub(super) fn server(&self) -> &Server {
@@ -111,8 +84,5 @@ impl Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         self.port().metrics.curr_connections.decrement();
-        if let Some(Counted { client, since, .. }) = self.client {
-            self.server.shares.leave(client, self.namespace, since);
-        }
     }
 }

@@ -30,7 +30,7 @@ mod node_view;
 mod peers;
 mod privileges;
 mod rate;
-mod recent;
+mod refusal_log;
 mod relay;
 mod resting_listener;
 mod shares;
@@ -99,6 +99,8 @@ pub struct Server {
     tls: Arc<ReloadableTls>,
     access: Arc<Access>,
     audit: Audit,
+    /// The limit on connections where a port has no limit of its own.
+    files_max: usize,
     frame_timeout_s: AtomicU32,
     peer_timeout_s: AtomicU32,
     /// Workers whose threads use nearly all of a core.
@@ -113,7 +115,7 @@ pub struct Server {
     waits: Durations,
     exports: Exports,
     memory: MemoryBudget,
-    shares: Shares,
+    shares: Arc<Shares>,
     started: Instant,
     /// Nothing is written to a client past its deadline; `None`: this server is not a node of a cluster.
     fence: Option<Fence>,
@@ -121,17 +123,21 @@ pub struct Server {
     whereabouts: OnceLock<Whereabouts>,
 }
 
-/// How clients may connect and what they may do: one of each for the process, before it has a server and while it has one.
+/// How clients may connect, what they may do, and their shares: one of each for the process, before it has a server and while
+/// it has one.
 #[derive(Clone, Debug)]
 struct Rules {
     access: Arc<Access>,
     tls: Arc<ReloadableTls>,
+    shares: Arc<Shares>,
 }
 
 impl Rules {
     /// Those of a configuration, without tokens.
     fn of(config: &Config, tls: Option<Arc<Tls>>, clock: Clock) -> Self {
-        Self { access: Arc::new(Access::of(config, clock)), tls: Arc::new(ReloadableTls::new(tls)) }
+        let shares = Arc::<Shares>::default();
+        shares.configure(config);
+        Self { access: Arc::new(Access::of(config, clock)), tls: Arc::new(ReloadableTls::new(tls)), shares }
     }
 }
 
@@ -198,7 +204,7 @@ impl Server {
         clock: Clock,
         hasher: NameHasher,
         fence: Option<Fence>,
-        Rules { access, tls }: Rules,
+        Rules { access, tls, shares }: Rules,
     ) -> Arc<Self> {
         let stat_interval_s = NonZeroU32::new(config.counter.stat_interval_s).unwrap_or(NonZeroU32::MIN);
         let first_set = hasher.hash_one(clock.now().0) as u32;
@@ -212,6 +218,7 @@ impl Server {
             access,
             audit: Audit::default(),
             clock,
+            files_max: usize::try_from(files_max()).unwrap_or(usize::MAX),
             frame_timeout_s: AtomicU32::new(0),
             peer_timeout_s: AtomicU32::new(0),
             saturated_workers: AtomicUsize::new(0),
@@ -222,7 +229,7 @@ impl Server {
             waits: Durations::default(),
             exports: Exports::default(),
             memory: MemoryBudget::default(),
-            shares: Shares::default(),
+            shares,
             started: Instant::now(),
             fence,
             whereabouts: OnceLock::new(),
@@ -244,7 +251,7 @@ impl Server {
         *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = session_limits;
         self.access.configure(config);
         self.memory.set_max(config.memory_max);
-        self.shares.set(config.client_share, files_max(), config.short_connections);
+        self.shares.configure(config);
         let share = self.shares.share();
         self.core.set_ledger_limits(ledger_limits(config, self.memory.limit(), share));
         self.core.set_reconnect_window(config.session.reconnect_window_s.saturating_mul(1000));
@@ -379,7 +386,7 @@ impl Server {
     /// The limit on connections in which clients have shares: that of the port, or else the files of the process.
     fn connections_limit(&self, port: &Port) -> usize {
         match port.connections_max.load(Ordering::Relaxed) {
-            0 => self.shares.files_max(),
+            0 => self.files_max,
             max => max as usize,
         }
     }

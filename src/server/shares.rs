@@ -1,11 +1,11 @@
 //! The shares of clients: how many connections each has, its turns at long requests, and which clients are refused.
 //!
-//! The core divides sessions, waiters and watches by the same rule. A client has an entry as long as it has connections, and
-//! longer if it has opened and closed many lately.
+//! The process has one of these, for its service ports and its HTTP listener. The core divides sessions, waiters and watches
+//! by the same rule. A client has an entry as long as it has connections, and longer if it has opened and closed many lately.
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -17,23 +17,52 @@ use tracing::warn;
 use super::client_address::ClientAddress;
 use super::metrics::Count;
 use super::rate::Rate;
-use super::recent::Recent;
+use super::refusal_log::RefusalLog;
 use super::steps;
+use crate::config::Config;
 use crate::core::{ClientKey, ClientShare, Namespace};
 
-/// The shares of the clients of a server.
+/// The shares of the clients of a process.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     percent: AtomicU32,
-    /// The connections that the process has files for.
-    files_max: AtomicU64,
     /// How many short connections a second are divided into shares.
     short_connections_max: AtomicU32,
     /// Requests and connections that were refused because of a share.
     pub(super) refused: Count,
     clients: Mutex<Clients>,
-    /// The clients that were refused recently, by the limit of which each has its share.
-    refusals: Mutex<Recent<(ClientKey, &'static str), ()>>,
+    /// By the limit of which a client has its share.
+    refusals: RefusalLog,
+}
+
+/// What a connection is accepted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listening {
+    Counters,
+    Semaphores,
+    Http,
+}
+
+/// A limit on connections at a time in which clients have shares.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConnectionLimit<'a> {
+    /// For the log: the key of the configuration, if it has one.
+    pub(super) name: &'static str,
+    pub(super) max: usize,
+    /// The connections of all clients, without the one that is to be counted.
+    pub(super) in_use: usize,
+    /// Connections of these count.
+    pub(super) of: &'a [Listening],
+}
+
+/// A connection that counts for its client, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Counted {
+    shares: Arc<Shares>,
+    client: ClientKey,
+    listening: Listening,
+    since: Instant,
+    usage: Arc<ClientUsage>,
 }
 
 #[derive(Debug, Default)]
@@ -47,20 +76,11 @@ struct Clients {
 
 #[derive(Debug, Default)]
 struct Client {
-    /// Its connections, by port.
-    connections: [u32; Namespace::ALL.len()],
+    /// Its connections, in the order of [`Listening`].
+    connections: [u32; 3],
     /// Those of its connections that ended soon.
     short_connections: Rate,
     usage: Arc<ClientUsage>,
-}
-
-/// Of what a client has its share, so that a connection is closed at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Exhausted {
-    /// Of the connections at a time.
-    Connections,
-    /// Of the [short](SHORT) connections in a second. This is the share.
-    ShortConnections(usize),
 }
 
 /// What the connections of one client have together.
@@ -75,7 +95,7 @@ pub(super) struct ClientUsage {
     slowed_until: Mutex<Option<Instant>>,
 }
 
-/// A connection that ends within this time is short. A client that opens and closes connections without end keeps the thread
+/// A connection of a service port that ends within this time is short. A client that opens and closes connections without end keeps the thread
 /// busy that accepts them, and the workers. While they last longer, the limit on connections at a time is enough.
 const SHORT: Duration = Duration::from_secs(10);
 
@@ -187,13 +207,49 @@ impl Drop for HoldingBytes {
     }
 }
 
+impl Listening {
+    pub(super) const SERVICE_PORTS: [Self; 2] = [Self::Counters, Self::Semaphores];
+}
+
+impl From<Namespace> for Listening {
+    fn from(namespace: Namespace) -> Self {
+        match namespace {
+            Namespace::Counters => Self::Counters,
+            Namespace::Semaphores => Self::Semaphores,
+        }
+    }
+}
+
+impl Counted {
+    /// What the connections of the client have together.
+    pub(super) fn usage(&self) -> &Arc<ClientUsage> {
+        &self.usage
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let mut clients = lock(&self.shares.clients);
+        let Clients { by_key, short_connections, .. } = &mut *clients;
+        // A counted connection has an entry.
+        let Some(client) = by_key.get_mut(&self.client) else { return };
+        client.connections[self.listening as usize] -= 1;
+        if self.listening != Listening::Http && now.duration_since(self.since) < SHORT {
+            client.short_connections.note(now);
+            short_connections.note(now);
+        }
+        if !client.is_needed(now) {
+            by_key.remove(&self.client);
+        }
+    }
+}
+
 impl Shares {
-    /// Changes the shares, and sets how many files the process may have open, and how many short connections a second are
-    /// divided; 0: they are not.
-    pub(super) fn set(&self, percent: u32, files_max: u64, short_connections_max: u32) {
-        self.percent.store(percent, Ordering::Relaxed);
-        self.files_max.store(files_max, Ordering::Relaxed);
-        self.short_connections_max.store(short_connections_max, Ordering::Relaxed);
+    /// Applies the settings.
+    pub(super) fn configure(&self, config: &Config) {
+        self.percent.store(config.client_share, Ordering::Relaxed);
+        self.short_connections_max.store(config.short_connections, Ordering::Relaxed);
     }
 
     /// The share of a client.
@@ -206,67 +262,54 @@ impl Shares {
         self.percent.load(Ordering::Relaxed)
     }
 
-    /// The limit of which connections have shares where the port has no limit of its own.
-    pub(super) fn files_max(&self) -> usize {
-        usize::try_from(self.files_max.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
-    }
-
-    /// Counts a connection of a client, until [`Self::leave`], if `admits` returns true for the numbers of connections that
-    /// the client has on each port, and if the client has not opened and closed too many. Returns what its connections have
-    /// together.
+    /// Counts a connection for its client, unless that has its share of this limit or has opened and closed too many
+    /// connections: then the refusal is noted, and the connection has to be closed.
     pub(super) fn enter(
-        &self,
-        client: ClientKey,
-        namespace: Namespace,
-        admits: impl FnOnce([u32; Namespace::ALL.len()]) -> bool,
-    ) -> Result<Arc<ClientUsage>, Exhausted> {
-        let now = Instant::now();
+        self: &Arc<Self>,
+        client: ClientAddress,
+        listening: Listening,
+        limit: ConnectionLimit<'_>,
+    ) -> Option<Counted> {
+        let (key, now, share) = (client.key(), Instant::now(), self.share());
         let mut clients = lock(&self.clients);
-        let known = clients.by_key.get(&client);
-        if !admits(known.map_or([0; _], |client| client.connections)) {
-            return Err(Exhausted::Connections);
-        }
-        if let Some(client) = known {
-            self.check_short_connections(clients.short_connections, client.short_connections, now)?;
+        let own = clients.by_key.get(&key).map_or([0; _], |client| client.connections);
+        let own = limit.of.iter().map(|listening| own[*listening as usize] as usize).sum();
+        let exhausted = if share.is_exhausted(limit.max, limit.in_use, own) {
+            Some((limit.name, limit.max))
+        } else if listening != Listening::Http && self.has_its_short_connections(&clients, key, now) {
+            Some(("short_connections", self.short_connections_max()))
+        } else {
+            None
+        };
+        if let Some((limit, max)) = exhausted {
+            drop(clients);
+            self.note_refusal(client, limit, share.of(max) as u64);
+            return None;
         }
         clients.sweep(now);
-        let client = clients.by_key.entry(client).or_default();
-        client.connections[namespace as usize] += 1;
-        Ok(Arc::clone(&client.usage))
+        let client = clients.by_key.entry(key).or_default();
+        client.connections[listening as usize] += 1;
+        let usage = Arc::clone(&client.usage);
+        Some(Counted { shares: Arc::clone(self), client: key, listening, since: now, usage })
     }
 
-    fn check_short_connections(&self, all: Rate, own: Rate, now: Instant) -> Result<(), Exhausted> {
-        let max = self.short_connections_max.load(Ordering::Relaxed) as usize;
-        let [all, own] = [all, own].map(|rate| rate.per_second(now) as usize);
-        let share = self.share();
-        if max > 0 && share.is_exhausted(max, all, own) {
-            return Err(Exhausted::ShortConnections(share.of(max)));
-        }
-        Ok(())
+    fn has_its_short_connections(&self, clients: &Clients, client: ClientKey, now: Instant) -> bool {
+        let max = self.short_connections_max();
+        let Some(client) = clients.by_key.get(&client).filter(|_| max > 0) else { return false };
+        let [all, own] =
+            [clients.short_connections, client.short_connections].map(|rate| rate.per_second(now) as usize);
+        self.share().is_exhausted(max, all, own)
     }
 
-    /// A connection of a client has ended that was counted at this time.
-    pub(super) fn leave(&self, key: ClientKey, namespace: Namespace, entered: Instant) {
-        let now = Instant::now();
-        let mut clients = lock(&self.clients);
-        let Clients { by_key, short_connections, .. } = &mut *clients;
-        // A counted connection has an entry.
-        let Some(client) = by_key.get_mut(&key) else { return };
-        client.connections[namespace as usize] -= 1;
-        if now.duration_since(entered) < SHORT {
-            client.short_connections.note(now);
-            short_connections.note(now);
-        }
-        if !client.is_needed(now) {
-            by_key.remove(&key);
-        }
+    fn short_connections_max(&self) -> usize {
+        self.short_connections_max.load(Ordering::Relaxed) as usize
     }
 
     /// Counts a refusal, and logs it if the client's refusals begin with it. `limit` is the key of the limit of which the
     /// client has its share.
     pub(super) fn note_refusal(&self, client: ClientAddress, limit: &'static str, share: u64) {
         self.refused.add(1);
-        if lock(&self.refusals).begins((client.key(), limit), Instant::now()) {
+        if self.refusals.begins(client.key(), limit) {
             warn!(
                 client = %client.socket().ip(),
                 limit,
@@ -340,13 +383,28 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::future::poll_fn;
+    use std::iter::from_fn;
+    use std::net::{Ipv4Addr, SocketAddr};
     use std::task::Waker;
 
     use super::*;
 
-    const ONE: ClientKey = ClientKey([1; 16]);
-    const OTHER: ClientKey = ClientKey([2; 16]);
+    const UNLIMITED: ConnectionLimit<'_> =
+        ConnectionLimit { name: "connections", max: usize::MAX, in_use: 0, of: &[] };
+
+    fn client(number: u32) -> ClientAddress {
+        ClientAddress::of_peer(SocketAddr::from((Ipv4Addr::from_bits(number), 1)))
+    }
+
+    /// Shares of so many percent, and of 1,000 short connections a second.
+    fn shares(percent: u32) -> Arc<Shares> {
+        let shares = Arc::<Shares>::default();
+        let config = Config { client_share: percent, short_connections: 1_000, ..Config::without_file() };
+        shares.configure(&config);
+        shares
+    }
 
     /// Over as many connections as it likes, a client is refused no more often than over one.
     #[tokio::test(start_paused = true)]
@@ -369,84 +427,93 @@ mod tests {
         assert!(other.poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
 
-    #[test]
-    fn connections_are_counted_for_their_clients() {
-        let shares = Shares::default();
-        let begin = Instant::now() - SHORT;
-        let enter = |client, port, before| shares.enter(client, port, |own| own == before).is_ok();
-        let [counters, semaphores] = Namespace::ALL;
-        assert!(enter(ONE, counters, [0, 0]));
-        assert!(enter(ONE, semaphores, [1, 0]));
-        assert!(enter(OTHER, counters, [0, 0]));
-        assert_eq!(shares.enter(ONE, counters, |_| false).unwrap_err(), Exhausted::Connections);
-        assert!(enter(ONE, counters, [1, 1]));
-        shares.leave(ONE, counters, begin);
-        shares.leave(ONE, counters, begin);
-        shares.leave(ONE, semaphores, begin);
-        shares.leave(OTHER, counters, begin);
+    #[tokio::test(start_paused = true)]
+    async fn a_client_has_no_more_than_its_share_once_half_of_the_connections_are_in_use() {
+        let shares = shares(25);
+        let in_use = Cell::new(0);
+        let enter = |client, listening, of: &[Listening]| {
+            let limit = ConnectionLimit { name: "connections", max: 64, in_use: in_use.get(), of };
+            let counted = shares.enter(client, listening, limit);
+            in_use.set(in_use.get() + usize::from(counted.is_some()));
+            counted
+        };
+        let [one, other] = [1, 2].map(client);
+        let of_all = |client| -> Vec<_> {
+            let mut ports = Listening::SERVICE_PORTS.into_iter().cycle();
+            from_fn(|| enter(client, ports.next()?, &Listening::SERVICE_PORTS)).collect()
+        };
+        let first = of_all(one);
+        assert_eq!(first.len(), 32, "a share binds once half is in use");
+        let mut second = of_all(other);
+        assert_eq!(second.len(), 16);
+        second.pop();
+        in_use.set(in_use.get() - 1);
+        assert!(of_all(one).is_empty());
+        let again = of_all(other);
+        assert_eq!(again.len(), 1, "a connection that has ended does not count");
+        let http = enter(one, Listening::Http, &[Listening::Http]);
+        assert!(http.is_some(), "connections of other listeners do not count");
+        assert_eq!(shares.refused.value(), 4);
+        tokio::time::advance(SHORT).await;
+        drop((first, second, again, http));
         assert!(lock(&shares.clients).by_key.is_empty());
     }
 
     /// Opens and closes connections, each after this time, and returns how many were admitted.
-    async fn open_and_close(shares: &Shares, client: ClientKey, connections: u32, each: Duration) -> u32 {
+    async fn open_and_close(
+        shares: &Arc<Shares>,
+        client: ClientAddress,
+        connections: u32,
+        each: Duration,
+    ) -> u32 {
         let mut admitted = 0;
         for _ in 0..connections {
-            let entered = Instant::now();
-            let entry = shares.enter(client, Namespace::Counters, |_| true);
+            let counted = shares.enter(client, Listening::Counters, UNLIMITED);
             tokio::time::advance(each).await;
-            match entry {
-                Ok(_) => {
-                    shares.leave(client, Namespace::Counters, entered);
-                    admitted += 1;
-                }
-                Err(exhausted) => assert_eq!(exhausted, Exhausted::ShortConnections(120)),
-            }
+            admitted += u32::from(counted.is_some());
         }
         admitted
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_opens_and_closes_connections_without_end_gets_its_share() {
-        let shares = Shares::default();
-        shares.set(12, 0, 1_000);
+        let (shares, [one, other]) = (shares(12), [1, 2].map(client));
         let ms = Duration::from_millis;
         // Fewer than half of the limit, for as long as it likes.
-        assert_eq!(open_and_close(&shares, ONE, 4_000, ms(2) + ms(1) / 10).await, 4_000);
+        assert_eq!(open_and_close(&shares, one, 4_000, ms(2) + ms(1) / 10).await, 4_000);
         // Alone, it gets half of the limit.
-        let flood = open_and_close(&shares, ONE, 100_000, ms(1) / 10).await;
+        let flood = open_and_close(&shares, one, 100_000, ms(1) / 10).await;
         assert!((4_900..5_300).contains(&flood), "{flood} of 100,000 in 10 s");
         // Beside it, another one has its share at once, and so has it then, because more than half is in use.
         let mut both = [0; 2];
         for _ in 0..50_000 {
-            both[0] += open_and_close(&shares, ONE, 1, ms(1) / 10).await;
-            both[1] += open_and_close(&shares, OTHER, 1, ms(1) / 10).await;
+            both[0] += open_and_close(&shares, one, 1, ms(1) / 10).await;
+            both[1] += open_and_close(&shares, other, 1, ms(1) / 10).await;
         }
         assert!((1_100..4_000).contains(&both[1]), "{both:?} in 10 s");
+        assert!(
+            shares.enter(one, Listening::Http, UNLIMITED).is_some(),
+            "short ones of HTTP are not limited"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn connections_that_last_or_stay_open_are_not_limited() {
-        let shares = Shares::default();
-        shares.set(12, 0, 1_000);
-        let entered = Instant::now();
-        for _ in 0..100_000 {
-            assert!(shares.enter(ONE, Namespace::Counters, |_| true).is_ok());
-        }
+        let shares = shares(12);
+        let enter = || shares.enter(client(1), Listening::Counters, UNLIMITED);
+        let open: Vec<_> = (0..100_000).map_while(|_| enter()).collect();
+        assert_eq!(open.len(), 100_000);
         tokio::time::advance(SHORT).await;
-        for _ in 0..100_000 {
-            shares.leave(ONE, Namespace::Counters, entered);
-        }
-        assert!(shares.enter(ONE, Namespace::Counters, |before| before == [0; _]).is_ok());
+        drop(open);
+        assert!(lock(&shares.clients).by_key.is_empty());
+        assert!(enter().is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn clients_are_forgotten_when_they_open_nothing_any_more() {
-        let shares = Shares::default();
-        shares.set(12, 0, 1_000);
-        for number in 0..10_000_u32 {
-            let mut key = [0; 16];
-            key[..4].copy_from_slice(&number.to_be_bytes());
-            open_and_close(&shares, ClientKey(key), 3, Duration::from_micros(300)).await;
+        let shares = shares(12);
+        for number in 0..10_000 {
+            open_and_close(&shares, client(number), 3, Duration::from_micros(300)).await;
             tokio::time::advance(Duration::from_millis(100)).await;
         }
         let remembered = lock(&shares.clients).by_key.len();

@@ -1,13 +1,11 @@
 //! Access control: the rights of clients, and the records of refusals and changes.
 //!
 //! `policy` decides, without I/O; `permissions` is what it decided for one client; `standing` keeps that for a connection,
-//! and notices reloads and expiry; `refusals` counts and logs what was refused; `audit` writes administrative changes to a
-//! file. The operations and their rights are in one table, `src/server/dispatch/rights.rs`.
+//! and notices reloads and expiry; `audit` writes administrative changes to a file. The operations and their rights are in one table, `src/server/dispatch/rights.rs`.
 
 mod audit;
 mod permissions;
 mod policy;
-mod refusals;
 mod standing;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
+use tracing::warn;
 
 pub(super) use audit::{Audit, Outcome, after};
 pub(super) use permissions::{Identity, Permissions, Target};
@@ -25,12 +24,12 @@ pub(super) use standing::{Change, IsClosed, Standing};
 use super::client_address::Client;
 use super::clock::Clock;
 use super::metrics::Count;
+use super::refusal_log::{Recent, RefusalLog};
 pub(super) use crate::access::Right;
 use crate::access::{Entry, TokenFileError, Tokens, read_tokens};
 use crate::config::{AccessConfig, Config};
-use crate::core::UnixSeconds;
+use crate::core::{ClientKey, UnixSeconds};
 use policy::{Policy, Proven};
-use refusals::Refusals;
 
 /// The rules in force, and the refusals that they caused.
 #[derive(Debug)]
@@ -41,12 +40,18 @@ pub(super) struct Access {
     generation: AtomicU64,
     /// Wakes the task that tells connections of new rules.
     replaced: Notify,
-    refusals: Refusals,
+    /// By the reason why a request is not permitted.
+    refusals: RefusalLog,
+    /// How many wrong tokens clients have shown.
+    failures: Recent<ClientKey, u32>,
     /// Requests that were answered with `Not permitted`, and HTTP requests with a wrong token or without the one that they need.
     pub(super) refused: Count,
     /// Tokens that were refused.
     pub(super) failed_authentications: Count,
 }
+
+/// After so many wrong tokens, each further one of a client ends its connection, until it was quiet.
+const FAILURES_MAX: u32 = 10;
 
 /// How often the task that waits for the expiry of a token looks at the clock.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
@@ -66,7 +71,8 @@ impl Access {
             policy: RwLock::new(Arc::new(Policy::of(config, Arc::default()))),
             generation: AtomicU64::new(0),
             replaced: Notify::new(),
-            refusals: Refusals::default(),
+            refusals: RefusalLog::default(),
+            failures: Recent::default(),
             refused: Count::default(),
             failed_authentications: Count::default(),
         }
@@ -96,15 +102,19 @@ impl Access {
         reason: &str,
     ) {
         self.refused.add(1);
-        self.refusals.note(client, identity, operation, reason);
+        if self.refusals.begins(client.address.key(), reason) {
+            let identity = identity.map(tracing::field::display);
+            warn!(%client, identity, operation, reason, "a client is refused: Not permitted");
+        }
     }
 
     /// Counts and logs a token that was refused; `operation` had it. Returns whether the connection must be closed, because
-    /// the client has shown too many.
+    /// the client has shown too many. One that is not remembered has.
     pub(super) fn note_failure(&self, client: &Client, operation: &str, denied: &Denied) -> bool {
         self.failed_authentications.add(1);
         self.note_refusal(client, None, operation, &denied.to_string());
-        self.refusals.count_failure(client)
+        let before = self.failures.see(client.address.key(), |count| count.saturating_add(1));
+        before.is_none_or(|before| before.is_some_and(|count| count >= FAILURES_MAX))
     }
 
     /// Replaces the rules. The tokens stay.

@@ -109,6 +109,7 @@ fn reload_standby(rules: &Rules, http: &Http, options: &Options, log: &Log) {
         error!(%error, "the tokens are left as they were");
     }
     rules.access.configure(&loaded.config);
+    rules.shares.configure(&loaded.config);
     http.apply(&loaded.config);
     info!("the configuration was read again; what concerns clients takes effect when this node leads");
 }

@@ -17,13 +17,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
 use super::super::client_address::{Client, ClientAddress};
+use super::super::shares::{ConnectionLimit, Counted, Listening};
 use super::super::socket;
 use super::super::tls::{FirstBytes, handshake};
 use super::routes;
 use super::shared::Shared;
-use super::shared_limit::SharedLimit;
 use super::stream::Bounded;
-use crate::core::ClientKey;
 
 /// Connections at a time. A few browsers and scrapers need far fewer.
 pub(super) const CONNECTIONS_MAX: usize = 64;
@@ -48,38 +47,40 @@ const TLS_REQUIRED: &[u8] =
 /// How long the listener waits after it could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The connections of the listener.
-pub(super) fn connections() -> SharedLimit {
-    SharedLimit::new(
-        "HTTP connections",
-        "HTTP connections are refused: there are too many; find the client that opens so many",
-    )
-}
-
 /// A connection counts until this is dropped.
 struct Place {
     shared: Arc<Shared>,
-    client: ClientKey,
+    /// `None`: it is refused.
+    counted: Option<Counted>,
 }
 
 impl Place {
     /// A place for a connection of a client; `None`: there is none.
     fn take(shared: &Arc<Shared>, client: ClientAddress) -> Option<Self> {
-        let limit = (CONNECTIONS_MAX as u64, shared.share());
-        match shared.connections.take(client.key(), 1, limit) {
-            Ok(()) => Some(Self { shared: Arc::clone(shared), client: client.key() }),
-            Err(exhausted) => {
-                let server = shared.stage().server();
-                shared.connections.note_refusal(client, exhausted, server.as_deref());
-                None
-            }
+        let in_use = shared.connections.increment() as usize;
+        let mut place = Self { shared: Arc::clone(shared), counted: None };
+        if in_use < CONNECTIONS_MAX {
+            let (name, of) = ("HTTP connections", &[Listening::Http]);
+            let limit = ConnectionLimit { name, max: CONNECTIONS_MAX, in_use, of };
+            place.counted = shared.rules.shares.enter(client, Listening::Http, limit);
+        } else if shared.warnings.permits() {
+            warn!(
+                client = %client.socket().ip(),
+                in_use,
+                "HTTP connections are refused: there are too many; find the client that opens so many"
+            );
         }
+        if place.counted.is_none() {
+            shared.refused.add(1);
+            return None;
+        }
+        Some(place)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.connections.give_back(self.client, 1);
+        self.shared.connections.decrement();
     }
 }
 
@@ -191,26 +192,6 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
-
-    #[test]
-    fn a_client_has_no_more_than_its_share() {
-        let shared = Arc::new(Shared::of_test(&Config { client_share: 25, ..Config::without_file() }));
-        let client = |number| ClientAddress::of_peer(SocketAddr::from(([127, 0, 0, number], 1)));
-        let places =
-            |number| -> Vec<_> { std::iter::from_fn(|| Place::take(&shared, client(number))).collect() };
-        let first = places(1);
-        assert_eq!(first.len(), CONNECTIONS_MAX / 2, "a share binds once half is in use");
-        let mut second = places(2);
-        assert_eq!(second.len(), 16);
-        second.pop();
-        assert!(places(1).is_empty());
-        let third = Place::take(&shared, client(3));
-        assert!(third.is_some());
-        assert_eq!(shared.connections.in_use(), CONNECTIONS_MAX as u64 / 2 + 16);
-        drop((first, second, third));
-        assert_eq!((shared.connections.in_use(), shared.connections.refused.value()), (0, 3));
-    }
 
     #[test]
     fn the_answer_to_plain_requests_is_complete() {

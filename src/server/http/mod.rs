@@ -2,8 +2,8 @@
 //!
 //! `listener` accepts connections and bounds them, `stream` has their time limits, `guard` checks each request before its
 //! handler sees it (Host, Origin, content type, rights), `routes` lists what there is, and `api`, `health` and `page` answer.
-//! `answer` composes answers and errors, `shared_limit` divides connections among clients, `query` reads parameters, `paging`
-//! takes lists in steps, and `requester` makes changes.
+//! `answer` composes answers and errors, `query` reads parameters, `paging` takes lists in steps, and `requester` makes
+//! changes.
 //!
 //! An answer that waits for its client is in memory as a whole. All of them are bounded by the number of connections and by the
 //! length of a page and of a scrape.
@@ -25,7 +25,6 @@ mod query;
 mod requester;
 mod routes;
 mod shared;
-mod shared_limit;
 mod stream;
 
 use std::convert::Infallible;

@@ -7,13 +7,12 @@ use tokio::sync::Semaphore;
 
 use super::super::metrics::Count;
 use super::super::node_view::NodeView;
+use super::super::throttle::Throttle;
 use super::super::{Clock, Rules, Server};
 use super::answer::ApiError;
-use super::listener;
 use super::metrics::Selection;
-use super::shared_limit::SharedLimit;
 use crate::config::{ClusterConfig, Config};
-use crate::core::{ClientShare, UnixSeconds};
+use crate::core::UnixSeconds;
 
 /// Requests that read and are computed at a time, each of which has one page in memory. Others wait.
 const COMPUTED_MAX: usize = 16;
@@ -28,7 +27,11 @@ pub(super) struct Shared {
     /// Set once this process is a node of a cluster.
     node: OnceLock<NodeView>,
     pub(super) started: UnixSeconds,
-    pub(super) connections: SharedLimit,
+    /// Connections that are open.
+    pub(super) connections: Count,
+    /// Connections that were closed at once, because of the limit or a share.
+    pub(super) refused: Count,
+    pub(super) warnings: Throttle,
     /// Connections that were accepted.
     pub(super) accepted: Count,
     /// A permit for each request that reads and is being computed.
@@ -55,7 +58,6 @@ pub(super) enum Stage {
 pub(super) struct Settings {
     /// In lower case.
     pub(super) hosts: Vec<String>,
-    share: ClientShare,
     /// Names that begin with one of these have series of their own.
     pub(super) names: Vec<String>,
     /// The most names of a namespace that have.
@@ -66,7 +68,6 @@ impl Settings {
     fn of(config: &Config) -> Self {
         Self {
             hosts: config.http.hosts.clone(),
-            share: ClientShare::of_percent(config.client_share),
             names: config.http.names.clone(),
             names_max: config.http.names_max as usize,
         }
@@ -82,7 +83,9 @@ impl Shared {
             cluster: config.cluster.clone(),
             node: OnceLock::new(),
             started: Clock::system().now(),
-            connections: listener::connections(),
+            connections: Count::default(),
+            refused: Count::default(),
+            warnings: Throttle::default(),
             accepted: Count::default(),
             computed: Arc::new(Semaphore::new(COMPUTED_MAX)),
             series: Selection::default(),
@@ -137,11 +140,6 @@ impl Shared {
 
     pub(super) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The share of a client.
-    pub(super) fn share(&self) -> ClientShare {
-        self.settings().share
     }
 
     /// The server, also while it is being stopped.

@@ -99,7 +99,7 @@ pub(in super::super) async fn refusals(context: Context) -> Answer {
     context.check_read(Target::Server)?;
     context.parameters.end()?;
     let mut refusals = statistics::object(&server, Object::Refusals);
-    refusals.insert("http_connections".to_owned(), context.shared.connections.refused.value().into());
+    refusals.insert("http_connections".to_owned(), context.shared.refused.value().into());
     Json::of(&refusals)
 }
 

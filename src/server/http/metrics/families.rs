@@ -152,11 +152,11 @@ impl<'a> Families<'a> {
         if let Some(node) = shared.node() {
             self.cluster(node)?;
         }
-        let connections = &shared.connections;
-        self.gauge("signalbox_http_connections", "HTTP connections", only(connections.in_use()))?;
+        let connections = shared.connections.value();
+        self.gauge("signalbox_http_connections", "HTTP connections", only(connections))?;
         let max = CONNECTIONS_MAX as u64;
         self.gauge("signalbox_http_connections_max", "The most HTTP connections at a time", only(max))?;
-        let (accepted, refused) = (shared.accepted.value(), connections.refused.value());
+        let (accepted, refused) = (shared.accepted.value(), shared.refused.value());
         self.counter(
             "signalbox_http_connections_accepted",
             "HTTP connections that were accepted",
