@@ -48,12 +48,12 @@ pub struct Format {
 }
 
 /// A run of a node's process: 128 random bits, in hexadecimal digits.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Incarnation(pub String);
 
 /// A node that has joined.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// The run that has joined.
     pub incarnation: Incarnation,

@@ -220,15 +220,12 @@ mod tests {
         let advertised = Advertised { counters: vec![format!("{run}:1")], semaphores: Vec::new() };
         Node {
             incarnation: Incarnation(run.to_owned()),
-            invocation: String::new(),
-            version: String::new(),
             record_format: 1,
-            addresses: Vec::new(),
             is_eligible: true,
             relays: true,
-            relay_endpoint: None,
             advertised,
             drains: true,
+            ..Node::default()
         }
     }
 

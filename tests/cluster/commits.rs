@@ -214,7 +214,7 @@ proptest! {
             check(&model, refused, &etcd)?;
         }
         let sent = etcd.take_performed();
-        prop_assert!(sent.iter().all(|performed| is_compared(&performed.transaction, chain.term())));
+        prop_assert!(sent.iter().all(|performed| is_compared(performed, chain.term())));
     }
 }
 

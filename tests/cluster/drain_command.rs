@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use signalbox::cluster::admin::{AdminError, Release, finalize, forget, release};
+use signalbox::cluster::clock::BootTime;
 use signalbox::cluster::coordinator::{
     CallError, Coordinator, Operation, Persistent, Range, RangeAnswer, Revision, Transaction,
     TransactionAnswer,
@@ -147,34 +148,25 @@ fn a_request_that_was_obeyed_before_it_was_repeated_has_succeeded() {
     drained.unwrap();
 }
 
-/// `signalbox cluster release` removes the node of a process that has died, or its next run takes the place.
+/// `signalbox cluster release` removes the node of a process that has died, or its next run takes the place; or somebody removes
+/// the request while the node goes on.
 #[test]
-fn a_node_that_dies_is_not_reported_as_drained() {
+fn what_happens_to_the_node_or_to_the_request_is_not_reported_as_drained() {
     let next_run = put(keys().node("a"), &Other::well("a", 3, "0.1.0").node());
-    for dies in [delete(keys().node("a")), next_run] {
+    for (happens, is_dead) in
+        [(delete(keys().node("a")), true), (next_run, true), (delete(keys().drain("a")), false)]
+    {
         let etcd = led_by_a();
-        let mut persistent = Meanwhile::connect(&etcd, vec![dies], false);
+        let mut persistent = Meanwhile::connect(&etcd, vec![happens], false);
         let limit = Duration::from_secs(10);
         let drained = Others::run(&etcd, &[Other::well("a", 2, "0.1.0")], || {
             drain(&mut persistent, &keys(), "a", None, limit)
         });
         let error = drained.unwrap_err();
-        assert!(matches!(error, AdminError::Died(_)), "{error}");
+        assert!(matches!(error, AdminError::Died(_)) == is_dead, "{error}");
+        assert!(matches!(error, AdminError::Changed) != is_dead, "{error}");
         assert_eq!(etcd.with_store(|store| store.get(&keys().drain("a"))), None);
     }
-}
-
-/// Somebody removes the request while the node goes on.
-#[test]
-fn a_request_that_vanishes_is_not_reported_as_obeyed() {
-    let etcd = led_by_a();
-    let mut persistent = Meanwhile::connect(&etcd, vec![delete(keys().drain("a"))], false);
-    let limit = Duration::from_secs(10);
-    let drained = Others::run(&etcd, &[Other::well("a", 2, "0.1.0")], || {
-        drain(&mut persistent, &keys(), "a", None, limit)
-    });
-    let error = drained.unwrap_err();
-    assert!(matches!(error, AdminError::Changed), "{error}");
 }
 
 /// The answer is lost, and the repetition finds what the first attempt has done.
@@ -191,4 +183,52 @@ fn what_was_done_before_it_was_repeated_has_succeeded() {
     write(&etcd, vec![put(keys().node("b"), &node)]);
     forget(&mut deaf(), &keys(), "b").unwrap();
     assert_eq!(etcd.with_store(|store| store.get(&keys().node("b"))), None);
+}
+
+/// An operator's connection whose time passes only where it pauses. The node gives a heartbeat in each pause, until it is asked.
+struct FallsSilent {
+    etcd: FakeEtcd,
+    inner: Handle,
+    node: Other,
+    now: BootTime,
+    has_asked: bool,
+}
+
+impl Coordinator for FallsSilent {
+    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
+        self.inner.range(range)
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
+        self.has_asked = true;
+        self.inner.transact(transaction)
+    }
+
+    fn pause(&mut self, span: Duration) {
+        self.now = self.now.after(span);
+        if !self.has_asked {
+            write(&self.etcd, vec![self.node.beat(1)]);
+        }
+    }
+
+    fn now(&self) -> BootTime {
+        self.now
+    }
+}
+
+#[test]
+fn a_node_that_falls_silent_is_waited_for_during_the_lease_duration() {
+    let etcd = led_by_a();
+    let node = Other::well("a", 2, "0.1.0");
+    write(&etcd, vec![put(keys().node("a"), &node.node()), node.beat(0)]);
+    let (inner, now) = (etcd.client(), BootTime::default());
+    let mut operator = FallsSilent { etcd: etcd.clone(), inner, node, now, has_asked: false };
+    let ended = drain(&mut operator, &keys(), "a", None, Duration::from_secs(60)).unwrap_err();
+    let AdminError::FellSilent(_, silence) = &ended else { panic!("{ended}") };
+    assert_eq!(*silence, Duration::from_millis(2300), "the lease duration");
+    assert_eq!(
+        etcd.with_store(|store| store.get(&keys().drain("a"))),
+        None,
+        "it is not drained when it continues"
+    );
 }

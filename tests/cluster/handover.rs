@@ -7,7 +7,7 @@ use std::time::Duration;
 use signalbox::cluster::admin::AdminError;
 use signalbox::cluster::coordinator::{Operation, Persistent, Transaction};
 use signalbox::cluster::handover::{Leader, Next, Refused, Request};
-use signalbox::cluster::keys::{Advertised, Drain, Heartbeat, Incarnation, Node, decode, encode};
+use signalbox::cluster::keys::{Drain, Heartbeat, Incarnation, Node, decode, encode};
 use signalbox::cluster::leadership::Term;
 use signalbox::cluster::timing::Timing;
 
@@ -60,7 +60,7 @@ impl Other {
         Self { name, run, version, is_eligible: true, is_silent: false }
     }
 
-    fn beat(&self, count: u64) -> Operation {
+    pub(crate) fn beat(&self, count: u64) -> Operation {
         let incarnation = incarnation(self.run);
         put(keys().heartbeat(self.name), &Heartbeat { incarnation, count, relays_closed_below: 0, relays: 0 })
     }
@@ -68,15 +68,11 @@ impl Other {
     pub(crate) fn node(&self) -> Node {
         Node {
             incarnation: incarnation(self.run),
-            invocation: String::new(),
             version: self.version.to_owned(),
             record_format: 1,
-            addresses: Vec::new(),
             is_eligible: self.is_eligible,
-            relays: false,
-            relay_endpoint: None,
-            advertised: Advertised::default(),
             drains: true,
+            ..Node::default()
         }
     }
 }

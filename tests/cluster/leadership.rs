@@ -28,21 +28,17 @@ fn timing() -> Timing {
 }
 
 fn node(run: u32) -> Node {
-    let incarnation = Incarnation(format!("{run:032x}"));
+    let run = format!("{run:032x}");
+    let secret = RelaySecret(run.clone());
     Node {
-        incarnation,
-        invocation: String::new(),
+        incarnation: Incarnation(run),
         version: "0.1.0".to_owned(),
         record_format: RECORD_FORMAT,
-        addresses: Vec::new(),
         is_eligible: true,
         relays: true,
-        relay_endpoint: Some(RelayEndpoint {
-            address: ([192, 0, 2, 1], 11218).into(),
-            secret: RelaySecret(format!("{run:032x}")),
-        }),
-        advertised: Default::default(),
+        relay_endpoint: Some(RelayEndpoint { address: ([192, 0, 2, 1], 11218).into(), secret }),
         drains: true,
+        ..Node::default()
     }
 }
 

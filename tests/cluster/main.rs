@@ -2,7 +2,6 @@
 
 mod commits;
 mod drain_command;
-mod fake;
 mod generated;
 mod handover;
 mod leadership;

@@ -45,15 +45,10 @@ impl Bench {
             name: "a".to_owned(),
             node: Node {
                 incarnation: Incarnation("1".to_owned()),
-                invocation: String::new(),
                 version: "0.1.0".to_owned(),
-                addresses: Vec::new(),
                 is_eligible: true,
-                relays: false,
-                relay_endpoint: None,
-                advertised: Default::default(),
-                drains: false,
                 record_format: FORMAT,
+                ..Node::default()
             },
             timing: Timing::new(RENEW_DEADLINE).unwrap(),
             oldest_record_format: FORMAT,

@@ -44,54 +44,20 @@ fn filled(directory: &Path) {
 }
 
 #[test]
-fn the_contents_of_a_data_directory_move_into_a_cluster() {
+fn the_contents_of_a_data_directory_move_into_a_cluster_and_an_import_that_was_killed_is_repeated() {
     let Some(mut cluster) = TestCluster::start(1, 0) else { return };
     let node = cluster.add("node-0");
     let config = cluster.node(node).file.to_str().unwrap().to_owned();
-    let in_cluster = ["--cluster", "--config", config.as_str()];
-    let of_cluster = |command: &'static str| data(&[&[command], &in_cluster[..]].concat());
+    let of_cluster = |arguments: &[&str]| data(&[arguments, &["--cluster", "--config", &config]].concat());
+    let missing = outcome(of_cluster(&["check"]));
+    assert_eq!(missing.status.code(), Some(69));
+    assert!(stderr(&missing).contains("there is no cluster"), "{}", stderr(&missing));
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("data");
     filled(&directory);
     let exported = outcome(data(&["export", directory.to_str().unwrap()]));
     assert!(exported.status.success(), "{}", stderr(&exported));
 
-    let imported = with_input(of_cluster("import"), &exported.stdout);
-    assert!(imported.status.success(), "{}", stderr(&imported));
-    let twice = with_input(of_cluster("import"), &exported.stdout);
-    assert_eq!(twice.status.code(), Some(64));
-    assert!(stderr(&twice).contains("the cluster is or was in use"), "{}", stderr(&twice));
-    assert_eq!(outcome(of_cluster("export")).stdout, exported.stdout, "the same records");
-
-    cluster.start_node(node);
-    cluster.leader();
-    let client = cluster.client(|builder| builder.ttl(Duration::from_secs(30)));
-    let permit = client.wait(client.semaphore("gpu").declared().try_acquire()).unwrap();
-    assert!(client.wait(client.semaphore("gpu").declared().try_acquire()).is_err(), "one was held before");
-    let checked = outcome(data(&[&["check", "--json"], &in_cluster[..]].concat()));
-    let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
-    assert_eq!(checked["problems"], Value::Array(Vec::new()));
-    assert_eq!(
-        (&checked["declared"], &checked["grants"]),
-        (&1.into(), &2.into()),
-        "while a node leads: {checked}"
-    );
-    client.wait(permit.release()).unwrap();
-}
-
-#[test]
-fn an_import_that_was_not_completed_keeps_nodes_out_and_can_be_repeated() {
-    let Some(mut cluster) = TestCluster::start(1, 0) else { return };
-    let node = cluster.add("node-0");
-    let config = cluster.node(node).file.to_str().unwrap().to_owned();
-    let of_cluster = |command: &'static str| data(&[command, "--cluster", "--config", &config]);
-    let missing = outcome(of_cluster("check"));
-    assert_eq!(missing.status.code(), Some(69));
-    assert!(stderr(&missing).contains("there is no cluster"), "{}", stderr(&missing));
-
-    let scratch = tempfile::tempdir().unwrap();
-    filled(&scratch.path().join("data"));
-    let exported = outcome(data(&["export", scratch.path().join("data").to_str().unwrap()]));
     // What an import leaves behind that was killed after its first records.
     let keys = Keys::new("main");
     let format = Format {
@@ -104,15 +70,31 @@ fn an_import_that_was_not_completed_keeps_nodes_out_and_can_be_repeated() {
     let then = then.map(|(key, value)| Operation::Put { key, value }).to_vec();
     cluster.etcd.client().transact(&Transaction { then, ..Transaction::default() }).unwrap();
     cluster.start_node(node);
-    assert_eq!(cluster.daemon(node).exit_status().code(), Some(65));
+    assert_eq!(cluster.daemon(node).exit_status().code(), Some(65), "it keeps nodes out");
     let said = cluster.daemon(node).said();
     assert!(said.contains("import into the cluster was not completed"), "{said}");
 
-    let imported = with_input(of_cluster("import"), &exported.stdout);
+    let imported = with_input(of_cluster(&["import"]), &exported.stdout);
     assert!(imported.status.success(), "{}", stderr(&imported));
-    assert_eq!(outcome(of_cluster("export")).stdout, exported.stdout);
+    let twice = with_input(of_cluster(&["import"]), &exported.stdout);
+    assert_eq!(twice.status.code(), Some(64));
+    assert!(stderr(&twice).contains("the cluster is or was in use"), "{}", stderr(&twice));
+    assert_eq!(outcome(of_cluster(&["export"])).stdout, exported.stdout, "the same records");
+
     cluster.start_node(node);
     cluster.leader();
+    let client = cluster.client(|builder| builder.ttl(Duration::from_secs(30)));
+    let permit = client.wait(client.semaphore("gpu").declared().try_acquire()).unwrap();
+    assert!(client.wait(client.semaphore("gpu").declared().try_acquire()).is_err(), "one was held before");
+    let checked = outcome(of_cluster(&["check", "--json"]));
+    let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
+    assert_eq!(checked["problems"], Value::Array(Vec::new()));
+    assert_eq!(
+        (&checked["declared"], &checked["grants"]),
+        (&1.into(), &2.into()),
+        "while a node leads: {checked}"
+    );
+    client.wait(permit.release()).unwrap();
 }
 
 #[test]

@@ -284,12 +284,11 @@ fn kind<T>(answer: Result<T, CallError>) -> Option<T> {
     }
 }
 
-#[test]
-fn the_store_in_memory_answers_as_etcd_does() {
-    let Some(etcd) = RealEtcd::start(1) else { return };
+/// Compares the store in memory with an etcd of this number of members.
+fn compare(members: usize, cases: u32) {
+    let Some(etcd) = RealEtcd::start(members) else { return };
     let client = Mutex::new(etcd.client());
-    let configured = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    let config = Config { cases: configured.unwrap_or(150), failure_persistence: None, ..Config::default() };
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
     proptest!(config, |(history in prop::collection::vec(step(), 1..40))| {
         // A case that failed leaves the client as it is.
         let mut client = client.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -299,13 +298,12 @@ fn the_store_in_memory_answers_as_etcd_does() {
 }
 
 #[test]
+fn the_store_in_memory_answers_as_etcd_does() {
+    let configured = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    compare(1, configured.unwrap_or(150));
+}
+
+#[test]
 fn three_members_answer_as_one_does() {
-    let Some(etcd) = RealEtcd::start(3) else { return };
-    let client = Mutex::new(etcd.client());
-    let config = Config { cases: 10, failure_persistence: None, ..Config::default() };
-    proptest!(config, |(history in prop::collection::vec(step(), 1..40))| {
-        let mut client = client.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut pair = Pair::new(&etcd, &mut client);
-        history.iter().for_each(|step| pair.step(step));
-    });
+    compare(3, 10);
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
 use signalbox::client::blocking::Client;
 use signalbox::protocol::{Extended, Notice, Status};
 
@@ -31,9 +30,7 @@ fn client_of(cluster: &TestCluster, node: usize) -> Client {
 /// How many connections a node relays, as its last heartbeat says.
 fn relayed(cluster: &mut TestCluster, node: usize) -> u64 {
     let name = cluster.node(node).name.clone();
-    let status = cluster.administer(node, &["status", "--json"]);
-    let status: Value =
-        serde_json::from_slice(&status.stdout).unwrap_or_else(|_| panic!("{}", stderr(&status)));
+    let status = cluster.status(node);
     let nodes = status["nodes"].as_array().unwrap();
     let node = nodes.iter().find(|node| node["node"] == *name).unwrap();
     node["relays"].as_u64().unwrap_or_default()

@@ -16,14 +16,7 @@ use tokio::runtime::Runtime;
 
 use crate::support::cluster::TestCluster;
 use crate::support::daemon::{Daemon, message};
-use crate::support::{GET, OK, Wire, eventually, frame, named, skipped};
-
-/// A connection to a node that is served.
-fn served(cluster: &TestCluster, node: usize) -> Wire {
-    let mut wire = cluster.wire(node);
-    assert_eq!(wire.acquire(b"warm-up", 1, 1000).status, OK);
-    wire
-}
+use crate::support::{GET, Wire, eventually, frame, named, skipped};
 
 fn is_open(mut client: &StdTcpStream) -> bool {
     client.set_nonblocking(true).unwrap();
@@ -99,13 +92,11 @@ fn a_leader_releases_the_leadership_after_its_last_client_is_disconnected() {
         }
     };
     let window = Window::before(endpoint.strip_prefix("http://").unwrap().parse().unwrap(), look);
-    let file = cluster.node(leader).file.clone();
-    let config = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, config.replace(&endpoint, &format!("http://{}", window.address))).unwrap();
+    cluster.configure(leader, |config| config.replace(&endpoint, &format!("http://{}", window.address)));
     cluster.start_node(leader);
     cluster.leader();
     for _ in 0..10 {
-        clients.lock().unwrap().push(served(&cluster, leader).stream);
+        clients.lock().unwrap().push(cluster.served(leader).stream);
     }
     assert!(connected.lock().unwrap().is_empty());
     cluster.daemon(leader).signal(Signal::SIGTERM);
@@ -125,12 +116,10 @@ fn a_relay_leaves_after_its_last_client_is_disconnected() {
     let Some(mut cluster) = TestCluster::start_relaying(1, 1) else { return };
     cluster.leader();
     let relay = cluster.add("relay");
-    let file = cluster.node(relay).file.clone();
-    let config = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, format!("log.threshold = \"debug\"\n{config}")).unwrap();
+    cluster.configure(relay, |config| format!("log.threshold = \"debug\"\n{config}"));
     cluster.start_node(relay);
-    cluster.daemon(relay).logged_message("standby of node");
-    let mut clients = [served(&cluster, relay), served(&cluster, relay)];
+    cluster.await_standby(relay);
+    let mut clients = [cluster.served(relay), cluster.served(relay)];
     cluster.daemon(relay).signal(Signal::SIGTERM);
     assert!(cluster.daemon(relay).exit_status().success());
     assert!(clients.iter_mut().all(Wire::is_closed));
@@ -170,14 +159,14 @@ fn a_node_that_relays_thousands_of_clients_takes_over_and_stops_in_order() {
 
     let (relay, leader) = (leader, relay);
     cluster.start_node(relay);
-    cluster.daemon(relay).logged_message("standby of node");
+    cluster.await_standby(relay);
     let mut clients = served_thousands(&cluster, relay);
     cluster.daemon(relay).signal(Signal::SIGTERM);
     assert!(cluster.daemon(relay).exit_status().success());
     assert!(clients.iter_mut().all(Wire::is_closed));
     let key = format!("/signalbox/main/n/{}", cluster.node(relay).name);
     assert_eq!(cluster.etcd.control(&["get", &key]).trim(), "", "it has left");
-    served(&cluster, leader);
+    cluster.served(leader);
 }
 
 /// Stops the threads of a process whose names begin like this, while its others go on; `None`, with a line on standard error,
@@ -208,7 +197,7 @@ fn a_relay_that_cannot_disconnect_its_clients_ends_at_once_and_does_not_leave() 
     let Some(mut cluster) = TestCluster::start_relaying(1, 2) else { return };
     let leader = cluster.leader();
     let relay = cluster.others(leader)[0];
-    let mut client = served(&cluster, relay);
+    let mut client = cluster.served(relay);
     let Some(threads) = stop_threads(cluster.daemon(relay).pid(), "worker-") else { return };
     cluster.daemon(relay).signal(Signal::SIGTERM);
     for thread in threads {

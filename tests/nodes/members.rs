@@ -6,14 +6,12 @@ use std::time::{Duration, Instant};
 use signalbox::cluster::coordinator::{CallError, Coordinator, Transaction};
 use signalbox::cluster::etcd::{EtcdClient, Settings};
 
+use crate::support::PATIENCE;
 use crate::support::calls::{always, entry, modified, one, put, read};
 use crate::support::etcd::RealEtcd;
 use crate::support::ports::free_ports;
-use crate::support::{PATIENCE, eventually};
 
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// What a call may take beyond its time limit, on a busy machine.
-const SLACK: Duration = Duration::from_secs(2);
 
 /// A client that begins with one member and continues with the others.
 fn client_from(etcd: &RealEtcd, first: usize) -> EtcdClient {
@@ -22,20 +20,13 @@ fn client_from(etcd: &RealEtcd, first: usize) -> EtcdClient {
     EtcdClient::new(&Settings { endpoints, request_timeout: TIMEOUT, ..etcd.settings() }).unwrap()
 }
 
-/// Repeats a transaction until it is answered; each attempt within its time limit.
-fn repeat(client: &mut EtcdClient, transaction: &Transaction) -> usize {
+/// Repeats a transaction until it is answered.
+fn repeat(client: &mut EtcdClient, transaction: &Transaction) {
     let began = Instant::now();
-    for attempt in 1.. {
-        let sent = Instant::now();
-        let answer = client.transact(transaction);
-        assert!(sent.elapsed() < TIMEOUT + SLACK, "{:?} for {answer:?}", sent.elapsed());
-        match answer {
-            Ok(_) => return attempt,
-            Err(CallError::Unanswered(why)) => assert!(began.elapsed() < PATIENCE, "{why}"),
-            Err(refused) => panic!("{refused}"),
-        }
+    while let Err(error) = client.transact(transaction) {
+        let is_unanswered = matches!(error, CallError::Unanswered(_));
+        assert!(is_unanswered && began.elapsed() < PATIENCE, "{error}");
     }
-    unreachable!("attempts do not end")
 }
 
 /// How many connections to a port this process has. etcd connects to itself, at times of its own, so those of the machine
@@ -53,20 +44,6 @@ fn connections_to(port: u16) -> usize {
 
 fn port_of(endpoint: &str) -> u16 {
     endpoint.rsplit(':').next().unwrap().parse().unwrap()
-}
-
-#[test]
-fn calls_go_on_when_the_leader_of_etcd_freezes() {
-    let Some(etcd) = RealEtcd::start(3) else { return };
-    let leader = etcd.leader();
-    let mut client = client_from(&etcd, leader);
-    client.transact(&always(vec![put("a", b"1")])).unwrap();
-    etcd.freeze(leader);
-    assert!(repeat(&mut client, &always(vec![put("a", b"2")])) > 1, "the frozen member does not answer");
-    // The client does not come back to it of itself.
-    let attempts: usize = (0..20).map(|_| repeat(&mut client, &always(vec![put("a", b"3")]))).sum();
-    assert!(attempts <= 22, "{attempts} attempts for 20 calls");
-    etcd.thaw(leader);
 }
 
 #[test]
@@ -88,7 +65,7 @@ fn calls_go_on_when_the_leader_of_etcd_dies() {
 }
 
 #[test]
-fn a_repeated_transaction_finds_what_its_first_attempt_wrote() {
+fn a_transaction_that_the_frozen_leader_of_etcd_has_is_repeated_and_performed_once() {
     let Some(etcd) = RealEtcd::start(3) else { return };
     let leader = etcd.leader();
     let mut client = client_from(&etcd, leader);
@@ -102,8 +79,9 @@ fn a_repeated_transaction_finds_what_its_first_attempt_wrote() {
     // The frozen member gets the request, and performs it when it wakes, or never.
     let first = client.transact(&next);
     assert!(matches!(first, Err(CallError::Unanswered(_))), "{first:?}");
-    etcd.thaw(leader);
+    // The calls go on with the other members.
     repeat(&mut client, &next);
+    etcd.thaw(leader);
     let found = client.transact(&next).unwrap();
     assert_eq!(found.read, [Some(entry("mark", b"1", before + 1))], "it was performed once");
 }
@@ -115,9 +93,7 @@ fn a_member_that_is_not_there_costs_one_attempt() {
     let closed = format!("http://127.0.0.1:{closed}");
     let endpoints = vec![closed.clone(), etcd.endpoints()[0].clone()];
     let mut client = EtcdClient::new(&Settings { endpoints, ..etcd.settings() }).unwrap();
-    let began = Instant::now();
     let error = client.range(&one("a")).unwrap_err();
-    assert!(began.elapsed() < SLACK, "a closed port is noticed at once");
     let CallError::Unanswered(sentence) = &error else { panic!("{error:?}") };
     assert!(sentence.contains(&closed) && sentence.contains("Connection refused"), "{sentence}");
     client.range(&one("a")).unwrap();
@@ -142,15 +118,4 @@ fn no_connection_to_a_frozen_member_is_left() {
     }
     etcd.thaw(0);
     etcd.client().range(&one("a")).unwrap();
-}
-
-#[test]
-fn a_member_that_starts_again_is_connected_to_again() {
-    let Some(mut etcd) = RealEtcd::start(1) else { return };
-    let mut client = client_from(&etcd, 0);
-    client.transact(&always(vec![put("a", b"1")])).unwrap();
-    etcd.kill(0);
-    client.range(&one("a")).unwrap_err();
-    etcd.start_again(0);
-    eventually("it is connected", || client.range(&one("a")).is_ok_and(|answer| answer.count == 1));
 }

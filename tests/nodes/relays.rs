@@ -22,19 +22,12 @@ use crate::support::caller::Caller;
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::{stderr, text};
 use crate::support::sysv_program::SysvProgram;
-use crate::support::{ACQUIRE, GET, OK, PATIENCE, Wire, eventually, frame, is_stopped, named};
+use crate::support::{ACQUIRE, GET, OK, PATIENCE, Wire, eventually, frame, named};
 
 /// The leader of a cluster, and a node that relays to it.
 fn leader_and_relay(cluster: &TestCluster) -> (usize, usize) {
     let leader = cluster.leader();
     (leader, cluster.others(leader)[0])
-}
-
-/// A connection to a node that is served.
-fn served(cluster: &TestCluster, node: usize) -> Wire {
-    let mut wire = cluster.wire(node);
-    assert_eq!(wire.acquire(b"warm-up", 1, 1000).status, OK);
-    wire
 }
 
 #[test]
@@ -57,14 +50,6 @@ fn every_node_serves_every_client() {
     let holders: Value = serde_json::from_slice(&holders.stdout).unwrap();
     let client = relayed.stream.local_addr().unwrap().to_string();
     assert!(holders.to_string().contains(&client), "{client}: {holders}");
-
-    let relay_name = cluster.node(relay).name.clone();
-    eventually("the status shows what is relayed", || {
-        let status = cluster.administer(relay, &["status", "--json"]);
-        let status: Value = serde_json::from_slice(&status.stdout).unwrap();
-        let nodes = status["nodes"].as_array().unwrap();
-        nodes.iter().any(|node| node["node"] == *relay_name && node["relays"].as_u64() >= Some(1))
-    });
 
     // What a relayed client holds is released when it leaves.
     drop(relayed);
@@ -97,11 +82,9 @@ fn a_relayed_client_that_has_sent_its_last_request_is_answered() {
 fn relayed_clients_are_disconnected_before_the_next_leader_answers() {
     let Some(mut cluster) = TestCluster::start_relaying(1, 3) else { return };
     let (leader, relay) = leader_and_relay(&cluster);
-    let mut holder = served(&cluster, relay);
+    let mut holder = cluster.served(relay);
     assert_eq!(holder.acquire(b"job", 1, 1).status, OK);
-    cluster.daemon(leader).signal(Signal::SIGSTOP);
-    let pid = cluster.daemon(leader).pid().as_raw() as u32;
-    eventually("every thread is stopped", || is_stopped(pid));
+    cluster.freeze(leader);
     // A client that connects while no node leads waits.
     let other = cluster.others(leader)[1];
     let mut next = cluster.wire(other);
@@ -116,20 +99,18 @@ fn relayed_clients_are_disconnected_before_the_next_leader_answers() {
 fn a_relay_that_was_frozen_forwards_nothing_more() {
     let Some(mut cluster) = TestCluster::start_relaying(1, 3) else { return };
     let (leader, relay) = leader_and_relay(&cluster);
-    let mut holder = served(&cluster, relay);
+    let mut holder = cluster.served(relay);
     assert_eq!(holder.acquire(b"job", 1, 1).status, OK);
-    cluster.daemon(relay).signal(Signal::SIGSTOP);
-    let pid = cluster.daemon(relay).pid().as_raw() as u32;
-    eventually("every thread is stopped", || is_stopped(pid));
+    cluster.freeze(relay);
     holder.send(&frame(GET, *b"late", &named(&[], b"job")));
     cluster.daemon(leader).signal(Signal::SIGKILL);
     let next = cluster.leader_among(&cluster.others(leader));
     assert_ne!(next, relay);
-    assert_eq!(served(&cluster, next).acquire(b"job", 1, 1).status, OK, "it was released");
+    assert_eq!(cluster.served(next).acquire(b"job", 1, 1).status, OK, "it was released");
     cluster.daemon(relay).signal(Signal::SIGCONT);
     assert!(holder.try_answer().is_err(), "nothing was forwarded");
     // It goes on as a relay to the new leader.
-    assert_eq!(served(&cluster, relay).get(b"job").status, OK);
+    assert_eq!(cluster.served(relay).get(b"job").status, OK);
 }
 
 #[test]
@@ -137,22 +118,18 @@ fn leases_begin_again_when_the_next_leader_answers() {
     let Some(mut cluster) = TestCluster::start_relaying(1, 0) else { return };
     for number in 0..3 {
         let node = cluster.add(&format!("node-{number}"));
-        let file = cluster.node(node).file.clone();
-        let config = std::fs::read_to_string(&file).unwrap();
-        std::fs::write(&file, config.replace("renew_deadline = 2", "renew_deadline = 5")).unwrap();
+        cluster.configure(node, |config| config.replace("renew_deadline = 2", "renew_deadline = 5"));
         cluster.start_node(node);
     }
     let leader = cluster.leader();
     let (relay, next) = (cluster.others(leader)[0], cluster.others(leader)[1]);
     for node in [relay, next] {
-        cluster.daemon(node).logged_message("standby of node");
+        cluster.await_standby(node);
     }
     // This one must not wait for the relay, too.
     cluster.daemon(leader).ready();
     // The next leader waits for this one for the lease duration, 5.6 s.
-    cluster.daemon(relay).signal(Signal::SIGSTOP);
-    let pid = cluster.daemon(relay).pid().as_raw() as u32;
-    eventually("every thread is stopped", || is_stopped(pid));
+    cluster.freeze(relay);
     let server = cluster.node(leader).counters.to_string();
     let acquired = cluster.run(["acquire", "job", "--max", "1", "--lease", "3s", "--server", &server]);
     assert!(acquired.status.success(), "{}", stderr(&acquired));
@@ -178,12 +155,10 @@ fn a_client_waits_for_a_leader_for_a_limited_time() {
     drop(waiting);
 
     // A node that may not lead, alone.
-    let file = cluster.node(leader).file.clone();
-    let config = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, format!("{config}eligible = false\nhold = 1\n")).unwrap();
+    cluster.configure(leader, |config| format!("{config}eligible = false\nhold = 1\n"));
     cluster.start_node(leader);
-    cluster.daemon(leader).logged_message("standby of node");
-    assert_eq!(served(&cluster, leader).get(b"warm-up").status, OK, "it relays");
+    cluster.await_standby(leader);
+    assert_eq!(cluster.served(leader).get(b"warm-up").status, OK, "it relays");
     cluster.daemon(relay).signal(Signal::SIGTERM);
     cluster.daemon(relay).exit_status();
     let mut waiting = cluster.wire(leader);
@@ -203,13 +178,10 @@ fn one_client_at_a_time_tries_to_reach_a_leader_that_has_failed() {
     let leader = cluster.leader();
     // It does not take over.
     let relay = cluster.add("relay");
-    let file = cluster.node(relay).file.clone();
-    let config = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, format!("{config}eligible = false\n")).unwrap();
+    cluster.configure(relay, |config| format!("{config}eligible = false\n"));
     cluster.start_node(relay);
-    cluster.daemon(relay).logged_message("standby of node");
-    cluster.daemon(leader).signal(Signal::SIGKILL);
-    cluster.daemon(leader).exit_status();
+    cluster.await_standby(relay);
+    cluster.kill(leader);
     // In its place, something that closes each connection.
     let port = TcpListener::bind(cluster.node(leader).relays).unwrap();
     port.set_nonblocking(true).unwrap();
@@ -225,42 +197,6 @@ fn one_client_at_a_time_tries_to_reach_a_leader_that_has_failed() {
     }
     let most = 1 + began.elapsed().div_duration_f64(PAUSE) as u32;
     assert!(attempts <= most, "{attempts} attempts, and {most} at most");
-}
-
-#[test]
-fn outsiders_cannot_use_the_port_for_relays() {
-    let Some(mut cluster) = TestCluster::start_relaying(1, 2) else { return };
-    let (leader, _) = leader_and_relay(&cluster);
-    let address = cluster.node(leader).relays;
-    let connect = || {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream
-    };
-    let mut challenges = Vec::new();
-    for _ in 0..2 {
-        let mut stream = connect();
-        let mut challenge = [0; 20];
-        stream.read_exact(&mut challenge).unwrap();
-        // An opening that fakes the address of an administrator, with a proof that it guesses.
-        let mut opening = [0; 56];
-        opening[2..6].copy_from_slice(&1_u32.to_be_bytes());
-        opening[16..22].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
-        stream.write_all(&opening).unwrap();
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        assert!(answer.is_empty(), "it is not answered: {answer:?}");
-        challenges.push(challenge);
-    }
-    assert_ne!(challenges[0], challenges[1], "no proof can be used twice");
-    let refused = cluster.daemon(leader).logged_message("a relayed connection was not accepted");
-    assert!(text(&refused, "refused").contains("does not know this leader's secret"), "{refused}");
-    // A request of a client is refused just the same.
-    let mut stream = connect();
-    let _ = stream.write_all(&frame(GET, *b"none", &named(&[], &[b'x'; 60])));
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    assert_eq!(answer.len(), 20, "the challenge, and nothing else");
 }
 
 /// The first messages of a relay, as `docs/protocol.md` has them.
@@ -345,9 +281,14 @@ fn a_proof_holds_for_one_connection_and_one_address() {
     assert!(holders.contains("192.0.2.7"), "the leader knows the client: {holders}");
 
     let mut faked = Opening::begin(address);
+    assert_ne!(faked.nonce, first.nonce, "no proof can be used twice");
     let proof_of_another = prove(&faked.nonce, &own);
     assert_eq!(faked.send(&local, proof_of_another.as_ref()), None, "the address is another one");
+    let refused = cluster.daemon(leader).logged_message("a relayed connection was not accepted");
+    assert!(text(&refused, "refused").contains("does not know this leader's secret"), "{refused}");
     assert_eq!(Opening::begin(address).send(&own, proof.as_ref()), None, "the proof was used before");
+    let request_of_a_client = frame(GET, *b"none", &named(&[], &[b'x'; 60]));
+    assert_eq!(Opening::begin(address).send(&request_of_a_client, &[]), None, "it is not for clients");
     let mut outdated = Opening::begin(address);
     let mut earlier = own;
     earlier[2..6].copy_from_slice(&7_u32.to_be_bytes());
@@ -384,8 +325,7 @@ fn the_loss_of_a_relay_is_not_the_end_of_a_client_process() {
     // A relay that is killed says nothing about the process behind it.
     let mut direct = cluster.wire(leader);
     let connections = direct.stat("curr_connections");
-    cluster.daemon(relay).signal(Signal::SIGKILL);
-    cluster.daemon(relay).exit_status();
+    cluster.kill(relay);
     eventually("the leader knows of the loss", || direct.stat("curr_connections") < connections);
     assert_eq!(value(&mut cluster), Some(1), "its adjustment waits for its time to live");
     staying.kill();
@@ -410,11 +350,11 @@ fn clients_with_and_without_tls_are_relayed_over_tls() {
         cluster.start_node(node);
     }
     let (leader, relay) = leader_and_relay(&cluster);
-    cluster.daemon(relay).logged_message("standby of node");
+    cluster.await_standby(relay);
 
     let established = |cluster: &TestCluster| cluster.wire(leader).stat("tls_connections");
     let before = established(&cluster);
-    let mut plain = served(&cluster, relay);
+    let mut plain = cluster.served(relay);
     assert_eq!(plain.acquire(b"job", 1, 1).status, OK);
     assert_eq!(established(&cluster), before + 1, "the relay has encrypted it");
     let server = cluster.node(relay).counters.to_string();
@@ -426,7 +366,7 @@ fn clients_with_and_without_tls_are_relayed_over_tls() {
     assert_eq!(established(&cluster), before + 2, "the client's own TLS reaches the leader");
 
     // A client whose relay encrypts what it sends is told no addresses: to these, it would send its token in clear.
-    let whereabouts = |node| Caller::new(served(&cluster, node)).ask(&Extended::Where).whereabouts().unwrap();
+    let whereabouts = |node| Caller::new(cluster.served(node)).ask(&Extended::Where).whereabouts().unwrap();
     let (encrypted, direct) = (whereabouts(relay), whereabouts(leader));
     assert!(
         encrypted.is_relayed && encrypted.leader.is_empty() && encrypted.others.is_empty(),
@@ -473,9 +413,7 @@ fn clients_with_and_without_tls_are_relayed_over_tls() {
 
     // Where the leader refuses clients without TLS, it tells them so.
     for node in [relay, leader] {
-        let file = cluster.node(node).file.clone();
-        let config = std::fs::read_to_string(&file).unwrap();
-        std::fs::write(&file, config.replace("[tls]\n", "[tls]\nplain = \"refuse\"\n")).unwrap();
+        cluster.configure(node, |config| config.replace("[tls]\n", "[tls]\nplain = \"refuse\"\n"));
     }
     cluster.daemon(leader).reload("the configuration was read again");
     let refused = cluster.run(["get", "job", "--server", &server]);

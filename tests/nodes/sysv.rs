@@ -4,9 +4,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::cluster::TestCluster;
-use crate::support::daemon::stderr;
+use crate::support::eventually;
 use crate::support::sysv_program::SysvProgram;
-use crate::support::{eventually, is_stopped};
 
 /// One of the durable keys of the nodes.
 const KEY: i32 = 42;
@@ -52,33 +51,4 @@ fn programs_go_on_while_other_nodes_take_over() {
     waiter.kill();
     eventually("the unit is free", || state(&cluster) == Some((1, 0)));
     assert_eq!(holder.value(), "1");
-}
-
-#[test]
-fn a_call_leaves_a_leader_that_is_frozen() {
-    if !SysvProgram::is_possible() {
-        return;
-    }
-    let Some(mut cluster) = TestCluster::start(1, 2) else { return };
-    let leader = cluster.leader();
-    let mut program = SysvProgram::start(&cluster.servers(), &[("SIGNALBOX_SYSV_TIMEOUT", "4s")]);
-    program.make_set(KEY, 0);
-    program.add(-1);
-    eventually("the call waits", || state(&cluster) == Some((0, 1)));
-    cluster.daemon(leader).signal(Signal::SIGSTOP);
-    let pid = cluster.daemon(leader).pid().as_raw() as u32;
-    eventually("every thread is stopped", || is_stopped(pid));
-    let next = cluster.leader_among(&cluster.others(leader));
-    eventually("the call waits again", || state(&cluster) == Some((0, 1)));
-    assert!(program.is_silent());
-    // Another one finds the leader behind the frozen one, and in front of it.
-    let [frozen, leading] = [leader, next].map(|node| cluster.node(node).counters);
-    for servers in [format!("{frozen},{leading}"), format!("{leading},{frozen}")] {
-        let mut other = SysvProgram::start(&servers, &[("SIGNALBOX_SYSV_TIMEOUT", "4s")]);
-        other.find_set(KEY);
-        assert_eq!(other.value(), "0");
-    }
-    let removed = cluster.run(["sysv", "remove", "42"]);
-    assert!(removed.status.success(), "{}", stderr(&removed));
-    assert_eq!(program.answer(), "failed: Identifier removed");
 }

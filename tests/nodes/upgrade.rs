@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use serde_json::Value;
 use signalbox::client::Permit;
 use signalbox::client::blocking::Client;
 
@@ -141,11 +140,6 @@ impl Machines {
     fn log(&self, name: &str) -> String {
         fs::read_to_string(self.folder.path().join(name).join("log")).unwrap_or_default()
     }
-
-    fn status(&mut self) -> Value {
-        let status = self.cluster.administer(0, &["status", "--json"]);
-        serde_json::from_slice(&status.stdout).unwrap_or_else(|_| panic!("{}", stderr(&status)))
-    }
 }
 
 impl Drop for Machines {
@@ -241,7 +235,7 @@ fn no_leased_grant_is_lost_in_a_rolling_upgrade() {
     assert_eq!(lines, order, "the leader last");
     assert!(said.lines().any(|line| line == "relay: relays"), "{said}");
     machines.run(&["--finalize", "node-0"], || clients.acquire());
-    assert_eq!(machines.status()["finalize"], "done");
+    assert_eq!(machines.cluster.status(0)["finalize"], "done");
     clients.end();
 }
 
@@ -267,7 +261,7 @@ fn an_upgrade_ends_at_the_first_node_that_does_not_come_back() {
     let failed = script.env("PATIENCE", "2").output().unwrap();
     assert_eq!(failed.status.code(), Some(1));
     assert!(stderr(&failed).contains("node-1 is not back after 2 s"), "{}", stderr(&failed));
-    let status = machines.status();
+    let status = machines.cluster.status(0);
     assert_eq!(
         (&status["leader"], status["nodes"].as_array().unwrap().len()),
         (&"node-0".into(), 3),

@@ -1,6 +1,5 @@
 //! What nodes show of their cluster over HTTP, as real processes on a real etcd.
 
-use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -16,33 +15,22 @@ use crate::support::{OK, PATIENCE, eventually};
 /// The page of metrics.
 const METRICS: &str = include_str!("../../docs/metrics.md");
 
-/// A cluster of two nodes that listen for HTTP at these addresses.
-fn with_http() -> Option<(TestCluster, [SocketAddr; 2])> {
-    let mut cluster = TestCluster::start_relaying(1, 0)?;
-    let ports: [u16; 2] = free_ports();
-    for (number, port) in ports.into_iter().enumerate() {
-        let node = cluster.add(&format!("node-{number}"));
-        let mut file = OpenOptions::new().append(true).open(&cluster.node(node).file).unwrap();
-        writeln!(file, "[http]\nenable = true\nport = {port}").unwrap();
-        cluster.start_node(node);
-        // The one that is started first leads.
-        cluster.leader();
-    }
-    cluster.daemon(1).logged_message("standby of node");
-    Some((cluster, ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)))))
+/// Adds a node that listens for HTTP, with further lines of its file, and starts it.
+fn start_with_http(cluster: &mut TestCluster, lines: &str) -> SocketAddr {
+    let [port] = free_ports();
+    let number = cluster.nodes();
+    let node = cluster.add(&format!("node-{number}"));
+    cluster.configure(node, |text| format!("{text}[http]\nenable = true\nport = {port}\n{lines}"));
+    cluster.start_node(node);
+    SocketAddr::from(([127, 0, 0, 1], port))
 }
 
 #[test]
 fn a_standby_that_refuses_clients_is_not_ready() {
     let Some(mut cluster) = TestCluster::start(1, 1) else { return };
     cluster.leader();
-    let [port] = free_ports();
-    let node = cluster.add("node-1");
-    let mut file = OpenOptions::new().append(true).open(&cluster.node(node).file).unwrap();
-    writeln!(file, "[http]\nenable = true\nport = {port}").unwrap();
-    cluster.start_node(node);
-    cluster.daemon(node).logged_message("standby of node");
-    let standby = SocketAddr::from(([127, 0, 0, 1], port));
+    let standby = start_with_http(&mut cluster, "");
+    cluster.await_standby(1);
     assert_eq!(get(standby, "/readyz"), (503, "standby\n".to_owned()));
     assert_eq!(metric(standby, "signalbox_cluster_reaches_leader"), Some(0.0));
     assert_eq!(metric(standby, "signalbox_cluster_epoch"), Some(1.0));
@@ -52,9 +40,8 @@ fn a_standby_that_refuses_clients_is_not_ready() {
 fn a_standby_reads_its_tokens_again() {
     let Some(mut cluster) = TestCluster::start_relaying(1, 1) else { return };
     cluster.leader();
-    let node = cluster.add("node-1");
-    let path = cluster.node(node).file.clone();
-    let tokens = path.with_extension("tokens");
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
     let change_tokens = |arguments: &[&str]| {
         let output = Command::new(SIGNALBOX).arg("token").args(arguments).arg("--file").arg(&tokens).output();
         let output = output.unwrap();
@@ -62,23 +49,15 @@ fn a_standby_reads_its_tokens_again() {
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
     };
     let secret = change_tokens(&["create", "prometheus", "--rights", "read"]);
-    let [port] = free_ports();
-    let mut file = OpenOptions::new().append(true).open(&path).unwrap();
-    let tokens = tokens.display();
-    writeln!(
-        file,
-        "[http]\nenable = true\nport = {port}\n[access]\nnetworks = ['127.0.0.0/8 none']\ntokens = '{tokens}'"
-    )
-    .unwrap();
-    cluster.start_node(node);
-    cluster.daemon(node).logged_message("standby of node");
-    let standby = SocketAddr::from(([127, 0, 0, 1], port));
+    let access = format!("[access]\nnetworks = ['127.0.0.0/8 none']\ntokens = '{}'\n", tokens.display());
+    let standby = start_with_http(&mut cluster, &access);
+    cluster.await_standby(1);
     let status =
         |secret: &str| get_with(standby, "/metrics", &format!("Authorization: Bearer {secret}\r\n")).0;
     assert_eq!((status(&secret), get(standby, "/metrics").0), (200, 403));
     change_tokens(&["revoke", "prometheus"]);
     let next = change_tokens(&["create", "next", "--rights", "read"]);
-    cluster.daemon(node).reload("the configuration was read again");
+    cluster.daemon(1).reload("the configuration was read again");
     assert_eq!((status(&secret), status(&next)), (401, 200));
 }
 
@@ -107,7 +86,12 @@ fn metric(address: SocketAddr, name: &str) -> Option<f64> {
 
 #[test]
 fn every_node_shows_the_cluster() {
-    let Some((mut cluster, [leader, standby])) = with_http() else { return };
+    let Some(mut cluster) = TestCluster::start_relaying(1, 0) else { return };
+    let leader = start_with_http(&mut cluster, "");
+    // The one that is started first leads.
+    cluster.leader();
+    let standby = start_with_http(&mut cluster, "");
+    cluster.await_standby(1);
     let mut client = cluster.wire(1);
     assert_eq!(client.acquire(b"job", 1, 1).status, OK);
 
@@ -147,8 +131,7 @@ fn every_node_shows_the_cluster() {
         });
     }
 
-    let shown = cluster.administer(1, &["status", "--json"]);
-    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap_or_else(|_| panic!("{}", stderr(&shown)));
+    let shown = cluster.status(1);
     let ages = shown["nodes"].as_array().unwrap().iter().map(|node| node["heartbeat_age_ms"].as_u64());
     assert!(ages.clone().all(|age| age.is_some()), "{shown}");
 
@@ -159,14 +142,9 @@ fn every_node_shows_the_cluster() {
     for key in ["node", "state", "version", "addresses", "advertised", "drains"] {
         assert_eq!(own[key], shown["nodes"][0][key], "{key}");
     }
+    assert_eq!((&shown["nodes"][1]["state"], &shown["nodes"][1]["relays"]), (&"stands by".into(), &1.into()));
     let own = cluster.administer(1, &["status", "node-1"]);
     assert_eq!(own.status.code(), Some(1), "another one leads: {}", stderr(&own));
-    let lines = String::from_utf8(own.stdout).unwrap();
-    let value = |key: &str| lines.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-    assert_eq!(
-        (value("node "), value("state "), value("relays ")),
-        (Some("node-1"), Some("stands by"), Some("1"))
-    );
     let unknown = cluster.administer(1, &["status", "node-7"]);
     assert_eq!(unknown.status.code(), Some(64));
     assert!(stderr(&unknown).contains("the cluster has no node \"node-7\"; it has \"node-0\", \"node-1\""));
@@ -174,8 +152,7 @@ fn every_node_shows_the_cluster() {
     // Without a leader, a standby is not ready.
     cluster.daemon(0).signal(Signal::SIGSTOP);
     eventually("the standby leads", || get(standby, "/readyz") == (200, "serving\n".to_owned()));
-    let shown = cluster.administer(1, &["status", "--json"]);
-    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let shown = cluster.status(1);
     assert_eq!(shown["nodes"][0]["heartbeat_age_ms"], Value::Null, "{shown}");
     assert_eq!(metric(standby, "signalbox_cluster_epoch"), Some(2.0));
     cluster.daemon(0).signal(Signal::SIGKILL);

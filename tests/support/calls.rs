@@ -18,10 +18,6 @@ pub fn modified(key: &str, at: Revision) -> Compare {
     Compare::Modified { key: key.into(), at }
 }
 
-pub fn value(key: &str, is: &[u8]) -> Compare {
-    Compare::Value { key: key.into(), is: is.into() }
-}
-
 /// A transaction without comparisons.
 pub fn always(then: Vec<Operation>) -> Transaction {
     Transaction { then, ..Transaction::default() }

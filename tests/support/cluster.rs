@@ -8,14 +8,16 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+use serde_json::Value;
 use signalbox::client::Builder;
 use signalbox::client::blocking::Client;
 
-use super::daemon::{Daemon, SIGNALBOX, outcome, serve_within};
+use super::daemon::{Daemon, SIGNALBOX, outcome, serve_within, stderr};
 use super::etcd::RealEtcd;
 use super::namespaces::Machine;
 use super::ports::free_ports;
-use super::{Wire, eventually};
+use super::{OK, Wire, eventually, is_stopped};
 
 /// The shortest renew deadline, so that failovers are quick.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(2);
@@ -153,12 +155,42 @@ impl TestCluster {
         node.daemon = Some(Daemon::spawn(serve_within(wrapper, arguments)));
     }
 
+    /// How many nodes there are, started or not.
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
     pub fn node(&mut self, number: usize) -> &mut TestNode {
         &mut self.nodes[number]
     }
 
     pub fn daemon(&mut self, number: usize) -> &mut Daemon {
         self.nodes[number].daemon.as_mut().expect("the node was started")
+    }
+
+    /// Changes the file of a node, before it is started or reads it again.
+    pub fn configure(&self, number: usize, change: impl FnOnce(String) -> String) {
+        let file = &self.nodes[number].file;
+        fs::write(file, change(fs::read_to_string(file).unwrap())).unwrap();
+    }
+
+    /// Stops all threads of a node until SIGCONT.
+    pub fn freeze(&mut self, number: usize) {
+        self.daemon(number).signal(Signal::SIGSTOP);
+        let pid = self.daemon(number).pid().as_raw() as u32;
+        eventually("every thread is stopped", || is_stopped(pid));
+    }
+
+    /// Kills a node, and waits until its process has ended.
+    pub fn kill(&mut self, number: usize) {
+        self.daemon(number).signal(Signal::SIGKILL);
+        self.daemon(number).exit_status();
+    }
+
+    /// Waits until a node has joined, and follows a leader.
+    #[track_caller]
+    pub fn await_standby(&mut self, number: usize) {
+        self.daemon(number).logged_message("standby of node");
     }
 
     /// The node that serves clients; waits until there is one.
@@ -207,6 +239,19 @@ impl TestCluster {
     /// A connection to a node.
     pub fn wire(&self, number: usize) -> Wire {
         Wire::connect(self.nodes[number].counters)
+    }
+
+    /// A connection to a node that is served.
+    pub fn served(&self, number: usize) -> Wire {
+        let mut wire = self.wire(number);
+        assert_eq!(wire.acquire(b"warm-up", 1, 1000).status, OK);
+        wire
+    }
+
+    /// What a node shows of the cluster.
+    pub fn status(&self, number: usize) -> Value {
+        let status = self.administer(number, &["status", "--json"]);
+        serde_json::from_slice(&status.stdout).unwrap_or_else(|_| panic!("{}", stderr(&status)))
     }
 
     /// Runs a client command against all nodes.

@@ -2,15 +2,16 @@
 //!
 //! What is checked after each event, with the invariants of the machine:
 //! - at no time do two nodes believe that they may answer clients;
-//! - epochs and commit markers grow by one (C2), and a commit applies only while its writer's epoch is the current one;
+//! - epochs grow by one, and each takeover writes the commit marker (C2);
 //! - a takeover without release is the lease duration, by the clock of the node that takes over, after the last sign of
 //!   life that this node saw, and that was the last one (C4);
-//! - what a leader acknowledged is stored, in this term and in all later ones;
 //! - a node whose deadline has passed, or which released its leadership, never answers clients again (C3);
 //! - when a leader answers clients, no node relays to a leader before it, and none ever does again (C5). A node that is
 //!   frozen has its connections still open, and forwards nothing when it wakes.
 //! - a leader writes no format of records that a node of the cluster does not read. Runs of two versions are mixed: one
 //!   reads a newer format than the other.
+//!
+//! Nodes commit nothing: `commits` has that, and the simulation of whole nodes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -19,9 +20,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use signalbox::cluster::admin::{AdminError, finalize};
 use signalbox::cluster::clock::BootTime;
-use signalbox::cluster::coordinator::{
-    CallError, Compare, Entry, Operation, Revision, Transaction, TransactionAnswer,
-};
+use signalbox::cluster::coordinator::{CallError, Revision, Transaction, TransactionAnswer};
 use signalbox::cluster::keys::{
     Format, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, Successor, decode, encode,
 };
@@ -161,10 +160,6 @@ enum Event {
     Start {
         node: usize,
     },
-    Commit {
-        node: usize,
-        run: u32,
-    },
     /// Connections of clients come and go.
     Relay {
         node: usize,
@@ -189,18 +184,7 @@ struct Request {
     run: u32,
     sent: BootTime,
     transaction: Transaction,
-    /// Whether it is a commit of the node, and not one of its machine's transactions.
-    is_commit: bool,
     answer: Option<TransactionAnswer>,
-}
-
-/// What a leader stores.
-#[derive(Clone, Debug)]
-struct Committer {
-    term: Term,
-    /// The commit that is not acknowledged yet.
-    number: u64,
-    in_flight: Option<usize>,
 }
 
 /// A value with its revision.
@@ -224,7 +208,8 @@ struct Place {
     frozen_until: Micros,
     /// How long it freezes when it sends something next, and whether it is cut off then.
     freezes_in_flight: Option<(u64, bool)>,
-    committer: Option<Committer>,
+    /// The term in which this run leads.
+    term: Option<Term>,
     /// What happens when the process ends: when it starts again.
     down_ms: u64,
     /// What this run saw of keys, and when it saw each revision first.
@@ -234,8 +219,6 @@ struct Place {
     relaying: Relaying,
     /// When it was frozen last, until when.
     woke_at: Micros,
-    /// Whether it ended because its name is in use.
-    is_refused: bool,
     why_ended: Option<Ending>,
 }
 
@@ -256,8 +239,6 @@ pub struct World {
     /// What nodes have read of each other.
     readings: Vec<Option<Reading>>,
     is_restored: bool,
-    /// The keys of acknowledged commits.
-    acknowledged: Vec<Vec<u8>>,
     /// Terms that began, with the time and the node.
     pub terms: Vec<(Micros, usize, u32)>,
     pub statistics: BTreeMap<&'static str, u64>,
@@ -279,7 +260,6 @@ impl World {
             backups: Vec::new(),
             readings: Vec::new(),
             is_restored: false,
-            acknowledged: Vec::new(),
             terms: Vec::new(),
             statistics: BTreeMap::new(),
         };
@@ -308,10 +288,9 @@ impl World {
             former_deadline: None,
             relaying: Relaying::new(),
             woke_at: 0,
-            committer: None,
+            term: None,
             down_ms: 100,
             seen: HashMap::new(),
-            is_refused: false,
             why_ended: None,
         });
         self.at(start, Event::Start { node });
@@ -395,7 +374,7 @@ impl World {
         let place = &mut self.places[node];
         if place.machine.take().is_some() {
             place.in_flight = None;
-            place.committer = None;
+            place.term = None;
             place.frozen_until = 0;
             // The kernel closes its connections.
             place.relaying = Relaying::new();
@@ -428,7 +407,7 @@ impl World {
         if let Some(machine) = &mut place.machine {
             machine.release(successor);
             place.relaying.close_all();
-            place.committer = None;
+            place.term = None;
             place.down_ms = down_ms;
             self.at(now, Event::Step { node, run });
         }
@@ -449,7 +428,6 @@ impl World {
             Event::Apply { request } => self.apply(request),
             Event::Deliver { request } => self.answer(request, true),
             Event::TimeOut { request } => self.answer(request, false),
-            Event::Commit { node, run } => self.commit(node, run),
             Event::Relay { node, run } => self.relay(node, run),
             Event::Observe { node, run } => self.observe(node, run),
             Event::Observed { node, run, reading } => self.observed(node, run, reading),
@@ -545,7 +523,6 @@ impl World {
     fn concerned(&self, event: Event) -> Option<usize> {
         match event {
             Event::Step { node, .. }
-            | Event::Commit { node, .. }
             | Event::Relay { node, .. }
             | Event::Observe { node, .. }
             | Event::Observed { node, .. } => Some(node),
@@ -568,9 +545,8 @@ impl World {
         place.machine = Some(Machine::new(settings));
         place.run = run;
         place.in_flight = None;
-        place.committer = None;
+        place.term = None;
         place.down_ms = 100;
-        place.is_refused = false;
         place.seen.clear();
         place.former_deadline = None;
         place.relaying = Relaying::new();
@@ -587,23 +563,21 @@ impl World {
         place.relaying.before_step(machine, local);
         let step = machine.next(local);
         place.relaying.follow(machine);
-        if let (Phase::Leading(term), None) = (machine.phase(), &place.committer) {
+        if let (Phase::Leading(term), None) = (machine.phase(), place.term) {
             assert!(machine.deadline().is_some_and(|deadline| deadline > local), "told too late");
-            place.committer = Some(Committer { term, number: 1, in_flight: None });
+            place.term = Some(term);
             place.relaying.lead(term, run, local);
             self.count("terms");
             self.terms.push((self.now, node, term.epoch));
-            self.check_loaded(term);
             self.check_formats();
             self.at(self.now, Event::Step { node, run });
-            self.at(self.now, Event::Commit { node, run });
             return;
         }
         match step {
             Step::Send(transaction) => {
                 assert_eq!(machine.next(local), Step::Send(transaction.clone()), "asked twice");
                 machine.sent(local);
-                let request = self.send(node, transaction, false);
+                let request = self.send(node, transaction);
                 let place = &mut self.places[node];
                 place.in_flight = Some(request);
                 if let Some((ms, is_cut_off)) = place.freezes_in_flight.take() {
@@ -624,10 +598,9 @@ impl World {
                 assert_eq!(machine.deadline(), None, "{ending}");
                 place.machine = None;
                 place.in_flight = None;
-                place.committer = None;
+                place.term = None;
                 place.relaying = Relaying::new();
-                place.is_refused = matches!(ending, Ending::NameInUse { .. });
-                let pause = if place.is_refused { 1000 } else { place.down_ms };
+                let pause = if matches!(ending, Ending::NameInUse { .. }) { 1000 } else { place.down_ms };
                 self.count(match ending {
                     Ending::Released => "released",
                     Ending::NotReleased(_) => "not released",
@@ -646,12 +619,12 @@ impl World {
         }
     }
 
-    fn send(&mut self, node: usize, transaction: Transaction, is_commit: bool) -> usize {
+    fn send(&mut self, node: usize, transaction: Transaction) -> usize {
         let place = &self.places[node];
         let (weather, clock, run) = (place.weather, place.clock, place.run);
         let request = self.requests.len();
         let sent = clock.local(self.now);
-        self.requests.push(Request { node, run, sent, transaction, is_commit, answer: None });
+        self.requests.push(Request { node, run, sent, transaction, answer: None });
         let way = 100 + self.dice.below(weather.way_ms * MS);
         if self.dice.hits(weather.late_requests) {
             let late = self.dice.below(7000) * MS;
@@ -698,18 +671,6 @@ impl World {
             _ => Err(CallError::Unanswered("timed out".to_owned())),
         };
         let local = place.clock.local(self.now);
-        if request.is_commit {
-            let Some(committer) = place.committer.as_mut().filter(|it| it.in_flight == Some(index)) else {
-                return;
-            };
-            committer.in_flight = None;
-            let mut pause = 0;
-            if let Ok(answer) = answer {
-                self.committed(node, &answer);
-                pause = self.dice.below(400) * MS;
-            }
-            return self.at(self.now + pause, Event::Commit { node, run });
-        }
         if place.in_flight != Some(index) {
             return;
         }
@@ -729,67 +690,6 @@ impl World {
             self.count(if has_led { "renewals without an answer" } else { "takeovers without an answer" });
         }
         self.at(self.now, Event::Step { node, run });
-    }
-
-    /// A leader stores something, or the same once more.
-    fn commit(&mut self, node: usize, run: u32) {
-        let place = &self.places[node];
-        if place.run != run || place.machine.is_none() {
-            return;
-        }
-        let Some(committer) = place.committer.as_ref().filter(|it| it.in_flight.is_none()) else { return };
-        let (epoch, number) = (committer.term.epoch, committer.number);
-        let marker = |commit| encode(&Marker { epoch, commit });
-        let transaction = Transaction {
-            compare: vec![
-                Compare::Modified { key: keys().leadership(), at: committer.term.leadership_modified },
-                Compare::Value { key: keys().marker(), is: marker(number - 1) },
-            ],
-            then: vec![
-                Operation::Put { key: keys().marker(), value: marker(number) },
-                Operation::Put { key: record(epoch, number), value: vec![] },
-            ],
-            otherwise: vec![
-                Operation::Read { key: keys().leadership() },
-                Operation::Read { key: keys().marker() },
-            ],
-        };
-        let request = self.send(node, transaction, true);
-        self.places[node].committer.as_mut().unwrap().in_flight = Some(request);
-    }
-
-    fn committed(&mut self, node: usize, answer: &TransactionAnswer) {
-        let place = &mut self.places[node];
-        let committer = place.committer.as_mut().unwrap();
-        let (epoch, number) = (committer.term.epoch, committer.number);
-        let is_stored = answer.held || {
-            let marker = value::<Marker>(&answer.read[1]);
-            marker == Some(Marker { epoch, commit: number })
-        };
-        if !is_stored {
-            // Superseded: nothing is answered. The machine ends with its next renewal.
-            place.committer = None;
-            return;
-        }
-        committer.number += 1;
-        if !place.believes(self.now) {
-            return;
-        }
-        let key = record(epoch, number);
-        self.count("commits");
-        if !self.is_restored {
-            assert_ne!(self.store.modified(&key), 0, "commit {number} of epoch {epoch} was acknowledged");
-            self.acknowledged.push(key);
-        }
-    }
-
-    /// What was acknowledged before a takeover is there for the new leader.
-    fn check_loaded(&self, term: Term) {
-        for key in self.acknowledged.iter().filter(|_| !self.is_restored) {
-            let at = self.store.modified(key);
-            let is_known = at != 0 && at < term.leadership_modified;
-            assert!(is_known, "{} at {at} is not loaded in {term:?}", key.escape_ascii());
-        }
     }
 
     fn check_beliefs(&mut self) {
@@ -816,7 +716,7 @@ impl World {
         );
     }
 
-    /// What takeovers, releases and commits change.
+    /// What takeovers and releases change.
     fn essence(&self) -> Essence {
         let (leadership, marker) = (keys().leadership(), keys().marker());
         Essence {
@@ -835,16 +735,14 @@ impl World {
         let reads = |node: &Node| node.record_format;
         let nodes: Vec<_> = self.store.values(&keys().nodes()).iter().map(reads).collect();
         for place in self.places.iter().filter(|place| place.believes(self.now) && !self.is_restored) {
-            let written = place.committer.as_ref().map_or(0, |committer| committer.term.record_format);
+            let written = place.term.map_or(0, |term| term.record_format);
             let is_read = nodes.iter().all(|reads| written <= *reads);
             assert!(is_read, "{} writes format {written}, and nodes read {nodes:?}", place.name);
         }
     }
 
     fn check_transaction(&mut self, index: usize, before: &Essence) {
-        if !self.requests[index].is_commit {
-            self.check_formats();
-        }
+        self.check_formats();
         let after = (self.store.seen(&keys().leadership()), self.store.seen(&keys().marker()));
         if after == (before.leadership.clone(), before.marker.clone()) {
             return;
@@ -854,14 +752,6 @@ impl World {
         let found: Leadership = parsed(&after.0.as_ref().unwrap().0);
         let old: Option<Marker> = before.marker.as_ref().map(|(value, _)| parsed(value));
         let new: Marker = parsed(&after.1.as_ref().unwrap().0);
-        if request.is_commit {
-            let old = old.unwrap();
-            assert_eq!(new, Marker { commit: old.commit + 1, ..old });
-            assert_eq!(after.0, before.leadership);
-            assert_eq!((found.epoch, found.state), (new.epoch, LeadershipState::Held));
-            assert_eq!(found.incarnation, node(request.run).incarnation, "a deposed leader stored something");
-            return;
-        }
         let place = &self.places[request.node];
         let is_alive = place.run == request.run && place.machine.is_some();
         if found.state == LeadershipState::Released {
@@ -971,14 +861,6 @@ impl Place {
         let deadline = self.machine.as_ref().and_then(Machine::deadline);
         deadline.is_some_and(|deadline| self.clock.local(now) < deadline)
     }
-}
-
-fn record(epoch: u32, number: u64) -> Vec<u8> {
-    [keys().records(), format!("{epoch}-{number}").into_bytes()].concat()
-}
-
-fn value<T: DeserializeOwned>(entry: &Option<Entry>) -> Option<T> {
-    entry.as_ref().map(|entry| parsed(&entry.value))
 }
 
 fn parsed<T: DeserializeOwned>(value: &[u8]) -> T {

@@ -105,15 +105,13 @@ async fn live(process: Arc<Process>, mut random: Random) {
         name: node_name(process.node),
         node: Node {
             incarnation: incarnation.clone(),
-            invocation: String::new(),
             version: "simulated".to_owned(),
-            addresses: Vec::new(),
             is_eligible: true,
             relays: true,
             relay_endpoint: Some(RelayEndpoint { address, secret: secret.clone() }),
-            advertised: Default::default(),
             drains: true,
             record_format: FORMAT,
+            ..Node::default()
         },
         timing,
         oldest_record_format: FORMAT,

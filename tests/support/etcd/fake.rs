@@ -20,18 +20,16 @@ const REQUEST_BYTES_MAX: usize = 1_572_864;
 const FRAME_BYTES: usize = 12;
 
 /// The store: all versions of all keys since the last compaction. A clone of it is a backup.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct FakeStore {
     revision: Revision,
     /// Reads at revisions below are refused.
     compacted: Revision,
     /// By key, the versions in the order of their revisions.
     keys: BTreeMap<Vec<u8>, Vec<Version>>,
-    /// Whether the quota is exceeded: only what writes no value is performed.
-    pub is_full: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Version {
     at: Revision,
     /// `None`: deleted.
@@ -40,7 +38,7 @@ struct Version {
 
 impl Default for FakeStore {
     fn default() -> Self {
-        Self { revision: 1, compacted: 0, keys: BTreeMap::new(), is_full: false }
+        Self { revision: 1, compacted: 0, keys: BTreeMap::new() }
     }
 }
 
@@ -86,9 +84,6 @@ impl FakeStore {
 
     pub fn apply(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
         check(transaction)?;
-        if self.is_full && needs_space(transaction) {
-            return refused("database space exceeded");
-        }
         let held = transaction.compare.iter().all(|compare| self.holds(compare));
         let next = self.revision + 1;
         let mut wrote = false;
@@ -146,12 +141,6 @@ impl FakeStore {
         });
         Ok(())
     }
-}
-
-/// Whether a transaction may write a value, on either branch; etcd needs space for that.
-pub fn needs_space(transaction: &Transaction) -> bool {
-    let branches = [&transaction.then, &transaction.otherwise];
-    branches.into_iter().flatten().any(|operation| matches!(operation, Operation::Put { .. }))
 }
 
 /// What etcd refuses before it performs anything.

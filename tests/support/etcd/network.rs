@@ -10,7 +10,7 @@ use signalbox::cluster::coordinator::{
     CallError, Coordinator, Range, RangeAnswer, Transaction, TransactionAnswer,
 };
 
-use super::fake::{FakeStore, needs_space};
+use super::fake::FakeStore;
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +25,6 @@ pub enum Delivery {
     Late,
 }
 
-/// A transaction that was performed.
-#[derive(Clone, Debug)]
-pub struct Performed {
-    pub client: usize,
-    pub transaction: Transaction,
-    pub answer: TransactionAnswer,
-}
-
 /// A store in memory with the network to it. Clones are of the same.
 #[derive(Clone, Default)]
 pub struct FakeEtcd {
@@ -43,27 +35,11 @@ pub struct FakeEtcd {
 struct Network {
     store: FakeStore,
     has_no_leader: bool,
-    is_frozen: bool,
-    clients: Vec<Client>,
+    /// By client: what becomes of its next calls; after these, all are answered.
+    clients: Vec<VecDeque<Delivery>>,
     /// What the test performs later.
-    late: Vec<Sent>,
-    /// What arrived while etcd was frozen.
-    arrived: Vec<Sent>,
-    performed: Vec<Performed>,
-}
-
-#[derive(Default)]
-struct Client {
-    is_cut_off: bool,
-    /// What becomes of its next calls; after these, all are answered.
-    next: VecDeque<Delivery>,
-    /// As the client of etcd: it tells the first refusal for lack of space from the later ones, which are sure.
-    knows_full: bool,
-}
-
-struct Sent {
-    client: usize,
-    transaction: Transaction,
+    late: Vec<Transaction>,
+    performed: Vec<Transaction>,
 }
 
 /// The connection of one client. Clones are the same one.
@@ -77,7 +53,7 @@ impl FakeEtcd {
     /// Another client.
     pub fn client(&self) -> Handle {
         let mut network = self.lock();
-        network.clients.push(Client::default());
+        network.clients.push(VecDeque::new());
         Handle { etcd: self.clone(), client: network.clients.len() - 1 }
     }
 
@@ -88,37 +64,12 @@ impl FakeEtcd {
 
     /// What becomes of the next call of a client that is not decided yet.
     pub fn decide(&self, client: usize, delivery: Delivery) {
-        self.lock().clients[client].next.push_back(delivery);
-    }
-
-    /// Cuts a client off, or connects it again; calls of a client that is cut off get lost.
-    pub fn cut_off(&self, client: usize, is_cut_off: bool) {
-        self.lock().clients[client].is_cut_off = is_cut_off;
+        self.lock().clients[client].push_back(delivery);
     }
 
     /// Takes etcd's leader away, or gives it one; without, etcd performs nothing.
     pub fn set_leader(&self, has_leader: bool) {
         self.lock().has_no_leader = !has_leader;
-    }
-
-    /// From now on, etcd receives transactions, and neither performs nor answers them.
-    pub fn freeze(&self) {
-        self.lock().is_frozen = true;
-    }
-
-    /// Performs what arrived in the meantime, in its order; the answers are lost.
-    pub fn thaw(&self) {
-        let mut network = self.lock();
-        network.is_frozen = false;
-        for sent in std::mem::take(&mut network.arrived) {
-            // What is refused changes nothing.
-            let _ = network.perform(sent);
-        }
-    }
-
-    /// Exceeds the quota, or ends that: only what writes no value is performed.
-    pub fn set_full(&self, is_full: bool) {
-        self.lock().store.is_full = is_full;
     }
 
     /// How many late transactions there are.
@@ -133,25 +84,8 @@ impl FakeEtcd {
         network.perform(sent)
     }
 
-    /// Loses a late transaction.
-    pub fn lose_late(&self, number: usize) {
-        self.lock().late.remove(number);
-    }
-
-    pub fn back_up(&self) -> FakeStore {
-        self.lock().store.clone()
-    }
-
-    /// Goes back to a backup, as an operator may do; what was sent and not performed is lost.
-    pub fn restore(&self, backup: FakeStore) {
-        let mut network = self.lock();
-        network.store = backup;
-        network.late.clear();
-        network.arrived.clear();
-    }
-
     /// What was performed so far, since the last call of this method.
-    pub fn take_performed(&self) -> Vec<Performed> {
+    pub fn take_performed(&self) -> Vec<Transaction> {
         std::mem::take(&mut self.lock().performed)
     }
 
@@ -163,52 +97,32 @@ impl FakeEtcd {
 impl Network {
     /// What becomes of a client's call that is made now.
     fn delivery(&mut self, client: usize) -> Delivery {
-        let client = &mut self.clients[client];
-        let decided = client.next.pop_front().unwrap_or(Delivery::Answered);
-        if client.is_cut_off || self.has_no_leader { Delivery::NotDelivered } else { decided }
+        let decided = self.clients[client].pop_front().unwrap_or(Delivery::Answered);
+        if self.has_no_leader { Delivery::NotDelivered } else { decided }
     }
 
-    fn perform(&mut self, sent: Sent) -> Result<TransactionAnswer, CallError> {
-        let answer = self.store.apply(&sent.transaction)?;
-        let Sent { client, transaction } = sent;
-        self.performed.push(Performed { client, transaction, answer: answer.clone() });
+    fn perform(&mut self, sent: Transaction) -> Result<TransactionAnswer, CallError> {
+        let answer = self.store.apply(&sent)?;
+        self.performed.push(sent);
         Ok(answer)
     }
 
     fn transact(&mut self, client: usize, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
         let delivery = self.delivery(client);
-        let sent = Sent { client, transaction: transaction.clone() };
+        let sent = transaction.clone();
         match delivery {
-            Delivery::NotDelivered => return unanswered("not delivered"),
+            Delivery::NotDelivered => unanswered("not delivered"),
             Delivery::Late => {
                 self.late.push(sent);
-                return unanswered("late");
+                unanswered("late")
             }
-            Delivery::Answered | Delivery::AnswerLost if self.is_frozen => {
-                self.arrived.push(sent);
-                return unanswered("frozen");
+            Delivery::Answered => self.perform(sent),
+            Delivery::AnswerLost => {
+                // What is refused changes nothing.
+                let _ = self.perform(sent);
+                unanswered("the answer is lost")
             }
-            Delivery::Answered | Delivery::AnswerLost => {}
         }
-        if self.store.is_full && needs_space(transaction) && !self.clients[client].knows_full {
-            self.clients[client].knows_full = delivery == Delivery::Answered;
-            return unanswered("database space exceeded");
-        }
-        let answer = self.perform(sent);
-        if delivery == Delivery::AnswerLost {
-            return unanswered("the answer is lost");
-        }
-        if answer.is_ok() && needs_space(transaction) {
-            self.clients[client].knows_full = false;
-        }
-        answer
-    }
-}
-
-impl Handle {
-    /// The number of the client, which the methods of [`FakeEtcd`] take.
-    pub fn number(&self) -> usize {
-        self.client
     }
 }
 
@@ -216,7 +130,7 @@ impl Coordinator for Handle {
     fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
         let mut network = self.etcd.lock();
         match network.delivery(self.client) {
-            Delivery::Answered if !network.is_frozen => network.store.range(range),
+            Delivery::Answered => network.store.range(range),
             _ => unanswered("a read"),
         }
     }
