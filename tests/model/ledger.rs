@@ -1121,50 +1121,73 @@ impl Server {
 }
 
 #[test]
-fn a_session_with_many_grants_expires_in_steps() {
+fn a_session_with_many_grants_ends_in_steps_and_gets_nothing_meanwhile() {
     const GRANTS: u32 = 1000;
-    let mut server = Server::new(2);
-    let connection = server.id(0);
-    server.open(0, 100, START);
-    for _ in 0..GRANTS {
-        server.granted(0, &[ONE], 1, GRANTS);
+    for is_closed in [false, true] {
+        let mut server = Server::new(3);
+        let theirs = server.granted(1, &[ONE], 1, 1);
+        server.open(0, 100, START);
+        assert_eq!(server.acquire(0, &[ONE], 1, 1), Outcome::Waiting);
+        let grants: Vec<_> = (0..GRANTS).map(|_| server.granted(0, &[TWO], 1, GRANTS)).collect();
+        assert_eq!(server.acquire(1, &[TWO], GRANTS, GRANTS), Outcome::Waiting);
+        let session = list(&server.core, ONE, ListingKind::Waiters)[0].session;
+        server.watch(2, TWO);
+        let (holder, now) = (server.id(0), at(100));
+        assert!(server.core.verify(grants[0], at(99)).is_ok());
+        if is_closed {
+            let closed = server.core.close_leased(holder, Token(0), START);
+            assert_eq!(closed, Outcome::Answered(Answer::Done));
+        } else {
+            assert!(server.core.expire(now));
+            assert_eq!(server.acquire(0, &[TWO], 1, GRANTS), Outcome::Refused(Refusal::NoSuchSession));
+            assert_eq!(server.core.verify(grants[0], now), Err(Refusal::NotAcquired), "its lease is over");
+        }
+        let attached = server.core.attach(session, server.id(2), &SessionKey([1; 16]), now);
+        assert_eq!(attached.err(), Some(Refusal::NoSuchSession));
+        server.release(1, theirs);
+        assert_eq!(server.value(ONE), 0, "its waiters are not served");
+        let mut steps = 1;
+        while server.core.expire(now) {
+            assert_eq!(server.core.check_ledger(), Ok(()));
+            assert!(server.value(TWO) > 0, "everything is released, and steps remain");
+            assert_eq!(server.answers(1), [], "not everything is released yet");
+            steps += 1;
+        }
+        assert!(steps > 4, "one step releases only a few");
+        assert_eq!(server.answers(1).len(), 1);
+        assert_eq!(server.core.keep_alive(holder, now), Err(Refusal::NoSuchSession));
+        let stats = server.core.ledger_stats();
+        assert_eq!((stats.sessions, stats.expired_sessions, stats.grants), (0, u64::from(!is_closed), 1));
+        let why = if is_closed { EventKind::Released } else { EventKind::Expired };
+        let ends = messages_of(&server.connections[2].mailbox)
+            .into_iter()
+            .filter(|message| matches!(message, Message::Event { event, .. } if event.kind == why));
+        assert_eq!(ends.count(), GRANTS as usize);
     }
-    assert_eq!(server.acquire(1, &[ONE], GRANTS, GRANTS), Outcome::Waiting);
-    let mut steps = 1;
-    while server.core.expire(at(100)) {
-        assert_eq!(server.core.check_ledger(), Ok(()));
-        assert!(server.value(ONE) > 0, "everything is released, and steps remain");
-        assert_eq!(server.answers(1), [], "not everything is released yet");
-        steps += 1;
-    }
-    assert!(steps > 4, "one step releases only a few");
-    assert_eq!(server.answers(1).len(), 1);
-    assert_eq!(list(&server.core, ONE, ListingKind::Holders).len(), 1);
-    let stats = server.core.ledger_stats();
-    assert_eq!((stats.sessions, stats.expired_sessions, stats.grants), (0, 1, 1));
-    assert_eq!(server.core.keep_alive(connection, at(100)), Err(Refusal::NoSuchSession));
 }
 
 #[test]
-fn a_session_with_many_grants_is_closed_in_steps_and_does_not_count_as_expired() {
-    const GRANTS: u32 = 300;
-    let mut server = Server::new(2);
-    let connection = server.id(0);
-    server.open(0, 100_000, START);
-    for _ in 0..GRANTS {
-        server.granted(0, &[ONE], 1, GRANTS);
+fn a_second_revoke_never_delays_the_first() {
+    for is_session in [false, true] {
+        let mut server = Server::new(2);
+        let (grant, session) = (server.granted(0, &[ONE], 1, 1), server.id(0).session());
+        for (grace_ms, left_ms) in [(500, 500), (900, 500), (200, 200)] {
+            let call = server.call(1);
+            let (outcome, notice) = if is_session {
+                let notice = Notice::SessionRevoked { session, grace_ms: left_ms };
+                (server.core.revoke_session(call, session, grace_ms, START), notice)
+            } else {
+                let notice = Notice::GrantRevoked { grant, grace_ms: left_ms };
+                (server.core.revoke_grant(call, grant, grace_ms, START), notice)
+            };
+            assert_eq!(outcome, Outcome::Answered(Answer::Done));
+            assert_eq!(messages_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
+        }
+        for (at_ms, grants) in [(199, 1), (200, 0)] {
+            assert!(!server.core.expire(at(at_ms)));
+            assert_eq!(server.core.ledger_stats().grants, grants);
+        }
     }
-    server.watch(1, ONE);
-    assert_eq!(server.core.close_leased(connection, Token(0), START), Outcome::Answered(Answer::Done));
-    while server.core.expire(START) {}
-    let events = messages_of(&server.connections[1].mailbox);
-    assert_eq!(events.len(), GRANTS as usize);
-    let is_release = |message: &Message| match message {
-        Message::Event { event, .. } => event.kind == EventKind::Released,
-        _ => false,
-    };
-    assert!(events.iter().all(is_release), "{:?}", events.iter().find(|message| !is_release(message)));
-    assert_eq!(server.core.ledger_stats().expired_sessions, 0);
 }
 
 #[test]
@@ -1449,30 +1472,6 @@ proptest! {
     }
 }
 
-#[test]
-fn a_session_that_ends_in_steps_gets_no_more_grants() {
-    const GRANTS: u32 = 1000;
-    let mut server = Server::new(2);
-    let theirs = server.granted(1, &[ONE], 1, 1);
-    server.open(0, 100, START);
-    assert_eq!(server.acquire(0, &[ONE], 1, 1), Outcome::Waiting);
-    let grants: Vec<_> = (0..GRANTS).map(|_| server.granted(0, &[TWO], 1, GRANTS)).collect();
-    assert!(server.core.verify(grants[0], at(99)).is_ok());
-    assert!(server.core.expire(at(100)), "it ends in steps");
-    assert!(server.value(TWO) > 0);
-    assert_eq!(server.core.verify(grants[0], at(100)), Err(Refusal::NotAcquired), "its lease is over");
-    assert_eq!(server.acquire(0, &[TWO], 1, GRANTS), Outcome::Refused(Refusal::NoSuchSession));
-    server.release(1, theirs);
-    assert_eq!(server.value(ONE), 0, "its waiters are not served");
-    while server.core.expire(at(100)) {}
-    let messages = messages_of(&server.connections[0].mailbox);
-    assert!(
-        matches!(messages[..], [Message::Answer { outcome: Err(Refusal::NoSuchSession), .. }]),
-        "{messages:?}"
-    );
-    assert_eq!(server.core.check_ledger(), Ok(()));
-}
-
 /// Stores everything that is pending.
 fn store(core: &Core) {
     while let Some(batch) = core.take_batch(BatchLimit::NONE) {
@@ -1503,24 +1502,38 @@ fn want_one() -> signalbox::core::Want<'static> {
     signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, 1).unwrap(), slot: None }
 }
 
+/// A request waits for what another one has, or for the store.
 #[test]
-fn the_time_to_live_of_a_request_repeated_while_it_is_stored_counts_from_the_repetition() {
-    let (mut server, _, lease) = Server::with_journal(1, 90_000);
-    let call = server.call(0);
-    let wants = [want_one()];
-    let queueing = Queueing { wait_ms: 0, queue_max: 1 };
-    for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
-        lease.renew(MonotonicMs(at_ms));
-        let outcome = server.core.acquire_grant(Call { token, ..call }, &wants, queueing, at(at_ms));
-        assert_eq!(outcome, Outcome::Waiting);
+fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
+    for is_durable in [false, true] {
+        let (mut server, theirs, lease) = if is_durable {
+            let (server, _, lease) = Server::with_journal(1, 90_000);
+            (server, None, lease)
+        } else {
+            let mut server = Server::new(2);
+            let theirs = server.granted(1, &[ONE], 1, 1);
+            let lease = server.open(0, 90_000, START);
+            (server, Some(theirs), lease)
+        };
+        let call = server.call(0);
+        let queueing = Queueing { wait_ms: 80_000, queue_max: u32::MAX };
+        for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
+            lease.renew(MonotonicMs(at_ms));
+            let outcome =
+                server.core.acquire_grant(Call { token, ..call }, &[want_one()], queueing, at(at_ms));
+            assert_eq!(outcome, Outcome::Waiting);
+        }
+        match theirs {
+            Some(grant) => server.release(1, grant),
+            None => store(&server.core),
+        }
+        let messages = messages_of(&server.connections[0].mailbox);
+        let [_, Message::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &messages[..]
+        else {
+            panic!("{messages:?}")
+        };
+        assert_eq!(granted.ttl_left_ms, Some(90_000), "from the repetition, not from the first request");
     }
-    store(&server.core);
-    let messages = messages_of(&server.connections[0].mailbox);
-    let [_, Message::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &messages[..]
-    else {
-        panic!("{messages:?}")
-    };
-    assert_eq!(granted.ttl_left_ms, Some(90_000), "from the repetition, not from the first request");
 }
 
 #[test]
@@ -1609,26 +1622,6 @@ fn waiters_for_a_removed_semaphore_are_refused_even_if_it_is_declared_again_at_o
         answered += 1;
     }
     assert_eq!(answered, WAITERS);
-}
-
-#[test]
-fn a_session_that_ends_in_steps_cannot_be_attached_to() {
-    const GRANTS: u32 = 300;
-    let mut server = Server::new(2);
-    let lease_holder = server.id(0);
-    server.open(0, 100_000, START);
-    for _ in 0..GRANTS {
-        server.granted(0, &[ONE], 1, GRANTS);
-    }
-    let session = list(&server.core, ONE, ListingKind::Holders)[0].session;
-    assert_eq!(server.core.close_leased(lease_holder, Token(0), START), Outcome::Answered(Answer::Done));
-    assert!(server.value(ONE) > 0, "it ends in steps");
-    let attached = server.core.attach(session, server.id(1), &SessionKey([1; 16]), START);
-    assert_eq!(attached.err(), Some(Refusal::NoSuchSession));
-    while server.core.expire(START) {}
-    // The refused connection keeps its connection session.
-    server.granted(1, &[ONE], GRANTS, GRANTS);
-    assert_eq!(server.core.check_ledger(), Ok(()));
 }
 
 /// Connections on different threads read the clock and renew the lease in any order.
