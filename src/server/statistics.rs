@@ -41,31 +41,31 @@ impl Conflicts {
 
 /// A number, and where it is shown.
 pub(super) struct Figure {
-    /// Whether each port has its own, or the server has one.
-    pub(super) is_of_port: bool,
-    read: fn(&Source<'_>) -> u64,
+    pub(super) scope: Scope,
     /// The item of Stats; `None`: there is none.
     item: Option<&'static str>,
     /// The metric; `None`: there is none.
     pub(super) metric: Option<Metric>,
     /// The objects of the JSON API that have it, with the key in each.
     objects: &'static [(Object, &'static str)],
+    read: fn(&Source<'_>) -> u64,
 }
 
-/// How a figure is a metric. Figures of one family follow each other, and have labels.
+/// Whether each port has its own figure, or the server has one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    Port,
+    Server,
+}
+
+/// How a figure is a metric. Figures whose metrics have the same name have labels.
 #[derive(Clone, Copy)]
 pub(super) struct Metric {
-    pub(super) family: Family,
-    pub(super) is_counter: bool,
-    pub(super) label: Option<(&'static str, &'static str)>,
-}
-
-/// The name, the help and the unit of a metric.
-#[derive(Clone, Copy)]
-pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
     pub(super) unit: Unit,
+    pub(super) is_counter: bool,
+    pub(super) label: Option<(&'static str, &'static str)>,
 }
 
 /// What the number of a figure means.
@@ -85,7 +85,7 @@ pub(super) enum Object {
     Store,
 }
 
-use Object::{Refusals, Status, Store};
+use Unit::{Bytes, Count, Microseconds, Percent};
 
 /// What figures are read from.
 pub(super) struct Source<'a> {
@@ -102,269 +102,171 @@ impl<'a> Source<'a> {
     }
 }
 
-const fn family(name: &'static str, help: &'static str) -> Family {
-    Family { name, help, unit: Unit::Count }
+const fn gauge(name: &'static str, help: &'static str, unit: Unit) -> Metric {
+    Metric { name, help, unit, is_counter: false, label: None }
 }
 
-impl Family {
-    const fn of(self, unit: Unit) -> Self {
-        Self { unit, ..self }
+const fn counter(name: &'static str, help: &'static str, unit: Unit) -> Metric {
+    Metric { is_counter: true, ..gauge(name, help, unit) }
+}
+
+impl Metric {
+    const fn with(self, label: &'static str, word: &'static str) -> Self {
+        Self { label: Some((label, word)), ..self }
     }
-}
-
-/// A figure that each port has.
-const fn port(read: fn(&Source<'_>) -> u64) -> Figure {
-    Figure { is_of_port: true, read, item: None, metric: None, objects: &[] }
-}
-
-/// A figure of the server.
-const fn server(read: fn(&Source<'_>) -> u64) -> Figure {
-    Figure { is_of_port: false, ..port(read) }
 }
 
 impl Figure {
     pub(super) fn value(&self, source: &Source<'_>) -> u64 {
         (self.read)(source)
     }
-
-    const fn item(self, name: &'static str) -> Self {
-        Self { item: Some(name), ..self }
-    }
-
-    const fn counter(self, family: Family) -> Self {
-        Self { metric: Some(Metric { family, is_counter: true, label: None }), ..self }
-    }
-
-    /// A counter of a family with several figures.
-    const fn labeled(self, family: Family, label: &'static str, word: &'static str) -> Self {
-        Self { metric: Some(Metric { family, is_counter: true, label: Some((label, word)) }), ..self }
-    }
-
-    const fn gauge(self, family: Family) -> Self {
-        Self { metric: Some(Metric { family, is_counter: false, label: None }), ..self }
-    }
-
-    const fn json(self, objects: &'static [(Object, &'static str)]) -> Self {
-        Self { objects, ..self }
-    }
 }
 
-const COMMANDS: Family = family("signalbox_commands", "Plain requests");
-const REFUSED: Family = family("signalbox_refused", "Connections and names that were refused, by reason");
-const REFUSED_REQUESTS: Family =
-    family("signalbox_refused_requests", "Requests that were refused, by reason");
-const ACQUIRES: Family = family("signalbox_acquire", "Plain Acquires by result");
+/// Rows of the table. A row has the scope, the item, the metric and the keys in objects of a figure, as far as there are any,
+/// and how it is read.
+macro_rules! figures {
+    ($($scope:ident $($item:literal)? $([$metric:expr])? $({$($object:ident $key:literal),*})? = $read:expr;)*) => {
+        &[$(Figure {
+            scope: Scope::$scope,
+            item: figures!(@option $($item)?),
+            metric: figures!(@option $($metric)?),
+            objects: &[$($((Object::$object, $key)),*)?],
+            read: $read,
+        }),*]
+    };
+    (@option) => { None };
+    (@option $value:expr) => { Some($value) };
+}
+
+const COMMANDS: Metric = counter("signalbox_commands", "Plain requests", Count);
+const REFUSED: Metric =
+    counter("signalbox_refused", "Connections and names that were refused, by reason", Count);
+const REFUSED_REQUESTS: Metric =
+    counter("signalbox_refused_requests", "Requests that were refused, by reason", Count);
+const ACQUIRES: Metric = counter("signalbox_acquire", "Plain Acquires by result", Count);
 
 /// The items of yrmcds without the version, which is a text.
-const OF_YRMCDS: &[Figure] = &[
-    port(|of| of.server.core.stats(of.port.namespace).objects)
-        .item("objects")
-        .gauge(family("signalbox_names", "Names that exist"))
-        .json(&[(Status, "names")]),
-    port(|of| of.server.core.stats(of.port.namespace).total_objects)
-        .item("total_objects")
-        .counter(family("signalbox_names_created", "Names that were created")),
-    server(|_| MemoryBudget::in_use()).item("used_memory"),
-    port(|of| of.port.conflicts.value(|| of.server.core.conflicts(of.port.namespace)))
-        .item("conflicts")
-        .gauge(family(
-            "signalbox_table_conflicts",
-            "Parts of the table with several names, which share a lock",
-        )),
-    port(|of| of.port.metrics.gc_count.value())
-        .item("gc_count")
-        .counter(family("signalbox_gc_runs", "Sweeps, which remove names that are not in use")),
-    port(|of| of.port.metrics.last_gc_elapsed_us.value())
-        .item("last_gc_elapsed")
-        .gauge(family("signalbox_gc_last", "How long the last sweep took").of(Unit::Microseconds)),
-    port(|of| of.port.metrics.total_gc_elapsed_us.value())
-        .item("total_gc_elapsed")
-        .counter(family("signalbox_gc", "How long all sweeps took").of(Unit::Microseconds)),
-    port(|of| of.port.metrics.curr_connections.value())
-        .item("curr_connections")
-        .gauge(family("signalbox_connections", "Connections"))
-        .json(&[(Status, "connections")]),
-    port(|of| of.port.metrics.total_connections.value())
-        .item("total_connections")
-        .counter(family("signalbox_connections_accepted", "Connections that were accepted")),
-    port(|of| of.port.metrics.traffic.commands(Opcode::Noop))
-        .item("command:noop")
-        .labeled(COMMANDS, "command", "noop"),
-    port(|of| of.port.metrics.traffic.commands(Opcode::Get))
-        .item("command:get")
-        .labeled(COMMANDS, "command", "get"),
-    port(|of| of.port.metrics.traffic.commands(Opcode::Acquire))
-        .item("command:acquire")
-        .labeled(COMMANDS, "command", "acquire")
-        .json(&[(Status, "acquires")]),
-    port(|of| of.port.metrics.traffic.commands(Opcode::Release))
-        .item("command:release")
-        .labeled(COMMANDS, "command", "release")
-        .json(&[(Status, "releases")]),
-    port(|of| of.port.metrics.traffic.commands(Opcode::Stats))
-        .item("command:stats")
-        .labeled(COMMANDS, "command", "stats"),
-    port(|of| of.port.metrics.traffic.commands(Opcode::Dump))
-        .item("command:dump")
-        .labeled(COMMANDS, "command", "dump"),
-];
+const OF_YRMCDS: &[Figure] = figures! {
+    Port "objects" [gauge("signalbox_names", "Names that exist", Count)] {Status "names"}
+        = |of| of.server.core.stats(of.port.namespace).objects;
+    Port "total_objects" [counter("signalbox_names_created", "Names that were created", Count)]
+        = |of| of.server.core.stats(of.port.namespace).total_objects;
+    Server "used_memory" = |_| MemoryBudget::in_use();
+    Port "conflicts" [gauge("signalbox_table_conflicts", "Parts of the table with several names, which share a lock", Count)]
+        = |of| of.port.conflicts.value(|| of.server.core.conflicts(of.port.namespace));
+    Port "gc_count" [counter("signalbox_gc_runs", "Sweeps, which remove names that are not in use", Count)]
+        = |of| of.port.metrics.gc_count.value();
+    Port "last_gc_elapsed" [gauge("signalbox_gc_last", "How long the last sweep took", Microseconds)]
+        = |of| of.port.metrics.last_gc_elapsed_us.value();
+    Port "total_gc_elapsed" [counter("signalbox_gc", "How long all sweeps took", Microseconds)]
+        = |of| of.port.metrics.total_gc_elapsed_us.value();
+    Port "curr_connections" [gauge("signalbox_connections", "Connections", Count)] {Status "connections"}
+        = |of| of.port.metrics.curr_connections.value();
+    Port "total_connections" [counter("signalbox_connections_accepted", "Connections that were accepted", Count)]
+        = |of| of.port.metrics.total_connections.value();
+    Port "command:noop" [COMMANDS.with("command", "noop")]
+        = |of| of.port.metrics.traffic.commands(Opcode::Noop);
+    Port "command:get" [COMMANDS.with("command", "get")] = |of| of.port.metrics.traffic.commands(Opcode::Get);
+    Port "command:acquire" [COMMANDS.with("command", "acquire")] {Status "acquires"}
+        = |of| of.port.metrics.traffic.commands(Opcode::Acquire);
+    Port "command:release" [COMMANDS.with("command", "release")] {Status "releases"}
+        = |of| of.port.metrics.traffic.commands(Opcode::Release);
+    Port "command:stats" [COMMANDS.with("command", "stats")]
+        = |of| of.port.metrics.traffic.commands(Opcode::Stats);
+    Port "command:dump" [COMMANDS.with("command", "dump")]
+        = |of| of.port.metrics.traffic.commands(Opcode::Dump);
+};
 
 /// The others, in the order of Stats.
-const FURTHER: &[Figure] = &[
-    server(|of| of.server.started.elapsed().as_secs()).item("uptime"),
-    port(|of| of.port.connections_max.load(Ordering::Relaxed).into())
-        .item("max_connections")
-        .gauge(family("signalbox_connections_max", "The most connections at a time; 0: no limit")),
-    port(|of| of.port.metrics.refused_connections.value())
-        .item("refused_connections")
-        .labeled(REFUSED, "reason", "connections")
-        .json(&[(Refusals, "connections")]),
-    port(|of| of.port.metrics.failed_accepts.value()).item("failed_accepts").counter(family(
-        "signalbox_failed_accepts",
-        "Connections that could not be accepted for lack of files",
-    )),
-    port(|of| of.port.names_max.load(Ordering::Relaxed))
-        .item("max_names")
-        .gauge(family("signalbox_names_max", "The most names at a time; 0: no limit")),
-    port(|of| of.port.metrics.refused_names.value())
-        .item("refused_names")
-        .labeled(REFUSED, "reason", "names")
-        .json(&[(Refusals, "names")]),
-    server(|of| of.server.memory.max())
-        .item("memory_max")
-        .gauge(family("signalbox_memory_max", "The memory budget; 0: none").of(Unit::Bytes)),
-    server(|of| of.server.memory.refused.value())
-        .item("refused_memory")
-        .labeled(REFUSED_REQUESTS, "reason", "memory")
-        .json(&[(Refusals, "memory")]),
-    server(|of| of.server.shares.percent().into())
-        .item("client_share")
-        .gauge(family("signalbox_client_share", "How much of a limit one client may have").of(Unit::Percent)),
-    server(|of| of.server.shares.refused.value())
-        .item("refused_shares")
-        .labeled(REFUSED_REQUESTS, "reason", "client_share")
-        .json(&[(Refusals, "client_share")]),
-    server(|of| of.server.access.refused.value())
-        .item("refused_rights")
-        .labeled(REFUSED_REQUESTS, "reason", "rights")
-        .json(&[(Refusals, "rights")]),
-    server(|of| of.server.access.failed_authentications.value())
-        .item("failed_authentications")
-        .counter(family("signalbox_failed_authentications", "Tokens that were refused"))
-        .json(&[(Refusals, "failed_authentications")]),
-    port(|of| of.port.metrics.bad_input.value())
-        .item("bad_input")
-        .labeled(REFUSED, "reason", "bad_input")
-        .json(&[(Refusals, "bad_input")]),
-    port(|of| of.port.metrics.frame_timeouts.value())
-        .item("frame_timeouts")
-        .labeled(REFUSED, "reason", "frame_timeout")
-        .json(&[(Refusals, "frame_timeouts")]),
-    port(|of| of.port.metrics.tls_connections.value())
-        .item("tls_connections")
-        .counter(family("signalbox_tls_connections", "Connections over TLS")),
-    port(|of| of.port.metrics.failed_handshakes.value())
-        .item("failed_handshakes")
-        .labeled(REFUSED, "reason", "handshake")
-        .json(&[(Refusals, "failed_handshakes")]),
-    port(|of| of.port.metrics.refused_plain.value())
-        .item("refused_plain")
-        .labeled(REFUSED, "reason", "plain")
-        .json(&[(Refusals, "plain")]),
-    port(|of| of.port.metrics.panics.value())
-        .item("panics")
-        .counter(family("signalbox_panics", "Connections that ended by a fault of the program")),
-    port(|of| of.port.metrics.traffic.bytes_received())
-        .item("bytes_received")
-        .counter(family("signalbox_received", "Bytes received from clients").of(Unit::Bytes)),
-    port(|of| of.port.metrics.traffic.bytes_sent())
-        .item("bytes_sent")
-        .counter(family("signalbox_sent", "Bytes sent to clients").of(Unit::Bytes)),
-    port(|of| of.port.metrics.extended_commands.value())
-        .item("extended_commands")
-        .counter(family("signalbox_extended_commands", "Requests for extended operations")),
-    server(|of| of.ledger.sessions)
-        .item("sessions")
-        .gauge(family("signalbox_sessions", "Leased sessions"))
-        .json(&[(Status, "sessions")]),
-    server(|of| of.ledger.grants)
-        .item("grants")
-        .gauge(family("signalbox_grants", "Grants that are held"))
-        .json(&[(Status, "grants")]),
-    server(|of| of.ledger.waiters)
-        .item("waiters")
-        .gauge(family("signalbox_waiters", "Requests that wait"))
-        .json(&[(Status, "waiting")]),
-    server(|of| of.ledger.watches)
-        .item("watches")
-        .gauge(family("signalbox_watches", "Watches"))
-        .json(&[(Status, "watches")]),
-    server(|of| of.ledger.expired_sessions)
-        .item("expired_sessions")
-        .counter(family("signalbox_expired_sessions", "Leased sessions that expired")),
-    server(|of| of.ledger.timed_out)
-        .item("timed_out")
-        .labeled(REFUSED_REQUESTS, "reason", "timed_out")
-        .json(&[(Refusals, "timed_out")]),
-    server(|of| of.ledger.queue_full)
-        .item("queue_full")
-        .labeled(REFUSED_REQUESTS, "reason", "queue_full")
-        .json(&[(Refusals, "queue_full")]),
-    server(|of| of.ledger.limited)
-        .item("limit_reached")
-        .labeled(REFUSED_REQUESTS, "reason", "limit_reached")
-        .json(&[(Refusals, "limit_reached")]),
-    server(|of| of.ledger.revoked)
-        .item("revoked")
-        .counter(family("signalbox_revoked", "Grants and sessions that were revoked")),
-    server(|of| of.ledger.declared)
-        .item("declared")
-        .gauge(family("signalbox_declared_semaphores", "Declared semaphores"))
-        .json(&[(Status, "declared")]),
-    server(|of| of.ledger.not_stored)
-        .item("not_stored")
-        .labeled(REFUSED_REQUESTS, "reason", "not_stored")
-        .json(&[(Refusals, "not_stored"), (Store, "not_stored")]),
-    server(|of| of.server.stored.commits.value())
-        .item("store_commits")
-        .counter(family("signalbox_store_commits", "Batches that were committed"))
-        .json(&[(Store, "commits")]),
-    server(|of| of.server.stored.changes.value())
-        .item("store_changes")
-        .counter(family("signalbox_store_changes", "Changes that were committed"))
-        .json(&[(Store, "changes")]),
-    server(|of| of.server.stored.failures.value())
-        .item("store_failures")
-        .counter(family("signalbox_store_failures", "Batches that could not be committed"))
-        .json(&[(Store, "failures")]),
-    server(|of| of.sysv.processes)
-        .item("sysv_processes")
-        .gauge(family("signalbox_sysv_processes", "Processes of System V calls"))
-        .json(&[(Status, "sysv_processes")]),
-    server(|of| of.sysv.sets)
-        .item("sysv_sets")
-        .gauge(family("signalbox_sysv_sets", "System V semaphore sets"))
-        .json(&[(Status, "sysv_sets")]),
-    server(|of| of.sysv.waiting)
-        .item("sysv_waiting")
-        .gauge(family("signalbox_sysv_waiters", "System V calls that wait"))
-        .json(&[(Status, "sysv_waiting")]),
-    port(|of| {
+const FURTHER: &[Figure] = figures! {
+    Server "uptime" = |of| of.server.started.elapsed().as_secs();
+    Port "max_connections" [gauge("signalbox_connections_max", "The most connections at a time; 0: no limit", Count)]
+        = |of| of.port.connections_max.load(Ordering::Relaxed).into();
+    Port "refused_connections" [REFUSED.with("reason", "connections")] {Refusals "connections"}
+        = |of| of.port.metrics.refused_connections.value();
+    Port "failed_accepts" [counter("signalbox_failed_accepts", "Connections that could not be accepted for lack of files", Count)]
+        = |of| of.port.metrics.failed_accepts.value();
+    Port "max_names" [gauge("signalbox_names_max", "The most names at a time; 0: no limit", Count)]
+        = |of| of.port.names_max.load(Ordering::Relaxed);
+    Port "refused_names" [REFUSED.with("reason", "names")] {Refusals "names"}
+        = |of| of.port.metrics.refused_names.value();
+    Server "memory_max" [gauge("signalbox_memory_max", "The memory budget; 0: none", Bytes)]
+        = |of| of.server.memory.max();
+    Server "refused_memory" [REFUSED_REQUESTS.with("reason", "memory")] {Refusals "memory"}
+        = |of| of.server.memory.refused.value();
+    Server "client_share" [gauge("signalbox_client_share", "How much of a limit one client may have", Percent)]
+        = |of| of.server.shares.percent().into();
+    Server "refused_shares" [REFUSED_REQUESTS.with("reason", "client_share")] {Refusals "client_share"}
+        = |of| of.server.shares.refused.value();
+    Server "refused_rights" [REFUSED_REQUESTS.with("reason", "rights")] {Refusals "rights"}
+        = |of| of.server.access.refused.value();
+    Server "failed_authentications" [counter("signalbox_failed_authentications", "Tokens that were refused", Count)]
+        {Refusals "failed_authentications"} = |of| of.server.access.failed_authentications.value();
+    Port "bad_input" [REFUSED.with("reason", "bad_input")] {Refusals "bad_input"}
+        = |of| of.port.metrics.bad_input.value();
+    Port "frame_timeouts" [REFUSED.with("reason", "frame_timeout")] {Refusals "frame_timeouts"}
+        = |of| of.port.metrics.frame_timeouts.value();
+    Port "tls_connections" [counter("signalbox_tls_connections", "Connections over TLS", Count)]
+        = |of| of.port.metrics.tls_connections.value();
+    Port "failed_handshakes" [REFUSED.with("reason", "handshake")] {Refusals "failed_handshakes"}
+        = |of| of.port.metrics.failed_handshakes.value();
+    Port "refused_plain" [REFUSED.with("reason", "plain")] {Refusals "plain"}
+        = |of| of.port.metrics.refused_plain.value();
+    Port "panics" [counter("signalbox_panics", "Connections that ended by a fault of the program", Count)]
+        = |of| of.port.metrics.panics.value();
+    Port "bytes_received" [counter("signalbox_received", "Bytes received from clients", Bytes)]
+        = |of| of.port.metrics.traffic.bytes_received();
+    Port "bytes_sent" [counter("signalbox_sent", "Bytes sent to clients", Bytes)]
+        = |of| of.port.metrics.traffic.bytes_sent();
+    Port "extended_commands" [counter("signalbox_extended_commands", "Requests for extended operations", Count)]
+        = |of| of.port.metrics.extended_commands.value();
+    Server "sessions" [gauge("signalbox_sessions", "Leased sessions", Count)] {Status "sessions"}
+        = |of| of.ledger.sessions;
+    Server "grants" [gauge("signalbox_grants", "Grants that are held", Count)] {Status "grants"}
+        = |of| of.ledger.grants;
+    Server "waiters" [gauge("signalbox_waiters", "Requests that wait", Count)] {Status "waiting"}
+        = |of| of.ledger.waiters;
+    Server "watches" [gauge("signalbox_watches", "Watches", Count)] {Status "watches"}
+        = |of| of.ledger.watches;
+    Server "expired_sessions" [counter("signalbox_expired_sessions", "Leased sessions that expired", Count)]
+        = |of| of.ledger.expired_sessions;
+    Server "timed_out" [REFUSED_REQUESTS.with("reason", "timed_out")] {Refusals "timed_out"}
+        = |of| of.ledger.timed_out;
+    Server "queue_full" [REFUSED_REQUESTS.with("reason", "queue_full")] {Refusals "queue_full"}
+        = |of| of.ledger.queue_full;
+    Server "limit_reached" [REFUSED_REQUESTS.with("reason", "limit_reached")] {Refusals "limit_reached"}
+        = |of| of.ledger.limited;
+    Server "revoked" [counter("signalbox_revoked", "Grants and sessions that were revoked", Count)]
+        = |of| of.ledger.revoked;
+    Server "declared" [gauge("signalbox_declared_semaphores", "Declared semaphores", Count)]
+        {Status "declared"} = |of| of.ledger.declared;
+    Server "not_stored" [REFUSED_REQUESTS.with("reason", "not_stored")]
+        {Refusals "not_stored", Store "not_stored"} = |of| of.ledger.not_stored;
+    Server "store_commits" [counter("signalbox_store_commits", "Batches that were committed", Count)]
+        {Store "commits"} = |of| of.server.stored.commits.value();
+    Server "store_changes" [counter("signalbox_store_changes", "Changes that were committed", Count)]
+        {Store "changes"} = |of| of.server.stored.changes.value();
+    Server "store_failures" [counter("signalbox_store_failures", "Batches that could not be committed", Count)]
+        {Store "failures"} = |of| of.server.stored.failures.value();
+    Server "sysv_processes" [gauge("signalbox_sysv_processes", "Processes of System V calls", Count)]
+        {Status "sysv_processes"} = |of| of.sysv.processes;
+    Server "sysv_sets" [gauge("signalbox_sysv_sets", "System V semaphore sets", Count)] {Status "sysv_sets"}
+        = |of| of.sysv.sets;
+    Server "sysv_waiting" [gauge("signalbox_sysv_waiters", "System V calls that wait", Count)]
+        {Status "sysv_waiting"} = |of| of.sysv.waiting;
+    Port [ACQUIRES.with("result", "granted")] = |of| {
         let traffic = &of.port.metrics.traffic;
         let refused = traffic.refused_acquires(NotAvailable) + traffic.refused_acquires(Limit);
         traffic.commands(Opcode::Acquire).saturating_sub(refused)
-    })
-    .labeled(ACQUIRES, "result", "granted"),
-    port(|of| of.port.metrics.traffic.refused_acquires(NotAvailable)).labeled(
-        ACQUIRES,
-        "result",
-        "not_available",
-    ),
-    port(|of| of.port.metrics.traffic.refused_acquires(Limit)).labeled(ACQUIRES, "result", "limit"),
-    server(|of| of.server.saturated_workers.load(Ordering::Relaxed) as u64)
-        .gauge(family("signalbox_saturated_workers", "Worker threads that use nearly all of a core")),
-    server(|of| of.server.is_durable().into()).gauge(family("signalbox_durable", "Whether state is stored")),
-];
+    };
+    Port [ACQUIRES.with("result", "not_available")]
+        = |of| of.port.metrics.traffic.refused_acquires(NotAvailable);
+    Port [ACQUIRES.with("result", "limit")] = |of| of.port.metrics.traffic.refused_acquires(Limit);
+    Server [gauge("signalbox_saturated_workers", "Worker threads that use nearly all of a core", Count)]
+        = |of| of.server.saturated_workers.load(Ordering::Relaxed) as u64;
+    Server [gauge("signalbox_durable", "Whether state is stored", Count)]
+        = |of| of.server.is_durable().into();
+};
 
 /// All figures.
 pub(super) fn figures() -> impl Iterator<Item = &'static Figure> {
@@ -387,7 +289,8 @@ pub(super) fn object(server: &Server, object: Object) -> Map<String, Value> {
         let source = Source::new(server, namespace);
         for figure in figures() {
             let keys = figure.objects.iter().filter(|(of, _)| *of == object);
-            let map = if figure.is_of_port { &mut of_ports[namespace as usize] } else { &mut of_server };
+            let map =
+                if figure.scope == Scope::Port { &mut of_ports[namespace as usize] } else { &mut of_server };
             map.extend(keys.map(|(_, key)| ((*key).to_owned(), figure.value(&source).into())));
         }
     }

@@ -11,9 +11,8 @@ use prometheus_client::registry::Unit as MetricUnit;
 use super::super::super::memory::MemoryBudget;
 use super::super::super::metrics::{DURATION_BOUNDS_US, Durations};
 use super::super::super::node_view::NodeView;
-use super::super::super::statistics::{Family, Metric, Source, Unit, figures};
-use super::super::super::{Server, files_max};
-use super::super::api::kind_name;
+use super::super::super::statistics::{Metric, Scope, Source, Unit, figures};
+use super::super::super::{Server, files_max, port_name};
 use super::super::listener::CONNECTIONS_MAX;
 use super::super::shared::{Shared, Stage};
 use super::process::Process;
@@ -37,58 +36,34 @@ impl<'a> Families<'a> {
     }
 
     fn counter(&mut self, name: &str, help: &str, samples: Vec<Sample<u64>>) -> Result<(), Error> {
-        self.counters(None, name, help, &samples)
-    }
-
-    fn counter_in(
-        &mut self,
-        unit: &MetricUnit,
-        name: &str,
-        help: &str,
-        samples: Vec<Sample<f64>>,
-    ) -> Result<(), Error> {
-        self.counters(Some(unit), name, help, &samples)
-    }
-
-    fn counters<V: EncodeCounterValue>(
-        &mut self,
-        unit: Option<&MetricUnit>,
-        name: &str,
-        help: &str,
-        samples: &[Sample<V>],
-    ) -> Result<(), Error> {
-        let mut family = self.0.encode_descriptor(name, help, unit, MetricType::Counter)?;
-        samples.iter().try_for_each(|(labels, value)| match &labels[..] {
-            [] => family.encode_counter::<NoLabelSet, V, u64>(value, None),
-            _ => family.encode_family(labels)?.encode_counter::<NoLabelSet, V, u64>(value, None),
-        })
+        self.family(MetricType::Counter, None, name, help, &samples)
     }
 
     fn gauge(&mut self, name: &str, help: &str, samples: Vec<Sample<u64>>) -> Result<(), Error> {
-        self.gauges(None, name, help, &samples)
+        self.family(MetricType::Gauge, None, name, help, &samples)
     }
 
-    fn gauge_in(
-        &mut self,
-        unit: &MetricUnit,
-        name: &str,
-        help: &str,
-        samples: Vec<Sample<f64>>,
-    ) -> Result<(), Error> {
-        self.gauges(Some(unit), name, help, &samples)
+    fn gauge_in(&mut self, unit: MetricUnit, name: &str, help: &str, value: f64) -> Result<(), Error> {
+        self.family(MetricType::Gauge, Some(unit), name, help, &only(value))
     }
 
-    fn gauges<V: EncodeGaugeValue>(
+    /// A family of counters or gauges.
+    fn family<V: EncodeCounterValue + EncodeGaugeValue>(
         &mut self,
-        unit: Option<&MetricUnit>,
+        kind: MetricType,
+        unit: Option<MetricUnit>,
         name: &str,
         help: &str,
         samples: &[Sample<V>],
     ) -> Result<(), Error> {
-        let mut family = self.0.encode_descriptor(name, help, unit, MetricType::Gauge)?;
-        samples.iter().try_for_each(|(labels, value)| match &labels[..] {
-            [] => family.encode_gauge(value),
-            _ => family.encode_family(labels)?.encode_gauge(value),
+        let mut family = self.0.encode_descriptor(name, help, unit.as_ref(), kind)?;
+        samples.iter().try_for_each(|(labels, value)| match (kind, &labels[..]) {
+            (MetricType::Counter, []) => family.encode_counter::<NoLabelSet, V, u64>(value, None),
+            (MetricType::Counter, _) => {
+                family.encode_family(labels)?.encode_counter::<NoLabelSet, V, u64>(value, None)
+            }
+            (_, []) => family.encode_gauge(value),
+            (_, _) => family.encode_family(labels)?.encode_gauge(value),
         })
     }
 
@@ -108,36 +83,24 @@ impl<'a> Families<'a> {
             .encode_descriptor("signalbox_build", "The version of the program", None, MetricType::Info)?
             .encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;
         let started = shared.started.0 as f64;
-        self.gauge_in(
-            &MetricUnit::Seconds,
-            "process_start_time",
-            "When the process was started, since the Unix epoch",
-            only(started),
-        )?;
+        let help = "When the process was started, since the Unix epoch";
+        self.gauge_in(MetricUnit::Seconds, "process_start_time", help, started)?;
         let Process { cpu_s, resident_bytes, open_files } = Process::read();
         if let Some(cpu_s) = cpu_s {
-            self.counter_in(
-                &MetricUnit::Seconds,
-                "process_cpu",
-                "Processor time that the process has used",
-                only(cpu_s),
-            )?;
+            let help = "Processor time that the process has used";
+            let (kind, unit) = (MetricType::Counter, Some(MetricUnit::Seconds));
+            self.family(kind, unit, "process_cpu", help, &only(cpu_s))?;
         }
         if let Some(bytes) = resident_bytes {
             let help = "Memory of the process that is in the machine's memory";
-            self.gauge_in(&MetricUnit::Bytes, "process_resident_memory", help, only(bytes as f64))?;
+            self.gauge_in(MetricUnit::Bytes, "process_resident_memory", help, bytes as f64)?;
         }
         if let Some(files) = open_files {
             self.gauge("process_open_fds", "Open files of the process", only(files))?;
         }
         self.gauge("process_max_fds", "How many files the process may have open", only(files_max()))?;
         let in_use = MemoryBudget::in_use() as f64;
-        self.gauge_in(
-            &MetricUnit::Bytes,
-            "signalbox_memory",
-            "Memory that the server has allocated",
-            only(in_use),
-        )
+        self.gauge_in(MetricUnit::Bytes, "signalbox_memory", "Memory that the server has allocated", in_use)
     }
 
     /// The HTTP listener, and what the process does.
@@ -175,43 +138,35 @@ impl<'a> Families<'a> {
         let sources = Namespace::ALL.map(|namespace| (namespace, Source::new(server, namespace)));
         let metrics = || figures().filter_map(|figure| Some((figure, figure.metric?)));
         let mut written = BTreeSet::new();
-        for Metric { family, is_counter, .. } in metrics().map(|(_, metric)| metric) {
-            if !written.insert(family.name) {
+        for Metric { name, help, unit, is_counter, .. } in metrics().map(|(_, metric)| metric) {
+            if !written.insert(name) {
                 continue;
             }
             let mut samples = Vec::new();
-            for (figure, metric) in metrics().filter(|(_, metric)| metric.family.name == family.name) {
-                let of_ports = if figure.is_of_port { &sources[..] } else { &sources[..1] };
+            for (figure, metric) in metrics().filter(|(_, metric)| metric.name == name) {
+                let of_ports = if figure.scope == Scope::Port { &sources[..] } else { &sources[..1] };
                 for (namespace, source) in of_ports {
                     let mut labels = Vec::new();
-                    if figure.is_of_port {
-                        labels.push(("namespace", kind_name(*namespace).to_owned()));
+                    if figure.scope == Scope::Port {
+                        labels.push(("namespace", port_name(*namespace).to_owned()));
                     }
                     labels.extend(metric.label.map(|(label, word)| (label, word.to_owned())));
                     samples.push((labels, figure.value(source)));
                 }
             }
-            let Family { name, help, unit } = family;
+            let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
             let (unit, divisor) = match unit {
-                Unit::Count if is_counter => {
-                    self.counter(name, help, samples)?;
-                    continue;
-                }
                 Unit::Count => {
-                    self.gauge(name, help, samples)?;
+                    self.family(kind, None, name, help, &samples)?;
                     continue;
                 }
                 Unit::Bytes => (MetricUnit::Bytes, 1.0),
                 Unit::Microseconds => (MetricUnit::Seconds, 1e6),
                 Unit::Percent => (MetricUnit::Ratios, 100.0),
             };
-            let samples =
+            let samples: Vec<_> =
                 samples.into_iter().map(|(labels, value)| (labels, value as f64 / divisor)).collect();
-            if is_counter {
-                self.counter_in(&unit, name, help, samples)?;
-            } else {
-                self.gauge_in(&unit, name, help, samples)?;
-            }
+            self.family(kind, Some(unit), name, help, &samples)?;
         }
         let help = "How long requests for grants waited that were not answered at once";
         self.histogram("signalbox_wait", help, &server.waits)?;
@@ -226,12 +181,8 @@ impl<'a> Families<'a> {
         }
         if let Some(age) = node.heartbeat_age() {
             let help = "The time since the sending of this node's last confirmed heartbeat";
-            self.gauge_in(
-                &MetricUnit::Seconds,
-                "signalbox_cluster_heartbeat_age",
-                help,
-                only(age.as_secs_f64()),
-            )?;
+            let age = age.as_secs_f64();
+            self.gauge_in(MetricUnit::Seconds, "signalbox_cluster_heartbeat_age", help, age)?;
         }
         let reaches = u64::from(node.leads() || node.reaches_leader());
         self.gauge(
