@@ -39,28 +39,22 @@ pub(super) enum Broken {
 }
 
 /// One of the two directions of a connection.
-#[derive(Default)]
 struct Way {
     /// Bytes that were read, and are not written yet.
     pending: BytesMut,
     part: Part,
+    /// What a failed read or write means.
+    of_read: fn(io::Error) -> Broken,
+    of_write: fn(io::Error) -> Broken,
 }
 
 /// The part of the side that is read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    #[default]
     Open,
     /// It has ended its part, and the other side is to learn of it behind the last bytes.
     Ending,
     Ended,
-}
-
-/// Which side has failed.
-enum Fault {
-    Read(io::Error),
-    Write(io::Error),
-    TermOver,
 }
 
 /// The two directions of a connection.
@@ -78,7 +72,9 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     L: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut splice = Splice { client, leader, to_leader: Way::default(), to_client: Way::default() };
+    let to_leader = Way::new(Broken::Client, Broken::Leader);
+    let to_client = Way::new(Broken::Leader, Broken::Client);
+    let mut splice = Splice { client, leader, to_leader, to_client };
     let has_leader_ended = tokio::select! {
         biased;
         () = relay.term().over() => return Err(Broken::TermOver),
@@ -107,26 +103,21 @@ where
     fn poll(&mut self, relay: &Relay, context: &mut Context<'_>) -> Poll<Result<bool, Broken>> {
         let to_leader = self.poll_to_leader(relay, context)?;
         let Self { client, leader, to_client, .. } = self;
-        let to_client = to_client.poll(leader, client, relay, context).map_err(|fault| match fault {
-            Fault::Read(error) => Broken::Leader(error),
-            Fault::Write(error) => Broken::Client(error),
-            Fault::TermOver => Broken::TermOver,
-        })?;
-        ready!(to_client);
+        ready!(to_client.poll(leader, client, relay, context))?;
         Poll::Ready(Ok(to_leader.is_pending()))
     }
 
     fn poll_to_leader(&mut self, relay: &Relay, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let Self { client, leader, to_leader, .. } = self;
-        to_leader.poll(client, leader, relay, context).map_err(|fault| match fault {
-            Fault::Read(error) => Broken::Client(error),
-            Fault::Write(error) => Broken::Leader(error),
-            Fault::TermOver => Broken::TermOver,
-        })
+        to_leader.poll(client, leader, relay, context)
     }
 }
 
 impl Way {
+    fn new(of_read: fn(io::Error) -> Broken, of_write: fn(io::Error) -> Broken) -> Self {
+        Self { pending: BytesMut::new(), part: Part::Open, of_read, of_write }
+    }
+
     /// Forwards what there is. Ready when the side that is read has ended its part, and the other side has been told.
     fn poll<R, W>(
         &mut self,
@@ -134,7 +125,7 @@ impl Way {
         to: &mut W,
         relay: &Relay,
         context: &mut Context<'_>,
-    ) -> Poll<Result<(), Fault>>
+    ) -> Poll<Result<(), Broken>>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
@@ -144,7 +135,7 @@ impl Way {
             match self.part {
                 Part::Ended => return Poll::Ready(Ok(())),
                 Part::Ending => {
-                    ready!(Pin::new(&mut *to).poll_shutdown(context)).map_err(Fault::Write)?;
+                    ready!(Pin::new(&mut *to).poll_shutdown(context)).map_err(self.of_write)?;
                     self.part = Part::Ended;
                 }
                 Part::Open => ready!(self.poll_forward(from, to, relay, context))?,
@@ -160,18 +151,18 @@ impl Way {
         to: &mut W,
         relay: &Relay,
         context: &mut Context<'_>,
-    ) -> Poll<Result<(), Fault>>
+    ) -> Poll<Result<(), Broken>>
     where
         W: AsyncWrite + Unpin,
     {
         while !self.pending.is_empty() {
-            let written = ready!(poll_write(to, &self.pending, relay, context))?;
+            let written = ready!(self.poll_write(to, &self.pending, relay, context))?;
             self.pending.advance(written);
             if self.pending.is_empty() {
                 self.pending = BytesMut::new();
             }
         }
-        Pin::new(to).poll_flush(context).map_err(Fault::Write)
+        Pin::new(to).poll_flush(context).map_err(self.of_write)
     }
 
     /// Reads once, and writes what was read or keeps it.
@@ -181,7 +172,7 @@ impl Way {
         to: &mut W,
         relay: &Relay,
         context: &mut Context<'_>,
-    ) -> Poll<Result<(), Fault>>
+    ) -> Poll<Result<(), Broken>>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
@@ -189,11 +180,11 @@ impl Way {
         Buffers::with(|buffers| {
             let shared = &mut buffers.input;
             shared.reserve(READ_BYTES_MAX);
-            if ready!(poll_read_buf(Pin::new(from), context, shared)).map_err(Fault::Read)? == 0 {
+            if ready!(poll_read_buf(Pin::new(from), context, shared)).map_err(self.of_read)? == 0 {
                 self.part = Part::Ending;
                 return Poll::Ready(Ok(()));
             }
-            let written = match poll_write(to, shared, relay, context)? {
+            let written = match self.poll_write(to, shared, relay, context)? {
                 Poll::Ready(written) => written,
                 Poll::Pending => 0,
             };
@@ -201,25 +192,25 @@ impl Way {
             Poll::Ready(Ok(()))
         })
     }
-}
-
-/// Writes once, unless nothing may be forwarded any more.
-fn poll_write<W>(
-    to: &mut W,
-    bytes: &[u8],
-    relay: &Relay,
-    context: &mut Context<'_>,
-) -> Poll<Result<usize, Fault>>
-where
-    W: AsyncWrite + Unpin,
-{
-    if !relay.may_forward() {
-        return Poll::Ready(Err(Fault::TermOver));
-    }
-    match ready!(Pin::new(to).poll_write(context, bytes)) {
-        Ok(0) => Poll::Ready(Err(Fault::Write(io::ErrorKind::WriteZero.into()))),
-        Ok(written) => Poll::Ready(Ok(written)),
-        Err(error) => Poll::Ready(Err(Fault::Write(error))),
+    /// Writes once, unless nothing may be forwarded any more.
+    fn poll_write<W>(
+        &self,
+        to: &mut W,
+        bytes: &[u8],
+        relay: &Relay,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<usize, Broken>>
+    where
+        W: AsyncWrite + Unpin,
+    {
+        if !relay.may_forward() {
+            return Poll::Ready(Err(Broken::TermOver));
+        }
+        match ready!(Pin::new(to).poll_write(context, bytes)) {
+            Ok(0) => Poll::Ready(Err((self.of_write)(io::ErrorKind::WriteZero.into()))),
+            Ok(written) => Poll::Ready(Ok(written)),
+            Err(error) => Poll::Ready(Err((self.of_write)(error))),
+        }
     }
 }
 
