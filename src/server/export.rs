@@ -78,17 +78,10 @@ enum Failure {
     System(#[from] io::Error),
 }
 
-/// What the thread of an export gives to the connection. Without [`Self::End`], it has failed.
-#[derive(Debug)]
-enum Part {
-    Text(Bytes),
-    End,
-}
-
 /// An export, for its connection.
 #[derive(Debug)]
 pub(super) struct Export {
-    parts: Receiver<Part>,
+    parts: Receiver<Next>,
     next: Option<Next>,
 }
 
@@ -158,11 +151,8 @@ impl Export {
     /// Ready when [`Self::take_next`] has something.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.next.is_none() {
-            self.next = Some(match ready!(self.parts.poll_recv(context)) {
-                Some(Part::Text(text)) => Next::Text(text),
-                Some(Part::End) => Next::End,
-                None => Next::Failed,
-            });
+            // A thread that has failed ends without the end.
+            self.next = Some(ready!(self.parts.poll_recv(context)).unwrap_or(Next::Failed));
         }
         Poll::Ready(())
     }
@@ -193,7 +183,7 @@ impl Drop for Running {
 /// Writes the snapshot that comes as text for the connection. Returns the number of bytes.
 fn write(
     snapshot: &blocking::Receiver<SnapshotAnswer>,
-    sender: Sender<Part>,
+    sender: Sender<Next>,
     time_max: Duration,
 ) -> Result<u64, Failure> {
     let mut writer = PartWriter::new(sender, time_max)?;
@@ -215,7 +205,7 @@ fn write(
 
 /// Passes text to the connection in parts, as fast as it takes them.
 struct PartWriter {
-    sender: Sender<Part>,
+    sender: Sender<Next>,
     /// For the time limit.
     runtime: Runtime,
     began: Instant,
@@ -226,13 +216,13 @@ struct PartWriter {
 }
 
 impl PartWriter {
-    fn new(sender: Sender<Part>, time_max: Duration) -> io::Result<Self> {
+    fn new(sender: Sender<Next>, time_max: Duration) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_time().build()?;
         let (text, began) = (BytesMut::with_capacity(steps::DUMP_CHUNK_BYTES), Instant::now());
         Ok(Self { sender, runtime, began, time_max, text, bytes: 0, failure: None })
     }
 
-    fn send(&self, part: Part) -> Result<(), Failure> {
+    fn send(&self, part: Next) -> Result<(), Failure> {
         let sending = async { timeout_at(self.began + self.time_max, self.sender.send(part)).await };
         match self.runtime.block_on(sending) {
             Ok(Ok(())) => Ok(()),
@@ -247,7 +237,7 @@ impl PartWriter {
         }
         self.bytes += self.text.len() as u64;
         let text = self.text.split().freeze();
-        self.send(Part::Text(text)).map_err(|failure| {
+        self.send(Next::Text(text)).map_err(|failure| {
             self.failure.get_or_insert(failure);
             io::ErrorKind::BrokenPipe.into()
         })
@@ -255,7 +245,7 @@ impl PartWriter {
 
     /// Everything was written. Returns the number of bytes.
     fn end(self) -> Result<u64, Failure> {
-        self.send(Part::End)?;
+        self.send(Next::End)?;
         Ok(self.bytes)
     }
 }
