@@ -506,7 +506,7 @@ fn port_config(config: &Config, namespace: Namespace) -> &PortConfig {
     }
 }
 
-/// The name of a namespace in logs: that of its section of the configuration.
+/// The word for a namespace in logs, requests, answers and metrics: that of its section of the configuration.
 fn port_name(namespace: Namespace) -> &'static str {
     match namespace {
         Namespace::Counters => "counter",

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::super::port_name;
 use crate::access::{Right, Rights, Space, Where};
 use crate::core::{Namespace, UnixSeconds};
 
@@ -99,15 +100,13 @@ fn space(namespace: Namespace) -> Space {
 
 impl fmt::Display for Target<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = |namespace: &Namespace| match namespace {
-            Namespace::Counters => "counter",
-            Namespace::Semaphores => "semaphore",
-        };
         match self {
             Self::Server | Self::Anywhere => f.write_str("server"),
-            Self::Name(namespace, name) => write!(f, "{} \"{}\"", kind(namespace), name.escape_ascii()),
+            Self::Name(namespace, name) => {
+                write!(f, "{} \"{}\"", port_name(*namespace), name.escape_ascii())
+            }
             Self::Prefix(namespace, prefix) => {
-                write!(f, "{} \"{}\"*", kind(namespace), prefix.escape_ascii())
+                write!(f, "{} \"{}\"*", port_name(*namespace), prefix.escape_ascii())
             }
             Self::Sets => f.write_str("semaphore sets"),
         }

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::Number;
 
+use super::super::port_name;
 use super::answer::ApiError;
-use super::api::kind_name;
 use crate::core::Namespace;
 
 /// The longest name.
@@ -137,7 +137,7 @@ impl Parameters {
 
     /// The namespace; `None`: both.
     pub(super) fn kind(&mut self) -> Result<Option<Namespace>, ApiError> {
-        let words = Namespace::ALL.map(|namespace| (kind_name(namespace), Some(namespace)));
+        let words = Namespace::ALL.map(|namespace| (port_name(namespace), Some(namespace)));
         let [counter, semaphore] = words;
         self.word("kind", &[("any", None), counter, semaphore])
     }

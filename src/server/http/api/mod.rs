@@ -23,7 +23,6 @@ use super::listener::Peer;
 use super::query::Parameters;
 use super::requester::NO_ANSWER;
 use super::shared::{Shared, Stage};
-use crate::core::Namespace;
 
 /// A request that passed the guard.
 pub(super) struct Context {
@@ -89,14 +88,6 @@ impl Context {
             info!(name, by = %self.peer.client, "{operation}, over HTTP");
         }
         result
-    }
-}
-
-/// The word for a namespace in requests and answers.
-pub(super) fn kind_name(namespace: Namespace) -> &'static str {
-    match namespace {
-        Namespace::Counters => "counter",
-        Namespace::Semaphores => "semaphore",
     }
 }
 

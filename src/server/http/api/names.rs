@@ -7,13 +7,13 @@
 
 use serde::Serialize;
 
-use super::super::super::{Server, steps};
+use super::super::super::{Server, port_name, steps};
 use super::super::access::{Right, Target};
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Items, Page, limit_of};
 use super::declared::Declaration;
 use super::entries::{Entry, entries};
-use super::{Context, Named, kind_name, quoted};
+use super::{Context, Named, quoted};
 use crate::core::{Inspected, ListingKind, NamePlace, Namespace, WaitedListing};
 
 /// Names that a page looks at: less than a tenth of a second of work and pauses.
@@ -49,7 +49,7 @@ impl Cursor {
     fn text(self) -> String {
         let NamePlace { shard, after } = self.place;
         let after = after.map_or_else(String::new, |after| format!("{after:x}"));
-        format!("{}.{shard:x}.{after}", kind_name(self.namespace))
+        format!("{}.{shard:x}.{after}", port_name(self.namespace))
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -60,7 +60,7 @@ impl Cursor {
             hash => Some(u64::from_str_radix(hash, 16).ok()?),
         };
         let shard = u32::from_str_radix(shard, 16).ok()? as usize;
-        let namespace = Namespace::ALL.into_iter().find(|namespace| kind_name(*namespace) == kind)?;
+        let namespace = Namespace::ALL.into_iter().find(|namespace| port_name(*namespace) == kind)?;
         Some(Self { namespace, place: NamePlace { shard, after } })
     }
 }
@@ -83,7 +83,7 @@ impl Usage {
     fn of(namespace: Namespace, name: Box<[u8]>, inspected: Inspected) -> Self {
         let Inspected { in_use, peak, waiting, availability } = inspected;
         Self {
-            kind: kind_name(namespace),
+            kind: port_name(namespace),
             name: Named::of(name),
             in_use,
             capacity: availability.map(|availability| availability.capacity),

@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use super::super::super::memory::MemoryBudget;
 use super::super::super::node_view::NodeView;
 use super::super::super::statistics::{self, Object};
-use super::super::super::{Clock, Server};
+use super::super::super::{Clock, Server, port_name};
 use super::super::access::Target;
 use super::super::answer::{Answer, Json};
-use super::{Context, kind_name};
+use super::Context;
 use crate::cluster::members::SeenNode;
 use crate::core::Namespace;
 
@@ -87,7 +87,7 @@ pub(in super::super) async fn stats(mut context: Context) -> Answer {
         Some(namespace) => Json::of(&of_port(namespace)),
         None => {
             let ports =
-                Namespace::ALL.map(|namespace| (kind_name(namespace).to_owned(), of_port(namespace).into()));
+                Namespace::ALL.map(|namespace| (port_name(namespace).to_owned(), of_port(namespace).into()));
             Json::of(&Map::from_iter(ports))
         }
     }
