@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
 
 use super::exit::{Exit, Failure, warn};
 use super::output::json;
@@ -32,13 +31,6 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-/// A valid configuration in JSON.
-#[derive(Serialize)]
-struct Valid {
-    file: String,
-    warnings: Vec<String>,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let invalid = |error: crate::config::ConfigError| Failure::new(Exit::Configuration, error.to_string());
     let loaded = Loaded::read(Some(&arguments.file), std::env::vars_os()).map_err(invalid)?;
@@ -49,7 +41,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     loaded.validate().map_err(invalid)?;
     let file = arguments.file.display().to_string();
     let text = match arguments.json {
-        true => json(&Valid { file, warnings }),
+        true => json(&serde_json::json!({ "file": file, "warnings": warnings })),
         false => format!("{file}: the configuration is valid"),
     };
     writeln!(std::io::stdout(), "{text}")?;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
 
 use super::cluster::{Cluster, Source};
 use super::exit::{Exit, Failure, warn};
@@ -181,13 +180,6 @@ struct Import {
     json: bool,
 }
 
-/// What was imported, in JSON.
-#[derive(Serialize)]
-struct Imported {
-    directory: String,
-    records: u64,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Action::Check(Check { place, json }) => check(place, *json),
@@ -211,16 +203,16 @@ fn check(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
     let storage::Counts { declarations, sessions, grants, answers, sets, processes } = counts;
     let mut out = io::stdout().lock();
     if as_json {
-        let found = Found {
-            declared: declarations,
-            sessions,
-            grants,
-            answers,
-            sysv_sets: sets,
-            sysv_processes: processes,
-            needs_repair,
-            problems,
-        };
+        let found = serde_json::json!({
+            "declared": declarations,
+            "sessions": sessions,
+            "grants": grants,
+            "answers": answers,
+            "sysv_sets": sets,
+            "sysv_processes": processes,
+            "needs_repair": needs_repair,
+            "problems": problems,
+        });
         writeln!(out, "{}", json(&found))?;
     } else {
         let needs_repair = if needs_repair { "yes" } else { "no" };
@@ -242,19 +234,6 @@ fn check(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
         problems.iter().for_each(|problem| warn(problem));
     }
     Ok(if problems.is_empty() { Exit::Success } else { Exit::Data }.into())
-}
-
-/// The result of a check, in JSON.
-#[derive(Serialize)]
-struct Found<'a> {
-    declared: u64,
-    sessions: u64,
-    grants: u64,
-    answers: u64,
-    sysv_sets: u64,
-    sysv_processes: u64,
-    needs_repair: bool,
-    problems: &'a [String],
 }
 
 /// All records of a cluster, in the order of keys.
@@ -325,7 +304,7 @@ fn import(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
         }
     };
     let text = match as_json {
-        true => json(&Imported { directory: name, records }),
+        true => json(&serde_json::json!({ "directory": name, "records": records })),
         false => format!("{name}: imported {records} records"),
     };
     writeln!(io::stdout(), "{text}")?;

@@ -1,17 +1,20 @@
 //! Declared semaphores: the common part of `declare`, `resize`, `remove`, `pause`, `resume` and `slot`.
 
 use std::io;
+use std::process::ExitCode;
 
 use bytes::Bytes;
+use clap::Args;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
+use super::number::within;
 use super::output::{Form, Named, escaped, json};
 use super::pattern::looks_like_pattern;
 use super::server::{Server, permission_denied};
 use super::table::{Column, Rows};
-use crate::client::{DeclaredEntry, DeclaredState, Direct, Error, Status};
+use crate::client::{DeclaredEntry, DeclaredState, Direct, Error, Generation, Status};
 
 const COLUMNS: [Column; 4] = [
     Column::number("CAPACITY", 10),
@@ -19,6 +22,33 @@ const COLUMNS: [Column; 4] = [
     Column::number("GENERATION", 20),
     Column::text("NAME"),
 ];
+
+/// The options of the commands that change one semaphore and print it.
+#[derive(Debug, Args)]
+pub(super) struct Change {
+    /// Change it only if the semaphore's generation is G
+    #[arg(long, value_name = "G", value_parser = within(1..=u64::MAX))]
+    generation: Option<u64>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+impl Change {
+    pub(super) fn generation(&self) -> Option<Generation> {
+        self.generation.map(Generation)
+    }
+
+    /// Prints the state after the change.
+    pub(super) fn print(&self, name: &Name, changed: &DeclaredState) -> Result<ExitCode, Failure> {
+        print(Form::of_output(self.json), [(name, changed)].into_iter())?;
+        Ok(Exit::Success.into())
+    }
+}
 
 /// Prints the state of semaphores after a change, one per line.
 pub(super) fn print<'a>(

@@ -4,13 +4,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::declared::{print, refused};
-use super::exit::{Exit, Failure};
+use super::declared::{Change, refused};
+use super::exit::Failure;
 use super::name::Name;
-use super::number::within;
-use super::output::Form;
-use super::server::{Server, block_on};
-use crate::client::{Generation, Pausing};
+use super::server::block_on;
+use crate::client::Pausing;
 
 const LONG: &str = "\
 Pause a declared semaphore
@@ -45,16 +43,8 @@ pub(super) struct Paused {
     #[arg(value_parser = Name::parser())]
     name: Name,
 
-    /// Change it only if its generation is G
-    #[arg(long, value_name = "G", value_parser = within(1..=u64::MAX))]
-    generation: Option<u64>,
-
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-
     #[command(flatten)]
-    server: Server,
+    change: Change,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -63,14 +53,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 impl Paused {
     pub(super) async fn change(&self, how: Pausing) -> Result<ExitCode, Failure> {
-        let Self { name, generation, json, server } = self;
+        let Self { name, change } = self;
+        let server = &change.server;
         let direct = server.direct().await?;
-        let changed = server.answer(direct.pause(name.bytes(), how, generation.map(Generation))).await?;
+        let changed = server.answer(direct.pause(name.bytes(), how, change.generation())).await?;
         let changed = match changed {
             Ok(changed) => changed,
             Err(error) => return Err(refused(server, &direct, error, name).await),
         };
-        print(Form::of_output(*json), [(name, &changed)].into_iter())?;
-        Ok(Exit::Success.into())
+        change.print(name, &changed)
     }
 }

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::number::within;
@@ -38,15 +37,6 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-/// A response in JSON.
-#[derive(Serialize)]
-struct Line {
-    server: String,
-    number: u32,
-    /// In milliseconds.
-    time: f64,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     block_on(ping(arguments))
 }
@@ -59,7 +49,9 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode, Failure> {
         server.answer(client.noop()).await??;
         let milliseconds = sent.elapsed().as_micros() as f64 / 1000.0;
         let text = match as_json {
-            true => json(&Line { server: address.to_string(), number, time: milliseconds }),
+            true => json(
+                &serde_json::json!({ "server": address.to_string(), "number": number, "time": milliseconds }),
+            ),
             false => format!("answer from {address}: number={number} time={milliseconds:.3} ms"),
         };
         writeln!(std::io::stdout(), "{text}")?;

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::output::{json, seconds};
@@ -42,17 +41,10 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-/// The lease in JSON.
-#[derive(Serialize)]
-struct Line {
-    /// In seconds.
-    lease: f64,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let credentials = arguments.session.credentials()?;
     let lease = seconds(block_on(credentials.renew(&arguments.server))?);
-    let text = if arguments.json { json(&Line { lease }) } else { lease.to_string() };
+    let text = if arguments.json { json(&serde_json::json!({ "lease": lease })) } else { lease.to_string() };
     writeln!(std::io::stdout(), "{text}")?;
     Ok(Exit::Success.into())
 }

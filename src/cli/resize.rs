@@ -6,13 +6,11 @@ use bytes::Bytes;
 use clap::Args;
 
 use super::declare::SLOTS_MAX;
-use super::declared::{find, print, refused};
+use super::declared::{Change, find, refused};
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::number::within;
-use super::output::Form;
-use super::server::{Server, block_on};
-use crate::client::{DeclaredEntry, Generation, Resizing, Status};
+use super::server::block_on;
+use crate::client::{DeclaredEntry, Resizing, Status};
 
 const LONG: &str = "\
 Change the capacity of a declared semaphore
@@ -45,16 +43,8 @@ pub(super) struct Arguments {
     #[arg(value_name = "N|+N|-N", allow_negative_numbers = true, value_parser = resizing)]
     capacity: Resizing,
 
-    /// Change it only if its generation is G
-    #[arg(long, value_name = "G", value_parser = within(1..=u64::MAX))]
-    generation: Option<u64>,
-
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-
     #[command(flatten)]
-    server: Server,
+    change: Change,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -62,10 +52,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 async fn resize(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { name, capacity, generation, json, server } = arguments;
+    let Arguments { name, capacity, change } = arguments;
+    let server = &change.server;
     let direct = server.direct().await?;
-    let generation = generation.map(Generation);
-    let resized = match server.answer(direct.resize(name.bytes(), *capacity, generation)).await? {
+    let resized = match server.answer(direct.resize(name.bytes(), *capacity, change.generation())).await? {
         Err(error) if error.status() == Some(Status::InvalidArguments) => {
             let entry = server.answer(find(&direct, name.bytes())).await?.ok().flatten();
             return Err(Failure::new(Exit::Failure, out_of_range(name, *capacity, entry.as_ref())));
@@ -73,8 +63,7 @@ async fn resize(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Err(error) => return Err(refused(server, &direct, error, name).await),
         Ok(resized) => resized,
     };
-    print(Form::of_output(*json), [(name, &resized)].into_iter())?;
-    Ok(Exit::Success.into())
+    change.print(name, &resized)
 }
 
 /// The message for a capacity that the semaphore cannot have.

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
-use super::declared::{print, refused, slot_refused};
+use super::declared::{Change, refused, slot_refused};
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::number::within;
-use super::output::Form;
-use super::server::{Server, block_on};
+use super::server::block_on;
 use super::time::{WaitLimit, wait_limit};
-use crate::client::{Direct, Generation, Idle, Namespace, SlotChange, Status};
+use crate::client::{Direct, Idle, Namespace, SlotChange, Status};
 
 const LONG: &str = "\
 Take a slot of a declared semaphore out of service, or put it back
@@ -58,16 +57,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TIME|max", conflicts_with = "put_in", value_parser = wait_limit)]
     wait: Option<WaitLimit>,
 
-    /// Change it only if the semaphore's generation is G
-    #[arg(long, value_name = "G", value_parser = within(1..=u64::MAX))]
-    generation: Option<u64>,
-
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-
     #[command(flatten)]
-    server: Server,
+    change: Change,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -75,22 +66,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 async fn set(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { name, slot, put_in, wait, generation, json, server, .. } = arguments;
+    let Arguments { name, slot, put_in, wait, change, .. } = arguments;
+    let server = &change.server;
     let direct = server.direct().await?;
-    let change = if *put_in { SlotChange::In(*slot) } else { SlotChange::Out(*slot) };
-    let changed =
-        match server.answer(direct.set_slot(name.bytes(), change, generation.map(Generation))).await? {
-            Err(error) if error.status() == Some(Status::NoSuchSlot) => {
-                return Err(slot_refused(server, &direct, error, name, *slot).await);
-            }
-            Err(error) => return Err(refused(server, &direct, error, name).await),
-            Ok(changed) => changed,
-        };
+    let how = if *put_in { SlotChange::In(*slot) } else { SlotChange::Out(*slot) };
+    let changed = match server.answer(direct.set_slot(name.bytes(), how, change.generation())).await? {
+        Err(error) if error.status() == Some(Status::NoSuchSlot) => {
+            return Err(slot_refused(server, &direct, error, name, *slot).await);
+        }
+        Err(error) => return Err(refused(server, &direct, error, name).await),
+        Ok(changed) => changed,
+    };
     if let Some(limit) = wait {
         await_release(arguments, &direct, *limit).await?;
     }
-    print(Form::of_output(*json), [(name, &changed)].into_iter())?;
-    Ok(Exit::Success.into())
+    change.print(name, &changed)
 }
 
 /// Waits until no grant has the slot. Nothing takes it again, as it is out of service.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
 
 use super::exit::{Exit, Failure};
 use super::output::{escaped, json};
@@ -35,7 +35,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 async fn stats(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let client = arguments.server.connect().await?;
     let items = arguments.server.answer(client.stats()).await??;
-    let text = if arguments.json { json(&Items(&items)) + "\n" } else { aligned(&items) };
+    let object = || items.iter().map(|item| (item.name.clone(), value(&item.value))).collect::<Map<_, _>>();
+    let text = if arguments.json { json(&object()) + "\n" } else { aligned(&items) };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(Exit::Success.into())
 }
@@ -47,28 +48,10 @@ fn aligned(items: &[Statistic]) -> String {
     rows.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()
 }
 
-/// The items as one JSON object, in the server's order.
-struct Items<'a>(&'a [Statistic]);
-
-impl Serialize for Items<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|item| (&item.name, Value::of(&item.value))))
-    }
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Value<'a> {
-    Number(u64),
-    Text(&'a str),
-}
-
-impl<'a> Value<'a> {
-    /// A number only if it is printed as the same text, so that nothing is lost.
-    fn of(text: &'a str) -> Self {
-        match text.parse::<u64>() {
-            Ok(number) if number.to_string() == text => Self::Number(number),
-            _ => Self::Text(text),
-        }
+/// The value in JSON: a number only if it is printed as the same text, so that nothing is lost.
+fn value(text: &str) -> Value {
+    match text.parse::<u64>() {
+        Ok(number) if number.to_string() == text => number.into(),
+        _ => text.into(),
     }
 }

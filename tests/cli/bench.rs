@@ -141,32 +141,6 @@ fn assert_refused(server: SocketAddr, arguments: &[&str], status: i32, message: 
 }
 
 #[test]
-fn invalid_arguments_are_refused_with_a_message() {
-    let server = TestServer::start();
-    assert_refused(
-        server.counters,
-        &["--resources", "2", "--max", "1"],
-        64,
-        "--resources 2 is more than --max 1",
-    );
-    assert_refused(server.counters, &["--name-bytes", "9"], 64, "use 10 to 65535");
-    assert_refused(server.counters, &["--mix", "put"], 64, "expected operations with weights");
-    assert_refused(
-        server.counters,
-        &["--threads", "3", "--connections", "2"],
-        64,
-        "each thread needs a connection",
-    );
-    assert_refused(
-        server.counters,
-        &["--pid", "4294967295", "--count", "1"],
-        64,
-        "what process 4294967295 has used",
-    );
-    assert_eq!(server.counter().stat("command:acquire"), 0);
-}
-
-#[test]
 fn of_several_addresses_the_one_that_answers_is_used() {
     let server = TestServer::start();
     let several = format!("127.0.0.1:1,no-such-host.invalid,{}", server.counters);

@@ -2,19 +2,14 @@
 //! `await-idle`, `verify`, and the slots of holders.
 
 use std::net::SocketAddr;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::{assert_fails, finished, line, program_at, stderr, stdout, stdout_of};
+use super::{assert_fails, finished, line, program_at, ran, stderr, stdout, stdout_of};
 use crate::support::daemon::{Daemon, message};
 use crate::support::fake_server::soon;
-
-/// Runs the program to its end.
-async fn ran(server: SocketAddr, arguments: &[&str]) -> Output {
-    finished(program_at(server, arguments).spawn().unwrap()).await
-}
 
 /// The objects that the program prints, one in each line.
 async fn printed(server: SocketAddr, arguments: &[&str]) -> Vec<Value> {
@@ -260,7 +255,7 @@ async fn the_log_has_the_changes_of_declared_semaphores_in_words() {
         "remove gpu --when now --grace 2",
     ] {
         let arguments: Vec<_> = change.split(' ').collect();
-        let output = finished(program_at(server, &arguments).spawn().unwrap()).await;
+        let output = ran(server, &arguments).await;
         assert!(output.status.success(), "{change}: {output:?}");
     }
     daemon.logged("the last change", |line| message(line).starts_with("removed with a grace period"));

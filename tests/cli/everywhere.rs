@@ -5,9 +5,9 @@ use std::process::Output;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::{assert_fails, finished, program, program_at, stderr, stdout};
+use super::{assert_fails, ran, stderr, stdout};
 use crate::support::daemon::Daemon;
-use crate::support::fake_server::{FakeServer, soon};
+use crate::support::fake_server::soon;
 
 #[tokio::test]
 async fn connection_options_stand_before_or_after_the_subcommand() {
@@ -24,45 +24,22 @@ async fn connection_options_stand_before_or_after_the_subcommand() {
         [&options[..3], &["get", "pool"], &options[3..]].concat(),
     ] {
         // The environment has the other port; the option counts.
-        let output = finished(program_at(counters, &arguments).spawn().unwrap()).await;
+        let output = ran(counters, &arguments).await;
         assert_eq!(stdout(&output), "{\"name\":\"pool\",\"available\":2}\n", "{arguments:?}");
     }
     let nearer = ["--server", "127.0.0.1:1", "get", "pool", "--semaphore", "--server", &address];
-    let output = finished(program_at(counters, &nearer).spawn().unwrap()).await;
+    let output = ran(counters, &nearer).await;
     assert_eq!(stdout(&output), "2\n", "the one behind the subcommand counts");
     let all = [&options[..], &["run", "other", "--max", "1", "--", "echo", "--json"]].concat();
-    let output = finished(program_at(counters, &all).spawn().unwrap()).await;
+    let output = ran(counters, &all).await;
     assert_eq!(stdout(&output), "--json\n");
-}
-
-#[tokio::test]
-async fn a_subcommand_without_a_use_for_an_option_refuses_it() {
-    let server = FakeServer::bind().await;
-    for (arguments, message) in [
-        (
-            &["--semaphore", "check-config", "/etc/no-such-file"][..],
-            "check-config has no --semaphore; omit it",
-        ),
-        (&["--server", "x", "man"], "man has no --server"),
-        (&["man", "--timeout", "3"], "--timeout"),
-        (&["--ca", "ca.pem", "check-config", "/etc/no-such-file"], "check-config has no --ca"),
-        (&["--tls", "data", "check", "x"], "data has no --tls"),
-        (&["--json", "completions", "bash"], "completions has no --json"),
-        (&["data", "--semaphore", "check", "x"], "data has no --semaphore"),
-    ] {
-        assert_fails(&finished(program(&server, arguments).spawn().unwrap()).await, 64, message);
-    }
-    let help = finished(program(&server, &["man", "--help"]).spawn().unwrap()).await;
-    assert!(!stdout(&help).contains("--server"), "{help:?}");
 }
 
 #[tokio::test]
 async fn every_command_that_prints_has_json() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    let ran = async |arguments: &[&str]| -> Output {
-        finished(program_at(server, arguments).spawn().unwrap()).await
-    };
+    let ran = async |arguments: &[&str]| -> Output { ran(server, arguments).await };
     let printed = async |arguments: &[&str]| -> Value {
         let output = ran(&[arguments, &["--json"]].concat()).await;
         let text = stdout(&output).to_owned();
@@ -99,7 +76,7 @@ async fn dump_and_list_have_the_patterns_of_watch() {
         assert_eq!(plain.acquire(name.as_bytes(), 1, 9).status, 0);
     }
     let declare = ["declare", "a/1", "a/*", "a", "b", "--capacity", "1", "--exact"];
-    stdout(&finished(program_at(server, &declare).spawn().unwrap()).await);
+    stdout(&ran(server, &declare).await);
     for (pattern, expected) in [
         (&[][..], &["a", "a/*", "a/1", "b"][..]),
         (&["*"], &["a", "a/*", "a/1", "b"]),
@@ -111,7 +88,7 @@ async fn dump_and_list_have_the_patterns_of_watch() {
     ] {
         for list in ["dump", "list"] {
             let arguments = [&[list], pattern, &["--json"]].concat();
-            let output = finished(program_at(server, &arguments).spawn().unwrap()).await;
+            let output = ran(server, &arguments).await;
             let mut names: Vec<_> = stdout(&output)
                 .lines()
                 .map(|line| serde_json::from_str::<Value>(line).unwrap()["name"].as_str().unwrap().to_owned())
@@ -125,7 +102,7 @@ async fn dump_and_list_have_the_patterns_of_watch() {
         (&["dump", "c*", "--exact", "--json"], "counter \"c*\" does not exist"),
         (&["list", "c"], "semaphore \"c\" is not declared; \"signalbox status\""),
     ] {
-        assert_fails(&finished(program_at(server, arguments).spawn().unwrap()).await, 1, message);
+        assert_fails(&ran(server, arguments).await, 1, message);
     }
 }
 
@@ -162,7 +139,7 @@ async fn the_shell_completes_names() {
         assert_eq!(plain.acquire(name.as_bytes(), 1, 9).status, 0);
     }
     let declare = ["declare", "bag", "gpu", "--capacity", "1"];
-    stdout(&finished(program_at(server, &declare).spawn().unwrap()).await);
+    stdout(&ran(server, &declare).await);
     for (words, expected) in [
         (&["get", "ba"][..], &["ba:1", "backup"][..]),
         (&["get", "ba", ":", ""], &["1"]),
@@ -182,7 +159,7 @@ async fn the_shell_completes_names() {
     }
     assert_eq!(completed(semaphores, &["get", "--semaphore", "g"]).await, ["gpu"]);
     for (shell, call) in [("zsh", ":_signalbox_names'"), ("fish", "complete-names -- (commandline")] {
-        let script = finished(program_at(server, &["completions", shell]).spawn().unwrap()).await;
+        let script = ran(server, &["completions", shell]).await;
         assert!(stdout(&script).contains(call), "{shell}");
     }
 }

@@ -9,15 +9,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::proxy::Proxy;
-use super::{assert_fails, finished, line, program_at, stderr, stderr_of, stdout, stdout_of};
+use super::{assert_fails, finished, line, program_at, ran, stderr, stderr_of, stdout, stdout_of};
 use crate::support::daemon::{ConfigFile, Daemon, message, serve_file_on_any_ports};
 use crate::support::fake_server::{FakeServer, soon};
 use crate::support::yrmcdsd::Yrmcdsd;
-
-/// Runs the program to its end.
-async fn ran(server: SocketAddr, arguments: &[&str]) -> std::process::Output {
-    finished(program_at(server, arguments).spawn().unwrap()).await
-}
 
 /// The lines of a list of holders or waiters; an unknown name has none.
 async fn listed(server: SocketAddr, list: &str, name: &str) -> Vec<serde_json::Value> {
@@ -67,17 +62,6 @@ async fn several_names_are_acquired_and_released_together() {
     );
     assert_eq!(stdout(&ran(server, &["get", "a"]).await), "0\n", "all or none");
     drop(holder);
-}
-
-#[tokio::test]
-async fn the_last_equals_sign_is_of_the_amount_and_others_are_of_the_name() {
-    let mut daemon = Daemon::start();
-    let server = daemon.address("counter");
-    for (arguments, name) in [(&["a=b", "--max", "1"][..], "a=b"), (&["a=5=1"], "a=5")] {
-        let arguments = [&["run"], arguments, &["--lease", "5", "--", "true"]].concat();
-        assert_eq!(stdout(&ran(server, &arguments).await), "");
-        assert_eq!(stdout(&ran(server, &["get", name]).await), "0\n");
-    }
 }
 
 #[tokio::test]
@@ -147,17 +131,6 @@ async fn a_refusal_because_of_a_limit_names_its_key_and_its_value() {
         "the server has no room for another watch (session.max_watches = 1); end a watch, or raise session.max_watches",
     );
     drop((waiting, watching, events));
-}
-
-#[tokio::test]
-async fn a_request_above_the_capacity_does_not_wait() {
-    let mut daemon = Daemon::start();
-    let server = daemon.address("semaphore");
-    let small = ["run", "pool", "--semaphore", "--max", "2", "--", "true"];
-    assert_eq!(stdout(&ran(server, &small).await), "");
-    let arguments =
-        ["run", "pool", "--semaphore", "--max", "9", "--resources", "3", "--wait", "max", "--", "true"];
-    assert_fails(&ran(server, &arguments).await, 1, "3 requested, more than can ever be granted");
 }
 
 #[tokio::test]
@@ -306,14 +279,6 @@ async fn a_revocation_without_grace_kills_the_command_at_once() {
         }
         assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69), "{graces:?}");
     }
-}
-
-#[tokio::test]
-async fn revoking_an_unknown_grant_or_session_fails() {
-    let mut daemon = Daemon::start();
-    let server = daemon.address("counter");
-    assert_fails(&ran(server, &["revoke", "--grant", "4711"]).await, 1, "grant 4711 is not held");
-    assert_fails(&ran(server, &["revoke", "--session", "4711"]).await, 1, "session 4711 does not exist");
 }
 
 #[tokio::test]
@@ -482,22 +447,6 @@ async fn acquire_prints_the_session_as_json() {
     let mut help = program_at(server, &["release", "--help"]);
     help.env("SIGNALBOX_SESSION", session).env("SIGNALBOX_KEY", key);
     assert!(!stdout(&finished(help.spawn().unwrap()).await).contains(key));
-}
-
-#[tokio::test]
-async fn a_lease_shorter_than_requested_is_reported_on_stderr() {
-    let mut daemon = Daemon::start();
-    let server = daemon.address("counter");
-    let output = ran(server, &["acquire", "job", "--max", "1", "--lease", "2h", "--json"]).await;
-    assert_eq!(output.status.code(), Some(0));
-    assert!(
-        stderr(&output)
-            .contains("the lease is 3600 s, the longest that the server allows, instead of 7200 s"),
-        "{}",
-        stderr(&output)
-    );
-    let held: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(held["lease"], 3600.0);
 }
 
 #[tokio::test]

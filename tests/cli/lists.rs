@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{assert_fails, finished, line, program_at, stdout, stdout_of};
+use super::{assert_fails, finished, line, program_at, ran, stdout, stdout_of};
 use crate::support::daemon::Daemon;
 
 fn parsed(line: &str) -> Value {
@@ -20,7 +20,7 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
     let arguments = ["run", "job", "--max", "3", "--wait", "max", "--", "true"];
     let _waiter = program_at(server, &arguments).spawn().unwrap();
 
-    let output = finished(program_at(server, &["holders", "job"]).spawn().unwrap()).await;
+    let output = ran(server, &["holders", "job"]).await;
     let mut rows: Vec<Vec<_>> = stdout(&output).lines().map(|row| row.split('\t').collect()).collect();
     rows.sort_by_key(|row| row[2].to_owned());
     assert_eq!(rows.len(), 2, "{rows:?}");
@@ -31,7 +31,7 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
     assert!(rows.iter().all(|row| row[3] == "-"), "a counter has no slots: {rows:?}");
 
     let waiter = loop {
-        let output = finished(program_at(server, &["waiters", "job", "--json"]).spawn().unwrap()).await;
+        let output = ran(server, &["waiters", "job", "--json"]).await;
         if let Some(line) = stdout(&output).lines().next() {
             break parsed(line);
         }
@@ -40,7 +40,7 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
     assert!(waiter["label"].as_str().unwrap().contains("run["), "{waiter}");
     assert!(waiter["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{waiter}");
     assert_eq!((&waiter["paused"], &waiter["slots_out"]), (&Value::from(false), &Value::Array(Vec::new())));
-    let output = finished(program_at(server, &["waiters", "job"]).spawn().unwrap()).await;
+    let output = ran(server, &["waiters", "job"]).await;
     assert_eq!(stdout(&output).trim_end().split('\t').count(), 8);
 }
 
@@ -49,7 +49,7 @@ async fn an_unknown_name_has_no_list() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
     for list in ["holders", "waiters"] {
-        let output = finished(program_at(server, &[list, "none", "--semaphore"]).spawn().unwrap()).await;
+        let output = ran(server, &[list, "none", "--semaphore"]).await;
         assert_eq!(output.stdout, b"");
         assert_fails(&output, 1, "semaphore \"none\" does not exist");
     }
@@ -117,7 +117,7 @@ async fn characters_that_are_not_seen_are_escaped_in_lists_and_messages() {
     let name = "tru\u{200b}c\u{3164}k\u{a0}s\u{e0041}";
     let shown = r"tru\xe2\x80\x8bc\xe3\x85\xa4k\xc2\xa0s\xf3\xa0\x81\x81";
     assert_eq!(daemon.counter().acquire(name.as_bytes(), 1, 1).status, 0);
-    let ran = async |arguments: &[&str]| finished(program_at(server, arguments).spawn().unwrap()).await;
+    let ran = async |arguments: &[&str]| ran(server, arguments).await;
     assert_eq!(stdout(&ran(&["dump"]).await), format!("0\t1\t{shown}\n"));
     let listed = ran(&["dump", "--json"]).await;
     assert!(stdout(&listed).contains(r"tru\u200bc\u3164k\u00a0s\udb40\udc41"), "{listed:?}");

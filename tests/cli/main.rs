@@ -53,6 +53,11 @@ fn program_at(server: SocketAddr, arguments: &[&str]) -> Command {
     command
 }
 
+/// Runs the program to its end.
+async fn ran(server: SocketAddr, arguments: &[&str]) -> Output {
+    finished(program_at(server, arguments).spawn().unwrap()).await
+}
+
 async fn finished(child: Child) -> Output {
     soon("the program to end", child.wait_with_output()).await.unwrap()
 }
@@ -91,14 +96,6 @@ async fn ping_prints_a_time_for_each_answer() {
 }
 
 #[tokio::test]
-async fn without_a_listening_server_the_status_is_69() {
-    let server = FakeServer::bind().await;
-    let mut command = program(&server, &["ping"]);
-    drop(server);
-    assert_fails(&finished(command.spawn().unwrap()).await, 69, "cannot connect to 127.0.0.1:");
-}
-
-#[tokio::test]
 async fn without_an_answer_in_time_the_status_is_69() {
     let server = FakeServer::bind().await;
     let child = program(&server, &["ping", "--timeout", "0.1"]).spawn().unwrap();
@@ -116,18 +113,6 @@ async fn get_prints_the_number() {
     let request = peer.expect(Outcome::Get { name: b"strange \xff name".to_vec() }).await;
     peer.answer(&request, Response::Resources(42)).await;
     assert_eq!(stdout(&finished(child).await), "42\n");
-}
-
-#[tokio::test]
-async fn get_reports_an_unknown_name() {
-    let server = FakeServer::bind().await;
-    let child = program(&server, &["get", "no\nsuch"]).spawn().unwrap();
-    let mut peer = server.accept().await;
-    let request = peer.next().await.unwrap();
-    peer.answer(&request, Response::Failed(Status::NotFound)).await;
-    // The program asks about the other kind, by operations that this server does not have.
-    drop(server.accept().await);
-    assert_fails(&finished(child).await, 1, r#"counter "no\nsuch" does not exist"#);
 }
 
 #[tokio::test]
@@ -218,43 +203,6 @@ async fn a_dump_that_breaks_off_is_a_failure() {
 }
 
 #[tokio::test]
-async fn bad_usage_has_the_status_64_and_sends_nothing() {
-    let server = FakeServer::bind().await;
-    for (arguments, message) in [
-        (&["get"][..], "<NAME>"),
-        (&["get", ""], "the name is empty"),
-        (&["get", "x", "--server", "a:b:c"], "is not a host name or an IP address"),
-        (&["ping", "--timeout", "0"], "expected a number of seconds above 0"),
-        (&["frobnicate"], "frobnicate"),
-        (&["run", "x", "--max", "1"], "<COMMAND>"),
-        (&["run", "x", "--max", "0", "--", "true"], "expected a whole number from 1 to 4294967295"),
-        (&["run", "x", "--max", "1", "--resources", "2", "--", "true"], "--resources 2 is more than --max 1"),
-        (&["run", "x=3/2", "--", "true"], "\"x=3/2\": 3 requested, but the maximum is 2"),
-        (&["run", "x=2", "--resources", "2", "--", "true"], "contradicts --resources 2"),
-        (&["run", "x", "x", "--max", "1", "--", "true"], "\"x\" is given twice"),
-        (&["run", "x", "--max", "1", "--wait=soon", "--", "true"], "a time such as 30s, 5m or 1h"),
-        (&["run", "x", "--max", "1", "--lease", "0", "--", "true"], "a time such as 30s, 5m or 1h"),
-        (&["run", "x", "--max", "1", "--queue-max", "3", "--", "true"], "--wait"),
-        (&["acquire", "x", "--max", "1"], "--lease <TIME>"),
-        (&["acquire", "--max", "1", "--lease", "5"], "<NAME>"),
-        (&["renew", "--session", "1"], "use --session and --key"),
-        (
-            &["renew", "--session", "1", "--key", "abc"],
-            "the key of the session must have 32 hexadecimal digits",
-        ),
-        (&["release", "--key", "00"], "use --session and --key"),
-        (&["holders"], "<NAME>"),
-        (&["waiters", ""], "the name is empty"),
-        (&["watch"], "<NAME|PREFIX*>"),
-        (&["revoke"], "--grant <ID>"),
-        (&["revoke", "--grant", "1", "--session", "2"], "cannot be used with"),
-        (&["revoke", "--grant", "1", "--grace", "x"], "a time such as 30s, 5m or 1h"),
-    ] {
-        assert_fails(&finished(program(&server, arguments).spawn().unwrap()).await, 64, message);
-    }
-}
-
-#[tokio::test]
 async fn run_holds_while_the_command_runs_and_releases_when_it_ends() {
     let server = FakeServer::bind().await;
     let arguments =
@@ -298,7 +246,7 @@ async fn run_starts_no_command_if_no_server_answers() {
 }
 
 /// Runs a command that is granted its resources, to its end.
-async fn ran(command: &[&str]) -> Output {
+async fn held_for(command: &[&str]) -> Output {
     let server = FakeServer::bind().await;
     let child = program(&server, &["run", "job", "--max", "1", "--"]).args(command).spawn().unwrap();
     let mut peer = server.accept().await;
@@ -310,11 +258,11 @@ async fn ran(command: &[&str]) -> Output {
 
 #[tokio::test]
 async fn run_has_the_exit_status_of_a_shell() {
-    assert_eq!(ran(&["true"]).await.status.code(), Some(0));
-    assert_eq!(ran(&["sh", "-c", "exit 255"]).await.status.code(), Some(255));
-    assert_eq!(ran(&["sh", "-c", "kill -KILL $$"]).await.status.code(), Some(128 + 9));
-    assert_fails(&ran(&["/no/such/command"]).await, 127, "not found");
-    assert_fails(&ran(&["/"]).await, 126, "cannot run command");
+    assert_eq!(held_for(&["true"]).await.status.code(), Some(0));
+    assert_eq!(held_for(&["sh", "-c", "exit 255"]).await.status.code(), Some(255));
+    assert_eq!(held_for(&["sh", "-c", "kill -KILL $$"]).await.status.code(), Some(128 + 9));
+    assert_fails(&held_for(&["/no/such/command"]).await, 127, "not found");
+    assert_fails(&held_for(&["/"]).await, 126, "cannot run command");
 }
 
 /// `run` with a shell script, and the server's end of its connection.
@@ -466,18 +414,11 @@ async fn the_man_pages_are_written_for_every_subcommand() {
     let server = FakeServer::bind().await;
     let dir = tempfile::tempdir().unwrap();
     let arguments = ["man", "--dir", dir.path().to_str().unwrap()];
-    stdout(&finished(program(&server, &arguments).spawn().unwrap()).await);
+    stdout(&ran(server.address(), &arguments).await);
     let run = std::fs::read_to_string(dir.path().join("signalbox-run.1")).unwrap();
     assert!(run.contains("EXIT STATUS") && run.contains("EXAMPLES"), "{run}");
-    let output = finished(program(&server, &["man"]).spawn().unwrap()).await;
+    let output = ran(server.address(), &["man"]).await;
     assert_eq!(stdout(&output), std::fs::read_to_string(dir.path().join("signalbox.1")).unwrap());
-}
-
-#[tokio::test]
-async fn completions_are_a_script_for_the_shell() {
-    let server = FakeServer::bind().await;
-    let output = finished(program(&server, &["completions", "bash"]).spawn().unwrap()).await;
-    assert!(stdout(&output).contains("complete"));
 }
 
 /// The real yrmcdsd, if it is installed.

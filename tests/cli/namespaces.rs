@@ -1,17 +1,10 @@
 //! Counters and semaphores are never mistaken for each other: the port of plain operations, names without a maximum, and
 //! arguments that contradict each other or the server.
 
-use std::net::SocketAddr;
-use std::process::Output;
-
-use super::{assert_fails, finished, line, program, program_at, stderr, stderr_of, stdout, stdout_of};
+use super::{assert_fails, finished, line, program, program_at, ran, stderr, stderr_of, stdout, stdout_of};
 use crate::support::daemon::Daemon;
 use crate::support::fake_server::FakeServer;
 use crate::support::yrmcdsd::Yrmcdsd;
-
-async fn ran(server: SocketAddr, arguments: &[&str]) -> Output {
-    finished(program_at(server, arguments).spawn().unwrap()).await
-}
 
 /// Every plain operation that is about a namespace.
 const PLAIN: [&[&str]; 5] = [
@@ -238,23 +231,6 @@ async fn a_lease_that_the_server_does_not_allow_is_reported() {
         let output = ran(server, &["run", "job", "--max", "1", "--lease", lease, "--", "true"]).await;
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(stderr(&output).contains(said), "{output:?}");
-    }
-}
-
-#[tokio::test]
-async fn two_amounts_for_a_name_are_refused() {
-    let server = FakeServer::bind().await;
-    for (arguments, message) in [
-        (&["gpu=2/4", "--max", "3"][..], "\"gpu=2/4\" has an amount of its own, which contradicts --max 3"),
-        (&["gpu=2/4", "--max", "3"], "if \"gpu=2/4\" is the whole name, write gpu=2/4=3"),
-        (&["gpu=4", "--max", "4"], "contradicts --max 4"),
-        (&["gpu=4", "--resources", "2"], "write gpu=4=2/"),
-        (&["gpu=2/", "--max", "3", "--resources", "2"], "contradicts --max 3 and --resources 2"),
-        (&["gpu", "gpu=4"], "\"gpu\" is given twice"),
-    ] {
-        let arguments = [&["run"], arguments, &["--", "true"]].concat();
-        let output = finished(program(&server, &arguments).spawn().unwrap()).await;
-        assert_fails(&output, 64, message);
     }
 }
 

@@ -1,39 +1,8 @@
 //! Options and their values: both spellings mean the same, and no value becomes a NAME.
 
-use super::{assert_fails, finished, program, program_at, stderr, stdout};
+use super::{assert_fails, ran, stderr, stdout};
 use crate::support::daemon::Daemon;
 use crate::support::fake_server::FakeServer;
-
-#[tokio::test]
-async fn a_wait_has_a_value_in_either_spelling() {
-    let mut daemon = Daemon::start();
-    let server = daemon.address("counter");
-    let mut plain = daemon.counter();
-    assert_eq!(plain.acquire(b"job", 1, 1).status, 0);
-    for wait in [&["--wait", "0.1"][..], &["--wait=0.1"]] {
-        for (start, end) in
-            [(&["run"][..], &["--", "echo", "started"][..]), (&["acquire", "--lease", "5"], &[])]
-        {
-            let arguments = [start, &["job", "--max", "1"], wait, end].concat();
-            let output = finished(program_at(server, &arguments).spawn().unwrap()).await;
-            assert_eq!(output.stdout, b"");
-            assert_fails(&output, 75, "counter \"job\": not granted within 0.1 s");
-        }
-        let arguments = [&["await-idle", "job"], wait].concat();
-        let output = finished(program_at(server, &arguments).spawn().unwrap()).await;
-        assert_fails(&output, 75, "counter \"job\": not idle within 0.1 s");
-    }
-    assert_eq!(plain.release(b"job", 1).status, 0);
-    for wait in [&["--wait", "max"][..], &["--wait=max"]] {
-        let arguments = [&["run", "job", "--max", "1"], wait, &["--", "echo", "started"]].concat();
-        let output = finished(program_at(server, &arguments).spawn().unwrap()).await;
-        assert_eq!(stdout(&output), "started\n");
-        let arguments = [&["await-idle", "job"], wait].concat();
-        assert_eq!(stdout(&finished(program_at(server, &arguments).spawn().unwrap()).await), "0\n");
-    }
-    let names = finished(program_at(server, &["dump"]).spawn().unwrap()).await;
-    assert_eq!(stdout(&names).lines().count(), 1, "no value became a name: {names:?}");
-}
 
 #[tokio::test]
 async fn a_value_never_becomes_a_name() {
@@ -59,7 +28,7 @@ async fn a_value_never_becomes_a_name() {
         (&["declare", "a", "--slots", "b", "--capacity", "1"], "by --slots"),
         (&["list", "--timeout", "5", "s"], unit),
     ] {
-        let output = finished(program(&server, arguments).spawn().unwrap()).await;
+        let output = ran(server.address(), arguments).await;
         assert_eq!(output.status.code(), Some(64), "{arguments:?}: {}", stderr(&output));
         assert_fails(&output, 64, message);
     }
@@ -75,10 +44,6 @@ async fn names_stand_together_before_or_after_the_options() {
         &["run", "--lease=5", "a=1", "b=1", "--wait=1", "--", "true"],
         &["run", "days", "s", "--max", "1", "--lease", "5", "--", "true"],
     ] {
-        assert_eq!(
-            stdout(&finished(program_at(server, arguments).spawn().unwrap()).await),
-            "",
-            "{arguments:?}"
-        );
+        assert_eq!(stdout(&ran(server, arguments).await), "", "{arguments:?}");
     }
 }

@@ -2,18 +2,12 @@
 //! `acquire`.
 
 use std::net::SocketAddr;
-use std::process::Output;
 
 use serde_json::{Value, json};
 
-use super::{assert_fails, finished, program_at, stdout};
+use super::{assert_fails, finished, program_at, ran, stdout};
 use crate::support::daemon::Daemon;
 use crate::support::fake_server::soon;
-
-/// Runs the program to its end.
-async fn ran(server: SocketAddr, arguments: &[&str]) -> Output {
-    finished(program_at(server, arguments).spawn().unwrap()).await
-}
 
 /// The object that the program prints.
 async fn printed(server: SocketAddr, arguments: &[&str]) -> Value {

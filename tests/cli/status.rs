@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{assert_fails, finished, program_at, stdout};
+use super::{assert_fails, program_at, ran, stdout};
 use crate::support::daemon::Daemon;
 
 #[tokio::test]
 async fn the_status_of_a_name_is_found_for_either_kind() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    let ran = async |arguments: &[&str]| finished(program_at(server, arguments).spawn().unwrap()).await;
+    let ran = async |arguments: &[&str]| ran(server, arguments).await;
     assert_fails(&ran(&["status", "gpu"]).await, 1, "neither a counter nor a semaphore \"gpu\" exists");
     stdout(&ran(&["declare", "gpu", "--capacity", "4", "--slots", "--label", "room 3"]).await);
     stdout(&ran(&["acquire", "gpu=3/", "--lease", "1h"]).await);
@@ -58,7 +58,7 @@ async fn the_status_of_a_name_is_found_for_either_kind() {
 async fn a_mistyped_counter_is_deleted_unless_it_is_in_use() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    let ran = async |arguments: &[&str]| finished(program_at(server, arguments).spawn().unwrap()).await;
+    let ran = async |arguments: &[&str]| ran(server, arguments).await;
     stdout(&ran(&["run", "bakcup", "--max", "1", "--", "true"]).await);
     let mut plain = daemon.counter();
     assert_eq!(plain.acquire(b"backup", 1, 1).status, 0);

@@ -10,7 +10,7 @@ use signalbox::client::Client;
 use signalbox::client::sysv::{Caller, Errno, Identity, Operation, Process, SEM_UNDO};
 use tokio::process::Command;
 
-use super::{assert_fails, finished, line, program_at, stderr, stdout, stdout_of};
+use super::{assert_fails, finished, line, program_at, ran, stderr, stdout, stdout_of};
 use crate::support::daemon::{ANY_PORTS, Daemon, is_root, serve};
 use crate::support::fake_server::{FakeServer, soon};
 
@@ -33,10 +33,6 @@ impl Worker {
 
 const fn operation(number: u16, change: i16, flags: u16) -> Operation {
     Operation { number, change, flags }
-}
-
-async fn ran(server: SocketAddr, arguments: &[&str]) -> Output {
-    finished(program_at(server, arguments).spawn().unwrap()).await
 }
 
 async fn objects(server: SocketAddr, arguments: &[&str]) -> Vec<Value> {
@@ -456,7 +452,7 @@ async fn run_starts_nothing_without_the_library_or_the_server() {
     let gap = in_directory("gap.conf", b"server = a:1,,b:1\nkeys = all\n");
     let run = async |address: SocketAddr, options: &[&str]| {
         let arguments = [&["sysv", "run"], options, &["--", "echo", "started"]].concat();
-        let output = finished(program_at(address, &arguments).spawn().unwrap()).await;
+        let output = ran(address, &arguments).await;
         assert_eq!(output.stdout, b"");
         output
     };

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Child;
 
-use super::{assert_fails, finished, line, program_at, stderr, stdout, stdout_of};
+use super::{assert_fails, finished, line, program_at, ran, stderr, stdout, stdout_of};
 use crate::support::daemon::Daemon;
 use crate::support::fake_server::{FakeServer, soon};
 
@@ -174,7 +174,7 @@ async fn top_obeys_keys_while_the_server_does_not_answer() {
 #[tokio::test]
 async fn top_needs_a_terminal() {
     let mut daemon = Daemon::start();
-    let output = finished(program_at(daemon.address("counter"), &["top"]).spawn().unwrap()).await;
+    let output = ran(daemon.address("counter"), &["top"]).await;
     assert_fails(&output, 64, "top needs a terminal");
 }
 
@@ -185,9 +185,9 @@ async fn tables_fit_the_terminal() {
     let long = "a-rather-long-name-of-a-semaphore/".repeat(8);
     let label = "what this is for ".repeat(14);
     let declare = ["declare", &long, "--capacity", "4", "--slots", "--label", &label];
-    stdout(&finished(program_at(server, &declare).spawn().unwrap()).await);
+    stdout(&ran(server, &declare).await);
     let held = ["acquire", &long, "--lease", "1h", "--json"];
-    let held = finished(program_at(server, &held).spawn().unwrap()).await;
+    let held = ran(server, &held).await;
     let held: serde_json::Value = serde_json::from_str(stdout(&held)).unwrap();
     let grant = held["grant"].as_str().unwrap();
     for columns in [80, 60, 200] {
@@ -214,7 +214,7 @@ async fn tables_fit_the_terminal() {
             assert!(is_cut || !matches!(arguments[0], "dump" | "list"), "{columns}: {text}");
         }
     }
-    let wide = finished(program_at(server, &["list"]).spawn().unwrap()).await;
+    let wide = ran(server, &["list"]).await;
     assert!(stdout(&wide).contains(&label), "the output to a program is complete");
 }
 
@@ -254,7 +254,7 @@ async fn a_wait_shows_that_the_semaphore_is_paused() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
     for arguments in [&["declare", "gpu", "--capacity", "1"][..], &["pause", "gpu"]] {
-        let output = finished(program_at(server, arguments).spawn().unwrap()).await;
+        let output = ran(server, arguments).await;
         assert!(output.status.success(), "{}", stderr(&output));
     }
     let mut terminal = Terminal::new(300);
@@ -263,7 +263,7 @@ async fn a_wait_shows_that_the_semaphore_is_paused() {
     let shown = terminal.shows("the pause", |text| text.contains("not held")).await;
     let line = "waiting for semaphore \"gpu\": paused by an administrator; position 1 of 1; not held";
     assert!(shown.contains(line), "{shown}");
-    finished(program_at(server, &["resume", "gpu"]).spawn().unwrap()).await;
+    ran(server, &["resume", "gpu"]).await;
     let output = soon("the waiter to be served", waiter.wait_with_output()).await.unwrap();
     assert_eq!((&output.stdout[..], output.status.success()), (&b"started\n"[..], true));
 }

@@ -2,19 +2,15 @@
 
 use std::time::Duration;
 
+use crate::started;
 use crate::support::{PATIENCE, TestServer};
 use signalbox::client::{
     Client, Declaration, IfExists, Namespace, Pausing, Resizing, SlotChange, Status, blocking,
 };
 
-/// Starts a server in another thread: it has its own runtimes, which cannot start within the runtime of a test.
-fn started() -> TestServer {
-    std::thread::spawn(TestServer::start).join().unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn what_is_neither_in_use_nor_out_of_service_is_available() {
-    let server = started();
+    let server = started(|_| {});
     let client = Client::connect(&server.counters.to_string().parse().unwrap()).await.unwrap();
     let available = async |name: &str| client.semaphore(name).available().await.unwrap();
     let missing = client.semaphore("gpu").available().await.unwrap_err();

@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use crate::support::{PATIENCE, TestServer};
+use crate::support::TestServer;
+use crate::support::fake_server::soon;
 use signalbox::client::{
     Claim, Client, Error, ErrorKind, Lost, Namespace, PlainClient, Resizing, Revocation, Status,
 };
-
-/// Waits for an expected event.
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn errors_name_what_was_requested() {

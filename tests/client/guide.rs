@@ -14,11 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::started;
+use crate::support::fake_server::soon;
 use crate::support::proxy::{Mode, Proxy};
-use crate::support::{PATIENCE, TestServer, eventually};
+use crate::support::{TestServer, eventually};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use signalbox::client::{Client, Error, ErrorKind, GrantId, Lost, Revocation, Status};
+use signalbox::client::{Client, ErrorKind, GrantId, Lost, Revocation, Status};
 use tempfile::TempDir;
 
 mod budget {
@@ -187,15 +189,6 @@ async fn connected(address: SocketAddr) -> Client {
     Client::connect(&address.to_string().parse().unwrap()).await.unwrap()
 }
 
-/// Starts a server in another thread, because its runtimes must not be dropped within another runtime.
-fn server_of(change: fn(&mut signalbox::config::Config)) -> TestServer {
-    std::thread::spawn(move || TestServer::start_with(change)).join().unwrap()
-}
-
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
-}
-
 // ---- A cron job on one machine
 
 #[test]
@@ -243,7 +236,7 @@ fn a_machine_with_a_late_clock_does_not_repeat_the_job() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn open_connections_stay_within_the_budget() {
-    let server = server_of(|_| {});
+    let server = started(|_| {});
     let client = connected(server.counters).await;
     let open = Arc::new(AtomicUsize::new(0));
     let (close, closed) = tokio::sync::watch::channel(false);
@@ -261,10 +254,7 @@ async fn open_connections_stay_within_the_budget() {
     let jobs: Vec<_> = (0..8).map(|_| job()).collect();
     eventually("all of the budget is used", || open.load(Ordering::Relaxed) == 8);
     let refused = soon("a refusal", job()).await.unwrap();
-    assert!(
-        matches!(refused.as_ref().map_err(Error::kind), Err(ErrorKind::Status(Status::TimedOut))),
-        "{refused:?}"
-    );
+    assert_eq!(refused.unwrap_err().status(), Some(Status::TimedOut));
     let other = budget::with_connection(&client, "b", async { 1 }).await;
     assert_eq!(other.unwrap(), 1, "another tenant has a budget of its own");
     close.send_replace(true);
@@ -319,7 +309,7 @@ fn a_standby_service_starts_when_the_leader_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_disconnected_leader_stops_and_another_leads() {
-    let server = server_of(|config| {
+    let server = started(|config| {
         config.session.default_ttl_s = 1;
         config.session.max_ttl_s = 1;
     });
@@ -346,10 +336,7 @@ async fn a_disconnected_leader_stops_and_another_leads() {
     assert_eq!(name, "second");
     assert!(new > old, "the fencing token increases");
     let ended = soon("the end of the first", first).await.unwrap();
-    assert!(
-        matches!(ended.as_ref().map_err(Error::kind), Err(ErrorKind::Lost(Lost::Unreachable))),
-        "{ended:?}"
-    );
+    assert!(matches!(ended.unwrap_err().kind(), ErrorKind::Lost(Lost::Unreachable)));
 
     let direct = connected(server.counters).await.direct().await.unwrap();
     direct.revoke(Revocation::Grant(GrantId(new)), Duration::from_secs(60)).await.unwrap();
@@ -359,7 +346,7 @@ async fn a_disconnected_leader_stops_and_another_leads() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_leader_that_completes_its_work_releases_leadership() {
-    let server = server_of(|_| {});
+    let server = started(|_| {});
     let client = connected(server.counters).await;
     for _ in 0..2 {
         soon("a term", leader::lead(&client, async |_| {})).await.unwrap();
@@ -387,7 +374,7 @@ fn work_starts_with_all_resources_or_waits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_program_holds_several_resources_at_once() {
-    let server = server_of(|_| {});
+    let server = started(|_| {});
     let client = connected(server.counters).await;
     let first = several::for_training(&client).await.unwrap();
     let _second = several::for_training(&client).await.unwrap();
@@ -405,7 +392,7 @@ async fn a_program_holds_several_resources_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn every_job_gets_its_own_gpu_and_a_retired_gpu_is_not_granted() {
-    let server = server_of(|_| {});
+    let server = started(|_| {});
     let client = connected(server.counters).await;
     let direct = client.direct().await.unwrap();
     for _ in 0..2 {
@@ -491,7 +478,7 @@ fn a_script_without_a_grant_publishes_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_store_refuses_an_outdated_holder() {
-    let server = server_of(|_| {});
+    let server = started(|_| {});
     let client = connected(server.counters).await;
     let mut report = fence::Report::default();
     assert_eq!(fence::publish(&client, &mut report, "a").await.unwrap(), Ok(()));

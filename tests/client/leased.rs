@@ -10,16 +10,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::started;
 use crate::support::caller::Caller;
+use crate::support::fake_server::soon;
 use crate::support::proxy::{Mode, Proxy};
-use crate::support::{PATIENCE, TestServer, eventually};
+use crate::support::{TestServer, eventually};
 use bytes::BytesMut;
 use signalbox::client::{
-    Address, Admission, BootClock, Builder, Claim, Client, Clock, Declaration, Disconnect, Error, ErrorKind,
+    Address, Admission, BootClock, Builder, Claim, Client, Clock, Declaration, Disconnect, ErrorKind,
     EventKind, IfExists, Lost, Maximum, Moment, Namespace, Pausing, PlainClient, Removal, Resources,
     Revocation, Scope, Sleep, SlotChange, Status, blocking,
 };
-use signalbox::config::Config;
 use signalbox::protocol::{
     Extended, ExtendedOpcode, ExtendedResponse, Features, HelloAnswer, Milliseconds, Opaque, OpenedSession,
     SessionKey, SessionKind, Shares,
@@ -30,22 +31,12 @@ const SHORT: Duration = Duration::from_secs(1);
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Starts a server in another thread: it has its own runtimes, which cannot start within the runtime of a test.
-fn started(change: fn(&mut Config)) -> TestServer {
-    std::thread::spawn(move || TestServer::start_with(change)).join().unwrap()
-}
-
 fn builder(address: SocketAddr) -> Builder {
     Client::builder(address.to_string().parse().unwrap()).label("a test")
 }
 
 async fn connected(server: &TestServer) -> Client {
     builder(server.counters).ttl(LONG).connect().await.unwrap()
-}
-
-/// Waits for an expected event.
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
 fn waiters(server: &TestServer) -> u64 {
@@ -76,10 +67,7 @@ async fn a_permit_is_held_until_it_is_dropped_or_released() {
     assert!(permit.time_left().unwrap() > LONG / 2 && permit.time_left().unwrap() < LONG);
     assert_eq!((permit.capacities(), permit.claims()), (&[1][..], &[Claim::semaphore("a", 1)][..]));
     let busy = client.semaphore("a").capacity(1).try_acquire().await;
-    assert!(
-        matches!(busy.as_ref().map_err(Error::kind), Err(ErrorKind::Status(Status::ResourceNotAvailable))),
-        "{busy:?}"
-    );
+    assert_eq!(busy.unwrap_err().status(), Some(Status::ResourceNotAvailable));
     assert_eq!(permit.differing_capacities().count(), 0);
     let larger = client.semaphore("b").capacity(3).acquire().await.unwrap();
     let smaller = client.semaphore("b").capacity(2).acquire().await.unwrap();
@@ -110,23 +98,17 @@ async fn refusals_have_distinct_errors() {
     let held = client.counter("a").maximum(2).resources(2).acquire().await.unwrap();
     let request = || client.counter("a").maximum(2);
     let timed_out = request().timeout(Duration::from_millis(50)).acquire().await;
-    assert!(
-        matches!(timed_out.as_ref().map_err(Error::kind), Err(ErrorKind::Status(Status::TimedOut))),
-        "{timed_out:?}"
-    );
+    assert_eq!(timed_out.unwrap_err().status(), Some(Status::TimedOut));
     let full = request().queue_max(0).acquire().await;
-    assert!(
-        matches!(full.as_ref().map_err(Error::kind), Err(ErrorKind::Status(Status::QueueFull))),
-        "{full:?}"
-    );
+    assert_eq!(full.unwrap_err().status(), Some(Status::QueueFull));
     let invalid = request().resources(3).acquire().await;
-    assert!(matches!(invalid.as_ref().map_err(Error::kind), Err(ErrorKind::Claims(_))), "{invalid:?}");
+    assert!(matches!(invalid.unwrap_err().kind(), ErrorKind::Claims(_)));
     let empty = client.semaphore("a").capacity(0).acquire().await.unwrap_err();
     assert!(matches!(empty.kind(), ErrorKind::NoCapacity), "{empty:?}");
     let text = "cannot acquire 1 of semaphore \"a\" (capacity 0): the requested capacity is 0;";
     assert!(empty.to_string().starts_with(text), "{empty}");
     let nameless = client.counter("").maximum(1).acquire().await;
-    assert!(matches!(nameless.as_ref().map_err(Error::kind), Err(ErrorKind::Claims(_))), "{nameless:?}");
+    assert!(matches!(nameless.unwrap_err().kind(), ErrorKind::Claims(_)));
     drop(held);
 }
 
@@ -143,7 +125,7 @@ async fn several_names_have_one_permit() {
     permit.release().await.unwrap();
     assert_eq!(server.counter().get(b"b").number(), 0);
     let twice = client.acquire_all([Claim::counter("b", 5), Claim::counter("b", 5)]).acquire().await;
-    assert!(matches!(twice.as_ref().map_err(Error::kind), Err(ErrorKind::Claims(_))), "{twice:?}");
+    assert!(matches!(twice.unwrap_err().kind(), ErrorKind::Claims(_)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -206,10 +188,7 @@ async fn a_lease_that_cannot_be_renewed_ends_at_the_client_before_the_server() {
     assert!(!permit.is_held());
     assert!(permit.time_left().is_none() && permit.held_until().is_none());
     let released = permit.release().await;
-    assert!(
-        matches!(released.as_ref().map_err(Error::kind), Err(ErrorKind::Lost(Lost::Unreachable))),
-        "{released:?}"
-    );
+    assert!(matches!(released.unwrap_err().kind(), ErrorKind::Lost(Lost::Unreachable)));
     eventually("the server ends it", || grants(&server) == 0);
     proxy.set(Mode::To(server.counters));
     let again = soon("a permit of another session", client.counter("a").maximum(1).acquire()).await;
@@ -276,7 +255,7 @@ async fn a_link_that_breaks_again_and_again_is_unreachable() {
         result = soon("the request fails", acquiring) => result,
         () = flapping => unreachable!("the link breaks for ever"),
     };
-    assert!(matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::Unreachable { .. })), "{result:?}");
+    assert!(matches!(result.unwrap_err().kind(), ErrorKind::Unreachable { .. }));
     drop(held);
 }
 
@@ -399,8 +378,9 @@ async fn the_caller_chooses_whether_to_proceed_without_a_server() {
     proxy.set(Mode::Cut);
     let request = || client.counter("a").maximum(1);
     let closed = soon("the end of the attempts", request().acquire()).await;
-    assert!(matches!(closed.as_ref().map_err(Error::kind), Err(ErrorKind::Unreachable { .. })), "{closed:?}");
-    assert!(!closed.unwrap_err().is_refusal());
+    let closed = closed.unwrap_err();
+    assert!(matches!(closed.kind(), ErrorKind::Unreachable { .. }));
+    assert!(!closed.is_refusal());
     let open = soon("the end of the attempts", request().try_acquire_or_proceed()).await.unwrap();
     assert!(matches!(open, Admission::Unguarded(_)), "{open:?}");
     proxy.set(Mode::To(server.counters));
@@ -431,10 +411,7 @@ async fn abandoned_acquires_leave_nothing_behind_when_the_server_returns() {
     eventually("it waits", || waiters(&server) == 1);
     proxy.set(Mode::Cut);
     let given_up = soon("the end of the wait", waiting).await.unwrap();
-    assert!(
-        matches!(given_up.as_ref().map_err(Error::kind), Err(ErrorKind::Unreachable { .. })),
-        "{given_up:?}"
-    );
+    assert!(matches!(given_up.unwrap_err().kind(), ErrorKind::Unreachable { .. }));
     proxy.set(Mode::To(server.counters));
     eventually("the request has left the queue", || waiters(&server) == 0);
     held.release().await.unwrap();
@@ -502,8 +479,8 @@ async fn a_session_can_be_handed_over_to_another_process() {
     assert_eq!(left, handed.ttl);
     direct.close_session().await.unwrap();
     assert!(matches!(
-        direct.verify(handed.grant).await.as_ref().map_err(Error::kind),
-        Err(ErrorKind::Status(Status::NotAcquired))
+        direct.verify(handed.grant).await.unwrap_err().kind(),
+        ErrorKind::Status(Status::NotAcquired)
     ));
     assert_eq!(server.counter().get(b"a").number(), 0);
 }
@@ -528,8 +505,8 @@ async fn holders_and_events_are_available_over_a_direct_connection() {
     let usage = direct.inspect(Namespace::Counters, b"a").await.unwrap();
     assert_eq!((usage.in_use, usage.waiting, usage.capacity), (1, 0, 0));
     assert!(matches!(
-        direct.delete_counter(b"a").await.as_ref().map_err(Error::kind),
-        Err(ErrorKind::Status(Status::InUse))
+        direct.delete_counter(b"a").await.unwrap_err().kind(),
+        ErrorKind::Status(Status::InUse)
     ));
     permit.release().await.unwrap();
     let released = soon("the event", watch.next()).await.unwrap().unwrap();
@@ -561,18 +538,12 @@ async fn a_timeout_of_the_caller_does_not_let_it_proceed_without_a_permit() {
     let request = || client.counter("a").maximum(1).timeout(Duration::from_millis(20));
     proxy.set(Mode::Cut);
     let over = soon("the end of the wait", request().acquire_or_proceed()).await;
-    assert!(
-        matches!(over.as_ref().map_err(Error::kind), Err(ErrorKind::Status(Status::TimedOut))),
-        "{over:?}"
-    );
+    assert_eq!(over.unwrap_err().status(), Some(Status::TimedOut));
     proxy.set(Mode::To(server.counters));
     soon("a permit", client.counter("a").maximum(1).acquire()).await.unwrap().release().await.unwrap();
     let _held = client.counter("a").maximum(1).acquire().await.unwrap();
     let over = client.counter("a").maximum(1).timeout(Duration::ZERO).acquire().await;
-    assert!(
-        matches!(over.as_ref().map_err(Error::kind), Err(ErrorKind::Status(Status::TimedOut))),
-        "{over:?}"
-    );
+    assert_eq!(over.unwrap_err().status(), Some(Status::TimedOut));
 }
 
 /// Accepts each connection and closes it at once; returns the number of connections.
@@ -644,25 +615,16 @@ async fn a_particular_slot_is_acquired_in_and_out_of_service() {
     direct.set_slot(b"gpu", SlotChange::Out(3), None).await.unwrap();
     permit.release().await.unwrap();
     let none = third().try_acquire().await;
-    assert!(
-        matches!(none.as_ref().map_err(Error::kind), Err(ErrorKind::Status(Status::ResourceNotAvailable))),
-        "{none:?}"
-    );
+    assert_eq!(none.unwrap_err().status(), Some(Status::ResourceNotAvailable));
     let waiting = third().acquire();
     direct.set_slot(b"gpu", SlotChange::In(3), None).await.unwrap();
     assert_eq!(soon("the slot", waiting).await.unwrap().slots(), [3]);
     let beyond = client.semaphore("gpu").declared().slot(4).acquire().await;
-    assert!(
-        matches!(beyond.as_ref().map_err(Error::kind), Err(ErrorKind::Status(Status::NoSuchSlot))),
-        "{beyond:?}"
-    );
+    assert_eq!(beyond.unwrap_err().status(), Some(Status::NoSuchSlot));
 
     direct.pause(b"gpu", Pausing::Pause, None).await.unwrap();
     let paused = client.semaphore("gpu").declared().try_acquire().await;
-    assert!(
-        matches!(paused.as_ref().map_err(Error::kind), Err(ErrorKind::Status(Status::ResourceNotAvailable))),
-        "{paused:?}"
-    );
+    assert_eq!(paused.unwrap_err().status(), Some(Status::ResourceNotAvailable));
     direct.pause(b"gpu", Pausing::Resume, None).await.unwrap();
     drop(client.semaphore("gpu").declared().try_acquire().await.unwrap());
 }
@@ -784,10 +746,7 @@ fn an_acquire_fails_after_the_runtime_of_the_client_has_ended() {
     drop(first);
     let request = client.counter("a").maximum(1).acquire();
     let failed = runtime().block_on(async { soon("a failure", request).await });
-    assert!(
-        matches!(failed.as_ref().map_err(Error::kind), Err(ErrorKind::ConnectionLost(Disconnect::Stopped))),
-        "{failed:?}"
-    );
+    assert!(matches!(failed.unwrap_err().kind(), ErrorKind::ConnectionLost(Disconnect::Stopped)));
 }
 
 /// Accepts this many connections, and answers each request with success and a body of this byte, which is long enough
@@ -879,11 +838,7 @@ async fn texts_too_long_for_the_wire_do_no_harm() {
     let _held = client.counter("a").maximum(1).acquire().await.unwrap();
     let direct = client.direct().await.unwrap();
     let refused = direct.watch(Namespace::Counters, Scope::Prefix(&long)).await;
-    assert!(
-        matches!(refused.as_ref().map_err(Error::kind), Err(ErrorKind::NameTooLong { bytes: 70_000 })),
-        "{:?}",
-        refused.err()
-    );
+    assert!(matches!(refused.unwrap_err().kind(), ErrorKind::NameTooLong { bytes: 70_000 }));
     let mut holders = direct.holders(Namespace::Counters, b"a").await.unwrap();
     assert_eq!(holders.next().await.unwrap().unwrap().label, long[..255]);
 }
@@ -897,8 +852,5 @@ async fn a_revoked_permit_is_not_handed_over() {
     direct.revoke(Revocation::Grant(permit.id()), Duration::ZERO).await.unwrap();
     assert_eq!(soon("the loss", permit.lost()).await, Lost::Revoked);
     let handed = soon("an answer", permit.hand_over()).await;
-    assert!(
-        matches!(handed.as_ref().map_err(Error::kind), Err(ErrorKind::Lost(Lost::Revoked))),
-        "{handed:?}"
-    );
+    assert!(matches!(handed.unwrap_err().kind(), ErrorKind::Lost(Lost::Revoked)));
 }

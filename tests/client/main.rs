@@ -14,3 +14,11 @@ mod plain;
 mod support;
 mod sysv;
 mod terms;
+
+use signalbox::config::Config;
+use support::TestServer;
+
+/// Starts a server in another thread: it has its own runtimes, which cannot start within the runtime of a test.
+fn started(change: fn(&mut Config)) -> TestServer {
+    std::thread::spawn(move || TestServer::start_with(change)).join().unwrap()
+}

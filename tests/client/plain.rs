@@ -143,20 +143,20 @@ async fn a_malformed_body_fails_only_its_call() {
     let asking = spawn_get(&client, b"a");
     let request = peer.next().await.unwrap();
     peer.answer_raw(&request, 0, b"abc").await;
-    assert!(matches!(asking.await.unwrap().as_ref().map_err(Error::kind), Err(ErrorKind::Body(_))));
+    assert!(matches!(asking.await.unwrap().unwrap_err().kind(), ErrorKind::Body(_)));
     assert_usable(&client, &mut peer).await;
 }
 
 #[tokio::test]
 async fn a_name_too_long_for_the_wire_is_not_sent() {
     let (client, mut peer) = connected().await;
-    assert!(matches!(client.get(b"").await.as_ref().map_err(Error::kind), Err(ErrorKind::NameEmpty)));
+    assert!(matches!(client.get(b"").await.unwrap_err().kind(), ErrorKind::NameEmpty));
     let long = vec![b'x'; 65536];
     let taken = client.acquire(&long, Resources(1), Maximum(1)).await;
-    assert!(matches!(taken.as_ref().map_err(Error::kind), Err(ErrorKind::NameTooLong { bytes: 65536 })));
+    assert!(matches!(taken.unwrap_err().kind(), ErrorKind::NameTooLong { bytes: 65536 }));
     assert!(matches!(
-        client.release(&long, Resources(1)).await.as_ref().map_err(Error::kind),
-        Err(ErrorKind::NameTooLong { .. })
+        client.release(&long, Resources(1)).await.unwrap_err().kind(),
+        ErrorKind::NameTooLong { .. }
     ));
     assert_usable(&client, &mut peer).await;
 }
@@ -304,8 +304,8 @@ async fn a_refused_dump_returns_the_refusal_and_ends() {
     let request = peer.expect(Outcome::Dump).await;
     peer.answer(&request, Response::Failed(Status::UnknownCommand)).await;
     assert!(matches!(
-        dump.next().await.unwrap().as_ref().map_err(Error::kind),
-        Err(ErrorKind::Status(Status::UnknownCommand))
+        dump.next().await.unwrap().unwrap_err().kind(),
+        ErrorKind::Status(Status::UnknownCommand)
     ));
     assert!(dump.next().await.is_none());
     assert_usable(&client, &mut peer).await;
@@ -317,7 +317,7 @@ async fn a_malformed_entry_ends_the_dump_and_not_the_connection() {
     let mut dump = client.dump().await.unwrap();
     let request = peer.expect(Outcome::Dump).await;
     peer.answer_raw(&request, 0, b"short").await;
-    assert!(matches!(dump.next().await.unwrap().as_ref().map_err(Error::kind), Err(ErrorKind::Body(_))));
+    assert!(matches!(dump.next().await.unwrap().unwrap_err().kind(), ErrorKind::Body(_)));
     assert!(dump.next().await.is_none());
     peer.answer_dump(&request, &[b"rest".as_slice(); 200]).await;
     assert_usable(&client, &mut peer).await;
@@ -336,13 +336,10 @@ async fn a_lost_connection_fails_waiting_and_later_calls() {
         let error = soon("the end of the wait", asking).await.unwrap().unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::ConnectionLost(Disconnect::ClosedByServer)), "{error}");
     }
-    assert!(matches!(
-        dump.next().await.unwrap().as_ref().map_err(Error::kind),
-        Err(ErrorKind::ConnectionLost(_))
-    ));
+    assert!(matches!(dump.next().await.unwrap().unwrap_err().kind(), ErrorKind::ConnectionLost(_)));
     assert!(dump.next().await.is_none());
     assert!(matches!(soon("closed()", client.closed()).await, Disconnect::ClosedByServer));
-    assert!(matches!(client.noop().await.as_ref().map_err(Error::kind), Err(ErrorKind::ConnectionLost(_))));
+    assert!(matches!(client.noop().await.unwrap_err().kind(), ErrorKind::ConnectionLost(_)));
 }
 
 #[tokio::test]
@@ -352,8 +349,8 @@ async fn an_invalid_response_ends_the_connection() {
     peer.next().await.unwrap();
     peer.send(b"HTTP/1.1 400 Bad Request\r\n").await;
     assert!(matches!(
-        asking.await.unwrap().as_ref().map_err(Error::kind),
-        Err(ErrorKind::ConnectionLost(Disconnect::Protocol(_)))
+        asking.await.unwrap().unwrap_err().kind(),
+        ErrorKind::ConnectionLost(Disconnect::Protocol(_))
     ));
     peer.closed().await;
 }
@@ -416,7 +413,7 @@ async fn callers_that_wait_to_send_learn_of_a_lost_connection() {
     drop(far);
     for asking in asking {
         let result = soon("the end of the wait", asking).await.unwrap();
-        assert!(matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::ConnectionLost(_))));
+        assert!(matches!(result.unwrap_err().kind(), ErrorKind::ConnectionLost(_)));
     }
 }
 
@@ -445,10 +442,7 @@ fn a_runtime_shutdown_fails_waiting_calls() {
     let client = serving.block_on(async { PlainClient::over(near) });
     drop(serving);
     let result = runtime().block_on(async { soon("the end of the wait", client.noop()).await });
-    assert!(matches!(
-        result.as_ref().map_err(Error::kind),
-        Err(ErrorKind::ConnectionLost(Disconnect::Stopped))
-    ));
+    assert!(matches!(result.unwrap_err().kind(), ErrorKind::ConnectionLost(Disconnect::Stopped)));
 }
 
 #[tokio::test]

@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
+use crate::started;
 use crate::support::{PATIENCE, TestServer};
 use signalbox::client::sysv::{
     Caller, Errno, IPC_NOWAIT, Identity, Operation, Ownership, Process, SEM_UNDO, UserRole,
 };
 use signalbox::client::{Client, Direct, Features, Status};
-
-/// Starts a server in another thread: it has its own runtimes, which cannot start within the runtime of a test.
-fn started() -> TestServer {
-    std::thread::spawn(TestServer::start).join().unwrap()
-}
 
 async fn process(server: &TestServer, pid: u32, uid: u32) -> (Direct, Process) {
     let client = Client::builder(server.semaphores.to_string().parse().unwrap()).build().unwrap();
@@ -38,7 +34,7 @@ async fn until_waiting(process: &Process, set: i32, calls: u32) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn calls_do_what_those_of_the_kernel_do() {
-    let server = started();
+    let server = started(|_| {});
     let (_, root) = process(&server, 1, 0).await;
     let missing = root.find(0x2a).await.unwrap_err();
     assert_eq!((missing.errno(), missing.is_refusal()), (Some(Errno::NoEnt), true));
@@ -72,7 +68,7 @@ async fn calls_do_what_those_of_the_kernel_do() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn listings_show_who_has_adjustments_and_who_waits() {
-    let server = started();
+    let server = started(|_| {});
     let (direct, holder) = process(&server, 1, 0).await;
     let set = holder.create(0, 1, 0o666).await.unwrap();
     holder.set_value(set, 0, 1).await.unwrap();
@@ -102,7 +98,7 @@ async fn listings_show_who_has_adjustments_and_who_waits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_call_waits_no_longer_than_its_caller() {
-    let server = started();
+    let server = started(|_| {});
     let (_, process) = process(&server, 1, 0).await;
     let set = process.create(0, 1, 0o600).await.unwrap();
     let refused = process.operate(set, &[take(IPC_NOWAIT)], None).await.unwrap_err();

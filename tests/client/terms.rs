@@ -2,24 +2,16 @@
 
 use std::time::Duration;
 
+use crate::started;
+use crate::support::fake_server::soon;
 use crate::support::proxy::{Mode, Proxy};
-use crate::support::{PATIENCE, TestServer, eventually};
+use crate::support::{TestServer, eventually};
 use signalbox::client::{Builder, Client, Direct, Listing, Lost, Namespace, Permit, TtlLeft};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Starts a server in another thread: it has its own runtimes, which cannot start within the runtime of a test.
-fn started() -> TestServer {
-    std::thread::spawn(TestServer::start).join().unwrap()
-}
-
 fn builder(address: std::net::SocketAddr) -> Builder {
     Client::builder(address.to_string().parse().unwrap()).label("a client").ttl(LONG)
-}
-
-/// Waits for an expected event.
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
 fn sessions(server: &TestServer) -> u64 {
@@ -49,7 +41,7 @@ async fn ttl_of(direct: &Direct, permit: &Permit) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_permit_has_the_label_that_its_request_gave_it() {
-    let server = started();
+    let server = started(|_| {});
     let client = builder(server.counters).connect().await.unwrap();
     let direct = client.direct().await.unwrap();
     let request = || client.semaphore("gpu").capacity(3);
@@ -82,7 +74,7 @@ async fn a_permit_has_the_label_that_its_request_gave_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_permit_has_the_time_to_live_that_its_request_gave_it() {
-    let server = started();
+    let server = started(|_| {});
     let proxy = Proxy::to(server.counters);
     let client = builder(proxy.address).connect().await.unwrap();
     let direct = builder(server.counters).build().unwrap().direct().await.unwrap();
@@ -101,7 +93,7 @@ async fn a_permit_has_the_time_to_live_that_its_request_gave_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_labelled_permit_is_handed_over_without_the_others() {
-    let server = started();
+    let server = started(|_| {});
     let client = builder(server.counters).connect().await.unwrap();
     let plain = client.counter("a").maximum(3).acquire().await.unwrap();
     let labelled = client.counter("a").maximum(3).label("job 7").acquire().await.unwrap();

@@ -13,8 +13,7 @@ use signalbox::protocol::{DumpEntry, Opaque, Request, RequestCodec, Response, Re
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// How long a test waits for an expected event.
-const BOUND: Duration = Duration::from_secs(20);
+use super::PATIENCE;
 
 /// The opcode of Hello. It is answered `Unknown command`, as by yrmcdsd.
 const HELLO: u8 = 0x20;
@@ -24,10 +23,7 @@ const STUCK: Duration = Duration::from_millis(300);
 
 /// Waits for an expected event, and fails the test if it does not happen.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(BOUND, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("waited {BOUND:?} in vain for: {what}"),
-    }
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
 /// A listener on a free port of the loopback interface.

@@ -1,16 +1,14 @@
 //! `signalbox cluster drain`: hands over the duties of a node, and stops it.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
-use super::super::exit::{Exit, Failure};
-use super::super::output::json;
+use super::super::exit::Failure;
 use super::super::time::time;
-use super::Source;
+use super::{Source, print};
 use crate::cluster::drain::{Drained, drain};
 
 const LONG: &str = "\
@@ -54,35 +52,22 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-/// What has become of the node, in JSON.
-#[derive(Serialize)]
-struct Report<'a> {
-    drained: &'a str,
-    leader: Option<&'a str>,
-    epoch: Option<u32>,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut cluster = arguments.source.open()?;
     let node = arguments.node.as_str();
     let drained = drain(&mut cluster.etcd, &cluster.keys, node, arguments.to.as_deref(), arguments.timeout)?;
     let Drained { has_led, leader } = &drained;
-    let text = match (arguments.json, leader) {
-        (true, _) => json(&Report {
-            drained: node,
-            leader: leader.as_ref().map(|(name, _)| name.as_str()),
-            epoch: leader.as_ref().map(|(_, epoch)| *epoch),
-        }),
-        (false, Some((next, epoch))) => {
+    let sentence = match leader {
+        Some((next, epoch)) => {
             format!("node \"{node}\" has left the cluster; node \"{next}\" leads in epoch {epoch}")
         }
-        (false, None) if *has_led => {
+        None if *has_led => {
             format!(
                 "node \"{node}\" has left the cluster; nobody leads yet: see \"signalbox cluster status\""
             )
         }
-        (false, None) => format!("node \"{node}\" has left the cluster; it did not lead"),
+        None => format!("node \"{node}\" has left the cluster; it did not lead"),
     };
-    writeln!(std::io::stdout(), "{text}")?;
-    Ok(Exit::Success.into())
+    let (leader, epoch) = leader.as_ref().map(|(name, epoch)| (name, epoch)).unzip();
+    print(arguments.json, &json!({ "drained": node, "leader": leader, "epoch": epoch }), &sentence)
 }

@@ -1,14 +1,12 @@
 //! `signalbox cluster finalize`: raises the format of records, after an upgrade.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
-use super::super::exit::{Exit, Failure};
-use super::super::output::json;
-use super::Source;
+use super::super::exit::Failure;
+use super::{Source, print};
 use crate::cluster::admin::{FORMAT, Finalized, finalize};
 
 const LONG: &str = "\
@@ -37,19 +35,11 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-/// What was done, in JSON.
-#[derive(Serialize)]
-struct Done {
-    from: u32,
-    to: u32,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut cluster = arguments.source.open()?;
     let Finalized { from, to } = finalize(&mut cluster.etcd, &cluster.keys, FORMAT)?;
-    let text = match arguments.json {
-        true => json(&Done { from, to }),
-        false if from == to => {
+    let sentence = match from == to {
+        true => {
             format!("nothing to do: the cluster writes format {to} of records, the newest of this version")
         }
         false => format!(
@@ -57,6 +47,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
              read it cannot join any more"
         ),
     };
-    writeln!(std::io::stdout(), "{text}")?;
-    Ok(Exit::Success.into())
+    print(arguments.json, &json!({ "from": from, "to": to }), &sentence)
 }

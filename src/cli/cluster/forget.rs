@@ -1,14 +1,12 @@
 //! `signalbox cluster forget`: removes a node that will not come back.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
-use super::super::exit::{Exit, Failure};
-use super::super::output::json;
-use super::Source;
+use super::super::exit::Failure;
+use super::{Source, print};
 use crate::cluster::admin::forget;
 
 const LONG: &str = "\
@@ -38,20 +36,10 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-/// The node that was removed, in JSON.
-#[derive(Serialize)]
-struct Forgotten<'a> {
-    forgotten: &'a str,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut cluster = arguments.source.open()?;
     let node = arguments.node.as_str();
     forget(&mut cluster.etcd, &cluster.keys, node)?;
-    let text = match arguments.json {
-        true => json(&Forgotten { forgotten: node }),
-        false => format!("node \"{node}\" is not a part of the cluster any more"),
-    };
-    writeln!(std::io::stdout(), "{text}")?;
-    Ok(Exit::Success.into())
+    let sentence = format!("node \"{node}\" is not a part of the cluster any more");
+    print(arguments.json, &json!({ "forgotten": node }), &sentence)
 }

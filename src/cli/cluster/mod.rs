@@ -7,13 +7,16 @@ mod forget;
 mod release;
 mod status;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
 use super::exit::{Exit, Failure};
+use super::output::json;
 use crate::cluster::admin::AdminError;
 use crate::cluster::configured::client;
 use crate::cluster::coordinator::Persistent;
@@ -79,6 +82,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Action::Release(arguments) => release::run(arguments),
         Action::Forget(arguments) => forget::run(arguments),
     }
+}
+
+/// Prints the result of a command: a JSON object or a sentence.
+fn print(wants_json: bool, object: &Value, sentence: &str) -> Result<ExitCode, Failure> {
+    let mut out = std::io::stdout();
+    if wants_json {
+        writeln!(out, "{}", json(object))?
+    } else {
+        writeln!(out, "{sentence}")?
+    }
+    Ok(Exit::Success.into())
 }
 
 impl Source {

@@ -1,14 +1,12 @@
 //! `signalbox cluster release`: gives up the leadership of a node whose process has ended.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
 use super::super::exit::{Exit, Failure};
-use super::super::output::json;
-use super::Source;
+use super::{Source, print};
 use crate::cluster::admin::{Release, release};
 use crate::cluster::configured::node_name;
 
@@ -45,13 +43,6 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-/// What was done, in JSON.
-#[derive(Serialize)]
-struct Done<'a> {
-    node: &'a str,
-    result: &'a str,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let is_for_systemd = std::env::var_os(SERVICE_RESULT).is_some();
     let mut cluster = match arguments.source.open_if_enabled()? {
@@ -76,10 +67,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Release::Left => ("left", format!("node \"{node}\" did not lead, and has left the cluster")),
         Release::Nothing => ("nothing", format!("node \"{node}\" had nothing to give up")),
     };
-    let text = match arguments.json {
-        true => json(&Done { node: &node, result }),
-        false => sentence,
-    };
-    writeln!(std::io::stdout(), "{text}")?;
-    Ok(Exit::Success.into())
+    print(arguments.json, &json!({ "node": node, "result": result }), &sentence)
 }

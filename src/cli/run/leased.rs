@@ -92,32 +92,12 @@ enum State {
 }
 
 /// Events that were reported while the permit was held. They can occur in either order.
-#[derive(Clone, Copy)]
-enum Reported {
-    Nothing,
+#[derive(Clone, Copy, Default)]
+struct Reported {
     /// No server renews the lease, and its end is near.
-    NotRenewed,
+    not_renewed: bool,
     /// An administrator revoked the permit; the grace period runs.
-    Revoked,
-    NotRenewedAndRevoked,
-}
-
-impl Reported {
-    fn includes_not_renewed(self) -> bool {
-        matches!(self, Self::NotRenewed | Self::NotRenewedAndRevoked)
-    }
-
-    fn includes_revoked(self) -> bool {
-        matches!(self, Self::Revoked | Self::NotRenewedAndRevoked)
-    }
-
-    fn with_not_renewed(self) -> Self {
-        if self.includes_revoked() { Self::NotRenewedAndRevoked } else { Self::NotRenewed }
-    }
-
-    fn with_revoked(self) -> Self {
-        if self.includes_not_renewed() { Self::NotRenewedAndRevoked } else { Self::Revoked }
-    }
+    revoked: bool,
 }
 
 /// How long the lease lasts, as last seen.
@@ -155,7 +135,7 @@ impl<'a> LeaseHold<'a> {
             names: amounts.names(),
             kill_after: arguments.kill_after,
             on_lost: arguments.on_lost,
-            state: State::Held { term: Term::new(permit), reported: Reported::Nothing },
+            state: State::Held { term: Term::new(permit), reported: Reported::default() },
         }
     }
 
@@ -204,16 +184,16 @@ impl Hold for LeaseHold<'_> {
                     self.state = State::Lost;
                     return self.lost(term, lost);
                 }
-                () = permit.revocation(), if !reported.includes_revoked() => {
+                () = permit.revocation(), if !reported.revoked => {
                     let left = term.update(permit);
-                    self.state = State::Held { term, reported: reported.with_revoked() };
+                    self.state = State::Held { term, reported: Reported { revoked: true, ..reported } };
                     return self.revoked(left);
                 }
-                () = sleep(quiet), if ends_in_time && !reported.includes_not_renewed() => {
+                () = sleep(quiet), if ends_in_time && !reported.not_renewed => {
                     let left = term.update(permit);
                     self.state = State::Held { term, reported };
                     if left <= notice(self.kill_after, term.longest) {
-                        self.state = State::Held { term, reported: reported.with_not_renewed() };
+                        self.state = State::Held { term, reported: Reported { not_renewed: true, ..reported } };
                         return self.not_renewed(left);
                     }
                 }
