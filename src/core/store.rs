@@ -14,7 +14,7 @@ use super::ids::PlaceKey;
 use super::invariant::lock;
 use super::journal::UNIT_MAX;
 use super::sync::{Mutex, MutexGuard, Ordering};
-use super::time::Moment;
+use super::time::{Moment, MonotonicMs};
 
 /// What has a journal.
 pub(super) trait Journaled {
@@ -102,22 +102,20 @@ impl Core {
         }
     }
 
-    /// As [`Self::keep_journal_and_places`], but waiting requests are told no places unless a key of places was restored.
-    pub fn keep_journal(&self, taker: Waker, now: Moment) {
-        self.keep_journal_with(taker, None, now);
-    }
-
-    /// Everything is restored: does what is due, and keeps a journal of changes for a store from now on; `taker` is woken
-    /// when there are some. Places of waiting requests are proven with this key, which is stored, unless one was restored.
-    pub fn keep_journal_and_places(&self, taker: Waker, key: PlaceKey, now: Moment) {
-        self.keep_journal_with(taker, Some(key), now);
-    }
-
-    fn keep_journal_with(&self, taker: Waker, key: Option<PlaceKey>, now: Moment) {
+    /// Everything is restored: keeps a journal of changes for a store from now on; `taker` is woken when there are some.
+    /// Places of waiting requests are proven with this key, which is stored, unless one was restored; without a key, requests
+    /// are told none. [`Self::begin_serving`] comes when the first batch is stored.
+    pub fn keep_journal(&self, taker: Waker, key: Option<PlaceKey>) {
         self.sysv().keep_journal(taker.clone());
-        let mut ledger = self.ledger();
-        ledger.keep_journal(taker, key);
-        ledger.end_restore(now.monotonic, self.context(now.unix));
+        self.ledger().keep_journal(taker, key);
+    }
+
+    /// The server begins to serve what was restored at this time: leases start again, grace periods go on, the reconnect
+    /// window opens, and removals go on.
+    pub fn begin_serving(&self, restored: MonotonicMs, now: Moment) {
+        let late_ms = restored.age_ms(now.monotonic);
+        self.sysv().begin_serving(late_ms);
+        self.ledger().begin_serving(late_ms, now.monotonic, self.context(now.unix));
     }
 
     /// Takes the batch that failed last, or else the oldest changes within a limit of the ledger or of the semaphore sets, in

@@ -86,14 +86,11 @@ impl Server {
         }
         self.core.start_sessions_after(storage.epoch() << SESSION_EPOCH_SHIFT);
         self.exports.set_store(taker.clone());
-        self.core.keep_journal_and_places(
-            taker,
-            new_place_key().map_err(RestoreError::Randomness)?,
-            self.moment(),
-        );
+        self.core.keep_journal(taker, Some(new_place_key().map_err(RestoreError::Randomness)?));
         self.durable.store(true, Ordering::Relaxed);
-        // Ids have to be reserved in the store before one is allocated.
+        // Ids have to be reserved in the store before one is allocated. That may take long, as may the records.
         while self.store(storage)? {}
+        self.core.begin_serving(now.monotonic, self.moment());
         Ok(())
     }
 

@@ -130,7 +130,8 @@ impl World {
             tokens: 0,
             keys: 0,
         };
-        world.core.keep_journal(Waker::noop().clone(), world.now());
+        world.core.keep_journal(Waker::noop().clone(), None);
+        world.core.begin_serving(world.now().monotonic, world.now());
         let (observer, mailbox) = world.observer();
         let call = |number| world.call(observer, RequestId(number));
         let made = world.core.sem_get(call(1), KEY, 1, (true, true, 0o600), world.now());
@@ -319,7 +320,8 @@ impl World {
         for record in self.disk.values() {
             self.core.restore(record.clone(), self.now()).unwrap();
         }
-        self.core.keep_journal(Waker::noop().clone(), self.now());
+        self.core.keep_journal(Waker::noop().clone(), None);
+        self.core.begin_serving(self.now().monotonic, self.now());
         self.store_all();
         for by in 0..CLIENTS {
             self.clients[by].connection = None;

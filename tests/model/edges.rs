@@ -38,7 +38,8 @@ impl Server {
     /// As [`Self::new`], with a store.
     fn with_store() -> Self {
         let server = Self::new();
-        server.core.keep_journal(Waker::noop().clone(), START);
+        server.core.keep_journal(Waker::noop().clone(), None);
+        server.core.begin_serving(START.monotonic, START);
         server.store();
         server
     }
@@ -328,7 +329,8 @@ fn a_revoked_session_ends_after_a_restart_too() {
     let revoked_grace_ms = Some(500);
     let record = SessionRecord { session, key, ttl_ms: 1000, label: Box::default(), revoked_grace_ms };
     core.restore(Record::Session(record), START).unwrap();
-    core.keep_journal(Waker::noop().clone(), START);
+    core.keep_journal(Waker::noop().clone(), None);
+    core.begin_serving(START.monotonic, START);
     for (at_ms, sessions) in [(499, 1), (500, 0)] {
         while core.expire(Moment { monotonic: MonotonicMs(at_ms), ..START }) {}
         assert_eq!(core.ledger_stats().sessions, sessions, "at {at_ms} ms");
@@ -528,7 +530,8 @@ fn every_suspension_of_the_machine_extends_a_lease() {
     const SUSPENSIONS: u64 = 64;
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
     core.restore(Record::Session(session_record(1, 1_000_000)), START).unwrap();
-    core.keep_journal(Waker::noop().clone(), START);
+    core.keep_journal(Waker::noop().clone(), None);
+    core.begin_serving(START.monotonic, START);
     let mut ms = 0;
     for _ in 0..=SUSPENSIONS {
         while core.expire(at(ms)) {}
@@ -547,7 +550,8 @@ fn leases_that_were_renewed_are_looked_at_in_steps() {
     for number in 1..=200 {
         core.restore(Record::Session(session_record(number, 1000)), START).unwrap();
     }
-    core.keep_journal(Waker::noop().clone(), at(500));
+    core.keep_journal(Waker::noop().clone(), None);
+    core.begin_serving(at(500).monotonic, at(500));
     let mut steps = 1;
     while core.expire(at(1000)) {
         steps += 1;
@@ -569,7 +573,8 @@ fn sessions_with_many_replies_end_in_a_step_each() {
             core.restore(Record::Answer(answer), START).unwrap();
         }
     }
-    core.keep_journal(Waker::noop().clone(), START);
+    core.keep_journal(Waker::noop().clone(), None);
+    core.begin_serving(START.monotonic, START);
     for sessions in (0..4).rev() {
         assert_eq!(core.expire(at(1000)), sessions > 0);
         assert_eq!(core.ledger_stats().sessions, sessions);

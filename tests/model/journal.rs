@@ -197,7 +197,8 @@ fn a_store_that_hangs_does_not_block_grants_without_a_lease() {
     let interval_s = 10.try_into().unwrap();
     let core = Core::new(interval_s, NameHasher::with_seeds(1, 2, 3, 4));
     let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
-    core.keep_journal(Waker::noop().clone(), now);
+    core.keep_journal(Waker::noop().clone(), None);
+    core.begin_serving(now.monotonic, now);
     let batch = core.take_batch(BatchLimit::NONE).unwrap();
     while core.complete(&batch, CommitOutcome::Stored, 1, now) {}
     let connection = core.open_session();
@@ -252,16 +253,39 @@ fn session_record(number: u64, ttl_ms: u32) -> Record {
     Record::Session(SessionRecord { session, key, ttl_ms, label, revoked_grace_ms: None })
 }
 
-/// Reading the records may take longer than a lease.
+/// Reading the records and the first flush may take longer than a lease.
 #[test]
-fn a_lease_starts_again_when_everything_is_restored() {
+fn leases_and_grace_periods_go_on_when_the_server_begins() {
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
     let at = |ms| Moment { monotonic: MonotonicMs(ms), unix: UnixSeconds(0) };
     core.restore(session_record(1, 1000), at(0)).unwrap();
-    core.keep_journal(Waker::noop().clone(), at(5000));
-    for (at_ms, sessions) in [(5000, 1), (5999, 1), (6000, 0)] {
+    let Record::Session(other) = session_record(2, 1000) else { unreachable!() };
+    core.restore(Record::Session(SessionRecord { revoked_grace_ms: Some(700), ..other }), at(0)).unwrap();
+    let part = PartRecord {
+        namespace: Namespace::Semaphores,
+        name: b"a"[..].into(),
+        place: 0,
+        resources: 1,
+        capacity: 1,
+        slots: Box::default(),
+    };
+    let grant = GrantRecord {
+        grant: GrantId(1),
+        session: SessionId::from_number(1).unwrap(),
+        request: RequestId(1),
+        since: UnixSeconds(0),
+        revoked_grace_ms: Some(300),
+        parts: [part].into(),
+    };
+    core.restore(Record::Grant(grant), at(0)).unwrap();
+    core.keep_journal(Waker::noop().clone(), None);
+    core.begin_serving(at(0).monotonic, at(5000));
+    let cases =
+        [(5000, 2, 1), (5299, 2, 1), (5300, 2, 0), (5699, 2, 0), (5700, 1, 0), (5999, 1, 0), (6000, 0, 0)];
+    for (at_ms, sessions, grants) in cases {
         while core.expire(at(at_ms)) {}
-        assert_eq!(core.ledger_stats().sessions, sessions, "at {at_ms} ms");
+        let stats = core.ledger_stats();
+        assert_eq!((stats.sessions, stats.grants), (sessions, grants), "at {at_ms} ms");
     }
 }
 
@@ -316,7 +340,8 @@ fn nothing_is_granted_before_the_first_mark_is_stored() {
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
     let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
     core.restore(Record::Mark(1000), now).unwrap();
-    core.keep_journal(Waker::noop().clone(), now);
+    core.keep_journal(Waker::noop().clone(), None);
+    core.begin_serving(now.monotonic, now);
     let connection = core.open_session();
     core.join(connection.id(), None, &Arc::default());
     let wants =

@@ -1483,7 +1483,8 @@ impl Server {
     /// A server with a journal, and a connection that has a leased session.
     fn with_journal(connections: usize, ttl_ms: u32) -> (Self, SessionId, Arc<Lease>) {
         let server = Self::new(connections);
-        server.core.keep_journal(Waker::noop().clone(), START);
+        server.core.keep_journal(Waker::noop().clone(), None);
+        server.core.begin_serving(START.monotonic, START);
         let id = server.id(0);
         let outcome = server.core.open_leased(id, SessionKey([1; 16]), ttl_ms, b"", Token(0), START);
         assert_eq!(outcome, Outcome::Waiting);
@@ -1757,7 +1758,8 @@ fn a_sweep_does_not_collect_a_semaphore_that_is_being_declared() {
 #[test]
 fn a_watch_gets_no_event_of_a_removed_semaphore_after_its_removal() {
     let mut server = Server::new(2);
-    server.core.keep_journal(Waker::noop().clone(), START);
+    server.core.keep_journal(Waker::noop().clone(), None);
+    server.core.begin_serving(START.monotonic, START);
     store(&server.core);
     let declare = Declare { name: b"one", capacity: 2, numbered: false, label: b"" };
     let call = server.call(1);

@@ -193,7 +193,8 @@ impl Run {
             sent: BTreeSet::new(),
             refused: BTreeSet::new(),
         };
-        run.core.keep_journal_and_places(Waker::noop().clone(), KEY, run.now());
+        run.core.keep_journal(Waker::noop().clone(), Some(KEY));
+        run.core.begin_serving(run.now().monotonic, run.now());
         run.store();
         run.clients = TTLS_MS.into_iter().map(|ttl_ms| run.open(ttl_ms)).collect();
         run
@@ -258,7 +259,8 @@ impl Run {
         }
         // The key of the store counts.
         let other = PlaceKey([8; 16]);
-        self.core.keep_journal_and_places(Waker::noop().clone(), other, self.now());
+        self.core.keep_journal(Waker::noop().clone(), Some(other));
+        self.core.begin_serving(self.now().monotonic, self.now());
         let Some(Record::Mark(mark)) = self.disk.get(&Key::Mark) else { panic!("ids are reserved") };
         self.earlier = *mark;
         self.store();

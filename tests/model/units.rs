@@ -27,7 +27,8 @@ impl Server {
         for record in disk.values() {
             core.restore(record.clone(), START).unwrap();
         }
-        core.keep_journal(Waker::noop().clone(), START);
+        core.keep_journal(Waker::noop().clone(), None);
+        core.begin_serving(START.monotonic, START);
         Self { core, disk }
     }
 

@@ -96,6 +96,15 @@ impl Grants {
         at
     }
 
+    /// Has the grants that were revoked end so much later: they were restored so long before. None waits.
+    pub(super) fn begin_serving(&mut self, late_ms: u64) {
+        for (at, id) in std::mem::take(&mut self.deadlines) {
+            let at = MonotonicMs(at.0 + late_ms);
+            self.known_mut(id).set_revoked(at);
+            self.deadlines.insert((at, id));
+        }
+    }
+
     /// The first grant whose deadline has passed.
     pub(super) fn first_due(&self, now: MonotonicMs) -> Option<GrantId> {
         self.deadlines.first().filter(|(at, _)| *at <= now).map(|(_, id)| *id)

@@ -20,8 +20,7 @@ use crate::core::time::MonotonicMs;
 const RESERVATION_MAX: u64 = u64::MAX - (1 << 40);
 
 impl Ledger {
-    /// Restores a record. Records come in the order of their keys. Leases start again now. An error describes a
-    /// contradiction between records.
+    /// Restores a record. Records come in the order of their keys. An error describes a contradiction between records.
     pub(in crate::core) fn restore(
         &mut self,
         record: Record,
@@ -43,9 +42,16 @@ impl Ledger {
         Ok(())
     }
 
-    /// Everything is restored: leases and the reconnect window start now, however long that took, and removals go on.
-    pub(in crate::core) fn end_restore(&mut self, now: MonotonicMs, context: LedgerContext<'_>) {
-        self.sessions.renew_all(now);
+    /// The server begins to serve what was restored so long before: leases and the reconnect window start now, what was left
+    /// of grace periods is left, and removals go on.
+    pub(in crate::core) fn begin_serving(
+        &mut self,
+        late_ms: u64,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        self.sessions.begin_serving(late_ms, now);
+        self.grants.begin_serving(late_ms);
         self.open_reconnect_window(now);
         self.resume_removals(now, context);
     }

@@ -394,10 +394,16 @@ impl Sessions {
         self.gaps.tick(now);
     }
 
-    /// Renews all leases.
-    pub(super) fn renew_all(&self, now: MonotonicMs) {
-        for (_, lease) in self.all.values().filter_map(|state| state.lease()) {
-            lease.renew(now);
+    /// Renews the leases of all sessions, which were restored so long before, and has those that were revoked end so much
+    /// later.
+    pub(super) fn begin_serving(&mut self, late_ms: u64, now: MonotonicMs) {
+        for state in self.all.values_mut() {
+            if let Some(revoked) = &mut state.revoked {
+                revoked.0 += late_ms;
+            }
+            if let Some((_, lease)) = state.lease() {
+                lease.renew(now);
+            }
         }
     }
 

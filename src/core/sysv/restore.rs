@@ -8,7 +8,7 @@ use super::processes::{OpenedProcess, Process};
 use super::set::Set;
 use super::sets::PRIVATE;
 use super::{SEMAPHORES_MAX, Sysv, VALUE_MAX};
-use crate::core::time::Moment;
+use crate::core::time::{Moment, MonotonicMs};
 
 impl Sysv {
     /// Restores a record. An error describes a contradiction to the records before it.
@@ -18,6 +18,15 @@ impl Sysv {
             SysvRecord::Process(record) => self.restore_process(&record, now),
             SysvRecord::Adjustments(record) => self.restore_adjustments(record),
             SysvRecord::Result(record) => self.restore_result(record),
+        }
+    }
+
+    /// The server begins to serve what was restored so long before: processes end so much later.
+    pub(in crate::core) fn begin_serving(&mut self, late_ms: u64) {
+        let deadlines: Vec<_> =
+            self.processes.iter().filter_map(|(id, process)| Some((id, process.deadline()?))).collect();
+        for (id, deadline) in deadlines {
+            self.processes.set_deadline(id, MonotonicMs(deadline.0 + late_ms));
         }
     }
 

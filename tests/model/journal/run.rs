@@ -243,7 +243,8 @@ impl Run {
         for record in self.disk.values() {
             self.core.restore(record.clone(), self.now()).unwrap();
         }
-        self.core.keep_journal(Waker::noop().clone(), self.now());
+        self.core.keep_journal(Waker::noop().clone(), None);
+        self.core.begin_serving(self.now().monotonic, self.now());
         self.configure();
         self.connections = (0..CONNECTIONS).map(|_| self.connect()).collect();
         if is_mark_stored {
