@@ -97,7 +97,9 @@ pub struct Server {
     /// In an `Arc`, so that a request reads it without copying the list.
     session_limits: RwLock<Arc<SessionLimits>>,
     tls: Arc<ReloadableTls>,
+    /// What clients may do.
     access: Arc<Access>,
+    /// The log of administrative changes.
     audit: Audit,
     /// The limit on connections where a port has no limit of its own.
     files_max: usize,
@@ -267,16 +269,6 @@ impl Server {
     /// [`TlsError`], which names the file and what is wrong with it.
     pub fn load_tls(&self, config: &TlsConfig) -> Result<(), TlsError> {
         self.tls.load(config, self.clock.now())
-    }
-
-    /// What clients may do.
-    fn access(&self) -> &Access {
-        &self.access
-    }
-
-    /// The log of administrative changes.
-    fn audit(&self) -> &Audit {
-        &self.audit
     }
 
     /// What TLS needs; `None`: it is not configured.

@@ -73,7 +73,7 @@ impl Service {
         let server = Server::with_rules(config, Clock::system(), NameHasher::new(), fence, rules);
         if let Some(path) = &config.access.audit_log {
             let unusable = |source| DaemonError::AuditLog { path: path.clone(), source };
-            server.audit().open(path.clone()).map_err(unusable)?;
+            server.audit.open(path.clone()).map_err(unusable)?;
         }
         warn_if_open(config);
         let store = match store {

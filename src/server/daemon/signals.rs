@@ -132,10 +132,10 @@ fn reload(
     log: &Log,
 ) {
     reopen(log);
-    if let Err(error) = server.audit().reopen() {
+    if let Err(error) = server.audit.reopen() {
         error!(%error, "the audit log could not be reopened; the old one stays in use");
     }
-    let audit = |outcome| server.audit().record(None, None, "Reload", &Target::Server, outcome);
+    let audit = |outcome| server.audit.record(None, None, "Reload", &Target::Server, outcome);
     let mut loaded = match options.load() {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -147,7 +147,7 @@ fn reload(
     protect(&loaded.config);
     log.set_threshold(loaded.config.log.threshold);
     let tls = server.load_tls(&loaded.config.tls);
-    let tokens = server.access().load_tokens(&loaded.config.access);
+    let tokens = server.access.load_tokens(&loaded.config.access);
     audit(match (&tls, &tokens) {
         (Ok(()), Ok(())) => Outcome::Done,
         (Err(_), Ok(())) => Outcome::Refused("the files of TLS cannot be used"),

@@ -27,7 +27,7 @@ impl Executor<'_> {
         }
         let ExtendedState { standing, client, is_encrypted, .. } = &mut *self.extended;
         let before = standing.permissions().clone();
-        let proven = standing.authenticate(self.server.access(), client, *is_encrypted, credentials.0);
+        let proven = standing.authenticate(&self.server.access, client, *is_encrypted, credentials.0);
         if let Err(IsClosed(is_closed)) = proven {
             self.slow_down();
             return Err(if is_closed { Denial::Closed } else { Denial::Status(Status::NotPermitted) });
@@ -61,7 +61,7 @@ impl Executor<'_> {
         };
         let identity = self.extended.standing.permissions().identity();
         let record = |operation: &str, target: &Target<'_>| {
-            self.server.audit().record(Some(&self.extended.client), identity, operation, target, outcome);
+            self.server.audit.record(Some(&self.extended.client), identity, operation, target, outcome);
         };
         match request {
             Extended::Declare { if_exists, declarations, .. } => {

@@ -60,7 +60,7 @@ impl ExtendedState {
         client: Client,
         namespace: Namespace,
     ) -> Self {
-        let standing = Standing::of(server.access(), &client);
+        let standing = Standing::of(&server.access, &client);
         Self {
             connection,
             client,
@@ -86,7 +86,7 @@ impl ExtendedState {
 
     /// The connection uses TLS now, which may have shown the client's certificate.
     pub(in crate::server) fn set_encrypted(&mut self, server: &Server, client: Client) {
-        self.standing = Standing::of(server.access(), &client);
+        self.standing = Standing::of(&server.access, &client);
         self.client = client;
         self.is_encrypted = true;
     }
@@ -100,7 +100,7 @@ impl ExtendedState {
         now: UnixSeconds,
         out: &mut BytesMut,
     ) -> Change {
-        if self.standing.is_stale(server.access(), now) {
+        if self.standing.is_stale(&server.access, now) {
             self.look_at_rules(server, out)
         } else {
             Change::None
@@ -116,7 +116,7 @@ impl ExtendedState {
 
     #[cold]
     fn look_at_rules(&mut self, server: &Server, out: &mut BytesMut) -> Change {
-        let change = self.standing.refresh(server.access(), &self.client, self.is_encrypted);
+        let change = self.standing.refresh(&server.access, &self.client, self.is_encrypted);
         if change == Change::Lost {
             self.end_what_is_not_permitted(server, out);
         }
@@ -303,7 +303,7 @@ impl ExtendedState {
         let address = self.client.address;
         let is_better_relayed = address.is_relayed()
             && (address.is_encrypted_by_relay()
-                || !self.standing.is_kept_directly(server.access(), &self.client, self.is_encrypted));
+                || !self.standing.is_kept_directly(&server.access, &self.client, self.is_encrypted));
         if is_better_relayed { &[] } else { addresses }
     }
 

@@ -136,7 +136,7 @@ impl Executor<'_> {
         self.slow_down();
         let reason = format!("it lacks the right \"{}\" there", right.name());
         let identity = self.extended.standing.permissions().identity();
-        self.server.access().note_refusal(&self.extended.client, identity, operation, &reason);
+        self.server.access.note_refusal(&self.extended.client, identity, operation, &reason);
     }
 
     /// Adds the commands executed so far to the statistics.

@@ -160,7 +160,7 @@ fn authorize(
         .and_then(|()| permissions_of(shared, peer, headers, route.path));
     if let (Err(error), Some(server)) = (&permissions, shared.stage().server()) {
         let outcome = Outcome::Refused(error.code);
-        server.audit().record(Some(&peer.client), None, route.path, &Target::Server, outcome);
+        server.audit.record(Some(&peer.client), None, route.path, &Target::Server, outcome);
     }
     permissions
 }

@@ -335,7 +335,7 @@ mod tests {
     fn a_change_without_an_answer_is_accepted_in_the_audit_log() {
         let (shared, server) = serving();
         let file = tempfile::NamedTempFile::new().unwrap();
-        server.audit().open(file.path().to_owned()).unwrap();
+        server.audit.open(file.path().to_owned()).unwrap();
         let record = |code| {
             let error = ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, code, "");
             context(&shared, "{}").record(&server, "Pause", Target::Server, Err::<(), _>(error)).unwrap_err();

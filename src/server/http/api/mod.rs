@@ -81,7 +81,7 @@ impl Context {
             Err(error) => Outcome::Refused(error.code),
         };
         let identity = self.permissions.identity();
-        server.audit().record(Some(&self.peer.client), identity, operation, &target, outcome);
+        server.audit.record(Some(&self.peer.client), identity, operation, &target, outcome);
         if result.is_ok() {
             let name =
                 if let Target::Name(_, name) = target { Some(display(name.escape_ascii())) } else { None };
