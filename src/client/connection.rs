@@ -97,21 +97,21 @@ impl Connection {
     }
 
     /// Queues a request without waiting for room; the caller limits how many it posts. The responses go to
-    /// `responses`, each with the tag: before the answer, perhaps that it is queued.
+    /// `responses`, each with the tag: before the answer, perhaps that it is queued. Returns the opaque.
     pub(super) fn post<'a, T>(
         &self,
         request: impl Into<Outgoing<'a>>,
         tag: T,
         responses: &mpsc::UnboundedSender<(T, ResponseFrame)>,
         answers: Answers,
-    ) -> Result<(), Disconnect>
+    ) -> Result<Opaque, Disconnect>
     where
         T: Copy + Send + Sync + 'static,
     {
         let responses = responses.clone();
         let deliver = move |frame| drop(responses.send((tag, frame)));
         let waiting = Waiting::Posted { deliver: Box::new(deliver), answers };
-        self.shared.queue_now(&request.into(), waiting).map(drop)
+        self.shared.queue_now(&request.into(), waiting)
     }
 
     /// Queues a request that has one response without waiting for room, as [`Self::post`].

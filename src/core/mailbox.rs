@@ -15,6 +15,7 @@ use super::session_client::SessionClient;
 use super::share::ClientKey;
 use super::sync::{AtomicBool, Mutex, Ordering};
 use super::sysv::{Errno, SetAnswer};
+use super::time::MonotonicMs;
 use super::{Namespace, Refusal};
 
 /// Events that wait for a reader; further ones are counted and dropped.
@@ -116,15 +117,15 @@ pub enum Notice {
     GrantRevoked {
         /// The grant.
         grant: GrantId,
-        /// The rest of the grace period in milliseconds.
-        grace_ms: u32,
+        /// When that is.
+        at: MonotonicMs,
     },
     /// A session is revoked; it ends when the grace period is over.
     SessionRevoked {
         /// The session.
         session: SessionId,
-        /// The rest of the grace period in milliseconds.
-        grace_ms: u32,
+        /// When that is.
+        at: MonotonicMs,
     },
     /// Another connection attached to the session of this connection.
     AttachedElsewhere {

@@ -23,7 +23,7 @@ pub use codec::{
 pub use extended::{
     ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AddressRange, AllGranted, Claim, Claims, ClaimsError, ClaimsIter,
     Credentials, DECLARATIONS_MAX, Declaration, DeclarationError, Declarations, DeclarationsIter,
-    DeclaredEntry, DeclaredState, EXTENDED_VERSION, Event, EventKind, Extended, ExtendedOpcode,
+    DeclaredEntry, DeclaredState, EXTENDED_VERSION, End, Event, EventKind, Extended, ExtendedOpcode,
     ExtendedResponse, Features, Generation, GraceLeft, GrantId, GrantState, Granted, HelloAnswer, Idle,
     IfExists, Inspected, LABEL_BYTES_MAX, Limit, ListEntry, Milliseconds, Moved, NUMBERED_CAPACITY_MAX,
     Namespace, Notice, OpenedSession, Pausing, Place, Queueing, ReachedLimit, Removal, RequestId, RequestIds,

@@ -1,20 +1,27 @@
 //! The grace period of a command that `run` has to end, with the real client and server: the command has ended before another
-//! client acquires. How long the period is, the tests of the client check with a clock of their own.
+//! client acquires. How long the period is, the simulation of the client checks.
 
 use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 use super::{line, program_at, ran, stderr_of, stdout, stdout_of};
 use crate::support::daemon::Daemon;
 use crate::support::fake_server::soon;
 
-const GRACE: &str = "5s";
+const GRACE: &str = "4s";
+
+/// The client of a command asks the server nothing in this time. A grace period that counted from its last request would be
+/// over.
+const QUIET: Duration = Duration::from_secs(9);
 
 /// Ignores SIGTERM. Only SIGKILL ends it, or the end of `run`, so that a test that fails leaves no process behind.
 const COMMAND: &str = "trap 'echo TERM' TERM; echo $$; while kill -0 $PPID 2>&-; do sleep 0.02; done";
 
 /// Holds "job" by a command, has it taken away by `take_away`, which is given the grant, and returns when another command
-/// has run with it.
-async fn the_command_ends_before_others_acquire(take_away: impl AsyncFnOnce(SocketAddr, &str)) {
+/// has run with it. Returns the seconds that the command had.
+async fn the_command_ends_before_others_acquire(take_away: impl AsyncFnOnce(SocketAddr, &str)) -> f64 {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     assert!(stdout(&ran(server, &["declare", "job", "--capacity", "1"]).await).starts_with("1\t"));
@@ -26,21 +33,24 @@ async fn the_command_ends_before_others_acquire(take_away: impl AsyncFnOnce(Sock
     take_away(server, stdout(&holders).split('\t').next().unwrap()).await;
     assert_eq!(line(&mut out).await, "TERM");
     let warning = line(&mut err).await;
-    assert!(warning.contains("SIGKILL after "), "{warning}");
+    let (_, seconds) = warning.split_once("SIGKILL after ").unwrap_or_else(|| panic!("{warning}"));
 
     // The next one finds the command ended; whether it was, only the process table says.
     let found = format!("if kill -0 {command} 2>&-; then echo the other command runs; else echo alone; fi");
     let waiting = ["run", "job", "--wait", "1m", "--", "sh", "-c", &found];
     assert_eq!(stdout(&ran(server, &waiting).await), "alone\n");
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
+    seconds.trim_end_matches(" s").parse().unwrap()
 }
 
 #[tokio::test]
 async fn a_command_ends_in_the_grace_of_a_revocation_before_others_acquire() {
-    the_command_ends_before_others_acquire(async |server, grant| {
+    let seconds = the_command_ends_before_others_acquire(async |server, grant| {
+        sleep(QUIET).await;
         assert_eq!(stdout(&ran(server, &["revoke", "--grant", grant, "--grace", GRACE]).await), "");
     })
     .await;
+    assert!(seconds > 2.0, "{seconds}");
 }
 
 #[tokio::test]

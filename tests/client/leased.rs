@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::support::proxy::{Mode, Proxy};
 use crate::support::{TestServer, eventually};
 use bytes::BytesMut;
 use signalbox::client::{
-    Address, Admission, BootClock, Builder, Claim, Client, Clock, Declaration, Disconnect, ErrorKind,
-    EventKind, IfExists, Lost, Maximum, Moment, Namespace, Pausing, PlainClient, Removal, Resources,
-    Revocation, Scope, Sleep, SlotChange, Status, blocking,
+    Address, Admission, Builder, Claim, Client, Declaration, Disconnect, ErrorKind, EventKind, IfExists,
+    Lost, Maximum, Namespace, Pausing, PlainClient, Resources, Revocation, Scope, SlotChange, Status,
+    blocking,
 };
 use signalbox::protocol::{
     Extended, ExtendedOpcode, ExtendedResponse, Features, HelloAnswer, Milliseconds, Opaque, OpenedSession,
@@ -280,67 +280,6 @@ async fn a_permit_is_handed_over_without_the_requests_that_wait_in_its_session()
     assert_eq!(direct.verify(handed.grant).await.unwrap().session, handed.session);
     drop(granted);
     eventually("only what was handed over is held", || grants(&server) == 1);
-}
-
-/// The kernel's clock, and jumps as after a suspension.
-#[derive(Clone, Debug, Default)]
-struct JumpingClock(Arc<AtomicU64>);
-
-impl JumpingClock {
-    fn jump(&self, span: Duration) {
-        self.0.fetch_add(u64::try_from(span.as_millis()).unwrap(), Ordering::Relaxed);
-    }
-
-    fn jumped(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::Relaxed))
-    }
-}
-
-impl Clock for JumpingClock {
-    fn now(&self) -> Moment {
-        Moment(BootClock.now().0 + self.jumped())
-    }
-
-    fn sleep_until(&self, moment: Moment) -> Sleep {
-        BootClock.sleep_until(Moment(moment.0.saturating_sub(self.jumped())))
-    }
-}
-
-/// The longer the client had nothing to ask before the notice, the earlier the notice may have been sent.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_revoked_permit_has_its_grace_period_however_long_the_client_was_quiet() {
-    let server = started(|_| {});
-    let direct = connected(&server).await.direct().await.unwrap();
-    for revokes_session in [false, true] {
-        let clock = JumpingClock::default();
-        let client = builder(server.counters).ttl(LONG).clock(clock.clone()).connect().await.unwrap();
-        let permit = client.counter("a").maximum(2).acquire().await.unwrap();
-        clock.jump(Duration::from_secs(30));
-        let session = direct.verify(permit.id()).await.unwrap().session;
-        let what =
-            if revokes_session { Revocation::Session(session) } else { Revocation::Grant(permit.id()) };
-        direct.revoke(what, LONG).await.unwrap();
-        soon("the notice and its proof", permit.revocation()).await;
-        let left = permit.time_left().unwrap();
-        assert!(left > LONG / 2 && left < LONG, "{left:?}");
-    }
-}
-
-/// The same, for the holders of a semaphore that is removed at once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn the_holder_of_a_removed_semaphore_has_its_grace_period() {
-    let server = started(|_| {});
-    let direct = connected(&server).await.direct().await.unwrap();
-    let declaration = Declaration { name: b"gpu", label: b"", capacity: 1, numbered: false };
-    direct.declare(&[declaration], IfExists::Fail).await.unwrap();
-    let clock = JumpingClock::default();
-    let client = builder(server.counters).ttl(LONG).clock(clock.clone()).connect().await.unwrap();
-    let permit = client.semaphore("gpu").declared().acquire().await.unwrap();
-    clock.jump(Duration::from_secs(30));
-    direct.remove(b"gpu", Removal::Now { grace: Milliseconds(60_000) }, None).await.unwrap();
-    soon("the notice and its proof", permit.revocation()).await;
-    let left = permit.time_left().unwrap();
-    assert!(left > LONG / 2 && left < LONG, "{left:?}");
 }
 
 #[tokio::test]

@@ -1174,10 +1174,10 @@ fn a_second_revoke_never_delays_the_first() {
         for (grace_ms, left_ms) in [(500, 500), (900, 500), (200, 200)] {
             let call = server.call(1);
             let (outcome, notice) = if is_session {
-                let notice = Notice::SessionRevoked { session, grace_ms: left_ms };
+                let notice = Notice::SessionRevoked { session, at: at(left_ms).monotonic };
                 (server.core.revoke_session(call, session, grace_ms, START), notice)
             } else {
-                let notice = Notice::GrantRevoked { grant, grace_ms: left_ms };
+                let notice = Notice::GrantRevoked { grant, at: at(left_ms).monotonic };
                 (server.core.revoke_grant(call, grant, grace_ms, START), notice)
             };
             assert_eq!(outcome, Outcome::Answered(Answer::Done));

@@ -390,12 +390,11 @@ fn holders_of_a_semaphore_that_is_removed_now_lose_it_after_a_notice() {
         assert_eq!(remove(&mut admin, b"a", Removal::Now { grace }), OK);
         for _ in &held {
             let notice = holder.next().notice().unwrap();
-            let Some(Notice::GrantRevoked { grace: left, .. }) = notice else { panic!("{notice:?}") };
-            assert!(left.0 <= grace.0);
+            assert!(matches!(notice, Some(Notice::GrantRevoked { .. })), "{notice:?}");
         }
         let notice = plain.next().notice().unwrap();
         assert!(
-            matches!(notice, Some(Notice::SessionRevoked { session, grace: left }) if session == own && left <= grace),
+            matches!(notice, Some(Notice::SessionRevoked { session, .. }) if session == own),
             "{notice:?}"
         );
         eventually("it is gone", || listed(&mut admin, b"a").is_none());

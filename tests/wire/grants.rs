@@ -8,6 +8,7 @@ use signalbox::protocol::{
 };
 
 use signalbox::core::Namespace;
+use std::time::Duration;
 
 fn callers<const COUNT: usize>(server: &TestServer) -> [Caller; COUNT] {
     std::array::from_fn(|_| Caller::new(server.counter()))
@@ -273,9 +274,16 @@ fn a_revoked_grant_is_released_after_its_grace_period() {
     wait_for_waiters(&server, 1);
     let (ids, what) = (admin.ids(), Revocation::Grant(held.grant));
     let grace = Milliseconds(30);
+    // The notice counts from the receipt of the last request.
+    let request = holder.send(&Extended::Where);
+    holder.answer(request);
+    let quiet = Duration::from_millis(50);
+    std::thread::sleep(quiet);
     assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace }).status, 0);
     let notice = holder.next().notice().unwrap();
-    assert_eq!(notice, Some(Notice::GrantRevoked { grant: held.grant, grace }));
+    let Some(Notice::GrantRevoked { grant, end }) = notice else { panic!("{notice:?}") };
+    assert_eq!((grant, end.request), (held.grant, request));
+    assert!(Duration::from(end.after) >= quiet + Duration::from(grace), "{end:?}");
     assert_eq!(waiter.answer(asked).status, 0);
     assert_eq!(holder.give_back(held.grant), code(Status::NotAcquired));
     let ids = admin.ids();

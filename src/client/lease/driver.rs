@@ -18,21 +18,19 @@ use super::clock::{Clock, Moment, Sleep};
 use super::command::{AcquireFailure, AcquireOutcome, Command, HeldGrant};
 use super::grant_table::GrantTable;
 use super::link::{
-    Attached, AttachmentFailure, Greeted, Greeting, Link, LinkEvent, SessionConnection, Tag,
-    keep_alive_interval,
+    Attached, AttachmentFailure, Greeted, Greeting, Link, LinkEvent, Tag, keep_alive_interval,
 };
 use super::reconnect::{AfterFailure, Reconnect};
 use super::request::{Operation, ReceivedGrant, Request, Transmission, read_granted, read_released};
 use super::request_table::{Cancellation, RequestTable};
-use super::revocation::NoticeCount;
 use super::session_load::SessionLoad;
 use super::session_pool::Losses;
 use super::settings::Settings;
 use super::validity::{LeaseValidity, safe_duration};
 use crate::client::{Address, Disconnect, Error, ErrorKind, Lost};
 use crate::protocol::{
-    Extended, GraceLeft, GrantId, Milliseconds, Notice, OpenedSession, RequestId, ResponseFrame, Status,
-    VerifiedGrant, WaitingRequest,
+    Extended, GraceLeft, GrantId, Notice, OpenedSession, RequestId, ResponseFrame, Status, VerifiedGrant,
+    WaitingRequest,
 };
 
 /// The longest time that closing a session may take. After that, the session ends with its time to live.
@@ -122,7 +120,7 @@ impl Driver {
             losses,
             commands,
             requests: RequestTable::default(),
-            grants: GrantTable::new(now),
+            grants: GrantTable::default(),
             session: None,
             link: Link::RetryAt(first_attempt),
             reconnect,
@@ -275,7 +273,7 @@ impl Driver {
 
     /// Sends the requests that are unsent, in the order of their numbers.
     fn send_requests(&mut self) {
-        let Link::Attached(connection) = &self.link else { return };
+        let Link::Attached(connection) = &mut self.link else { return };
         if !matches!(self.phase, Phase::Active) {
             return;
         }
@@ -292,16 +290,16 @@ impl Driver {
         canceled.into_iter().for_each(|id| self.send_cancel(id));
     }
 
-    fn send_cancel(&self, id: RequestId) {
-        if let Link::Attached(connection) = &self.link {
+    fn send_cancel(&mut self, id: RequestId) {
+        if let Link::Attached(connection) = &mut self.link {
             let request = Extended::Cancel(WaitingRequest::Id(id));
             // If the connection has ended, the request is canceled when it is repeated.
             drop(connection.post(request, Tag::Cancel));
         }
     }
 
-    fn send_close(&self) {
-        if let Link::Attached(connection) = &self.link {
+    fn send_close(&mut self) {
+        if let Link::Attached(connection) = &mut self.link {
             // If the connection has ended, CloseSession is sent over the next one.
             drop(connection.post(Extended::CloseSession, Tag::Close));
         }
@@ -343,9 +341,9 @@ impl Driver {
                     self.handle_answer(id, frame);
                 }
             }
-            Tag::Verify { grant, sent, after } => {
+            Tag::Verify { grant, sent } => {
                 if self.check_session(frame) {
-                    self.handle_verification(grant, frame, sent, after);
+                    self.verified(grant, frame, sent);
                 }
             }
             Tag::Where => self.guided(frame),
@@ -439,7 +437,7 @@ impl Driver {
         let ReceivedGrant { id, capacities, slots } = grant;
         if is_repeated {
             // The answer may be old, and the grant revoked since.
-            self.grants.verify(id, self.now());
+            self.verify(id);
         }
         let Some(reply) = reply else { return self.release(id, None) };
         if matches!(self.phase, Phase::Closing { .. }) {
@@ -447,58 +445,45 @@ impl Driver {
             self.load.remove();
             return drop(reply.send(Err(AcquireFailure::SessionEnded)));
         }
-        let validity = self.grants.insert(id, &self.lease, self.now());
+        let validity = self.grants.insert(id, &self.lease);
         if reply.send(Ok(HeldGrant { id, capacities, slots, validity })).is_err() {
             // The caller is gone.
             self.release(id, None);
         }
     }
 
-    /// The answer to VerifyGrant. Times in it are counted from when the question was sent, which was before the server
-    /// received it.
-    fn handle_verification(
-        &mut self,
-        grant: GrantId,
-        frame: &ResponseFrame,
-        sent: Moment,
-        after: NoticeCount,
-    ) {
-        if frame.status == Status::NotAcquired.code() {
-            return self.grants.taken_away(grant);
+    /// Asks the server whether a grant is held and not being revoked: a notice may have gone to an earlier connection.
+    fn verify(&mut self, grant: GrantId) {
+        let sent = self.now();
+        if let Link::Attached(connection) = &mut self.link {
+            // If the connection has ended, all grants are verified over the next one.
+            drop(connection.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent }));
         }
-        let Ok(VerifiedGrant { grace_left, .. }) = frame.verified() else {
-            // The client may not ask, as without the right to read. What is known already holds, and will not be known better.
-            return self.grants.verified(grant, after);
-        };
-        match grace_left {
-            GraceLeft::For(left) => {
-                self.grants.revocation_proven(grant, sent.after(safe_duration(left)), after);
-            }
-            GraceLeft::NotRevoked => self.grants.verified(grant, after),
+    }
+
+    /// The answer to VerifyGrant, which was sent at this moment.
+    fn verified(&mut self, grant: GrantId, frame: &ResponseFrame, sent: Moment) {
+        if frame.status == Status::NotAcquired.code() {
+            self.grants.taken_away(grant);
+        } else if let Ok(VerifiedGrant { grace_left: GraceLeft::For(left), .. }) = frame.verified() {
+            self.grants.revoked(grant, sent.after(safe_duration(left)));
         }
     }
 
     fn handle_notice(&mut self, notice: Notice) {
-        let Some(renewed_at) = self.link.connection().map(SessionConnection::renewed_at) else { return };
-        // The notice may have been delayed, but was sent after the last answer, which was sent after its request. So a
-        // grace that is counted from the request ends before the server's. VerifyGrant, which is sent at once, proves
-        // how much later.
-        let end_of = |grace: Milliseconds| renewed_at.after(safe_duration(grace));
-        let now = self.now();
+        let Some(connection) = self.link.connection() else { return };
         match notice {
-            Notice::GrantRevoked { grant, grace } => {
-                if self.grants.revocation_noticed(grant, end_of(grace), now) {
-                    warn!(grant = grant.0, grace_ms = grace.0, "a permit is being revoked");
-                }
-            }
-            Notice::SessionRevoked { session, grace } if self.is_session(session) => {
-                warn!(session, grace_ms = grace.0, "the session is being revoked");
-                self.grants.session_revocation_noticed(end_of(grace), now);
+            Notice::GrantRevoked { grant, end } => self.grants.revoked(grant, connection.end_of(end)),
+            Notice::SessionRevoked { session, end } if self.is_session(session) => {
+                let at = connection.end_of(end);
+                let left_ms = at.since(self.now()).as_millis();
+                warn!(session, left_ms, "the session is being revoked");
+                self.grants.session_revoked(at);
             }
             Notice::AttachedElsewhere { session } if self.is_session(session) => {
                 self.detached(Lost::TakenOver);
             }
-            Notice::ShuttingDown { .. } => info!("the server is shutting down"),
+            Notice::ShuttingDown => info!("the server is shutting down"),
             Notice::SessionRevoked { .. } | Notice::AttachedElsewhere { .. } | Notice::Moved { .. } => {}
         }
     }
@@ -549,7 +534,6 @@ impl Driver {
         match (outcome, self.session) {
             (Ok(greeted), Some(session)) if self.link.is_attached() => {
                 info!(%address, "the session moves to a direct connection to the leader");
-                self.grants.disconnected();
                 self.approach = Approach::Moving;
                 // The present connection ends here, before the session is attached to the other one.
                 let (places, now) = (self.requests.places(), self.now());
@@ -566,9 +550,8 @@ impl Driver {
 
     /// A connection is there, and the session is attached to it.
     fn attached(&mut self, attached: Attached) {
-        let Attached { session, connection, address, late_attachments } = attached;
-        let sent = connection.renewed_at();
-        let until = sent.after(safe_duration(session.ttl));
+        let Attached { session, mut connection, address, late_attachments } = attached;
+        let until = connection.renewed_at().after(safe_duration(session.ttl));
         match self.session.replace(session) {
             None => {
                 self.lease.begin(until);
@@ -585,7 +568,8 @@ impl Driver {
         }
         self.link = Link::Attached(connection);
         self.requests.resend_all();
-        self.grants.verify_all(sent);
+        let held: Vec<_> = self.grants.held().collect();
+        held.into_iter().for_each(|grant| self.verify(grant));
         self.open_waiters.drain(..).for_each(|waiter| drop(waiter.send(Ok(()))));
         if matches!(self.phase, Phase::Closing { .. }) {
             self.send_close();
@@ -610,7 +594,6 @@ impl Driver {
     fn disconnected(&mut self, reason: &Disconnect) {
         info!(%reason, "the connection to the server was lost; connecting again");
         let now = self.now();
-        self.grants.disconnected();
         self.approach = Approach::None;
         self.link = Link::RetryAt(self.reconnect.disconnected(reason, now));
     }
@@ -637,9 +620,6 @@ impl Driver {
                 due = due.min(
                     connection.keep_alive_due(self.keep_alive_interval(session), self.reconnect.probe_at()),
                 );
-                if matches!(self.phase, Phase::Active) {
-                    due = self.grants.next_verification().into_iter().fold(due, Moment::min);
-                }
             }
         }
         if let Link::RetryAt(at) = self.link {
@@ -670,7 +650,6 @@ impl Driver {
                 return self.end(Lost::Revoked);
             }
             self.keep_alive(session, now);
-            self.verify_grants(session, now);
         }
         self.grants.apply_revocations(now);
         if !self.link.is_attached() {
@@ -693,19 +672,6 @@ impl Driver {
     fn keep_alive_interval(&self, session: OpenedSession) -> Duration {
         let interval = keep_alive_interval(session);
         self.reconnect.silence_max().map_or(interval, |most| interval.min(most))
-    }
-
-    /// Asks the server whether grants are revoked, and until when they are held, after a notice or a disconnect.
-    fn verify_grants(&mut self, session: OpenedSession, now: Moment) {
-        let Link::Attached(connection) = &self.link else { return };
-        if !matches!(self.phase, Phase::Active) {
-            return;
-        }
-        let after = self.grants.notices();
-        for grant in self.grants.due_for_verification(now, now.after(self.keep_alive_interval(session))) {
-            // If the connection has ended, all grants are verified over the next one.
-            drop(connection.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent: now, after }));
-        }
     }
 
     /// When an acquire fails while there is no connection.

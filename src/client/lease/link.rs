@@ -1,5 +1,6 @@
 //! The link of a session to a server: a connection, or the next attempt to get one.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +9,15 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::clock::{Clock, Moment};
-use super::revocation::NoticeCount;
 use super::settings::{ATTEMPT_MAX, Settings, Terms};
 use super::transport::{Dial, Dialing};
+use super::validity::safe_duration;
 use crate::client::connection::{Answers, Connection};
 use crate::client::race::{Limit, Stage, first_answer};
 use crate::client::{Address, ConnectError, Disconnect, Error, ErrorKind, Token, success};
 use crate::protocol::{
-    EXTENDED_VERSION, Extended, Features, GrantId, Milliseconds, OpenedSession, RequestId, ResponseFrame,
-    SessionKey, Status,
+    EXTENDED_VERSION, End, Extended, Features, GrantId, Milliseconds, Opaque, OpenedSession, RequestId,
+    ResponseFrame, SessionKey, Status,
 };
 
 /// The longest time that KeepAlive may stay unanswered.
@@ -31,8 +32,8 @@ pub(super) enum Tag {
     KeepAlive(Moment),
     /// A numbered request, sent at this moment: perhaps that it is queued, and then its answer.
     Request { id: RequestId, sent: Moment },
-    /// VerifyGrant, sent at this moment after this many notices.
-    Verify { grant: GrantId, sent: Moment, after: NoticeCount },
+    /// VerifyGrant, sent at this moment.
+    Verify { grant: GrantId, sent: Moment },
     /// Where: where the nodes of the cluster are.
     Where,
     /// Cancel, whose answer is ignored: the canceled request has its own.
@@ -141,22 +142,42 @@ pub(super) struct SessionConnection {
     keep_alive_sent: Option<Moment>,
     /// When KeepAlive was sent last, or the session attached. It may have been refused.
     kept_alive_at: Moment,
+    /// When the requests were sent that a notice may count from: the last one that was answered, and those after it.
+    sent: VecDeque<(Opaque, Moment)>,
     features: Features,
+    clock: Arc<dyn Clock>,
 }
 
 impl SessionConnection {
     /// Sends a request that has one response, which is reported with the tag.
     ///
     /// A failure means that the connection has ended, which [`LinkEvent::Disconnected`] reports too.
-    pub(super) fn post(&self, request: Extended<'_>, tag: Tag) -> Result<(), Disconnect> {
-        self.connection.post(request, tag, &self.sender, Answers::One)
+    pub(super) fn post(&mut self, request: Extended<'_>, tag: Tag) -> Result<(), Disconnect> {
+        let now = self.clock.now();
+        let opaque = self.connection.post(request, tag, &self.sender, Answers::One)?;
+        self.sent.push_back((opaque, now));
+        Ok(())
+    }
+
+    /// When a grant or a session ends at the earliest, by a notice. The notice may have been delayed, but the server received
+    /// the request after it was sent: the client counts from then.
+    pub(super) fn end_of(&self, End { request, after }: End) -> Moment {
+        let sent = self.sent.iter().find(|(opaque, _)| *opaque == request);
+        // No server counts from another request. If one does, the end must not be too late.
+        sent.map_or(Moment(Duration::ZERO), |(_, sent)| sent.after(safe_duration(after)))
     }
 
     async fn event(&mut self) -> LinkEvent {
         tokio::select! {
             // Responses that were received before the connection ended count.
             biased;
-            Some((tag, frame)) = self.responses.recv() => LinkEvent::Response(tag, frame),
+            Some((tag, frame)) = self.responses.recv() => {
+                // The notices that follow count from this request or from a later one.
+                if let Some(answered) = self.sent.iter().position(|(opaque, _)| *opaque == frame.opaque) {
+                    self.sent.drain(..answered);
+                }
+                LinkEvent::Response(tag, frame)
+            }
             reason = self.connection.ended() => LinkEvent::Disconnected(reason),
         }
     }
@@ -321,7 +342,7 @@ pub(super) fn attach_at(
     Box::pin(async move {
         // The leader of a cluster speaks for all addresses.
         let speaks_for_all = greeted.features.contains(Features::CLUSTER);
-        let attaching = attach_over(greeted, clock.as_ref(), &terms, target, repetitions);
+        let attaching = attach_over(greeted, clock, &terms, target, repetitions);
         let outcome = timeout(ATTEMPT_MAX, attaching).await.unwrap_or_else(|_| Err(too_late(&address)));
         let failed = |error: Error| {
             let is_unanswered = matches!(
@@ -344,7 +365,7 @@ fn too_late(address: &Address) -> Error {
 /// Attaches the session over a connection, or opens it.
 async fn attach_over(
     greeted: Greeted,
-    clock: &dyn Clock,
+    clock: Arc<dyn Clock>,
     Terms { label, ttl }: &Terms,
     target: Target,
     repetitions: u32,
@@ -371,7 +392,9 @@ async fn attach_over(
         renewed_at: sent,
         keep_alive_sent: None,
         kept_alive_at: sent,
+        sent: VecDeque::from([(frame.opaque, sent)]),
         features,
+        clock,
     };
     Ok((session, connection))
 }

@@ -32,7 +32,6 @@ mod permit;
 mod reconnect;
 mod request;
 mod request_table;
-mod revocation;
 mod session_handle;
 mod session_load;
 mod session_pool;

@@ -198,9 +198,8 @@ impl Permit {
         self.grant.validity.lost().await
     }
 
-    /// Resolves when an administrator revokes the permit, as soon as the server has said how much of the grace period is
-    /// left. The permit is held during the grace period, which [`Self::time_left`] includes from then on;
-    /// [`Self::lost`] resolves at its end.
+    /// Resolves when an administrator revokes the permit. The permit is held during the grace period, which
+    /// [`Self::time_left`] includes from then on; [`Self::lost`] resolves at its end.
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox::client::Permit) {

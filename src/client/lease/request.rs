@@ -56,7 +56,7 @@ impl Operation {
     /// Sends the request at this moment, with the place that it was told. A failure means that the connection has ended.
     pub(super) fn post(
         &self,
-        connection: &SessionConnection,
+        connection: &mut SessionConnection,
         ids: RequestIds,
         place: Option<Place>,
         now: Moment,

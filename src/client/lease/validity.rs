@@ -3,7 +3,7 @@
 //! Invariants:
 //! - A lease that any thread has found to be over stays over. Until then, its end only moves later.
 //! - A permit that is lost stays lost, for the reason that was given first.
-//! - A permit whose grace period any thread has found to be over stays so. Until then, a proof may move its end later.
+//! - A permit whose grace period any thread has found to be over stays so. Until then, the server's last word on its end counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -234,13 +234,8 @@ impl PermitValidity {
         };
         let _ = self.revocation.fetch_update(Ordering::AcqRel, Ordering::Acquire, moved);
         if RevocationState::decode(self.revocation.load(Ordering::Acquire)) == RevocationState::TakenAway {
-            self.announce_revocation();
             self.mark_lost(Lost::Revoked);
         }
-    }
-
-    /// Informs the holder that the permit is being revoked: how long it is held is known now as well as it will be.
-    pub(super) fn announce_revocation(&self) {
         self.is_revocation_announced.send_if_modified(|is_announced| !std::mem::replace(is_announced, true));
     }
 
@@ -260,7 +255,7 @@ impl PermitValidity {
         lost.expect("the wait ends at the first reason")
     }
 
-    /// Resolves when the permit is being revoked, and it is known for how long it is held.
+    /// Resolves when the permit is being revoked.
     pub(super) async fn revocation(&self) {
         let mut is_announced = self.is_revocation_announced.subscribe();
         is_announced.wait_for(|is_announced| *is_announced).await.expect("`self` keeps the sender");
@@ -329,7 +324,7 @@ mod tests {
         permit.revoke_at(seconds(5));
         assert_eq!(permit.remaining(), Some(Duration::from_secs(5)));
         permit.revoke_at(seconds(7));
-        assert_eq!(permit.remaining(), Some(Duration::from_secs(7)), "a proof moves the end");
+        assert_eq!(permit.remaining(), Some(Duration::from_secs(7)), "the last word counts");
         clock.0.store(7, Ordering::Relaxed);
         assert_eq!(permit.remaining(), None);
         assert!(!lease.is_over());

@@ -121,7 +121,7 @@ impl Ledger {
 
     fn committed(&mut self, then: OnCommit, now: MonotonicMs, context: LedgerContext<'_>) {
         match then {
-            OnCommit::Reply(session, request) => self.reply_committed(session, request, now),
+            OnCommit::Reply(session, request) => self.reply_committed(session, request),
             OnCommit::Closed(closer) => closer.send(Ok(Answer::Done)),
             OnCommit::ClientsRevoked(sessions, reply_to) => reply_to.send(Ok(Answer::Revoked { sessions })),
             OnCommit::Opened(session) => {
@@ -153,7 +153,7 @@ impl Ledger {
         }
     }
 
-    fn reply_committed(&mut self, session: SessionId, request: RequestId, now: MonotonicMs) {
+    fn reply_committed(&mut self, session: SessionId, request: RequestId) {
         let pending = self.pending_replies.get(session, request);
         let granted = pending.and_then(|pending| match &pending.reply {
             CachedReply::Granted(granted) => Some(granted.grant),
@@ -162,7 +162,7 @@ impl Ledger {
         self.send_pending_reply(session, request, None);
         // A notice that came before the client knew of the grant may have meant nothing to it.
         if let Some(granted) = granted {
-            self.send_revocation(granted, now);
+            self.send_revocation(granted);
         }
     }
 

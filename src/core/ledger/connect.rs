@@ -165,8 +165,8 @@ impl Ledger {
         }
         self.detach(connection, Some(Refusal::NoSuchSession));
         self.attach_counted(connection, session);
-        if let Some(revoked) = self.sessions.known(session).revoked() {
-            self.sessions.send(connection, Notice::SessionRevoked { session, grace_ms: now.until(revoked) });
+        if let Some(at) = self.sessions.known(session).revoked() {
+            self.sessions.send(connection, Notice::SessionRevoked { session, at });
         }
         Ok(lease)
     }

@@ -71,7 +71,7 @@ impl Ledger {
             if grace_ms > 0 {
                 for connection in &holders {
                     let session = connection.session();
-                    self.sessions.send(*connection, Notice::SessionRevoked { session, grace_ms });
+                    self.sessions.send(*connection, Notice::SessionRevoked { session, at });
                 }
             }
             if !holders.is_empty() {

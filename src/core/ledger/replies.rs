@@ -255,13 +255,12 @@ impl Ledger {
         true
     }
 
-    /// Informs the holder of a grant that was revoked how long the grant lasts.
-    pub(super) fn send_revocation(&self, id: GrantId, now: MonotonicMs) {
+    /// Tells the holder of a grant that was revoked when the grant ends.
+    pub(super) fn send_revocation(&self, id: GrantId) {
         // A grant that is gone, or was not revoked, needs no notice.
         let Some(grant) = self.grants.get(id) else { return };
         if let Some(at) = grant.revoked() {
-            let grace_ms = now.until(at);
-            self.sessions.send_to_session(grant.session, Notice::GrantRevoked { grant: id, grace_ms });
+            self.sessions.send_to_session(grant.session, Notice::GrantRevoked { grant: id, at });
         }
     }
 

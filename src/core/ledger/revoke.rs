@@ -85,7 +85,7 @@ impl Ledger {
             self.refuse_waiter(id, Refusal::Revoked, context);
         } else if grace_ms == 0 {
             self.end_grant(id, EventKind::Revoked, context);
-            self.sessions.send_to_session(session, Notice::GrantRevoked { grant: id, grace_ms });
+            self.sessions.send_to_session(session, Notice::GrantRevoked { grant: id, at: now });
         } else {
             let before = grant.revoked();
             let at = self.grants.revoke_at(id, now.after(grace_ms));
@@ -94,7 +94,7 @@ impl Ledger {
                 self.store_grant(id, now);
                 self.end_unit();
             }
-            self.send_revocation(id, now);
+            self.send_revocation(id);
         }
     }
 
@@ -152,7 +152,7 @@ impl Ledger {
             self.store_session(session, now);
             self.end_unit();
         }
-        self.sessions.send_to_session(session, Notice::SessionRevoked { session, grace_ms: now.until(at) });
+        self.sessions.send_to_session(session, Notice::SessionRevoked { session, at });
         let end = self.sessions.end_of(session).unwrap_or(at);
         self.sessions.set_deadline(session, end);
         self.alarm.ring(Due::At(end));

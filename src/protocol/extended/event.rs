@@ -3,6 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{GrantId, Milliseconds, Namespace, length_of};
+use crate::protocol::Opaque;
 use crate::protocol::fields::Fields;
 
 /// An event of a name (`docs/protocol.md`, "Watch").
@@ -149,8 +150,7 @@ impl Event<Bytes> {
     }
 }
 
-/// A notice to a client that sent Hello (`docs/protocol.md`, "Notices"). A grace period begins when the server sends
-/// the notice.
+/// A notice to a client that sent Hello (`docs/protocol.md`, "Notices").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
@@ -158,15 +158,15 @@ pub enum Notice {
     GrantRevoked {
         /// The grant.
         grant: GrantId,
-        /// The grace period, during which it is still held.
-        grace: Milliseconds,
+        /// When it is taken away.
+        end: End,
     },
     /// The attached session is being revoked, with all that it holds.
     SessionRevoked {
         /// The number of the session.
         session: u64,
-        /// The grace period, during which the session still exists.
-        grace: Milliseconds,
+        /// When it is taken away.
+        end: End,
     },
     /// Another connection attached the session; this connection has only its connection session left.
     AttachedElsewhere {
@@ -174,10 +174,7 @@ pub enum Notice {
         session: u64,
     },
     /// The server is shutting down.
-    ShuttingDown {
-        /// The grace period, during which the server still answers.
-        grace: Milliseconds,
-    },
+    ShuttingDown,
     /// Another node of the cluster is going to lead. [`ResponseFrame::moved`](crate::protocol::ResponseFrame::moved) has
     /// where clients reach it.
     Moved {
@@ -186,30 +183,42 @@ pub enum Notice {
     },
 }
 
+/// When a grant or a session ends that is being revoked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// A request of the same connection.
+    pub request: Opaque,
+    /// So long after the server received the request.
+    pub after: Milliseconds,
+}
+
 impl Notice {
     pub(super) fn compose(&self, out: &mut BytesMut) {
-        let (kind, grace, number) = match *self {
-            Self::GrantRevoked { grant, grace } => (1, grace.0, grant.0),
-            Self::SessionRevoked { session, grace } => (2, grace.0, session),
-            Self::AttachedElsewhere { session } => (3, 0, session),
-            Self::ShuttingDown { grace } => (4, grace.0, 0),
-            Self::Moved { epoch } => (5, 0, epoch.into()),
+        let (kind, number, end) = match *self {
+            Self::GrantRevoked { grant, end } => (1, grant.0, Some(end)),
+            Self::SessionRevoked { session, end } => (2, session, Some(end)),
+            Self::AttachedElsewhere { session } => (3, session, None),
+            Self::ShuttingDown => (4, 0, None),
+            Self::Moved { epoch } => (5, epoch.into(), None),
         };
         out.put_slice(&[kind, 0, 0, 0]);
-        out.put_u32(grace);
         out.put_u64(number);
+        if let Some(End { request, after }) = end {
+            out.put_slice(&request.0);
+            out.put_u32(after.0);
+        }
     }
 
     /// Decodes a notice; `Some(None)` if the kind is unknown, `None` if the body is malformed.
     pub(super) fn read(fields: &mut Fields<'_>) -> Option<Option<Self>> {
         let [kind, _, _, _] = fields.array()?;
-        let grace = Milliseconds(fields.u32()?);
         let number = fields.u64()?;
+        let mut end = || Some(End { request: Opaque(fields.array()?), after: Milliseconds(fields.u32()?) });
         Some(match kind {
-            1 => Some(Self::GrantRevoked { grant: GrantId(number), grace }),
-            2 => Some(Self::SessionRevoked { session: number, grace }),
+            1 => Some(Self::GrantRevoked { grant: GrantId(number), end: end()? }),
+            2 => Some(Self::SessionRevoked { session: number, end: end()? }),
             3 => Some(Self::AttachedElsewhere { session: number }),
-            4 => Some(Self::ShuttingDown { grace }),
+            4 => Some(Self::ShuttingDown),
             5 => Some(Self::Moved { epoch: u32::try_from(number).ok()? }),
             _ => None,
         })

@@ -23,7 +23,7 @@ pub use declaration::{
     Resizing, SlotChange,
 };
 pub use declared::{DeclaredEntry, DeclaredState};
-pub use event::{Event, EventKind, Notice};
+pub use event::{End, Event, EventKind, Notice};
 pub use limit::{Limit, ReachedLimit};
 pub use opcode::ExtendedOpcode;
 pub use request::{Extended, Queueing, Revocation, Scope, WaitingRequest};

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 
 use crate::core::{
     Availability, Claim, Declare, Declared, DeclaredState, Event, EventKind, GrantId, IfExists, Inspected,
-    Limit, LimitKind, Listed, ListedId, ListedSession, Namespace, Notice, Origin, Place, PlaceProof, Refusal,
-    Removal, RequestId, RequestIds, Resizing, Scope, ServiceChange, Token, Until, Want,
+    Limit, LimitKind, Listed, ListedId, ListedSession, MonotonicMs, Namespace, Notice, Origin, Place,
+    PlaceProof, Refusal, Removal, RequestId, RequestIds, Resizing, Scope, ServiceChange, Token, Until, Want,
 };
 use crate::protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
 
@@ -266,19 +266,24 @@ pub(super) fn event_on_wire(event: &Event, number: u64) -> wire::Event<&[u8]> {
     }
 }
 
-/// A notice; `None`: it is [`Notice::Moved`], which needs more than the core knows.
-pub(super) fn notice_on_wire(notice: Notice) -> Option<wire::Notice> {
+/// A notice to a connection from which this request came last; `None`: it is [`Notice::Moved`], which needs more than the
+/// core knows.
+pub(super) fn notice_on_wire(
+    notice: Notice,
+    (request, received): (Opaque, MonotonicMs),
+) -> Option<wire::Notice> {
+    let end = |at| wire::End { request, after: Milliseconds(received.until(at)) };
     Some(match notice {
-        Notice::GrantRevoked { grant, grace_ms } => {
-            wire::Notice::GrantRevoked { grant: grant_on_wire(grant), grace: Milliseconds(grace_ms) }
+        Notice::GrantRevoked { grant, at } => {
+            wire::Notice::GrantRevoked { grant: grant_on_wire(grant), end: end(at) }
         }
-        Notice::SessionRevoked { session, grace_ms } => {
-            wire::Notice::SessionRevoked { session: session.number(), grace: Milliseconds(grace_ms) }
+        Notice::SessionRevoked { session, at } => {
+            wire::Notice::SessionRevoked { session: session.number(), end: end(at) }
         }
         Notice::AttachedElsewhere { session } => {
             wire::Notice::AttachedElsewhere { session: session.number() }
         }
-        Notice::ShuttingDown => wire::Notice::ShuttingDown { grace: Milliseconds(0) },
+        Notice::ShuttingDown => wire::Notice::ShuttingDown,
         Notice::Moved => return None,
     })
 }

@@ -61,6 +61,8 @@ impl Executor<'_> {
         out: &mut BytesMut,
     ) -> NextStep {
         let opaque = frame.opaque();
+        // Refused requests count, too: the client forgets what it sent before a request that was answered.
+        self.extended.last_request = (opaque, self.server.monotonic());
         let outcome = frame.parse_extended().map_err(Denial::Status).and_then(|request| {
             self.port.metrics.extended_commands.add(1);
             if let Extended::Hello { credentials, .. } = request {

@@ -34,6 +34,8 @@ pub(in crate::server) struct ExtendedState {
     has_joined: bool,
     /// The opaque of the connection's Hello. Notices are sent with it.
     pub(super) hello: Option<Opaque>,
+    /// The opaque of the last request, and when it was received. Notices count from then.
+    pub(super) last_request: (Opaque, MonotonicMs),
     /// Whether the client has asked to be told the places of its waiting requests.
     pub(super) is_told_places: bool,
     /// The opcode of each request that is not answered yet, and when it came, by its opaque.
@@ -70,6 +72,7 @@ impl ExtendedState {
             mailbox,
             has_joined: false,
             hello: None,
+            last_request: (Opaque([0; 4]), MonotonicMs(0)),
             is_told_places: false,
             waiting: HashMap::new(),
             waiting_calls: HashMap::new(),
@@ -309,7 +312,7 @@ impl ExtendedState {
 
     fn compose_notice(&self, server: &Server, hello: Opaque, notice: Notice, out: &mut BytesMut) {
         let opcode = ExtendedOpcode::Hello.code();
-        let Some(notice) = notice_on_wire(notice) else {
+        let Some(notice) = notice_on_wire(notice, self.last_request) else {
             let Some(whereabouts) = server.whereabouts() else { return };
             let Some(next) = whereabouts.next() else { return };
             let is_permitted = self.standing.may(Right::Acquire, Target::Anywhere);

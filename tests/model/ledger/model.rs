@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 use signalbox::core::{
     Answer, Availability, Call, ClientKey, ClientShare, ConnectionId, DeclarationRecord, Declare, Declared,
     DeclaredState, Event, EventKind, GRANT_SLOTS_MAX, GrantId, Granted, IfExists, LedgerLimits, LedgerStats,
-    Limit, LimitKind, Listed, Message, Namespace, Notice, Origin, Outcome, Queueing, REQUESTS_MAX, Refusal,
-    Removal, RequestIds, Resizing, SLOTS_MAX, Scope, Service, ServiceChange, SessionId, SessionKey, Token,
-    UnixSeconds, Until, Verified, Waiting,
+    Limit, LimitKind, Listed, Message, MonotonicMs, Namespace, Notice, Origin, Outcome, Queueing,
+    REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX, Scope, Service, ServiceChange,
+    SessionId, SessionKey, Token, UnixSeconds, Until, Verified, Waiting,
 };
 
 fn limit_reached(kind: LimitKind, max: usize) -> Refusal {
@@ -564,9 +564,8 @@ impl Model {
             *client = by;
         }
         if let Some(at_ms) = self.session(id).and_then(|session| session.revoked_ms) {
-            let grace_ms = u32::try_from(at_ms.saturating_sub(self.now_ms)).unwrap();
-            self.messages
-                .push((connection, Message::Notice(Notice::SessionRevoked { session: id, grace_ms })));
+            let notice = Notice::SessionRevoked { session: id, at: MonotonicMs(at_ms) };
+            self.messages.push((connection, Message::Notice(notice)));
         }
         Ok(ttl_ms)
     }
@@ -871,9 +870,8 @@ impl Model {
             // A second Revoke never delays the first.
             let at_ms = found.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
             found.revoked_ms = Some(at_ms);
-            let grace_ms = u32::try_from(at_ms - now_ms).unwrap();
-            self.notify(session, Notice::GrantRevoked { grant, grace_ms });
-            if grace_ms == 0 {
+            self.notify(session, Notice::GrantRevoked { grant, at: MonotonicMs(at_ms) });
+            if at_ms <= now_ms {
                 self.end_grant(grant.0, EventKind::Revoked);
             }
         }
@@ -894,10 +892,9 @@ impl Model {
         let session = self.session_mut(id).ok_or(Refusal::NoSuchSession)?;
         let at_ms = session.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
         session.revoked_ms = Some(at_ms);
-        let grace_ms = u32::try_from(at_ms - now_ms).unwrap();
         self.stats.revoked += 1;
-        self.notify(id, Notice::SessionRevoked { session: id, grace_ms });
-        if grace_ms == 0 {
+        self.notify(id, Notice::SessionRevoked { session: id, at: MonotonicMs(at_ms) });
+        if at_ms <= now_ms {
             self.end(id, EventKind::Revoked, Refusal::Revoked);
         }
         Ok(())
@@ -1202,7 +1199,7 @@ impl Model {
             self.serve();
             if grace_ms > 0 {
                 for session in plain.iter().map(|connection| connection.session()) {
-                    self.notify(session, Notice::SessionRevoked { session, grace_ms });
+                    self.notify(session, Notice::SessionRevoked { session, at: MonotonicMs(at_ms) });
                 }
             }
             self.evictions.push(Eviction { key, at_ms, removed, plain, is_notified: true });

@@ -299,20 +299,23 @@ async fn assert_lost_before_the_server_releases(testbed: &Testbed, permit: &Perm
 
 #[test]
 fn a_revoked_permit_ends_before_its_grace_period() {
-    for is_session in [false, true] {
-        for quiet_ms in [0, 1000, 2400] {
-            for latency_ms in [5, 200] {
+    // The client sends KeepAlive after 10 s.
+    for (quiet_ms, age_ms) in [(0, 0), (3000, 3000), (9000, 9000), (12_000, 2000), (15_000, 5000)] {
+        for (is_session, grace_ms) in
+            [(false, 1000), (true, 1000), (false, 4000), (true, 4000), (false, 30_000)]
+        {
+            for latency_ms in [5, 50] {
                 run_script((latency_ms, latency_ms), 1, |testbed| async move {
-                    let client = testbed.builder(10_000, -10_000).0.connect().await.unwrap();
+                    let client = testbed.builder(60_000, -10_000).0.connect().await.unwrap();
                     let permit = one(&client).await;
                     sleep(ms(quiet_ms)).await;
-                    revoke(&testbed, &permit, is_session, ms(4000)).await;
+                    revoke(&testbed, &permit, is_session, ms(grace_ms)).await;
                     soon(ms(1000), "the notice comes", permit.revocation()).await;
-                    // Counted from when the question was sent, less 4 %: the time for which the client was quiet before
-                    // the notice does not shorten it.
                     let left = permit.time_left().expect("the grace period has just started");
-                    let shortest = ms(3780 - 5 * latency_ms);
-                    assert!(left >= shortest && left < ms(3841), "{left:?} after {quiet_ms} ms");
+                    // The clocks differ by 1 %, and the administrator needs time before it revokes.
+                    let margin_ms = (age_ms + grace_ms + 20 * latency_ms) / 20 + 5 * latency_ms;
+                    let range = ms(grace_ms - margin_ms)..ms(grace_ms);
+                    assert!(range.contains(&left), "{left:?} of {grace_ms} ms after {quiet_ms} ms");
                     assert_lost_before_the_server_releases(&testbed, &permit).await;
                 });
             }
@@ -321,17 +324,17 @@ fn a_revoked_permit_ends_before_its_grace_period() {
 }
 
 #[test]
-fn a_later_revocation_shortens_a_proven_grace_period() {
+fn a_later_revocation_shortens_a_grace_period() {
     run_script(NEAR, 1, |testbed| async move {
         // Each revocation opens a session on the other machine and closes it.
         testbed.expectations.expect_losses();
         let client = testbed.client(20_000).await;
         let (permit, other) = (one(&client).await, one(&client).await);
         revoke(&testbed, &permit, false, ms(10_000)).await;
-        soon(ms(500), "the first is proven", permit.revocation()).await;
+        soon(ms(500), "the first notice comes", permit.revocation()).await;
         assert!(permit.time_left().unwrap() > ms(9000));
         revoke(&testbed, &permit, true, ms(3000)).await;
-        soon(ms(500), "the second is proven", other.revocation()).await;
+        soon(ms(500), "the second notice comes", other.revocation()).await;
         for permit in [&permit, &other] {
             let left = permit.time_left().unwrap();
             assert!(left > ms(2500) && left < ms(3000), "{left:?}");
@@ -345,7 +348,7 @@ fn a_later_revocation_shortens_a_proven_grace_period() {
     });
 }
 
-/// Messages take so long that a grace period counted from the receipt of a notice, or of an answer, would end too late.
+/// Messages take so long that a grace period counted from the receipt of a notice would end too late.
 #[test]
 fn a_slow_network_does_not_prolong_a_grace_period() {
     for is_answered in [true, false] {

@@ -1,9 +1,11 @@
 //! What applications expect to hold, compared with what the server holds after each step; and what explains a loss.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::task::{Context, Poll, Waker};
 
-use signalbox::client::Permit;
+use signalbox::client::{Lost, Permit};
 use signalbox::core::{self, Moment, MonotonicMs, UnixSeconds};
 
 use crate::scene::{Key, Scene};
@@ -29,6 +31,7 @@ struct ExpectedPermit {
     parts: Vec<(Key, u64)>,
     slots: Vec<(Key, Vec<u16>)>,
     cell: Weak<Cell>,
+    received_ms: u64,
     /// When a revocation was first requested, and the shortest grace period.
     revoked: Option<(u64, u64)>,
     /// When the server was first observed not to hold it.
@@ -108,7 +111,16 @@ impl Expectations {
         // If the session is being revoked, all its grants are.
         let revoked = state.revoked_sessions.get(&info.client).copied();
         let revoked = revoked.filter(|(at_ms, grace_ms)| at_ms + grace_ms + info.ttl_ms >= now_ms);
-        let permit = ExpectedPermit { info, grant, parts, slots, cell: cell_of_it, revoked, freed_ms: None };
+        let permit = ExpectedPermit {
+            info,
+            grant,
+            parts,
+            slots,
+            cell: cell_of_it,
+            received_ms: now_ms,
+            revoked,
+            freed_ms: None,
+        };
         state.expectations.insert(serial, permit);
         cell
     }
@@ -224,8 +236,8 @@ impl Expectations {
         let mut wrong = None;
         expectations.retain(|_, permit| {
             let Some(cell) = permit.cell.upgrade() else { return false };
-            let is_held = match &*cell.lock().expect("nothing panics while it has a permit") {
-                Some(permit) => permit.is_held(),
+            let (is_held, is_revoked) = match &*cell.lock().expect("nothing panics while it has a permit") {
+                Some(permit) => (permit.is_held(), is_lost_by_revocation(permit)),
                 None => return false,
             };
             let life = lives.iter().filter(|(first, _)| *first <= permit.grant).count();
@@ -233,6 +245,23 @@ impl Expectations {
                 let moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
                 if server.core().verify(core::GrantId(permit.grant), moment).is_err() {
                     permit.freed_ms.get_or_insert(now_ms);
+                }
+            }
+            if let Some((requested_ms, grace_ms)) = permit.revoked.filter(|_| is_revoked) {
+                let ClientInfo { machine, ttl_ms, .. } = permit.info;
+                // The client counts from its last request.
+                let age_ms = (ttl_ms / 4).min(10_000) + TRAVEL_MS_MAX;
+                let lost_ms = now_ms + TRAVEL_MS_MAX + (age_ms + grace_ms) / 20;
+                if lost_ms < requested_ms + grace_ms
+                    && permit.received_ms < requested_ms
+                    && self.scene.was_undisturbed(machine, requested_ms.saturating_sub(ttl_ms))
+                {
+                    wrong.get_or_insert_with(|| {
+                        format!(
+                            "{:?} lost grant {} before its grace period; revoked: {:?}",
+                            permit.info, permit.grant, permit.revoked
+                        )
+                    });
                 }
             }
             if !is_held {
@@ -286,6 +315,10 @@ impl Expectations {
         }
         Ok(())
     }
+}
+
+fn is_lost_by_revocation(permit: &Permit) -> bool {
+    pin!(permit.lost()).poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(Lost::Revoked)
 }
 
 /// The longest single disconnect that a session must survive. When it begins, the last renewal is up to a quarter of

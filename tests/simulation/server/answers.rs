@@ -93,7 +93,7 @@ fn check_connection_answer(
             });
         }
         RequestKind::Hello => match frame.notice() {
-            Ok(Some(Notice::ShuttingDown { .. })) | Err(_) => return Err("an unexpected notice".to_owned()),
+            Ok(Some(Notice::ShuttingDown)) | Err(_) => return Err("an unexpected notice".to_owned()),
             Ok(_) => {}
         },
         RequestKind::Watch { number, is_live } => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use signalbox::protocol::{
     ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AddressRange, AllGranted, BodyError, Claim, Claims, ClaimsError,
-    DECLARATIONS_MAX, Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState, Event,
+    DECLARATIONS_MAX, Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState, End, Event,
     EventKind, Extended, ExtendedOpcode, ExtendedResponse, Features, Generation, GraceLeft, GrantId,
     GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, Limit, ListEntry,
     Milliseconds, Moved, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Place, Queueing,
@@ -349,11 +349,12 @@ impl Values {
             slots_out: &self.slots[..],
         };
         let epoch = self.small[0];
+        let end = End { request: Opaque(epoch.to_be_bytes()), after: span(0) };
         let notice = match self.kind % 4 {
-            0 => Notice::GrantRevoked { grant: GrantId(first), grace: span(0) },
-            1 => Notice::SessionRevoked { session: first, grace: span(0) },
+            0 => Notice::GrantRevoked { grant: GrantId(first), end },
+            1 => Notice::SessionRevoked { session: first, end },
             2 => Notice::AttachedElsewhere { session: first },
-            _ => Notice::ShuttingDown { grace: span(0) },
+            _ => Notice::ShuttingDown,
         };
         let whereabouts = Whereabouts {
             epoch,
@@ -964,8 +965,8 @@ fn names_beyond_the_end_of_a_list_of_slots_have_none() {
 
 #[test]
 fn an_unknown_kind_of_notice_may_be_ignored() {
-    assert_eq!(frame_with(Bytes::from_static(&[9; 16])).notice(), Ok(None));
-    assert_eq!(frame_with(Bytes::from_static(&[9; 15])).notice(), Err(BodyError));
+    assert_eq!(frame_with(Bytes::from_static(&[9; 12])).notice(), Ok(None));
+    assert_eq!(frame_with(Bytes::from_static(&[9; 11])).notice(), Err(BodyError));
 }
 
 #[test]
