@@ -80,34 +80,6 @@ fn names(caller: &mut Caller) -> Vec<(String, u32, bool)> {
 }
 
 #[test]
-fn a_pause_and_slots_out_of_service_survive_a_stop_and_a_crash() {
-    let file = configured("");
-    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        let mut daemon = start(&file);
-        let mut one = caller(&mut daemon);
-        declare(&mut one, b"lanes", 80, true);
-        declare(&mut one, b"plain", 1, false);
-        let ids = one.ids();
-        let out = Extended::SetSlot { ids, expected: None, how: SlotChange::Out(70), name: b"lanes" };
-        assert_eq!(one.ask(&out).status, OK);
-        let ids = one.ids();
-        let paused = Extended::Pause { ids, expected: None, how: Pausing::Pause, name: b"plain" };
-        assert_eq!(one.ask(&paused).status, OK);
-        daemon.signal(signal);
-        daemon.exit_status();
-
-        let mut daemon = start(&file);
-        let mut other = caller(&mut daemon);
-        let entries = list(&mut other);
-        let of = |name: &[u8]| entries.iter().find(|entry| entry.name == name).unwrap();
-        assert!(of(b"plain").paused && of(b"lanes").slots_out == [70], "{entries:?}");
-        let refused = other.want(semaphore(1, b"plain"), NOW);
-        assert_eq!(other.answer(refused).status, Status::ResourceNotAvailable.code());
-        stop(daemon);
-    }
-}
-
-#[test]
 fn acknowledged_state_survives_a_stop_and_a_crash() {
     let file = configured("");
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
@@ -160,32 +132,6 @@ fn acknowledged_state_survives_a_stop_and_a_crash() {
         assert_eq!(other.ask(&Extended::CloseSession).status, OK);
         stop(daemon);
     }
-}
-
-/// Sessions with few and with many slots: every 64-bit word of slots is restored.
-#[test]
-fn slots_held_at_a_crash_are_not_granted_to_others_after_it() {
-    let file = configured("");
-    let mut daemon = start(&file);
-    let [mut one, mut other] = [caller(&mut daemon), caller(&mut daemon)];
-    assert_eq!(declare(&mut one, b"a", 200, true).status, OK);
-    one.open(60_000);
-    other.open(60_000);
-    let held = [one.take(semaphore(3, b"a")), other.take(semaphore(67, b"a")), one.take(semaphore(70, b"a"))];
-    assert_eq!(held.each_ref().map(|granted| granted.slots.len()), [3, 67, 70]);
-    daemon.signal(Signal::SIGKILL);
-    daemon.exit_status();
-
-    let mut daemon = start(&file);
-    let mut third = caller(&mut daemon);
-    third.open(60_000);
-    let mut slots: Vec<_> = held.iter().flat_map(|granted| &granted.slots).copied().collect();
-    for resources in [1, 59] {
-        slots.extend(third.take(semaphore(resources, b"a")).slots);
-    }
-    slots.sort_unstable();
-    assert_eq!(slots, (0..200).collect::<Vec<u16>>(), "each slot is held once");
-    stop(daemon);
 }
 
 #[test]

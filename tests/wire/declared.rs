@@ -220,98 +220,6 @@ fn a_capacity_is_set_raised_and_lowered() {
 }
 
 #[test]
-fn only_one_of_two_administrators_that_expect_the_same_generation_changes_it() {
-    for server in AnyServer::each() {
-        let [mut one, mut other] = server.callers();
-        let seen = declare_new(&mut one, counted(b"a", 3)).generation;
-        let first = ask_to_resize(&mut one, b"a", Resizing::To(4), Some(seen)).resized().unwrap();
-        let late = ask_to_resize(&mut other, b"a", Resizing::To(2), Some(seen));
-        assert_eq!(late.status, code(Status::GenerationDiffers));
-        let ids = other.ids();
-        let gone = Extended::Remove { ids, expected: Some(seen), how: Removal::IfIdle, name: b"a" };
-        assert_eq!(other.ask(&gone).status, code(Status::GenerationDiffers));
-        assert_eq!(listed(&mut one, b"a"), Some((4, 0, 0)));
-        let ids = other.ids();
-        let gone =
-            Extended::Remove { ids, expected: Some(first.generation), how: Removal::IfIdle, name: b"a" };
-        assert_eq!(other.ask(&gone).status, OK);
-        let again = declare_new(&mut one, counted(b"a", 3)).generation;
-        assert!(again > first.generation, "generations continue after those of the removed semaphore");
-        let late = ask_to_resize(&mut other, b"a", Resizing::To(2), Some(first.generation));
-        assert_eq!(late.status, code(Status::GenerationDiffers));
-        server.check();
-    }
-}
-
-#[test]
-fn many_administrators_lose_no_change_without_a_mutex() {
-    const EACH: u32 = 60;
-    for server in AnyServer::each() {
-        let [mut admin] = server.callers();
-        declare_new(&mut admin, counted(b"a", 1000));
-        std::thread::scope(|scope| {
-            for number in 0..4 {
-                let mut caller = server.caller();
-                scope.spawn(move || {
-                    for _ in 0..EACH {
-                        let how = if number % 2 == 0 { Resizing::GrowBy(3) } else { Resizing::ShrinkBy(1) };
-                        resize(&mut caller, b"a", how);
-                    }
-                });
-                let mut caller = server.caller();
-                // Read, add one, write if no other administrator wrote in between.
-                scope.spawn(move || {
-                    for _ in 0..EACH {
-                        loop {
-                            let seen = list(&mut caller, b"a").remove(0);
-                            let how = Resizing::To(seen.capacity + 1);
-                            let answer = ask_to_resize(&mut caller, b"a", how, Some(seen.generation));
-                            if answer.status == OK {
-                                break;
-                            }
-                            assert_eq!(answer.status, code(Status::GenerationDiffers));
-                        }
-                    }
-                });
-            }
-        });
-        let expected = 1000 + 2 * EACH * 3 - 2 * EACH + 4 * EACH;
-        assert_eq!(listed(&mut admin, b"a"), Some((expected, 0, 0)));
-        server.check();
-    }
-}
-
-#[test]
-fn a_repeated_change_is_made_once() {
-    for server in AnyServer::each() {
-        let [mut admin, mut other] = server.callers();
-        let session = admin.open(60_000);
-        let list = [counted(b"a", 1)];
-        let declarations = Declarations::new(&list).unwrap();
-        let declare = Extended::Declare { ids: admin.ids(), if_exists: IfExists::Fail, declarations };
-        let grow =
-            Extended::Resize { ids: admin.ids(), expected: None, how: Resizing::GrowBy(1), name: b"a" };
-        let first = [admin.ask(&declare), admin.ask(&grow)].map(|answer| answer.body);
-        resize(&mut other, b"a", Resizing::To(50));
-        assert_eq!([admin.ask(&declare), admin.ask(&grow)].map(|answer| answer.body), first);
-        // On another connection of the session too, and after another client removed the semaphore.
-        assert_eq!(other.attach(session), OK);
-        assert_eq!([other.ask(&declare), other.ask(&grow)].map(|answer| answer.body), first);
-        for _ in 0..5 {
-            other.ids();
-        }
-        let gone = Extended::Remove { ids: other.ids(), expected: None, how: Removal::IfIdle, name: b"a" };
-        assert_eq!(other.ask(&gone).status, OK);
-        assert_eq!(other.ask(&declare).body, first[0], "the repetition does not declare it again");
-        assert_eq!(listed(&mut other, b"a"), None);
-        declare_new(&mut other, counted(b"a", 1));
-        assert_eq!(other.ask(&gone).status, OK);
-        assert_eq!(listed(&mut other, b"a"), Some((1, 0, 0)), "the repetition does not remove it again");
-        server.check();
-    }
-}
-
-#[test]
 fn a_change_repeated_while_it_is_stored_answers_the_last_request() {
     for server in AnyServer::each() {
         let [mut admin] = server.callers();
@@ -330,49 +238,6 @@ fn a_change_repeated_while_it_is_stored_answers_the_last_request() {
             assert!(one.status == code(Status::Canceled) || one.body == answers[&second.0].body, "{one:?}");
         }
         assert_eq!(listed(&mut admin, b"a"), Some((51, 0, 0)));
-        server.check();
-    }
-}
-
-#[test]
-fn a_held_semaphore_is_removed_in_the_requested_way() {
-    for server in AnyServer::each() {
-        let [mut admin, mut holder, mut plain] = server.callers();
-        declare_new(&mut admin, counted(b"a", 3));
-        let held = holder.take(semaphore(1, b"a"));
-        assert_eq!(plain.wire.acquire(b"a", 1, 3).status, OK);
-        assert_eq!(remove(&mut admin, b"a", Removal::IfIdle), code(Status::InUse));
-        assert_eq!(verify(&mut admin, held.grant), HELD);
-        assert_eq!(listed(&mut admin, b"a"), Some((3, 2, 0)));
-
-        assert_eq!(remove(&mut admin, b"a", Removal::WithLastHolder), OK);
-        assert_eq!(verify(&mut admin, held.grant), RETIRING);
-        assert!(list(&mut admin, b"a")[0].removing);
-        assert_eq!(plain.wire.acquire(b"a", 1, 3).status, NOT_AVAILABLE);
-        let refused = holder.want(semaphore(1, b"a"), LONG);
-        assert_eq!(holder.answer(refused).status, code(Status::Removed));
-        assert_eq!(ask_to_resize(&mut admin, b"a", Resizing::To(9), None).status, code(Status::Removed));
-        assert_eq!(holder.give_back(held.grant), OK);
-        assert!(list(&mut admin, b"a")[0].removing, "one holder is left");
-        assert_eq!(plain.wire.release(b"a", 1).status, OK);
-        assert_eq!(listed(&mut admin, b"a"), None);
-        assert_eq!(remove(&mut admin, b"a", Removal::IfIdle), NOT_FOUND);
-        assert_eq!(plain.wire.acquire(b"a", 1, 7).status, OK, "an Acquire creates it as usual");
-        assert_eq!(plain.wire.get(b"a").number(), 6);
-        server.check();
-    }
-}
-
-#[test]
-fn a_removed_semaphore_ends_with_the_connection_of_its_last_holder() {
-    for server in AnyServer::each() {
-        let [mut admin, mut holder, mut plain] = server.callers();
-        declare_new(&mut admin, counted(b"a", 3));
-        holder.take(semaphore(1, b"a"));
-        assert_eq!(plain.wire.acquire(b"a", 1, 3).status, OK);
-        assert_eq!(remove(&mut admin, b"a", Removal::WithLastHolder), OK);
-        drop((holder, plain));
-        eventually("it is gone", || listed(&mut admin, b"a").is_none());
         server.check();
     }
 }
@@ -442,27 +307,6 @@ fn a_holder_that_releases_in_time_stays_connected_after_a_removal_now() {
     }
 }
 
-/// Resources that a waiting AcquireAll has reserved are not a grant yet.
-#[test]
-fn a_waiter_that_has_reserved_a_semaphore_is_refused_when_it_is_removed_now() {
-    for server in AnyServer::each() {
-        let [mut admin, mut holder, mut waiter] = server.callers();
-        declare_new(&mut admin, counted(b"a", 1));
-        declare_new(&mut admin, counted(b"b", 1));
-        holder.take(semaphore(1, b"b"));
-        let names = [semaphore(1, b"a"), semaphore(1, b"b")];
-        let claims = Claims::new(&names).unwrap();
-        let ids = waiter.ids();
-        let waiting = waiter.send(&Extended::AcquireAll { ids, queueing: LONG, claims, place: None });
-        eventually("one resource is reserved", || {
-            listed(&mut admin, b"a").is_some_and(|listed| listed.1 == 1)
-        });
-        assert_eq!(remove(&mut admin, b"a", Removal::Now { grace: Milliseconds(0) }), OK);
-        assert_eq!(waiter.answer(waiting).status, Status::Removed.code());
-        server.check();
-    }
-}
-
 /// The holders at the removal lose it, even if the name is declared again at once.
 #[test]
 fn holders_of_a_semaphore_that_is_removed_now_lose_it_even_if_it_is_declared_again() {
@@ -524,110 +368,6 @@ fn list_returns_all_fields_of_the_semaphores_with_a_prefix() {
 }
 
 #[test]
-fn a_shrink_revokes_nothing_and_blocks_grants_until_usage_is_low_enough() {
-    for server in AnyServer::each() {
-        let [mut admin, mut holder, mut waiter, mut plain] = server.callers();
-        declare_new(&mut admin, counted(b"a", 4));
-        let held: Vec<_> = (0..4).map(|_| holder.take(semaphore(1, b"a")).grant).collect();
-        let shrunk = resize(&mut admin, b"a", Resizing::To(2));
-        assert_eq!((shrunk.capacity, shrunk.in_use), (2, 4));
-        assert_eq!(plain.wire.get(b"a").number(), 0);
-        let asked = waiter.want(semaphore(1, b"a"), LONG);
-        server.wait_for_waiters(1);
-        for (grant, in_use) in held[..2].iter().zip([3, 2]) {
-            assert_eq!(verify(&mut admin, *grant), HELD);
-            assert_eq!(holder.give_back(*grant), OK);
-            assert_eq!(
-                listed(&mut admin, b"a"),
-                Some((2, in_use, 1)),
-                "nothing is granted above the capacity"
-            );
-            assert_eq!(plain.wire.acquire(b"a", 1, 4).status, NOT_AVAILABLE);
-        }
-        assert_eq!(holder.give_back(held[2]), OK);
-        assert_eq!(waiter.answer(asked).status, OK);
-        assert_eq!(listed(&mut admin, b"a"), Some((2, 2, 0)));
-        server.check();
-    }
-}
-
-#[test]
-fn a_growth_serves_the_waiters_at_once_in_order() {
-    for server in AnyServer::each() {
-        let [mut admin, mut holder, mut first, mut second, mut third] = server.callers();
-        declare_new(&mut admin, counted(b"a", 2));
-        holder.take(semaphore(2, b"a"));
-        let asked = first.want(semaphore(1, b"a"), LONG);
-        server.wait_for_waiters(1);
-        let behind = second.want(semaphore(2, b"a"), LONG);
-        server.wait_for_waiters(2);
-        let last = third.want(semaphore(1, b"a"), LONG);
-        server.wait_for_waiters(3);
-        resize(&mut admin, b"a", Resizing::GrowBy(2));
-        assert_eq!(first.answer(asked).status, OK);
-        server.wait_for_waiters(2);
-        assert_eq!(listed(&mut admin, b"a"), Some((4, 3, 2)), "no request overtakes the waiter for two");
-        resize(&mut admin, b"a", Resizing::GrowBy(2));
-        assert_eq!((second.answer(behind).status, third.answer(last).status), (OK, OK));
-        server.check();
-    }
-}
-
-#[test]
-fn waiters_for_more_than_the_new_capacity_are_refused_at_once() {
-    for server in AnyServer::each() {
-        let [mut admin, mut holder, mut waiter] = server.callers();
-        declare_new(&mut admin, counted(b"a", 5));
-        let held = holder.take(semaphore(5, b"a"));
-        let requests: Vec<_> = (0..200)
-            .map(|number| (1 + number % 5, waiter.want(semaphore(1 + number % 5, b"a"), LONG)))
-            .collect();
-        server.wait_for_waiters(200);
-        resize(&mut admin, b"a", Resizing::To(2));
-        for (_, opaque) in requests.iter().filter(|(resources, _)| *resources > 2) {
-            assert_eq!(waiter.answer(*opaque).status, NOT_AVAILABLE);
-        }
-        server.wait_for_waiters(80);
-        assert_eq!(listed(&mut admin, b"a"), Some((2, 5, 80)), "the other waiters remain");
-        resize(&mut admin, b"a", Resizing::To(1));
-        server.wait_for_waiters(40);
-        resize(&mut admin, b"a", Resizing::To(0));
-        server.wait_for_waiters(0);
-        assert_eq!(holder.give_back(held.grant), OK);
-        server.check();
-    }
-}
-
-#[test]
-fn waiters_for_a_removed_semaphore_are_refused() {
-    for (server, how) in
-        AnyServer::each().into_iter().zip([Removal::WithLastHolder, Removal::Now { grace: Milliseconds(30) }])
-    {
-        let [mut admin, mut holder, mut waiter, mut both] = server.callers();
-        declare_new(&mut admin, counted(b"a", 1));
-        declare_new(&mut admin, counted(b"0", 1));
-        let held = holder.take(semaphore(1, b"a"));
-        let asked: Vec<_> = (0..150).map(|_| waiter.want(semaphore(1, b"a"), LONG)).collect();
-        server.wait_for_waiters(150);
-        let names = [semaphore(1, b"a"), semaphore(1, b"0")];
-        let claims = Claims::new(&names).unwrap();
-        let ids = both.ids();
-        let all = both.send(&Extended::AcquireAll { ids, queueing: LONG, claims, place: None });
-        server.wait_for_waiters(151);
-        assert_eq!(listed(&mut admin, b"0"), Some((1, 1, 0)), "it is reserved");
-        assert_eq!(remove(&mut admin, b"a", how), OK);
-        for opaque in asked {
-            assert_eq!(waiter.answer(opaque).status, code(Status::Removed));
-        }
-        assert_eq!(both.answer(all).status, code(Status::Removed));
-        assert_eq!(listed(&mut admin, b"0"), Some((1, 0, 0)));
-        holder.give_back(held.grant);
-        eventually("it is gone", || listed(&mut admin, b"a").is_none());
-        server.check();
-    }
-}
-
-#[test]
 fn await_idle_waits_until_less_is_in_use() {
     for server in AnyServer::each() {
         let [mut admin, mut holder, mut plain, mut watcher, mut zero] = server.callers();
@@ -663,26 +403,6 @@ fn await_idle_waits_until_less_is_in_use() {
         );
         drop(holder);
         assert_eq!(zero.answer(none).in_use().unwrap(), 0, "the end of a connection counts too");
-        server.check();
-    }
-}
-
-/// A name is not idle if a release and the next grant happen in one step.
-#[test]
-fn resources_that_go_to_the_next_waiter_at_once_are_not_idle_in_between() {
-    for server in AnyServer::each() {
-        let [mut admin, mut holder, mut waiter, mut watcher] = server.callers();
-        declare_new(&mut admin, counted(b"a", 1));
-        let held = holder.take(semaphore(1, b"a"));
-        let asked = waiter.want(semaphore(1, b"a"), LONG);
-        server.wait_for_waiters(1);
-        let idle = await_idle(&mut watcher, b"a", Idle::Level(0), Wait::ServerDefault);
-        watcher.sync();
-        assert_eq!(holder.give_back(held.grant), OK);
-        let next = waiter.answer(asked).granted().unwrap();
-        watcher.sync();
-        assert_eq!(waiter.give_back(next.grant), OK);
-        assert_eq!(watcher.answer(idle).status, OK);
         server.check();
     }
 }
@@ -731,88 +451,6 @@ fn a_grant_gets_the_lowest_free_slots() {
         let mut grants: Vec<_> = (0..62).map(|_| holder.take(semaphore(1024, b"a")).slots).collect();
         assert_eq!(grants.pop().unwrap().len(), 1024);
         server.check();
-    }
-}
-
-#[test]
-fn slots_of_several_semaphores_are_granted_together() {
-    for server in AnyServer::each() {
-        let [mut admin, mut holder] = server.callers();
-        declare_new(&mut admin, numbered(b"b", 600));
-        declare_new(&mut admin, numbered(b"a", 600));
-        let all = |caller: &mut Caller, count| {
-            let names = [semaphore(count, b"b"), semaphore(count, b"a")];
-            let ids = caller.ids();
-            caller.ask(&Extended::AcquireAll {
-                ids,
-                queueing: NOW,
-                claims: Claims::new(&names).unwrap(),
-                place: None,
-            })
-        };
-        let granted = all(&mut holder, 2).all_granted().unwrap();
-        assert_eq!((granted.capacities, granted.slots), (vec![600, 600], vec![vec![0, 1], vec![0, 1]]));
-        assert_eq!(all(&mut holder, 513).status, NOT_AVAILABLE, "1024 slots altogether");
-        assert_eq!(all(&mut holder, 512).status, OK);
-        server.check();
-    }
-}
-
-/// Random grants, releases and resizes: no two grants have the same slot at any time.
-#[test]
-fn no_slot_is_held_twice_while_semaphores_shrink_and_grow() {
-    for (server, seed) in AnyServer::each().into_iter().zip([1, 2]) {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let [mut admin, mut holder, mut plain, mut watcher] = server.callers();
-        declare_new(&mut admin, numbered(b"a", 80));
-        let mut held: BTreeMap<u16, GrantId> = BTreeMap::new();
-        let (mut capacity, mut plainly) = (80, 0_u32);
-        for step in 0..900 {
-            match random.u8(0..10) {
-                0 => {
-                    capacity = random.u32(0..200);
-                    resize(&mut admin, b"a", Resizing::To(capacity));
-                }
-                1 => {
-                    let count = random.u32(1..4);
-                    if plain.wire.acquire(b"a", count, 200).status == OK {
-                        plainly += count;
-                    }
-                }
-                2 if plainly > 0 => {
-                    assert_eq!(plain.wire.release(b"a", plainly).status, OK);
-                    plainly = 0;
-                }
-                3..6 if !held.is_empty() => {
-                    let grant = *random.choice(held.values()).unwrap();
-                    assert_eq!(holder.give_back(grant), OK);
-                    held.retain(|_, other| *other != grant);
-                }
-                _ => {
-                    let count = random.u32(1..12);
-                    let opaque = holder.want(semaphore(count, b"a"), NOW);
-                    let answer = holder.answer(opaque);
-                    let in_use = held.len() as u32 + plainly;
-                    let fits = in_use + count <= capacity;
-                    assert_eq!(answer.status == OK, fits, "seed {seed}, step {step}: {in_use} of {capacity}");
-                    if fits {
-                        let granted = answer.granted().unwrap();
-                        let free: Vec<_> =
-                            (0..).filter(|slot| !held.contains_key(slot)).take(count as usize).collect();
-                        assert_eq!(granted.slots, free, "seed {seed}, step {step}");
-                        assert!(free.iter().all(|slot| u32::from(*slot) < capacity));
-                        held.extend(free.into_iter().map(|slot| (slot, granted.grant)));
-                    }
-                }
-            }
-            if step % 50 == 0 {
-                for (slot, grant) in &held {
-                    let lowered = held.iter().any(|(slot, g)| g == grant && u32::from(*slot) >= capacity);
-                    assert_eq!(verify(&mut watcher, *grant), if lowered { RETIRING } else { HELD }, "{slot}");
-                }
-                server.check();
-            }
-        }
     }
 }
 
@@ -886,35 +524,6 @@ fn a_grant_with_the_declared_capacity_does_not_create_an_undeclared_name() {
         let asked = caller.want(semaphore(1, b"a"), LONG);
         assert_eq!(caller.answer(asked).status, NOT_FOUND);
         assert_eq!(caller.wire.get(b"a").status, NOT_FOUND);
-        server.check();
-    }
-}
-
-#[test]
-fn too_many_names_are_refused_and_none_of_them_is_created() {
-    let server = TestServer::start_with(|config| config.semaphore.port.max_names = 3);
-    let mut admin = Caller::new(server.semaphore());
-    declare_new(&mut admin, counted(b"a", 1));
-    let list = [b"b", b"c", b"d"].map(|name| counted(name, 1));
-    assert_eq!(declare(&mut admin, IfExists::Keep, &list).status, code(Status::OutOfMemory));
-    assert_eq!(admin.wire.dump().len(), 1);
-    assert_eq!(declare(&mut admin, IfExists::Keep, &list[1..]).status, OK);
-}
-
-#[test]
-fn a_waiter_that_a_shrink_refuses_no_longer_blocks_the_queue() {
-    for server in AnyServer::each() {
-        let [mut admin, mut holder, mut waiter] = server.callers();
-        declare_new(&mut admin, counted(b"a", 2));
-        let held = holder.take(semaphore(1, b"a"));
-        let queueing = Queueing { wait: Wait::ServerDefault, queue_max: None };
-        let asked = waiter.want(semaphore(2, b"a"), queueing);
-        server.wait_for_waiters(1);
-        assert_eq!(waiter.wire.acquire(b"a", 1, 2).status, NOT_AVAILABLE, "no request overtakes the waiter");
-        resize(&mut admin, b"a", Resizing::To(1));
-        assert_eq!(waiter.answer(asked).status, NOT_AVAILABLE);
-        assert_eq!(holder.give_back(held.grant), OK);
-        assert_eq!(waiter.wire.acquire(b"a", 1, 2).status, OK, "the queue is empty");
         server.check();
     }
 }

@@ -29,44 +29,6 @@ fn check(server: &TestServer) {
 }
 
 #[test]
-fn requests_are_served_in_order_of_arrival() {
-    let server = TestServer::start();
-    let [mut holder, mut first, mut second] = callers(&server);
-    let held = holder.take(one_of(1, b"a"));
-    let first_asked = first.want(one_of(1, b"a"), LONG);
-    wait_for_waiters(&server, 1);
-    let second_asked = second.want(one_of(1, b"a"), LONG);
-    wait_for_waiters(&server, 2);
-    assert_eq!(holder.give_back(held.grant), 0);
-    let granted = first.answer(first_asked).granted().unwrap();
-    assert!(granted.grant > held.grant);
-    assert_eq!((granted.resources, granted.capacity), (1, 1));
-    assert_eq!(server.server.core().ledger_stats().waiters, 1, "one resource wakes one waiter");
-    assert_eq!(first.give_back(granted.grant), 0);
-    let last = second.answer(second_asked).granted().unwrap();
-    assert!(last.grant > granted.grant);
-    check(&server);
-}
-
-#[test]
-fn no_request_overtakes_a_waiter() {
-    let server = TestServer::start();
-    let [mut holder, mut waiter, mut other] = callers(&server);
-    let held = holder.take(Claim { resources: 2, ..one_of(3, b"a") });
-    // One resource is free, and the waiter needs two.
-    let asked = waiter.want(Claim { resources: 2, ..one_of(3, b"a") }, LONG);
-    wait_for_waiters(&server, 1);
-    let refused = other.wire.acquire(b"a", 1, 3);
-    assert_eq!(refused.status, code(Status::ResourceNotAvailable), "a plain Acquire");
-    let impatient = other.want(one_of(3, b"a"), NOW);
-    assert_eq!(other.answer(impatient).status, code(Status::ResourceNotAvailable), "and a grant");
-    assert_eq!(holder.give_back(held.grant), 0);
-    assert_eq!(waiter.answer(asked).status, 0);
-    assert_eq!(other.wire.acquire(b"a", 1, 3).status, 0);
-    check(&server);
-}
-
-#[test]
 fn resources_released_by_plain_clients_go_to_waiters() {
     let server = TestServer::start();
     let [mut plain, mut first, mut second] = callers(&server);
@@ -171,33 +133,6 @@ fn several_names_are_granted_together_or_not_at_all() {
     for name in [b"a", b"b", b"c"] {
         assert_eq!(one.wire.get(name).number(), 0, "released whole");
     }
-    check(&server);
-}
-
-#[test]
-fn clients_that_request_the_same_names_in_opposite_orders_are_all_served() {
-    let server = TestServer::start();
-    let names: Vec<_> = (b'a'..=b'd').map(|byte| [byte]).collect();
-    std::thread::scope(|threads| {
-        for number in 0..8 {
-            let mut caller = Caller::new(server.counter());
-            let mut list: Vec<_> = names.iter().map(|name| one_of(1, name)).collect();
-            list.rotate_left(number % 4);
-            if number % 2 == 0 {
-                list.reverse();
-            }
-            threads.spawn(move || {
-                for _ in 0..50 {
-                    let ids = caller.ids();
-                    let claims = Claims::new(&list).unwrap();
-                    let opaque =
-                        caller.send(&Extended::AcquireAll { ids, queueing: LONG, claims, place: None });
-                    let granted = caller.answer(opaque).all_granted().unwrap();
-                    assert_eq!(caller.give_back(granted.grant), 0);
-                }
-            });
-        }
-    });
     check(&server);
 }
 

@@ -52,23 +52,6 @@ fn a_leased_session_keeps_its_grants_and_waiters_after_a_disconnect() {
 }
 
 #[test]
-fn a_grant_made_without_an_attached_connection_answers_the_repeated_request() {
-    let server = TestServer::start();
-    let [mut holder, mut before] = [caller(&server), caller(&server)];
-    let held = holder.take(one_of(1, b"a"));
-    let session = before.open(LONG_MS);
-    let request = wait_for(&server, &mut before, b"a");
-    drop(before);
-    eventually("the disconnect is noticed", || server.server.core().ledger_stats().sessions == 1);
-    assert_eq!(holder.give_back(held.grant), 0);
-    assert_eq!(holder.wire.get(b"a").number(), 1, "granted to a session without a connection");
-    let mut after = caller(&server);
-    assert_eq!(after.attach(session), 0);
-    assert!(after.ask(&request).granted().is_ok());
-    server.server.core().check_ledger().unwrap();
-}
-
-#[test]
 fn the_time_left_of_a_repeated_request_counts_from_the_repetition() {
     let server = TestServer::start();
     let [mut holder, mut before] = [caller(&server), caller(&server)];
@@ -190,17 +173,6 @@ fn plain_holdings_end_with_their_connection_even_if_a_session_is_attached() {
         other.ask(&Extended::VerifyGrant { grant: granted.grant }).verified().is_ok(),
         "the grant is still held"
     );
-    server.server.core().check_ledger().unwrap();
-}
-
-#[test]
-fn closed_sessions_leave_nothing_behind() {
-    let server = TestServer::start();
-    let mut one = caller(&server);
-    for _ in 0..10 {
-        one.open(LONG_MS);
-        assert_eq!(one.ask(&Extended::CloseSession).status, 0);
-    }
     server.server.core().check_ledger().unwrap();
 }
 

@@ -208,30 +208,6 @@ fn a_slot_out_of_service_keeps_its_holder_and_is_not_granted_again() {
 }
 
 #[test]
-fn a_slot_out_of_service_stays_so_while_the_semaphore_is_resized() {
-    let server = start();
-    let [mut admin, mut holder] = callers(&server);
-    declare(&mut admin, b"gpu", 4, true);
-    set_slot(&mut admin, b"gpu", SlotChange::Out(3));
-    assert_eq!(ask_to_set(&mut admin, b"gpu", SlotChange::Out(4)).status, NO_SUCH_SLOT);
-    assert_eq!(admin.wire.get(b"gpu").number(), 3);
-    resize(&mut admin, b"gpu", Resizing::To(2));
-    assert_eq!(admin.wire.get(b"gpu").number(), 2, "the slot is above the capacity");
-    declare(&mut admin, b"gpu", 5, true);
-    assert_eq!(admin.wire.get(b"gpu").number(), 4, "and below it again");
-    for expected in [0, 1, 2, 4] {
-        assert_eq!(holder.take(any(b"gpu")).slots, [expected]);
-    }
-    assert_eq!(try_take(&mut holder, slot(3, b"gpu")), NOT_AVAILABLE);
-    set_slot(&mut admin, b"gpu", SlotChange::In(3));
-    assert_eq!(holder.take(slot(3, b"gpu")).slots, [3]);
-    declare(&mut admin, b"counted", 5, false);
-    assert_eq!(ask_to_set(&mut admin, b"counted", SlotChange::Out(0)).status, NO_SUCH_SLOT);
-    assert_eq!(ask_to_set(&mut admin, b"none", SlotChange::Out(0)).status, NOT_FOUND);
-    server.check();
-}
-
-#[test]
 fn a_paused_semaphore_grants_nothing_and_keeps_its_queue() {
     let server = start();
     let [mut admin, mut holder, mut first, mut second, mut plain] = callers(&server);
@@ -272,28 +248,6 @@ fn verify(caller: &mut Caller, grant: signalbox::protocol::GrantId) -> GrantStat
 }
 
 #[test]
-fn a_pause_does_not_keep_a_semaphore_from_being_removed() {
-    let server = start();
-    let [mut admin, mut waiter] = callers(&server);
-    declare(&mut admin, b"deploys", 1, false);
-    pause(&mut admin, b"deploys", Pausing::Pause);
-    let waits = waiter.want(any(b"deploys"), LONG);
-    wait_for_waiters(&server, 1);
-    let (ids, how) = (admin.ids(), Removal::WithLastHolder);
-    assert_eq!(admin.ask(&Extended::Remove { ids, expected: None, how, name: b"deploys" }).status, OK);
-    assert_eq!(waiter.answer(waits).status, Status::Removed.code());
-    declare(&mut admin, b"deploys", 1, false);
-    assert!(!listed(&mut admin, b"deploys").paused, "the one declared since is another one");
-    waiter.take(any(b"deploys"));
-    assert_eq!(ask_to_pause(&mut admin, b"none", Pausing::Pause).status, NOT_FOUND);
-    let ids = admin.ids();
-    let (expected, name) = (Some(Generation(1)), &b"deploys"[..]);
-    let differs = admin.ask(&Extended::Pause { ids, expected, how: Pausing::Pause, name });
-    assert_eq!(differs.status, Status::GenerationDiffers.code());
-    server.check();
-}
-
-#[test]
 fn a_watch_reports_pauses_and_slots() {
     let server = start();
     let [mut admin, mut watcher] = callers(&server);
@@ -317,22 +271,6 @@ fn a_watch_reports_pauses_and_slots() {
     let events =
         [(EventKind::Paused, 0), (EventKind::SlotOut, 2), (EventKind::SlotIn, 2), (EventKind::Resumed, 0)];
     assert_eq!(events.map(|_| next(&mut watcher)), events);
-}
-
-#[test]
-fn resizing_to_the_same_capacity_is_no_change() {
-    let server = start();
-    let mut admin = caller(&server);
-    let declared = declare(&mut admin, b"a", 3, false);
-    let commits = admin.wire.stat("store_commits");
-    for how in [Resizing::To(3), Resizing::GrowBy(0), Resizing::ShrinkBy(0)] {
-        assert_eq!(resize(&mut admin, b"a", how), declared, "{how:?}");
-    }
-    resize(&mut admin, b"a", Resizing::To(0));
-    let empty = resize(&mut admin, b"a", Resizing::ShrinkBy(5));
-    assert_eq!(empty, resize(&mut admin, b"a", Resizing::To(0)));
-    assert!(empty.generation > declared.generation);
-    assert_eq!(admin.wire.stat("store_commits"), commits + 1, "only one of them was a change");
 }
 
 #[test]
