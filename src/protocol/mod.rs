@@ -21,14 +21,14 @@ pub use codec::{
     DecodeError, Frames, REQUEST_BODY_BYTES_MAX, RESPONSE_BODY_BYTES_MAX, RequestCodec, ResponseCodec,
 };
 pub use extended::{
-    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AddressRange, AllGranted, Claim, Claims, ClaimsError, ClaimsIter,
-    Credentials, DECLARATIONS_MAX, Declaration, DeclarationError, Declarations, DeclarationsIter,
-    DeclaredEntry, DeclaredState, EXTENDED_VERSION, End, Event, EventKind, Extended, ExtendedOpcode,
-    ExtendedResponse, Features, Generation, GraceLeft, GrantId, GrantState, Granted, HelloAnswer, Idle,
-    IfExists, Inspected, LABEL_BYTES_MAX, Limit, ListEntry, Milliseconds, Moved, NUMBERED_CAPACITY_MAX,
-    Namespace, Notice, OpenedSession, Pausing, Place, Queueing, ReachedLimit, Removal, RequestId, RequestIds,
-    Resizing, Revocation, Scope, SessionEntry, SessionKey, SessionKind, Shares, SlotChange, TtlLeft,
-    VerifiedGrant, Wait, WaitingRequest, Whereabouts,
+    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AddressRange, AllGranted, Claim, Claims, ClaimsError, Credentials,
+    DECLARATIONS_MAX, Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState,
+    EXTENDED_VERSION, End, Event, EventKind, Extended, ExtendedOpcode, ExtendedResponse, Features,
+    Generation, GraceLeft, GrantId, GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected,
+    LABEL_BYTES_MAX, Limit, ListEntry, Milliseconds, Moved, NUMBERED_CAPACITY_MAX, Namespace, Notice,
+    OpenedSession, Pausing, Place, Queueing, ReachedLimit, Removal, RequestId, RequestIds, Resizing,
+    Revocation, Scope, SessionEntry, SessionKey, SessionKind, Shares, SlotChange, TtlLeft, VerifiedGrant,
+    Wait, WaitingRequest, Whereabouts,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC, TLS_HANDSHAKE};
 pub use proxy_header::{PROXY_HEADER_BYTES_MAX, ProxyHeader, ProxyHeaderError};

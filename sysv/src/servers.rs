@@ -11,8 +11,6 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::settings::ValueError;
-
 /// Addresses, at least one.
 #[derive(Debug)]
 pub struct Servers {
@@ -72,12 +70,16 @@ impl Server {
 }
 
 impl FromStr for Servers {
-    type Err = ValueError;
+    type Err = String;
 
     /// Blanks may stand beside the commas, as in lists of keys.
-    fn from_str(text: &str) -> Result<Self, ValueError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let all = text.split(',').map(|item| server(item.trim())).collect::<Option<_>>();
-        let all = all.ok_or_else(|| ValueError::Server(text.to_owned()))?;
+        let all = all.ok_or_else(|| {
+            format!(
+                "\"{text}\" is not of the form host:port, or host:port,host:port for the nodes of a cluster"
+            )
+        })?;
         Ok(Self { all, first: AtomicUsize::new(0) })
     }
 }
@@ -123,8 +125,8 @@ mod tests {
         assert_eq!(hosts(&servers), ["a", "::1", "b"]);
         assert_eq!(servers.to_string(), "a:1,[::1]:2,b:3");
         for wrong in ["", "a", "a:0", ":1", "a:1,", ",a:1", "a:1,,b:1", "a:1,b", "a:1 b:1,"] {
-            let Err(ValueError::Server(said)) = wrong.parse::<Servers>() else { panic!("{wrong}") };
-            assert_eq!(said, wrong);
+            let said = wrong.parse::<Servers>().unwrap_err();
+            assert!(said.starts_with(&format!("\"{wrong}\" is not")), "{said}");
         }
     }
 

@@ -11,9 +11,9 @@ use std::{fs, io};
 use signalbox::protocol::{LABEL_BYTES_MAX, Milliseconds};
 use thiserror::Error;
 
-use crate::keys::{Keys, KeysError};
+use crate::keys::Keys;
 use crate::servers::Servers;
-use crate::token::{Token, TokenError, TokenSource};
+use crate::token::{Token, TokenSource};
 
 /// What all variables of this library begin with.
 const PREFIX: &str = "SIGNALBOX_SYSV_";
@@ -49,63 +49,15 @@ pub struct Settings {
     pub token: Option<Token>,
 }
 
-/// Settings that cannot be used.
+/// Why the settings cannot be used. The calls of a program fail with another errno if it is the token.
 #[derive(Debug, Error)]
 pub enum SettingsError {
-    /// A value is wrong.
-    #[error("{place}: {error}")]
-    Value {
-        /// The variable, or the file and line.
-        place: String,
-        /// What is wrong.
-        error: ValueError,
-    },
-    /// The file cannot be read.
-    #[error("{PREFIX}CONFIG: the file \"{path}\" cannot be read: {error}")]
-    File {
-        /// The file.
-        path: String,
-        /// Why.
-        error: io::Error,
-    },
-    /// There is no server.
-    #[error("no server is set; set {PREFIX}SERVER=host:port, or \"server\" in the file {PREFIX}CONFIG")]
-    NoServer,
-    /// There are no keys.
-    #[error("no keys are set; set {PREFIX}KEYS=all or to a list, or \"keys\" in the file {PREFIX}CONFIG")]
-    NoKeys,
+    /// A setting is wrong or missing.
+    #[error("{0}")]
+    Setting(String),
     /// The token cannot be used.
-    #[error(transparent)]
-    Token(#[from] TokenError),
-}
-
-/// A wrong value.
-#[derive(Debug, Error)]
-pub enum ValueError {
-    /// No setting has this name.
-    #[error("there is no setting \"{0}\"; the settings are server, keys, timeout, ttl and label")]
-    Unknown(String),
-    /// A line of the file is none of a setting.
-    #[error("\"{0}\" is not of the form \"name = value\"")]
-    Line(String),
-    /// A setting occurs twice.
-    #[error("\"{0}\" was set before")]
-    Twice(String),
-    /// An address has no host or no port.
-    #[error("\"{0}\" is not of the form host:port, or host:port,host:port for the nodes of a cluster")]
-    Server(String),
-    /// The keys are wrong.
-    #[error(transparent)]
-    Keys(#[from] KeysError),
-    /// The time is wrong.
-    #[error("\"{0}\" is not a time; write 500ms, 10s or 2m")]
-    Time(String),
-    /// The label is too long.
-    #[error("a label has at most {LABEL_BYTES_MAX} bytes")]
-    Label,
-    /// A variable is not UTF-8.
-    #[error("the value is not UTF-8")]
-    NotText,
+    #[error("{0}")]
+    Token(String),
 }
 
 /// Settings of which some may be missing.
@@ -145,10 +97,11 @@ fn read(
             continue;
         }
         any = true;
-        let wrong = |error| SettingsError::Value { place: format!("{PREFIX}{name}"), error };
-        let value = value.to_str().ok_or(ValueError::NotText).map_err(wrong)?;
+        let wrong = |error: String| SettingsError::Setting(format!("{PREFIX}{name}: {error}"));
+        let value = value.to_str().ok_or_else(|| wrong("the value is not UTF-8".to_owned()))?;
         if name == "CONFIG" {
-            let file_error = |error| SettingsError::File { path: value.to_owned(), error };
+            let file_error =
+                |error: io::Error| wrong(format!("the file \"{value}\" cannot be read: {error}"));
             from_file.read_file(value, &open(value).map_err(file_error)?)?;
         } else {
             from_variables.set(&name.to_lowercase(), value).map_err(wrong)?;
@@ -157,14 +110,20 @@ fn read(
     if !any {
         return Ok(None);
     }
+    let missing = |what: &str, how: &str| {
+        SettingsError::Setting(format!("{what}; set {PREFIX}{how} in the file {PREFIX}CONFIG"))
+    };
     let keys = from_variables.keys.or(from_file.keys).filter(|keys| !keys.is_empty());
     Ok(Some(Settings {
-        servers: from_variables.servers.or(from_file.servers).ok_or(SettingsError::NoServer)?,
-        keys: keys.ok_or(SettingsError::NoKeys)?,
+        servers: from_variables
+            .servers
+            .or(from_file.servers)
+            .ok_or_else(|| missing("no server is set", "SERVER=host:port, or \"server\""))?,
+        keys: keys.ok_or_else(|| missing("no keys are set", "KEYS=all or to a list, or \"keys\""))?,
         timeout: from_variables.timeout.or(from_file.timeout).unwrap_or(TIMEOUT),
         ttl: from_variables.ttl.or(from_file.ttl),
         label: from_variables.label.or(from_file.label),
-        token: token.read(open)?,
+        token: token.read(open).map_err(SettingsError::Token)?,
     }))
 }
 
@@ -178,34 +137,39 @@ impl Draft {
             }
             let set = match line.split_once('=') {
                 Some((name, value)) => self.set(name.trim(), unquoted(value.trim())),
-                None => Err(ValueError::Line(line.to_owned())),
+                None => Err(format!("\"{line}\" is not of the form \"name = value\"")),
             };
-            let place = format!("{path}, line {}", number + 1);
-            set.map_err(|error| SettingsError::Value { place, error })?;
+            let wrong = |error| SettingsError::Setting(format!("{path}, line {}: {error}", number + 1));
+            set.map_err(wrong)?;
         }
         Ok(())
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), ValueError> {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "server" => once(&mut self.servers, name, value.parse()?),
-            "keys" => Ok(self.keys.get_or_insert_default().extend(value)?),
+            "keys" => self.keys.get_or_insert_default().extend(value),
             "timeout" => once(&mut self.timeout, name, time(value)?),
             "ttl" => {
-                let wrong = |_| ValueError::Time(value.to_owned());
-                once(&mut self.ttl, name, Milliseconds(time(value)?.as_millis().try_into().map_err(wrong)?))
+                let ms = u32::try_from(time(value)?.as_millis())
+                    .expect("a time has at most u32::MAX milliseconds");
+                once(&mut self.ttl, name, Milliseconds(ms))
             }
-            "label" if value.len() > LABEL_BYTES_MAX => Err(ValueError::Label),
+            "label" if value.len() > LABEL_BYTES_MAX => {
+                Err(format!("a label has at most {LABEL_BYTES_MAX} bytes"))
+            }
             "label" => once(&mut self.label, name, value.to_owned()),
-            _ => Err(ValueError::Unknown(name.to_owned())),
+            _ => Err(format!(
+                "there is no setting \"{name}\"; the settings are server, keys, timeout, ttl and label"
+            )),
         }
     }
 }
 
-fn once<T>(setting: &mut Option<T>, name: &str, value: T) -> Result<(), ValueError> {
+fn once<T>(setting: &mut Option<T>, name: &str, value: T) -> Result<(), String> {
     match setting.replace(value) {
         None => Ok(()),
-        Some(_) => Err(ValueError::Twice(name.to_owned())),
+        Some(_) => Err(format!("\"{name}\" was set before")),
     }
 }
 
@@ -214,8 +178,8 @@ fn unquoted(value: &str) -> &str {
 }
 
 /// A positive time with its unit.
-fn time(text: &str) -> Result<Duration, ValueError> {
-    let wrong = || ValueError::Time(text.to_owned());
+fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("\"{text}\" is not a time; write 500ms, 10s or 2m");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().ok().filter(|number| *number > 0).ok_or_else(wrong)?;

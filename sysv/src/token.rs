@@ -5,8 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::{fmt, io};
 
-use thiserror::Error;
-
 /// The variable that names the file with the token.
 pub const FILE: &str = "SIGNALBOX_TOKEN_FILE";
 
@@ -26,36 +24,6 @@ pub struct Token {
     /// The file that it is from; `None`: it is from the variable.
     path: Option<String>,
     may_be_read_by_others: bool,
-}
-
-/// A token that cannot be used.
-#[derive(Debug, Error)]
-pub enum TokenError {
-    /// The file cannot be read.
-    #[error(
-        "{FILE}: the file \"{path}\" cannot be read: {error}; check the path, and that this user may read it"
-    )]
-    File {
-        /// The file.
-        path: String,
-        /// Why.
-        error: io::Error,
-    },
-    /// The file is empty.
-    #[error(
-        "{FILE}: the file \"{0}\" has no token; write one into it, as \"signalbox token create\" prints it"
-    )]
-    Empty(String),
-    /// It is too long to be sent.
-    #[error(
-        "{0}: a token has at most {BYTES_MAX} bytes; give it what \"signalbox token create\" has printed, and nothing else"
-    )]
-    TooLong(String),
-    /// The variable that allows others to read it has a wrong value.
-    #[error(
-        "{OVER_PLAIN}: \"{0}\" is neither 1 nor 0; set it to 1 to send the token without TLS to other machines, or unset it"
-    )]
-    OverPlain(String),
 }
 
 /// Where the token is.
@@ -79,31 +47,46 @@ impl TokenSource {
     }
 
     /// Reads the token; `None`: there is none. Space around it is ignored.
-    pub fn read(self, open: impl Fn(&str) -> io::Result<String>) -> Result<Option<Token>, TokenError> {
+    pub fn read(self, open: impl Fn(&str) -> io::Result<String>) -> Result<Option<Token>, String> {
         let may_be_read_by_others = self.over_plain.as_deref().map_or(Ok(false), flag)?;
         let (bytes, path) = match (self.path, self.text) {
             (Some(path), _) => match open(&path) {
-                Ok(text) if text.trim_ascii().is_empty() => return Err(TokenError::Empty(path)),
+                Ok(text) if text.trim_ascii().is_empty() => {
+                    return Err(format!(
+                        "{FILE}: the file \"{path}\" has no token; write one into it, as \"signalbox token create\" prints it"
+                    ));
+                }
                 Ok(text) => (text.trim_ascii().into(), Some(path)),
-                Err(error) => return Err(TokenError::File { path, error }),
+                Err(error) => {
+                    return Err(format!(
+                        "{FILE}: the file \"{path}\" cannot be read: {error}; check the path, and that this user may read it"
+                    ));
+                }
             },
             (None, Some(text)) => (text.as_encoded_bytes().trim_ascii().to_vec(), None),
             (None, None) => return Ok(None),
         };
         let token = Token { bytes, path, may_be_read_by_others };
         if token.bytes.len() > BYTES_MAX {
-            return Err(TokenError::TooLong(token.source().to_string()));
+            return Err(format!(
+                "{}: a token has at most {BYTES_MAX} bytes; give it what \"signalbox token create\" has printed, and nothing else",
+                token.source()
+            ));
         }
         Ok(Some(token).filter(|token| !token.bytes.is_empty()))
     }
 }
 
 /// The words are those of the command line.
-fn flag(value: &OsStr) -> Result<bool, TokenError> {
+fn flag(value: &OsStr) -> Result<bool, String> {
     match value.to_string_lossy().to_ascii_lowercase().as_str() {
         "y" | "yes" | "t" | "true" | "on" | "1" => Ok(true),
         "n" | "no" | "f" | "false" | "off" | "0" => Ok(false),
-        _ => Err(TokenError::OverPlain(value.to_string_lossy().into_owned())),
+        _ => Err(format!(
+            "{OVER_PLAIN}: \"{}\" is neither 1 nor 0; set it to 1 to send the token without TLS to other machines, or \
+             unset it",
+            value.to_string_lossy()
+        )),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The claims of AcquireGrant and AcquireAll: names with numbers of resources.
 
 use std::fmt;
-use std::slice;
+use std::iter;
 
 use bytes::{BufMut, BytesMut};
 use thiserror::Error;
@@ -201,10 +201,11 @@ impl<'a> Claims<'a> {
     }
 
     /// The claims, in the order of the request.
-    pub fn iter(&self) -> ClaimsIter<'a> {
-        ClaimsIter(match self.0 {
-            Source::Listed(list) => Position::Listed(list.iter()),
-            Source::Received { rows, texts } => Position::Received { rows: rows.iter(), texts },
+    pub fn iter(&self) -> impl Iterator<Item = Claim<'a>> + Clone + use<'a> {
+        let mut rest = self.0;
+        iter::from_fn(move || match &mut rest {
+            Source::Listed(list) => list.split_off_first().copied(),
+            Source::Received { rows, texts } => read_row(rows.split_off_first()?, texts),
         })
     }
 
@@ -256,35 +257,5 @@ impl Eq for Claims<'_> {}
 impl fmt::Debug for Claims<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
-    }
-}
-
-impl<'a> IntoIterator for Claims<'a> {
-    type Item = Claim<'a>;
-    type IntoIter = ClaimsIter<'a>;
-
-    fn into_iter(self) -> ClaimsIter<'a> {
-        self.iter()
-    }
-}
-
-/// Iterates over the claims of an AcquireAll.
-#[derive(Clone)]
-pub struct ClaimsIter<'a>(Position<'a>);
-
-#[derive(Clone)]
-enum Position<'a> {
-    Listed(slice::Iter<'a, Claim<'a>>),
-    Received { rows: slice::Iter<'a, [u8; ROW_BYTES]>, texts: Texts<'a> },
-}
-
-impl<'a> Iterator for ClaimsIter<'a> {
-    type Item = Claim<'a>;
-
-    fn next(&mut self) -> Option<Claim<'a>> {
-        match &mut self.0 {
-            Position::Listed(list) => list.next().copied(),
-            Position::Received { rows, texts } => read_row(rows.next()?, texts),
-        }
     }
 }

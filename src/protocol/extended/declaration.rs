@@ -1,7 +1,7 @@
 //! The fields of requests for declared semaphores.
 
 use std::fmt;
-use std::slice;
+use std::iter;
 
 use bytes::{BufMut, BytesMut};
 use thiserror::Error;
@@ -343,10 +343,11 @@ impl<'a> Declarations<'a> {
     }
 
     /// The declarations, in the order of the request.
-    pub fn iter(&self) -> DeclarationsIter<'a> {
-        DeclarationsIter(match self.0 {
-            Source::Listed(list) => Position::Listed(list.iter()),
-            Source::Received { rows, texts } => Position::Received { rows: rows.iter(), texts },
+    pub fn iter(&self) -> impl Iterator<Item = Declaration<'a>> + Clone + use<'a> {
+        let mut rest = self.0;
+        iter::from_fn(move || match &mut rest {
+            Source::Listed(list) => list.split_off_first().copied(),
+            Source::Received { rows, texts } => read_row(rows.split_off_first()?, texts),
         })
     }
 
@@ -392,35 +393,5 @@ impl Eq for Declarations<'_> {}
 impl fmt::Debug for Declarations<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
-    }
-}
-
-impl<'a> IntoIterator for Declarations<'a> {
-    type Item = Declaration<'a>;
-    type IntoIter = DeclarationsIter<'a>;
-
-    fn into_iter(self) -> DeclarationsIter<'a> {
-        self.iter()
-    }
-}
-
-/// Iterates over the declarations of a Declare.
-#[derive(Clone)]
-pub struct DeclarationsIter<'a>(Position<'a>);
-
-#[derive(Clone)]
-enum Position<'a> {
-    Listed(slice::Iter<'a, Declaration<'a>>),
-    Received { rows: slice::Iter<'a, [u8; ROW_BYTES]>, texts: Fields<'a> },
-}
-
-impl<'a> Iterator for DeclarationsIter<'a> {
-    type Item = Declaration<'a>;
-
-    fn next(&mut self) -> Option<Declaration<'a>> {
-        match &mut self.0 {
-            Position::Listed(list) => list.next().copied(),
-            Position::Received { rows, texts } => read_row(rows.next()?, texts),
-        }
     }
 }

@@ -16,11 +16,10 @@ mod session;
 mod value;
 mod whereabouts;
 
-pub use claims::{AS_DECLARED, Claim, Claims, ClaimsError, ClaimsIter};
+pub use claims::{AS_DECLARED, Claim, Claims, ClaimsError};
 pub use credentials::Credentials;
 pub use declaration::{
-    Declaration, DeclarationError, Declarations, DeclarationsIter, Idle, IfExists, Pausing, Removal,
-    Resizing, SlotChange,
+    Declaration, DeclarationError, Declarations, Idle, IfExists, Pausing, Removal, Resizing, SlotChange,
 };
 pub use declared::{DeclaredEntry, DeclaredState};
 pub use event::{End, Event, EventKind, Notice};

@@ -734,7 +734,7 @@ fn declare_takes_1_to_64_valid_and_distinct_semaphores() {
         let names: Vec<_> =
             declarations.iter().map(|declaration| (declaration.name, declaration.label)).collect();
         assert_eq!(names, [(&b"a"[..], &b""[..]), (b"ab", b"label"), (b"b", b"b")]);
-        let numbered: Vec<_> = declarations.into_iter().map(|declaration| declaration.numbered).collect();
+        let numbered: Vec<_> = declarations.iter().map(|declaration| declaration.numbered).collect();
         assert_eq!(numbered, [false, true, false]);
     });
     let many: Vec<_> = (0..=DECLARATIONS_MAX as u8).map(|byte| [byte]).collect();
