@@ -11,7 +11,7 @@ use crate::support::*;
 use nix::sys::signal::Signal;
 use signalbox::protocol::{
     AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, Extended, Features, IfExists, Milliseconds,
-    Namespace, Pausing, Removal, Resizing, ResponseFrame, SlotChange, Status,
+    Namespace, Removal, Resizing, ResponseFrame, Status,
 };
 
 /// The status for an error of the operating system.
@@ -325,7 +325,7 @@ fn fill(file: &ConfigFile, make_full: impl FnOnce(&Daemon), make_room: impl FnOn
         text(&failure, "error").contains("check that the server's user can create, read and write it"),
         "{failure}"
     );
-    assert_eq!(names(&mut admin).len(), stored + 1);
+    assert_eq!(names(&mut admin).len(), stored + 2, "the last one takes effect when there is room");
     assert_eq!(bound.take(semaphore(1, b"a")).slots, [1], "requests that need no store are served");
     assert_eq!(one.ask(&Extended::VerifyGrant { grant: held.grant }).status, OK);
 

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::caller::{Caller, LONG, NOW, for_ms, on_wire};
+use crate::support::caller::{Caller, LONG, for_ms, on_wire};
 use crate::support::store::StoredServer;
 use crate::support::{NOT_AVAILABLE, NOT_FOUND, OK, TestServer, eventually};
 use signalbox::core::Namespace;
 use signalbox::protocol::{
-    AS_DECLARED, Claim, Claims, Declaration, Declarations, DeclaredEntry, DeclaredState, Extended,
-    Generation, GrantId, GrantState, Granted, Idle, IfExists, Milliseconds, Notice, Opaque, Queueing,
-    Removal, Resizing, ResponseFrame, Revocation, Status, Wait, WaitingRequest,
+    AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, DeclaredState, Extended, Generation,
+    GrantId, GrantState, Granted, Idle, IfExists, Milliseconds, Notice, Opaque, Removal, Resizing,
+    ResponseFrame, Revocation, Status, Wait, WaitingRequest,
 };
 use signalbox::storage::Memory;
 

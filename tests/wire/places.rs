@@ -1,14 +1,12 @@
 //! Places of waiting requests over real sockets (`docs/protocol.md`, "Places"). The server crashes, and its store is in
 //! memory. `tests/model/places.rs` has the order in random histories, `tests/daemon/queue_order.rs` the real client.
 
-use std::time::{Duration, Instant};
-
 use crate::support::caller::{Caller, LONG, NOW, one_of};
-use crate::support::store::{By, StoredServer};
+use crate::support::store::StoredServer;
 use crate::support::{NOT_AVAILABLE, OK, TestServer};
 use signalbox::protocol::{
-    Claim, Claims, Extended, Features, GrantId, Namespace, Opaque, OpenedSession, Place, Queueing, RequestId,
-    RequestIds, ResponseFrame, Status,
+    Claim, Extended, Features, GrantId, Namespace, Opaque, OpenedSession, Place, Queueing, RequestIds,
+    ResponseFrame, Status,
 };
 use signalbox::storage::Memory;
 

@@ -8,8 +8,8 @@ use crate::support::{NOT_AVAILABLE, NOT_FOUND, OK, eventually};
 use signalbox::core::{Declare, Moment, MonotonicMs, Namespace, UnixSeconds};
 use signalbox::protocol::{
     AS_DECLARED, Claim, Claims, Declaration, Declarations, DeclaredEntry, DeclaredState, Event, EventKind,
-    Extended, Features, Generation, GrantState, Idle, IfExists, Opaque, Pausing, Removal, Resizing,
-    ResponseFrame, Scope, SlotChange, Status, Wait,
+    Extended, Features, Generation, GrantState, Idle, IfExists, Opaque, Pausing, Resizing, ResponseFrame,
+    Scope, SlotChange, Status, Wait,
 };
 use signalbox::storage::Memory;
 
