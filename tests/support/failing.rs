@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use signalbox::core::{BatchLimit, Change, Record};
 use signalbox::storage::{CommitError, Snapshot, Storage, StorageError};
@@ -27,6 +28,7 @@ pub struct Faults(Arc<Mutex<Plan>>);
 #[derive(Debug, Default)]
 struct Plan {
     commits: u64,
+    duration: Duration,
     once: Option<(u64, Fault)>,
     always: Option<Fault>,
 }
@@ -41,6 +43,11 @@ impl Faults {
     /// Fails every commit until [`stop`](Self::stop).
     pub fn fail_all(&self, fault: Fault) {
         self.plan().always = Some(fault);
+    }
+
+    /// Each commit takes so long from now on.
+    pub fn slow_down(&self, duration: Duration) {
+        self.plan().duration = duration;
     }
 
     /// Stops failing commits. A store whose flush has failed still refuses everything; a store created afterwards
@@ -115,6 +122,8 @@ impl<S: Storage> Storage for FailingStorage<S> {
         if self.has_failed_to_flush {
             return Err(CommitError::NotFlushed(not_flushed()));
         }
+        let duration = self.faults.plan().duration;
+        std::thread::sleep(duration);
         match self.faults.next() {
             None => self.inner.commit(changes),
             Some(Fault::Full) => {

@@ -4,11 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Shutdown;
+use std::task::Waker;
+use std::time::Duration;
 
 use crate::support::caller::{Caller, LONG, NOW, on_wire, one_of};
-use crate::support::failing::Fault;
+use crate::support::failing::{FailingStorage, Fault, Faults};
 use crate::support::store::{By, StoredServer};
-use crate::support::{NOOP, NOT_AVAILABLE, NOT_FOUND, OK, eventually, frame};
+use crate::support::{NOOP, NOT_AVAILABLE, NOT_FOUND, OK, TestServer, eventually, frame};
 use signalbox::core::{
     BatchLimit, CommitOutcome, Declare, Moment, MonotonicMs, Namespace, Record, UnixSeconds,
 };
@@ -96,6 +98,30 @@ fn verify(caller: &mut Caller, grant: GrantId) -> Result<(u64, GrantState), u8> 
 fn same(one: &Granted<Vec<u16>>, other: &Granted<Vec<u16>>) -> bool {
     (one.grant, one.resources, one.capacity, &one.slots)
         == (other.grant, other.resources, other.capacity, &other.slots)
+}
+
+/// The first flush after the start takes longer than the session lives without a connection.
+#[test]
+fn a_lease_starts_again_after_the_first_commit_of_a_start() {
+    const TTL_MS: u32 = 1000;
+    let memory = Memory::default();
+    let server = StoredServer::start_with(&memory, By::Thread, |config| config.session.min_ttl_s = 1);
+    let mut before = caller(&server);
+    let session = before.open(TTL_MS);
+    let grant = before.take(one_of(1, b"x")).grant;
+    drop(server);
+    let faults = Faults::default();
+    faults.slow_down(Duration::from_millis(u64::from(TTL_MS) + 200));
+    let mut storage = FailingStorage::new(memory.open(), faults);
+    let server = TestServer::start_prepared(
+        |_| {},
+        |server| {
+            server.restore(&mut storage, Waker::noop().clone()).unwrap();
+        },
+    );
+    let mut after = Caller::new(server.semaphore());
+    assert_eq!(after.attach(session), OK);
+    assert_eq!(verify(&mut after, grant).unwrap().0, session.session);
 }
 
 #[test]

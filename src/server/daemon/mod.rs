@@ -138,8 +138,8 @@ fn serve(
     let fence = node.as_ref().map(|node| node.fence().clone());
     let relays = match (&mut node, term) {
         (Some(node), Some(term)) => {
-            // Before the records are restored: leases and the reconnect window begin with that, and no client could come
-            // back meanwhile.
+            // Before the records are restored: leases and the reconnect window start with the first commit after that, and no
+            // client could come back meanwhile.
             runtime.block_on(node.await_relays(term));
             node.relay_port(term)
         }
