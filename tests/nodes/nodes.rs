@@ -10,7 +10,7 @@ use signalbox::client::Lost;
 use signalbox::cluster::timing::Timing;
 
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
-use crate::support::daemon::stderr;
+use crate::support::daemon::{outcome, stderr};
 use crate::support::{GET, OK, PATIENCE, eventually, frame, named};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -239,6 +239,16 @@ fn a_release_ends_the_wait_for_a_dead_leader_and_forget_removes_a_dead_standby()
     let unsure = cluster.administer(leader, &["release"]);
     assert_eq!(unsure.status.code(), Some(64));
     assert!(stderr(&unsure).contains("--process-has-ended"), "{}", stderr(&unsure));
+    // As systemd runs it after SIGKILL and its timeout, with and without a main process that is left. In the second case there
+    // are other processes: those of this test.
+    for exit_code in [None, Some("killed")] {
+        let mut stopped = cluster.administration(leader, &["release"]);
+        stopped.env("INVOCATION_ID", "run").env("SERVICE_RESULT", "timeout");
+        exit_code.map(|code| stopped.env("EXIT_CODE", code));
+        let kept = outcome(stopped);
+        assert_eq!(kept.status.code(), Some(1));
+        assert!(stderr(&kept).contains("may still have a process"), "{}", stderr(&kept));
+    }
     let wrong = cluster.administer(leader, &["release", "--process-has-ended"]);
     assert_eq!(wrong.status.code(), Some(1));
     assert!(stderr(&wrong).contains("sends heartbeats"), "{}", stderr(&wrong));

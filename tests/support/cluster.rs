@@ -268,9 +268,14 @@ impl TestCluster {
 
     /// Runs `signalbox cluster` with the file of a node.
     pub fn administer(&self, number: usize, arguments: &[&str]) -> Output {
+        outcome(self.administration(number, arguments))
+    }
+
+    /// As [`Self::administer`], not yet run.
+    pub fn administration(&self, number: usize, arguments: &[&str]) -> Command {
         let mut command = Command::new(SIGNALBOX);
         command.arg("cluster").args(arguments).arg("--config").arg(&self.nodes[number].file);
-        command.env_remove("INVOCATION_ID").env_remove("SERVICE_RESULT");
-        outcome(command)
+        command.env_remove("INVOCATION_ID").env_remove("SERVICE_RESULT").env_remove("EXIT_CODE");
+        command
     }
 }

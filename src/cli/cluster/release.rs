@@ -1,6 +1,8 @@
 //! `signalbox cluster release`: gives up the leadership of a node whose process has ended.
 
+use std::path::Path;
 use std::process::ExitCode;
+use std::{env, fs, io};
 
 use clap::Args;
 use serde_json::json;
@@ -13,13 +15,20 @@ use crate::cluster::configured::node_name;
 /// A variable that systemd sets for ExecStopPost= only.
 const SERVICE_RESULT: &str = "SERVICE_RESULT";
 
+/// A variable that systemd sets for ExecStopPost= when the main process has ended, and its sockets are closed.
+const EXIT_CODE: &str = "EXIT_CODE";
+
+/// Where the control groups are, if they are of version 2.
+const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
+
 const LONG: &str = "\
 Give up what this node has of the cluster, because its process has ended
 
 If it led, another node takes over at once, and does not wait until the leadership has ended by itself.
 
-The systemd unit runs this command in ExecStopPost=, when the last process of the service has ended. There it gives up only \
-what that run of the service had. Anywhere else it needs --process-has-ended: if the process still runs, or is only \
+The systemd unit runs this command in ExecStopPost=. There it gives up only what that run of the service had, and only if systemd \
+reports that the main process has ended (EXIT_CODE) and the control group of the service has no other process; otherwise the \
+other nodes wait until the leadership has ended by itself. Anywhere else it needs --process-has-ended: if the process still runs, or is only \
 stopped, two nodes may serve clients for a while, and more may be held than a semaphore has. A node that sends heartbeats is refused.";
 
 const EXAMPLES: &str = "\
@@ -44,7 +53,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let is_for_systemd = std::env::var_os(SERVICE_RESULT).is_some();
+    let is_for_systemd = env::var_os(SERVICE_RESULT).is_some();
     let mut cluster = match arguments.source.open_if_enabled()? {
         Some(cluster) => cluster,
         // The unit is the same without a cluster.
@@ -52,9 +61,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         None => return arguments.source.open().map(|_| Exit::Success.into()),
     };
     let node = node_name(&cluster.config)?;
-    let invocation = match std::env::var("INVOCATION_ID") {
+    let invocation = match env::var("INVOCATION_ID") {
         _ if arguments.process_has_ended => None,
-        Ok(invocation) if is_for_systemd && !invocation.is_empty() => Some(invocation),
+        Ok(invocation) if is_for_systemd && !invocation.is_empty() => {
+            if !has_service_ended().unwrap_or(false) {
+                let message = format!(
+                    "the service of node \"{node}\" may still have a process, so nothing is given up; other nodes wait until \
+                     its leadership has ended by itself"
+                );
+                return Err(Failure::new(Exit::Failure, message));
+            }
+            Some(invocation)
+        }
         _ => {
             let message = format!(
                 "whether the process of node \"{node}\" has ended is not known; if it has, give --process-has-ended"
@@ -68,4 +86,53 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Release::Nothing => ("nothing", format!("node \"{node}\" had nothing to give up")),
     };
     print(arguments.json, &json!({ "node": node, "result": result }), &sentence)
+}
+
+/// Whether no process of the service is left besides this one. After SIGKILL and its timeout, systemd runs ExecStopPost=
+/// although a process may be left that the kernel has not ended, with open connections.
+fn has_service_ended() -> io::Result<bool> {
+    if env::var_os(EXIT_CODE).is_none_or(|code| code.is_empty()) {
+        return Ok(false);
+    }
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    let Some(group) = group_of_service(&own) else { return Ok(false) };
+    let processes = fs::read_to_string(Path::new(CONTROL_GROUPS).join(group).join("cgroup.procs"))?;
+    Ok(is_alone(&processes, std::process::id()))
+}
+
+/// The control group of a service, relative to the root of version 2, from the list of the groups of a process; `None`: it is
+/// in none, or in a part of one.
+fn group_of_service(groups: &str) -> Option<&str> {
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    group.ends_with(".service").then_some(group)
+}
+
+fn is_alone(processes: &str, own: u32) -> bool {
+    processes.lines().eq([own.to_string()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_has_ended_if_its_control_group_has_only_this_process() {
+        assert_eq!(
+            group_of_service("0::/system.slice/signalbox.service\n"),
+            Some("system.slice/signalbox.service")
+        );
+        for other in [
+            "",
+            "0::/\n",
+            "0::/user.slice/x.scope\n",
+            "0::/x.service/.control\n",
+            "1:name=systemd:/x.service\n",
+        ] {
+            assert_eq!(group_of_service(other), None, "{other:?}");
+        }
+        assert!(is_alone("17\n", 17));
+        for others in ["", "16\n", "16\n17\n", "0\n17\n"] {
+            assert!(!is_alone(others, 17), "{others:?}");
+        }
+    }
 }
