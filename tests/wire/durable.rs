@@ -609,6 +609,58 @@ fn answers_do_not_expose_state_that_is_not_stored() {
     assert_eq!(listed(&mut caller(&server), b"a").map(|it| it.0), Some(1));
 }
 
+/// Sets a declared semaphore, which nothing has been stored of when this returns.
+fn send_set(caller: &mut Caller, declaration: Declaration<'_>) -> Opaque {
+    let ids = caller.ids();
+    let list = [declaration];
+    let declarations = Declarations::new(&list).unwrap();
+    let opaque = caller.send(&Extended::Declare { ids, if_exists: IfExists::Set, declarations });
+    caller.sync();
+    opaque
+}
+
+#[test]
+fn a_semaphore_becomes_numbered_with_its_new_capacity_before_that_is_stored() {
+    let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
+    let [mut admin, mut holder] = callers(&server);
+    let first = send_set(&mut admin, counted(b"a", 100_000));
+    assert!(server.store_next());
+    assert_eq!(admin.answer(first).status, OK);
+    let set = send_set(&mut admin, numbered(b"a", 10));
+    let too_many = holder.want(semaphore(1024, b"a"), NOW);
+    assert_eq!(holder.answer(too_many).status, NOT_AVAILABLE);
+    assert_eq!(holder.take(semaphore(10, b"a")).slots, (0..10).collect::<Vec<u16>>());
+    assert!(server.store_next());
+    assert_eq!(admin.answer(set).status, OK);
+    server.check();
+}
+
+/// The second change is requested while the first one is stored.
+#[test]
+fn a_semaphore_whose_numbering_changes_twice_grants_what_its_last_declaration_has() {
+    let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
+    let [with_slots, without] = [numbered(b"a", 10), counted(b"a", 100_000)];
+    for [last, between] in [[with_slots, without], [without, with_slots]] {
+        let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
+        let [mut admin, mut holder] = callers(&server);
+        let core = server.server.server.core();
+        let first = send_set(&mut admin, last);
+        while server.store().is_some() {}
+        assert_eq!(admin.answer(first).status, OK);
+        send_set(&mut admin, between);
+        let batch = core.take_batch(BatchLimit::NONE).unwrap();
+        send_set(&mut admin, last);
+        while core.complete(&batch, CommitOutcome::Stored, 1, now) {}
+        server.check();
+        let many = holder.want(semaphore(1024, b"a"), NOW);
+        assert_eq!(holder.answer(many).status, if last.numbered { NOT_AVAILABLE } else { OK });
+        while server.store().is_some() {}
+        server.check();
+        let some = holder.take(semaphore(10, b"a"));
+        assert_eq!(some.slots.len(), if last.numbered { 10 } else { 0 });
+    }
+}
+
 #[test]
 fn changes_in_flight_take_effect_in_order_when_the_store_works_again() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});

@@ -122,6 +122,9 @@ impl Ledger {
             if registered != Some(object.address()) {
                 return Err(format!("{name} is declared and was collected"));
             }
+            if object.lifecycle() == Lifecycle::Numbered && !self.slots.is_numbered(object) {
+                return Err(format!("{name} grants slots and has none"));
+            }
             if !declaration.removing && !self.declarations.is_pending(object.name()) {
                 let is_as_declared = object.capacity() == Some(declaration.capacity)
                     && self.slots.is_numbered(object) == declaration.numbered

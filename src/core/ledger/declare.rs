@@ -340,13 +340,15 @@ impl Ledger {
             return;
         }
         let was_paused = object.withheld() == Withheld::ALL;
-        let is_removing = self.declarations.is_removing(object.name());
-        // A semaphore whose removal was requested since stays closed.
-        let slots_out = if is_removing { Vec::new() } else { self.follow(object, after) };
+        // A semaphore whose removal was requested since stays closed. One that is numbered, or no longer, since another request
+        // has that request's capacity already.
+        let is_followed =
+            !self.declarations.is_removing(object.name()) && self.slots.is_numbered(object) == after.numbered;
+        let slots_out = if is_followed { self.follow(object, after) } else { Vec::new() };
         if is_resized {
             self.publish(SEMAPHORES, object, EventKind::Resized, None, None, after.capacity);
         }
-        if !is_removing {
+        if is_followed {
             self.publish_service(object, (was_paused, &slots_out), after);
         }
         if self.waiting(SEMAPHORES, object) > 0 {

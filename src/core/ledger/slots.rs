@@ -137,8 +137,14 @@ impl Slots {
                 continue;
             }
             let bit = free.trailing_zeros() as usize;
+            let number = u16::try_from(word * WORD_BITS + bit);
+            invariant!(
+                number.is_ok(),
+                "grant {grant} takes slots below the capacity, which is {SLOTS_MAX} at most"
+            );
+            let Ok(number) = number else { break };
             self.taken[word] |= 1 << bit;
-            numbers.push((word * WORD_BITS + bit) as u16);
+            numbers.push(number);
         }
         self.first_free = word;
         self.by_grant.insert(grant, numbers.into());
