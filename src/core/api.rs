@@ -46,7 +46,8 @@ impl Core {
 
 /// Connections and sessions.
 impl Core {
-    /// Attaches a connection to a leased session. Another connection that was attached is informed and loses it.
+    /// Attaches a connection to a leased session, and renews its lease. Another connection that was attached is informed and
+    /// loses it.
     pub fn attach(
         &self,
         session: SessionId,
@@ -54,19 +55,20 @@ impl Core {
         key: &SessionKey,
         now: Moment,
     ) -> Result<Arc<Lease>, Refusal> {
-        self.attach_to_repeat(session, connection, key, 0, now)
+        let lease = self.attach_to_repeat(session, connection, key, 0)?;
+        lease.renew(now.monotonic);
+        Ok(lease)
     }
 
-    /// As [`Self::attach`], by a client that will repeat so many requests with their places.
+    /// As [`Self::attach`], by a client that will repeat so many requests with their places. The caller renews the lease.
     pub fn attach_to_repeat(
         &self,
         session: SessionId,
         connection: ConnectionId,
         key: &SessionKey,
         repetitions: u32,
-        now: Moment,
     ) -> Result<Arc<Lease>, Refusal> {
-        self.ledger().attach(session, connection, key, repetitions, now.monotonic)
+        self.ledger().attach(session, connection, key, repetitions)
     }
 
     /// The client of a connection has proven another identity: what it is attached to is listed and revoked under that.

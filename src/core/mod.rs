@@ -56,9 +56,9 @@ pub use ids::{
     ConnectionId, GrantId, Place, PlaceKey, PlaceProof, RequestId, RequestIds, SessionId, SessionKey, Token,
 };
 pub use ledger::{
-    Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, IfExists, Lease, LedgerLimits, LedgerStats, Listed,
-    Listing, ListingKind, Queueing, Removal, Resizing, SLOTS_MAX, Scope, ServiceChange, TICK_MS, Until,
-    WaitedListing, Waiting, Want,
+    CheckedNames, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, IfExists, Lease, LedgerLimits,
+    LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, SLOTS_MAX, Scope, ServiceChange,
+    TICK_MS, Until, WaitedListing, Waiting, Want,
 };
 pub use limit::{Limit, LimitKind, MemoryLimit};
 pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice};

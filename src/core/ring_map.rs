@@ -75,6 +75,13 @@ impl<K: Copy + Ord, V> RingMap<K, V> {
         }
     }
 
+    /// The entries with higher keys than this one, by key; all of them without one.
+    pub(super) fn after(&self, key: Option<K>) -> impl Iterator<Item = (K, &V)> {
+        let first =
+            key.map_or(0, |key| self.position_of(key).map_or_else(|next| next, |position| position + 1));
+        self.0.range(first..).map(|(key, value)| (*key, value))
+    }
+
     /// All entries, by key.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (K, &V)> {
         self.0.iter().map(|(key, value)| (*key, value))

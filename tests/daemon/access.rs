@@ -328,6 +328,69 @@ fn a_revoked_token_loses_its_rights_on_open_connections() {
     assert_eq!(show(&mut caller, secret.as_bytes()).status, NOT_PERMITTED);
 }
 
+fn keep_alive(caller: &mut Caller) -> u8 {
+    caller.ask(&Extended::KeepAlive).status
+}
+
+/// The names are checked in steps of 256, and the last one is what the client may not have any more.
+#[test]
+fn a_session_is_not_renewed_while_it_holds_what_its_client_may_not_acquire() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 acquire counter:public/']");
+    let options = ["--rights", "acquire", "--area", "counter:web/", "--area", "counter:public/"];
+    let [first, second] = ["first-web", "second-web"].map(|name| guarded.create(name, &options));
+    let mut caller = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut caller, first.as_bytes()).status, OK);
+    let session = caller.open(60_000);
+    for number in 0..300 {
+        caller.take(one_of(1, format!("public/{number}").as_bytes()));
+    }
+    let grant = caller.take(one_of(1, b"web/1")).grant;
+    assert!(token(&guarded.tokens(), &["revoke", "first-web"]).status.success());
+    guarded.reload();
+    assert_eq!(keep_alive(&mut caller), NOT_PERMITTED);
+    assert_eq!(
+        acquire(&mut caller, b"public/x"),
+        NOT_PERMITTED,
+        "the answer would say that the lease is renewed"
+    );
+
+    let mut rotated = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut rotated, second.as_bytes()).status, OK);
+    assert_eq!((rotated.attach(session), keep_alive(&mut rotated)), (OK, OK), "it has the same rights");
+
+    let mut anonymous = guarded.from("127.0.0.1");
+    assert_eq!((anonymous.attach(session), keep_alive(&mut anonymous)), (OK, NOT_PERMITTED));
+    for _ in 0..301 {
+        anonymous.ids();
+    }
+    assert_eq!(anonymous.give_back(grant), OK);
+    assert_eq!(keep_alive(&mut anonymous), OK);
+    assert_eq!(acquire(&mut anonymous, b"public/x"), OK);
+}
+
+#[test]
+fn a_session_whose_client_lost_its_rights_ends_although_it_is_attached_again_and_again() {
+    let access = "networks = ['127.0.0.0/8 acquire counter:public/']\n[session]\nmin_ttl = 1";
+    let mut guarded = Guarded::start(access);
+    let secret = guarded.create("web", &["--rights", "acquire", "--area", "counter:web/"]);
+    let mut caller = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+    let session = caller.open(1000);
+    caller.take(one_of(1, b"web/1"));
+    assert!(token(&guarded.tokens(), &["revoke", "web"]).status.success());
+    guarded.reload();
+    drop(caller);
+    let mut other = guarded.from("127.0.0.1");
+    eventually("the session ends", || {
+        let opened =
+            Extended::OpenSession { ttl: Some(Milliseconds(1000)), label: b"", key: Some(session.key) };
+        let attached = other.attach(session);
+        let is_attached = attached == OK;
+        assert!(!is_attached || other.ask(&opened).status == NOT_PERMITTED || other.attach(session) != OK);
+        !is_attached
+    });
+}
+
 #[test]
 fn a_second_token_ends_what_only_the_first_one_permitted() {
     let mut guarded = Guarded::start("anonymous = 'none'\nnetworks = ['127.0.0.0/8 none']");

@@ -575,7 +575,10 @@ impl Pair {
             Outcome::Answered(Answer::Opened(opened)) => {
                 assert_eq!(opened.key.0, key.0);
                 match expected.unwrap() {
-                    Some(expected) => assert_eq!((opened.session, opened.ttl_ms), expected),
+                    Some(expected) => {
+                        assert_eq!((opened.session, opened.ttl_ms), expected);
+                        self.core.lease(connection).unwrap().renew(self.now().monotonic);
+                    }
                     None => {
                         assert_eq!(opened.ttl_ms, ttl_ms);
                         self.model.open(opened.session, connection, key, ttl_ms, b"leased");

@@ -6,13 +6,60 @@ use super::leases::Lease;
 use super::on_commit::OnCommit;
 use super::sessions::Attachment;
 use super::{Ledger, LedgerContext};
-use crate::core::ids::{ConnectionId, SessionId, SessionKey, Token};
+use crate::core::ids::{ConnectionId, GrantId, SessionId, SessionKey, Token};
 use crate::core::mailbox::{EventKind, Mailbox, Notice};
 use crate::core::outcome::{Answer, Opened, Outcome};
 use crate::core::time::{Due, Moment, MonotonicMs};
-use crate::core::{Core, Refusal};
+use crate::core::{Core, Namespace, Refusal};
+
+/// Names of one step of a check of a session's names.
+const CHECKED_NAMES: usize = 256;
+
+/// The result of one step of a check of a session's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckedNames {
+    /// All names passed.
+    All,
+    /// Those of its grants up to this one passed.
+    UpTo(GrantId),
+    /// One did not pass.
+    Failed,
+}
 
 impl Core {
+    /// Checks the names that the leased session of a connection holds or waits for: some of those of its grants after this one.
+    pub fn check_names(
+        &self,
+        connection: ConnectionId,
+        after: Option<GrantId>,
+        passes: impl Fn(Namespace, &[u8]) -> bool,
+    ) -> CheckedNames {
+        let ledger = &*self.ledger();
+        let Attachment::To(session) = ledger.sessions.attachment(connection) else {
+            return CheckedNames::All;
+        };
+        let (mut checked, mut names) = (CheckedNames::All, 0);
+        for id in ledger.sessions.known(session).grants_after(after) {
+            let parts = ledger.grants.known(id).parts();
+            if !parts.iter().all(|part| passes(part.namespace, part.name())) {
+                return CheckedNames::Failed;
+            }
+            checked = CheckedNames::UpTo(id);
+            names += parts.len();
+            if names >= CHECKED_NAMES {
+                break;
+            }
+        }
+        checked
+    }
+
+    /// The rest of the lease of the session that the connection is attached to, in milliseconds.
+    pub fn ttl_left_ms(&self, connection: ConnectionId, now: Moment) -> Result<u32, Refusal> {
+        let ledger = &*self.ledger();
+        let session = ledger.sessions.acting(connection)?;
+        ledger.sessions.ttl_left_ms(session, now.monotonic).ok_or(Refusal::NoSuchSession)
+    }
+
     /// Adds a connection, which may ask for grants from now on and receives late answers by its mailbox. A label, if
     /// there is one, names it in listings from now on. Ended by [`Self::leave`].
     pub fn join(&self, connection: ConnectionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
@@ -20,8 +67,8 @@ impl Core {
     }
 
     /// Opens a leased session with this key and attaches the connection to it (`docs/protocol.md`, "OpenSession"). If a
-    /// session has the key, the request is repeated, and the connection is attached to that session. The answer has its
-    /// number and its time to live.
+    /// session has the key, the request is repeated, and the connection is attached to that session, whose lease is not
+    /// renewed. The answer has its number and its time to live.
     pub fn open_leased(
         &self,
         connection: ConnectionId,
@@ -34,7 +81,7 @@ impl Core {
         let opened = Opened { session: SessionId::new(self.next_session()), key, ttl_ms };
         let ledger = &mut *self.ledger();
         match ledger.sessions.with_key(&key) {
-            Some(session) => ledger.open_again((connection, token), session, &key, now.monotonic),
+            Some(session) => ledger.open_again((connection, token), session, &key),
             None => ledger.open((connection, token), opened, label, now.monotonic, self.context(now.unix)),
         }
     }
@@ -52,10 +99,8 @@ impl Core {
     /// Renews the lease of the session that the connection is attached to (`docs/protocol.md`, "KeepAlive"). Returns
     /// the rest of it in milliseconds.
     pub fn keep_alive(&self, connection: ConnectionId, now: Moment) -> Result<u32, Refusal> {
-        let ledger = &*self.ledger();
-        ledger.lease(connection)?.renew(now.monotonic);
-        let session = ledger.sessions.acting(connection)?;
-        ledger.sessions.ttl_left_ms(session, now.monotonic).ok_or(Refusal::NoSuchSession)
+        self.ledger().lease(connection)?.renew(now.monotonic);
+        self.ttl_left_ms(connection, now)
     }
 
     /// Closes the leased session that the connection is attached to (`docs/protocol.md`, "CloseSession"). Afterwards
@@ -121,9 +166,8 @@ impl Ledger {
         (connection, token): (ConnectionId, Token),
         session: SessionId,
         key: &SessionKey,
-        now: MonotonicMs,
     ) -> Outcome {
-        if let Err(refusal) = self.attach(session, connection, key, 0, now) {
+        if let Err(refusal) = self.attach(session, connection, key, 0) {
             return Outcome::Refused(refusal);
         }
         // The first request is not committed yet: this one is answered in its place.
@@ -141,18 +185,17 @@ impl Ledger {
     }
 
     /// Attaches a connection to a leased session, and informs the connection that was attached before
-    /// (`docs/protocol.md`, "AttachSession"). The client will repeat so many requests with their places.
+    /// (`docs/protocol.md`, "AttachSession"). The client will repeat so many requests with their places. The caller renews the
+    /// lease, if the client may have what the session has.
     pub(in crate::core) fn attach(
         &mut self,
         session: SessionId,
         connection: ConnectionId,
         key: &SessionKey,
         repetitions: u32,
-        now: MonotonicMs,
     ) -> Result<Arc<Lease>, Refusal> {
         self.sessions.check_staying(connection)?;
         let lease = self.sessions.unlock(session, key)?;
-        lease.renew(now);
         self.session_attached(session, repetitions);
         let before = self.sessions.connection_of(session);
         if before == Some(connection) {

@@ -268,7 +268,7 @@ impl Parts {
 }
 
 impl Part {
-    fn name(&self) -> &[u8] {
+    pub(super) fn name(&self) -> &[u8] {
         match &self.target {
             Target::Later(name) => name,
             Target::Now(object) => object.name(),

@@ -64,6 +64,7 @@ mod watch;
 mod watches;
 
 pub use acquire::Waiting;
+pub use connect::CheckedNames;
 pub use declarations::{Declare, Declared, IfExists, Removal, Resizing, ServiceChange};
 pub use grant::{Queueing, Want};
 pub use idle_waiters::Until;

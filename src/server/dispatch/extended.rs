@@ -1,7 +1,5 @@
 //! Executes the extended operations (`docs/protocol.md`, "Extended operations").
 
-use std::sync::Arc;
-
 use bytes::BytesMut;
 use tracing::info;
 
@@ -15,8 +13,8 @@ use super::convert::{
 };
 use super::{Executor, NextStep, ResponseStream, rights};
 use crate::core::{
-    Answer, Call, ClientSelector, DeclarationRecord, Declare, GrantId, Lease, ListingKind, Moment, Outcome,
-    Place, Queueing, REQUESTS_MAX, Refusal, RequestId, SessionId, SessionKey, Waiting, Want,
+    Answer, Call, ClientSelector, DeclarationRecord, Declare, GrantId, ListingKind, Moment, Outcome, Place,
+    Queueing, REQUESTS_MAX, Refusal, RequestId, SessionId, SessionKey, Waiting, Want,
 };
 use crate::protocol::{
     self as wire, ACQUIRE_ALL_NAMES_MAX, AddressRange, Declarations, EXTENDED_VERSION, Extended,
@@ -101,7 +99,8 @@ impl Executor<'_> {
         opaque: Opaque,
         request: &Extended<'_>,
     ) -> Result<Execution<'static>, Denial> {
-        let executed = match rights::missing(&self.extended.standing, request) {
+        let missing = rights::missing(&self.extended.standing, request);
+        let executed = match missing.or_else(|| self.missing_in_session(request)) {
             None => self.execute_request(opaque, request),
             Some(missing) => {
                 self.note_missing(&format!("{:?}", request.opcode()), missing);
@@ -112,6 +111,21 @@ impl Executor<'_> {
             self.audit(request, target, &executed);
         }
         executed
+    }
+
+    /// The right that a request needs which would renew the lease, if the client lacks it for a name that its session holds or
+    /// waits for.
+    fn missing_in_session<'a>(&mut self, request: &Extended<'a>) -> Option<rights::Needed<'a>> {
+        let is_renewal = matches!(
+            request,
+            Extended::KeepAlive | Extended::AcquireGrant { .. } | Extended::AcquireAll { .. }
+        );
+        if !is_renewal || !self.extended.lacks_rights() {
+            return None;
+        }
+        // It may have been released since.
+        self.extended.check_names(self.server);
+        if self.extended.lacks_rights() { rights::needed(request) } else { None }
     }
 
     fn execute_request(
@@ -132,14 +146,22 @@ impl Executor<'_> {
             Extended::AttachSession { session, key, repetitions } => {
                 let session = SessionId::from_number(session).ok_or(Refusal::NoSuchSession)?;
                 let key = SessionKey(key.0);
-                let lease = core.attach_to_repeat(session, connection, &key, repetitions, now)?;
-                return Ok(self.attached(lease));
+                core.attach_to_repeat(session, connection, &key, repetitions)?;
+                self.extended.regain_lease(self.server);
+                return match &self.extended.lease {
+                    Some(lease) => {
+                        lease.renew(now.monotonic);
+                        Ok(ttl(lease.ttl_ms()))
+                    }
+                    // The client must not believe in more of the lease than is left.
+                    None => Ok(ttl(core.ttl_left_ms(connection, now)?)),
+                };
             }
             Extended::KeepAlive => return Ok(ttl(core.keep_alive(connection, now)?)),
             Extended::Where => return Ok(Execution::Where),
             Extended::CloseSession => {
                 self.check_opaque(opaque)?;
-                self.extended.lease = None;
+                self.extended.drop_lease();
                 core.close_leased(connection, token, now)
             }
             Extended::AcquireGrant { ids, claim, queueing, place: presented } => {
@@ -373,14 +395,15 @@ impl Executor<'_> {
             None => random_key()?,
         };
         let outcome = core.open_leased(connection, SessionKey(key), ttl_ms, label, token, now);
-        self.extended.lease = core.lease(connection);
+        self.extended.regain_lease(self.server);
+        if let Some(lease) = &self.extended.lease {
+            lease.renew(now.monotonic);
+        }
+        // The request is repeated, and the session has what the client may not have any more.
+        if self.extended.lacks_rights() && !matches!(outcome, Outcome::Refused(_)) {
+            return Err(Denial::Status(Status::NotPermitted));
+        }
         Ok(outcome)
-    }
-
-    fn attached(&mut self, lease: Arc<Lease>) -> Execution<'static> {
-        let ttl_ms = lease.ttl_ms();
-        self.extended.lease = Some(lease);
-        ttl(ttl_ms)
     }
 
     fn acquire_grant(

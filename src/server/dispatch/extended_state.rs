@@ -15,8 +15,8 @@ use super::answer::{compose_answer, compose_refusal, compose_status};
 use super::convert::{event_on_wire, notice_on_wire, opaque_of, token_of};
 use super::sysv::compose_result;
 use crate::core::{
-    ConnectionId, Lease, Mailbox, Message, MonotonicMs, Namespace, Notice, UnixSeconds, Waiting,
-    WatchSnapshot,
+    CheckedNames, ConnectionId, GrantId, Lease, Mailbox, Message, MonotonicMs, Namespace, Notice,
+    UnixSeconds, Waiting, WatchSnapshot,
 };
 use crate::protocol::{ExtendedOpcode, ExtendedResponse, Moved, Opaque, Status, SysvOpcode};
 
@@ -46,8 +46,13 @@ pub(in crate::server) struct ExtendedState {
     pub(super) watches: HashMap<Opaque, u64>,
     /// Snapshots of existing names that watches have not been sent in full yet.
     pub(super) snapshots: Vec<(Opaque, WatchSnapshot)>,
-    /// The lease of the attached session. Every byte received renews it.
+    /// The lease of the attached session, if the client may acquire every name that the session holds or waits for. Every byte
+    /// received renews it.
     pub(super) lease: Option<Arc<Lease>>,
+    /// Those names were checked up to this grant under the present rules. Requests check the names of later ones.
+    checked_up_to: Option<GrantId>,
+    /// Whether the check found a name that the client may not acquire.
+    lacks_rights: bool,
 }
 
 /// The connection session was revoked: the connection has to be closed.
@@ -79,6 +84,8 @@ impl ExtendedState {
             watches: HashMap::new(),
             snapshots: Vec::new(),
             lease: None,
+            checked_up_to: None,
+            lacks_rights: false,
         }
     }
 
@@ -124,7 +131,9 @@ impl ExtendedState {
             self.end_what_is_not_permitted(server, out);
         }
         // It may renew its lease again, or not any more.
-        self.regain_lease(server);
+        if change == Change::Lost || self.lease.is_none() {
+            self.regain_lease(server);
+        }
         change
     }
 
@@ -153,10 +162,48 @@ impl ExtendedState {
         }
     }
 
-    /// Renews the lease of the attached session from now on if the client may acquire anything, and else not any more.
+    /// Renews the lease of the attached session from now on if the client may acquire every name that the session holds or
+    /// waits for, and else not any more.
     pub(super) fn regain_lease(&mut self, server: &Server) {
-        let may_renew = self.standing.may(Right::Acquire, Target::Anywhere);
-        self.lease = if may_renew { server.core.lease(self.connection) } else { None };
+        self.drop_lease();
+        self.check_names(server);
+    }
+
+    /// As [`Self::regain_lease`], if nothing has changed since but the names of the session. Other requests are served between
+    /// its steps, and a client that may acquire everything needs none.
+    pub(super) fn check_names(&mut self, server: &Server) {
+        self.lacks_rights = false;
+        let may = |target: Target<'_>| self.standing.may(Right::Acquire, target);
+        if !may(Target::Anywhere) {
+            return;
+        }
+        let Some(lease) = server.core.lease(self.connection) else { return };
+        if !Namespace::ALL.iter().all(|namespace| may(Target::Prefix(*namespace, b""))) {
+            loop {
+                let passes = |namespace, name: &[u8]| may(Target::Name(namespace, name));
+                match server.core.check_names(self.connection, self.checked_up_to, passes) {
+                    CheckedNames::All => break,
+                    CheckedNames::UpTo(grant) => self.checked_up_to = Some(grant),
+                    CheckedNames::Failed => {
+                        self.lacks_rights = true;
+                        return;
+                    }
+                }
+            }
+        }
+        self.lease = Some(lease);
+    }
+
+    /// Does not renew the lease any more.
+    pub(super) fn drop_lease(&mut self) {
+        self.lease = None;
+        self.checked_up_to = None;
+        self.lacks_rights = false;
+    }
+
+    /// Whether the session holds or waits for a name that the client may not acquire any more.
+    pub(super) fn lacks_rights(&self) -> bool {
+        self.lacks_rights
     }
 
     /// Makes the connection known to the ledger, unless it is known already. An identity that it has proven by now is what its

@@ -180,6 +180,14 @@ impl SessionState {
         self.grants.iter().rev().map(|(id, ())| id)
     }
 
+    /// Its grants and waiters with higher ids than this one.
+    pub(in crate::core::ledger) fn grants_after(
+        &self,
+        after: Option<GrantId>,
+    ) -> impl Iterator<Item = GrantId> {
+        self.grants.after(after).map(|(id, ())| id)
+    }
+
     pub(in crate::core::ledger) fn log(&self) -> &RequestLog<CachedReply> {
         &self.log
     }
