@@ -339,7 +339,7 @@ fn fill(file: &ConfigFile, make_full: impl FnOnce(&Daemon), make_room: impl FnOn
 
     let mut daemon = start(file);
     let mut other = caller(&mut daemon);
-    assert_eq!(names(&mut other).len(), stored + 1, "only acknowledged state");
+    assert_eq!(names(&mut other).len(), stored + 2, "what was acknowledged, and the one in flight");
     assert_eq!(other.take(semaphore(1, b"a")).slots, [1]);
     assert_eq!(other.attach(session), OK);
     stop(daemon);
