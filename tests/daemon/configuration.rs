@@ -72,52 +72,6 @@ fn an_invalid_file_is_refused_with_file_line_key_and_value_before_anything_is_bo
 }
 
 #[test]
-fn a_file_that_enables_nothing_is_refused_with_the_keys_to_set() {
-    for (file, line) in [
-        (ConfigFile::toml("bind_ip = '127.0.0.1'\n"), ""),
-        (ConfigFile::yrmcds("counter.enable = false\n"), ":1"),
-    ] {
-        let path = file.path();
-        let message = "counter.enable and semaphore.enable are both false; set `counter.enable = true`";
-        refused(&file, &format!("{}{line}: {message}", path.display()));
-    }
-}
-
-#[test]
-fn one_port_for_both_namespaces_is_refused_with_both_keys() {
-    for file in [
-        ConfigFile::toml("counter.enable = true\nsemaphore.enable = true\n"),
-        ConfigFile::yrmcds("counter.enable = true\nsemaphore.port = 11215\nsemaphore.enable = true\n"),
-    ] {
-        let message = "counter.port and semaphore.port are both 11215; set one of them to another port";
-        refused(&file, &format!("{}:2: {message}", file.path().display()));
-    }
-}
-
-#[test]
-fn session_times_out_of_order_are_refused_with_both_keys() {
-    let file = ConfigFile::toml("counter.enable = true\n[session]\nmin_ttl = 60\n");
-    let message = "session.min_ttl is 60 and session.default_ttl is 30; lower the first or raise the second";
-    refused(&file, &format!("{}:3: {message}", file.path().display()));
-}
-
-#[test]
-fn a_missing_file_is_refused() {
-    let file = ConfigFile::toml("");
-    fs::remove_file(file.path()).unwrap();
-    refused(&file, &format!("{}: the configuration file cannot be read", file.path().display()));
-}
-
-#[test]
-fn ports_of_the_command_line_are_checked_like_those_of_a_file() {
-    let mut command = serve::<&str>([]);
-    command.args(["--counter-port", "12345", "--semaphore-port", "12345"]);
-    let output = outcome(command);
-    assert!(stderr(&output).contains("are both 12345"), "{}", stderr(&output));
-    assert_eq!(output.status.code(), Some(EX_CONFIG));
-}
-
-#[test]
 fn check_config_accepts_a_valid_file_and_binds_nothing() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -415,34 +369,6 @@ fn the_environment_overrides_the_file_and_options_override_both() {
     );
 }
 
-#[test]
-fn a_wrong_variable_is_refused_by_its_name() {
-    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\ncounter.enable = true\n");
-    for (variable, value, message) in [
-        (
-            "SIGNALBOX_CONFIG_COUNTER__PROT",
-            "1",
-            "SIGNALBOX_CONFIG_COUNTER__PROT: this environment variable is of no key",
-        ),
-        (
-            "SIGNALBOX_CONFIG_COUNTER__PORT",
-            "70000",
-            "SIGNALBOX_CONFIG_COUNTER__PORT = 70000: must be a whole number",
-        ),
-        ("SIGNALBOX_CONFIG_COUNTER__ENABLE", "false", "SIGNALBOX_CONFIG_COUNTER__ENABLE: counter.enable and"),
-    ] {
-        for mut command in [serve_file(&file.path()), check_config(&file)] {
-            let output = outcome({
-                command.env(variable, value);
-                command
-            });
-            assert_eq!(output.status.code(), Some(EX_CONFIG));
-            let last = stderr(&output).lines().last().unwrap().to_owned();
-            assert!(last.starts_with(&format!("signalbox: {message}")), "{last}");
-        }
-    }
-}
-
 /// The user of the server may write in the directory of the log, so it could make a link there.
 #[test]
 fn root_opens_the_log_file_as_the_configured_user() {
@@ -503,16 +429,4 @@ fn user_and_group_are_ignored_with_a_notice_if_root_did_not_start_the_daemon() {
     for status in daemon.of_each_thread("status") {
         assert_account(&status, "Uid:", uid);
     }
-}
-
-#[test]
-fn an_unknown_key_of_a_yrmcds_file_is_a_warning() {
-    let file = ConfigFile::yrmcds("bind_ip = 127.0.0.1\ncounter.enable = true\ncounter.prot = 5\n");
-    let mut command = serve_file(&file.path());
-    command.args(["--counter-port", &free_ports::<1>()[0].to_string()]);
-    let mut daemon = Daemon::spawn(command);
-    daemon.ready();
-    let line = daemon.logged_message("counter.prot is not a key");
-    assert_eq!(line["level"], "warning");
-    assert!(message(&line).contains("yrmcds.conf:3: "), "{line}");
 }

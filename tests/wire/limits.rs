@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use crate::support::caller::{Caller, LONG, NOW, for_ms, one_of};
+use crate::support::caller::{Caller, LONG, NOW, one_of};
 use crate::support::*;
 use bytes::BytesMut;
 use signalbox::protocol::{
@@ -144,26 +144,6 @@ fn a_refused_await_idle_names_the_limit_of_the_connection_or_of_the_name() {
     assert_limit(&first.ask(&idle), Limit::Grants, 2);
     second.send(&idle);
     assert_limit(&second.ask(&idle), Limit::Waiters, 3);
-}
-
-#[test]
-fn a_repeated_request_is_refused_with_the_same_limit() {
-    let server = TestServer::start_with(|config| config.session.max_waiters = 1);
-    let [mut holder, mut waiter, mut late] = std::array::from_fn(|_| Caller::new(server.counter()));
-    holder.take(one_of(1, b"a"));
-    waiter.want(one_of(1, b"a"), LONG);
-    waiter.sync();
-    let request = Extended::AcquireGrant {
-        ids: late.ids(),
-        claim: one_of(1, b"a"),
-        queueing: for_ms(1000),
-        place: None,
-    };
-    assert_limit(&late.ask(&request), Limit::Waiters, 1);
-    let mut config = signalbox::config::Config::without_file();
-    config.session.max_waiters = 7;
-    server.server.apply(&config);
-    assert_limit(&late.ask(&request), Limit::Waiters, 1);
 }
 
 /// Fills a server with `names` names of 200 bytes, held by the returned connection.
