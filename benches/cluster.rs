@@ -409,9 +409,9 @@ fn bare_commits_per_s(client: &mut EtcdClient, changes: usize, time: Duration) -
         let old = commits.saturating_sub(1) * half..commits * half;
         let put = |number| Operation::Put { key: key(number), value: vec![2; RECORD_BYTES] };
         let delete = |number| Operation::Delete { key: key(number) };
-        let mut commit = chain.begin(new.map(put).chain(old.map(delete)).collect());
+        let commit = chain.begin(new.map(put).chain(old.map(delete)).collect());
         let answer = client.transact(commit.transaction());
-        assert!(matches!(chain.answered(&mut commit, answer), Some(Ok(()))), "nothing disturbs it");
+        assert!(matches!(chain.answered(&commit, answer), Some(Ok(()))), "nothing disturbs it");
         commits += 1;
     }
     commits as f64 / began.elapsed().as_secs_f64()
