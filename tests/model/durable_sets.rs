@@ -1,9 +1,10 @@
 //! Durable System V semaphore sets, with a store that fails and a process that crashes.
 //!
 //! Clients take units of a semaphore and give them back with SEM_UNDO, each call under a number. They lose connections,
-//! are killed, repeat calls, and keep an account of what they were told. Whatever happens to the server, in the end the
-//! adjustments of each client are its account, and the value is what the accounts leave: nothing acknowledged is lost,
-//! and no call has an effect twice.
+//! are killed, repeat calls, and keep an account of what they were told. An administrator sets the semaphore, or removes
+//! the set and makes it anew, which clears the accounts. Whatever happens to the server, in the end the adjustments of
+//! each client are its account, and the value is what the accounts leave: nothing acknowledged is lost, and no call has
+//! an effect twice.
 //!
 //! `PROPTEST_CASES=100000 cargo test --release --test model durable_sets` takes more histories.
 
@@ -52,6 +53,14 @@ enum Step {
     /// A client is killed.
     Kill {
         by: usize,
+    },
+    /// While no client calls, the semaphore is set to all units, by SETVAL or by SETALL.
+    Clear {
+        all: bool,
+    },
+    /// While no client calls, the set is removed and made anew. The server may crash in between.
+    Remake {
+        crashes: bool,
     },
     /// The store begins to commit what is pending.
     Take,
@@ -132,22 +141,59 @@ impl World {
         };
         world.core.keep_journal(Waker::noop().clone(), None);
         world.core.begin_serving(world.now().monotonic, world.now());
-        let (observer, mailbox) = world.observer();
-        let call = |number| world.call(observer, RequestId(number));
-        let made = world.core.sem_get(call(1), KEY, 1, (true, true, 0o600), world.now());
-        assert_eq!(made, SysvOutcome::Waiting, "the result waits for the store");
         world.store_all();
-        let Some(Message::Operated { result: Ok(SetAnswer::Set(set, 1)), .. }) = mailbox.take() else {
-            panic!("the set is made")
-        };
-        world.set = set.number();
-        let command = SetCommand::SetValue(0, UNITS.into());
-        let call = world.call(observer, RequestId(2));
-        assert_eq!(world.core.sem_ctl(call, world.set, command, world.now()), SysvOutcome::Waiting);
-        world.store_all();
-        world.core.leave_process(observer, ConnectionEnd::Closed, world.now());
-        world.store_all();
+        world.make_set();
         world
+    }
+
+    fn make_set(&mut self) {
+        let now = self.now();
+        let made = self.observe(|core, call| core.sem_get(call, KEY, 1, (true, true, 0o600), now));
+        let Some(SetAnswer::Set(set, 1)) = made else { panic!("{made:?}") };
+        self.set = set.number();
+        self.clear(false);
+    }
+
+    /// The observer makes a call, and waits until it is stored. `None`: the store fails.
+    fn observe(&mut self, call: impl FnOnce(&Core, SysvCall) -> SysvOutcome) -> Option<SetAnswer> {
+        let (observer, mailbox) = self.observer();
+        let result = match call(&self.core, self.call(observer, RequestId(1))) {
+            SysvOutcome::Answered(result) => result,
+            SysvOutcome::Waiting => loop {
+                if let Some(Message::Operated { result, .. }) = mailbox.take() {
+                    break result;
+                }
+                self.take();
+                self.complete(true, true);
+            },
+            SysvOutcome::Refused(refusal) => panic!("{refusal:?}"),
+        };
+        self.core.leave_process(observer, ConnectionEnd::Closed, self.now());
+        match result {
+            Ok(answer) => Some(answer),
+            Err(Errno::Io) => None,
+            Err(errno) => panic!("{errno:?}"),
+        }
+    }
+
+    fn clear(&mut self, all: bool) {
+        let (set, now) = (self.set, self.now());
+        let values = [UNITS as u16];
+        let command = if all { SetCommand::SetAll(&values) } else { SetCommand::SetValue(0, UNITS.into()) };
+        if self.observe(|core, call| core.sem_ctl(call, set, command, now)).is_some() {
+            self.clients.iter_mut().for_each(|client| client.units = 0);
+        }
+    }
+
+    fn remake(&mut self, crashes: bool) {
+        let (set, now) = (self.set, self.now());
+        if self.observe(|core, call| core.sem_ctl(call, set, SetCommand::Remove, now)).is_some() {
+            self.clients.iter_mut().for_each(|client| client.units = 0);
+            if crashes {
+                self.crash(false);
+            }
+            self.make_set();
+        }
     }
 
     fn now(&self) -> Moment {
@@ -343,6 +389,10 @@ impl World {
             Step::Repeat { by } => self.repeat(by),
             Step::Lose { by } => self.lose(by, ConnectionEnd::Lost),
             Step::Kill { by } => self.kill(by),
+            Step::Clear { .. } | Step::Remake { .. }
+                if self.clients.iter().any(|client| client.in_flight.is_some()) => {}
+            Step::Clear { all } => self.clear(all),
+            Step::Remake { crashes } => self.remake(crashes),
             Step::Take => self.take(),
             Step::Complete { is_stored, is_on_disk } => self.complete(is_stored, is_on_disk),
             Step::Crash { is_on_disk } => self.crash(is_on_disk),
@@ -410,7 +460,10 @@ impl World {
                     continue;
                 }
                 SysvRecord::Process(process) => process.process,
-                SysvRecord::Adjustments(adjustments) => adjustments.process,
+                SysvRecord::Adjustments(adjustments) => {
+                    assert_eq!(adjustments.set.number(), self.set);
+                    adjustments.process
+                }
                 SysvRecord::Result(result) => {
                     *results.entry(result.process).or_default() += 1;
                     result.process
@@ -434,6 +487,8 @@ fn steps() -> impl Strategy<Value = Step> {
         5 => by().prop_map(|by| Step::Repeat { by }),
         2 => by().prop_map(|by| Step::Lose { by }),
         2 => by().prop_map(|by| Step::Kill { by }),
+        2 => any::<bool>().prop_map(|all| Step::Clear { all }),
+        1 => any::<bool>().prop_map(|crashes| Step::Remake { crashes }),
         12 => Just(Step::Take),
         12 => Just(Step::Complete { is_stored: true, is_on_disk: true }),
         3 => any::<bool>().prop_map(|is_on_disk| Step::Complete { is_stored: false, is_on_disk }),
