@@ -157,6 +157,7 @@ impl Application {
                 let is_right = match error.kind() {
                     ErrorKind::Status(Status::TimedOut) => waits && timeout_ms.is_some(),
                     ErrorKind::Status(Status::ResourceNotAvailable) => !waits || timeout_ms.is_some(),
+                    ErrorKind::Status(Status::NotStored) => self.world.etcd.has_refused_since(asked_ms),
                     ErrorKind::Unreachable { .. } => self.may_be_unreachable(),
                     _ => false,
                 };
@@ -203,7 +204,7 @@ impl Application {
         self.event(format_args!("releases grant {grant}: {released:?}"));
         match released {
             Ok(()) => {
-                if let Err(what) = self.world.beliefs.released(grant, &self.world.etcd) {
+                if let Err(what) = self.world.beliefs.released(grant, &self.world.etcd, self.now_ms()) {
                     self.fail(format_args!("{what}"));
                 }
             }

@@ -94,10 +94,12 @@ impl Beliefs {
         }
     }
 
-    /// A client was told that its release is stored.
-    pub fn released(&self, grant: u64, etcd: &Etcd) -> Result<(), String> {
-        self.state().released.insert(grant);
-        if etcd.has(&Key::Grant(GrantId(grant))) {
+    /// A client was told that its release stands: it is stored, unless etcd refuses commits.
+    pub fn released(&self, grant: u64, etcd: &Etcd, now_ms: u64) -> Result<(), String> {
+        let is_stored = !etcd.has(&Key::Grant(GrantId(grant)));
+        if is_stored {
+            self.state().released.insert(grant);
+        } else if !etcd.has_refused_since(now_ms) {
             return Err(format!("grant {grant} is stored, although its release was acknowledged"));
         }
         Ok(())

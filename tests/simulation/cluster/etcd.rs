@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use signalbox::cluster::coordinator::{CallError, Transaction, TransactionAnswer};
+use signalbox::cluster::coordinator::{CallError, Operation, Transaction, TransactionAnswer};
 use signalbox::cluster::keys::{Keys, Leadership, LeadershipState, decode};
 use signalbox::cluster::store::{load, record_key};
 use signalbox::core::{Key, Record};
@@ -19,6 +19,9 @@ use crate::support::etcd::{FakeEtcd, FakeStore, Handle};
 /// The longest time by which a late request is late.
 const LATE_MS_MAX: u64 = 7000;
 
+/// In this time after a refusal, a commit is tried again and stored, unless that is disturbed.
+const STORES_AGAIN_MS: u64 = 10_000;
+
 pub type Answer = Result<TransactionAnswer, CallError>;
 
 /// How all requests fare. Shares are in percent.
@@ -30,10 +33,17 @@ pub struct Weather {
     pub late_percent: u64,
     pub lost_requests_percent: u64,
     pub lost_answers_percent: u64,
+    /// Commits that are refused.
+    pub refused_percent: u64,
 }
 
-pub const CALM: Weather =
-    Weather { way_ms_max: 15, late_percent: 0, lost_requests_percent: 0, lost_answers_percent: 0 };
+pub const CALM: Weather = Weather {
+    way_ms_max: 15,
+    late_percent: 0,
+    lost_requests_percent: 0,
+    lost_answers_percent: 0,
+    refused_percent: 0,
+};
 
 /// What gets lost between a node and etcd.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +68,8 @@ struct State {
     lost: Vec<u64>,
     /// Until then, etcd has no leader.
     leaderless_until_ms: u64,
+    /// When a commit was refused last.
+    refused_ms: Option<u64>,
     requests: BTreeMap<u64, Request>,
     sent: u64,
     /// What the leadership key says.
@@ -86,6 +98,7 @@ impl Etcd {
             links: vec![Link::default(); links],
             lost: vec![0; links],
             leaderless_until_ms: 0,
+            refused_ms: None,
             requests: BTreeMap::new(),
             sent: 0,
             epoch: 0,
@@ -127,7 +140,7 @@ impl Etcd {
                 return;
             };
             let request = state.requests.remove(&number).expect("it was found in the line above");
-            let next = state.advance(request, now_ms, |transaction| self.perform(transaction));
+            let next = state.advance(request, now_ms, &self.keys, |transaction| self.perform(transaction));
             state.requests.extend(next.map(|request| (number, request)));
             drop(state);
             self.note_leadership();
@@ -211,6 +224,11 @@ impl Etcd {
         self.state().leaderless_until_ms = 0;
     }
 
+    /// Whether commits were refused at this time or shortly before, or have been since.
+    pub fn has_refused_since(&self, since_ms: u64) -> bool {
+        self.state().refused_ms.is_some_and(|refused_ms| refused_ms + STORES_AGAIN_MS >= since_ms)
+    }
+
     /// Whether a node and etcd reach each other, and etcd has a leader.
     pub fn is_reachable(&self, node: usize) -> bool {
         let now_ms = self.scene.state().now_ms;
@@ -220,15 +238,25 @@ impl Etcd {
     }
 }
 
+/// Whether a leader stores records: it writes the commit marker, and does not take the leadership.
+fn is_commit(transaction: &Transaction, keys: &Keys) -> bool {
+    let writes = |of: Vec<u8>| {
+        let is_of = |operation: &Operation| matches!(operation, Operation::Put { key, .. } if *key == of);
+        transaction.then.iter().any(is_of)
+    };
+    writes(keys.marker()) && !writes(keys.leadership())
+}
+
 impl State {
     /// A stage of a request is over. Returns the request if it has another one.
     fn advance(
         &mut self,
         mut request: Request,
         now_ms: u64,
+        keys: &Keys,
         perform: impl FnOnce(&Transaction) -> Answer,
     ) -> Option<Request> {
-        let Self { random, weather, links, lost, leaderless_until_ms, .. } = self;
+        let Self { random, weather, links, lost, leaderless_until_ms, refused_ms, .. } = self;
         let way_ms = random.between(0, weather.way_ms_max);
         match request.stage {
             Stage::Arriving(_) if now_ms < *leaderless_until_ms => match random.between(0, 2) {
@@ -247,6 +275,13 @@ impl State {
                     request.at_ms = *leaderless_until_ms + way_ms;
                 }
             },
+            Stage::Arriving(transaction)
+                if is_commit(&transaction, keys) && random.percent(weather.refused_percent) =>
+            {
+                *refused_ms = Some(now_ms);
+                request.stage = Stage::Returning(Err(CallError::Refused("it has no space".to_owned())));
+                request.at_ms = now_ms + way_ms;
+            }
             Stage::Arriving(transaction) => {
                 let answer = perform(&transaction);
                 if random.percent(weather.lost_answers_percent) {

@@ -42,13 +42,15 @@ enum Fault {
     Slow,
     LostAnswers,
     Late,
+    /// etcd refuses commits.
+    Refuses,
     /// A machine of clients loses power.
     ClientPowerLoss,
     /// A machine of clients reaches no node.
     ClientCut,
 }
 
-const FAULTS: [Fault; 14] = [
+const FAULTS: [Fault; 15] = [
     Fault::Kill,
     Fault::Stop,
     Fault::Drain,
@@ -61,6 +63,7 @@ const FAULTS: [Fault; 14] = [
     Fault::Slow,
     Fault::LostAnswers,
     Fault::Late,
+    Fault::Refuses,
     Fault::ClientPowerLoss,
     Fault::ClientCut,
 ];
@@ -209,12 +212,17 @@ impl Faults {
                 let ms = self.random.between(200, 5000);
                 self.world.etcd.lose_leader(ms);
             }
-            Fault::Slow | Fault::LostAnswers | Fault::Late => {
+            Fault::Slow | Fault::LostAnswers | Fault::Late | Fault::Refuses => {
                 let weather = match fault {
                     Fault::Slow => Weather { way_ms_max: self.random.between(50, 500), ..CALM },
                     Fault::LostAnswers => Weather {
                         lost_answers_percent: self.random.between(5, 60),
                         lost_requests_percent: self.random.between(0, 30),
+                        ..CALM
+                    },
+                    Fault::Refuses => Weather {
+                        refused_percent: self.random.between(20, 100),
+                        lost_answers_percent: self.random.between(0, 30),
                         ..CALM
                     },
                     _ => Weather { late_percent: self.random.between(5, 60), ..CALM },
