@@ -5,6 +5,7 @@
 
 use super::Namespace;
 use super::ids::{GrantId, PlaceKey, RequestId, SessionId, SessionKey};
+use super::ledger::SLOTS_MAX;
 use super::sysv::{SysvKey, SysvRecord};
 use super::time::UnixSeconds;
 
@@ -26,7 +27,8 @@ impl Change {
             Self::Delete(Key::Declaration(name)) => name.len(),
             Self::Delete(_) => 0,
             Self::Put(Record::Declaration(of)) => {
-                of.name.len() + of.label.len() + 2 * of.service.slots_out.len()
+                // Many slots take a bit for each possible one.
+                of.name.len() + of.label.len() + (2 * of.service.slots_out.len()).min(SLOTS_MAX as usize / 8)
             }
             Self::Put(Record::Session(of)) => of.label.len(),
             Self::Put(Record::Grant(of)) => {

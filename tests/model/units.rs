@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox::core::{
-    Answer, BatchLimit, Call, Caller, Change, Claim, CommitOutcome, ConnectionId, Core, Declare, GrantId,
-    IfExists, Key, KeyRule, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Operation, Outcome,
-    Queueing, Record, Refusal, Removal, RequestId, RequestIds, SessionKey, SetAnswer, SetCommand, SysvCall,
-    SysvKey, SysvOutcome, Token, UnixSeconds, Want,
+    Answer, BatchLimit, Call, Caller, Change, Claim, CommitOutcome, ConnectionId, Core, DeclarationRecord,
+    Declare, GrantId, IfExists, Key, KeyRule, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace,
+    Operation, Origin, Outcome, Queueing, Record, Refusal, Removal, RequestId, RequestIds, Service,
+    SessionKey, SetAnswer, SetCommand, SysvCall, SysvKey, SysvOutcome, Token, UnixSeconds, Want,
 };
 
 const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
@@ -274,4 +274,40 @@ fn an_opening_that_is_repeated_while_it_is_stored_keeps_its_session() {
     while server.core.complete(&second, CommitOutcome::Failed, 1, now) {}
     assert_eq!(server.core.ledger_stats().sessions, 1);
     assert!(server.core.attach(opened, connections[0].0, &key, now).is_ok());
+}
+
+#[test]
+fn semaphores_with_any_slots_out_of_service_are_declared_together() {
+    const SEMAPHORES: u8 = 64;
+    let name = |number| [&[number][..], &[b'n'; 1_900]].concat();
+    let record = |number| {
+        Record::Declaration(DeclarationRecord {
+            name: name(number).into(),
+            capacity: 65_536,
+            label: Box::default(),
+            numbered: true,
+            generation: 1,
+            created: 1,
+            origin: Origin::Request,
+            removing: false,
+            evicted_grace_ms: None,
+            service: Service { paused: false, slots_out: (0..=u16::MAX).step_by(2).collect() },
+        })
+    };
+    let records = (0..SEMAPHORES).map(record).map(|record| (record.key(), record));
+    let mut server = Server::start(records.collect());
+    server.store();
+    let (connection, mailbox) = server.connect();
+    server.core.join(connection, None, &mailbox);
+    let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
+    let call = Call { connection, ids, token: Token(1) };
+    let names: Vec<_> = (0..SEMAPHORES).map(name).collect();
+    let declares: Vec<_> = names
+        .iter()
+        .map(|name| Declare { name, capacity: 65_536, numbered: true, label: b"changed" })
+        .collect();
+    assert_eq!(server.core.declare(call, &declares, IfExists::Set, START), Outcome::Waiting);
+    server.store();
+    let is_changed = |record: &&Record| matches!(record, Record::Declaration(of) if *of.label == *b"changed");
+    assert_eq!(server.disk.values().filter(is_changed).count(), usize::from(SEMAPHORES));
 }

@@ -42,13 +42,18 @@ fn any_part() -> impl Strategy<Value = PartRecord> {
 /// Any record that the types allow.
 pub fn any_record() -> impl Strategy<Value = Record> {
     let origin = prop_oneof![Just(Origin::Request), Just(Origin::Configuration)];
+    // Many are encoded in another way.
+    let slots_out = prop_oneof![
+        8 => any::<Vec<u16>>(),
+        1 => (1..32_usize).prop_map(|step| (0..=u16::MAX).step_by(step).collect()),
+    ];
     let declaration = (
         bytes(1..40),
         any::<u32>(),
         bytes(0..40),
         any::<(bool, u64, u64, bool, Option<u32>)>(),
         origin,
-        any::<(bool, Vec<u16>)>(),
+        (any::<bool>(), slots_out),
     )
         .prop_map(
             |(

@@ -9,7 +9,7 @@
 //! | 1 | id u64 |
 //! | 2, name | capacity u32, numbered u8, generation u64, created u64, origin u8 (0 request, 1 configuration), removing
 //! u8, whether evicted u8, grace u32, label length u32, label, paused u8, number of slots out of service u32, these slots
-//! u16 each |
+//! u16 each; above 4,096 of them a bit for each possible slot, the lowest one first, 8,192 bytes |
 //! | 3, session u64 | key 16 bytes, time to live u32, whether revoked u8, grace u32, label length u32, label |
 //! | 4, grant u64 | session u64, request u64, since u64, whether revoked u8, grace u32, number of parts u32, parts |
 //! | 5, session u64, request u64 | number of answers u32, answers: generation u64, capacity u32, in use u32 |
@@ -105,8 +105,7 @@ pub fn encode_value(record: &Record) -> Vec<u8> {
             put_length(&mut bytes, declaration.label.len());
             bytes.extend_from_slice(&declaration.label);
             bytes.push(declaration.service.paused.into());
-            put_length(&mut bytes, declaration.service.slots_out.len());
-            put_slots(&mut bytes, &declaration.service.slots_out);
+            put_slots_out(&mut bytes, &declaration.service.slots_out);
         }
         Record::Session(session) => {
             bytes.extend_from_slice(&session.key.0);
@@ -155,6 +154,23 @@ fn put_part(bytes: &mut Vec<u8>, part: &PartRecord) {
 
 fn put_slots(bytes: &mut Vec<u8>, slots: &[u16]) {
     slots.iter().for_each(|slot| bytes.extend_from_slice(&slot.to_be_bytes()));
+}
+
+/// Above this number, slots out of service take less as a bit for each possible slot. So many of them can be stored together.
+const LISTED_SLOTS_MAX: usize = 4_096;
+
+const SLOT_BITS_BYTES: usize = (1 << 16) / 8;
+
+fn put_slots_out(bytes: &mut Vec<u8>, slots: &[u16]) {
+    put_length(bytes, slots.len());
+    if slots.len() <= LISTED_SLOTS_MAX {
+        return put_slots(bytes, slots);
+    }
+    let mut bits = [0; SLOT_BITS_BYTES];
+    for slot in slots {
+        bits[usize::from(slot / 8)] |= 1 << (slot % 8);
+    }
+    bytes.extend_from_slice(&bits);
 }
 
 fn put_u32(bytes: &mut Vec<u8>, number: u32) {
@@ -250,9 +266,22 @@ impl Reader<'_> {
     }
 
     fn service(&mut self) -> DecodeResult<Service> {
-        let paused = self.boolean()?;
-        let slots = self.u32()?;
-        Ok(Service { paused, slots_out: self.slots(slots)? })
+        Ok(Service { paused: self.boolean()?, slots_out: self.slots_out()? })
+    }
+
+    fn slots_out(&mut self) -> DecodeResult<Box<[u16]>> {
+        let count = self.u32()?;
+        if count as usize <= LISTED_SLOTS_MAX {
+            return self.slots(count);
+        }
+        let bits: [u8; SLOT_BITS_BYTES] = self.array()?;
+        let is_out = |slot: &u16| bits[usize::from(slot / 8)] & 1 << (slot % 8) != 0;
+        let slots: Box<[u16]> = (0..=u16::MAX).filter(is_out).collect();
+        if slots.len() == count as usize {
+            Ok(slots)
+        } else {
+            Err("has another number of slots out of service")
+        }
     }
 
     fn session_record(&mut self, session: SessionId) -> DecodeResult<SessionRecord> {
