@@ -226,6 +226,21 @@ mod tests {
     }
 
     #[test]
+    fn a_node_keeps_nothing_on_its_disk() {
+        let with = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
+            change(&mut config);
+            config.cluster.validate(&config)
+        };
+        let disk = with(|config| config.data_dir = Some("/var/lib/signalbox".into()));
+        assert!(matches!(disk, Err(ConfigError::ClusterAndDataDir)), "{disk:?}");
+        let declared =
+            with(|config| config.semaphore.declare = vec![crate::config::DeclareConfig::default()]);
+        assert!(matches!(declared, Err(ConfigError::ClusterAndDeclare)), "{declared:?}");
+    }
+
+    #[test]
     fn a_name_can_be_a_part_of_a_key() {
         for name in ["a", "node-1.example.org", "A_b"] {
             assert!(is_name(name), "{name}");
