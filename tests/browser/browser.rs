@@ -18,7 +18,7 @@ use crate::support::ports::free_ports;
 use crate::support::skipped;
 
 /// How long something may take to appear.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// A browser, which ends with this.
 pub struct Browser {

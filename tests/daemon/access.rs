@@ -485,7 +485,7 @@ fn a_dump_ends_when_the_token_that_asked_for_it_is_revoked() {
 #[test]
 fn an_expired_token_loses_its_rights_without_a_reload() {
     let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
-    let secret = guarded.create("short", &["--rights", "acquire", "--expires-in", "2"]);
+    let secret = guarded.create("short", &["--rights", "acquire", "--expires-in", "5"]);
     let [mut caller, mut waiting] = [(); 2].map(|()| {
         let mut caller = guarded.from("127.0.0.1");
         assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);

@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 /// The budget of each test.
 const BUDGET: u64 = 48 * MIB;
 
-/// What the process may need beyond that: its program, stacks, fragments, and requests in progress.
+/// What the process may need beyond that and its program: stacks, fragments, and requests in progress.
 const BEYOND: u64 = 24 * MIB;
 
 const OUT_OF_MEMORY: u8 = Status::OutOfMemory as u8;
@@ -22,7 +22,7 @@ const LIMIT_REACHED: u8 = Status::LimitReached as u8;
 
 fn server() -> (Daemon, ConfigFile) {
     let file = ConfigFile::toml(
-        "bind_ip = '127.0.0.1'\nmemory_max = '48M'\nclient_share = 100\n[counter]\nenable = true\n[semaphore]\nenable = true\nport = 1\n",
+        "bind_ip = '127.0.0.1'\nmemory_max = '48M'\nframe_timeout = 3600\nclient_share = 100\n[counter]\nenable = true\n[semaphore]\nenable = true\nport = 1\n",
     );
     (Daemon::spawn(serve_file_on_any_ports(&file.path())), file)
 }
@@ -43,7 +43,8 @@ fn end(mut daemon: Daemon) {
     assert!(wire.stat("refused_memory") > 0);
     daemon.logged_message("memory_max is reached");
     daemon.logged_message("there is memory again");
-    let peak = daemon.memory_kib("VmHWM") * 1024;
+    // Without the program, whose size depends on how it was built.
+    let peak = (daemon.memory_kib("VmHWM") - daemon.memory_kib("RssFile")) * 1024;
     assert!(peak < BUDGET + BEYOND, "{} MiB", peak / MIB);
     daemon.signal(Signal::SIGTERM);
     assert_eq!(daemon.exit_status().code(), Some(0));
@@ -55,7 +56,7 @@ fn waiting_requests_with_long_names_fill_the_budget_and_no_more() {
     let mut honest = daemon.counter();
     assert_eq!(honest.acquire(b"held", 1, 1).status, OK);
     let mut attackers = Vec::new();
-    'attack: loop {
+    loop {
         let mut attacker = Caller::new(daemon.counter());
         attacker.hello("attacker");
         for _ in 0..100 {
@@ -74,11 +75,14 @@ fn waiting_requests_with_long_names_fill_the_budget_and_no_more() {
         attackers.push(attacker);
         if answer.status == LIMIT_REACHED {
             assert_eq!(&answer.body[..], format!("Limit reached: memory_max={BUDGET}").as_bytes());
-            break 'attack;
+            // A short request may fit although a long one does not.
+            if honest.acquire(format!("another {}", attackers.len()).as_bytes(), 1, 1).status == OUT_OF_MEMORY
+            {
+                break;
+            }
         }
         assert!(attackers.len() < 200, "the budget is never full");
     }
-    assert_eq!(honest.acquire(b"another", 1, 1).status, OUT_OF_MEMORY);
     assert_eq!(honest.get(b"held").number(), 1);
     assert!(honest.stat("used_memory") > BUDGET - MIB);
     // The waiting requests could go on now, and nothing that they need makes the server grow.
@@ -112,7 +116,7 @@ fn incomplete_frames_fill_the_budget_and_short_requests_still_arrive() {
     assert_eq!(honest.acquire(b"held", 1, 1).status, OK);
     let mut attackers = Vec::new();
     let long = frame(ACQUIRE, *b"long", &named(&[1, 1], &name(0, 65_000)));
-    // They have ten seconds to complete the frame.
+    // They have an hour to complete the frame.
     eventually("connections with incomplete frames are closed", || {
         for _ in 0..40 {
             let mut attacker = daemon.counter();

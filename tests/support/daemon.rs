@@ -203,12 +203,7 @@ impl Daemon {
     /// Waits until the daemon ends; afterwards [`Self::said`] is complete.
     #[track_caller]
     pub fn exit_status(&mut self) -> ExitStatus {
-        self.exit_status_within(PATIENCE)
-    }
-
-    #[track_caller]
-    pub fn exit_status_within(&mut self, patience: Duration) -> ExitStatus {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 if let Some(reader) = self.reader.take() {

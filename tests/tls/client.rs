@@ -9,9 +9,7 @@ use signalbox::client::{
 use signalbox::config::{ClientCert, TlsConfig};
 
 use crate::certificates::{Authority, Files, for_loopback};
-use crate::support::TestServer;
-
-const LIMIT: Duration = Duration::from_secs(20);
+use crate::support::{PATIENCE, TestServer};
 
 fn tls(authority: &Authority, identity: Option<&Files>) -> Tls {
     let identity = identity.map(|files| (files.certificate.clone(), files.key.clone()));
@@ -28,7 +26,7 @@ fn server(config: &TlsConfig) -> (TestServer, Address) {
 
 /// The failure of a connection, or of the first request over it.
 async fn failure(tls: &Tls, address: &Address) -> TlsFailure {
-    let error = match tls.connect(address.clone(), LIMIT).await {
+    let error = match tls.connect(address.clone(), PATIENCE).await {
         Ok(stream) => match PlainClient::over(stream).noop().await.map_err(|error| error.kind().clone()) {
             Err(ErrorKind::Connect(error)) => error,
             other => panic!("{other:?}"),
@@ -49,7 +47,7 @@ async fn a_plain_client_and_a_leased_client_work_over_tls() {
     let (authority, files) = for_loopback();
     let (server, address) = server(&files.config());
     let tls = tls(&authority, None);
-    let plain = PlainClient::over(tls.connect(address.clone(), LIMIT).await.unwrap());
+    let plain = PlainClient::over(tls.connect(address.clone(), PATIENCE).await.unwrap());
     let held = plain.hold(b"plain", Resources(1), Maximum(1)).await.unwrap();
     let client = Client::builder(address.clone()).transport(tls.clone()).connect().await.unwrap();
     let permit = client.counter("leased").maximum(1).acquire().await.unwrap();
@@ -75,7 +73,7 @@ async fn a_server_is_named_by_its_name_or_its_address() {
         let address: Address = format!("{host}:{}", server.counters.port()).parse().unwrap();
         let tls = tls(&authority, None);
         if works {
-            let stream = tls.connect(address, LIMIT).await.unwrap();
+            let stream = tls.connect(address, PATIENCE).await.unwrap();
             PlainClient::over(stream).noop().await.unwrap();
         } else {
             assert_eq!(failure(&tls, &address).await, TlsFailure::WrongName, "{names} as {host}");
@@ -129,7 +127,7 @@ async fn a_server_with_an_authority_of_clients_verifies_their_certificates() {
         client_cert: ClientCert::Required,
         ..files.config()
     });
-    let stream = tls(&authority, Some(&known)).connect(address.clone(), LIMIT).await.unwrap();
+    let stream = tls(&authority, Some(&known)).connect(address.clone(), PATIENCE).await.unwrap();
     PlainClient::over(stream).noop().await.unwrap();
     let none = failure(&tls(&authority, None), &address).await;
     assert_eq!(none, TlsFailure::CertificateRequired);
@@ -151,7 +149,7 @@ async fn an_optional_certificate_is_verified_if_there_is_one() {
     let (_server, address) = server(&config);
     let known = authority.sign("worker", "");
     for identity in [None, Some(&known)] {
-        let stream = tls(&authority, identity).connect(address.clone(), LIMIT).await.unwrap();
+        let stream = tls(&authority, identity).connect(address.clone(), PATIENCE).await.unwrap();
         PlainClient::over(stream).noop().await.unwrap();
     }
     let stranger = Authority::new();
@@ -177,11 +175,11 @@ async fn a_server_that_stops_ends_the_connection_in_order() {
     let (authority, files) = for_loopback();
     let mut daemon = crate::daemon::started(&files.lines());
     let address = daemon.address("counter").to_string().parse().unwrap();
-    let stream = tls(&authority, None).connect(address, LIMIT).await.unwrap();
+    let stream = tls(&authority, None).connect(address, PATIENCE).await.unwrap();
     let client = PlainClient::over(stream);
     client.noop().await.unwrap();
     daemon.signal(nix::sys::signal::Signal::SIGTERM);
-    let end = tokio::time::timeout(LIMIT, client.closed()).await.unwrap();
+    let end = tokio::time::timeout(PATIENCE, client.closed()).await.unwrap();
     assert!(matches!(end, Disconnect::ClosedByServer), "{end:?}");
 }
 

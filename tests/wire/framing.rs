@@ -91,14 +91,6 @@ fn a_body_of_128_kib_is_accepted_and_a_longer_one_closes_the_connection() {
 }
 
 #[test]
-fn an_announced_body_of_4_gib_closes_the_connection_at_once() {
-    let server = TestServer::start();
-    let mut wire = server.counter();
-    wire.send(&[0x90, NOOP, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
-    assert!(wire.is_closed());
-}
-
-#[test]
 fn a_wrong_magic_is_answered_once_after_earlier_requests_and_closes_the_connection() {
     let server = TestServer::start();
     let mut wire = server.counter();
@@ -125,21 +117,17 @@ fn a_started_frame_must_be_completed_in_time() {
     assert_eq!(server.counter().stat("frame_timeouts"), 1);
 }
 
-#[test]
-fn trickling_bytes_do_not_extend_the_time_for_a_frame() {
-    let server = TestServer::start_with(|config| config.frame_timeout_s = 1);
-    let mut wire = server.counter();
+#[tokio::test(start_paused = true)]
+async fn trickling_bytes_do_not_extend_the_time_for_a_frame() {
+    let server = NearServer::start();
+    let mut peer = server.connect(4096);
     let request = frame(NOOP, *b"slow", &[7; 100]);
     let mut sent = 0;
-    for byte in &request {
-        if wire.stream.write_all(&[*byte]).is_err() {
-            break;
-        }
+    while sent < request.len() && peer.write_all(&request[sent..=sent]).await.is_ok() {
         sent += 1;
-        std::thread::sleep(Duration::from_millis(50));
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    assert!(sent < request.len(), "the frame would have taken over five seconds");
-    assert_eq!(server.counter().stat("frame_timeouts"), 1);
+    assert!((10..=11).contains(&sent), "a frame may take 10 s, and its connection was open for {sent} s");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,11 +1,13 @@
 //! Grants and their queues, over real sockets (`docs/protocol.md`, "Extended operations").
 
 use crate::support::caller::{Caller, LONG, NOW, for_ms, on_wire, one_of};
-use crate::support::{TestServer, eventually};
+use crate::support::{ACQUIRE, DUMP, GET, NearServer, TestServer, eventually, frame, named};
+use bytes::BytesMut;
 use signalbox::protocol::{
-    Claim, Claims, EventKind, Extended, GraceLeft, GrantState, Milliseconds, Notice, Queueing, Revocation,
-    Scope, Status, Wait, WaitingRequest,
+    Claim, Claims, EventKind, Extended, GraceLeft, GrantState, Milliseconds, Notice, Opaque, Queueing,
+    RequestId, RequestIds, ResponseCodec, ResponseFrame, Revocation, Scope, Status, Wait, WaitingRequest,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use signalbox::core::Namespace;
 use std::time::Duration;
@@ -267,31 +269,42 @@ fn a_connection_whose_session_is_revoked_is_closed() {
     check(&server);
 }
 
-#[test]
-fn a_connection_that_reads_nothing_can_be_revoked_like_any_other() {
-    let server = TestServer::start();
-    let [mut admin, mut plain] = callers(&server);
-    assert_eq!(plain.wire.acquire(b"a", 1, 1).status, 0);
-    for number in 0..400_u32 {
-        let mut name = vec![b'n'; 60_000];
-        name[..4].copy_from_slice(&number.to_be_bytes());
-        assert_eq!(plain.wire.acquire(&name, 1, 1).status, 0);
+/// Sends bytes, and returns so many answers.
+async fn answers(stream: &mut DuplexStream, bytes: &[u8], count: usize) -> Vec<ResponseFrame> {
+    stream.write_all(bytes).await.unwrap();
+    let (mut received, mut frames) = (BytesMut::new(), Vec::new());
+    while frames.len() < count {
+        assert_ne!(stream.read_buf(&mut received).await.unwrap(), 0, "it is closed");
+        frames.extend(std::iter::from_fn(|| ResponseCodec.decode(&mut received).unwrap()));
     }
-    let opaque = admin.send(&Extended::Holders { namespace: on_wire(Namespace::Counters), name: b"a" });
-    let session = admin.answer(opaque).list_entry().unwrap().unwrap().session;
-    assert!(admin.answer(opaque).list_entry().unwrap().is_none());
-    plain.wire.send(&crate::support::frame(crate::support::DUMP, [0; 4], &[]));
-    // The Dump stops when the buffers of the sockets are full.
-    let sent = |admin: &mut Caller| admin.wire.stat("bytes_sent");
-    eventually("nothing more is sent", || {
-        let before = sent(&mut admin);
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        sent(&mut admin) - before < 10_000
-    });
-    let (ids, what) = (admin.ids(), Revocation::Session(session));
-    assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace: Milliseconds(0) }).status, 0);
-    eventually("its holding is released", || admin.wire.get(b"a").number() == 0);
-    check(&server);
+    frames
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_reads_nothing_can_be_revoked_like_any_other() {
+    let server = NearServer::start_with(|config| config.admin_from = vec!["192.0.2.1".parse().unwrap()]);
+    let (mut admin, mut plain) = (server.connect(4096), server.connect(4096));
+    for number in 0..1000 {
+        let name = format!("{number:0>200}");
+        let taken = answers(&mut plain, &frame(ACQUIRE, [0; 4], &named(&[1, 1], name.as_bytes())), 1).await;
+        assert_eq!(taken[0].status, 0);
+    }
+    let name = format!("{:0>200}", 0);
+    let name = name.as_bytes();
+    plain.write_all(&frame(DUMP, [0; 4], &[])).await.unwrap();
+    // The time passes only when the server has nothing to do: it waits for the peer to read.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut bytes = BytesMut::new();
+    Extended::Holders { namespace: on_wire(Namespace::Counters), name }.compose(Opaque([1; 4]), &mut bytes);
+    let holders = answers(&mut admin, &bytes, 2).await;
+    let what = Revocation::Session(holders[0].list_entry().unwrap().unwrap().session);
+    let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
+    bytes.clear();
+    Extended::Revoke { ids, what, grace: Milliseconds(0) }.compose(Opaque([2; 4]), &mut bytes);
+    assert_eq!(answers(&mut admin, &bytes, 1).await[0].status, 0);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let found = answers(&mut admin, &frame(GET, [0; 4], &named(&[], name)), 1).await;
+    assert_eq!(found[0].resources(), Ok(0), "its holding is released");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Leased sessions, which outlive connections, over real sockets (`docs/protocol.md`, "Extended operations").
 
-use crate::support::caller::{Caller, LONG, one_of};
+use crate::support::caller::{Caller, LONG, NOW, one_of};
 use crate::support::{TestServer, eventually};
-use signalbox::protocol::{Extended, Milliseconds, Namespace, Notice, Scope, SessionKey, Status, TtlLeft};
+use signalbox::protocol::{
+    Extended, Milliseconds, Namespace, Notice, Opaque, Scope, SessionKey, Status, TtlLeft,
+};
 
 fn caller(server: &TestServer) -> Caller {
     Caller::new(server.counter())
@@ -64,7 +66,6 @@ fn the_time_left_of_a_repeated_request_counts_from_the_repetition() {
     let asked = after.send(&request);
     // Wait until the server has it; nothing sent after it may renew the lease.
     assert_eq!(before.next().status, Status::NoSuchSession.code());
-    std::thread::sleep(std::time::Duration::from_millis(20));
     assert_eq!(holder.give_back(held.grant), 0);
     let granted = after.answer(asked).granted().unwrap();
     assert!(matches!(granted.ttl_left, TtlLeft::For(left) if left.0 <= LONG_MS), "{granted:?}");
@@ -149,9 +150,16 @@ fn a_wrong_key_attaches_to_no_session() {
 fn a_silent_session_expires_and_its_resources_go_to_the_waiters() {
     let server = TestServer::start();
     let [mut silent, mut waiter] = [caller(&server), caller(&server)];
-    // The shortest time to live that the server allows.
-    silent.open(1);
-    let held = silent.take(one_of(1, b"a"));
+    // The shortest time to live that the server allows. The session cannot end between two requests that come together.
+    let mut bytes = bytes::BytesMut::new();
+    let [open, take] = [1_u8, 2].map(|number| Opaque([number; 4]));
+    Extended::OpenSession { ttl: Some(Milliseconds(1)), label: b"", key: None }.compose(open, &mut bytes);
+    let ids = silent.ids();
+    Extended::AcquireGrant { ids, claim: one_of(1, b"a"), queueing: NOW, place: None }
+        .compose(take, &mut bytes);
+    silent.wire.send(&bytes);
+    assert_eq!(silent.answer(open).status, 0);
+    let held = silent.answer(take).granted().unwrap();
     let asked = waiter.want(one_of(1, b"a"), LONG);
     assert_eq!(waiter.answer(asked).status, 0, "it is granted when the lease ends");
     assert_eq!(waiter.ask(&Extended::VerifyGrant { grant: held.grant }).status, Status::NotAcquired.code());
