@@ -66,11 +66,6 @@ impl IdAllocator {
             *reservation = Reservation { up_to, is_extending: false };
         }
     }
-
-    /// The reservation that the store has; `None`: there is no store.
-    pub(super) fn reserved_up_to(&self) -> Option<u64> {
-        self.reservation.as_ref().map(|reservation| reservation.up_to)
-    }
 }
 
 #[cfg(test)]

@@ -81,10 +81,6 @@ impl Places {
         is_first
     }
 
-    pub(super) fn key(&self) -> Option<PlaceKey> {
-        self.key
-    }
-
     /// Everything is restored, with these sessions; the longest of them lives for `ttl_max_ms`. Opens the window, and
     /// returns when it ends; `None`: there is none.
     pub(super) fn open_window(

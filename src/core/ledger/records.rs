@@ -4,9 +4,8 @@ use super::Ledger;
 use super::grant::{Grant, Part};
 use super::on_commit::OnCommit;
 use crate::core::Refusal;
-use crate::core::durable::{Change, DeclarationRecord, GrantRecord, Key, PartRecord, Record, SessionRecord};
+use crate::core::durable::{Change, GrantRecord, PartRecord, Record, SessionRecord};
 use crate::core::ids::{GrantId, SessionId};
-use crate::core::invariant::broken;
 use crate::core::time::MonotonicMs;
 
 impl Ledger {
@@ -50,44 +49,21 @@ impl Ledger {
         self.store(Change::Put(Record::Grant(record)));
     }
 
-    /// Stores a grant as it is now, if it is durable.
+    /// Stores a held grant as it is now, if it is durable.
     pub(super) fn store_grant(&mut self, id: GrantId, now: MonotonicMs) {
-        let change = self.current(Key::Grant(id), now);
-        if let Change::Put(_) = change {
-            self.store(change);
+        let grant = self.grants.known(id);
+        if self.is_durable(grant.session) {
+            let revoked_grace_ms = grant.revoked().map(|at| now.until(at));
+            let record = GrantRecord { revoked_grace_ms, ..self.grant_record(id, grant) };
+            self.store(Change::Put(Record::Grant(record)));
         }
     }
 
     /// Stores a leased session as it is now.
     pub(super) fn store_session(&mut self, session: SessionId, now: MonotonicMs) {
-        let change = self.current(Key::Session(session), now);
-        if let Change::Put(_) = change {
-            self.store(change);
+        if let Some(record) = self.session_record(session, now) {
+            self.store(Change::Put(Record::Session(record)));
         }
-    }
-
-    /// The change after which a store has what is true now under a key.
-    pub(super) fn current(&self, key: Key, now: MonotonicMs) -> Change {
-        let record = match &key {
-            Key::Mark => self.ids.reserved_up_to().map(Record::Mark),
-            Key::Declaration(name) => self.declaration_record(name).map(Record::Declaration),
-            Key::Session(session) => self.session_record(*session, now).map(Record::Session),
-            Key::Grant(id) => self.held_durably(*id).map(|grant| {
-                let revoked_grace_ms = grant.revoked().map(|at| now.until(at));
-                Record::Grant(GrantRecord { revoked_grace_ms, ..self.grant_record(*id, grant) })
-            }),
-            Key::Answer(session, request) => {
-                let reply = self.sessions.get(*session).and_then(|state| state.log().get(*request));
-                reply.and_then(|reply| reply.record(*session, *request)).map(Record::Answer)
-            }
-            Key::PlaceKey => self.places.key().map(Record::PlaceKey),
-            Key::Sysv(_) => broken(format_args!("the ledger stores facts of its own only")),
-        };
-        record.map_or(Change::Delete(key), Change::Put)
-    }
-
-    fn held_durably(&self, id: GrantId) -> Option<&Grant> {
-        self.grants.get(id).filter(|grant| !grant.is_waiting() && self.is_durable(grant.session))
     }
 
     /// The record of a held grant, as one that was not revoked.
@@ -123,9 +99,5 @@ impl Ledger {
             label: state.label().into(),
             revoked_grace_ms: state.revoked().map(|at| now.until(at)),
         })
-    }
-
-    fn declaration_record(&self, name: &[u8]) -> Option<DeclarationRecord> {
-        self.declarations.get(name).map(|declaration| declaration.record(name))
     }
 }
