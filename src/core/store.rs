@@ -12,14 +12,61 @@ use super::Core;
 use super::durable::{Change, Record};
 use super::ids::PlaceKey;
 use super::invariant::lock;
-use super::journal::UNIT_MAX;
+use super::journal::{Journal, UNIT_MAX};
 use super::sync::{Mutex, MutexGuard, Ordering};
 use super::time::{Moment, MonotonicMs};
 
-/// What has a journal.
+/// What may have a journal: the ledger and the semaphore sets.
 pub(super) trait Journaled {
+    /// What happens when a change is committed.
+    type Then;
+
+    fn journal(&self) -> Option<&Journal<Self::Then>>;
+
+    fn journal_mut(&mut self) -> Option<&mut Journal<Self::Then>>;
+
     /// Ends a unit of the journal.
-    fn end_unit(&mut self);
+    fn end_unit(&mut self) {
+        if let Some(journal) = self.journal_mut() {
+            journal.end_unit();
+        }
+    }
+
+    /// Takes changes to commit. `None`: there are none, or the batch before is not complete.
+    fn take_batch(&mut self, limit: BatchLimit) -> Option<Arc<Vec<Change>>> {
+        self.journal_mut()?.take_batch(limit)
+    }
+
+    /// Whether every change is committed.
+    fn is_stored(&self) -> bool {
+        self.journal().is_none_or(Journal::is_idle)
+    }
+
+    /// Whether the store could not commit the last batch that it had.
+    fn is_store_failing(&self) -> bool {
+        self.journal().is_some_and(Journal::is_failing)
+    }
+
+    /// The store could not commit a batch, or has committed one.
+    fn set_store_failing(&mut self, is_failing: bool) {
+        if let Some(journal) = self.journal_mut() {
+            journal.set_failing(is_failing);
+        }
+    }
+
+    /// The batch in flight is committed: has `step` of its consequences made at most. Returns whether there are more.
+    fn complete_batch(&mut self, step: usize, mut committed: impl FnMut(&mut Self, Self::Then)) -> bool {
+        self.set_store_failing(false);
+        for _ in 0..step {
+            let next = self.journal_mut().and_then(Journal::next_committed);
+            let Some(then) = next else { break };
+            committed(self, then);
+        }
+        let Some(journal) = self.journal_mut() else { return false };
+        let is_done = journal.finish_batch();
+        journal.wake_taker();
+        !is_done
+    }
 }
 
 /// A hold of the lock of what has a journal. What it changes is one unit, unless it ends units in between.
@@ -141,13 +188,18 @@ impl Core {
         let is_of_sets = batch.is_of_sets;
         match outcome {
             CommitOutcome::Failed => {
-                self.sysv().store_failed();
+                self.sysv().set_store_failing(true);
                 self.ledger().store_failed(step, now.monotonic, context)
             }
             CommitOutcome::Stored => {
                 self.sets_are_next.store(!is_of_sets, Ordering::Relaxed);
-                let sets = self.sysv().stored(is_of_sets, step);
-                self.ledger().stored(!is_of_sets, step, now.monotonic, context) || sets
+                if is_of_sets {
+                    self.ledger().set_store_failing(false);
+                    self.sysv().stored(step)
+                } else {
+                    self.sysv().set_store_failing(false);
+                    self.ledger().stored(step, now.monotonic, context)
+                }
             }
         }
     }

@@ -92,8 +92,8 @@ impl Ledger {
             return self.answer(session, repeated, RequestKind::Grant, call, now);
         }
         // This refusal is not remembered, because that would need memory. A repeated request may be granted.
-        let storable = if self.is_durable(session) { self.check_store() } else { Ok(()) };
-        if let Err(refusal) = storable.and_then(|()| self.check_memory(call.connection)) {
+        if let Err(refusal) = self.check_store_for(session).and_then(|()| self.check_memory(call.connection))
+        {
             return Outcome::Refused(refusal);
         }
         let until = now.after(queueing.wait_ms);

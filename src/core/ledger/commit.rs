@@ -18,7 +18,7 @@ use crate::core::ids::{PlaceKey, RequestId, SessionId};
 use crate::core::journal::Journal;
 use crate::core::mailbox::{EventKind, Mailbox, ReplyTo};
 use crate::core::outcome::Answer;
-use crate::core::store::BatchLimit;
+use crate::core::store::Journaled;
 use crate::core::time::MonotonicMs;
 use crate::core::{Core, Refusal};
 
@@ -55,50 +55,30 @@ impl Ledger {
         self.extend_reservation();
     }
 
-    /// Takes changes to commit. `None`: there are none, or the batch before is not complete.
-    pub(in crate::core) fn take_batch(&mut self, limit: BatchLimit) -> Option<Arc<Vec<Change>>> {
-        self.journal.as_mut()?.take_batch(limit)
-    }
-
-    /// Whether every change is committed.
-    pub(in crate::core) fn is_stored(&self) -> bool {
-        self.journal.as_ref().is_none_or(Journal::is_idle)
-    }
-
     /// Refuses what would have to be stored while the store fails.
     pub(super) fn check_store(&mut self) -> Result<(), Refusal> {
-        let is_failing = self.journal.as_ref().is_some_and(Journal::is_failing);
+        let is_failing = self.is_store_failing();
         self.counts.not_stored += u64::from(is_failing);
         if is_failing { Err(Refusal::NotStored) } else { Ok(()) }
     }
 
-    /// The store has committed a batch; `is_own`: the ledger's, of which `step` consequences are made at most. Returns
-    /// whether there is more to do.
+    /// As [`Self::check_store`], for what is stored only if the session is durable.
+    pub(super) fn check_store_for(&mut self, session: SessionId) -> Result<(), Refusal> {
+        if self.is_durable(session) { self.check_store() } else { Ok(()) }
+    }
+
+    /// The store has committed a batch: makes `step` of its consequences at most. Returns whether there is more to do.
     pub(in crate::core) fn stored(
         &mut self,
-        is_own: bool,
         step: usize,
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> bool {
-        let Some(journal) = &mut self.journal else { return false };
-        journal.set_failing(false);
-        if !is_own {
-            return false;
+        let has_more = self.complete_batch(step, |ledger, then| ledger.committed(then, now, context));
+        if !has_more {
+            self.run_backlog(context);
         }
-        for _ in 0..step {
-            let next = self.journal.as_mut().and_then(Journal::next_committed);
-            let Some(then) = next else { break };
-            self.committed(then, now, context);
-        }
-        if self.journal.as_mut().is_some_and(|journal| !journal.finish_batch()) {
-            return true;
-        }
-        self.run_backlog(context);
-        if let Some(journal) = &self.journal {
-            journal.wake_taker();
-        }
-        false
+        has_more
     }
 
     /// The store fails: answers `step` of the requests at most that wait for it. Returns whether there are more.
@@ -108,8 +88,8 @@ impl Ledger {
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> bool {
+        self.set_store_failing(true);
         let Some(journal) = &mut self.journal else { return false };
-        journal.set_failing(true);
         let answers = journal.take_out(step, OnCommit::is_answer);
         let has_more = answers.len() == step;
         for answer in answers {

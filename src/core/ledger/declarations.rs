@@ -86,7 +86,7 @@ pub struct Declared {
 
 /// The declaration of one semaphore. [`DeclarationRecord`] describes the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Declaration {
+pub(in crate::core) struct Declaration {
     pub(super) label: Box<[u8]>,
     pub(super) generation: u64,
     pub(super) created: u64,

@@ -19,6 +19,7 @@ use crate::core::mailbox::EventKind;
 use crate::core::object::ObjectRef;
 use crate::core::outcome::{Call, Outcome};
 use crate::core::semaphore::{Lifecycle, Withheld};
+use crate::core::store::Journaled;
 use crate::core::time::{Due, Moment, MonotonicMs};
 use crate::core::{Claim, Core, Refusal};
 

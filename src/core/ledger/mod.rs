@@ -255,9 +255,13 @@ impl Ledger {
 }
 
 impl Journaled for Ledger {
-    fn end_unit(&mut self) {
-        if let Some(journal) = &mut self.journal {
-            journal.end_unit();
-        }
+    type Then = OnCommit;
+
+    fn journal(&self) -> Option<&Journal<OnCommit>> {
+        self.journal.as_ref()
+    }
+
+    fn journal_mut(&mut self) -> Option<&mut Journal<OnCommit>> {
+        self.journal.as_mut()
     }
 }

@@ -6,7 +6,7 @@ use crate::core::mailbox::ReplyTo;
 use crate::core::object::ObjectRef;
 
 #[derive(Debug)]
-pub(super) enum OnCommit {
+pub(in crate::core) enum OnCommit {
     /// The pending reply to a request is sent.
     Reply(SessionId, RequestId),
     /// A session was closed; the client is answered.

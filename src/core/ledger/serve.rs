@@ -42,8 +42,7 @@ impl Ledger {
             }
         }
         let session = self.grants.known(id).session;
-        let storable = if self.is_durable(session) { self.check_store() } else { Ok(()) };
-        match storable.and_then(|()| self.grant_id(id)) {
+        match self.check_store_for(session).and_then(|()| self.grant_id(id)) {
             Ok(granted) => self.grant(id, granted, context),
             Err(refusal) => self.refuse_waiter(id, refusal, context),
         }

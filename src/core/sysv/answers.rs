@@ -102,9 +102,7 @@ impl Sysv {
     ) -> Result<ProcessId, SysvOutcome> {
         let (process, repeated) = self.begin(call).map_err(SysvOutcome::Refused)?;
         match repeated {
-            None if is_durable && self.journal.as_ref().is_some_and(Journal::is_failing) => {
-                Err(SysvOutcome::Answered(Err(Errno::Io)))
-            }
+            None if is_durable && self.is_store_failing() => Err(SysvOutcome::Answered(Err(Errno::Io))),
             None => Ok(process),
             Some(Reply::Done(done)) => Err(SysvOutcome::Answered(done.result)),
             Some(Reply::Storing(done, before)) => {

@@ -10,6 +10,7 @@ use super::values::{Operation, Verdict, alters, undoes};
 use super::waiters::Waiter;
 use super::{Errno, OPERATIONS_MAX, SEMAPHORES_MAX, Sysv, VALUE_MAX, WAITING_OPERATIONS_MAX};
 use crate::core::ids::{ConnectionId, RequestIds, Token};
+use crate::core::store::Journaled;
 use crate::core::time::{Due, Moment};
 use crate::core::{Core, Limit, LimitKind, Refusal};
 

@@ -7,7 +7,6 @@
 //! taken back, and nobody is told of it before. Meanwhile new calls on durable sets fail with EIO.
 
 use std::mem;
-use std::sync::Arc;
 use std::task::Waker;
 
 use super::Sysv;
@@ -19,20 +18,24 @@ use crate::core::durable::{Change, Key, Record};
 use crate::core::ids::RequestId;
 use crate::core::journal::Journal;
 use crate::core::mailbox::ReplyTo;
-use crate::core::store::{BatchLimit, Journaled};
+use crate::core::store::Journaled;
 
 /// The call whose result is sent on commit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(in crate::core) struct Held {
     process: ProcessId,
     request: RequestId,
 }
 
 impl Journaled for Sysv {
-    fn end_unit(&mut self) {
-        if let Some(journal) = &mut self.journal {
-            journal.end_unit();
-        }
+    type Then = Held;
+
+    fn journal(&self) -> Option<&Journal<Held>> {
+        self.journal.as_ref()
+    }
+
+    fn journal_mut(&mut self) -> Option<&mut Journal<Held>> {
+        self.journal.as_mut()
     }
 }
 
@@ -46,40 +49,10 @@ impl Sysv {
         }
     }
 
-    /// Takes changes to commit. `None`: there are none, or the batch before is not complete.
-    pub(in crate::core) fn take_batch(&mut self, limit: BatchLimit) -> Option<Arc<Vec<Change>>> {
-        self.journal.as_mut()?.take_batch(limit)
-    }
-
-    /// Whether every change is stored.
-    pub(in crate::core) fn is_stored(&self) -> bool {
-        self.journal.as_ref().is_none_or(Journal::is_idle)
-    }
-
-    /// The store has committed a batch; `is_own`: one of the sets, for which `step` of the results at most are sent that
-    /// waited for it. Returns whether there is more to do.
-    pub(in crate::core) fn stored(&mut self, is_own: bool, step: usize) -> bool {
-        let Some(journal) = &mut self.journal else { return false };
-        journal.set_failing(false);
-        if !is_own {
-            return false;
-        }
-        for _ in 0..step {
-            let next = self.journal.as_mut().and_then(Journal::next_committed);
-            let Some(held) = next else { break };
-            self.send_held(held);
-        }
-        let Some(journal) = &mut self.journal else { return false };
-        let is_done = journal.finish_batch();
-        journal.wake_taker();
-        !is_done
-    }
-
-    /// The store fails: results are held until it works again.
-    pub(in crate::core) fn store_failed(&mut self) {
-        if let Some(journal) = &mut self.journal {
-            journal.set_failing(true);
-        }
+    /// The store has committed a batch: sends `step` of the results at most that waited for it. Returns whether there is more
+    /// to do.
+    pub(in crate::core) fn stored(&mut self, step: usize) -> bool {
+        self.complete_batch(step, Self::send_held)
     }
 
     /// Holds the result of a call until everything so far is stored. There is a store.
