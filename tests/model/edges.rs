@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox::core::{
-    Answer, AnswerRecord, BatchLimit, Call, Change, Claim, CommitOutcome, ConnectionId, Core,
-    DeclarationRecord, Declare, DeclaredState, Event, EventKind, GRANT_SLOTS_MAX, Granted, IfExists,
-    LedgerLimits, Limit, LimitKind, Mailbox, MemoryLimit, Message, Moment, MonotonicMs, NameHasher,
-    Namespace, Origin, Outcome, Queueing, Record, Refusal, Removal, RequestId, RequestIds, Scope, Service,
-    ServiceChange, Session, SessionId, SessionKey, SessionRecord, Token, UnixSeconds, Until, Want,
+    Answer, AnswerRecord, BatchLimit, Call, Change, Claim, CommitOutcome, ConnectionId, Core, Declare,
+    DeclaredState, Event, EventKind, GRANT_SLOTS_MAX, Granted, IfExists, LedgerLimits, Limit, LimitKind,
+    Mailbox, MemoryLimit, Message, Moment, MonotonicMs, NameHasher, Namespace, Outcome, Queueing, Record,
+    Refusal, Removal, RequestId, RequestIds, Scope, Service, ServiceChange, Session, SessionId, SessionKey,
+    SessionRecord, Token, UnixSeconds, Until, Want,
 };
+
+use crate::declaration;
 
 const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
 const SEMAPHORES: Namespace = Namespace::Semaphores;
@@ -602,19 +604,8 @@ fn a_request_that_is_repeated_after_a_restart_gets_the_same_answer() {
 fn a_slot_that_is_twice_out_of_service_is_not_restored() {
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
     let restore = |slots_out: &[u16]| {
-        let declaration = DeclarationRecord {
-            name: NAME.into(),
-            capacity: 3,
-            label: Box::default(),
-            numbered: true,
-            generation: 1,
-            created: 1,
-            origin: Origin::Request,
-            removing: false,
-            evicted_grace_ms: None,
-            service: Service { paused: false, slots_out: slots_out.into() },
-        };
-        core.restore(Record::Declaration(declaration), START)
+        let service = Service { paused: false, slots_out: slots_out.into() };
+        core.restore(Record::Declaration(declaration(NAME, 3, service)), START)
     };
     for slots_out in [&[1, 1][..], &[1, 0]] {
         assert_eq!(restore(slots_out).unwrap_err(), "a has slots out of service that it cannot have");

@@ -12,13 +12,13 @@ use std::task::Waker;
 use proptest::prelude::*;
 use run::{NAMES, Request, Run, Step};
 use signalbox::core::{
-    Answer, BatchLimit, Call, Claim, CommitOutcome, Core, DeclarationRecord, GrantId, GrantRecord, IfExists,
-    Moment, MonotonicMs, NameHasher, Namespace, Origin, Outcome, PartRecord, Queueing, Record, Refusal,
-    Removal, RequestId, RequestIds, Resizing, Service, ServiceChange, SessionId, SessionKey, SessionRecord,
-    Token, UnixSeconds, Want,
+    Answer, BatchLimit, Call, Claim, CommitOutcome, Core, GrantId, GrantRecord, IfExists, Moment,
+    MonotonicMs, NameHasher, Namespace, Outcome, PartRecord, Queueing, Record, Refusal, Removal, RequestId,
+    RequestIds, Resizing, Service, ServiceChange, SessionId, SessionKey, SessionRecord, Token, UnixSeconds,
+    Want,
 };
 
-use crate::cases;
+use crate::{cases, declaration};
 
 fn requests() -> impl Strategy<Value = Request> {
     let names = || prop_oneof![3 => Just(0), 1 => Just(1)].prop_map(|name: usize| NAMES[name]);
@@ -293,19 +293,7 @@ fn leases_and_grace_periods_go_on_when_the_server_begins() {
 fn a_slot_that_two_grants_have_is_not_restored() {
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
     let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
-    let declaration = DeclarationRecord {
-        name: b"a"[..].into(),
-        capacity: 100,
-        label: Box::default(),
-        numbered: true,
-        generation: 1,
-        created: 1,
-        origin: Origin::Request,
-        removing: false,
-        evicted_grace_ms: None,
-        service: Service::default(),
-    };
-    core.restore(Record::Declaration(declaration), now).unwrap();
+    core.restore(Record::Declaration(declaration(b"a", 100, Service::default())), now).unwrap();
     core.restore(session_record(1, 1000), now).unwrap();
     let restore = |grant, slots: &[u16]| {
         let part = PartRecord {

@@ -14,9 +14,26 @@ mod sysv;
 mod units;
 
 use proptest::test_runner::Config;
+use signalbox::core::{DeclarationRecord, Origin, Service};
 
 /// `PROPTEST_CASES` sets the number of histories; `default` applies without it.
 fn cases(default: u32) -> Config {
     let configured = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     Config { cases: configured.unwrap_or(default), failure_persistence: None, ..Config::default() }
+}
+
+/// The record of a semaphore with numbered slots that a request declared.
+fn declaration(name: &[u8], capacity: u32, service: Service) -> DeclarationRecord {
+    DeclarationRecord {
+        name: name.into(),
+        capacity,
+        label: Box::default(),
+        numbered: true,
+        generation: 1,
+        created: 1,
+        origin: Origin::Request,
+        removing: false,
+        evicted_grace_ms: None,
+        service,
+    }
 }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox::core::{
-    Answer, BatchLimit, Call, Caller, Change, Claim, CommitOutcome, ConnectionId, Core, DeclarationRecord,
-    Declare, GrantId, IfExists, Key, KeyRule, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace,
-    Operation, Origin, Outcome, Queueing, Record, Refusal, Removal, RequestId, RequestIds, Service,
-    SessionKey, SetAnswer, SetCommand, SysvCall, SysvKey, SysvOutcome, Token, UnixSeconds, Want,
+    Answer, BatchLimit, Call, Caller, Change, Claim, CommitOutcome, ConnectionId, Core, Declare, GrantId,
+    IfExists, Key, KeyRule, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Operation, Outcome,
+    Queueing, Record, Refusal, Removal, RequestId, RequestIds, Service, SessionKey, SetAnswer, SetCommand,
+    SysvCall, SysvKey, SysvOutcome, Token, UnixSeconds, Want,
 };
+
+use crate::declaration;
 
 const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
 const TTL_MS: u32 = 1000;
@@ -281,18 +283,8 @@ fn semaphores_with_any_slots_out_of_service_are_declared_together() {
     const SEMAPHORES: u8 = 64;
     let name = |number| [&[number][..], &[b'n'; 1_900]].concat();
     let record = |number| {
-        Record::Declaration(DeclarationRecord {
-            name: name(number).into(),
-            capacity: 65_536,
-            label: Box::default(),
-            numbered: true,
-            generation: 1,
-            created: 1,
-            origin: Origin::Request,
-            removing: false,
-            evicted_grace_ms: None,
-            service: Service { paused: false, slots_out: (0..=u16::MAX).step_by(2).collect() },
-        })
+        let service = Service { paused: false, slots_out: (0..=u16::MAX).step_by(2).collect() };
+        Record::Declaration(declaration(&name(number), 65_536, service))
     };
     let records = (0..SEMAPHORES).map(record).map(|record| (record.key(), record));
     let mut server = Server::start(records.collect());
