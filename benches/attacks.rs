@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use clap::{Parser, ValueEnum};
-use signalbox::cli::bench::load::{Distribution, Pace, Record};
-use signalbox::protocol::{
+use signalbox_bench::{Distribution, Pace, Record};
+use signalbox_protocol::{
     Claim, Claims, Credentials, Extended, Features, Milliseconds, Namespace, Opaque, Queueing, Request,
     RequestId, RequestIds, Scope, Wait,
 };

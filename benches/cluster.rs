@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use signalbox::client::blocking::Client;
-use signalbox::cluster::chain::Chain;
-use signalbox::cluster::coordinator::{Coordinator, Operation, Range, Transaction};
-use signalbox::cluster::data::import;
-use signalbox::cluster::etcd::{EtcdClient, Settings};
-use signalbox::cluster::keys::{Keys, Marker, encode};
-use signalbox::cluster::leadership::Term;
-use signalbox::cluster::timing::Timing;
-use signalbox::core::Record;
+use signalbox_client::blocking::Client;
+use signalbox_cluster::chain::Chain;
+use signalbox_cluster::coordinator::{Coordinator, Operation, Range, Transaction};
+use signalbox_cluster::data::import;
+use signalbox_cluster::etcd::{EtcdClient, Settings};
+use signalbox_cluster::keys::{Keys, Marker, encode};
+use signalbox_cluster::leadership::Term;
+use signalbox_cluster::timing::Timing;
+use signalbox_core::Record;
 use support::answers::statistic;
 use support::arguments::FromCargo;
 use support::declaration::declaration;
@@ -344,7 +344,7 @@ fn plain_grant(address: SocketAddr, name: &str) -> Option<TcpStream> {
 fn longest_operation(cluster: &Cluster, leader: usize) -> Duration {
     let Node { name, address, .. } = &cluster.nodes[leader];
     let known = cluster.nodes.last().map_or(*address, |node| node.address);
-    let builder = signalbox::client::Client::builder(known.to_string().parse().expect("an address"));
+    let builder = signalbox_client::Client::builder(known.to_string().parse().expect("an address"));
     let client = Client::connect_with(builder.ttl(Duration::from_secs(60))).expect("the cluster serves");
     let mut drain = quiet(&mut cluster.nodes[leader].cluster_command(&["drain", name]));
     let (mut longest, mut is_over) = (Duration::ZERO, false);
@@ -399,7 +399,7 @@ fn bare_commits_per_s(client: &mut EtcdClient, changes: usize, time: Duration) -
     let then = then.map(|(key, value)| Operation::Put { key, value }).to_vec();
     let taken = client.transact(&Transaction { then, ..Transaction::default() }).expect("etcd answers");
     let term =
-        Term { epoch: 1, leadership_modified: taken.revision, record_format: signalbox::storage::FORMAT };
+        Term { epoch: 1, leadership_modified: taken.revision, record_format: signalbox_storage::FORMAT };
     let mut chain = Chain::new(keys.clone(), term);
     let half = changes.div_ceil(2) as u64;
     let key = |number: u64| [keys.records().as_slice(), &number.to_be_bytes()].concat();

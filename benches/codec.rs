@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use bytes::BytesMut;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use signalbox::protocol::{Opaque, Request, RequestCodec, Response, ResponseCodec};
+use signalbox_protocol::{Opaque, Request, RequestCodec, Response, ResponseCodec};
 
 const NAME: &[u8] = b"bench-0000000042";
 

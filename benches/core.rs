@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::num::NonZeroU32;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use signalbox::core::{Claim, Core, NameHasher, Namespace, Session, UnixSeconds};
 use signalbox::server::steps::{ENDING_NAMES, SWEEP_NAMES};
+use signalbox_core::{Claim, Core, NameHasher, Namespace, Session, UnixSeconds};
 
 const NAMES: u32 = 10_000;
 const NAMES_MANY: u32 = 1_000_000;

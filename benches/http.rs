@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use signalbox::cli::bench::load::{Distribution, Pace};
+use signalbox_bench::{Distribution, Pace};
 use support::arguments::FromCargo;
 use support::holder::hold;
 use support::ports::free_ports;

@@ -9,8 +9,8 @@
 use std::process::Command;
 
 use bytes::BytesMut;
-use signalbox::core::{Claim, Core, NameHasher, Namespace, UnixSeconds};
-use signalbox::protocol::{Opaque, Request, RequestCodec, Response};
+use signalbox_core::{Claim, Core, NameHasher, Namespace, UnixSeconds};
+use signalbox_protocol::{Opaque, Request, RequestCodec, Response};
 
 const NAMES: u32 = 10_000;
 const SHORT: u32 = 16_000;

@@ -16,9 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use hdrhistogram::Histogram;
-use signalbox::cli::bench::load::{Distribution, Pace, Record, Usage};
-use signalbox::protocol::{Milliseconds, Request, Wait};
+use signalbox_bench::Histogram;
+use signalbox_bench::{Distribution, Pace, Record, Usage};
+use signalbox_protocol::{Milliseconds, Request, Wait};
 use support::answers::{ask, statistic};
 use support::arguments::FromCargo;
 use support::asker::{Asker, ids};

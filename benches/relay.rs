@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use signalbox::cli::bench::load::{Distribution, Generator, Limit, Pace, Progress, Usage};
+use signalbox_bench::{Distribution, Generator, Limit, Pace, Progress, Usage};
 use support::arguments::FromCargo;
 use support::ports::free_ports;
 use support::servers::{Server, find, program, quiet, start_splice};

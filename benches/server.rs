@@ -8,7 +8,7 @@ mod support;
 use std::time::Duration;
 
 use clap::Parser;
-use signalbox::cli::bench::load::{Distribution, LoadError, Pace};
+use signalbox_bench::{Distribution, LoadError, Pace};
 use support::arguments::{Csv, FromCargo, ToFile};
 use support::servers::Kind;
 use support::statistics::{median, noise};

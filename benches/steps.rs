@@ -11,9 +11,9 @@ use std::hint::black_box;
 use std::num::NonZeroU32;
 
 use clap::Parser;
-use hdrhistogram::Histogram;
-use signalbox::core::{Claim, Core, Dump, NameHasher, Namespace, Session, UnixSeconds};
 use signalbox::server::steps::{DUMP_CHUNK_BYTES, ENDING_NAMES, SWEEP_NAMES};
+use signalbox_bench::Histogram;
+use signalbox_core::{Claim, Core, Dump, NameHasher, Namespace, Session, UnixSeconds};
 use thread::thread_cpu;
 
 /// Bytes of a Dump's entry beside its name: a header of 12 and a body of 10.

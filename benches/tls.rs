@@ -10,7 +10,7 @@ mod support;
 use std::time::Duration;
 
 use clap::Parser;
-use signalbox::cli::bench::load::{Distribution, Generator, Limit, Pace, Progress, Usage};
+use signalbox_bench::{Distribution, Generator, Limit, Pace, Progress, Usage};
 use support::arguments::FromCargo;
 use support::certificates::for_loopback;
 use support::servers::{Kind, Server, start_tls_floor, start_tls_signalbox};

@@ -17,7 +17,7 @@ use std::io::{self, BufRead, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use signalbox::client::{self, Lost, blocking};
+use signalbox_client::{Client, Lost, blocking};
 
 /// A semaphore with the capacity 1, so that one process writes at a time.
 const NAME: &str = "example/journal";
@@ -37,7 +37,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let store = Store { path: path.into() };
     let server = env::var("SIGNALBOX_SERVER").unwrap_or_else(|_| "127.0.0.1".to_owned());
     let label = format!("fenced_writer[{}]", std::process::id());
-    let builder = client::Client::builder(server.parse()?).label(label);
+    let builder = Client::builder(server.parse()?).label(label);
     let client = blocking::Client::connect_with(builder)?;
     let result = write_all(&client, &store);
     // Also after a failure: the next writer then does not have to wait for the end of the lease.

@@ -15,7 +15,7 @@ use std::env;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use signalbox::client::{Client, Error, ErrorKind, Permit, Status};
+use signalbox_client::{Client, Error, ErrorKind, Permit, Status};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 

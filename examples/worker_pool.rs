@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use signalbox::client::{Client, Error, Status};
+use signalbox_client::{Client, Error, Status};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 

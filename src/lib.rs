@@ -9,22 +9,7 @@
 
 #![warn(clippy::unwrap_used)]
 
-#[cfg(feature = "access")]
-pub mod access;
-#[cfg(feature = "program")]
 pub mod cli;
-#[cfg(feature = "client")]
-pub mod client;
-#[cfg(feature = "program")]
-pub mod cluster;
-#[cfg(feature = "program")]
+mod cluster;
 pub mod config;
-#[cfg(feature = "core")]
-pub mod core;
-pub mod protocol;
-#[cfg(feature = "program")]
 pub mod server;
-#[cfg(feature = "program")]
-pub mod storage;
-#[cfg(feature = "tls")]
-mod tls;

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use bytes::BytesMut;
-use signalbox::core::{Claim, Core, NameHasher, Namespace, UnixSeconds};
-use signalbox::protocol::{
+use signalbox_core::{Claim, Core, NameHasher, Namespace, UnixSeconds};
+use signalbox_protocol::{
     self as wire, Claims, Extended, Opaque, Queueing, Request, RequestCodec, RequestId, RequestIds, Wait,
 };
 
@@ -82,7 +82,7 @@ fn decoding_a_sequence_of_frames_allocates_nothing_once_the_buffer_exists() {
 #[test]
 fn parsing_many_names_at_once_allocates_nothing() {
     let names: Vec<_> = (0..64u8).map(|byte| [byte; 100]).collect();
-    let namespace = signalbox::protocol::Namespace::Semaphores;
+    let namespace = signalbox_protocol::Namespace::Semaphores;
     let list: Vec<_> = names
         .iter()
         .map(|name| wire::Claim { namespace, name, resources: 1, maximum: 2, slot: None })

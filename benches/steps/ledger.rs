@@ -3,11 +3,11 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use signalbox::core::{
+use signalbox::server::steps::WATCH_NAMES;
+use signalbox_core::{
     Answer, Call, Claim, ConnectionId, Core, GrantId, ListingKind, Mailbox, Moment, MonotonicMs, Namespace,
     Outcome, Queueing, RequestId, RequestIds, Scope, SessionId, SessionKey, Token, Until, Waiting, Want,
 };
-use signalbox::server::steps::WATCH_NAMES;
 
 use super::{NOW, Steps, empty, filled};
 

@@ -4,7 +4,7 @@ use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use bytes::{Bytes, BytesMut};
-use signalbox::protocol::{Opaque, Request, ResponseFrame};
+use signalbox_protocol::{Opaque, Request, ResponseFrame};
 
 /// The value of an item of Stats.
 pub fn statistic(address: SocketAddr, name: &str) -> u64 {

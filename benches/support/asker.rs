@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
 use bytes::BytesMut;
-use signalbox::protocol::{
+use signalbox_protocol::{
     Claim, Extended, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId, RequestIds, Wait,
 };
 

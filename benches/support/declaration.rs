@@ -1,6 +1,6 @@
 //! The records of declared semaphores that a server finds at its start.
 
-use signalbox::core::{DeclarationRecord, Origin, Record, Service};
+use signalbox_core::{DeclarationRecord, Origin, Record, Service};
 
 /// A declared semaphore with a name of its own.
 pub fn declaration(number: u32) -> Record {

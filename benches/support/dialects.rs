@@ -1,8 +1,8 @@
 //! The same load in the protocols of others. Each acquire takes one of many, and each release gives it back.
 
 use bytes::{Buf, BytesMut};
-use signalbox::cli::bench::load::{Answer, Ask, Dialect, LoadError, Sequence, Yrmcds};
-use signalbox::client::Status;
+use signalbox_bench::{Answer, Ask, Dialect, LoadError, Sequence, Yrmcds};
+use signalbox_client::Status;
 
 /// One of the protocols that are compared.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 
 use bytes::BytesMut;
-use signalbox::protocol::{Opaque, Request};
+use signalbox_protocol::{Opaque, Request};
 
 use super::answers::{Answers, ask};
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use mio::{Events, Interest, Poll, Token};
-use signalbox::protocol::{
+use signalbox_protocol::{
     Claim, Extended, ExtendedOpcode, GrantId, Milliseconds, Namespace, Opaque, Queueing, RequestId,
     RequestIds, ResponseCodec, ResponseFrame, Wait,
 };

@@ -24,10 +24,10 @@ pub mod tls_floor;
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox::cli::bench::load::{
+use signalbox_bench::{
     Distribution, Generator, Limit, LoadError, Mix, Names, Pace, Plan, Progress, Record, Usage,
 };
-use signalbox::client::{Maximum, Resources};
+use signalbox_client::{Maximum, Resources};
 
 use dialects::AnyDialect;
 use servers::Server;

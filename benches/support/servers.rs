@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use signalbox::cli::bench::load::{Plan, Yrmcds};
-use signalbox::client::{Address, Tls, TlsFiles};
+use signalbox_bench::{Plan, Yrmcds};
+use signalbox_client::{Address, Tls, TlsFiles};
 use tempfile::TempDir;
 
 use super::certificates::{Authority, Files};

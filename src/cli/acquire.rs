@@ -17,7 +17,7 @@ use super::signals::Signals;
 use super::slots;
 use super::time::time;
 use super::wanted::{Amounts, Waiting, Wanted};
-use crate::client::HandedOver;
+use signalbox_client::HandedOver;
 
 const LONG: &str = "\
 Acquire resources for a script, and print the session that holds them

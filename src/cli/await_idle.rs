@@ -15,7 +15,7 @@ use super::output::{Named, json};
 use super::pattern::WholeNames;
 use super::server::{Server, block_on, exists};
 use super::time::{WaitLimit, wait_limit_or_none};
-use crate::client::{Direct, Idle, Namespace, Status};
+use signalbox_client::{Direct, Idle, Namespace, Status};
 
 const LONG: &str = "\
 Wait until a counter or semaphore is idle

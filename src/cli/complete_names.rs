@@ -15,7 +15,7 @@ use super::exit::{Exit, Failure};
 use super::output::escaped;
 use super::server::{Server, block_on};
 use super::sysv::completions;
-use crate::client::{Direct, Namespace};
+use signalbox_client::{Direct, Namespace};
 
 /// Print the names that complete a command line
 #[derive(Debug, Args)]

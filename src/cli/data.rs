@@ -12,9 +12,9 @@ use super::exit::{Exit, Failure, warn};
 use super::online_export;
 use super::output::json;
 use super::server::{Server, ServerSource};
-use crate::cluster::configured::timing;
-use crate::cluster::data::{self, read_all};
-use crate::storage::{self, Counts, ExportWriter, ImportError, Record, Report, StorageError, contradictions};
+use crate::cluster::timing;
+use signalbox_cluster::data::{self, read_all};
+use signalbox_storage::{Counts, ExportWriter, ImportError, Record, Report, StorageError, contradictions};
 
 const LONG: &str = "\
 Check, export or import a data directory, or the records of a cluster
@@ -191,7 +191,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 fn check(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
     let report = match place.directory()? {
-        Some(directory) => storage::check(directory)?,
+        Some(directory) => signalbox_storage::check(directory)?,
         None => {
             let records = records_of(&mut place.source.open()?)?;
             let mut counts = Counts::default();
@@ -200,7 +200,7 @@ fn check(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
         }
     };
     let Report { needs_repair, counts, ref problems } = report;
-    let storage::Counts { declarations, sessions, grants, answers, sets, processes } = counts;
+    let signalbox_storage::Counts { declarations, sessions, grants, answers, sets, processes } = counts;
     let mut out = io::stdout().lock();
     if as_json {
         let found = serde_json::json!({
@@ -247,7 +247,7 @@ fn records_of(cluster: &mut Cluster) -> Result<Vec<Record>, StorageError> {
 fn export(place: &Place) -> Result<ExitCode, Failure> {
     let mut out = Output { out: BufWriter::new(io::stdout().lock()), failure: None };
     let exported = match place.directory()? {
-        Some(directory) => storage::export(directory, &mut out),
+        Some(directory) => signalbox_storage::export(directory, &mut out),
         None => {
             let records = records_of(&mut place.source.open()?)?;
             let mut export = ExportWriter::begin(&mut out);
@@ -294,11 +294,11 @@ impl<W: Write> Write for Output<W> {
 fn import(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
     let (name, records) = match place.directory()? {
         Some(directory) => {
-            (directory.display().to_string(), storage::import(directory, &mut io::stdin().lock())?)
+            (directory.display().to_string(), signalbox_storage::import(directory, &mut io::stdin().lock())?)
         }
         None => {
             let mut cluster = place.source.open()?;
-            let records = storage::read_export(&mut io::stdin().lock())?;
+            let records = signalbox_storage::read_export(&mut io::stdin().lock())?;
             data::import(&mut cluster.etcd, &cluster.keys, timing(&cluster.config), &records)?;
             (format!("cluster {}", cluster.config.name), records.len() as u64)
         }

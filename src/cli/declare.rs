@@ -13,7 +13,7 @@ use super::output::Form;
 use super::pattern::WholeNames;
 use super::server::{Server, block_on};
 use super::wanted::has_amount;
-use crate::client::{Declaration, Error, IfExists, Status};
+use signalbox_client::{Declaration, Error, IfExists, Status};
 
 const LONG: &str = "\
 Declare semaphores, all of them or none

@@ -14,7 +14,7 @@ use super::output::{Form, Named, escaped, json};
 use super::pattern::looks_like_pattern;
 use super::server::{Server, permission_denied};
 use super::table::{Column, Rows};
-use crate::client::{DeclaredEntry, DeclaredState, Direct, Error, Generation, Status};
+use signalbox_client::{DeclaredEntry, DeclaredState, Direct, Error, Generation, Status};
 
 const COLUMNS: [Column; 4] = [
     Column::number("CAPACITY", 10),

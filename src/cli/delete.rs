@@ -7,7 +7,7 @@ use clap::Args;
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::server::{Server, block_on, permission_denied};
-use crate::client::{Namespace, Status};
+use signalbox_client::{Namespace, Status};
 
 const LONG: &str = "\
 Delete a counter that is not in use

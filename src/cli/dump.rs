@@ -15,7 +15,7 @@ use super::output::{Form, Named, escaped, json};
 use super::pattern::{self, PatternArguments};
 use super::server::{Server, block_on};
 use super::table::{Column, Rows};
-use crate::client::DumpEntry;
+use signalbox_client::DumpEntry;
 
 const LONG: &str = "\
 List all counters, or with --semaphore all semaphores

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
 
-use super::bench::load::LoadError;
 use super::output::harmless;
-use crate::client::{self, Status};
+use signalbox_bench::LoadError;
+use signalbox_client::Status;
 
 /// Why the program itself ends. With `run`, the exit status of the command comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,8 +122,8 @@ impl From<io::Error> for Failure {
     }
 }
 
-impl From<client::ConnectError> for Failure {
-    fn from(error: client::ConnectError) -> Self {
+impl From<signalbox_client::ConnectError> for Failure {
+    fn from(error: signalbox_client::ConnectError) -> Self {
         Self::new(Exit::Unavailable, error.to_string())
     }
 }
@@ -134,26 +134,22 @@ impl From<LoadError> for Failure {
     }
 }
 
-impl From<client::Error> for Failure {
-    fn from(error: client::Error) -> Self {
-        use client::ErrorKind;
+impl From<signalbox_client::Error> for Failure {
+    fn from(error: signalbox_client::Error) -> Self {
+        use signalbox_client::ErrorKind;
         let exit = match error.kind() {
             ErrorKind::Status(Status::ResourceNotAvailable | Status::TimedOut | Status::QueueFull) => {
                 Exit::NothingAvailable
             }
             ErrorKind::Status(Status::UnknownCommand) => Exit::Unavailable,
             ErrorKind::Status(_) | ErrorKind::LimitReached { .. } | ErrorKind::Errno(_) => Exit::Failure,
-            ErrorKind::UnknownStatus { .. }
-            | ErrorKind::ConnectionLost(_)
-            | ErrorKind::Body(_)
-            | ErrorKind::Connect(_)
-            | ErrorKind::Unreachable { .. }
-            | ErrorKind::Lost(_) => Exit::Unavailable,
             ErrorKind::NameEmpty
             | ErrorKind::NameTooLong { .. }
             | ErrorKind::NoCapacity
             | ErrorKind::Claims(_)
             | ErrorKind::Declarations(_) => Exit::Usage,
+            // The server did not answer, or not as this client expects.
+            _ => Exit::Unavailable,
         };
         Self::new(exit, error.to_string())
     }

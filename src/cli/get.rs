@@ -10,7 +10,7 @@ use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::output::{Named, json};
 use super::server::{Server, block_on};
-use crate::client::{Namespace, Resources, Status};
+use signalbox_client::{Namespace, Resources, Status};
 
 const LONG: &str = "\
 Print how many resources of a counter are in use, or with --semaphore how many of a semaphore are available

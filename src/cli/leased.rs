@@ -10,7 +10,7 @@ use super::refusal::{self, Usage};
 use super::server::Server;
 use super::signals::Signals;
 use super::wanted::{Amount, Amounts, Waiting};
-use crate::client::{Client, Error, Permit, Status};
+use signalbox_client::{Client, Error, Permit, Status};
 
 /// A permit, and the client that renews its lease.
 pub(super) struct Held {

@@ -16,7 +16,7 @@ use super::pattern::{self, PatternArguments};
 use super::server::{Server, block_on};
 use super::slots;
 use super::table::{Column, Rows};
-use crate::client::{DeclaredEntry, Scope};
+use signalbox_client::{DeclaredEntry, Scope};
 
 const LONG: &str = "\
 List declared semaphores, ordered by name

@@ -19,7 +19,7 @@ use super::server::Server;
 use super::slots;
 use super::sysv::{SysvOption, list_users};
 use super::table::{Column, Rows};
-use crate::client::{DeclaredEntry, Direct, Error, ListEntry, Listing, Namespace, Status};
+use signalbox_client::{DeclaredEntry, Direct, Error, ListEntry, Listing, Namespace, Status};
 
 /// The arguments of both subcommands.
 #[derive(Debug, Args)]

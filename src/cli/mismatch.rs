@@ -7,7 +7,7 @@ use super::declared;
 use super::exit::warn;
 use super::server::{Server, exists};
 use super::wanted::{Amount, Amounts};
-use crate::client::{Direct, Error, Namespace, Permit};
+use signalbox_client::{Direct, Error, Namespace, Permit};
 
 /// Reports what the server has otherwise than the amounts that a permit holds.
 pub(super) async fn report(server: &Server, amounts: &Amounts, permit: &Permit) {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::output::{cut, escaped};
-use crate::client::{Error, ErrorKind, NAME_BYTES_MAX};
+use signalbox_client::{Error, ErrorKind, NAME_BYTES_MAX};
 
 /// The longest part of a name that a message shows, in characters.
 pub(super) const SHOWN_MAX: usize = 200;

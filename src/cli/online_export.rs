@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::exit::{Exit, Failure};
 use super::server::{Server, block_on, permission_denied};
-use crate::client::{Direct, Error, Features, Status};
+use signalbox_client::{Direct, Error, Features, Status};
 
 /// Writes the export to standard output. Writing blocks the only thread on purpose, so that a slow reader of the output
 /// slows the server down.

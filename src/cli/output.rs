@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::client::is_unsafe;
+use signalbox_client::is_unsafe;
 
 /// The format of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use crate::client::Scope;
+use signalbox_client::Scope;
 
 /// The arguments of a command that lists all names without a pattern.
 #[derive(Debug, Args)]

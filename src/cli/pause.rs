@@ -8,7 +8,7 @@ use super::declared::{Change, refused};
 use super::exit::Failure;
 use super::name::Name;
 use super::server::block_on;
-use crate::client::Pausing;
+use signalbox_client::Pausing;
 
 const LONG: &str = "\
 Pause a declared semaphore

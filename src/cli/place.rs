@@ -12,7 +12,7 @@ use super::listing::{self, Entry, ListingKind};
 use super::output::{cut, error_width, escaped, or_nothing};
 use super::server::{Server, label};
 use super::wanted::{Amount, Amounts};
-use crate::client::{Direct, Error};
+use signalbox_client::{Direct, Error};
 
 /// A request that is granted sooner shows nothing.
 const FIRST: Duration = Duration::from_millis(300);

@@ -16,7 +16,7 @@ use super::name::quoted;
 use super::server::{Server, exists};
 use super::slots;
 use super::wanted::{Amount, Amounts, Waiting};
-use crate::client::{DeclaredEntry, Direct, Error, Inspected, Namespace, PlainClient, Status};
+use signalbox_client::{DeclaredEntry, Direct, Error, Inspected, Namespace, PlainClient, Status};
 
 /// What the server said about a name after it had refused the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -322,7 +322,7 @@ fn blocked(amounts: &Amounts, usages: &[Usage]) -> String {
 mod tests {
     use super::*;
     use crate::cli::name::Name;
-    use crate::client::ErrorKind;
+    use signalbox_client::ErrorKind;
 
     const NOW: Waiting = Waiting { wait: None, queue_max: None };
     const FOREVER: Waiting = Waiting { wait: Some(None), queue_max: None };

@@ -11,7 +11,7 @@ use super::name::Name;
 use super::number::within;
 use super::server::{Server, block_on};
 use super::time::time_or_none;
-use crate::client::{Generation, Milliseconds, Removal, Status};
+use signalbox_client::{Generation, Milliseconds, Removal, Status};
 
 const LONG: &str = "\
 Remove a declared semaphore

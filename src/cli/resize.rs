@@ -10,7 +10,7 @@ use super::declared::{Change, find, refused};
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::server::block_on;
-use crate::client::{DeclaredEntry, Resizing, Status};
+use signalbox_client::{DeclaredEntry, Resizing, Status};
 
 const LONG: &str = "\
 Change the capacity of a declared semaphore

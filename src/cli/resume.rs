@@ -7,7 +7,7 @@ use clap::Args;
 use super::exit::Failure;
 use super::pause::Paused;
 use super::server::block_on;
-use crate::client::Pausing;
+use signalbox_client::Pausing;
 
 const LONG: &str = "\
 End the pause of a declared semaphore

@@ -10,8 +10,8 @@ use super::exit::{Exit, Failure};
 use super::number::within;
 use super::server::{Server, block_on, permission_denied};
 use super::time::time_or_none;
-use crate::client::{AddressRange, GrantId, Revocation, Status};
 use crate::config::Clients;
+use signalbox_client::{AddressRange, GrantId, Revocation, Status};
 
 const LONG: &str = "\
 Revoke a grant, or a session or all leased sessions of a client with everything that they hold

@@ -15,8 +15,8 @@ use super::pattern::looks_like_pattern;
 use super::time::time;
 use super::tls::TlsOptions;
 use super::token_source::TokenSource;
-use crate::client::race::{Accepted, Limit, Stage, first_answer};
-use crate::client::{
+use signalbox_client::race::{Accepted, Limit, Stage, first_answer};
+use signalbox_client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
     Namespace, PlainClient, SEMAPHORE_PORT, Status, Tls, Transport,
 };

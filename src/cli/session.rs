@@ -9,7 +9,7 @@ use super::exit::{Exit, Failure, warn};
 use super::number::within;
 use super::output::seconds;
 use super::server::Server;
-use crate::client::{Direct, Error, GraceLeft, GrantId, GrantState, SessionKey, Status, VerifiedGrant};
+use signalbox_client::{Direct, Error, GraceLeft, GrantId, GrantState, SessionKey, Status, VerifiedGrant};
 
 /// The variables that `acquire` prints. `run` sets the last two for its command.
 pub(super) const SESSION: &str = "SIGNALBOX_SESSION";

@@ -15,7 +15,7 @@ use super::exit::{Exit, Failure};
 use super::output::{Form, Labeled, NOTHING, escaped, json, or_nothing, seconds};
 use super::server::{Server, block_on};
 use super::table::{Column, Rows};
-use crate::client::{SessionEntry, SessionKind, TtlLeft};
+use signalbox_client::{SessionEntry, SessionKind, TtlLeft};
 
 const LONG: &str = "\
 List all sessions of a server: who is connected, or holds something without a connection

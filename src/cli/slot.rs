@@ -11,7 +11,7 @@ use super::name::Name;
 use super::number::within;
 use super::server::block_on;
 use super::time::{WaitLimit, wait_limit};
-use crate::client::{Direct, Idle, Namespace, SlotChange, Status};
+use signalbox_client::{Direct, Idle, Namespace, SlotChange, Status};
 
 const LONG: &str = "\
 Take a slot of a declared semaphore out of service, or put it back

@@ -1,6 +1,6 @@
 //! Numbered slots as text.
 
-use crate::client::Permit;
+use signalbox_client::Permit;
 
 /// The slots as ranges, for people: `0-3,7`.
 pub(super) fn ranges(slots: &[u16]) -> String {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::exit::{Exit, Failure};
 use super::output::{escaped, json};
 use super::server::{Server, block_on};
-use crate::client::Statistic;
+use signalbox_client::Statistic;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -16,7 +16,7 @@ use super::output::{Form, NOTHING, Named, escaped, json, or_nothing};
 use super::server::{Server, block_on, kind_of};
 use super::sysv::{SysvOption, show_named};
 use super::table::Rows;
-use crate::client::{DeclaredEntry, Direct, Error, Inspected, Namespace, Status};
+use signalbox_client::{DeclaredEntry, Direct, Error, Inspected, Namespace, Status};
 
 const LONG: &str = "\
 Show the usage of a counter or semaphore, its holders and its queue

@@ -6,7 +6,7 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use super::exit::{Exit, Failure};
-use crate::client::{Tls, TlsFiles};
+use signalbox_client::{Tls, TlsFiles};
 
 /// The options of TLS of all client subcommands.
 #[derive(Clone, Debug, Args)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::output::json;
 use super::time::{time, unix_now_s};
-use crate::access::{Entry, Rights, Token, TokenFileError, Tokens, read_tokens, update_tokens};
+use signalbox_access::{Entry, Rights, Token, TokenFileError, Tokens, read_tokens, update_tokens};
 
 const LONG: &str = "\
 Create, revoke and list the tokens of clients

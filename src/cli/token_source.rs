@@ -8,7 +8,7 @@ use clap::builder::BoolishValueParser;
 use nix::sys::prctl::set_dumpable;
 
 use super::exit::{Exit, Failure};
-use crate::client::Token;
+use signalbox_client::Token;
 
 /// The variable that names the file with the token.
 pub(super) const FILE: &str = "SIGNALBOX_TOKEN_FILE";

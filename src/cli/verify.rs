@@ -11,7 +11,7 @@ use super::number::within;
 use super::output::{Form, NOTHING, json, seconds};
 use super::server::{Server, block_on};
 use super::table::{Column, Rows};
-use crate::client::{GrantId, GrantState, Status, TtlLeft, VerifiedGrant};
+use signalbox_client::{GrantId, GrantState, Status, TtlLeft, VerifiedGrant};
 
 const LONG: &str = "\
 Check whether a grant is held, by which session, and for how long

@@ -11,7 +11,7 @@ use super::output::escaped;
 use super::pattern::WholeNames;
 use super::server::kind_of;
 use super::time::{WaitLimit, wait_limit};
-use crate::client::{Claim, Namespace};
+use signalbox_client::{Claim, Namespace};
 
 /// The arguments that say what to acquire.
 #[derive(Debug, Args)]

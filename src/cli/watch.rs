@@ -16,7 +16,7 @@ use super::server::{Server, block_on, exists, kind_of, other};
 use super::sysv::{SysvOption, Watched};
 use super::table::{Column, Rows};
 use super::time::time;
-use crate::client::{Direct, Disconnect, Event, EventKind, Namespace, Scope};
+use signalbox_client::{Direct, Disconnect, Event, EventKind, Namespace, Scope};
 
 const LONG: &str = "\
 Print the events of a counter or semaphore, or of all names with a prefix
@@ -133,7 +133,7 @@ async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
         }
     }
     // The server never ends a watch in an orderly way.
-    Err(crate::client::Error::from(Disconnect::ClosedByServer).into())
+    Err(signalbox_client::Error::from(Disconnect::ClosedByServer).into())
 }
 
 /// Says if a name exists only in the other namespace. It is watched all the same, as it may be created later.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::Network;
-use crate::access::Rights;
+use signalbox_access::Rights;
 
 /// What clients may do. The default is that of an empty section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

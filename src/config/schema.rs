@@ -15,7 +15,7 @@ use super::{
     CertificateRule, ClientCert, Config, DeclareConfig, Network, NetworkRule, PlainRule, Threshold,
     WorkerCount,
 };
-use crate::access::Rights;
+use signalbox_access::Rights;
 
 /// A row of the table of keys.
 #[derive(Debug)]

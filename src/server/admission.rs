@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::client_address::ClientAddress;
 use super::shares::{ClientUsage, ConnectionLimit, Counted, Listening};
 use super::{Port, Server};
-use crate::core::Namespace;
+use signalbox_core::Namespace;
 
 /// Counts one connection of a port, and of its client, until it is dropped.
 #[derive(Debug)]

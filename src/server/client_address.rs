@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::relay::ChannelProof;
-use crate::core::ClientKey;
+use signalbox_core::ClientKey;
 
 /// The client of a connection. For the log: its address, and the name in its certificate.
 #[derive(Clone, Debug)]

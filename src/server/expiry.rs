@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::Server;
-use crate::core::{Due, TICK_MS};
+use signalbox_core::{Due, TICK_MS};
 
 /// Does what is due when it is due, until it is dropped.
 pub async fn expire(server: Arc<Server>) {

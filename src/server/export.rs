@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
 use super::steps;
-use crate::storage::{ExportWriter, Snapshot, Storage, StorageError};
+use signalbox_storage::{ExportWriter, Snapshot, Storage, StorageError};
 
 /// The exports that are read at once: one, and one whose client has vanished.
 pub(super) const EXPORTS_MAX: usize = 2;
@@ -269,8 +269,8 @@ mod tests {
     use std::future::poll_fn;
 
     use super::*;
-    use crate::core::{Change, Record, SessionId, SessionKey, SessionRecord};
-    use crate::storage::Memory;
+    use signalbox_core::{Change, Record, SessionId, SessionKey, SessionRecord};
+    use signalbox_storage::Memory;
 
     /// A store with so many sessions, each of which is half a part or more.
     fn filled(sessions: u64) -> Box<dyn Storage> {
@@ -321,7 +321,7 @@ mod tests {
                 Next::Failed => panic!("the records can be read"),
             }
         }
-        let records = crate::storage::read_export(&mut &text[..]).unwrap();
+        let records = signalbox_storage::read_export(&mut &text[..]).unwrap();
         assert_eq!(records.len(), 9, "and nothing that was committed later");
         wait_until_freed(&exports);
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::{Server, port_name, steps};
-use crate::core::{Namespace, UnixSeconds};
+use signalbox_core::{Namespace, UnixSeconds};
 
 /// Time between two readings of the clock, which may be set back or forth.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
@@ -109,7 +109,7 @@ mod tests {
     use super::super::clock::Clock;
     use super::*;
     use crate::config::Config;
-    use crate::core::{Claim, NameHasher};
+    use signalbox_core::{Claim, NameHasher};
 
     /// The numbers of visited names at which a sweep pauses.
     fn pauses(expected: u64, visited: u64) -> Vec<u64> {

@@ -13,7 +13,7 @@ use super::client_address::ClientAddress;
 use super::throttle::Throttle;
 use super::workers::Spawn;
 use super::{Port, Server, port_name, socket};
-use crate::core::Namespace;
+use signalbox_core::Namespace;
 
 /// A source of connections: a socket or a simulated one.
 pub trait Listener: Send + 'static {

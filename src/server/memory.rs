@@ -13,7 +13,7 @@ use signalbox_memory::bytes_in_use;
 use tracing::{info, warn};
 
 use super::metrics::Count;
-use crate::core::MemoryLimit;
+use signalbox_core::MemoryLimit;
 
 /// The budget where neither the configuration nor the system sets a limit.
 const UNKNOWN_MAX: u64 = 1 << 30;

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::protocol::Opcode;
+use signalbox_protocol::Opcode;
 
 /// The figures of one port.
 #[derive(Debug, Default)]

@@ -65,14 +65,7 @@ pub use workers::{SameThread, Spawn, Workers};
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::time::Instant;
 
-pub use crate::access::TokenFileError;
-use crate::cluster::fence::Fence;
-use crate::cluster::keys::Advertised;
 use crate::config::{Config, Network, PortConfig, TlsConfig};
-use crate::core::{
-    ClientShare, Core, KeyRule, LedgerLimits, Limits, MemoryLimit, Moment, MonotonicMs, NameHasher,
-    Namespace, Order, SysvLimits,
-};
 use access::{Access, Audit};
 pub use client_address::ClientAddress;
 use export::Exports;
@@ -80,6 +73,13 @@ use memory::MemoryBudget;
 use metrics::{Durations, Metrics, Stored};
 use peers::Peers;
 use shares::Shares;
+pub use signalbox_access::TokenFileError;
+use signalbox_cluster::fence::Fence;
+use signalbox_cluster::keys::Advertised;
+use signalbox_core::{
+    ClientShare, Core, KeyRule, LedgerLimits, Limits, MemoryLimit, Moment, MonotonicMs, NameHasher,
+    Namespace, Order, SysvLimits,
+};
 use statistics::Conflicts;
 use throttle::Throttle;
 pub use tls::TlsError;

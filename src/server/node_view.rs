@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::cluster::clock::BootTime;
-use crate::cluster::fence::Fence;
-use crate::cluster::leadership::Phase;
-use crate::cluster::members::SeenNode;
-use crate::cluster::observatory::Observatory;
-use crate::cluster::relays::Relays;
+use signalbox_cluster::clock::BootTime;
+use signalbox_cluster::fence::Fence;
+use signalbox_cluster::leadership::Phase;
+use signalbox_cluster::members::SeenNode;
+use signalbox_cluster::observatory::Observatory;
+use signalbox_cluster::relays::Relays;
 
 /// What this process knows of its cluster.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::core::{Connected, ConnectionId, Mailbox, MonotonicMs, SessionClient, SessionId};
+use signalbox_core::{Connected, ConnectionId, Mailbox, MonotonicMs, SessionClient, SessionId};
 
 /// By the session of the connection.
 #[derive(Clone, Debug, Default)]

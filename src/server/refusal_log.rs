@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::throttle::Throttle;
-use crate::core::ClientKey;
+use signalbox_core::ClientKey;
 
 /// A key that was not seen for this time is forgotten.
 const QUIET: Duration = Duration::from_secs(60);

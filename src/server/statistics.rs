@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use super::memory::MemoryBudget;
 use super::metrics::AcquireRefusal::{Limit, NotAvailable};
 use super::{Port, Server};
-use crate::core::{LedgerStats, Namespace, SysvStats};
-use crate::protocol::Opcode;
+use signalbox_core::{LedgerStats, Namespace, SysvStats};
+use signalbox_protocol::Opcode;
 
 /// How long a count of conflicts is used.
 const CONFLICTS_AGE_MAX: Duration = Duration::from_secs(1);

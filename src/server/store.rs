@@ -24,8 +24,8 @@ use super::Server;
 use super::dispatch::status_of;
 use super::ending::end_at_once;
 use crate::config::DeclareConfig;
-use crate::core::{Batch, CommitOutcome, Declare, PlaceKey, Refusal};
-use crate::storage::{CommitError, Storage, StorageError};
+use signalbox_core::{Batch, CommitOutcome, Declare, PlaceKey, Refusal};
+use signalbox_storage::{CommitError, Storage, StorageError};
 
 /// The pause after a commit that failed.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::cluster::keys::Advertised;
+use signalbox_cluster::keys::Advertised;
 
 /// Where clients reach the nodes of the cluster that this node leads.
 #[derive(Debug)]

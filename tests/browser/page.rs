@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use fantoccini::Locator;
 use serde_json::json;
-use signalbox::protocol::Opcode;
+use signalbox_protocol::Opcode;
 
 use crate::browser::{Browser, eventually_async, start};
 use crate::support::daemon::SIGNALBOX;

@@ -27,7 +27,7 @@ use std::process::{Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use signalbox::protocol::{DumpEntry, Response, Status};
+use signalbox_protocol::{DumpEntry, Response, Status};
 use support::fake_server::{FakeServer, Outcome, Peer, soon};
 use support::yrmcdsd::Yrmcdsd;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};

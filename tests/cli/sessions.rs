@@ -1,7 +1,7 @@
 //! The list of sessions on the command line, and the revocation of those of a client.
 
 use serde_json::Value;
-use signalbox::client::{Client, Namespace};
+use signalbox_client::{Client, Namespace};
 
 use super::{ran, stdout};
 use crate::support::daemon::Daemon;

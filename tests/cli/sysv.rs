@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use serde_json::{Value, json};
-use signalbox::client::Client;
-use signalbox::client::sysv::{Caller, Errno, Identity, Operation, Process, SEM_UNDO};
+use signalbox_client::Client;
+use signalbox_client::sysv::{Caller, Errno, Identity, Operation, Process, SEM_UNDO};
 use tokio::process::Command;
 
 use super::{assert_fails, finished, line, program_at, ran, stderr, stdout, stdout_of};

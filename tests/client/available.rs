@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::started;
 use crate::support::{PATIENCE, TestServer};
-use signalbox::client::{
+use signalbox_client::{
     Client, Declaration, IfExists, Namespace, Pausing, Resizing, SlotChange, Status, blocking,
 };
 

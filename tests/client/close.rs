@@ -1,7 +1,7 @@
 //! The effect of closing a client before the program ends.
 
 use crate::support::TestServer;
-use signalbox::client::Client;
+use signalbox_client::Client;
 
 #[test]
 fn a_closed_client_leaves_no_session() {

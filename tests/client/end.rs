@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::support::TestServer;
-use signalbox::client::{Client, blocking};
+use signalbox_client::{Client, blocking};
 
 /// The server that a child process connects to, and how the child uses the client.
 const SERVER: &str = "SIGNALBOX_TEST_END_SERVER";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::TestServer;
 use crate::support::fake_server::soon;
-use signalbox::client::{
+use signalbox_client::{
     Claim, Client, Error, ErrorKind, Lost, Namespace, PlainClient, Resizing, Revocation, Status,
 };
 

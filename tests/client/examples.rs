@@ -142,7 +142,7 @@ fn a_leader_waits_for_an_unreachable_server_and_leads_again_after_a_revocation()
     let grant = output.split_once("leading by grant ").unwrap().1.lines().next().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        use signalbox::client::{Client, GrantId, Revocation};
+        use signalbox_client::{Client, GrantId, Revocation};
         let client = Client::connect(&server.counters.to_string().parse().unwrap()).await.unwrap();
         let what = Revocation::Grant(GrantId(grant.parse().unwrap()));
         client.direct().await.unwrap().revoke(what, crate::support::PATIENCE).await.unwrap();

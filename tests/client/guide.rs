@@ -20,7 +20,7 @@ use crate::support::proxy::{Mode, Proxy};
 use crate::support::{TestServer, eventually};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use signalbox::client::{Client, ErrorKind, GrantId, Lost, Revocation, Status};
+use signalbox_client::{Client, ErrorKind, GrantId, Lost, Revocation, Status};
 use tempfile::TempDir;
 
 mod budget {

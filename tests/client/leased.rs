@@ -16,12 +16,12 @@ use crate::support::fake_server::soon;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{TestServer, eventually};
 use bytes::BytesMut;
-use signalbox::client::{
+use signalbox_client::{
     Address, Admission, Builder, Claim, Client, Declaration, Disconnect, ErrorKind, EventKind, IfExists,
     Lost, Maximum, Namespace, Pausing, PlainClient, Resources, Revocation, Scope, SlotChange, Status,
     blocking,
 };
-use signalbox::protocol::{
+use signalbox_protocol::{
     Extended, ExtendedOpcode, ExtendedResponse, Features, HelloAnswer, Milliseconds, Opaque, OpenedSession,
     SessionKey, SessionKind, Shares,
 };

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use signalbox::client::Client;
-use signalbox::protocol::{
+use signalbox_client::Client;
+use signalbox_protocol::{
     Extended, ExtendedOpcode, ExtendedResponse, Features, GrantId, Granted, HelloAnswer, Milliseconds,
     Namespace, OpenedSession, RequestCodec, Response, SessionKey, Shares, TtlLeft, Whereabouts,
 };

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::{PATIENCE, TestServer, eventually};
-use signalbox::client::{Client, Namespace, TtlLeft};
+use signalbox_client::{Client, Namespace, TtlLeft};
 
 fn sessions(server: &TestServer) -> u64 {
     server.server.core().ledger_stats().sessions

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::support::fake_server::{FakeServer, Outcome, Peer, Received, soon};
 use bytes::BytesMut;
-use signalbox::client::{
+use signalbox_client::{
     Address, ConnectError, Disconnect, Error, ErrorKind, Maximum, PlainClient, Resources,
 };
-use signalbox::protocol::{DumpEntry, Response, Status};
+use signalbox_protocol::{DumpEntry, Response, Status};
 
 async fn connected() -> (PlainClient, Peer) {
     let server = FakeServer::bind().await;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::started;
 use crate::support::{PATIENCE, TestServer};
-use signalbox::client::sysv::{
+use signalbox_client::sysv::{
     Caller, Errno, IPC_NOWAIT, Identity, Operation, Ownership, Process, SEM_UNDO, UserRole,
 };
-use signalbox::client::{Client, Direct, Features, Status};
+use signalbox_client::{Client, Direct, Features, Status};
 
 async fn process(server: &TestServer, pid: u32, uid: u32) -> (Direct, Process) {
     let client = Client::builder(server.semaphores.to_string().parse().unwrap()).build().unwrap();

@@ -6,7 +6,7 @@ use crate::started;
 use crate::support::fake_server::soon;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{TestServer, eventually};
-use signalbox::client::{Builder, Client, Direct, Listing, Lost, Namespace, Permit, TtlLeft};
+use signalbox_client::{Builder, Client, Direct, Listing, Lost, Namespace, Permit, TtlLeft};
 
 const LONG: Duration = Duration::from_secs(60);
 

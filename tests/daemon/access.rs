@@ -16,8 +16,8 @@ use crate::support::*;
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use serde_json::Value;
-use signalbox::client::{Address, Client, Lost, Token};
-use signalbox::protocol::{
+use signalbox_client::{Address, Client, Lost, Token};
+use signalbox_protocol::{
     AddressRange, Claim, Claims, Credentials, Declaration, Declarations, Extended, Features, GrantId, Idle,
     IfExists, Milliseconds, Namespace, Notice, Pausing, Removal, Resizing, ResponseFrame, Revocation, Scope,
     SessionKind, SlotChange, Status, Wait,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use nix::sys::signal::Signal;
-use signalbox::protocol::{
+use signalbox_protocol::{
     AS_DECLARED, Claim, Claims, Declaration, Declarations, Extended, GrantId, IfExists, Milliseconds,
     Namespace, RequestId, RequestIds,
 };

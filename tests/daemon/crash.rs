@@ -16,7 +16,7 @@ use crate::support::daemon::*;
 use crate::support::*;
 use bytes::BytesMut;
 use nix::sys::signal::Signal;
-use signalbox::protocol::{
+use signalbox_protocol::{
     AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, Extended, GrantId, IfExists, Milliseconds,
     Namespace, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing, ResponseFrame, Status,
 };

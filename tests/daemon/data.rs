@@ -9,7 +9,7 @@ use crate::support::caller::{Caller, LONG, NOW};
 use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
-use signalbox::protocol::{
+use signalbox_protocol::{
     AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, Extended, Features, IfExists, Milliseconds,
     Namespace, Removal, Resizing, ResponseFrame, Status,
 };
@@ -89,12 +89,12 @@ fn acknowledged_state_survives_a_stop_and_a_crash() {
             .ask(&Extended::Hello {
                 version: 1,
                 label: b"",
-                credentials: signalbox::protocol::Credentials(b""),
+                credentials: signalbox_protocol::Credentials(b""),
                 features: Features::default(),
             })
             .hello()
             .unwrap();
-        assert!(features.features.contains(signalbox::protocol::Features::DURABLE));
+        assert!(features.features.contains(signalbox_protocol::Features::DURABLE));
         let session = one.open(60_000);
         assert_eq!(declare(&mut one, b"a", 4, true).status, OK);
         let held = one.take(semaphore(2, b"a"));
@@ -146,12 +146,12 @@ fn without_a_data_directory_the_daemon_logs_what_a_restart_forgets() {
         .ask(&Extended::Hello {
             version: 1,
             label: b"",
-            credentials: signalbox::protocol::Credentials(b""),
+            credentials: signalbox_protocol::Credentials(b""),
             features: Features::default(),
         })
         .hello()
         .unwrap();
-    assert!(!hello.features.contains(signalbox::protocol::Features::DURABLE));
+    assert!(!hello.features.contains(signalbox_protocol::Features::DURABLE));
     assert_eq!(declare(&mut caller, b"a", 1, true).status, OK, "declared semaphores work in memory");
 }
 

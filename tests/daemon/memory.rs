@@ -7,7 +7,7 @@ use crate::support::caller::{Caller, LONG};
 use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
-use signalbox::protocol::{Claim, Claims, Extended, Namespace, Status};
+use signalbox_protocol::{Claim, Claims, Extended, Namespace, Status};
 
 const MIB: u64 = 1 << 20;
 

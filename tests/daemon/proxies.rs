@@ -3,8 +3,8 @@
 
 use std::net::{SocketAddr, TcpStream};
 
-use signalbox::core::Namespace;
-use signalbox::protocol::Extended;
+use signalbox_core::Namespace;
+use signalbox_protocol::Extended;
 
 use crate::support::caller::{Caller, on_wire};
 use crate::support::daemon::*;

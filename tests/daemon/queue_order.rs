@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
-use signalbox::client::{Client, Namespace, Permit};
+use signalbox_client::{Client, Namespace, Permit};
 
 const NAME: &[u8] = b"lock";
 

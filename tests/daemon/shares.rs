@@ -7,7 +7,7 @@ use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use signalbox::protocol::{
+use signalbox_protocol::{
     Claim, Claims, Credentials, Extended, Features, GrantId, Limit, Milliseconds, Namespace, OpenedSession,
     ReachedLimit, RequestId, RequestIds, ResponseFrame, Scope, Status,
 };

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use signalbox::cluster::coordinator::{CallError, Coordinator, Range};
-use signalbox::cluster::etcd::{EtcdClient, Settings};
+use signalbox_cluster::coordinator::{CallError, Coordinator, Range};
+use signalbox_cluster::etcd::{EtcdClient, Settings};
 
 use crate::support::calls::{always, between, delete, one, put, refused};
 use crate::support::etcd::RealEtcd;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use signalbox::cluster::coordinator::{Coordinator, Operation, Transaction};
-use signalbox::cluster::keys::{Format, Keys, UNFINISHED_IMPORT, encode};
+use signalbox_cluster::coordinator::{Coordinator, Operation, Transaction};
+use signalbox_cluster::keys::{Format, Keys, UNFINISHED_IMPORT, encode};
 
 use crate::support::cluster::TestCluster;
 use crate::support::daemon::{ANY_PORTS, Daemon, SIGNALBOX, outcome, serve, stderr};
@@ -62,7 +62,7 @@ fn the_contents_of_a_data_directory_move_into_a_cluster_and_an_import_that_was_k
     let keys = Keys::new("main");
     let format = Format {
         layout: UNFINISHED_IMPORT,
-        record_format: signalbox::storage::FORMAT,
+        record_format: signalbox_storage::FORMAT,
         renew_deadline_ms: 2000,
     };
     let then =

@@ -7,10 +7,10 @@ use std::sync::Mutex;
 
 use proptest::prelude::*;
 use proptest::test_runner::Config;
-use signalbox::cluster::coordinator::{
+use signalbox_cluster::coordinator::{
     CallError, Compare, Coordinator, Entry, Operation, Range, Revision, Transaction,
 };
-use signalbox::cluster::etcd::EtcdClient;
+use signalbox_cluster::etcd::EtcdClient;
 
 use crate::support::etcd::{FakeStore, RealEtcd};
 

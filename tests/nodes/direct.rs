@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use signalbox::client::blocking::Client;
-use signalbox::protocol::{Extended, Notice, Status};
+use signalbox_client::blocking::Client;
+use signalbox_protocol::{Extended, Notice, Status};
 
 use crate::support::caller::Caller;
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};

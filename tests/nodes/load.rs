@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use signalbox::client::blocking::Client;
-use signalbox::client::{Declaration, Error, IfExists, Namespace};
+use signalbox_client::blocking::Client;
+use signalbox_client::{Declaration, Error, IfExists, Namespace};
 
 use self::clients::{Administrator, Declared, Keeper, Kept, PlainWorker, Progress, Run, Runner, Worker};
 use self::verdict::{Belief, Outage, PlainBelief};

@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use signalbox::cluster::coordinator::{CallError, Coordinator, Transaction};
-use signalbox::cluster::etcd::{EtcdClient, Settings};
+use signalbox_cluster::coordinator::{CallError, Coordinator, Transaction};
+use signalbox_cluster::etcd::{EtcdClient, Settings};
 
 use crate::support::PATIENCE;
 use crate::support::calls::{always, entry, modified, one, put, read};

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use signalbox::client::Lost;
-use signalbox::cluster::timing::Timing;
+use signalbox_client::Lost;
+use signalbox_cluster::timing::Timing;
 
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::{outcome, stderr};

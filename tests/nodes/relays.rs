@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
-use signalbox::protocol::{Extended, Milliseconds, Status};
+use signalbox_protocol::{Extended, Milliseconds, Status};
 
 #[path = "../tls/certificates.rs"]
 #[allow(dead_code, reason = "the tests of TLS use more of it")]

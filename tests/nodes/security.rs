@@ -1,7 +1,7 @@
 //! TLS and users, against a real etcd.
 
-use signalbox::cluster::coordinator::{CallError, Coordinator};
-use signalbox::cluster::etcd::{EtcdClient, Settings, Tls, User};
+use signalbox_cluster::coordinator::{CallError, Coordinator};
+use signalbox_cluster::etcd::{EtcdClient, Settings, Tls, User};
 
 use crate::support::calls::{always, one, put, refused};
 use crate::support::etcd::RealEtcd;

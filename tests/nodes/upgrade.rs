@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use signalbox::client::Permit;
-use signalbox::client::blocking::Client;
+use signalbox_client::Permit;
+use signalbox_client::blocking::Client;
 
 use crate::load::{self, Load, Places};
 use crate::support::cluster::TestCluster;

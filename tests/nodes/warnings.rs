@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use signalbox::cluster::coordinator::Coordinator;
-use signalbox::cluster::etcd::{EtcdClient, Expected, Settings};
-use signalbox::cluster::keys::Keys;
+use signalbox_cluster::coordinator::Coordinator;
+use signalbox_cluster::etcd::{EtcdClient, Expected, Settings};
+use signalbox_cluster::keys::Keys;
 
 use crate::support::calls::{always, put};
 use crate::support::etcd::RealEtcd;

@@ -12,6 +12,13 @@ fn patches() -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "patch")).collect()
 }
 
+/// The folders of tests: that of the program, and those of the packages.
+fn test_folders() -> impl Iterator<Item = PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let packages = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    packages.chain([root.to_owned()]).map(|package| package.join("tests"))
+}
+
 #[test]
 fn every_fault_patch_applies() {
     let patches = patches();
@@ -40,8 +47,8 @@ fn every_fault_names_a_test_that_finds_it() {
         assert!(field("Fault: ").is_some_and(|fault| fault.ends_with('.')), "{}", patch.display());
         let finder = field("Found by: ").unwrap_or_else(|| panic!("{}", patch.display()));
         // "Found by: BINARY MODULE", or "Found by: BINARY" if the binary is one file.
-        let test =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{}.rs", finder.replace(' ', "/")));
-        assert!(test.exists(), "{}: there is no {}", patch.display(), test.display());
+        let path = format!("{}.rs", finder.replace(' ', "/"));
+        let found = test_folders().any(|folder| folder.join(&path).exists());
+        assert!(found, "{}: there is no test {path}", patch.display());
     }
 }

@@ -4,8 +4,6 @@
 mod configuration;
 mod documents;
 mod faults;
-mod features;
-mod layers;
 mod packaging;
 #[path = "../support/mod.rs"]
 mod support;

@@ -141,7 +141,7 @@ fn the_image_copies_what_its_build_makes_and_what_the_repository_has() {
             }
         }
     }
-    for needed in ["Cargo.toml", "Cargo.lock", "src", "memory", "sysv"] {
+    for needed in ["Cargo.toml", "Cargo.lock", "src", "crates"] {
         assert!(!excluded.lines().any(|line| line == needed), ".dockerignore excludes {needed}");
     }
 }
@@ -153,7 +153,7 @@ fn the_image_is_built_by_a_new_enough_compiler_for_its_own_debian() {
     let (version, debian) = base.strip_prefix("rust:").and_then(|tag| tag.split_once('-')).expect(base);
     let number =
         |version: &str| -> Vec<u32> { version.split('.').map(|part| part.parse().unwrap()).collect() };
-    let needed = manifest()["package"]["rust-version"].as_str().unwrap().to_owned();
+    let needed = manifest()["workspace"]["package"]["rust-version"].as_str().unwrap().to_owned();
     assert!(
         number(version) >= number(&needed),
         "{base} is older than the rust-version {needed} of Cargo.toml"
@@ -327,16 +327,13 @@ fn exists(pattern: &str) -> bool {
 #[test]
 fn the_assets_of_the_package_exist_or_are_made_before() {
     let script = read("etc/package");
-    let libraries: toml::Table = read("sysv/Cargo.toml").parse().unwrap();
+    let libraries: toml::Table = read("crates/sysv/Cargo.toml").parse().unwrap();
     let library = libraries["lib"]["name"].as_str().unwrap();
     assert!(assets().len() > 10);
     for (source, _) in assets() {
         let made = match source.strip_prefix("target/") {
             None => exists(&source),
-            Some("release/signalbox") => script.contains("cargo build --locked --profile \"$profile\"\n"),
-            Some(path) if path == format!("release/lib{library}.so") => {
-                script.contains("--package signalbox-sysv\n")
-            }
+            Some(path) if path == "release/signalbox" || path == format!("release/lib{library}.so") => script.contains("cargo build --locked --profile \"$profile\"\n"),
             Some("package/man/*.1") => script.contains("man --dir \"$generated/man\"\n"),
             Some(path) => {
                 let shell = path

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use signalbox::core::{DumpItem, LedgerStats, Namespace, Record, UnixSeconds};
 use signalbox::server::Server;
+use signalbox_core::{DumpItem, LedgerStats, Namespace, Record, UnixSeconds};
 
 use crate::disk::Disk;
 use crate::order::Order;

@@ -33,7 +33,7 @@ use crate::tasks::{Counted, spawn};
 use applications::{Application, Workload};
 use expectations::{ClientInfo, Expectations};
 use faults::Faults;
-use signalbox::client::Client;
+use signalbox_client::Client;
 use turmoil::Sim;
 
 /// How long holders and waiters may take to end after the faults stop.

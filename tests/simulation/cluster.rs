@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use signalbox::core::Record;
+use signalbox_core::Record;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::sleep;
 use turmoil::Sim;

@@ -8,7 +8,7 @@ use std::task::Wake;
 use std::time::Duration;
 
 use signalbox::server::Server;
-use signalbox::storage::{Memory, MemoryStorage};
+use signalbox_storage::{Memory, MemoryStorage};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 

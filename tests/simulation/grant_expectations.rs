@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use signalbox::core::{GrantId, Moment, MonotonicMs, Refusal, UnixSeconds, Verified};
 use signalbox::server::Server;
+use signalbox_core::{GrantId, Moment, MonotonicMs, Refusal, UnixSeconds, Verified};
 
 use crate::scene::Key;
 

@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, UNIX_EPOCH};
 
-use signalbox::client::{Address, ConnectError};
 use signalbox::config::Config;
-use signalbox::core::{Declare, Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{Listener, SameThread, Server, expire, serve_port, sweep_counters, sweep_semaphores};
+use signalbox_client::{Address, ConnectError};
+use signalbox_core::{Declare, Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, timeout};
 use turmoil::Sim;
@@ -65,7 +65,7 @@ pub fn simulation<'a>(seed: u64, latency_ms_max: u64) -> Sim<'a> {
 
 /// Connects a client of the product.
 pub async fn connect(address: &Address, limit: Duration) -> Result<TcpStream, ConnectError> {
-    let port = address.port().unwrap_or(signalbox::client::COUNTER_PORT);
+    let port = address.port().unwrap_or(signalbox_client::COUNTER_PORT);
     match timeout(limit, TcpStream::connect((address.host(), port))).await {
         Ok(connected) => connected.map_err(|source| {
             let address = SocketAddr::new(turmoil::lookup(address.host()), port);

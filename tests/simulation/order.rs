@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use signalbox::core::{Listed, ListingKind, Namespace, SessionId};
 use signalbox::server::Server;
+use signalbox_core::{Listed, ListingKind, Namespace, SessionId};
 
 use crate::scene::{Key, key};
 

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use signalbox::core::Namespace;
-use signalbox::protocol::{
+use signalbox_core::Namespace;
+use signalbox_protocol::{
     Caller, Errno, Groups, IPC_CREAT, Milliseconds, Opaque, OpenedProcess, Operation, Operations, RequestId,
     RequestIds, ResponseCodec, ResponseFrame, SEM_UNDO, Status, SysvRequest, WAIT_FOREVER_MS,
 };

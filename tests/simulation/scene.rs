@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use signalbox::core::{Namespace, UnixSeconds};
 use signalbox::server::{Clock, Server};
+use signalbox_core::{Namespace, UnixSeconds};
 use tokio::sync::Notify;
 
 use crate::disk::Disk;

@@ -1,8 +1,8 @@
 //! A client of the extended operations: it sends exactly the requests of the test, and nothing by itself.
 
 use bytes::BytesMut;
-use signalbox::core::Namespace;
-use signalbox::protocol::{
+use signalbox_core::Namespace;
+use signalbox_protocol::{
     self as wire, Claim, Extended, Features, GrantId, Granted, Milliseconds, Opaque, OpenedSession, Queueing,
     RequestId, RequestIds, ResponseFrame, Wait,
 };
@@ -76,7 +76,7 @@ impl Caller {
         let request = Extended::Hello {
             version: 1,
             label: label.as_bytes(),
-            credentials: signalbox::protocol::Credentials(&[]),
+            credentials: signalbox_protocol::Credentials(&[]),
             features: Features::default(),
         };
         self.ask(&request).hello().unwrap().session

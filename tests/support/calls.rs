@@ -1,6 +1,6 @@
 //! Parts of calls to etcd, in short.
 
-use signalbox::cluster::coordinator::{CallError, Compare, Entry, Operation, Range, Revision, Transaction};
+use signalbox_cluster::coordinator::{CallError, Compare, Entry, Operation, Range, Revision, Transaction};
 
 pub fn put(key: &str, value: &[u8]) -> Operation {
     Operation::Put { key: key.into(), value: value.into() }

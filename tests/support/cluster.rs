@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use signalbox::client::Builder;
-use signalbox::client::blocking::Client;
+use signalbox_client::Builder;
+use signalbox_client::blocking::Client;
 
 use super::daemon::{Daemon, SIGNALBOX, outcome, serve_within, stderr};
 use super::etcd::RealEtcd;
@@ -226,14 +226,14 @@ impl TestCluster {
     /// A client of all nodes.
     pub fn client(&self, configure: impl FnOnce(Builder) -> Builder) -> Client {
         let mut addresses = self.nodes.iter().map(|node| node.counters.to_string().parse().unwrap());
-        let first = signalbox::client::Client::builder(addresses.next().unwrap());
+        let first = signalbox_client::Client::builder(addresses.next().unwrap());
         Client::connect_with(configure(addresses.fold(first, Builder::address))).unwrap()
     }
 
     /// A client that knows one node.
     pub fn client_of(&self, number: usize, configure: impl FnOnce(Builder) -> Builder) -> Client {
         let address = self.nodes[number].counters.to_string().parse().unwrap();
-        Client::connect_with(configure(signalbox::client::Client::builder(address))).unwrap()
+        Client::connect_with(configure(signalbox_client::Client::builder(address))).unwrap()
     }
 
     /// A connection to a node.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use signalbox::core::{BatchLimit, Change, Record};
-use signalbox::storage::{CommitError, Snapshot, Storage, StorageError};
+use signalbox_core::{BatchLimit, Change, Record};
+use signalbox_storage::{CommitError, Snapshot, Storage, StorageError};
 
 /// How a commit fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,10 +30,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use signalbox::config::Config;
-use signalbox::core::{NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{
     Clock, Listener, SameThread, Server, Workers, expire, serve_port, sweep_counters, sweep_semaphores,
 };
+use signalbox_core::{NameHasher, Namespace, UnixSeconds};
 use tokio::io::DuplexStream;
 
 pub const NOOP: u8 = 0x00;

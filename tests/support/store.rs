@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use signalbox::config::Config;
 use signalbox::server::Server;
-use signalbox::storage::{Memory, MemoryStorage, Storage};
+use signalbox_storage::{Memory, MemoryStorage, Storage};
 
 use super::failing::{FailingStorage, Faults};
 use super::{TestServer, eventually};

@@ -12,7 +12,7 @@ use super::daemon::{SIGNALBOX, works};
 use super::{PATIENCE, skipped};
 
 /// Evaluates Perl expressions, one a line.
-const CONSOLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/sysv/tests/library/consoles/console.pl");
+const CONSOLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/sysv/tests/library/consoles/console.pl");
 
 /// A running program, which is killed when it is dropped.
 pub struct SysvProgram {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use signalbox::client::{
+use signalbox::config::{ClientCert, TlsConfig};
+use signalbox_client::{
     Address, Client, ConnectError, Disconnect, Error, ErrorKind, Maximum, PlainClient, Resources, Tls,
     TlsFailure, TlsFiles, Transport,
 };
-use signalbox::config::{ClientCert, TlsConfig};
 
 use crate::certificates::{Authority, Files, for_loopback};
 use crate::support::{PATIENCE, TestServer};
@@ -52,7 +52,7 @@ async fn a_plain_client_and_a_leased_client_work_over_tls() {
     let client = Client::builder(address.clone()).transport(tls.clone()).connect().await.unwrap();
     let permit = client.counter("leased").maximum(1).acquire().await.unwrap();
     let direct = client.direct().await.unwrap();
-    assert_eq!(direct.server().port, signalbox::client::Namespace::Counters);
+    assert_eq!(direct.server().port, signalbox_client::Namespace::Counters);
     permit.release().await.unwrap();
     held.release().await.unwrap();
     client.close().await;

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use signalbox::config::PlainRule;
-use signalbox::core::Namespace;
+use signalbox_core::Namespace;
 
 use crate::certificates::{Authority, Files, for_loopback};
 use crate::support::*;

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use crate::support::caller::{Caller, LONG, for_ms, on_wire};
 use crate::support::store::StoredServer;
 use crate::support::{NOT_AVAILABLE, NOT_FOUND, OK, TestServer, eventually};
-use signalbox::core::Namespace;
-use signalbox::protocol::{
+use signalbox_core::Namespace;
+use signalbox_protocol::{
     AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, DeclaredState, Extended, Generation,
     GrantId, GrantState, Granted, Idle, IfExists, Milliseconds, Notice, Opaque, Removal, Resizing,
     ResponseFrame, Revocation, Status, Wait, WaitingRequest,
 };
-use signalbox::storage::Memory;
+use signalbox_storage::Memory;
 
 /// The server that a test runs on.
 enum AnyServer {

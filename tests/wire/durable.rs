@@ -11,15 +11,15 @@ use crate::support::caller::{Caller, LONG, NOW, on_wire, one_of};
 use crate::support::failing::{FailingStorage, Fault, Faults};
 use crate::support::store::{By, StoredServer};
 use crate::support::{NOOP, NOT_AVAILABLE, NOT_FOUND, OK, TestServer, eventually, frame};
-use signalbox::core::{
+use signalbox_core::{
     BatchLimit, CommitOutcome, Declare, Moment, MonotonicMs, Namespace, Record, UnixSeconds,
 };
-use signalbox::protocol::{
+use signalbox_protocol::{
     AS_DECLARED, Claim, Claims, Declaration, Declarations, DeclaredState, Extended, ExtendedOpcode,
     Generation, GrantId, GrantState, Granted, IfExists, Milliseconds, Notice, Opaque, OpenedSession, Removal,
     RequestId, RequestIds, Resizing, ResponseFrame, Revocation, SessionKey, Status, TtlLeft,
 };
-use signalbox::storage::Memory;
+use signalbox_storage::Memory;
 
 const LONG_MS: u32 = 60_000;
 const NOT_STORED: u8 = Status::NotStored as u8;

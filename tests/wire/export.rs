@@ -2,8 +2,8 @@
 //! tests the daemon under load.
 
 use bytes::BytesMut;
-use signalbox::protocol::{Extended, Features, Limit, Opaque, ReachedLimit, ResponseFrame, Status};
-use signalbox::storage::{Memory, read_export};
+use signalbox_protocol::{Extended, Features, Limit, Opaque, ReachedLimit, ResponseFrame, Status};
+use signalbox_storage::{Memory, read_export};
 
 use crate::proxies::{from_proxy, header_of, trusting};
 use crate::support::caller::{Caller, one_of};
@@ -17,7 +17,7 @@ fn features(caller: &mut Caller) -> Features {
     let hello = Extended::Hello {
         version: 1,
         label: b"",
-        credentials: signalbox::protocol::Credentials(b""),
+        credentials: signalbox_protocol::Credentials(b""),
         features: Features::default(),
     };
     caller.ask(&hello).hello().unwrap().features
@@ -55,8 +55,8 @@ fn an_export_has_what_was_acknowledged_and_restores_it() {
 
     // A second server that begins with these records.
     let memory = Memory::default();
-    let changes: Vec<_> = records.into_iter().map(signalbox::core::Change::Put).collect();
-    signalbox::storage::Storage::commit(&mut memory.open(), &changes).unwrap();
+    let changes: Vec<_> = records.into_iter().map(signalbox_core::Change::Put).collect();
+    signalbox_storage::Storage::commit(&mut memory.open(), &changes).unwrap();
     let restored = StoredServer::start(&memory);
     let mut after = Caller::new(restored.server.counter());
     assert_eq!(after.attach(session), OK);

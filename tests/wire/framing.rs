@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::support::*;
 use bytes::BytesMut;
-use signalbox::core::Namespace;
-use signalbox::protocol::{Extended, Opaque};
 use signalbox::server::steps::LEDGER_REQUESTS;
+use signalbox_core::Namespace;
+use signalbox_protocol::{Extended, Opaque};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]

@@ -3,13 +3,13 @@
 use crate::support::caller::{Caller, LONG, NOW, for_ms, on_wire, one_of};
 use crate::support::{ACQUIRE, DUMP, GET, NearServer, TestServer, eventually, frame, named};
 use bytes::BytesMut;
-use signalbox::protocol::{
+use signalbox_protocol::{
     Claim, Claims, EventKind, Extended, GraceLeft, GrantState, Milliseconds, Notice, Opaque, Queueing,
     RequestId, RequestIds, ResponseCodec, ResponseFrame, Revocation, Scope, Status, Wait, WaitingRequest,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use signalbox::core::Namespace;
+use signalbox_core::Namespace;
 use std::time::Duration;
 
 fn callers<const COUNT: usize>(server: &TestServer) -> [Caller; COUNT] {
@@ -314,7 +314,7 @@ fn a_watch_gets_no_events_of_an_earlier_watch_with_the_same_opaque() {
     assert_eq!(plain.wire.acquire(b"a", 1, 1).status, 0);
     watcher.hello("watcher");
     let mut bytes = bytes::BytesMut::new();
-    let [watch, unwatch] = [1_u8, 2].map(|number| signalbox::protocol::Opaque([number; 4]));
+    let [watch, unwatch] = [1_u8, 2].map(|number| signalbox_protocol::Opaque([number; 4]));
     let scope = Scope::Prefix(b"");
     Extended::Watch { namespace: on_wire(Namespace::Counters), scope }.compose(watch, &mut bytes);
     Extended::Unwatch { watch }.compose(unwatch, &mut bytes);

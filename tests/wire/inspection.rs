@@ -1,7 +1,7 @@
 //! Inspect, DeleteCounter and the port in the answer to Hello (`docs/protocol.md`).
 
-use signalbox::core::Namespace;
-use signalbox::protocol::{self as wire, EventKind, Extended, Features, Inspected, Scope, Status};
+use signalbox_core::Namespace;
+use signalbox_protocol::{self as wire, EventKind, Extended, Features, Inspected, Scope, Status};
 
 use crate::support::caller::{Caller, LONG, on_wire, one_of};
 use crate::support::{NOT_FOUND, OK, TestServer, eventually};
@@ -19,7 +19,7 @@ fn hello_says_which_namespace_the_port_serves() {
         let hello = Extended::Hello {
             version: 1,
             label: b"",
-            credentials: signalbox::protocol::Credentials(&[]),
+            credentials: signalbox_protocol::Credentials(&[]),
             features: Features::default(),
         };
         assert_eq!(Caller::new(wire).ask(&hello).hello().unwrap().port, on_wire(namespace));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::caller::{Caller, LONG, NOW, one_of};
 use crate::support::*;
 use bytes::BytesMut;
-use signalbox::protocol::{
+use signalbox_protocol::{
     Extended, Features, Idle, Limit, Milliseconds, Namespace, ReachedLimit, RequestId, RequestIds,
     ResponseFrame, Scope, Shares, Status, Wait,
 };
@@ -116,7 +116,7 @@ fn hello_reports_the_shares_of_a_client() {
     let hello = Extended::Hello {
         version: 1,
         label: b"",
-        credentials: signalbox::protocol::Credentials(&[]),
+        credentials: signalbox_protocol::Credentials(&[]),
         features: Features::default(),
     };
     let answer = Caller::new(server.counter()).ask(&hello).hello().unwrap();

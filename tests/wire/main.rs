@@ -1,9 +1,7 @@
 //! Bytes over real sockets to a server within the test, and the codec that reads and writes them.
 
-mod codec;
 mod compatibility;
 mod connection_end;
-mod corpus;
 mod declared;
 mod durable;
 mod export;

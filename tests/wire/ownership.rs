@@ -1,7 +1,7 @@
 //! A server whose store belongs to another server answers nothing that depends on the store.
 
-use signalbox::protocol::{Extended, Milliseconds};
-use signalbox::storage::Memory;
+use signalbox_protocol::{Extended, Milliseconds};
+use signalbox_storage::Memory;
 
 use crate::support::caller::Caller;
 use crate::support::store::{By, StoredServer};

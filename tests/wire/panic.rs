@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 
 use crate::support::{ACQUIRE, DUMP, GET, NOOP, NOT_AVAILABLE, OK, PATIENCE, STATS, frame, named};
 use signalbox::config::Config;
-use signalbox::core::{NameHasher, Namespace};
 use signalbox::server::{Clock, Listener, SameThread, Server, serve_port};
+use signalbox_core::{NameHasher, Namespace};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 use tokio::sync::mpsc;
 

@@ -1,14 +1,14 @@
 //! Places of waiting requests over real sockets (`docs/protocol.md`, "Places"). The server crashes, and its store is in
-//! memory. `tests/model/places.rs` has the order in random histories, `tests/daemon/queue_order.rs` the real client.
+//! memory. `crates/core/tests/model/places.rs` has the order in random histories, `tests/daemon/queue_order.rs` the real client.
 
 use crate::support::caller::{Caller, LONG, NOW, one_of};
 use crate::support::store::StoredServer;
 use crate::support::{NOT_AVAILABLE, OK, TestServer};
-use signalbox::protocol::{
+use signalbox_protocol::{
     Claim, Extended, Features, GrantId, Namespace, Opaque, OpenedSession, Place, Queueing, RequestIds,
     ResponseFrame, Status,
 };
-use signalbox::storage::Memory;
+use signalbox_storage::Memory;
 
 const LONG_MS: u32 = 60_000;
 const QUEUED: u8 = Status::Queued as u8;
@@ -23,7 +23,7 @@ fn want_places(caller: &mut Caller) -> bool {
     let hello = caller.ask(&Extended::Hello {
         version: 1,
         label: b"",
-        credentials: signalbox::protocol::Credentials(b""),
+        credentials: signalbox_protocol::Credentials(b""),
         features,
     });
     hello.hello().unwrap().features.contains(features)

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use signalbox::config::Config;
-use signalbox::core::Namespace;
-use signalbox::protocol::{
+use signalbox_core::Namespace;
+use signalbox_protocol::{
     Caller as User, Extended, Groups, IPC_CREAT, Milliseconds, Opaque, Operation, Operations, RequestId,
     RequestIds, ResponseFrame, SEM_UNDO, SetCommand, Status, SysvRequest, WAIT_FOREVER_MS,
 };

@@ -4,12 +4,12 @@
 use std::net::IpAddr;
 
 use bytes::{Bytes, BytesMut};
-use signalbox::core::Namespace;
-use signalbox::protocol::{
+use signalbox_core::Namespace;
+use signalbox_protocol::{
     self as wire, AddressRange, Claim, Extended, Groups, Milliseconds, Notice, Opaque, OpenedSession,
     SessionEntry, SessionKind, Status, SysvRequest, TtlLeft,
 };
-use signalbox::storage::Memory;
+use signalbox_storage::Memory;
 
 use crate::proxies::{from_proxy, header_of, trusting};
 use crate::support::caller::{Caller, LONG, on_wire, one_of};

@@ -2,7 +2,7 @@
 
 use crate::support::caller::{Caller, LONG, NOW, one_of};
 use crate::support::{TestServer, eventually};
-use signalbox::protocol::{
+use signalbox_protocol::{
     Extended, Milliseconds, Namespace, Notice, Opaque, Scope, SessionKey, Status, TtlLeft,
 };
 

@@ -5,13 +5,13 @@ use crate::support::caller::{Caller, LONG, NOW, for_ms, on_wire, one_of};
 use crate::support::failing::Fault;
 use crate::support::store::{By, StoredServer};
 use crate::support::{NOT_AVAILABLE, NOT_FOUND, OK, eventually};
-use signalbox::core::{Declare, Moment, MonotonicMs, Namespace, UnixSeconds};
-use signalbox::protocol::{
+use signalbox_core::{Declare, Moment, MonotonicMs, Namespace, UnixSeconds};
+use signalbox_protocol::{
     AS_DECLARED, Claim, Claims, Declaration, Declarations, DeclaredEntry, DeclaredState, Event, EventKind,
     Extended, Features, Generation, GrantState, Idle, IfExists, Opaque, Pausing, Resizing, ResponseFrame,
     Scope, SlotChange, Status, Wait,
 };
-use signalbox::storage::Memory;
+use signalbox_storage::Memory;
 
 const NO_SUCH_SLOT: u8 = Status::NoSuchSlot as u8;
 const LONG_MS: u32 = 60_000;
@@ -190,7 +190,7 @@ fn a_slot_out_of_service_keeps_its_holder_and_is_not_granted_again() {
     assert_eq!(holder.give_back(held.grant), OK);
     assert_eq!(admin.answer(idle).status, OK, "nobody has the slot");
     waiter.sync();
-    assert_eq!(waiter.ask(&Extended::Cancel(signalbox::protocol::WaitingRequest::Opaque(waits))).status, OK);
+    assert_eq!(waiter.ask(&Extended::Cancel(signalbox_protocol::WaitingRequest::Opaque(waits))).status, OK);
     assert_eq!(waiter.answer(waits).status, Status::Canceled.code());
 
     // Two of the three are left, with slots and without.
@@ -243,7 +243,7 @@ fn a_paused_semaphore_grants_nothing_and_keeps_its_queue() {
     server.check();
 }
 
-fn verify(caller: &mut Caller, grant: signalbox::protocol::GrantId) -> GrantState {
+fn verify(caller: &mut Caller, grant: signalbox_protocol::GrantId) -> GrantState {
     caller.ask(&Extended::VerifyGrant { grant }).verified().unwrap().state
 }
 
@@ -389,7 +389,7 @@ fn the_server_says_that_it_knows_slots() {
         .ask(&Extended::Hello {
             version: 1,
             label: b"",
-            credentials: signalbox::protocol::Credentials(&[]),
+            credentials: signalbox_protocol::Credentials(&[]),
             features: Features::default(),
         })
         .hello()

@@ -1,9 +1,8 @@
 //! `signalbox bench`: puts load on a server and reports throughput, latencies and statuses.
 //!
-//! [`load`] generates the load; this file reads the options, runs one generator per thread and prints the report. The
-//! module is public because the project's own benchmarks put the same load on other servers.
+//! [`signalbox_bench`] generates the load; this file reads the options, runs one generator per thread and prints the
+//! report.
 
-pub mod load;
 mod options;
 mod progress;
 mod report;
@@ -17,10 +16,12 @@ pub(super) use options::Arguments;
 
 use super::exit::{Exit, Failure};
 use super::server::{Server, block_on};
-use crate::client::Address;
-use load::{Generator, Limit, LoadError, Pace, ProcessError, Progress, Record, Usage, Yrmcds, resolve};
 use options::Load;
 use report::{Report, ServerCost};
+use signalbox_bench::{
+    Generator, Limit, LoadError, Pace, ProcessError, Progress, Record, Usage, Yrmcds, resolve,
+};
+use signalbox_client::Address;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut load = arguments.load()?;

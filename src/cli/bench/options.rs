@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::load::{Distribution, Limit, Mix, Names, Plan};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::number::within;
 use crate::cli::server::Server;
 use crate::cli::time::{time, time_or_none};
-use crate::client::{Address, Maximum, NAME_BYTES_MAX, Resources, Tls};
+use signalbox_bench::{Distribution, Limit, Mix, Names, Plan};
+use signalbox_client::{Address, Maximum, NAME_BYTES_MAX, Resources, Tls};
 
 const LONG: &str = "\
 Measure the throughput and latency of a server

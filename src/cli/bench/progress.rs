@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::load::{Limit, Progress};
+use signalbox_bench::{Limit, Progress};
 
 /// Time between two updates.
 const INTERVAL: Duration = Duration::from_millis(500);

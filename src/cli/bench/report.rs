@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-use hdrhistogram::Histogram;
 use serde::Serialize;
+use signalbox_bench::Histogram;
 
-use super::load::{Operation, Record, Usage};
 use super::options::{Arguments, Load};
 use crate::cli::output::json;
-use crate::client::Status;
+use signalbox_bench::{Operation, Record, Usage};
+use signalbox_client::Status;
 
 /// The percentiles of the report, with their keys.
 const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9)];

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::super::exit::Failure;
 use super::super::time::time;
 use super::{Source, print};
-use crate::cluster::drain::{Drained, drain};
+use signalbox_cluster::drain::{Drained, drain};
 
 const LONG: &str = "\
 Hand over the duties of a node, then stop it

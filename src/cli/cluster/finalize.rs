@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::exit::Failure;
 use super::{Source, print};
-use crate::cluster::admin::{FORMAT, Finalized, finalize};
+use signalbox_cluster::admin::{FORMAT, Finalized, finalize};
 
 const LONG: &str = "\
 Complete an upgrade: let leaders write the newest format of records

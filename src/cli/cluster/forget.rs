@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::exit::Failure;
 use super::{Source, print};
-use crate::cluster::admin::forget;
+use signalbox_cluster::admin::forget;
 
 const LONG: &str = "\
 Remove a node that will not come back

@@ -17,12 +17,12 @@ use serde_json::Value;
 
 use super::exit::{Exit, Failure};
 use super::output::json;
-use crate::cluster::admin::AdminError;
-use crate::cluster::configured::client;
-use crate::cluster::coordinator::Persistent;
-use crate::cluster::etcd::{EtcdClient, SettingsError};
-use crate::cluster::keys::Keys;
+use crate::cluster::client;
 use crate::config::{ClusterConfig, Loaded};
+use signalbox_cluster::admin::AdminError;
+use signalbox_cluster::coordinator::Persistent;
+use signalbox_cluster::etcd::{EtcdClient, SettingsError};
+use signalbox_cluster::keys::Keys;
 
 /// How long one call to one member of etcd may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

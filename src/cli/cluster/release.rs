@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::super::exit::{Exit, Failure};
 use super::{Source, print};
-use crate::cluster::admin::{Release, release};
-use crate::cluster::configured::node_name;
+use crate::cluster::node_name;
+use signalbox_cluster::admin::{Release, release};
 
 /// A variable that systemd sets for ExecStopPost= only.
 const SERVICE_RESULT: &str = "SERVICE_RESULT";

@@ -9,10 +9,10 @@ use serde::Serialize;
 use super::super::exit::{Exit, Failure, warn};
 use super::super::output::{NOTHING, harmless, json, or_nothing};
 use super::Source;
-use crate::cluster::admin::{AdminError, ClusterStatus, FORMAT, Finalization, status};
-use crate::cluster::configured::node_name;
-use crate::cluster::etcd::Expected;
-use crate::cluster::keys::Advertised;
+use crate::cluster::node_name;
+use signalbox_cluster::admin::{AdminError, ClusterStatus, FORMAT, Finalization, status};
+use signalbox_cluster::etcd::Expected;
+use signalbox_cluster::keys::Advertised;
 
 const LONG: &str = "\
 Show who leads, and which nodes are alive

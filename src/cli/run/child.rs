@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 use crate::cli::exit::{Exit, Failure, warn};
 use crate::cli::output::escaped;
 use crate::cli::session::{GRANT, SLOTS};
-use crate::client::GrantId;
+use signalbox_client::GrantId;
 
 /// Starts the command, with its slots and its grant in the environment if it has any. The caller must already listen for signals, so
 /// that none is missed.

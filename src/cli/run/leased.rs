@@ -16,7 +16,7 @@ use crate::cli::server::Server;
 use crate::cli::signals::Signals;
 use crate::cli::slots;
 use crate::cli::wanted::Amounts;
-use crate::client::{Error, Lost, Permit};
+use signalbox_client::{Error, Lost, Permit};
 
 /// The longest time by which SIGKILL precedes the end of a lease, so that the command is gone when the lease ends.
 const RESERVE_MAX: Duration = Duration::from_millis(500);
@@ -157,7 +157,7 @@ impl<'a> LeaseHold<'a> {
             Lost::Revoked => format!("an administrator revoked {names}"),
             Lost::Unreachable => format!("the lease of {names} ended because it could not be renewed"),
             Lost::TakenOver => format!("another client took over the session that holds {names}"),
-            Lost::Stopped => format!("the lease of {names} is not renewed any more"),
+            _ => format!("the lease of {names} is not renewed any more"),
         };
         let left = match lost {
             // The server has released it, however long the lease would have lasted; or the lease is over, perhaps while the machine

@@ -19,7 +19,7 @@ use super::output::escaped;
 use super::server::{Server, block_on};
 use super::time::time;
 use super::wanted::{Amount, Waiting, Wanted};
-use crate::client::Maximum;
+use signalbox_client::Maximum;
 
 const LONG: &str = "\
 Run a command while holding resources

@@ -16,7 +16,7 @@ use crate::cli::refusal::{self, Usage};
 use crate::cli::server::{Server, ServerKind};
 use crate::cli::signals::Signals;
 use crate::cli::wanted::{Amount, Amounts};
-use crate::client::{ErrorKind, Maximum, PlainClient, Resources};
+use signalbox_client::{ErrorKind, Maximum, PlainClient, Resources};
 
 /// Runs the command while the connection holds the amount, which is the only one of the amounts.
 pub(super) async fn run(

@@ -11,7 +11,7 @@ use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::{Form, NOTHING, json, utc};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
-use crate::client::sysv::{ListedSet, SetStat};
+use signalbox_client::sysv::{ListedSet, SetStat};
 
 const LONG: &str = "\
 List the System V semaphore sets, ordered by id

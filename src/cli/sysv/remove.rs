@@ -7,7 +7,7 @@ use clap::Args;
 use super::set::{self, SetArgument, SetName};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::server::Server;
-use crate::client::sysv::Errno;
+use signalbox_client::sysv::Errno;
 
 const LONG: &str = "\
 Remove a System V semaphore set

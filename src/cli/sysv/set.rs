@@ -9,8 +9,8 @@ use clap::Args;
 use super::key::{self, PRIVATE};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::server::{Server, label};
-use crate::client::Direct;
-use crate::client::sysv::{Caller, Identity, ListedSet, Process};
+use signalbox_client::Direct;
+use signalbox_client::sysv::{Caller, Identity, ListedSet, Process};
 
 /// A set, as an argument names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use crate::cli::listing::ListingKind;
 use crate::cli::output::{Form, json, utc};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
-use crate::client::Direct;
-use crate::client::sysv::{Errno, ListedSet, Semaphore};
+use signalbox_client::Direct;
+use signalbox_client::sysv::{Errno, ListedSet, Semaphore};
 
 const LONG: &str = "\
 Show a System V semaphore set, its semaphores and the processes that use it

@@ -11,8 +11,8 @@ use crate::cli::listing::ListingKind;
 use crate::cli::output::{Form, Labeled, json, or_nothing};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
-use crate::client::sysv::{IPC_NOWAIT, ListedUser, Operation, SEM_UNDO, UserRole};
-use crate::client::{Direct, Status};
+use signalbox_client::sysv::{IPC_NOWAIT, ListedUser, Operation, SEM_UNDO, UserRole};
+use signalbox_client::{Direct, Status};
 
 const HOLDERS: [Column; 5] = [
     Column::number("PROCESS", 20).omitted(1),

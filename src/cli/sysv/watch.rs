@@ -16,8 +16,8 @@ use crate::cli::exit::Failure;
 use crate::cli::output::{Form, NOTHING, json};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
-use crate::client::Direct;
-use crate::client::sysv::{Errno, ListedSet, Process};
+use signalbox_client::Direct;
+use signalbox_client::sysv::{Errno, ListedSet, Process};
 
 const COLUMNS: [Column; 7] = [
     Column::word("EVENT", 8),

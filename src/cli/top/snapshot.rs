@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::client::Namespace;
+use signalbox_client::Namespace;
 
 /// One update.
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@ use super::model::{Action, Model, Next, Rows, View};
 use super::snapshot::{DeclaredRow, Details, EntryRow, NameKey, NameRow, SessionRow, Snapshot, Usage};
 use super::view::{Colors, draw};
 use crate::cli::output::escaped;
-use crate::client::Namespace;
+use signalbox_client::Namespace;
 
 fn key(name: &[u8]) -> NameKey {
     NameKey { namespace: Namespace::Semaphores, name: name.to_vec() }

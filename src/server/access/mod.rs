@@ -25,11 +25,11 @@ use super::client_address::Client;
 use super::clock::Clock;
 use super::metrics::Count;
 use super::refusal_log::{Recent, RefusalLog};
-pub(super) use crate::access::Right;
-use crate::access::{Entry, TokenFileError, Tokens, read_tokens};
 use crate::config::{AccessConfig, Config};
-use crate::core::{ClientKey, UnixSeconds};
 use policy::{Policy, Proven};
+pub(super) use signalbox_access::Right;
+use signalbox_access::{Entry, TokenFileError, Tokens, read_tokens};
+use signalbox_core::{ClientKey, UnixSeconds};
 
 /// The rules in force, and the refusals that they caused.
 #[derive(Debug)]

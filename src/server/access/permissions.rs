@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::super::port_name;
-use crate::access::{Right, Rights, Space, Where};
-use crate::core::{Namespace, UnixSeconds};
+use signalbox_access::{Right, Rights, Space, Where};
+use signalbox_core::{Namespace, UnixSeconds};
 
 /// The object of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,9 +10,9 @@ use thiserror::Error;
 
 use super::super::client_address::Client;
 use super::permissions::{Identity, Permissions};
-use crate::access::{Entry, Rights, Token, Tokens, Verdict};
 use crate::config::{AccessConfig, CertificateRule, Config, NetworkRule};
-use crate::core::UnixSeconds;
+use signalbox_access::{Entry, Rights, Token, Tokens, Verdict};
+use signalbox_core::UnixSeconds;
 
 /// Why a token was refused. A client learns only that it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -149,7 +149,7 @@ mod tests {
     use super::super::super::client_address::ClientAddress;
     use super::super::{Right, Target};
     use super::*;
-    use crate::core::Namespace;
+    use signalbox_core::Namespace;
 
     const NOW: UnixSeconds = UnixSeconds(100);
 

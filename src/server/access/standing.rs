@@ -7,8 +7,8 @@ use super::super::client_address::Client;
 use super::permissions::{Permissions, Target};
 use super::policy::{Denied, Proven};
 use super::{Access, Right};
-use crate::access::Entry;
-use crate::core::UnixSeconds;
+use signalbox_access::Entry;
+use signalbox_core::UnixSeconds;
 
 /// After so many refused tokens, a connection is closed.
 const FAILURES_MAX: u32 = 3;
@@ -143,8 +143,8 @@ mod tests {
     use super::super::super::client_address::{ClientAddress, RelayedOver};
     use super::super::super::clock::Clock;
     use super::*;
-    use crate::access::{Rights, Token, Tokens};
     use crate::config::Config;
+    use signalbox_access::{Rights, Token, Tokens};
 
     fn kept(rules: impl FnOnce(&mut Config), client: &str, is_encrypted: bool) -> bool {
         let address = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 1);

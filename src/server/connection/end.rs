@@ -5,7 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use super::super::tls::HandshakeError;
-use crate::protocol::{DecodeError, ProxyHeaderError};
+use signalbox_protocol::{DecodeError, ProxyHeaderError};
 
 /// Why a connection ended.
 #[derive(Debug, Error)]

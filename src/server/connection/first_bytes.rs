@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use super::super::Server;
 use super::super::metrics::Traffic;
 use super::end::End;
-use crate::protocol::{HEADER_BYTES, Opaque, Response, Status, TLS_HANDSHAKE};
+use signalbox_protocol::{HEADER_BYTES, Opaque, Response, Status, TLS_HANDSHAKE};
 
 /// Room for a first message of TLS. More is allocated as bytes arrive.
 const FIRST_BYTES_USUAL: usize = 1024;

@@ -15,14 +15,27 @@ use tokio_util::io::poll_read_buf;
 
 use super::super::memory::FrameBytes;
 use super::end::End;
-use crate::protocol::{DecodeError, Frames, RequestCodec};
+use signalbox_protocol::{DecodeError, Frames, RequestCodec};
 
 /// Most bytes of one read: a burst of requests in one system call, but not so many that executing them keeps other
 /// connections waiting for more than a fraction of a millisecond.
 pub(super) const READ_BYTES_MAX: usize = 16 * 1024;
 
+/// Splits a stream into requests. [`RequestCodec`] is in a package without a runtime, so that it cannot implement the
+/// trait itself.
+struct RequestDecoder(RequestCodec);
+
+impl Decoder for RequestDecoder {
+    type Item = Frames;
+    type Error = DecodeError;
+
+    fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Frames>, DecodeError> {
+        self.0.decode(source)
+    }
+}
+
 pub(super) struct Inbound {
-    codec: RequestCodec,
+    decoder: RequestDecoder,
     /// The start of a frame whose rest has not been received.
     partial: BytesMut,
     frame_bytes: FrameBytes,
@@ -52,9 +65,8 @@ pub(super) struct Received {
 impl Inbound {
     /// `may_begin_tls`: the first bytes may be the start of a TLS handshake.
     pub(super) fn new(may_begin_tls: bool) -> Self {
-        let codec = RequestCodec::new(may_begin_tls);
         Self {
-            codec,
+            decoder: RequestDecoder(RequestCodec::new(may_begin_tls)),
             partial: BytesMut::new(),
             frame_bytes: FrameBytes::default(),
             frame_timer: FrameTimer::default(),
@@ -93,11 +105,9 @@ impl Inbound {
             shared.clear();
             &mut self.partial
         };
-        let received = match Decoder::decode(&mut self.codec, buffer) {
+        let received = match self.decoder.decode(buffer) {
             // These are all complete frames. The second call returns whether the input is unreadable behind them.
-            Ok(Some(frames)) => {
-                Received { frames: Some(frames), failure: Decoder::decode(&mut self.codec, buffer).err() }
-            }
+            Ok(Some(frames)) => Received { frames: Some(frames), failure: self.decoder.decode(buffer).err() },
             Ok(None) => Received { frames: None, failure: None },
             Err(error) => Received { frames: None, failure: Some(error) },
         };

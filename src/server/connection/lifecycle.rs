@@ -29,7 +29,7 @@ use super::end::End;
 use super::first_bytes::{self, Opening};
 use super::inbound::{Inbound, READ_BYTES_MAX};
 use super::proxied::read_header;
-use crate::core::{ConnectionEnd, Mailbox, Session, SessionId};
+use signalbox_core::{ConnectionEnd, Mailbox, Session, SessionId};
 
 /// How long the server still reads from a connection that it ends, so that the peer receives the responses and not a
 /// reset.

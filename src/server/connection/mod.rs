@@ -36,11 +36,11 @@ use super::dispatch::{Executor, ExtendedState, NextStep, Revoked};
 use super::metrics::Tally;
 use super::shares::{ClientUsage, HoldingBytes, Pauses, Turns};
 use super::{Port, Server, steps};
-use crate::core::Session;
 use end::End;
 use inbound::{Inbound, READ_BYTES_MAX};
 pub(super) use lifecycle::serve;
 use outbound::Outbound;
+use signalbox_core::Session;
 use work::{Input, Work, poll_store_timer};
 
 struct Connection<'a, S> {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use super::super::Server;
 use super::super::metrics::Traffic;
 use super::end::End;
-use crate::protocol::ProxyHeader;
+use signalbox_protocol::ProxyHeader;
 
 /// Room for a header without additional fields. More is allocated as bytes arrive.
 const HEADER_BYTES_USUAL: usize = 64;

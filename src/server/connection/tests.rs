@@ -12,11 +12,11 @@ use super::super::client_address::{Client, ClientAddress};
 use super::super::clock::Clock;
 use super::outbound::OUTPUT_BYTES_MAX;
 use super::*;
-use crate::cluster::clock::BootTime;
-use crate::cluster::fence::Fence;
 use crate::config::Config;
-use crate::core::{Claim, NameHasher, Namespace, Scope, Token};
-use crate::protocol::{Opaque, Opcode, Request};
+use signalbox_cluster::clock::BootTime;
+use signalbox_cluster::fence::Fence;
+use signalbox_core::{Claim, NameHasher, Namespace, Scope, Token};
+use signalbox_protocol::{Opaque, Opcode, Request};
 
 fn connection<'a>(
     server: &'a Server,

@@ -8,7 +8,7 @@ use tokio::time::Sleep;
 
 use super::super::dispatch::ResponseStream;
 use super::end::End;
-use crate::protocol::Frames;
+use signalbox_protocol::Frames;
 
 /// How long the answers to a peer's last requests may take to be stored. A disk may hang, and the connection must not keep
 /// what it holds for that long.

@@ -8,7 +8,7 @@ use tracing::warn;
 use super::super::{port_config, port_name, socket, systemd};
 use super::error::DaemonError;
 use crate::config::{Config, HttpConfig};
-use crate::core::Namespace;
+use signalbox_core::Namespace;
 
 /// What was bound.
 pub(super) struct Bound {

@@ -6,9 +6,9 @@ use std::{io, thread};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use crate::cluster::etcd::EtcdClient;
-use crate::cluster::handover::{Leader, Next, Refused, Request};
-use crate::cluster::keys::Successor;
+use signalbox_cluster::etcd::EtcdClient;
+use signalbox_cluster::handover::{Leader, Next, Refused, Request};
+use signalbox_cluster::keys::Successor;
 
 /// A leader that has chosen its successor.
 pub(super) struct Prepared {

@@ -33,16 +33,16 @@ use super::relay::{Outgoing, relay_port};
 use super::tls::Tls;
 use super::workers::Workers;
 use super::{Clock, Rules, systemd};
-use crate::cluster::handover::Next;
-use crate::cluster::leadership::Term;
 use crate::config::{Config, Loaded};
-use crate::core::Namespace;
 use bind::{Bound, bind, listen};
 pub use error::DaemonError;
 use node::{Node, Prepared};
 pub use options::Options;
 use options::log_notices;
 use service::{Service, Store};
+use signalbox_cluster::handover::Next;
+use signalbox_cluster::leadership::Term;
+use signalbox_core::Namespace;
 use signals::Signals;
 
 /// How long the threads of the connections may take to end.

@@ -18,14 +18,14 @@ use super::super::store::{RestoreError, Writer, WriterError};
 use super::super::workers::{Workers, watch_saturation};
 use super::super::{Clock, Rules, Server, announce_rules, expire, gc, port_config, serve_port};
 use super::error::DaemonError;
-use crate::access::Rights;
-use crate::cluster::etcd::EtcdClient;
-use crate::cluster::fence::Fence;
-use crate::cluster::keys::RelaySecret;
-use crate::cluster::store::ClusterStorage;
 use crate::config::{ClientCert, Config, PlainRule};
-use crate::core::{NameHasher, Namespace};
-use crate::storage::{self, FileStorage, Storage, StorageError};
+use signalbox_access::Rights;
+use signalbox_cluster::etcd::EtcdClient;
+use signalbox_cluster::fence::Fence;
+use signalbox_cluster::keys::RelaySecret;
+use signalbox_cluster::store::ClusterStorage;
+use signalbox_core::{NameHasher, Namespace};
+use signalbox_storage::{FileStorage, Storage, StorageError};
 
 /// How long a stop waits until peers have taken their responses. The process has to end within 5 s.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(4);
@@ -182,7 +182,7 @@ fn warn_if_open(config: &Config) {
 }
 
 fn open_data(directory: &Path) -> Result<FileStorage, DaemonError> {
-    let open = FileStorage::open(directory, storage::Options::default());
+    let open = FileStorage::open(directory, signalbox_storage::Options::default());
     let storage = open.map_err(|error: StorageError| DaemonError::Data { source: error.into() })?;
     if storage.was_repaired() {
         warn!("the server was not stopped in an orderly way; the data directory was repaired");

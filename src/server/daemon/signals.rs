@@ -15,7 +15,7 @@ use super::super::{Clock, Rules, Server, port_config, port_name, statistics, ste
 use super::keep_secrets;
 use super::options::{Options, log_notices};
 use crate::config::{Change, Config, declaration_key};
-use crate::core::{Namespace, SetCheck};
+use signalbox_core::{Namespace, SetCheck};
 
 /// Failures of the self-check that are logged one by one.
 const CHECK_FAILURES_LOGGED: usize = 100;

@@ -9,8 +9,8 @@ use super::super::export::{EXPORTS_MAX, Refused};
 use super::convert::status_of;
 use super::extended::{Denial, Execution};
 use super::{Executor, ExtendedState, ResponseStream};
-use crate::core::{ClientSelector, ConnectionId, Moment, Namespace, Outcome, Token};
-use crate::protocol::{
+use signalbox_core::{ClientSelector, ConnectionId, Moment, Namespace, Outcome, Token};
+use signalbox_protocol::{
     AddressRange, Credentials, Declaration, Extended, ExtendedResponse, IfExists, Limit, Milliseconds,
     Opaque, Pausing, ReachedLimit, Removal, Resizing, Revocation, SlotChange, Status,
 };

@@ -3,8 +3,8 @@
 use bytes::BytesMut;
 
 use super::convert::{declared_state_on_wire, grant_on_wire, limit_on_wire, status_of, ttl_left_on_wire};
-use crate::core::{Answer, Granted, Refusal};
-use crate::protocol::{
+use signalbox_core::{Answer, Granted, Refusal};
+use signalbox_protocol::{
     self as wire, AllGranted, ExtendedOpcode, ExtendedResponse, Milliseconds, Opaque, OpenedSession,
     Response, Status,
 };

@@ -3,12 +3,12 @@
 
 use std::num::NonZeroU32;
 
-use crate::core::{
+use signalbox_core::{
     Availability, Claim, Declare, Declared, DeclaredState, Event, EventKind, GrantId, IfExists, Inspected,
     Limit, LimitKind, Listed, ListedId, ListedSession, MonotonicMs, Namespace, Notice, Origin, Place,
     PlaceProof, Refusal, Removal, RequestId, RequestIds, Resizing, Scope, ServiceChange, Token, Until, Want,
 };
-use crate::protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
+use signalbox_protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
 
 /// The status that stands for a refusal.
 pub(in crate::server) fn status_of(refusal: Refusal) -> Status {

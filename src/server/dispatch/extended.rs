@@ -12,11 +12,11 @@ use super::convert::{
     until_of, want_of,
 };
 use super::{Executor, NextStep, ResponseStream, rights};
-use crate::core::{
+use signalbox_core::{
     Answer, Call, ClientSelector, DeclarationRecord, Declare, GrantId, ListingKind, Moment, Outcome, Place,
     Queueing, REQUESTS_MAX, Refusal, RequestId, SessionId, SessionKey, Waiting, Want,
 };
-use crate::protocol::{
+use signalbox_protocol::{
     self as wire, ACQUIRE_ALL_NAMES_MAX, AddressRange, Declarations, EXTENDED_VERSION, Extended,
     ExtendedOpcode, ExtendedResponse, Features, Frame, Generation, GraceLeft, GrantState, HelloAnswer,
     IfExists, Milliseconds, Opaque, Pausing, Removal, Resizing, Response, Revocation, Shares, SlotChange,

@@ -14,11 +14,11 @@ use super::super::{Server, steps};
 use super::answer::{compose_answer, compose_refusal, compose_status};
 use super::convert::{event_on_wire, notice_on_wire, opaque_of, token_of};
 use super::sysv::compose_result;
-use crate::core::{
+use signalbox_core::{
     CheckedNames, ConnectionId, GrantId, Lease, Mailbox, Message, MonotonicMs, Namespace, Notice,
     UnixSeconds, Waiting, WatchSnapshot,
 };
-use crate::protocol::{ExtendedOpcode, ExtendedResponse, Moved, Opaque, Status, SysvOpcode};
+use signalbox_protocol::{ExtendedOpcode, ExtendedResponse, Moved, Opaque, Status, SysvOpcode};
 
 /// A connection's state of the extended operations. The ledger learns of the connection with its first extended request,
 /// so that connections of plain clients cost it nothing.

@@ -26,10 +26,10 @@ pub(super) use response_stream::ResponseStream;
 
 use super::metrics::{AcquireRefusal, Tally};
 use super::{Port, Server, port_name};
-use crate::core::{Claim, Limit, LimitKind, Refusal, Session, UnixSeconds};
-use crate::protocol::{Frame, FrameClass, Request, Response, Status};
 use answer::compose_status;
 use convert::limit_on_wire;
+use signalbox_core::{Claim, Limit, LimitKind, Refusal, Session, UnixSeconds};
+use signalbox_protocol::{Frame, FrameClass, Request, Response, Status};
 
 /// What the connection does after a frame was executed.
 #[derive(Debug)]

@@ -11,11 +11,11 @@ use super::super::export::{Export, Next};
 use super::super::{Server, statistics, steps};
 use super::convert::{declared_on_wire, entry_on_wire, session_on_wire};
 use super::sysv::{listed_set_on_wire, listed_user_on_wire};
-use crate::core::{
+use signalbox_core::{
     Declared, DeclaredListing, Dump, Listed, ListedSession, ListedSet, ListedUser, Listing, ListingKind,
     Namespace, SessionId, SessionListing, SetListing, UnixSeconds, UserListing,
 };
-use crate::protocol::{
+use signalbox_protocol::{
     DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response, Status, SysvOpcode,
 };
 
@@ -225,8 +225,8 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::core::{Claim, NameHasher};
     use crate::server::Clock;
+    use signalbox_core::{Claim, NameHasher};
 
     #[tokio::test(start_paused = true)]
     async fn a_long_dump_pauses_between_bursts_and_a_short_one_does_not() {

@@ -5,8 +5,8 @@
 
 use super::super::access::{Right, Standing, Target};
 use super::convert::namespace_of;
-use crate::core::Namespace;
-use crate::protocol::{self as wire, Extended, Request, Scope, SetCommand, SysvRequest};
+use signalbox_core::Namespace;
+use signalbox_protocol::{self as wire, Extended, Request, Scope, SetCommand, SysvRequest};
 
 /// A right that a request needs on a target.
 pub(super) type Needed<'a> = (Right, Target<'a>);

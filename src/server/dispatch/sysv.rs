@@ -7,11 +7,11 @@ use super::answer::{compose_refusal, compose_status};
 use super::convert::{ids_of, token_of};
 use super::extended::{Denial, random_key};
 use super::{Executor, NextStep, ResponseStream, rights};
-use crate::core::{
+use signalbox_core::{
     Caller, Errno, ListedSet, ListedUser, Operation, Order, Ownership, ProcessId, SessionKey, SetAnswer,
     SetCommand, SetStat, SysvCall, SysvOutcome, UserRole,
 };
-use crate::protocol::{
+use signalbox_protocol::{
     self as wire, Frame, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Milliseconds, Opaque, OpenedProcess, Response,
     SEM_UNDO, Status, SysvAnswer, SysvOpcode, SysvRequest, WAIT_FOREVER_MS,
 };

@@ -12,7 +12,7 @@ use serde_json::Number;
 
 use super::super::port_name;
 use super::answer::ApiError;
-use crate::core::Namespace;
+use signalbox_core::Namespace;
 
 /// The longest name.
 pub(super) const NAME_BYTES_MAX: usize = 65_535;

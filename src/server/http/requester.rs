@@ -14,7 +14,7 @@ use axum::http::StatusCode;
 use super::super::Server;
 use super::super::dispatch::status_of;
 use super::answer::ApiError;
-use crate::core::{
+use signalbox_core::{
     Answer, Call, Mailbox, Message, Moment, Outcome, Refusal, RequestId, RequestIds, Session, Token,
 };
 
@@ -136,7 +136,7 @@ mod tests {
     use super::super::super::Clock;
     use super::*;
     use crate::config::Config;
-    use crate::core::NameHasher;
+    use signalbox_core::NameHasher;
 
     #[test]
     fn each_refusal_has_its_status_and_code() {

@@ -12,7 +12,7 @@ use super::super::{Clock, Rules, Server};
 use super::answer::ApiError;
 use super::metrics::Selection;
 use crate::config::{ClusterConfig, Config};
-use crate::core::UnixSeconds;
+use signalbox_core::UnixSeconds;
 
 /// Requests that read and are computed at a time, each of which has one page in memory. Others wait.
 const COMPUTED_MAX: usize = 16;

@@ -18,9 +18,9 @@ use super::super::throttle::Throttle;
 use super::super::{Server, port_name};
 use super::RelayNetwork;
 use super::proof::{Link, Secret};
-use crate::cluster::keys::RelaySecret;
-use crate::core::Namespace;
-use crate::protocol::relay::{Challenge, OPENING_BYTES, Opening, Outcome};
+use signalbox_cluster::keys::RelaySecret;
+use signalbox_core::Namespace;
+use signalbox_protocol::relay::{Challenge, OPENING_BYTES, Opening, Outcome};
 
 /// How long a connection may take until it has proven whose it is.
 const OPENING_MAX: Duration = Duration::from_secs(5);

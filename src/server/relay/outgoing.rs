@@ -26,11 +26,11 @@ use super::super::{Server, port_name};
 use super::RelayNetwork;
 use super::proof::{Link, Secret};
 use super::splice::{Broken, splice};
-use crate::cluster::relays::{Relay, RelayTerm, Relays};
-use crate::core::Namespace;
-use crate::protocol::TLS_HANDSHAKE;
-use crate::protocol::relay::{CHALLENGE_BYTES, Challenge, Outcome, Statement, VERDICT_BYTES, Verdict};
-use crate::tls::{FileError, VERSIONS, certificates, provider};
+use signalbox_cluster::relays::{Relay, RelayTerm, Relays};
+use signalbox_core::Namespace;
+use signalbox_protocol::TLS_HANDSHAKE;
+use signalbox_protocol::relay::{CHALLENGE_BYTES, Challenge, Outcome, Statement, VERDICT_BYTES, Verdict};
+use signalbox_tls::{FileError, VERSIONS, certificates, provider};
 
 /// How long one attempt to reach the leader may take.
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);

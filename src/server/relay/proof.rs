@@ -6,8 +6,8 @@ use std::fmt;
 
 use ring::hmac;
 
-use crate::cluster::keys::RelaySecret;
-use crate::protocol::relay::{Challenge, Opening, Outcome, PROOF_BYTES, Statement, Verdict};
+use signalbox_cluster::keys::RelaySecret;
+use signalbox_protocol::relay::{Challenge, Opening, Outcome, PROOF_BYTES, Statement, Verdict};
 
 /// What begins the bytes that are proven, so that a proof of one kind is none of the other.
 const OPENING: &[u8] = b"signalbox relay opening";
@@ -94,7 +94,7 @@ impl Link<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Namespace;
+    use signalbox_protocol::Namespace;
 
     #[test]
     fn a_proof_holds_for_one_secret_one_nonce_and_one_statement() {

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::io::poll_read_buf;
 
 use super::super::buffers::Buffers;
-use crate::cluster::relays::Relay;
+use signalbox_cluster::relays::Relay;
 
 /// Most bytes of one read.
 const READ_BYTES_MAX: usize = 16 * 1024;
@@ -220,11 +220,11 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::cluster::clock::BootTime;
-    use crate::cluster::fence::Fence;
-    use crate::cluster::keys::{RelayEndpoint, RelaySecret};
-    use crate::cluster::leadership::Relaying;
-    use crate::cluster::relays::Relays;
+    use signalbox_cluster::clock::BootTime;
+    use signalbox_cluster::fence::Fence;
+    use signalbox_cluster::keys::{RelayEndpoint, RelaySecret};
+    use signalbox_cluster::leadership::Relaying;
+    use signalbox_cluster::relays::Relays;
 
     fn led(epoch: u32) -> Relaying {
         let address = ([10, 0, 0, 1], 1).into();

@@ -13,8 +13,8 @@ use tracing::warn;
 use super::Tls;
 use super::der::not_after;
 use crate::config::{ClientCert, TlsConfig};
-use crate::core::UnixSeconds;
-use crate::tls::{FileError, VERSIONS, certificates, private_key, provider};
+use signalbox_core::UnixSeconds;
+use signalbox_tls::{FileError, VERSIONS, certificates, private_key, provider};
 
 /// Why the files of TLS cannot be used.
 #[derive(Debug, Error)]

@@ -12,7 +12,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::super::relay::ChannelProof;
 use super::identity::identity;
-use crate::protocol::relay::PROOF_BYTES;
+use signalbox_protocol::relay::PROOF_BYTES;
 
 /// How long a handshake may take: a few round trips on a bad network.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);

@@ -1,10 +1,10 @@
 //! What must hold for arbitrary bytes: one function a target of the fuzzer, each of which panics where it does not.
 //!
-//! They need no fuzzer: `tests/wire/corpus.rs` of the server's own package runs them over the inputs that were kept.
+//! They need no fuzzer: `crates/protocol/tests/codec/corpus.rs` of the server's own package runs them over the inputs that were kept.
 
 use bytes::{BufMut, BytesMut};
-use signalbox::access::{Token, Tokens};
-use signalbox::protocol::{
+use signalbox_access::{Token, Tokens};
+use signalbox_protocol::{
     AllGranted, DeclaredEntry, DumpEntry, Event, Extended, ExtendedResponse, Frame, FrameClass, Granted,
     ListEntry, Opaque, PROXY_HEADER_BYTES_MAX, ProxyHeader, Request, RequestCodec, Response, ResponseCodec,
     ResponseFrame, SessionEntry, Status, SysvAnswer, SysvOpcode, SysvRequest,

@@ -10,8 +10,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use signalbox::client::blocking::Client;
-use signalbox::client::{
+use signalbox_client::blocking::Client;
+use signalbox_client::{
     Builder, Declaration, Direct, Error, ErrorKind, IfExists, Namespace, Permit, Resizing, Status,
 };
 
@@ -55,7 +55,7 @@ impl Run<'_> {
             let nodes = self.addresses.len();
             let addresses = self.addresses.iter().cycle().skip(first % nodes).take(nodes);
             let mut addresses = addresses.map(|address| address.to_string().parse().unwrap());
-            let first = signalbox::client::Client::builder(addresses.next().unwrap());
+            let first = signalbox_client::Client::builder(addresses.next().unwrap());
             match Client::connect_with(configure(addresses.fold(first, Builder::address))) {
                 Ok(client) => return Some(client),
                 Err(error) => self.look_at(&error),

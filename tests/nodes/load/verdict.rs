@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use signalbox::client::GrantId;
+use signalbox_client::GrantId;
 
 /// A permit as its client saw it.
 #[derive(Clone, Copy, Debug)]

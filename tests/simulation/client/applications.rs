@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox::client::{Claim, Client, ErrorKind, GrantId, Lost, Permit, Revocation, Status};
-use signalbox::core::Namespace;
+use signalbox_client::{Claim, Client, ErrorKind, GrantId, Lost, Permit, Revocation, Status};
+use signalbox_core::Namespace;
 use tokio::time::sleep;
 
 use super::clock::SkewedClock;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use signalbox::client::{Clock, Moment, Sleep};
+use signalbox_client::{Clock, Moment, Sleep};
 use tokio::sync::Notify;
 
 use crate::scene::Scene;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use signalbox::client::{Claim, Client, Error, ErrorKind, Lost, Permit, Revocation, Status};
+use signalbox_client::{Claim, Client, Error, ErrorKind, Lost, Permit, Revocation, Status};
 use tokio::time::{sleep, timeout};
 
 use super::drops::{DropPoint, run_until_dropped};
@@ -285,10 +285,10 @@ async fn revoke(testbed: &Testbed, permit: &Permit, is_session: bool, grace: Dur
 /// Waits until the server has taken a revoked grant away.
 async fn assert_lost_before_the_server_releases(testbed: &Testbed, permit: &Permit) {
     let server = testbed.server();
-    let id = signalbox::core::GrantId(permit.id().0);
-    let moment = signalbox::core::Moment {
-        monotonic: signalbox::core::MonotonicMs(0),
-        unix: signalbox::core::UnixSeconds(0),
+    let id = signalbox_core::GrantId(permit.id().0);
+    let moment = signalbox_core::Moment {
+        monotonic: signalbox_core::MonotonicMs(0),
+        unix: signalbox_core::UnixSeconds(0),
     };
     while server.core().verify(id, moment).is_ok() {
         sleep(ms(1)).await;
@@ -409,7 +409,7 @@ fn a_grant_revoked_before_its_answer_arrives_is_not_held() {
                 let client = testbed.builder_on(1, "server", 10_000, 0).0.connect().await.unwrap();
                 let direct = client.direct().await.unwrap();
                 let mut holders =
-                    direct.holders(signalbox::client::Namespace::Semaphores, NAME).await.unwrap();
+                    direct.holders(signalbox_client::Namespace::Semaphores, NAME).await.unwrap();
                 while let Some(holder) = holders.next().await {
                     let grant = holder.unwrap().grant.unwrap();
                     if grant.0 != next {

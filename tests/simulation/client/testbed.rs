@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
-use signalbox::client::{Builder, Client};
-use signalbox::core::{LedgerStats, Namespace};
 use signalbox::server::Server;
+use signalbox_client::{Builder, Client};
+use signalbox_core::{LedgerStats, Namespace};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use signalbox::client::{Address, ConnectError, Transport};
+use signalbox_client::{Address, ConnectError, Transport};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use turmoil::net::TcpStream;
 

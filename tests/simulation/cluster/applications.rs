@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox::client::{Address, Client, Declaration, Error, ErrorKind, IfExists, Permit, Status};
+use signalbox_client::{Address, Client, Declaration, Error, ErrorKind, IfExists, Permit, Status};
 use tokio::time::{sleep, timeout};
 
 use super::beliefs::Resource;

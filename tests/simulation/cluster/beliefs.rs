@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use signalbox::client::Permit;
-use signalbox::core::{GrantId, Key, Moment, MonotonicMs, UnixSeconds};
 use signalbox::server::Server;
+use signalbox_client::Permit;
+use signalbox_core::{GrantId, Key, Moment, MonotonicMs, UnixSeconds};
 
 use super::etcd::Etcd;
 use crate::scene::Scene;

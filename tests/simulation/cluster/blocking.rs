@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{panic, thread};
 
-use signalbox::cluster::clock::BootTime;
-use signalbox::cluster::coordinator::{
+use signalbox_cluster::clock::BootTime;
+use signalbox_cluster::coordinator::{
     CallError, Coordinator, Range, RangeAnswer, Transaction, TransactionAnswer,
 };
 

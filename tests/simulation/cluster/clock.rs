@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox::client::{Clock, Moment};
-use signalbox::cluster::clock::BootTime;
+use signalbox_client::{Clock, Moment};
+use signalbox_cluster::clock::BootTime;
 
 use crate::client::clock::SkewedClock;
 use crate::scene::Scene;

@@ -8,10 +8,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use signalbox::cluster::admin::AdminError;
-use signalbox::cluster::coordinator::Persistent;
-use signalbox::cluster::drain::{Drained, drain};
-use signalbox::cluster::keys::{Drain, Incarnation, Node, decode};
+use signalbox_cluster::admin::AdminError;
+use signalbox_cluster::coordinator::Persistent;
+use signalbox_cluster::drain::{Drained, drain};
+use signalbox_cluster::keys::{Drain, Incarnation, Node, decode};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::blocking;

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use signalbox::cluster::coordinator::{CallError, Operation, Transaction, TransactionAnswer};
-use signalbox::cluster::keys::{Keys, Leadership, LeadershipState, decode};
-use signalbox::cluster::store::{load, record_key};
-use signalbox::core::{Key, Record};
+use signalbox_cluster::coordinator::{CallError, Operation, Transaction, TransactionAnswer};
+use signalbox_cluster::keys::{Keys, Leadership, LeadershipState, decode};
+use signalbox_cluster::store::{load, record_key};
+use signalbox_core::{Key, Record};
 use tokio::sync::oneshot;
 
 use crate::random::Random;

@@ -1,5 +1,5 @@
 //! The life of a node's process: it joins, relays, takes over, restores, serves, and ends. It follows
-//! `src/server/daemon/node.rs`, `src/cluster/observatory.rs` and `src/server/store.rs`, and runs the same parts without their
+//! `src/server/daemon/node.rs`, `crates/cluster/src/observatory.rs` and `src/server/store.rs`, and runs the same parts without their
 //! threads.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,22 +8,22 @@ use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use signalbox::cluster::coordinator::Persistent;
-use signalbox::cluster::fence::Fence;
-use signalbox::cluster::handover::{Leader, Next, Refused};
-use signalbox::cluster::keys::{Incarnation, Node, RelayEndpoint, RelaySecret, Successor};
-use signalbox::cluster::leadership::{Machine, Phase, Settings, Step, Term};
-use signalbox::cluster::members::{AwaitedRelays, Members, Reading, RelaysOfBefore};
-use signalbox::cluster::participation::{Command, Event, Participation, Pulse};
-use signalbox::cluster::relays::Relays;
-use signalbox::cluster::store::ClusterStorage;
 use signalbox::config::Config;
-use signalbox::core::{Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{
     Clock, Incoming, Outgoing, SameThread, Server, StoreError, Trust, expire, relay_port, serve_port,
     serve_relays, sweep_counters, sweep_semaphores,
 };
-use signalbox::storage::{FORMAT, Storage};
+use signalbox_cluster::coordinator::Persistent;
+use signalbox_cluster::fence::Fence;
+use signalbox_cluster::handover::{Leader, Next, Refused};
+use signalbox_cluster::keys::{Incarnation, Node, RelayEndpoint, RelaySecret, Successor};
+use signalbox_cluster::leadership::{Machine, Phase, Settings, Step, Term};
+use signalbox_cluster::members::{AwaitedRelays, Members, Reading, RelaysOfBefore};
+use signalbox_cluster::participation::{Command, Event, Participation, Pulse};
+use signalbox_cluster::relays::Relays;
+use signalbox_cluster::store::ClusterStorage;
+use signalbox_core::{Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
+use signalbox_storage::{FORMAT, Storage};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{AbortHandle, JoinSet};

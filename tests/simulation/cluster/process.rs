@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::Duration;
 
-use signalbox::cluster::coordinator::{CallError, Transaction};
-use signalbox::cluster::fence::Fence;
-use signalbox::cluster::keys::Incarnation;
 use signalbox::server::Server;
+use signalbox_cluster::coordinator::{CallError, Transaction};
+use signalbox_cluster::fence::Fence;
+use signalbox_cluster::keys::Incarnation;
 use tokio::sync::Notify;
 use turmoil::net::TcpStream;
 

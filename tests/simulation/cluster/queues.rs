@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use signalbox::core::{Key, ListingKind, Namespace, SessionId};
 use signalbox::server::Server;
+use signalbox_core::{Key, ListingKind, Namespace, SessionId};
 
 use super::beliefs::Resource;
 use super::etcd::Etcd;

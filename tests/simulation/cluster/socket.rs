@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use signalbox::protocol::relay::{CHALLENGE_BYTES, VERDICT_BYTES};
 use signalbox::server::{Listener, RelayNetwork, SameThread};
+use signalbox_protocol::relay::{CHALLENGE_BYTES, VERDICT_BYTES};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use turmoil::net::{TcpListener, TcpStream};
 

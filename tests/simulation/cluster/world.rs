@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use signalbox::cluster::fence::Fence;
-use signalbox::cluster::keys::Keys;
-use signalbox::cluster::timing::Timing;
 use signalbox::config::Config;
 use signalbox::server::Server;
+use signalbox_cluster::fence::Fence;
+use signalbox_cluster::keys::Keys;
+use signalbox_cluster::timing::Timing;
 
 use super::beliefs::{Beliefs, Resource};
 use super::clock::{DRIFT_PPM_MAX, NodeClock};

@@ -3,7 +3,7 @@
 //! A client knows until when its lease lasts at least, and which connection it attached last. So it knows when the
 //! server must still have its session, and when the server may refuse a request.
 
-use signalbox::protocol::{EventKind, GrantId, Milliseconds, Notice, ResponseFrame, Status};
+use signalbox_protocol::{EventKind, GrantId, Milliseconds, Notice, ResponseFrame, Status};
 
 use super::request_answers::check_request_answer;
 use super::session_connection::{PendingRequest, RequestKind, SessionConnection};

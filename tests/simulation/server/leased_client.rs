@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use signalbox::core::Namespace;
-use signalbox::protocol::{Extended, GrantId, Opaque, RequestId, Revocation, Scope, WaitingRequest};
+use signalbox_core::Namespace;
+use signalbox_protocol::{Extended, GrantId, Opaque, RequestId, Revocation, Scope, WaitingRequest};
 use tokio::time::sleep;
 
 use super::answers::Place;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use signalbox::core::Namespace;
-use signalbox::protocol::{Extended, Milliseconds};
+use signalbox_core::Namespace;
+use signalbox_protocol::{Extended, Milliseconds};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::answers::{Answer, Place, SessionEvidence, check, is_not_stored};

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
-use signalbox::core::Namespace;
-use signalbox::protocol::{Extended, Features, Opaque, ResponseFrame, Status};
+use signalbox_core::Namespace;
+use signalbox_protocol::{Extended, Features, Opaque, ResponseFrame, Status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use turmoil::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -159,7 +159,7 @@ impl SessionConnection {
         let hello = Extended::Hello {
             version: 1,
             label: b"leased",
-            credentials: signalbox::protocol::Credentials(&[]),
+            credentials: signalbox_protocol::Credentials(&[]),
             features: Features::default(),
         };
         self.compose(&hello, RequestKind::Hello, bytes);

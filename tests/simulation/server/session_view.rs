@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use signalbox::core::Namespace;
-use signalbox::protocol::{
+use signalbox_core::Namespace;
+use signalbox_protocol::{
     Claim, Claims, Extended, GrantId, Milliseconds, Queueing, RequestId, RequestIds, Revocation, SessionKey,
     Wait,
 };

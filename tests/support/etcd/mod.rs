@@ -1,13 +1,10 @@
-//! etcd for tests: a real one, and a store in memory with its semantics behind a network that the test controls.
-//!
-//! `fake` and `network` need the library alone, so a test binary without the rest of `support` may include them.
+//! etcd for tests: a real one, and the simulated one of the cluster's own tests.
 
-#![allow(dead_code, unused_imports, reason = "each test file uses its own part of this")]
+#![allow(unused_imports, reason = "each test file uses its own part of this")]
 
-pub mod fake;
-pub mod network;
 pub mod real;
+#[path = "../../../crates/cluster/tests/etcd/mod.rs"]
+mod simulated;
 
-pub use fake::FakeStore;
-pub use network::{Delivery, FakeEtcd, Handle};
 pub use real::RealEtcd;
+pub use simulated::{Delivery, FakeEtcd, FakeStore, Handle};

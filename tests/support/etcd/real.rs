@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use signalbox::cluster::coordinator::{CallError, Coordinator, Range};
-use signalbox::cluster::etcd::{EtcdClient, Settings, Tls};
+use signalbox_cluster::coordinator::{CallError, Coordinator, Range};
+use signalbox_cluster::etcd::{EtcdClient, Settings, Tls};
 
 use crate::support::namespaces::Machine;
 use crate::support::ports::free_ports;
@@ -161,7 +161,7 @@ impl RealEtcd {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let members = self.client().status();
-            let leads = |status: &signalbox::cluster::etcd::MemberStatus| status.is_leader;
+            let leads = |status: &signalbox_cluster::etcd::MemberStatus| status.is_leader;
             let leader = members.iter().position(|member| member.status.as_ref().is_ok_and(leads));
             if let Some(leader) = leader {
                 return leader;

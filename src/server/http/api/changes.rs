@@ -10,7 +10,7 @@ use super::super::query::Parameters;
 use super::super::requester::{refused, request};
 use super::Context;
 use crate::config::{Clients, UnknownClients};
-use crate::core::{
+use signalbox_core::{
     self, Call, ClientSelector, Declare, GrantId, IfExists, Moment, Namespace, Outcome, Removal, Resizing,
     ServiceChange, SessionId,
 };
@@ -77,9 +77,9 @@ impl Change {
     }
 }
 
-fn answered(answer: &core::Answer) -> Answer {
+fn answered(answer: &signalbox_core::Answer) -> Answer {
     match answer {
-        core::Answer::Declared(states) if !states.is_empty() => {
+        signalbox_core::Answer::Declared(states) if !states.is_empty() => {
             let state = &states[0];
             Json::of(&State {
                 generation: state.generation.to_string(),
@@ -87,7 +87,7 @@ fn answered(answer: &core::Answer) -> Answer {
                 in_use: state.in_use,
             })
         }
-        core::Answer::Revoked { sessions } => Json::of(&Done { sessions: Some(*sessions) }),
+        signalbox_core::Answer::Revoked { sessions } => Json::of(&Done { sessions: Some(*sessions) }),
         _ => Json::of(&Done { sessions: None }),
     }
 }
@@ -222,8 +222,8 @@ pub(in super::super) async fn revoke(mut context: Context) -> Answer {
     let (revoked, what) = match (grant, session, client) {
         (Some(grant), None, None) => (Revoked::Grant(GrantId(grant)), format!("Revoke grant {grant}")),
         (None, Some(number), None) => {
-            let session =
-                SessionId::from_number(number).ok_or_else(|| refused(core::Refusal::NoSuchSession))?;
+            let session = SessionId::from_number(number)
+                .ok_or_else(|| refused(signalbox_core::Refusal::NoSuchSession))?;
             (Revoked::Session(session), format!("Revoke session {number}"))
         }
         (None, None, Some(client)) => {
@@ -282,9 +282,9 @@ mod tests {
     use super::super::super::shared::{Shared, Stage};
     use super::*;
     use crate::config::Config;
-    use crate::core::NameHasher;
     use crate::server::Clock;
     use axum::http::HeaderMap;
+    use signalbox_core::NameHasher;
 
     /// A server, and a request to it by a client that may do everything.
     fn context(shared: &Arc<Shared>, json: &str) -> Context {
@@ -376,7 +376,7 @@ mod tests {
     async fn a_counter_that_is_held_is_not_deleted() {
         let (shared, server) = serving();
         let mut session = server.core.open_session();
-        let claim = crate::core::Claim::new(1, 1).unwrap();
+        let claim = signalbox_core::Claim::new(1, 1).unwrap();
         server.core.acquire(Namespace::Counters, b"a", claim, &mut session, server.clock.now()).unwrap();
         let on = |json| context(&shared, json);
         assert_eq!(

@@ -7,7 +7,7 @@ use super::super::access::{Right, Target};
 use super::super::answer::{Answer, Json};
 use super::super::paging::Page;
 use super::{Context, Labeled, Named};
-use crate::core::{Declared, Namespace, Origin};
+use signalbox_core::{Declared, Namespace, Origin};
 
 /// A declared semaphore.
 #[derive(Serialize)]

@@ -8,7 +8,7 @@ use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Page, Paged};
 use super::names::no_such_name;
 use super::{Context, Labeled, seconds};
-use crate::core::{Listed, ListingKind, Namespace};
+use signalbox_core::{Listed, ListingKind, Namespace};
 
 /// A holder or a waiter.
 #[derive(Debug, Serialize)]

@@ -14,7 +14,7 @@ use super::super::paging::{Items, Page, limit_of};
 use super::declared::Declaration;
 use super::entries::{Entry, entries};
 use super::{Context, Named, quoted};
-use crate::core::{Inspected, ListingKind, NamePlace, Namespace, WaitedListing};
+use signalbox_core::{Inspected, ListingKind, NamePlace, Namespace, WaitedListing};
 
 /// Names that a page looks at: less than a tenth of a second of work and pauses.
 const VISITED_MAX: usize = 65_536;

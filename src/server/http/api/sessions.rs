@@ -7,7 +7,7 @@ use super::super::access::Target;
 use super::super::answer::{Answer, Json};
 use super::super::paging::Page;
 use super::{Context, Labeled, seconds};
-use crate::core::{ListedId, ListedSession, SessionId};
+use signalbox_core::{ListedId, ListedSession, SessionId};
 
 /// A session.
 #[derive(Serialize)]

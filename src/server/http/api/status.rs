@@ -12,8 +12,8 @@ use super::super::super::{Clock, Server, port_name};
 use super::super::access::Target;
 use super::super::answer::{Answer, Json};
 use super::Context;
-use crate::cluster::members::SeenNode;
-use crate::core::Namespace;
+use signalbox_cluster::members::SeenNode;
+use signalbox_core::Namespace;
 
 /// The process at a glance.
 #[derive(Serialize)]

@@ -6,7 +6,7 @@ use super::super::access::Target;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::Page;
 use super::{Context, Labeled};
-use crate::core::{ListedSet, ListedUser, Operation, Order, UserRole};
+use signalbox_core::{ListedSet, ListedUser, Operation, Order, UserRole};
 
 /// The key of sets that have none (`IPC_PRIVATE`).
 const PRIVATE: i32 = 0;

@@ -17,7 +17,7 @@ use super::super::listener::CONNECTIONS_MAX;
 use super::super::shared::{Shared, Stage};
 use super::process::Process;
 use super::series::{Figures, Series};
-use crate::core::Namespace;
+use signalbox_core::Namespace;
 
 /// Writes metrics.
 pub(super) struct Families<'a>(DescriptorEncoder<'a>);

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::super::super::{Server, steps};
 use super::super::shared::Shared;
-use crate::core::{Inspected, Namespace};
+use signalbox_core::{Inspected, Namespace};
 
 /// How old the selection of names may be.
 const WALK_PERIOD: Duration = Duration::from_secs(10);

@@ -1,0 +1,166 @@
+//! The file of tokens: it is read as a whole, and replaced as a whole.
+//!
+//! Invariants: a reader sees the file before or after a change, never a part. Two changes at a time lose nothing. Nobody
+//! but the owner writes the file, and others do not read it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::tokens::{Tokens, TokensError};
+
+/// The mode of a new file.
+const MODE: u32 = 0o600;
+
+/// What the group and others must not have: to write, and others to read.
+const MODE_REFUSED: u32 = 0o027;
+
+/// Why a file of tokens cannot be used.
+#[derive(Debug, Error)]
+pub enum TokenFileError {
+    /// It cannot be read or written.
+    #[error("{}: the file of tokens cannot be {action}: {source}; check the path and its permissions", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// "read" or "written".
+        action: &'static str,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// Others can change or read it.
+    #[error(
+        "{}: the file of tokens has the mode {mode:04o}, so others can change or read it; run chmod 0600 on it", path.display()
+    )]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// Its text is not that of tokens.
+    #[error("{}: {problem}", path.display())]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        problem: TokensError,
+    },
+}
+
+/// Reads a file of tokens.
+pub fn read_tokens(path: &Path) -> Result<Tokens, TokenFileError> {
+    let failed = |source| TokenFileError::Io { path: path.to_owned(), action: "read", source };
+    let file = File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
+    if mode & MODE_REFUSED != 0 {
+        return Err(TokenFileError::Open { path: path.to_owned(), mode });
+    }
+    let content = io::read_to_string(file).map_err(failed)?;
+    content.parse().map_err(|problem| TokenFileError::Text { path: path.to_owned(), problem })
+}
+
+/// Changes a file of tokens; one that does not exist is created. Where `change` fails, the file stays as it is.
+pub fn update_tokens<T, E: From<TokenFileError>>(
+    path: &Path,
+    change: impl FnOnce(&mut Tokens) -> Result<T, E>,
+) -> Result<T, E> {
+    let failed = |source| TokenFileError::Io { path: path.to_owned(), action: "written", source };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Held until the end, so that changes follow each other. The file itself is replaced, so its lock would not do.
+    let directory = File::open(directory).map_err(failed)?;
+    directory.lock().map_err(failed)?;
+    let earlier = match fs::metadata(path) {
+        Ok(metadata) => Some(metadata),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(failed(error).into()),
+    };
+    let mut tokens = if earlier.is_some() { read_tokens(path)? } else { Tokens::default() };
+    let changed = change(&mut tokens)?;
+    replace(path, earlier.as_ref(), &tokens.to_string()).map_err(failed)?;
+    directory.sync_all().map_err(failed)?;
+    Ok(changed)
+}
+
+/// Writes a file beside it and puts that in its place. Owner and mode stay.
+fn replace(path: &Path, earlier: Option<&fs::Metadata>, content: &str) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    match fs::remove_file(&beside) {
+        // An interrupted change left it. The lock excludes a change in progress.
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
+    if let Some(earlier) = earlier {
+        let new = file.metadata()?;
+        if (new.uid(), new.gid()) != (earlier.uid(), earlier.gid()) {
+            fchown(&file, Some(earlier.uid()), Some(earlier.gid()))?;
+        }
+        file.set_permissions(fs::Permissions::from_mode(earlier.mode() & 0o7777))?;
+    }
+    file.write_all(content.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&beside, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Entry, Rights, Token};
+    use super::*;
+
+    fn entry(byte: u8) -> Entry {
+        let token = Token::random(|bytes| {
+            bytes.fill(byte);
+            Ok::<_, ()>(())
+        });
+        Entry::of(&token.unwrap(), format!("t{byte}"), Rights::ALL, 1, None)
+    }
+
+    fn add(path: &Path, byte: u8) -> Result<(), Box<dyn std::error::Error>> {
+        update_tokens(path, |tokens| tokens.add(entry(byte)).map_err(Box::<dyn std::error::Error>::from))
+    }
+
+    #[test]
+    fn changes_create_and_replace_the_file_and_keep_its_mode() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        add(&path, 1).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, MODE);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        add(&path, 2).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
+        assert_eq!(read_tokens(&path).unwrap().iter().count(), 2);
+        assert!(add(&path, 2).is_err());
+        assert_eq!(read_tokens(&path).unwrap().iter().count(), 2);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_others_can_change_or_read_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        add(&path, 1).unwrap();
+        for mode in [0o644, 0o660, 0o602] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert!(matches!(read_tokens(&path), Err(TokenFileError::Open { .. })), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn changes_at_the_same_time_lose_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        std::thread::scope(|scope| {
+            for byte in 0..8 {
+                let path = &path;
+                scope.spawn(move || add(path, byte).unwrap());
+            }
+        });
+        assert_eq!(read_tokens(&path).unwrap().iter().count(), 8);
+    }
+}

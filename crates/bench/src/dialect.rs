@@ -1,0 +1,114 @@
+//! The encoding of a load for a server: yrmcds' protocols here, others in the benchmarks.
+
+use bytes::BytesMut;
+
+use super::error::LoadError;
+use signalbox_client::{Maximum, Resources, Token};
+use signalbox_protocol::{EXTENDED_VERSION, Extended, Features, Opaque, Request, ResponseCodec, Status};
+
+/// What listings of sessions call the connections of a load that shows a token.
+const LABEL: &[u8] = b"signalbox bench";
+
+/// The number of a request on its connection, counted from 0 and wrapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequence(pub u32);
+
+/// One request of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask<'a> {
+    /// No operation.
+    Noop,
+    /// The value of a name.
+    Get {
+        /// The name to read.
+        name: &'a [u8],
+    },
+    /// Acquires resources of a name.
+    Acquire {
+        /// The name to acquire.
+        name: &'a [u8],
+        /// How many.
+        resources: Resources,
+        /// The maximum or capacity.
+        maximum: Maximum,
+    },
+    /// Releases resources of a name.
+    Release {
+        /// The name to release.
+        name: &'a [u8],
+        /// How many.
+        resources: Resources,
+    },
+}
+
+/// What a generator needs to know of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The number of its request, if the protocol has one.
+    pub sequence: Option<Sequence>,
+    /// The result, as the code of a [`Status`]; other codes are printed as numbers.
+    pub status: u8,
+}
+
+/// A protocol with one response to each request, in the order of the requests.
+pub trait Dialect {
+    /// Appends the request that a connection sends before all others, and whose answer it awaits; nothing: there is none.
+    fn introduce(&self, _out: &mut BytesMut) {}
+
+    /// Appends a request to `out`.
+    fn compose(&self, sequence: Sequence, ask: Ask<'_>, out: &mut BytesMut);
+
+    /// Takes the first response from `received`; `None` if it is incomplete.
+    fn parse(&self, received: &mut BytesMut) -> Result<Option<Answer>, LoadError>;
+}
+
+/// yrmcds' counter and semaphore protocols, which this server uses.
+#[derive(Clone, Debug, Default)]
+pub struct Yrmcds {
+    /// What connections prove their rights with; `None`: they have those of all clients of this machine.
+    pub token: Option<Token>,
+}
+
+impl Dialect for Yrmcds {
+    fn introduce(&self, out: &mut BytesMut) {
+        if let Some(token) = &self.token {
+            let hello = Extended::Hello {
+                version: EXTENDED_VERSION,
+                label: LABEL,
+                credentials: token.credentials(),
+                features: Features::default(),
+            };
+            hello.compose(Opaque([0; 4]), out);
+        }
+    }
+
+    fn compose(&self, sequence: Sequence, ask: Ask<'_>, out: &mut BytesMut) {
+        let request = match ask {
+            Ask::Noop => Request::Noop,
+            Ask::Get { name } => Request::Get { name },
+            Ask::Acquire { name, resources, maximum } => {
+                Request::Acquire { name, resources: resources.0, maximum: maximum.0 }
+            }
+            Ask::Release { name, resources } => Request::Release { name, resources: resources.0 },
+        };
+        request.compose(Opaque(sequence.0.to_be_bytes()), out);
+    }
+
+    fn parse(&self, received: &mut BytesMut) -> Result<Option<Answer>, LoadError> {
+        let Some(frame) = ResponseCodec.decode(received)? else { return Ok(None) };
+        let sequence = Some(Sequence(u32::from_be_bytes(frame.opaque.0)));
+        Ok(Some(Answer { sequence, status: frame.status }))
+    }
+}
+
+impl Answer {
+    /// Whether the server let a connection in: it accepts the token, or it is one of yrmcds, which has no tokens.
+    pub(super) fn is_welcome(&self) -> bool {
+        self.is_success() || self.status == Status::UnknownCommand.code()
+    }
+
+    /// Whether the request succeeded.
+    pub fn is_success(&self) -> bool {
+        self.status == Status::NoError.code()
+    }
+}

@@ -1,0 +1,69 @@
+//! Why a run of the load generator failed.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use signalbox_client::{ConnectError, DecodeError, Disconnect};
+
+/// Why a run ended early. What it held is released when its connections are closed.
+#[derive(Clone, Debug, Error)]
+pub enum LoadError {
+    /// No connection could be opened.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// One of several connections could not be opened.
+    #[error(
+        "only {made} connections to {address} could be opened ({source}); use fewer, or raise the limits"
+    )]
+    TooManyConnections {
+        /// The connections that were opened before.
+        made: usize,
+        /// The address of the server.
+        address: SocketAddr,
+        /// The error of the operating system.
+        source: Arc<io::Error>,
+    },
+    /// The server does not accept the token.
+    #[error(
+        "the server does not accept the token any more; check that it was not revoked and has not expired"
+    )]
+    TokenRefused,
+    /// A connection ended.
+    #[error("a connection was lost ({0}); check the server's log and its limit of connections")]
+    Lost(#[from] Disconnect),
+    /// Requests were not answered.
+    #[error("{connections} connections received no answer within {} s; check the server", .waited.as_secs_f64())]
+    Silent {
+        /// The connections with requests in flight.
+        connections: usize,
+        /// The time limit.
+        waited: Duration,
+    },
+    /// A response does not belong to the oldest request in flight.
+    #[error("the server answered request {found} before request {expected}; check that it answers in order")]
+    OutOfOrder {
+        /// The number in the response.
+        found: u32,
+        /// The number of the oldest request.
+        expected: u32,
+    },
+    /// The server uses another protocol.
+    #[error("the server answered {found:?}, which is no answer of its protocol")]
+    NotUnderstood {
+        /// The response, shortened.
+        found: String,
+    },
+    /// The operating system refused to poll.
+    #[error("cannot wait for sockets ({0}); check the limits of this process")]
+    Poll(Arc<io::Error>),
+}
+
+impl From<DecodeError> for LoadError {
+    fn from(error: DecodeError) -> Self {
+        Self::Lost(error.into())
+    }
+}

@@ -1,0 +1,209 @@
+//! The address of a server: `HOST`, `HOST:PORT`, `[IPV6]:PORT` or a bare IPv6 address.
+//!
+//! An [`Address`] is well formed. The host name is resolved when a client connects.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// The default port of the counter protocol (`counter.md`, "Configurations").
+///
+/// ```
+/// assert_eq!(signalbox_client::COUNTER_PORT, 11215);
+/// ```
+pub const COUNTER_PORT: u16 = 11215;
+
+/// The default port of the semaphore protocol in signalbox. yrmcds' documents give both protocols the same default, but
+/// a server with both needs two.
+///
+/// ```
+/// assert_eq!(signalbox_client::SEMAPHORE_PORT, 11216);
+/// ```
+pub const SEMAPHORE_PORT: u16 = 11216;
+
+/// The host of a server, and the port if one was given.
+///
+/// ```
+/// use signalbox_client::Address;
+///
+/// let address: Address = "[2001:db8::1]:11215".parse()?;
+/// assert_eq!((address.host(), address.port()), ("2001:db8::1", Some(11215)));
+/// # Ok::<(), signalbox_client::AddressError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    host: String,
+    port: Option<u16>,
+}
+
+impl Address {
+    /// The host's name or IP address, without brackets.
+    ///
+    /// ```
+    /// let address: signalbox_client::Address = "lock.example.org:7".parse()?;
+    /// assert_eq!(address.host(), "lock.example.org");
+    /// # Ok::<(), signalbox_client::AddressError>(())
+    /// ```
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port, if the address has one.
+    ///
+    /// ```
+    /// let address: signalbox_client::Address = "lock.example.org".parse()?;
+    /// assert_eq!(address.port(), None);
+    /// # Ok::<(), signalbox_client::AddressError>(())
+    /// ```
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// The same address with this port, unless it has one already.
+    ///
+    /// ```
+    /// use signalbox_client::{Address, SEMAPHORE_PORT};
+    ///
+    /// let address = "lock.example.org".parse::<Address>()?.or_port(SEMAPHORE_PORT);
+    /// assert_eq!(address.to_string(), "lock.example.org:11216");
+    /// # Ok::<(), signalbox_client::AddressError>(())
+    /// ```
+    #[must_use]
+    pub fn or_port(mut self, port: u16) -> Self {
+        self.port.get_or_insert(port);
+        self
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let (host, port) = split(text)?;
+        if host.is_empty() {
+            return Err(AddressError::HostMissing);
+        }
+        if host.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/') {
+            return Err(AddressError::HostMalformed);
+        }
+        Ok(Self { host: host.to_owned(), port: port.map(parse_port).transpose()? })
+    }
+}
+
+/// Splits an address into host and port. A colon separates them only if the host has no colon or is in brackets.
+fn split(text: &str) -> Result<(&str, Option<&str>), AddressError> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or(AddressError::HostMalformed)?;
+        if !is_ipv6(host) {
+            return Err(AddressError::HostMalformed);
+        }
+        return match rest.strip_prefix(':') {
+            Some(port) => Ok((host, Some(port))),
+            None if rest.is_empty() => Ok((host, None)),
+            None => Err(AddressError::HostMalformed),
+        };
+    }
+    match text.split_once(':') {
+        Some((_, rest)) if rest.contains(':') => {
+            if is_ipv6(text) {
+                Ok((text, None))
+            } else {
+                Err(AddressError::HostMalformed)
+            }
+        }
+        Some((host, port)) => Ok((host, Some(port))),
+        None => Ok((text, None)),
+    }
+}
+
+/// A link-local address may have a zone (`fe80::1%eth0`), which the resolver supports and `Ipv6Addr` does not.
+fn is_ipv6(host: &str) -> bool {
+    let address = host.split_once('%').map_or(host, |(address, _zone)| address);
+    address.parse::<Ipv6Addr>().is_ok()
+}
+
+fn parse_port(text: &str) -> Result<u16, AddressError> {
+    match text.parse() {
+        Ok(port) if port != 0 => Ok(port),
+        _ => Err(AddressError::Port { port: text.to_owned() }),
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) if self.host.contains(':') => write!(f, "[{}]:{port}", self.host),
+            Some(port) => write!(f, "{}:{port}", self.host),
+            None => f.write_str(&self.host),
+        }
+    }
+}
+
+/// A text is not an address.
+///
+/// ```
+/// use signalbox_client::{Address, AddressError};
+///
+/// assert_eq!(":7".parse::<Address>(), Err(AddressError::HostMissing));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// The host is missing.
+    #[error("the address has no host; use HOST or HOST:PORT")]
+    HostMissing,
+    /// The host is neither a host name nor an IP address.
+    #[error("the host is not a host name or an IP address; use HOST, HOST:PORT or [IPV6]:PORT")]
+    HostMalformed,
+    /// The port is not a port number.
+    #[error("the port {port:?} is not a number from 1 to 65535")]
+    Port {
+        /// The text of the port.
+        port: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<(String, Option<u16>), AddressError> {
+        text.parse::<Address>().map(|address| (address.host, address.port))
+    }
+
+    #[test]
+    fn an_address_is_a_host_with_or_without_a_port() {
+        for (text, host, port) in [
+            ("example.org", "example.org", None),
+            ("example.org:7", "example.org", Some(7)),
+            ("127.0.0.1:11215", "127.0.0.1", Some(11215)),
+            ("::1", "::1", None),
+            ("fe80::1%eth0", "fe80::1%eth0", None),
+            ("[::1]", "::1", None),
+            ("[2001:db8::1]:65535", "2001:db8::1", Some(65535)),
+        ] {
+            assert_eq!(parsed(text), Ok((host.to_owned(), port)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_the_reason() {
+        assert_eq!(parsed(""), Err(AddressError::HostMissing));
+        assert_eq!(parsed(":7"), Err(AddressError::HostMissing));
+        for text in ["a:b:c", "[::1", "[::1]7", "[example.org]:7", "example.org/path", "two words"] {
+            assert_eq!(parsed(text), Err(AddressError::HostMalformed), "{text}");
+        }
+        for port in ["", "0", "65536", "http", "-1"] {
+            assert_eq!(parsed(&format!("host:{port}")), Err(AddressError::Port { port: port.to_owned() }));
+        }
+    }
+
+    #[test]
+    fn an_address_is_displayed_as_it_is_written() {
+        for text in ["example.org", "example.org:7", "[::1]:7", "::1"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Extended operations of `docs/protocol.md` over a separate connection: listings, watches, administration, and
+//! sessions that were handed over.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::connection::Connection;
+use super::{
+    Disconnect, Dump, Error, Export, Listing, Requested, Revocation, Sessions, Token, Watch, checked,
+    requesting,
+};
+use signalbox_protocol::{
+    EXTENDED_VERSION, Extended, Features, GrantId, HelloAnswer, Inspected, Milliseconds, Namespace, Request,
+    RequestId, RequestIds, ResponseFrame, Scope, SessionKey, VerifiedGrant,
+};
+
+/// A connection for extended operations. Clones share it; it is closed when the last clone and the last series of it
+/// are dropped. [`Client::direct`](super::Client::direct) opens one.
+///
+/// Each method sends one request. The kinds of its errors are [`ErrorKind::Status`] if the server refuses the request,
+/// [`ErrorKind::ConnectionLost`] if the connection ends, and [`ErrorKind::Body`] if the answer is malformed.
+///
+/// [`ErrorKind::Status`]: super::ErrorKind::Status
+/// [`ErrorKind::ConnectionLost`]: super::ErrorKind::ConnectionLost
+/// [`ErrorKind::Body`]: super::ErrorKind::Body
+///
+/// ```no_run
+/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+/// let direct = client.direct().await?;
+/// println!("the connection's session is {}", direct.server().session);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Direct {
+    connection: Arc<Connection>,
+    server: HelloAnswer,
+    /// The number of the next request that makes a change.
+    requests: Arc<AtomicU64>,
+}
+
+impl Direct {
+    pub(super) async fn enter(
+        connection: Connection,
+        label: &[u8],
+        token: Option<&Token>,
+    ) -> Result<Self, Error> {
+        let connection = Arc::new(connection);
+        let hello = Extended::Hello {
+            version: EXTENDED_VERSION,
+            label,
+            credentials: connection.credentials(token)?,
+            features: Features::default(),
+        };
+        let server = connection.ask_for_success(hello).await?.hello()?;
+        Ok(Self { connection, server, requests: Arc::new(AtomicU64::new(1)) })
+    }
+
+    /// The server's answer to Hello: its version, its features and its limits (`docs/protocol.md`, "Hello").
+    ///
+    /// ```no_run
+    /// # fn example(direct: signalbox_client::Direct) {
+    /// println!("requests may wait for {} ms", direct.server().wait_max.0);
+    /// # }
+    /// ```
+    pub fn server(&self) -> HelloAnswer {
+        self.server
+    }
+
+    /// Attaches a session to this connection, and detaches it from any other (`docs/protocol.md`, "AttachSession").
+    /// This renews the lease; returns its duration.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct, handed: signalbox_client::HandedOver)
+    /// # -> Result<(), signalbox_client::Error> {
+    /// let left = direct.attach_session(handed.session, handed.key).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn attach_session(&self, session: u64, key: SessionKey) -> Result<Duration, Error> {
+        let frame =
+            self.connection.ask_for_success(Extended::AttachSession { session, key, repetitions: 0 }).await?;
+        Ok(frame.ttl()?.into())
+    }
+
+    /// Closes the session that is attached to this connection, which releases all that it holds (`docs/protocol.md`,
+    /// "CloseSession").
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// direct.close_session().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn close_session(&self) -> Result<(), Error> {
+        self.connection.ask_for_success(Extended::CloseSession).await.map(drop)
+    }
+
+    /// The session that holds a grant, and for how long at least (`docs/protocol.md`, "VerifyGrant"). Fails with
+    /// [`Status::NotAcquired`](super::Status::NotAcquired) if the grant is not held.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// # let id = signalbox_client::GrantId(1);
+    /// let held = direct.verify(id).await.is_ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn verify(&self, grant: GrantId) -> Result<VerifiedGrant, Error> {
+        Ok(self.connection.ask_for_success(Extended::VerifyGrant { grant }).await?.verified()?)
+    }
+
+    /// Revokes a grant, a session, or the leased sessions of a client at the end of a grace period; the server notifies the
+    /// holders at once (`docs/protocol.md`, "Revoke", "RevokeClient" and "RevokeIdentity"). Returns how many grants or sessions were revoked,
+    /// which is 1 unless a client was named. Fails with [`Status::NotPermitted`](super::Status::NotPermitted) if the server
+    /// does not permit it from this address.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::{GrantId, Revocation};
+    /// use std::time::Duration;
+    ///
+    /// direct.revoke(Revocation::Grant(GrantId(4711)), Duration::from_secs(10)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn revoke(&self, what: Revocation, grace: Duration) -> Result<u64, Error> {
+        let (ids, grace) = (self.next_ids(), Milliseconds::saturating_from(grace));
+        match what.request(ids, grace) {
+            request @ (Extended::RevokeClient { .. } | Extended::RevokeIdentity { .. }) => {
+                Ok(self.connection.ask_for_success(request).await?.revoked()?)
+            }
+            request => self.connection.ask_for_success(request).await.map(|_| 1),
+        }
+    }
+
+    /// Lists all sessions: leased ones, those of connections, and processes of System V semaphores (`docs/protocol.md`,
+    /// "Sessions").
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// let mut sessions = direct.sessions().await?;
+    /// while let Some(session) = sessions.next().await {
+    ///     let session = session?;
+    ///     println!("{}: {} grants, from {:?}", session.session, session.grants, session.address);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn sessions(&self) -> Result<Sessions, Error> {
+        Sessions::ask(&self.connection, Extended::Sessions, ResponseFrame::session_entry, None).await
+    }
+
+    /// Exports all stored records as they are at one moment, in the format of `signalbox data export`
+    /// (`docs/protocol.md`, "Export"). **The text is secret:** it has the keys of all leased sessions. It is complete only
+    /// if the series ends without an error.
+    ///
+    /// Fails with [`Status::NotFound`](super::Status::NotFound) if the server stores nothing, and with
+    /// [`Status::NotPermitted`](super::Status::NotPermitted) if the server does not permit it from this address.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct, mut file: std::fs::File)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::io::Write;
+    ///
+    /// let mut export = direct.export().await?;
+    /// while let Some(part) = export.next().await {
+    ///     file.write_all(&part?)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn export(&self) -> Result<Export, Error> {
+        Export::ask(&self.connection, Extended::Export, ResponseFrame::export_part, None).await
+    }
+
+    /// The ids of the next request that makes a change.
+    pub(super) fn next_ids(&self) -> RequestIds {
+        // No request is repeated over this connection, so the server need not keep earlier answers. Concurrent requests
+        // may arrive in another order, which the distance to `lowest_unanswered` allows.
+        let own = self.requests.fetch_add(1, Ordering::Relaxed);
+        let lowest = own.saturating_sub(512).max(1);
+        RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) }
+    }
+
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Lists the holders of a name (`docs/protocol.md`, "Holders").
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::Namespace;
+    ///
+    /// let mut holders = direct.holders(Namespace::Counters, b"backup").await?;
+    /// while let Some(holder) = holders.next().await {
+    ///     println!("{}", holder?.session);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn holders(&self, namespace: Namespace, name: &[u8]) -> Result<Listing, Error> {
+        self.listing("list the holders of", Extended::Holders { namespace, name }, namespace, name).await
+    }
+
+    /// Lists the waiters of a name, in the order of the queue (`docs/protocol.md`, "Waiters").
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::Namespace;
+    ///
+    /// let mut waiters = direct.waiters(Namespace::Counters, b"backup").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn waiters(&self, namespace: Namespace, name: &[u8]) -> Result<Listing, Error> {
+        self.listing("list the waiters of", Extended::Waiters { namespace, name }, namespace, name).await
+    }
+
+    async fn listing(
+        &self,
+        operation: &'static str,
+        request: Extended<'_>,
+        namespace: Namespace,
+        name: &[u8],
+    ) -> Result<Listing, Error> {
+        let requested = Requested::whole(operation, namespace, name);
+        if let Err(error) = checked(name) {
+            return Err(error.of(requested));
+        }
+        Listing::ask(&self.connection, request, ResponseFrame::list_entry, Some(requested)).await
+    }
+
+    /// The usage of a name, its capacity, how much of it is available, and the length of its queue (`docs/protocol.md`,
+    /// "Inspect"). Fails with [`Status::NotFound`](super::Status::NotFound) if the name does not exist.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::Namespace;
+    ///
+    /// let gpu = direct.inspect(Namespace::Semaphores, b"gpu").await?;
+    /// println!("{} of {} in use, {} waiting", gpu.in_use, gpu.capacity, gpu.waiting);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn inspect(&self, namespace: Namespace, name: &[u8]) -> Result<Inspected, Error> {
+        requesting(|| Requested::whole("inspect", namespace, name), async {
+            let request = Extended::Inspect { namespace, name: checked(name)? };
+            Ok(self.connection.ask_for_success(request).await?.inspected()?)
+        })
+        .await
+    }
+
+    /// Deletes a counter that is not in use, for example because its name was mistyped (`docs/protocol.md`,
+    /// "DeleteCounter"). Fails with [`Status::InUse`](super::Status::InUse) if it is held or a request waits for it, and
+    /// with [`Status::NotPermitted`](super::Status::NotPermitted) if the server does not permit it from this address.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// direct.delete_counter(b"bakcup").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn delete_counter(&self, name: &[u8]) -> Result<(), Error> {
+        requesting(|| Requested::whole("delete", Namespace::Counters, name), async {
+            let request = Extended::DeleteCounter { name: checked(name)? };
+            self.connection.ask_for_success(request).await.map(drop)
+        })
+        .await
+    }
+
+    /// Reports the current state of names, and then their events (`docs/protocol.md`, "Watch"). Dropping the series
+    /// does not end the watch at the server; closing the connection does.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::{Namespace, Scope};
+    ///
+    /// let mut watch = direct.watch(Namespace::Counters, Scope::Prefix(b"tenant/")).await?;
+    /// while let Some(event) = watch.next().await {
+    ///     println!("{:?}", event?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn watch(&self, namespace: Namespace, scope: Scope<'_>) -> Result<Watch, Error> {
+        let requested = match scope {
+            Scope::Name(name) => Some(Requested::whole("watch", namespace, name)),
+            Scope::Prefix(_) => None,
+        };
+        // An empty prefix stands for all names.
+        if let Scope::Name(text) | Scope::Prefix(text @ [_, ..]) = scope
+            && let Err(error) = checked(text)
+        {
+            return Err(requested.map_or(error.clone(), |requested| error.of(requested)));
+        }
+        let request = Extended::Watch { namespace, scope };
+        Watch::ask(&self.connection, request, |frame| frame.event().map(Some), requested).await
+    }
+
+    /// Lists the names of the port's namespace (`counter.md`, "Dump").
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// let mut names = direct.dump().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn dump(&self) -> Result<Dump, Error> {
+        Dump::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry, None).await
+    }
+
+    /// Resolves when the connection has ended.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) {
+    /// println!("{}", direct.closed().await);
+    /// # }
+    /// ```
+    pub async fn closed(&self) -> Disconnect {
+        self.connection.ended().await
+    }
+}

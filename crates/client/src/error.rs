@@ -1,0 +1,551 @@
+//! The errors of the client. Each message says what was requested, what the state is, and what to do about it.
+//!
+//! All errors can be cloned, because the end of one connection is reported to all callers that wait on it.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::{Requested, limit, sysv};
+use signalbox_protocol::{
+    BodyError, ClaimsError, DeclarationError, DecodeError, Errno, NAME_BYTES_MAX, ReachedLimit, Status,
+};
+
+/// Why a request failed, and for what.
+///
+/// [`Error::kind`] says why, and [`Error::status`] and [`Error::lost`] are short forms of it. If the request was for names,
+/// [`Error::requested`] has them, and the text of the error begins with them.
+///
+/// ```no_run
+/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+/// use signalbox_client::{ErrorKind, Status};
+///
+/// match client.counter("tenant/7").maximum(8).try_acquire().await {
+///     Ok(permit) => permit.release().await?,
+///     Err(error) => match error.kind() {
+///         ErrorKind::Status(Status::ResourceNotAvailable) => println!("busy"),
+///         ErrorKind::Unreachable { .. } => println!("no server"),
+///         _ => return Err(error),
+///     },
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    /// Shared, so that an error that many callers receive is small.
+    requested: Option<Arc<Requested>>,
+}
+
+impl Error {
+    /// Why the request failed.
+    ///
+    /// ```no_run
+    /// # fn example(error: signalbox_client::Error) {
+    /// use signalbox_client::ErrorKind;
+    ///
+    /// let is_temporary = matches!(error.kind(), ErrorKind::Unreachable { .. } | ErrorKind::ConnectionLost(_));
+    /// # }
+    /// ```
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+
+    /// The status with which the server refused the request; `None` if it did not, or with an unknown one.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::Status;
+    ///
+    /// match client.counter("tenant/7").maximum(8).try_acquire().await {
+    ///     Err(error) if error.status() == Some(Status::ResourceNotAvailable) => println!("busy"),
+    ///     result => drop(result?),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn status(&self) -> Option<Status> {
+        match self.kind {
+            ErrorKind::Status(status) => Some(status),
+            ErrorKind::LimitReached { .. } => Some(Status::LimitReached),
+            _ => None,
+        }
+    }
+
+    /// Why a call on a semaphore set failed, if that is the reason of the failure.
+    ///
+    /// ```no_run
+    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::sysv::Errno;
+    ///
+    /// match process.find(0x2a).await {
+    ///     Err(error) if error.errno() == Some(Errno::NoEnt) => println!("no such set"),
+    ///     result => drop(result?),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn errno(&self) -> Option<Errno> {
+        match self.kind {
+            ErrorKind::Errno(errno) => Some(errno),
+            _ => None,
+        }
+    }
+
+    /// Why the permit was lost, if that is the reason of the failure.
+    ///
+    /// ```no_run
+    /// # async fn example(permit: signalbox_client::Permit) {
+    /// use signalbox_client::Lost;
+    ///
+    /// let released = permit.release().await;
+    /// let was_revoked = released.is_err_and(|error| error.lost() == Some(Lost::Revoked));
+    /// # }
+    /// ```
+    pub fn lost(&self) -> Option<Lost> {
+        match self.kind {
+            ErrorKind::Lost(lost) => Some(lost),
+            _ => None,
+        }
+    }
+
+    /// The names that the request was for, and what was requested; `None` if it was for no names, as the opening of a
+    /// connection. A request for a semaphore set has no names, and only a text.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) {
+    /// if let Err(error) = client.semaphore("deploys").declared().acquire().await {
+    ///     let names = error.requested().map_or(&[][..], |requested| requested.names());
+    ///     assert_eq!(names[0].name, b"deploys");
+    /// }
+    /// # }
+    /// ```
+    pub fn requested(&self) -> Option<&Requested> {
+        self.requested.as_deref()
+    }
+
+    /// Whether a server received and refused the request. The other errors mean that no request was sent, or that no
+    /// answer was received.
+    ///
+    /// ```
+    /// use signalbox_client::{Error, ErrorKind, Status};
+    ///
+    /// assert!(Error::from(ErrorKind::Status(Status::QueueFull)).is_refusal());
+    /// assert!(!Error::from(ErrorKind::NameEmpty).is_refusal());
+    /// ```
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self.kind,
+            ErrorKind::Status(_)
+                | ErrorKind::LimitReached { .. }
+                | ErrorKind::UnknownStatus { .. }
+                | ErrorKind::Errno(_)
+        )
+    }
+
+    /// The same error, of this request.
+    pub(super) fn of(self, requested: impl Into<Arc<Requested>>) -> Self {
+        Self { requested: Some(requested.into()), ..self }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.requested {
+            Some(requested) => write!(f, "cannot {requested}: {}", self.kind),
+            None => self.kind.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.kind)
+    }
+}
+
+impl From<Disconnect> for ErrorKind {
+    /// A connection that TLS ended was never open: the server has executed nothing.
+    fn from(disconnect: Disconnect) -> Self {
+        match disconnect {
+            Disconnect::Tls(error) => Self::Connect(error),
+            disconnect => Self::ConnectionLost(disconnect),
+        }
+    }
+}
+
+impl From<Errno> for ErrorKind {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+impl<T: Into<ErrorKind>> From<T> for Error {
+    fn from(kind: T) -> Self {
+        Self { kind: kind.into(), requested: None }
+    }
+}
+
+/// Why a request failed. The text does not name what was requested; that of [`Error`](struct@Error) does.
+///
+/// ```no_run
+/// # fn example(error: signalbox_client::Error) {
+/// use signalbox_client::{ErrorKind, Status};
+///
+/// match error.kind() {
+///     ErrorKind::Status(Status::TimedOut) => println!("try again"),
+///     kind => println!("{kind}"),
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The server refused the request (`docs/protocol.md`, "Statuses").
+    #[error("{}", advice(*.0))]
+    Status(Status),
+    /// The server refused the request with the status `Limit reached`.
+    #[error("{}", limit::advice(*.limit))]
+    LimitReached {
+        /// The limit; `None` if the server does not name it.
+        limit: Option<ReachedLimit>,
+    },
+    /// The server refused the request with a status that this client does not know.
+    #[error(
+        "the server refused the request with the unknown status {code:#04x} ({message:?}); update the client to the \
+        version of the server"
+    )]
+    UnknownStatus {
+        /// The status byte of the response.
+        code: u8,
+        /// The text of the response.
+        message: String,
+    },
+    /// A call on a System V semaphore set failed, with this error of `semget`, `semop` or `semctl`.
+    #[error("{} ({})", sysv::advice(*.0), .0)]
+    Errno(Errno),
+    /// The connection ended before the answer was received. The server may have executed the request. What the
+    /// connection held is released.
+    #[error("the connection was lost ({0}); connect again and check whether the request was executed")]
+    ConnectionLost(#[source] Disconnect),
+    /// The body of the response does not belong to the request's operation.
+    #[error(transparent)]
+    Body(#[from] BodyError),
+    /// No connection could be opened.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// No server was reachable for as long as the client waits ([`Builder::unreachable_after`]). Nothing is held.
+    ///
+    /// [`Builder::unreachable_after`]: super::Builder::unreachable_after
+    #[error(
+        "no server was reachable for {} s, nothing was acquired; check the servers and the network (last attempt: \
+        {last})", .within.as_secs_f64()
+    )]
+    Unreachable {
+        /// For how long the client tried.
+        within: Duration,
+        /// The error of the last attempt.
+        last: Arc<Error>,
+    },
+    /// The permit was lost before.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// The claims break a rule of the protocol. No request was sent.
+    #[error(transparent)]
+    Claims(#[from] ClaimsError),
+    /// A semaphore was requested with a capacity of 0. No request was sent.
+    #[error(
+        "the requested capacity is 0; give the capacity that a new semaphore gets, or use declared() for one that exists"
+    )]
+    NoCapacity,
+    /// The declarations break a rule of the protocol. No request was sent.
+    #[error(transparent)]
+    Declarations(#[from] DeclarationError),
+    /// The name is empty. No request was sent.
+    #[error("the name is empty; use a name of 1 to {NAME_BYTES_MAX} bytes")]
+    NameEmpty,
+    /// The name is too long. No request was sent.
+    #[error("the name has {bytes} bytes; use a name of 1 to {NAME_BYTES_MAX} bytes")]
+    NameTooLong {
+        /// The length of the name in bytes.
+        bytes: usize,
+    },
+}
+
+/// Why a permit was lost.
+///
+/// ```no_run
+/// # async fn example(permit: signalbox_client::Permit) {
+/// use signalbox_client::Lost;
+///
+/// match permit.lost().await {
+///     Lost::Revoked => println!("an administrator revoked it"),
+///     other => println!("{other}"),
+/// }
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Lost {
+    /// The session does not exist any more: its lease expired, or a server without a data directory was restarted.
+    #[error("the lease expired, and the resources may be granted to others; stop the work")]
+    Expired,
+    /// An administrator revoked the permit or its session.
+    #[error("an administrator revoked the permit; stop the work")]
+    Revoked,
+    /// No server was reachable until the end of the lease.
+    #[error(
+        "the lease could not be renewed because no server was reachable, and the resources may be granted to others; \
+        stop the work"
+    )]
+    Unreachable,
+    /// Another client, which has the key of the session, attached it.
+    #[error("another client took over the session; stop the work")]
+    TakenOver,
+    /// The runtime or the thread that renews the lease has ended, or the client was closed.
+    #[error("the client was closed or its runtime was shut down, so the lease is not renewed; stop the work")]
+    Stopped,
+}
+
+/// The message for a refusal: what the state is, and what to do.
+fn advice(status: Status) -> &'static str {
+    match status {
+        Status::NoError => "the server reports success",
+        Status::NotFound => {
+            "the name does not exist; acquire it with a capacity or maximum, which creates it"
+        }
+        Status::InvalidArguments => {
+            "the server refused the arguments; request at least 1 resource and at most the capacity or maximum"
+        }
+        Status::ResourceNotAvailable => {
+            "the requested resources are in use; try again later, or wait for them in the queue"
+        }
+        Status::NotAcquired => {
+            "more resources were to be released than are held; release at most what was acquired"
+        }
+        Status::TimedOut => {
+            "the requested resources stayed in use until the timeout; try again, or use a longer timeout"
+        }
+        Status::QueueFull => {
+            "the queue for the requested resources is full; try again later, or accept a longer queue"
+        }
+        Status::Canceled => "the request was canceled while it waited, and nothing was acquired",
+        Status::Revoked => "an administrator revoked the grant or session; stop the work",
+        Status::Removed => "an administrator removed the name; use another name, or declare it again",
+        Status::NoSuchSession => "the session does not exist, or has ended; open another session",
+        Status::AlreadyExists => {
+            "the semaphore is declared already; keep it, or set it to the new declaration"
+        }
+        Status::GenerationDiffers => {
+            "the semaphore was changed since its generation was read; read it again, then repeat the change"
+        }
+        Status::InUse => {
+            "the semaphore is held; wait until all holders have released it, or choose another way of removal"
+        }
+        Status::NoSuchSlot => {
+            "the semaphore has no such slot; its capacity is smaller, or its resources are not numbered slots: list the declared \
+             semaphores"
+        }
+        Status::Queued => "the request waits in the queue; its answer follows",
+        Status::UnknownCommand => {
+            "the server does not support this operation; use a signalbox server that does"
+        }
+        Status::OutOfMemory => {
+            "the server has no memory or no room for another name; look at its memory (`memory_max`) and its limit of names \
+             (`max_names`)"
+        }
+        Status::NotPermitted => {
+            "the server does not permit this operation to this client; use a token that has the right and is accepted, or an \
+             address that is permitted"
+        }
+        Status::ShuttingDown => "the server is shutting down; try again after its restart",
+        Status::LimitReached => "a limit of the server is reached; close or finish something first",
+        Status::TlsRequired => {
+            "the server accepts only connections over TLS; connect with TLS (on the command line, --tls)"
+        }
+        Status::NotStored => {
+            "the server cannot write to its disk; a change of a declared semaphore may take effect when it can, so list it \
+             then; repeat anything else later"
+        }
+        Status::ExportFailed => {
+            "the export is incomplete: the server could not read its records, or the client took them too slowly; the \
+             server's log has the reason"
+        }
+    }
+}
+
+/// Why a connection ended.
+///
+/// ```no_run
+/// # async fn example(client: signalbox_client::PlainClient) {
+/// use signalbox_client::Disconnect;
+///
+/// if let Disconnect::ClosedByServer = client.closed().await {
+///     println!("the server was stopped or restarted");
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum Disconnect {
+    /// The server closed the connection.
+    #[error("the server closed it")]
+    ClosedByServer,
+    /// The operating system reported a failure, for example that the server's host does not answer.
+    #[error("{0}")]
+    Io(Arc<io::Error>),
+    /// The server sent bytes that are not a response.
+    #[error("{0}")]
+    Protocol(Arc<DecodeError>),
+    /// TLS failed, such as when the server refused the certificate of this client.
+    #[error("{0}")]
+    Tls(ConnectError),
+    /// The runtime of the connection was shut down.
+    #[error("the program's runtime was shut down")]
+    Stopped,
+}
+
+impl From<io::Error> for Disconnect {
+    fn from(error: io::Error) -> Self {
+        match error.get_ref().and_then(|error| error.downcast_ref::<ConnectError>()) {
+            Some(error) => Self::Tls(error.clone()),
+            None => Self::Io(Arc::new(error)),
+        }
+    }
+}
+
+impl From<DecodeError> for Disconnect {
+    fn from(error: DecodeError) -> Self {
+        match error {
+            DecodeError::Io(error) => error.into(),
+            other => Self::Protocol(Arc::new(other)),
+        }
+    }
+}
+
+/// Why a connection could not be opened.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use signalbox_client::{ConnectError, PlainClient};
+///
+/// let address = "lock.example.org".parse()?;
+/// if let Err(ConnectError::Resolve { host, .. }) = PlainClient::connect(&address).await {
+///     println!("check the spelling of {host}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The host name could not be resolved.
+    #[error("cannot resolve the host {host:?} ({source}); check the name of the server")]
+    Resolve {
+        /// The host, as it was given.
+        host: String,
+        /// The error of the resolver.
+        source: Arc<io::Error>,
+    },
+    /// The connection was refused. If the host has several addresses, this is the last one that was tried.
+    #[error("cannot connect to {address} ({source}); check the address, and that the server is running")]
+    Refused {
+        /// The address that was tried.
+        address: SocketAddr,
+        /// The error of the operating system.
+        source: Arc<io::Error>,
+    },
+    /// The thread that renews leases could not be started.
+    #[error("cannot start the thread that renews leases ({source}); raise the limits of this process")]
+    Thread {
+        /// The error of the operating system.
+        source: Arc<io::Error>,
+    },
+    /// The server did not answer in time.
+    #[error("no answer from {address:?} within {} s; check the address and the network", .limit.as_secs_f64())]
+    TimedOut {
+        /// The address, as it was given.
+        address: String,
+        /// The time limit.
+        limit: Duration,
+    },
+    /// The server is on another machine, and what is sent to it is not encrypted, so the token was not sent.
+    #[error(
+        "the token is not sent to {address} without TLS, where others may read it; use TLS (--tls), or allow it \
+         (--token-over-plain, Token::over_plain)"
+    )]
+    TokenInClear {
+        /// The address of the server.
+        address: SocketAddr,
+    },
+    /// The server was reached, but there is no connection over TLS.
+    #[error("no connection to {address} over TLS: {failure}")]
+    Tls {
+        /// The address, as it was given.
+        address: String,
+        /// Why.
+        failure: TlsFailure,
+    },
+}
+
+/// Why there is no connection over TLS.
+///
+/// ```no_run
+/// # fn example(error: signalbox_client::ConnectError) {
+/// use signalbox_client::{ConnectError, TlsFailure};
+///
+/// if let ConnectError::Tls { failure: TlsFailure::NotTrusted(_), .. } = error {
+///     println!("check the file with the certificates of authorities");
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TlsFailure {
+    /// The server answered without TLS.
+    #[error("the server does not use TLS on this port; connect without TLS, or configure it there")]
+    NotTls,
+    /// The server closed the connection during the handshake.
+    #[error(
+        "the server closed the connection during the handshake; check that it uses TLS, and its log and its limit of \
+         connections"
+    )]
+    Closed,
+    /// No authority that the client trusts has signed the certificate of the server, or it is unusable.
+    #[error(
+        "the certificate of the server is not trusted ({0}); check that the server is the right one, and that the file \
+         with the certificates of authorities (on the command line, --ca) has the one that signed it"
+    )]
+    NotTrusted(String),
+    /// The certificate of the server has expired.
+    #[error("the certificate of the server has expired; renew it there, and check the clock of this machine")]
+    Expired,
+    /// The certificate of the server is not valid yet.
+    #[error("the certificate of the server is not valid yet; check the clocks of both machines")]
+    NotValidYet,
+    /// The certificate of the server is for other hosts.
+    #[error(
+        "the certificate of the server does not name this host; connect to a name or an IP address that it has as a \
+         subject alternative name"
+    )]
+    WrongName,
+    /// The server requires a certificate of the client.
+    #[error(
+        "the server requires a certificate of the client; give one (on the command line, --cert and --cert-key)"
+    )]
+    CertificateRequired,
+    /// The server refused the certificate of the client.
+    #[error(
+        "the server refused the certificate of the client ({0}); use one that is valid and signed by an authority that \
+         the server trusts"
+    )]
+    CertificateRefused(String),
+    /// Something else.
+    #[error("{0}")]
+    Other(String),
+}

@@ -1,0 +1,451 @@
+//! Requests for permits: their options, and the acquire itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{Instrument, info_span};
+
+use super::claim::{AcquireSpec, Claim, WaitLimit};
+use super::client::Client;
+use super::command::AcquireFailure;
+use super::pending_acquire::PendingAcquire;
+use super::permit::Permit;
+use super::settings::{Terms, cut_label};
+use crate::{Error, ErrorKind, Namespace, Requested, requesting};
+
+impl Client {
+    /// Requests resources of a semaphore; its capacity comes next.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let request = client.semaphore("deploys").capacity(3).resources(2).timeout(Duration::from_secs(30));
+    /// let permit = request.acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn semaphore(&self, name: impl AsRef<[u8]>) -> Semaphore<'_> {
+        Semaphore { client: self, name: name.as_ref().to_vec() }
+    }
+
+    /// Requests resources of a counter; its maximum comes next.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let permit = client.counter("tenant/7").maximum(8).try_acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn counter(&self, name: impl AsRef<[u8]>) -> Counter<'_> {
+        Counter { client: self, name: name.as_ref().to_vec() }
+    }
+
+    /// Requests several names as one permit, all or none. Clients that acquire several names in this way do not
+    /// deadlock with each other, in whatever order they give the names.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use signalbox_client::Claim;
+    ///
+    /// let claims = [Claim::semaphore("gpu", 4).resources(2), Claim::counter("licences", 10)];
+    /// let permit = client.acquire_all(claims).acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acquire_all(&self, claims: impl IntoIterator<Item = Claim>) -> AcquireAll<'_> {
+        AcquireAll(AcquireRequest::new(self, claims.into_iter().collect()))
+    }
+}
+
+/// A request for a semaphore, before its capacity is given.
+///
+/// ```no_run
+/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+/// let permit = client.semaphore("deploys").capacity(3).acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is requested before acquire() or try_acquire()"]
+pub struct Semaphore<'a> {
+    client: &'a Client,
+    name: Vec<u8>,
+}
+
+impl<'a> Semaphore<'a> {
+    /// The capacity of the semaphore if this request creates it. A semaphore that exists keeps its own capacity, which
+    /// [`Permit::capacities`] returns. A capacity of 0 fails with [`ErrorKind::NoCapacity`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+    /// let permit = client.semaphore("deploys").capacity(3).acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn capacity(self, capacity: u32) -> Acquire<'a> {
+        Acquire(AcquireRequest::new(self.client, vec![Claim::semaphore(self.name, capacity)]))
+    }
+
+    /// Uses a semaphore that exists, usually a declared one, and does not create it. If it does not exist, the request
+    /// fails with [`Status::NotFound`](crate::Status::NotFound).
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+    /// let permit = client.semaphore("deploys").declared().acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn declared(self) -> Acquire<'a> {
+        Acquire(AcquireRequest::new(self.client, vec![Claim::declared(self.name)]))
+    }
+
+    /// How many resources of a semaphore that exists, declared or not, are available now: its capacity without what is in
+    /// use and the slots that are out of service; 0 while it is paused. The number may be outdated when it arrives, and
+    /// requests that wait in the queue come before a new one.
+    ///
+    /// Each call opens a connection. A program that asks often uses [`Direct::inspect`](crate::Direct::inspect).
+    ///
+    /// # Errors
+    /// [`Status::NotFound`](crate::Status::NotFound) if the semaphore does not exist; else as [`Client::direct`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+    /// println!("{} GPUs are free", client.semaphore("gpu").available().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn available(self) -> Result<u32, Error> {
+        let Self { client, name } = self;
+        requesting(|| Requested::whole("inspect", Namespace::Semaphores, &name), async {
+            Ok(client.direct().await?.inspect(Namespace::Semaphores, &name).await?.available)
+        })
+        .await
+    }
+}
+
+/// A request for a counter, before its maximum is given.
+///
+/// ```no_run
+/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+/// let permit = client.counter("tenant/7").maximum(8).acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is requested before acquire() or try_acquire()"]
+pub struct Counter<'a> {
+    client: &'a Client,
+    name: Vec<u8>,
+}
+
+impl<'a> Counter<'a> {
+    /// The maximum of the counter for this request: the request does not raise the consumption above it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+    /// let permit = client.counter("tenant/7").maximum(8).acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn maximum(self, maximum: u32) -> Acquire<'a> {
+        Acquire(AcquireRequest::new(self.client, vec![Claim::counter(self.name, maximum)]))
+    }
+}
+
+/// The result of a request that may proceed without a permit while no server is reachable.
+///
+/// ```no_run
+/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+/// use signalbox_client::Admission;
+///
+/// let admission = client.counter("tenant/7").maximum(8).try_acquire_or_proceed().await?;
+/// if let Admission::Unguarded(error) = &admission {
+///     eprintln!("not limited now: {error}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping a permit releases it; keep it for as long as the work lasts"]
+pub enum Admission {
+    /// The permit is held.
+    Held(Permit),
+    /// No server was reachable, for this reason. Nothing limits the work of this client or of others.
+    Unguarded(Error),
+}
+
+/// A request for one or several names.
+#[derive(Debug)]
+struct AcquireRequest<'a> {
+    client: &'a Client,
+    claims: Vec<Claim>,
+    timeout: Option<Duration>,
+    queue_max: Option<u32>,
+    terms: Terms,
+}
+
+impl<'a> AcquireRequest<'a> {
+    fn new(client: &'a Client, claims: Vec<Claim>) -> Self {
+        Self { client, claims, timeout: None, queue_max: None, terms: client.terms().clone() }
+    }
+
+    async fn acquire(self, waits: bool) -> Result<Permit, Error> {
+        let Self { client, claims, timeout, queue_max, terms } = self;
+        let wait = match timeout {
+            _ if !waits => WaitLimit::None,
+            Some(timeout) => WaitLimit::Until(client.now().after(timeout)),
+            None => WaitLimit::ServerMax,
+        };
+        let names =
+            claims.iter().map(|claim| String::from_utf8_lossy(claim.name())).collect::<Vec<_>>().join(" ");
+        let span = info_span!("acquire", %names, waits);
+        let spec = Arc::new(AcquireSpec { claims, wait, queue_max });
+        spec.check()?;
+        let permit = acquire(client, &spec, &terms).instrument(span).await;
+        permit.map_err(|error| {
+            let within =
+                timeout.filter(|_| waits).map(|timeout| format!("within {} s", timeout.as_secs_f64()));
+            error.of(spec.requested("acquire").with(within.unwrap_or_default()))
+        })
+    }
+
+    async fn acquire_or_proceed(self, waits: bool) -> Result<Admission, Error> {
+        match self.acquire(waits).await {
+            Ok(permit) => Ok(Admission::Held(permit)),
+            Err(error) if matches!(error.kind(), ErrorKind::Unreachable { .. }) => {
+                Ok(Admission::Unguarded(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Acquires in one session after the other: if a session ends while the acquire waits, its place in the queue is gone,
+/// and it queues again in another session.
+async fn acquire(client: &Client, spec: &Arc<AcquireSpec>, terms: &Terms) -> Result<Permit, Error> {
+    let asked_at = client.now();
+    loop {
+        match PendingAcquire::start(client.session(terms), Arc::clone(spec), asked_at).outcome().await {
+            Ok(permit) => return Ok(permit),
+            Err(AcquireFailure::Final(error)) => return Err(error),
+            Err(AcquireFailure::SessionEnded) => {}
+        }
+    }
+}
+
+macro_rules! request_methods {
+    ($type:ident, $make:literal) => {
+        impl<'a> $type<'a> {
+            /// How long the request waits at most. Without a timeout, it waits as long as the server allows:
+            /// `session.max_wait`, one hour by default.
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+            /// # use std::time::Duration;
+            /// # use signalbox_client::Claim;
+            #[doc = concat!("let permit = ", $make, ".timeout(Duration::from_secs(5)).acquire().await?;")]
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn timeout(mut self, timeout: Duration) -> Self {
+                self.0.timeout = Some(timeout);
+                self
+            }
+
+            /// Joins a queue only if fewer than this many requests wait in it. Otherwise the request fails at once
+            /// with [`Status::QueueFull`](crate::Status::QueueFull).
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+            /// # use signalbox_client::Claim;
+            #[doc = concat!("let permit = ", $make, ".queue_max(10).acquire().await?;")]
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn queue_max(mut self, waiters: u32) -> Self {
+                self.0.queue_max = Some(waiters);
+                self
+            }
+
+            /// The label of this request and its permit in listings of holders and waiters, instead of the client's
+            /// ([`Builder::label`](crate::Builder::label)). It is cut after 255 bytes.
+            ///
+            /// A label belongs to a session. Permits of a client with the same label and the same [`Self::ttl`] share a
+            /// session, which has a connection. It is opened for the first of them and closed after the last.
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+            /// # use signalbox_client::Claim;
+            #[doc = concat!("let permit = ", $make, ".label(\"job 7\").acquire().await?;")]
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
+                self.0.terms.label = cut_label(label.as_ref());
+                self
+            }
+
+            /// The time to live of this request's place in the queue and of its permit without a renewal, instead of
+            /// the client's ([`Builder::ttl`](crate::Builder::ttl)). The server has bounds. It belongs to a
+            /// session, as [`Self::label`] does.
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+            /// # use std::time::Duration;
+            /// # use signalbox_client::Claim;
+            #[doc = concat!("let permit = ", $make, ".ttl(Duration::from_secs(300)).acquire().await?;")]
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn ttl(mut self, ttl: Duration) -> Self {
+                self.0.terms.ttl = Some(ttl);
+                self
+            }
+
+            /// Waits in the queue until the request is granted. It keeps its place during a disconnect that is shorter
+            /// than the lease, and over a restart of a server with a data directory. If the session is lost, for example
+            /// because a server without a data directory was restarted, the request queues again.
+            ///
+            /// Dropping the future cancels the request; a grant that was under way is released.
+            ///
+            /// # Errors
+            /// [`ErrorKind::Status`] with `ResourceNotAvailable`, `TimedOut`, `QueueFull` or another refusal of the
+            /// server; [`ErrorKind::Unreachable`] if no server is reachable, so the request fails closed;
+            /// [`ErrorKind::Claims`] if the request breaks a rule of the protocol (`docs/protocol.md`, "AcquireGrant" and
+            /// "AcquireAll").
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+            /// # use signalbox_client::Claim;
+            #[doc = concat!("let permit = ", $make, ".acquire().await?;")]
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub async fn acquire(self) -> Result<Permit, Error> {
+                self.0.acquire(true).await
+            }
+
+            /// Acquires at once, without waiting in a queue.
+            ///
+            /// # Errors
+            /// [`Status::ResourceNotAvailable`](crate::Status::ResourceNotAvailable) if the resources are in
+            /// use or other requests wait for them; else as [`Self::acquire`].
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+            /// # use signalbox_client::Claim;
+            /// use signalbox_client::Status;
+            ///
+            #[doc = concat!("match ", $make, ".try_acquire().await {")]
+            ///     Ok(permit) => drop(permit),
+            ///     Err(error) if error.status() == Some(Status::ResourceNotAvailable) => println!("busy"),
+            ///     Err(error) => return Err(error),
+            /// }
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub async fn try_acquire(self) -> Result<Permit, Error> {
+                self.0.acquire(false).await
+            }
+
+            /// As [`Self::acquire`], but fails open: if no server is reachable within
+            /// [`Builder::unreachable_after`](crate::Builder::unreachable_after), the result is
+            /// [`Admission::Unguarded`]. A refusal of a server is still an error.
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+            /// # use signalbox_client::Claim;
+            /// use signalbox_client::Admission;
+            ///
+            #[doc = concat!("match ", $make, ".acquire_or_proceed().await? {")]
+            ///     Admission::Held(permit) => drop(permit),
+            ///     Admission::Unguarded(error) => eprintln!("working without a permit: {error}"),
+            /// }
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub async fn acquire_or_proceed(self) -> Result<Admission, Error> {
+                self.0.acquire_or_proceed(true).await
+            }
+
+            /// As [`Self::try_acquire`], but fails open, as [`Self::acquire_or_proceed`] does.
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+            /// # use signalbox_client::Claim;
+            #[doc = concat!("let admission = ", $make, ".try_acquire_or_proceed().await?;")]
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub async fn try_acquire_or_proceed(self) -> Result<Admission, Error> {
+                self.0.acquire_or_proceed(false).await
+            }
+        }
+    };
+}
+
+/// A request for resources of one name.
+///
+/// ```no_run
+/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+/// let request = client.semaphore("deploys").capacity(3).queue_max(10);
+/// let permit = request.acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is requested before acquire() or try_acquire()"]
+pub struct Acquire<'a>(AcquireRequest<'a>);
+
+request_methods!(Acquire, "client.semaphore(\"deploys\").capacity(3)");
+
+impl Acquire<'_> {
+    /// Requests this many resources instead of one; at least 1, at most the capacity or maximum.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+    /// let permit = client.semaphore("gpu").capacity(4).resources(2).acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn resources(mut self, resources: u32) -> Self {
+        self.0.claims = self.0.claims.into_iter().map(|claim| claim.resources(resources)).collect();
+        self
+    }
+
+    /// Requests a particular slot of a declared semaphore; see [`Claim::slot`].
+    ///
+    /// # Errors
+    /// The request fails with [`Status::NoSuchSlot`](crate::Status::NoSuchSlot) if the semaphore has no such
+    /// slot.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+    /// let permit = client.semaphore("gpu").declared().slot(3).acquire().await?;
+    /// assert_eq!(permit.slots(), [3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn slot(mut self, slot: u16) -> Self {
+        self.0.claims = self.0.claims.into_iter().map(|claim| claim.slot(slot)).collect();
+        self
+    }
+}
+
+/// A request for resources of several names: all of them are granted, or none.
+///
+/// ```no_run
+/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+/// use signalbox_client::Claim;
+///
+/// let request = client.acquire_all([Claim::counter("a", 1), Claim::semaphore("b", 2)]);
+/// let permit = request.try_acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is requested before acquire() or try_acquire()"]
+pub struct AcquireAll<'a>(AcquireRequest<'a>);
+
+request_methods!(AcquireAll, "client.acquire_all([Claim::counter(\"a\", 1), Claim::counter(\"b\", 1)])");

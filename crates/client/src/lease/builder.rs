@@ -1,0 +1,310 @@
+//! Creates clients.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::Client;
+use super::clock::{BootClock, Clock};
+use super::executor::Executor;
+use super::settings::{Settings, Terms, cut_label};
+use super::transport::{Dial, Tcp, Transport, dial_over};
+use crate::{Address, ConnectError, Error, Token};
+
+/// The default of [`Builder::unreachable_after`].
+const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
+
+/// The configuration of a client; [`Client::builder`] creates one.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use signalbox_client::Client;
+/// use std::time::Duration;
+///
+/// let client = Client::builder("lock.example.org".parse()?)
+///     .label("worker 17")
+///     .ttl(Duration::from_secs(20))
+///     .unreachable_after(Duration::from_secs(5))
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a builder does nothing before connect() or build()"]
+pub struct Builder {
+    addresses: Vec<Address>,
+    label: Vec<u8>,
+    ttl: Option<Duration>,
+    token: Option<Token>,
+    unreachable_after: Duration,
+    dial: Dial,
+    clock: Arc<dyn Clock>,
+    seed: Option<u64>,
+    in_given_order: bool,
+    in_this_runtime: bool,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Connects to a server of signalbox and opens a session, with default settings. An address without a port means
+    /// 11215; names of both kinds can be acquired over either port.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the server is not reached within 5 s; the status
+    /// [`Status::UnknownCommand`](crate::Status::UnknownCommand) if the server has no sessions, as yrmcdsd: use
+    /// [`PlainClient`](crate::PlainClient) there.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use signalbox_client::Client;
+    /// let client = Client::connect(&"lock.example.org:11215".parse()?).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(address: &Address) -> Result<Self, Error> {
+        Self::builder(address.clone()).connect().await
+    }
+
+    /// Configures a client of this server. [`Builder::address`] adds other addresses of the same service.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use signalbox_client::Client;
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::builder("lock-a.example.org".parse()?)
+    ///     .address("lock-b.example.org".parse()?)
+    ///     .label("nightly report")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(address: Address) -> Builder {
+        Builder::new(address)
+    }
+}
+
+impl Builder {
+    fn new(address: Address) -> Self {
+        Self {
+            addresses: vec![address],
+            label: Vec::new(),
+            ttl: None,
+            token: None,
+            unreachable_after: UNREACHABLE_AFTER,
+            dial: dial_over(Tcp),
+            clock: Arc::new(BootClock),
+            seed: None,
+            in_given_order: false,
+            in_this_runtime: false,
+        }
+    }
+
+    /// Adds an address of the same service, which is tried if the others fail. An address without a port means 11215.
+    ///
+    /// ```no_run
+    /// # use signalbox_client::Client;
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let builder = Client::builder("lock-a.example.org".parse()?).address("lock-b.example.org".parse()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn address(mut self, address: Address) -> Self {
+        self.addresses.push(address);
+        self
+    }
+
+    /// The label of the client in listings of holders and waiters. It is cut after 255 bytes. [`Acquire::label`] gives a
+    /// single permit another one.
+    ///
+    /// [`Acquire::label`]: super::Acquire::label
+    ///
+    /// ```no_run
+    /// # use signalbox_client::Client;
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let builder = Client::builder("lock.example.org".parse()?).label("nightly report");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
+        self.label = cut_label(label.as_ref());
+        self
+    }
+
+    /// The time to live of the client's sessions: how long the server keeps permits and places in queues without a
+    /// renewal. The server has a default and bounds. A disconnect of about half this time loses nothing.
+    /// [`Acquire::ttl`] gives a single permit another one.
+    ///
+    /// [`Acquire::ttl`]: super::Acquire::ttl
+    ///
+    /// ```no_run
+    /// # use signalbox_client::Client;
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// let builder = Client::builder("lock.example.org".parse()?).ttl(Duration::from_secs(60));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// The token that every connection shows, which decides what the client may do. Without TLS, it is not sent to other
+    /// machines, unless [`Token::over_plain`] allows that.
+    ///
+    /// ```no_run
+    /// # use signalbox_client::Client;
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use signalbox_client::Token;
+    /// let token = Token::from_file("/etc/worker/token".as_ref())?;
+    /// let builder = Client::builder("lock.example.org".parse()?).token(token);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn token(mut self, token: Token) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// How long acquires wait for a server that is unreachable before they fail with [`ErrorKind::Unreachable`]; 10 s by
+    /// default. [`Acquire::acquire_or_proceed`] lets the caller work without a permit then.
+    ///
+    /// [`Acquire::acquire_or_proceed`]: super::Acquire::acquire_or_proceed
+    /// [`ErrorKind::Unreachable`]: crate::ErrorKind::Unreachable
+    ///
+    /// ```no_run
+    /// # use signalbox_client::Client;
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// let builder = Client::builder("lock.example.org".parse()?).unreachable_after(Duration::from_secs(2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn unreachable_after(mut self, limit: Duration) -> Self {
+        self.unreachable_after = limit;
+        self
+    }
+
+    /// The transport; TCP by default.
+    ///
+    /// ```no_run
+    /// # use signalbox_client::Client;
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use signalbox_client::Tcp;
+    /// let builder = Client::builder("lock.example.org".parse()?).transport(Tcp);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn transport(mut self, transport: impl Transport) -> Self {
+        self.dial = dial_over(transport);
+        self
+    }
+
+    /// The clock that measures leases; [`BootClock`] by default. For simulations.
+    ///
+    /// ```no_run
+    /// # use signalbox_client::Client;
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use signalbox_client::BootClock;
+    /// let builder = Client::builder("lock.example.org".parse()?).clock(BootClock);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// The seed of the random pauses between attempts to connect; random by default. For simulations that are replayed.
+    ///
+    /// ```no_run
+    /// # use signalbox_client::Client;
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let builder = Client::builder("lock.example.org".parse()?).seed(4711);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Tries the addresses in the order in which they were given, instead of beginning with any of them.
+    pub fn in_given_order(mut self) -> Self {
+        self.in_given_order = true;
+        self
+    }
+
+    /// Renews leases in the runtime that calls [`Self::connect`] or [`Self::build`], instead of a separate thread. A
+    /// task that blocks this runtime for long loses the leases, and dropping the client does not wait until its session is
+    /// closed. For simulations, and for programs that cannot start threads.
+    ///
+    /// ```no_run
+    /// # use signalbox_client::Client;
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let builder = Client::builder("lock.example.org".parse()?).in_this_runtime();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn in_this_runtime(mut self) -> Self {
+        self.in_this_runtime = true;
+        self
+    }
+
+    /// Connects and opens a session, at the first address that answers. The next one is tried as soon as one has failed or takes
+    /// long.
+    ///
+    /// # Errors
+    /// The error of the last address, if all addresses fail.
+    ///
+    /// ```no_run
+    /// # use signalbox_client::Client;
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = Client::builder("lock.example.org".parse()?).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(self) -> Result<Client, Error> {
+        let client = self.build()?;
+        client.await_open().await?;
+        Ok(client)
+    }
+
+    /// Creates the client without waiting for a server. The first acquire reports if there is none.
+    ///
+    /// # Errors
+    /// [`ConnectError::Thread`] if the thread that renews leases cannot be started.
+    ///
+    /// ```no_run
+    /// # use signalbox_client::Client;
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = Client::builder("lock.example.org".parse()?).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn build(self) -> Result<Client, Error> {
+        let executor = if self.in_this_runtime {
+            Executor::Caller(tokio::runtime::Handle::current())
+        } else {
+            Executor::thread().map_err(|source| ConnectError::Thread { source: Arc::new(source) })?
+        };
+        let settings = Settings {
+            addresses: self.addresses,
+            terms: Terms { label: self.label, ttl: self.ttl },
+            token: self.token,
+            unreachable_after: self.unreachable_after,
+            dial: self.dial,
+            clock: self.clock,
+            in_given_order: self.in_given_order,
+            seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
+        };
+        Ok(Client::new(settings, executor))
+    }
+}

@@ -1,0 +1,206 @@
+//! What an acquire requests: names, amounts, and how long to wait.
+
+use std::time::Duration;
+
+use super::clock::Moment;
+use crate::{Error, ErrorKind, Requested, RequestedAmount, RequestedName};
+use signalbox_protocol::{self as wire, AS_DECLARED, Claims, Milliseconds, Namespace, Queueing, Wait};
+
+/// Resources of one name, to be acquired. The server creates a counter, or a semaphore with a capacity, that does not
+/// exist.
+///
+/// ```
+/// use signalbox_client::Claim;
+///
+/// let claim = Claim::semaphore("gpu", 4).resources(2);
+/// assert_eq!(claim.name(), b"gpu");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    namespace: Namespace,
+    name: Vec<u8>,
+    resources: u32,
+    limit: Limit,
+    slot: Option<u16>,
+}
+
+/// How much of a name may be in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    /// The maximum of a counter, or the capacity of a semaphore that the request creates.
+    AtMost(u32),
+    /// The capacity of a semaphore that exists.
+    AsDeclared,
+}
+
+impl Claim {
+    /// One resource of a semaphore. `capacity` is the capacity of the semaphore if this request creates it; a
+    /// semaphore that exists keeps its own. A capacity of 0 fails with [`ErrorKind::NoCapacity`].
+    ///
+    /// ```
+    /// use signalbox_client::Claim;
+    ///
+    /// let two_of_three = Claim::semaphore("deploys", 3).resources(2);
+    /// ```
+    pub fn semaphore(name: impl AsRef<[u8]>, capacity: u32) -> Self {
+        Self {
+            namespace: Namespace::Semaphores,
+            name: name.as_ref().to_vec(),
+            resources: 1,
+            limit: Limit::AtMost(capacity),
+            slot: None,
+        }
+    }
+
+    /// One resource of a semaphore that exists, usually a declared one. It is not created.
+    ///
+    /// ```
+    /// use signalbox_client::Claim;
+    ///
+    /// let one = Claim::declared("deploys");
+    /// ```
+    pub fn declared(name: impl AsRef<[u8]>) -> Self {
+        Self { limit: Limit::AsDeclared, ..Self::semaphore(name, AS_DECLARED) }
+    }
+
+    /// One resource of a counter. The request does not raise the counter above `maximum`.
+    ///
+    /// ```
+    /// use signalbox_client::Claim;
+    ///
+    /// let one_of_eight = Claim::counter("tenant/7", 8);
+    /// ```
+    pub fn counter(name: impl AsRef<[u8]>, maximum: u32) -> Self {
+        Self {
+            namespace: Namespace::Counters,
+            name: name.as_ref().to_vec(),
+            resources: 1,
+            limit: Limit::AtMost(maximum),
+            slot: None,
+        }
+    }
+
+    /// Requests this many resources instead of one; at least 1, at most the capacity or maximum.
+    ///
+    /// ```
+    /// # use signalbox_client::Claim;
+    /// let five = Claim::counter("licences", 100).resources(5);
+    /// ```
+    #[must_use]
+    pub fn resources(mut self, resources: u32) -> Self {
+        self.resources = resources;
+        self
+    }
+
+    /// Requests this slot of a declared semaphore with numbered slots, instead of any. The request waits in the queue
+    /// like others: while it is the first and its slot is held or out of service, those behind it wait too. It is for
+    /// one resource, and creates no semaphore.
+    ///
+    /// ```
+    /// # use signalbox_client::Claim;
+    /// let third = Claim::declared("gpu").slot(3);
+    /// ```
+    #[must_use]
+    pub fn slot(mut self, slot: u16) -> Self {
+        self.slot = Some(slot);
+        self
+    }
+
+    /// The bytes of the name.
+    ///
+    /// ```
+    /// # use signalbox_client::Claim;
+    /// assert_eq!(Claim::counter("licences", 100).name(), b"licences");
+    /// ```
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Whether a semaphore with this capacity is not the one that was requested.
+    pub(super) fn differs_from(&self, capacity: u32) -> bool {
+        self.namespace == Namespace::Semaphores && matches!(self.limit, Limit::AtMost(own) if own != capacity)
+    }
+
+    /// On the wire, a capacity of 0 stands for that of a semaphore that exists, which the caller did not mean.
+    fn check(&self) -> Result<(), Error> {
+        if self.namespace == Namespace::Semaphores && self.limit == Limit::AtMost(AS_DECLARED) {
+            let requested = Requested::new("acquire", vec![self.requested()]);
+            return Err(Error::from(ErrorKind::NoCapacity).of(requested));
+        }
+        Ok(())
+    }
+
+    /// The claim, for the text of an error.
+    fn requested(&self) -> RequestedName {
+        let Self { namespace, ref name, resources, limit, slot } = *self;
+        let limit = match limit {
+            Limit::AtMost(maximum) => Some(maximum),
+            Limit::AsDeclared => None,
+        };
+        let amount = slot.map_or(RequestedAmount::resources(resources, limit), RequestedAmount::Slot);
+        RequestedName { namespace: Some(namespace), name: name.clone(), amount }
+    }
+
+    fn to_wire(&self) -> wire::Claim<'_> {
+        let Self { namespace, ref name, resources, limit, slot } = *self;
+        let maximum = match limit {
+            Limit::AtMost(maximum) => maximum,
+            Limit::AsDeclared => AS_DECLARED,
+        };
+        wire::Claim { namespace, name, resources, maximum, slot }
+    }
+}
+
+/// What an acquire requests. It stays the same when the acquire is repeated in another session.
+#[derive(Clone, Debug)]
+pub(super) struct AcquireSpec {
+    /// At least one, in the order of the caller.
+    pub(super) claims: Vec<Claim>,
+    pub(super) wait: WaitLimit,
+    pub(super) queue_max: Option<u32>,
+}
+
+/// How long an acquire waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum WaitLimit {
+    /// It is granted at once or refused.
+    None,
+    /// Until this moment.
+    Until(Moment),
+    /// As long as the server allows.
+    ServerMax,
+}
+
+impl AcquireSpec {
+    /// Checks the rules of the protocol, so that no request is sent that can never succeed.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.claims.iter().try_for_each(Claim::check)?;
+        let claims = Claims::new(&self.wire_claims()).map(drop);
+        claims.map_err(|error| Error::from(error).of(self.requested("acquire")))
+    }
+
+    /// This request, for an error.
+    pub(super) fn requested(&self, operation: &'static str) -> Requested {
+        Requested::new(operation, self.claims.iter().map(Claim::requested).collect())
+    }
+
+    pub(super) fn wire_claims(&self) -> Vec<wire::Claim<'_>> {
+        self.claims.iter().map(Claim::to_wire).collect()
+    }
+
+    /// The options for waiting of a request that is sent now.
+    pub(super) fn queueing(&self, now: Moment) -> Queueing {
+        let wait = match self.wait {
+            WaitLimit::None => Wait::NotAtAll,
+            WaitLimit::Until(deadline) => up_to(deadline.since(now)),
+            WaitLimit::ServerMax => up_to(Duration::MAX),
+        };
+        Queueing { wait, queue_max: self.queue_max }
+    }
+}
+
+/// At least a millisecond: an acquire whose deadline has passed fails with `TimedOut`, and not as one that does not
+/// wait.
+fn up_to(span: Duration) -> Wait {
+    Wait::UpTo(Milliseconds::saturating_from(span).max(Milliseconds(1)))
+}

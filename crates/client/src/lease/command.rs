@@ -1,0 +1,68 @@
+//! Commands to the driver of a session, and their outcomes.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::claim::AcquireSpec;
+use super::clock::Moment;
+use super::validity::PermitValidity;
+use crate::Error;
+use signalbox_protocol::{GrantId, OpenedSession};
+
+/// Identifies an acquire between its caller and the driver. A [`RequestId`](signalbox_protocol::RequestId) is the number
+/// that the server sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ticket(pub(super) u64);
+
+/// What a driver is asked to do.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Replies once the session is open, or every address has failed.
+    AwaitOpen(oneshot::Sender<Result<(), Error>>),
+    Acquire {
+        ticket: Ticket,
+        asked_at: Moment,
+        spec: Arc<AcquireSpec>,
+        reply: oneshot::Sender<AcquireOutcome>,
+    },
+    /// The caller of the acquire does not wait for it any more.
+    CancelAcquire {
+        ticket: Ticket,
+    },
+    Release {
+        grant: GrantId,
+        reply: Option<oneshot::Sender<Result<(), Error>>>,
+    },
+    /// For a permit that is handed over: no acquire uses the session any more, and those that wait end with
+    /// [`AcquireFailure::SessionEnded`]. Replies with the session's number and key when no request is left at the server.
+    Isolate(oneshot::Sender<Result<OpenedSession, Error>>),
+    /// Stops renewing the session, which continues at the server. This is separate from [`Self::Isolate`], because the
+    /// caller may be gone when that is answered: nothing would ever release what the session holds.
+    StopRenewing,
+    /// Closes the session, which releases all that it holds. The reply is the end of the channel.
+    Close(oneshot::Sender<()>),
+}
+
+/// How an acquire ended.
+pub(super) type AcquireOutcome = Result<HeldGrant, AcquireFailure>;
+
+/// A grant of the server. The receiver of the reply has to make it a permit or release it.
+#[derive(Debug)]
+pub(super) struct HeldGrant {
+    pub(super) id: GrantId,
+    /// The capacity of each claim, in the order of the claims.
+    pub(super) capacities: Vec<u32>,
+    /// The slots of each claim, likewise.
+    pub(super) slots: Vec<Vec<u16>>,
+    pub(super) validity: Arc<PermitValidity>,
+}
+
+/// Why an acquire has no grant.
+#[derive(Debug)]
+pub(super) enum AcquireFailure {
+    /// The acquire failed.
+    Final(Error),
+    /// The session ended, and the place in the queue with it. The acquire can be repeated in another session.
+    SessionEnded,
+}

@@ -1,0 +1,749 @@
+//! The driver of a session: it sends requests, renews the lease, connects again after a disconnect and marks permits
+//! as lost. It runs apart from the program's tasks, so that none of them can delay it.
+//!
+//! The driver relies on the server as little as possible: a lease is counted from when a request was *sent* that the
+//! server has answered, and a connection is closed when KeepAlive is not answered for a quarter of the time to live.
+//!
+//! It combines parts that have one job each: [`Link`] and [`Reconnect`] are the way to a server, [`RequestTable`] has
+//! the unanswered requests, [`GrantTable`] the grants of permits, and [`LeaseValidity`] the end of the lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tracing::{debug, info, warn};
+
+use super::claim::{AcquireSpec, WaitLimit};
+use super::clock::{Clock, Moment, Sleep};
+use super::command::{AcquireFailure, AcquireOutcome, Command, HeldGrant};
+use super::grant_table::GrantTable;
+use super::link::{
+    Attached, AttachmentFailure, Greeted, Greeting, Link, LinkEvent, Tag, keep_alive_interval,
+};
+use super::reconnect::{AfterFailure, Reconnect};
+use super::request::{Operation, ReceivedGrant, Request, Transmission, read_granted, read_released};
+use super::request_table::{Cancellation, RequestTable};
+use super::session_load::SessionLoad;
+use super::session_pool::Losses;
+use super::settings::Settings;
+use super::validity::{LeaseValidity, safe_duration};
+use crate::{Address, Disconnect, Error, ErrorKind, Lost};
+use signalbox_protocol::{
+    Extended, GraceLeft, GrantId, Notice, OpenedSession, RequestId, ResponseFrame, Status, VerifiedGrant,
+    WaitingRequest,
+};
+
+/// The longest time that closing a session may take. After that, the session ends with its time to live.
+const CLOSING_MAX: Duration = Duration::from_secs(2);
+
+pub(super) struct Driver {
+    clock: Arc<dyn Clock>,
+    lease: Arc<LeaseValidity>,
+    load: Arc<SessionLoad>,
+    losses: Losses,
+    commands: mpsc::UnboundedReceiver<Command>,
+    requests: RequestTable,
+    grants: GrantTable,
+    /// `None` until the session is opened.
+    session: Option<OpenedSession>,
+    link: Link,
+    reconnect: Reconnect,
+    approach: Approach,
+    /// The server does not renew the lease, for want of rights.
+    renewal_is_refused: bool,
+    phase: Phase,
+    sharing: Sharing,
+    /// Callers that wait until the session is open.
+    open_waiters: Vec<oneshot::Sender<Result<(), Error>>>,
+    /// Callers that wait until the session is closed; the end of their channels is the answer.
+    close_waiters: Vec<oneshot::Sender<()>>,
+}
+
+/// The life of a session, in this order.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Active,
+    /// No user is left. The server is asked to close the session, until this moment at most.
+    Closing {
+        deadline: Moment,
+    },
+    /// The driver stops. Permits that are left are lost for this reason.
+    Ended(Lost),
+}
+
+/// The way from a connection that another node relays to one to the leader of the cluster.
+enum Approach {
+    None,
+    /// The leader at this address is asked beside the present connection.
+    Greeting(Address, Greeting),
+    /// The session moves: its former connection is closed, and it is being attached to the other one.
+    Moving,
+}
+
+/// Who may use the session.
+#[derive(Debug)]
+enum Sharing {
+    /// Any acquire of the client.
+    Shared,
+    /// It is being handed over. The callers are answered when the server has answered all requests.
+    Isolating(Vec<oneshot::Sender<Result<OpenedSession, Error>>>),
+    /// It is handed over, or that has failed.
+    Isolated,
+}
+
+/// What wakes a driver.
+enum Event {
+    Link(LinkEvent),
+    /// The leader has answered, or cannot be reached.
+    Approach(Result<Greeted, Error>),
+    /// `None`: the last user of the session is gone.
+    Command(Option<Command>),
+    Timer,
+}
+
+impl Driver {
+    pub(super) fn new(
+        settings: Settings,
+        lease: Arc<LeaseValidity>,
+        load: Arc<SessionLoad>,
+        commands: mpsc::UnboundedReceiver<Command>,
+        losses: Losses,
+        replaces_lost: bool,
+    ) -> Self {
+        let clock = Arc::clone(&settings.clock);
+        let now = clock.now();
+        let (reconnect, first_attempt) = Reconnect::new(settings, now, replaces_lost);
+        Self {
+            clock,
+            lease,
+            load,
+            losses,
+            commands,
+            requests: RequestTable::default(),
+            grants: GrantTable::default(),
+            session: None,
+            link: Link::RetryAt(first_attempt),
+            reconnect,
+            approach: Approach::None,
+            renewal_is_refused: false,
+            phase: Phase::Active,
+            sharing: Sharing::Shared,
+            open_waiters: Vec::new(),
+            close_waiters: Vec::new(),
+        }
+    }
+
+    /// Keeps the session until its last user is gone or it is lost.
+    pub(super) async fn run(mut self) {
+        // A timer that fires too early does no harm, so it is replaced only when it would fire too late.
+        let mut timer: Option<(Moment, Sleep)> = None;
+        while !matches!(self.phase, Phase::Ended(_)) {
+            let due = self.next_deadline();
+            if timer.as_ref().is_none_or(|(at, _)| due < *at) {
+                timer = Some((due, self.clock.sleep_until(due)));
+            }
+            let (_, sleep) = timer.as_mut().expect("the timer was just set");
+            let is_active = matches!(self.phase, Phase::Active);
+            let event = tokio::select! {
+                // Answers first: they may make the rest unnecessary.
+                biased;
+                event = self.link.event() => Event::Link(event),
+                outcome = outcome_of(&mut self.approach) => Event::Approach(outcome),
+                command = self.commands.recv(), if is_active => Event::Command(command),
+                () = sleep => Event::Timer,
+            };
+            if matches!(event, Event::Timer) {
+                timer = None;
+            }
+            match event {
+                Event::Link(event) => self.handle_link(event),
+                Event::Approach(outcome) => self.approached(outcome),
+                Event::Command(Some(command)) => self.handle_command(command),
+                Event::Command(None) => self.close(),
+                Event::Timer => {}
+            }
+            self.handle_deadlines();
+            self.send_requests();
+            self.finish_isolation();
+            self.load.set_window(self.requests.window());
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    fn handle_command(&mut self, command: Command) {
+        match command {
+            Command::AwaitOpen(reply) if self.link.is_attached() => drop(reply.send(Ok(()))),
+            Command::AwaitOpen(reply) => self.open_waiters.push(reply),
+            Command::Acquire { reply, .. } if !matches!(self.sharing, Sharing::Shared) => {
+                self.load.remove();
+                drop(reply.send(Err(AcquireFailure::SessionEnded)));
+            }
+            Command::Acquire { ticket, asked_at, spec, reply } => {
+                self.requests.add(Operation::Acquire { ticket, spec, asked_at, reply: Some(reply) });
+            }
+            Command::CancelAcquire { ticket } => {
+                if let Some(id) = self.requests.find(ticket) {
+                    drop(self.cancel(id));
+                }
+            }
+            Command::Release { grant, reply } => self.release(grant, reply),
+            Command::Isolate(reply) => self.isolate(reply),
+            Command::StopRenewing => self.phase = Phase::Ended(Lost::TakenOver),
+            Command::Close(reply) => {
+                self.close_waiters.push(reply);
+                self.close();
+            }
+        }
+    }
+
+    /// Cancels an acquire, and returns its reply channel. What the server grants before it receives the cancellation
+    /// is released.
+    fn cancel(&mut self, id: RequestId) -> Option<oneshot::Sender<AcquireOutcome>> {
+        let (reply, cancellation) = self.requests.cancel(id);
+        match cancellation {
+            Cancellation::Removed => self.load.remove(),
+            Cancellation::AtServer => self.send_cancel(id),
+        }
+        reply
+    }
+
+    fn release(&mut self, grant: GrantId, reply: Option<oneshot::Sender<Result<(), Error>>>) {
+        self.grants.remove(grant);
+        self.requests.add(Operation::Release { grant, reply });
+        self.load.set_window(self.requests.window());
+        self.load.remove();
+    }
+
+    /// Ends the waiting acquires of a session before it is handed over: the server would grant them to the session, and
+    /// this client would not know.
+    fn isolate(&mut self, reply: oneshot::Sender<Result<OpenedSession, Error>>) {
+        self.load.isolate();
+        // A move would end the connection over which the answers come.
+        self.stay();
+        match &mut self.sharing {
+            Sharing::Isolating(callers) => callers.push(reply),
+            Sharing::Shared | Sharing::Isolated => self.sharing = Sharing::Isolating(vec![reply]),
+        }
+        let waiting: Vec<_> = self.requests.waiting_acquires().map(|(id, ..)| id).collect();
+        for id in waiting {
+            if let Some(caller) = self.cancel(id) {
+                drop(caller.send(Err(AcquireFailure::SessionEnded)));
+            }
+        }
+    }
+
+    /// Answers the callers that hand the session over, once no request is left at the server, or if the connection is
+    /// lost.
+    fn finish_isolation(&mut self) {
+        if matches!(self.approach, Approach::Moving) {
+            return;
+        }
+        let session = self.session.filter(|_| self.link.is_attached());
+        if session.is_some() && !self.requests.is_empty() {
+            return;
+        }
+        match std::mem::replace(&mut self.sharing, Sharing::Isolated) {
+            Sharing::Isolating(callers) => {
+                let failure = || self.reconnect.last_failure().cloned().unwrap_or(Disconnect::Stopped.into());
+                callers.into_iter().for_each(|caller| drop(caller.send(session.ok_or_else(failure))));
+            }
+            sharing @ (Sharing::Shared | Sharing::Isolated) => self.sharing = sharing,
+        }
+    }
+
+    /// Closes the session, whose last user is gone.
+    fn close(&mut self) {
+        if !matches!(self.phase, Phase::Active) {
+            return;
+        }
+        self.phase = Phase::Closing { deadline: self.now().after(CLOSING_MAX) };
+        // Before the server grants what they hold to others.
+        self.grants.lose_all(Lost::Stopped);
+        self.stay();
+        if self.link.is_attached() {
+            self.send_close();
+        } else if self.session.is_none() {
+            // A server may be opening a session, but no permit can be in it yet. It ends with its lease.
+            self.phase = Phase::Ended(Lost::Stopped);
+        }
+    }
+
+    /// Sends the requests that are unsent, in the order of their numbers.
+    fn send_requests(&mut self) {
+        let Link::Attached(connection) = &mut self.link else { return };
+        if !matches!(self.phase, Phase::Active) {
+            return;
+        }
+        let mut canceled = Vec::new();
+        while let Some((ids, operation, place)) = self.requests.next_to_send() {
+            if operation.is_canceled() {
+                canceled.push(ids.own);
+            }
+            if operation.post(connection, ids, place, self.clock.now()).is_err() {
+                // The connection has ended, and everything is sent again over the next one.
+                break;
+            }
+        }
+        canceled.into_iter().for_each(|id| self.send_cancel(id));
+    }
+
+    fn send_cancel(&mut self, id: RequestId) {
+        if let Link::Attached(connection) = &mut self.link {
+            let request = Extended::Cancel(WaitingRequest::Id(id));
+            // If the connection has ended, the request is canceled when it is repeated.
+            drop(connection.post(request, Tag::Cancel));
+        }
+    }
+
+    fn send_close(&mut self) {
+        if let Link::Attached(connection) = &mut self.link {
+            // If the connection has ended, CloseSession is sent over the next one.
+            drop(connection.post(Extended::CloseSession, Tag::Close));
+        }
+    }
+
+    fn handle_link(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Response(tag, frame) => self.handle_response(tag, &frame),
+            LinkEvent::Disconnected(reason) => self.disconnected(&reason),
+            LinkEvent::Attached(attached) => self.attached(attached),
+            LinkEvent::AttachmentFailed(failure) => self.attachment_failed(failure),
+        }
+    }
+
+    fn handle_response(&mut self, tag: Tag, frame: &ResponseFrame) {
+        match tag {
+            Tag::Hello => match frame.notice() {
+                Ok(Some(Notice::Moved { .. })) => self.follow(frame),
+                Ok(Some(notice)) => self.handle_notice(notice),
+                Ok(None) => {}
+                Err(_) => debug!("a notice of the server is malformed"),
+            },
+            Tag::KeepAlive(sent) => {
+                if let Some(connection) = self.link.connection_mut() {
+                    connection.keep_alive_answered();
+                    self.reconnect.answered();
+                }
+                if self.check_session(frame) {
+                    self.kept_alive(frame, sent);
+                }
+            }
+            Tag::Request { id, sent } => {
+                let renews = self.requests.is_acquire(id) && frame.status != Status::NotPermitted.code();
+                if self.check_session(frame) && renews {
+                    self.renewed(sent);
+                }
+                if !matches!(self.phase, Phase::Ended(_)) && self.link.is_attached() {
+                    self.reconnect.answered();
+                    self.handle_answer(id, frame);
+                }
+            }
+            Tag::Verify { grant, sent } => {
+                if self.check_session(frame) {
+                    self.verified(grant, frame, sent);
+                }
+            }
+            Tag::Where => self.guided(frame),
+            Tag::Cancel => {}
+            Tag::Close => self.phase = Phase::Ended(Lost::Stopped),
+        }
+    }
+
+    /// Returns whether the server that answers knows the session. If it does not, the session is detached.
+    fn check_session(&mut self, frame: &ResponseFrame) -> bool {
+        let is_known = frame.status != Status::NoSuchSession.code();
+        if !is_known {
+            self.detached(Lost::Expired);
+        }
+        is_known
+    }
+
+    /// KeepAlive was answered.
+    fn kept_alive(&mut self, frame: &ResponseFrame, sent: Moment) {
+        if frame.status == Status::NoError.code() {
+            self.renewed(sent);
+        } else if frame.status == Status::NotPermitted.code() {
+            self.renewal_is_refused = true;
+            let session = self.session.map(|session| session.session);
+            warn!(session, "the server does not renew the lease; the token may be revoked or have expired");
+        }
+    }
+
+    /// The server received a request after it was sent, and renewed the lease: it does so for every request of a client that may
+    /// acquire. Answers to KeepAlive and to acquires prove that it may, and others do not.
+    fn renewed(&mut self, sent: Moment) {
+        let Some(session) = self.session else { return };
+        self.renewal_is_refused = false;
+        if let Some(connection) = self.link.connection_mut() {
+            connection.renewed(sent);
+        }
+        if !self.lease.renew(sent.after(safe_duration(session.ttl))) {
+            self.end(Lost::Unreachable);
+        }
+    }
+
+    /// The answer to a numbered request, or that it is queued.
+    fn handle_answer(&mut self, id: RequestId, frame: &ResponseFrame) {
+        if frame.status == Status::Queued.code() {
+            match frame.queued() {
+                Ok(place) => self.requests.set_place(id, place),
+                Err(_) => debug!("a response of the server is malformed"),
+            }
+            return;
+        }
+        let Some(Request { operation, transmission, place }) = self.requests.remove(id) else { return };
+        let is_repeated = transmission == Transmission::Repeated;
+        match operation {
+            Operation::Release { reply, .. } => {
+                if let Some(reply) = reply {
+                    drop(reply.send(read_released(frame, is_repeated)));
+                }
+            }
+            Operation::Acquire { ticket, spec, asked_at, reply } => {
+                if frame.status == Status::ShuttingDown.code() && reply.is_some() {
+                    // The acquire waits for the next server. If it has a place, which belongs to its number, it does so
+                    // under that number; otherwise under a new one, since this one was answered. This server accepts no
+                    // more requests, so the client disconnects first.
+                    let operation = Operation::Acquire { ticket, spec, asked_at, reply };
+                    match place {
+                        Some(_) => self.requests.put_back(id, Request { operation, transmission, place }),
+                        None => self.requests.add(operation),
+                    }
+                    return self.disconnected(&Disconnect::ClosedByServer);
+                }
+                match read_granted(frame, &spec) {
+                    Ok(grant) => self.granted(grant, is_repeated, reply),
+                    Err(error) => {
+                        self.load.remove();
+                        if let Some(reply) = reply {
+                            drop(reply.send(Err(AcquireFailure::Final(error))));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// An acquire was granted.
+    fn granted(
+        &mut self,
+        grant: ReceivedGrant,
+        is_repeated: bool,
+        reply: Option<oneshot::Sender<AcquireOutcome>>,
+    ) {
+        let ReceivedGrant { id, capacities, slots } = grant;
+        if is_repeated {
+            // The answer may be old, and the grant revoked since.
+            self.verify(id);
+        }
+        let Some(reply) = reply else { return self.release(id, None) };
+        if matches!(self.phase, Phase::Closing { .. }) {
+            // The server is asked to release it.
+            self.load.remove();
+            return drop(reply.send(Err(AcquireFailure::SessionEnded)));
+        }
+        let validity = self.grants.insert(id, &self.lease);
+        if reply.send(Ok(HeldGrant { id, capacities, slots, validity })).is_err() {
+            // The caller is gone.
+            self.release(id, None);
+        }
+    }
+
+    /// Asks the server whether a grant is held and not being revoked: a notice may have gone to an earlier connection.
+    fn verify(&mut self, grant: GrantId) {
+        let sent = self.now();
+        if let Link::Attached(connection) = &mut self.link {
+            // If the connection has ended, all grants are verified over the next one.
+            drop(connection.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent }));
+        }
+    }
+
+    /// The answer to VerifyGrant, which was sent at this moment.
+    fn verified(&mut self, grant: GrantId, frame: &ResponseFrame, sent: Moment) {
+        if frame.status == Status::NotAcquired.code() {
+            self.grants.taken_away(grant);
+        } else if let Ok(VerifiedGrant { grace_left: GraceLeft::For(left), .. }) = frame.verified() {
+            self.grants.revoked(grant, sent.after(safe_duration(left)));
+        }
+    }
+
+    fn handle_notice(&mut self, notice: Notice) {
+        let Some(connection) = self.link.connection() else { return };
+        match notice {
+            Notice::GrantRevoked { grant, end } => self.grants.revoked(grant, connection.end_of(end)),
+            Notice::SessionRevoked { session, end } if self.is_session(session) => {
+                let at = connection.end_of(end);
+                let left_ms = at.since(self.now()).as_millis();
+                warn!(session, left_ms, "the session is being revoked");
+                self.grants.session_revoked(at);
+            }
+            Notice::AttachedElsewhere { session } if self.is_session(session) => {
+                self.detached(Lost::TakenOver);
+            }
+            Notice::ShuttingDown => info!("the server is shutting down"),
+            Notice::SessionRevoked { .. } | Notice::AttachedElsewhere { .. } | Notice::Moved { .. } => {}
+        }
+    }
+
+    fn is_session(&self, number: u64) -> bool {
+        self.session.is_some_and(|session| session.session == number)
+    }
+
+    /// The server has said where the nodes of its cluster are.
+    fn guided(&mut self, frame: &ResponseFrame) {
+        let Ok(whereabouts) = frame.whereabouts() else {
+            return debug!("the server does not say where the nodes of its cluster are");
+        };
+        self.reconnect.guided(whereabouts);
+        self.approach_leader();
+    }
+
+    /// Another node of the cluster is going to lead.
+    fn follow(&mut self, frame: &ResponseFrame) {
+        let Ok(moved) = frame.moved() else { return debug!("a notice of the server is malformed") };
+        info!(epoch = moved.epoch, to = ?moved.addresses, "the leader of the cluster is going to stop");
+        self.stay();
+        self.reconnect.moved(moved);
+    }
+
+    /// Connects to the leader, if another node relays the present connection.
+    fn approach_leader(&mut self) {
+        let may_move = self.link.is_attached()
+            && matches!(self.phase, Phase::Active)
+            && matches!(self.sharing, Sharing::Shared);
+        let leader = if may_move { self.reconnect.approach_leader() } else { None };
+        self.approach =
+            leader.map_or(Approach::None, |(address, greeting)| Approach::Greeting(address, greeting));
+    }
+
+    /// The session does not move to the leader, unless it is on its way already.
+    fn stay(&mut self) {
+        if let Approach::Greeting(..) = self.approach {
+            self.approach = Approach::None;
+        }
+    }
+
+    /// The leader has answered: the session moves to that connection. Or it cannot be reached, and the session stays.
+    fn approached(&mut self, outcome: Result<Greeted, Error>) {
+        let Approach::Greeting(address, _) = std::mem::replace(&mut self.approach, Approach::None) else {
+            return;
+        };
+        match (outcome, self.session) {
+            (Ok(greeted), Some(session)) if self.link.is_attached() => {
+                info!(%address, "the session moves to a direct connection to the leader");
+                self.approach = Approach::Moving;
+                // The present connection ends here, before the session is attached to the other one.
+                let (places, now) = (self.requests.places(), self.now());
+                let attaching = self.reconnect.attach_at_leader(address, greeted, session, places, now);
+                self.link = Link::Attaching(attaching);
+            }
+            (Ok(_), _) => {}
+            (Err(error), _) => {
+                debug!(%address, %error, "the leader of the cluster cannot be reached directly");
+                self.approach_leader();
+            }
+        }
+    }
+
+    /// A connection is there, and the session is attached to it.
+    fn attached(&mut self, attached: Attached) {
+        let Attached { session, mut connection, address, late_attachments } = attached;
+        let until = connection.renewed_at().after(safe_duration(session.ttl));
+        match self.session.replace(session) {
+            None => {
+                self.lease.begin(until);
+                info!(session = session.session, ttl_ms = session.ttl.0, "session opened");
+            }
+            Some(_) if !self.lease.renew(until) => return self.end(Lost::Unreachable),
+            Some(_) => info!(session = session.session, "session attached to a new connection"),
+        }
+        self.reconnect.attached(address, late_attachments, self.clock.now());
+        self.approach = Approach::None;
+        if connection.says_where() {
+            // If the connection has ended, the next one is asked.
+            drop(connection.post(Extended::Where, Tag::Where));
+        }
+        self.link = Link::Attached(connection);
+        self.requests.resend_all();
+        let held: Vec<_> = self.grants.held().collect();
+        held.into_iter().for_each(|grant| self.verify(grant));
+        self.open_waiters.drain(..).for_each(|waiter| drop(waiter.send(Ok(()))));
+        if matches!(self.phase, Phase::Closing { .. }) {
+            self.send_close();
+        }
+    }
+
+    fn attachment_failed(&mut self, failure: AttachmentFailure) {
+        let error = failure.error.clone();
+        self.approach = Approach::None;
+        debug!(%error, "the session could not be attached");
+        let now = self.now();
+        match self.reconnect.failed(failure, now) {
+            AfterFailure::SessionLost => self.end(Lost::Expired),
+            AfterFailure::RetryAt(at) => {
+                self.open_waiters.drain(..).for_each(|waiter| drop(waiter.send(Err(error.clone()))));
+                self.link = Link::RetryAt(at);
+            }
+        }
+    }
+
+    /// The connection has ended. Unanswered requests are sent again over the next one.
+    fn disconnected(&mut self, reason: &Disconnect) {
+        info!(%reason, "the connection to the server was lost; connecting again");
+        let now = self.now();
+        self.approach = Approach::None;
+        self.link = Link::RetryAt(self.reconnect.disconnected(reason, now));
+    }
+
+    /// The session is not attached to the connection any more. It is lost, unless a late attachment of this client has
+    /// detached it: then the answer to the next attachment decides.
+    fn detached(&mut self, reason: Lost) {
+        if self.reconnect.take_late_attachment() {
+            self.disconnected(&Disconnect::ClosedByServer);
+        } else {
+            self.end(reason);
+        }
+    }
+
+    /// When [`Self::handle_deadlines`] has to run at the latest.
+    fn next_deadline(&self) -> Moment {
+        let mut due = match self.phase {
+            Phase::Closing { deadline } => deadline,
+            Phase::Active | Phase::Ended(_) => Moment(Duration::MAX),
+        };
+        if let Some(session) = self.session {
+            due = due.min(self.lease.until().unwrap_or(Moment(Duration::ZERO)));
+            if let Link::Attached(connection) = &self.link {
+                due = due.min(
+                    connection.keep_alive_due(self.keep_alive_interval(session), self.reconnect.probe_at()),
+                );
+            }
+        }
+        if let Link::RetryAt(at) = self.link {
+            due = due.min(at);
+        }
+        due = self.grants.next_revocation().into_iter().fold(due, Moment::min);
+        if !self.link.is_attached() {
+            let waiting = self.requests.waiting_acquires();
+            due = waiting.map(|(_, spec, at)| self.acquire_deadline(spec, at)).fold(due, Moment::min);
+        }
+        due
+    }
+
+    fn handle_deadlines(&mut self) {
+        let now = self.now();
+        match self.phase {
+            Phase::Ended(_) => return,
+            Phase::Closing { deadline } if now >= deadline => {
+                return self.phase = Phase::Ended(Lost::Stopped);
+            }
+            Phase::Active | Phase::Closing { .. } => {}
+        }
+        if let Some(session) = self.session {
+            if self.lease.until().is_none_or(|until| now >= until) {
+                return self.end(if self.renewal_is_refused { Lost::Expired } else { Lost::Unreachable });
+            }
+            if self.grants.session_revoked_at().is_some_and(|at| now >= at) {
+                return self.end(Lost::Revoked);
+            }
+            self.keep_alive(session, now);
+        }
+        self.grants.apply_revocations(now);
+        if !self.link.is_attached() {
+            self.fail_overdue_acquires(now);
+        }
+        if matches!(self.link, Link::RetryAt(at) if now >= at) {
+            self.link = Link::Attaching(self.reconnect.round(self.session, self.requests.places()));
+        }
+    }
+
+    fn keep_alive(&mut self, session: OpenedSession, now: Moment) {
+        let interval = self.keep_alive_interval(session);
+        let Some(connection) = self.link.connection_mut() else { return };
+        if let Err(reason) = connection.keep_alive(now, interval, self.reconnect.probe_at()) {
+            self.disconnected(&reason);
+        }
+    }
+
+    /// The time without an answer after which KeepAlive is sent, and for which its own answer may take.
+    fn keep_alive_interval(&self, session: OpenedSession) -> Duration {
+        let interval = keep_alive_interval(session);
+        self.reconnect.silence_max().map_or(interval, |most| interval.min(most))
+    }
+
+    /// When an acquire fails while there is no connection.
+    fn acquire_deadline(&self, spec: &AcquireSpec, asked_at: Moment) -> Moment {
+        let unreachable_at = self.reconnect.unreachable_at(asked_at);
+        match spec.wait {
+            WaitLimit::Until(deadline) => unreachable_at.min(deadline),
+            WaitLimit::None | WaitLimit::ServerMax => unreachable_at,
+        }
+    }
+
+    /// Fails the acquires that have waited for a server for too long.
+    fn fail_overdue_acquires(&mut self, now: Moment) {
+        let waiting = self.requests.waiting_acquires();
+        let overdue: Vec<_> = waiting
+            .filter(|(_, spec, at)| now >= self.acquire_deadline(spec, *at))
+            .map(|(id, _, at)| (id, at))
+            .collect();
+        for (id, asked_at) in overdue {
+            let error = if now < self.reconnect.unreachable_at(asked_at) {
+                // The caller's own timeout, which does not mean that the server is unreachable: the caller must not
+                // proceed without a permit because of it.
+                ErrorKind::Status(Status::TimedOut).into()
+            } else {
+                self.reconnect.unreachable(asked_at, now)
+            };
+            if let Some(reply) = self.cancel(id) {
+                drop(reply.send(Err(AcquireFailure::Final(error))));
+            }
+        }
+    }
+
+    /// The session is lost.
+    fn end(&mut self, reason: Lost) {
+        warn!(%reason, "a session was lost");
+        self.losses.add();
+        self.phase = Phase::Ended(reason);
+    }
+}
+
+/// Waits for an attempt to reach the leader. Cancel safe.
+async fn outcome_of(approach: &mut Approach) -> Result<Greeted, Error> {
+    match approach {
+        Approach::Greeting(_, greeting) => greeting.await,
+        Approach::None | Approach::Moving => std::future::pending().await,
+    }
+}
+
+/// However the driver ends, also with its runtime: no permit stays valid, and no caller waits for ever. Callers of
+/// [`Command::AwaitOpen`] and [`Command::Close`] are informed by the end of their channels.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let reason = match self.phase {
+            Phase::Ended(reason) => {
+                self.lease.end();
+                reason
+            }
+            Phase::Active | Phase::Closing { .. } => {
+                self.lease.abandon();
+                Lost::Stopped
+            }
+        };
+        self.commands.close();
+        self.grants.lose_all(reason);
+        for operation in self.requests.drain() {
+            match operation {
+                Operation::Acquire { reply: Some(reply), .. } => {
+                    drop(reply.send(Err(AcquireFailure::SessionEnded)));
+                }
+                Operation::Release { reply: Some(reply), .. } => drop(reply.send(Err(reason.into()))),
+                Operation::Acquire { reply: None, .. } | Operation::Release { reply: None, .. } => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! The link of a session to a server: a connection, or the next attempt to get one.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::clock::{Clock, Moment};
+use super::settings::{ATTEMPT_MAX, Settings, Terms};
+use super::transport::{Dial, Dialing};
+use super::validity::safe_duration;
+use crate::connection::{Answers, Connection};
+use crate::race::{Limit, Stage, first_answer};
+use crate::{Address, ConnectError, Disconnect, Error, ErrorKind, Token, success};
+use signalbox_protocol::{
+    EXTENDED_VERSION, End, Extended, Features, GrantId, Milliseconds, Opaque, OpenedSession, RequestId,
+    ResponseFrame, SessionKey, Status,
+};
+
+/// The longest time that KeepAlive may stay unanswered.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// The request that a response belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tag {
+    /// Hello: after its answer, notices of the server.
+    Hello,
+    /// KeepAlive, sent at this moment.
+    KeepAlive(Moment),
+    /// A numbered request, sent at this moment: perhaps that it is queued, and then its answer.
+    Request { id: RequestId, sent: Moment },
+    /// VerifyGrant, sent at this moment.
+    Verify { grant: GrantId, sent: Moment },
+    /// Where: where the nodes of the cluster are.
+    Where,
+    /// Cancel, whose answer is ignored: the canceled request has its own.
+    Cancel,
+    /// CloseSession.
+    Close,
+}
+
+/// The state of a session's link.
+pub(super) enum Link {
+    /// A connection to which the session is attached.
+    Attached(SessionConnection),
+    /// A round of attempts to connect and to attach the session.
+    Attaching(Attaching),
+    /// No connection until the next round.
+    RetryAt(Moment),
+}
+
+/// What happens on a link.
+pub(super) enum LinkEvent {
+    Response(Tag, ResponseFrame),
+    Disconnected(Disconnect),
+    Attached(Attached),
+    AttachmentFailed(AttachmentFailure),
+}
+
+/// An attachment, at one of several addresses.
+pub(super) type Attaching = Stage<Attached, AttachmentFailure>;
+
+/// An attempt to say Hello to a server to which no session is attached yet.
+pub(super) type Greeting = Stage<Greeted, Error>;
+
+/// The session is attached to a connection.
+pub(super) struct Attached {
+    /// With its time to live.
+    pub(super) session: OpenedSession,
+    pub(super) connection: SessionConnection,
+    pub(super) address: Address,
+    /// As in [`AttachmentFailure`].
+    pub(super) late_attachments: u32,
+}
+
+/// A connection over which Hello was answered.
+#[derive(Debug)]
+pub(super) struct Greeted {
+    connection: Connection,
+    sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
+    responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
+    features: Features,
+}
+
+/// Why the session could not be attached.
+#[derive(Debug)]
+pub(super) struct AttachmentFailure {
+    /// The last one, of several addresses.
+    pub(super) error: Error,
+    /// Whether the session does not exist any more.
+    pub(super) session_is_lost: bool,
+    /// Attachments and openings that were given up without an answer. The server may still execute them after a later one,
+    /// which then loses the session to them.
+    pub(super) late_attachments: u32,
+}
+
+impl Link {
+    /// Waits for the next event. Cancel safe.
+    pub(super) async fn event(&mut self) -> LinkEvent {
+        match self {
+            Self::Attached(connection) => connection.event().await,
+            Self::Attaching(attempt) => match attempt.await {
+                Ok(attached) => LinkEvent::Attached(attached),
+                Err(failure) => LinkEvent::AttachmentFailed(failure),
+            },
+            Self::RetryAt(_) => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn connection(&self) -> Option<&SessionConnection> {
+        match self {
+            Self::Attached(connection) => Some(connection),
+            Self::Attaching(_) | Self::RetryAt(_) => None,
+        }
+    }
+
+    pub(super) fn connection_mut(&mut self) -> Option<&mut SessionConnection> {
+        match self {
+            Self::Attached(connection) => Some(connection),
+            Self::Attaching(_) | Self::RetryAt(_) => None,
+        }
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        matches!(self, Self::Attached(_))
+    }
+}
+
+/// A connection to which a session is attached.
+#[derive(Debug)]
+pub(super) struct SessionConnection {
+    connection: Connection,
+    /// Kept for further requests.
+    sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
+    responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
+    /// When the last request was sent that the server has answered: the lease was renewed after that.
+    renewed_at: Moment,
+    /// When the KeepAlive was sent that is not answered.
+    keep_alive_sent: Option<Moment>,
+    /// When KeepAlive was sent last, or the session attached. It may have been refused.
+    kept_alive_at: Moment,
+    /// When the requests were sent that a notice may count from: the last one that was answered, and those after it.
+    sent: VecDeque<(Opaque, Moment)>,
+    features: Features,
+    clock: Arc<dyn Clock>,
+}
+
+impl SessionConnection {
+    /// Sends a request that has one response, which is reported with the tag.
+    ///
+    /// A failure means that the connection has ended, which [`LinkEvent::Disconnected`] reports too.
+    pub(super) fn post(&mut self, request: Extended<'_>, tag: Tag) -> Result<(), Disconnect> {
+        let now = self.clock.now();
+        let opaque = self.connection.post(request, tag, &self.sender, Answers::One)?;
+        self.sent.push_back((opaque, now));
+        Ok(())
+    }
+
+    /// When a grant or a session ends at the earliest, by a notice. The notice may have been delayed, but the server received
+    /// the request after it was sent: the client counts from then.
+    pub(super) fn end_of(&self, End { request, after }: End) -> Moment {
+        let sent = self.sent.iter().find(|(opaque, _)| *opaque == request);
+        // No server counts from another request. If one does, the end must not be too late.
+        sent.map_or(Moment(Duration::ZERO), |(_, sent)| sent.after(safe_duration(after)))
+    }
+
+    async fn event(&mut self) -> LinkEvent {
+        tokio::select! {
+            // Responses that were received before the connection ended count.
+            biased;
+            Some((tag, frame)) = self.responses.recv() => {
+                // The notices that follow count from this request or from a later one.
+                if let Some(answered) = self.sent.iter().position(|(opaque, _)| *opaque == frame.opaque) {
+                    self.sent.drain(..answered);
+                }
+                LinkEvent::Response(tag, frame)
+            }
+            reason = self.connection.ended() => LinkEvent::Disconnected(reason),
+        }
+    }
+
+    /// Whether the server says where the nodes of its cluster are.
+    pub(super) fn says_where(&self) -> bool {
+        self.features.contains(Features::WHERE)
+    }
+
+    /// When the last request was sent that the server has answered.
+    pub(super) fn renewed_at(&self) -> Moment {
+        self.renewed_at
+    }
+
+    /// A request was answered that was sent at this moment.
+    pub(super) fn renewed(&mut self, sent: Moment) {
+        self.renewed_at = self.renewed_at.max(sent);
+    }
+
+    /// KeepAlive was answered.
+    pub(super) fn keep_alive_answered(&mut self) {
+        self.keep_alive_sent = None;
+    }
+
+    /// When KeepAlive has to be sent, or its answer is overdue. `probe_at`: when it has to be sent at the latest, to prove
+    /// that the connection is stable.
+    pub(super) fn keep_alive_due(&self, interval: Duration, probe_at: Option<Moment>) -> Moment {
+        match self.keep_alive_sent {
+            Some(sent) => sent.after(interval),
+            None => {
+                let last = self.renewed_at.max(self.kept_alive_at);
+                probe_at.into_iter().fold(last.after(interval), Moment::min)
+            }
+        }
+    }
+
+    /// Sends KeepAlive when it is due. Fails when the server has not answered the one before in time.
+    pub(super) fn keep_alive(
+        &mut self,
+        now: Moment,
+        interval: Duration,
+        probe_at: Option<Moment>,
+    ) -> Result<(), Disconnect> {
+        if now < self.keep_alive_due(interval, probe_at) {
+            return Ok(());
+        }
+        if self.keep_alive_sent.is_some() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not answer").into());
+        }
+        self.keep_alive_sent = Some(now);
+        self.kept_alive_at = now;
+        // A failure is reported as the end of the connection.
+        drop(self.post(Extended::KeepAlive, Tag::KeepAlive(now)));
+        Ok(())
+    }
+}
+
+/// The time without an answer after which KeepAlive is sent, and for which its own answer may take.
+pub(super) fn keep_alive_interval(session: OpenedSession) -> Duration {
+    (Duration::from(session.ttl) / 4).min(SILENCE_MAX)
+}
+
+/// Which session an attempt attaches.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// One that was opened.
+    Opened(OpenedSession),
+    /// One that is to be opened with this key. An earlier attempt may have opened it without an answer. `None`: the
+    /// server makes the key.
+    New(Option<SessionKey>),
+}
+
+/// Attaches the session at the first of several addresses that answers, or at the next one if the session is not known there.
+/// Then the client will repeat so many requests with their places.
+pub(super) fn attach_first(
+    settings: &Settings,
+    addresses: Vec<Address>,
+    target: Target,
+    repetitions: u32,
+) -> Attaching {
+    let settings = settings.clone();
+    Box::pin(async move {
+        let mut left = addresses;
+        let mut late_attachments = 0;
+        let mut is_known_nowhere = true;
+        loop {
+            let (index, greeted) = greet_first(&settings, &left)
+                .await
+                .map_err(|error| AttachmentFailure { error, session_is_lost: false, late_attachments })?;
+            let address = left.remove(index);
+            match attach_at(&settings, address, greeted, target, repetitions).await {
+                Ok(attached) => return Ok(Attached { late_attachments, ..attached }),
+                Err(failure) => {
+                    let AttachmentFailure { error, session_is_lost, .. } = failure;
+                    late_attachments += failure.late_attachments;
+                    // One of several servers may not know the sessions of the others.
+                    is_known_nowhere &= error.status() == Some(Status::NoSuchSession);
+                    if session_is_lost || left.is_empty() {
+                        let session_is_lost = session_is_lost || is_known_nowhere;
+                        return Err(AttachmentFailure { error, session_is_lost, late_attachments });
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// Connects to the first of several addresses that answers what is asked there. Returns its index and the answer.
+pub(super) async fn ask_first<T: Send + 'static>(
+    settings: &Settings,
+    addresses: &[Address],
+    ask: impl Fn(Connection) -> Stage<T, Error>,
+) -> Result<(usize, T), Error> {
+    let connect = |address: &Address, accepted| -> Stage<Connection, Error> {
+        let dialing: Dialing = Dial::as_ref(&settings.dial)(address.clone(), ATTEMPT_MAX, accepted);
+        Box::pin(async move { Ok(dialing.await?) })
+    };
+    first_answer(addresses, Limit::Each(ATTEMPT_MAX), too_late, connect, ask).await
+}
+
+/// Connects to the first of several addresses that answers Hello, and returns its index.
+async fn greet_first(settings: &Settings, addresses: &[Address]) -> Result<(usize, Greeted), Error> {
+    let say_hello = |connection| -> Greeting {
+        let (label, token) = (settings.terms.label.clone(), settings.token.clone());
+        Box::pin(async move { say_hello(connection, &label, token.as_ref()).await })
+    };
+    ask_first(settings, addresses, say_hello).await
+}
+
+/// Connects to an address and says Hello.
+pub(super) fn greet(settings: &Settings, address: Address) -> Greeting {
+    let settings = settings.clone();
+    Box::pin(async move { Ok(greet_first(&settings, &[address]).await?.1) })
+}
+
+/// Sends Hello, and waits for the answer.
+async fn say_hello(connection: Connection, label: &[u8], token: Option<&Token>) -> Result<Greeted, Error> {
+    let (sender, mut responses) = mpsc::unbounded_channel();
+    let credentials = connection.credentials(token)?;
+    let features = Features::PLACES;
+    let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
+    connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
+    // The channel cannot close while the sender is here, so the end of the connection has to be awaited too.
+    let answer = tokio::select! {
+        biased;
+        response = responses.recv() => response.map(|(_, frame)| frame),
+        reason = connection.ended() => return Err(reason.into()),
+    };
+    let features = success(answer.ok_or(Disconnect::Stopped)?)?.hello()?.features;
+    Ok(Greeted { connection, sender, responses, features })
+}
+
+/// Attaches the session over a connection to this address, or opens it there.
+pub(super) fn attach_at(
+    settings: &Settings,
+    address: Address,
+    greeted: Greeted,
+    target: Target,
+    repetitions: u32,
+) -> Attaching {
+    let (clock, terms) = (Arc::clone(&settings.clock), settings.terms.clone());
+    Box::pin(async move {
+        // The leader of a cluster speaks for all addresses.
+        let speaks_for_all = greeted.features.contains(Features::CLUSTER);
+        let attaching = attach_over(greeted, clock, &terms, target, repetitions);
+        let outcome = timeout(ATTEMPT_MAX, attaching).await.unwrap_or_else(|_| Err(too_late(&address)));
+        let failed = |error: Error| {
+            let is_unanswered = matches!(
+                error.kind(),
+                ErrorKind::ConnectionLost(_) | ErrorKind::Connect(ConnectError::TimedOut { .. })
+            );
+            let session_is_lost = speaks_for_all && error.status() == Some(Status::NoSuchSession);
+            AttachmentFailure { error, session_is_lost, late_attachments: is_unanswered.into() }
+        };
+        let (session, connection) = outcome.map_err(failed)?;
+        Ok(Attached { session, connection, address, late_attachments: 0 })
+    })
+}
+
+/// The error of an attempt at this address that takes too long.
+fn too_late(address: &Address) -> Error {
+    ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX }.into()
+}
+
+/// Attaches the session over a connection, or opens it.
+async fn attach_over(
+    greeted: Greeted,
+    clock: Arc<dyn Clock>,
+    Terms { label, ttl }: &Terms,
+    target: Target,
+    repetitions: u32,
+) -> Result<(OpenedSession, SessionConnection), Error> {
+    // On the wire, 0 stands for the server's default.
+    let ttl = ttl.map(|ttl| Milliseconds::saturating_from(ttl).max(Milliseconds(1)));
+    let Greeted { connection, sender, responses, features } = greeted;
+    let sent = clock.now();
+    let request = match target {
+        Target::Opened(OpenedSession { session, key, .. }) => {
+            Extended::AttachSession { session, key, repetitions }
+        }
+        Target::New(key) => Extended::OpenSession { ttl, label, key },
+    };
+    let frame = connection.ask_for_success(request).await?;
+    let session = match target {
+        Target::Opened(session) => OpenedSession { ttl: frame.ttl()?, ..session },
+        Target::New(_) => frame.opened()?,
+    };
+    let connection = SessionConnection {
+        connection,
+        sender,
+        responses,
+        renewed_at: sent,
+        keep_alive_sent: None,
+        kept_alive_at: sent,
+        sent: VecDeque::from([(frame.opaque, sent)]),
+        features,
+        clock,
+    };
+    Ok((session, connection))
+}

@@ -1,0 +1,330 @@
+//! A permit of the leased client, which is released when it is dropped.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use super::claim::{AcquireSpec, Claim};
+use super::command::{Command, HeldGrant};
+use super::session_handle::SessionHandle;
+use crate::{Error, Lost};
+use signalbox_protocol::{GrantId, OpenedSession, SessionKey};
+
+/// Operations on a permit, for the text of an error.
+const HOLD: &str = "hold";
+const HAND_OVER: &str = "hand over";
+const RELEASE: &str = "release";
+
+/// Resources that are held: a grant of the server, whose lease the client renews.
+///
+/// Dropping a permit releases it without waiting; [`Permit::release`] reports the result. Work that must not continue
+/// without the permit checks [`Permit::is_held`] before each step, or runs in [`Permit::guard`].
+///
+/// A permit ends here before the server grants the resources to others: leases are counted from when a request was
+/// sent, less 4 % for clocks that run at different rates, on a clock that also runs while the machine is suspended. But
+/// no client can stop a write that is already under way. The store that receives the write can, if it is sent the
+/// fencing token [`Permit::id`]: see "Fencing tokens" in `docs/semantics.md`.
+///
+/// ```no_run
+/// # async fn example(client: signalbox_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let permit = client.semaphore("deploys").capacity(3).acquire().await?;
+/// # async fn deploy() {}
+/// match permit.guard(deploy()).await {
+///     Ok(()) => permit.release().await?,
+///     Err(lost) => eprintln!("stopped half-way: {lost}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping a permit releases it; keep it for as long as the work lasts"]
+pub struct Permit {
+    session: Arc<SessionHandle>,
+    grant: HeldGrant,
+    spec: Arc<AcquireSpec>,
+    /// The driver was asked to release the grant, or to leave it to another process.
+    is_given_up: bool,
+}
+
+impl Permit {
+    pub(super) fn new(session: Arc<SessionHandle>, grant: HeldGrant, spec: Arc<AcquireSpec>) -> Self {
+        let permit = Self { session, grant, spec, is_given_up: false };
+        for (claim, capacity) in permit.differing_capacities() {
+            let name = claim.name().escape_ascii();
+            warn!(%name, capacity, "the semaphore exists with another capacity than the one requested");
+        }
+        permit
+    }
+
+    /// The grant's id, which is the fencing token of the permit: it increases with each grant of a name. A store that
+    /// refuses a lower id than it has seen is safe from writes of earlier holders (`docs/semantics.md`, "Fencing
+    /// tokens").
+    ///
+    /// ```no_run
+    /// # fn example(permit: &signalbox_client::Permit) {
+    /// let sql = format!("UPDATE report SET fence = {0} WHERE fence <= {0}", permit.id().0);
+    /// # }
+    /// ```
+    pub fn id(&self) -> GrantId {
+        self.grant.id
+    }
+
+    /// The claims that were requested and granted.
+    ///
+    /// ```no_run
+    /// # fn example(permit: &signalbox_client::Permit) {
+    /// for claim in permit.claims() {
+    ///     println!("{}", String::from_utf8_lossy(claim.name()));
+    /// }
+    /// # }
+    /// ```
+    pub fn claims(&self) -> &[Claim] {
+        &self.spec.claims
+    }
+
+    /// For each claim, in the order of [`Self::claims`]: the semaphore's actual capacity, which may differ from the
+    /// requested one, or the counter's maximum as requested.
+    ///
+    /// ```no_run
+    /// # fn example(permit: &signalbox_client::Permit) {
+    /// println!("one of {}", permit.capacities()[0]);
+    /// # }
+    /// ```
+    pub fn capacities(&self) -> &[u32] {
+        &self.grant.capacities
+    }
+
+    /// The claims whose semaphore has another capacity than the one that was requested, with the capacity that it has.
+    /// It existed before, with that capacity: programs that use it disagree. The client also logs a warning.
+    ///
+    /// ```no_run
+    /// # fn example(permit: &signalbox_client::Permit) {
+    /// for (claim, capacity) in permit.differing_capacities() {
+    ///     eprintln!("{} has a capacity of {capacity}", claim.name().escape_ascii());
+    /// }
+    /// # }
+    /// ```
+    pub fn differing_capacities(&self) -> impl Iterator<Item = (&Claim, u32)> {
+        let capacities = self.claims().iter().zip(self.capacities().iter().copied());
+        capacities.filter(|(claim, capacity)| claim.differs_from(*capacity))
+    }
+
+    /// The numbers of the slots of the first claim, from 0 and ascending; no other permit has them. Empty unless the
+    /// semaphore was declared with numbered slots. See [`Self::slots_of`] for several claims.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+    /// let permit = client.semaphore("gpu").declared().acquire().await?;
+    /// println!("on GPU {}", permit.slots()[0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn slots(&self) -> &[u16] {
+        self.slots_of(0)
+    }
+
+    /// The numbers of the slots of one claim, by its index in [`Self::claims`]; empty if there is no such claim.
+    ///
+    /// ```no_run
+    /// # fn example(permit: &signalbox_client::Permit) {
+    /// for (index, claim) in permit.claims().iter().enumerate() {
+    ///     println!("{:?}: {:?}", claim.name(), permit.slots_of(index));
+    /// }
+    /// # }
+    /// ```
+    pub fn slots_of(&self, claim: usize) -> &[u16] {
+        self.grant.slots.get(claim).map_or(&[], |slots| slots)
+    }
+
+    /// Whether the permit is held now.
+    ///
+    /// ```no_run
+    /// # fn example(permit: &signalbox_client::Permit) {
+    /// # let parts = [1, 2, 3];
+    /// for part in parts {
+    ///     if !permit.is_held() {
+    ///         break;
+    ///     }
+    ///     // The next part of the work goes here.
+    /// }
+    /// # }
+    /// ```
+    pub fn is_held(&self) -> bool {
+        self.time_left().is_some()
+    }
+
+    /// How long the permit is held at least, if it is not renewed from now on; `None` if it is lost.
+    ///
+    /// ```no_run
+    /// # fn example(permit: &signalbox_client::Permit) {
+    /// # use std::time::Duration;
+    /// let enough = permit.time_left() > Some(Duration::from_secs(2));
+    /// # }
+    /// ```
+    pub fn time_left(&self) -> Option<Duration> {
+        self.grant.validity.remaining()
+    }
+
+    /// Until when the permit is held at least; `None` if it is lost. Read it again before each use: a renewal moves
+    /// it, and an [`Instant`] does not advance while the machine is suspended, although the lease does.
+    ///
+    /// ```no_run
+    /// # fn example(permit: &signalbox_client::Permit) {
+    /// let until = permit.held_until().expect("just acquired");
+    /// # }
+    /// ```
+    pub fn held_until(&self) -> Option<Instant> {
+        self.time_left().map(|left| Instant::now() + left)
+    }
+
+    /// Resolves when the permit is lost, with the reason. The client's own thread detects the loss, so a busy runtime
+    /// does not delay the detection; it delays the task that awaits this.
+    ///
+    /// ```no_run
+    /// # async fn example(permit: signalbox_client::Permit) {
+    /// # async fn work() {}
+    /// tokio::select! {
+    ///     lost = permit.lost() => eprintln!("{lost}"),
+    ///     () = work() => {}
+    /// }
+    /// # }
+    /// ```
+    pub async fn lost(&self) -> Lost {
+        self.grant.validity.lost().await
+    }
+
+    /// Resolves when an administrator revokes the permit. The permit is held during the grace period, which
+    /// [`Self::time_left`] includes from then on; [`Self::lost`] resolves at its end.
+    ///
+    /// ```no_run
+    /// # async fn example(permit: signalbox_client::Permit) {
+    /// permit.revocation().await;
+    /// println!("to be released within {:?}", permit.time_left());
+    /// # }
+    /// ```
+    pub async fn revocation(&self) {
+        self.grant.validity.revocation().await;
+    }
+
+    /// Runs a future for as long as the permit is held. If the permit is lost first, the future is dropped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) with the reason, and no other.
+    ///
+    /// ```no_run
+    /// # async fn example(permit: signalbox_client::Permit) -> Result<(), signalbox_client::Error> {
+    /// # async fn work() -> u32 { 7 }
+    /// let result = permit.guard(work()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        let mut work = pin!(work);
+        let work = poll_fn(|context| match self.grant.validity.remaining() {
+            Some(_) => work.as_mut().poll(context),
+            // A process that was suspended may come here before the driver has marked the permit as lost.
+            None => Poll::Pending,
+        });
+        tokio::select! {
+            // A loss comes first: the work must not take another step without the permit.
+            biased;
+            lost = self.lost() => Err(self.failed(HOLD, lost)),
+            done = work => Ok(done),
+        }
+    }
+
+    /// Hands the permit over to another process. The server keeps the session, with all that it holds, until its time
+    /// to live is over. Other permits of the same session are lost here, and stay held by the session. Acquires that wait
+    /// in the session are not handed over: they queue again in another session of this client.
+    ///
+    /// # Errors
+    /// If the permit is lost or no server is connected. The permit is then released, also if the future is dropped.
+    ///
+    /// ```no_run
+    /// # async fn example(permit: signalbox_client::Permit) -> Result<(), signalbox_client::Error> {
+    /// let handed = permit.hand_over().await?;
+    /// println!("session {} holds grant {}", handed.session, handed.grant.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn hand_over(mut self) -> Result<HandedOver, Error> {
+        let (reply, session) = oneshot::channel();
+        self.session.send(Command::Isolate(reply));
+        match session.await {
+            Ok(session) => {
+                let OpenedSession { session, key, ttl } =
+                    session.map_err(|error| self.failed(HAND_OVER, error))?;
+                if !self.is_held() {
+                    return Err(self.failed(HAND_OVER, self.lost().await));
+                }
+                // Nothing is awaited from here on: either the session is kept and the caller knows it, or neither.
+                self.is_given_up = true;
+                self.session.send(Command::StopRenewing);
+                Ok(HandedOver { session, key, grant: self.id(), ttl: ttl.into() })
+            }
+            Err(_) => Err(self.failed(HAND_OVER, self.lost().await)),
+        }
+    }
+
+    /// Releases the permit and waits for the server's answer, for as long as the lease lasts at most. If the future is
+    /// dropped, the permit is released all the same.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the permit was lost before: another holder may have had the resources.
+    ///
+    /// ```no_run
+    /// # async fn example(permit: signalbox_client::Permit) -> Result<(), signalbox_client::Error> {
+    /// permit.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn release(mut self) -> Result<(), Error> {
+        self.is_given_up = true;
+        let (reply, answer) = oneshot::channel();
+        self.session.send(Command::Release { grant: self.id(), reply: Some(reply) });
+        match answer.await {
+            Ok(result) => result.map_err(|error| self.failed(RELEASE, error)),
+            Err(_) => Err(self.failed(RELEASE, self.lost().await)),
+        }
+    }
+
+    /// The error of an operation on this permit, with its names.
+    fn failed(&self, operation: &'static str, error: impl Into<Error>) -> Error {
+        error.into().of(self.spec.requested(operation))
+    }
+}
+
+/// A session that this process has handed over. Another process can attach it, which renews it, and close it
+/// ([`Direct`](crate::Direct)).
+///
+/// ```no_run
+/// # async fn example(permit: signalbox_client::Permit) -> Result<(), signalbox_client::Error> {
+/// let handed = permit.hand_over().await?;
+/// println!("attach session {} within {:?}", handed.session, handed.ttl);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandedOver {
+    /// The session's number.
+    pub session: u64,
+    /// The session's key. Keep it secret.
+    pub key: SessionKey,
+    /// The permit's grant.
+    pub grant: GrantId,
+    /// How long the session lives after it was last renewed.
+    pub ttl: Duration,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if !self.is_given_up {
+            self.session.send(Command::Release { grant: self.id(), reply: None });
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! When and where a session connects next.
+//!
+//! A round tries all addresses. After each round that fails there is a pause, which grows and is random, so that the clients of
+//! a restarted server do not all connect at once.
+//!
+//! In a cluster, [`Guide`] knows more addresses: where the leader moves, and where all nodes are.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::clock::Moment;
+use super::guide::Guide;
+use super::link::{Attaching, AttachmentFailure, Greeted, Greeting, Target, attach_at, attach_first, greet};
+use super::settings::Settings;
+use crate::{Address, ConnectError, Disconnect, Error, ErrorKind};
+use signalbox_protocol::{Moved, OpenedSession, SessionKey, Status, Whereabouts};
+
+/// The first pause between two rounds, and the longest. Each is drawn between half of it and all of it.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// The longest pause of a client of a cluster: another node is going to lead.
+const PAUSE_MAX_IN_CLUSTER: Duration = Duration::from_millis(500);
+
+/// How long after an attachment KeepAlive is sent, to prove that the connection is stable. A link that breaks again and
+/// again within this time is as good as none.
+const PROBE_AFTER: Duration = Duration::from_secs(1);
+
+/// Whether a server is reachable.
+#[derive(Clone, Copy, Debug)]
+enum Reachability {
+    /// A connection has proven stable, and has not ended since.
+    Stable,
+    /// There is a connection, which has not proven stable yet.
+    Attached { down_since: Moment, attached_at: Moment },
+    /// There is no connection, and none was stable since this moment.
+    Down { since: Moment },
+}
+
+pub(super) struct Reconnect {
+    settings: Settings,
+    /// With which the session is opened: if the answer is lost, the next attempt gets the same session.
+    key: Option<SessionKey>,
+    /// The index of the configured address with which the next round begins.
+    next_address: usize,
+    /// The address of the last connection, or of the leader if the session moved there after it.
+    last_address: Option<Address>,
+    /// Rounds that have failed since then.
+    failed_rounds: u32,
+    /// Attachments and openings that were given up without an answer. The server may still execute one after a later one,
+    /// which then loses the session to it.
+    late_attachments: u32,
+    reachability: Reachability,
+    last_failure: Option<Error>,
+    guide: Guide,
+    rng: Rng,
+}
+
+/// What follows a failed round.
+pub(super) enum AfterFailure {
+    SessionLost,
+    /// The next round begins at this moment.
+    RetryAt(Moment),
+}
+
+impl Reconnect {
+    /// Also returns when the first round begins. A session that replaces a lost one begins with a pause, so that a
+    /// client cannot open sessions as fast as a server ends them.
+    pub(super) fn new(settings: Settings, now: Moment, replaces_lost: bool) -> (Self, Moment) {
+        let mut rng = Rng::with_seed(settings.seed);
+        let next_address = if settings.in_given_order { 0 } else { rng.usize(..settings.addresses.len()) };
+        let pause = if replaces_lost { random_pause(PAUSE_MIN, &mut rng) } else { Duration::ZERO };
+        let reconnect = Self {
+            settings,
+            key: random_key(),
+            next_address,
+            last_address: None,
+            failed_rounds: 0,
+            late_attachments: 0,
+            reachability: Reachability::Down { since: now },
+            last_failure: None,
+            guide: Guide::default(),
+            rng,
+        };
+        (reconnect, now.after(pause))
+    }
+
+    /// Starts a round: attaches the session, which will repeat so many requests with their places, or opens one.
+    pub(super) fn round(&mut self, session: Option<OpenedSession>, repetitions: u32) -> Attaching {
+        let (before, from) = self.settings.addresses.split_at(self.next_address);
+        let addresses = self.guide.round(from.iter().chain(before), self.last_address.as_ref());
+        self.next_address = (self.next_address + 1) % self.settings.addresses.len();
+        let target = session.map_or(Target::New(self.key), Target::Opened);
+        attach_first(&self.settings, addresses, target, repetitions)
+    }
+
+    /// Starts to say Hello to the leader of the cluster, if the present connection is relayed and the leader's address is
+    /// known.
+    pub(super) fn approach_leader(&mut self) -> Option<(Address, Greeting)> {
+        let address = self.guide.take_leader()?;
+        let greeting = greet(&self.settings, address.clone());
+        Some((address, greeting))
+    }
+
+    /// Attaches the session over a connection to the leader. The present connection has to be closed before: the server
+    /// answers what comes over it that the session is not attached there.
+    pub(super) fn attach_at_leader(
+        &mut self,
+        address: Address,
+        greeted: Greeted,
+        session: OpenedSession,
+        repetitions: u32,
+        now: Moment,
+    ) -> Attaching {
+        self.guide.moves_to_leader();
+        // If this fails, it is the address that failed last. Acquires wait as after every disconnect, from now on.
+        self.last_address = Some(address.clone());
+        self.reachability = Reachability::Down { since: self.down_since().unwrap_or(now) };
+        attach_at(&self.settings, address, greeted, Target::Opened(session), repetitions)
+    }
+
+    /// The server has said where the nodes of its cluster are.
+    pub(super) fn guided(&mut self, whereabouts: Whereabouts<Vec<String>>) {
+        self.guide.learn(whereabouts);
+    }
+
+    /// The server has said where another node is going to lead.
+    pub(super) fn moved(&mut self, moved: Moved<Vec<String>>) {
+        self.guide.follow(moved);
+    }
+
+    /// Within which time the server of a connection has to give a sign of life; `None`: no sooner than the lease requires.
+    pub(super) fn silence_max(&self) -> Option<Duration> {
+        self.guide.silence_max()
+    }
+
+    /// The session is attached. The reason of the last failure is kept until the connection has proven stable.
+    pub(super) fn attached(&mut self, address: Address, late_attachments: u32, now: Moment) {
+        self.last_address = Some(address);
+        self.late_attachments += late_attachments;
+        self.failed_rounds = 0;
+        let down_since = self.down_since().unwrap_or(now);
+        self.reachability = Reachability::Attached { down_since, attached_at: now };
+    }
+
+    /// A request of the program, or KeepAlive, was answered.
+    pub(super) fn answered(&mut self) {
+        if let Reachability::Attached { .. } = self.reachability {
+            self.reachability = Reachability::Stable;
+            self.last_failure = None;
+        }
+    }
+
+    /// When KeepAlive is sent to prove that the connection is stable; `None` if that is proven, or if there is none.
+    pub(super) fn probe_at(&self) -> Option<Moment> {
+        match self.reachability {
+            Reachability::Attached { attached_at, .. } => Some(attached_at.after(PROBE_AFTER)),
+            Reachability::Stable | Reachability::Down { .. } => None,
+        }
+    }
+
+    /// Since when no connection was stable; `None` if one is.
+    fn down_since(&self) -> Option<Moment> {
+        match self.reachability {
+            Reachability::Stable => None,
+            Reachability::Attached { down_since: since, .. } | Reachability::Down { since } => Some(since),
+        }
+    }
+
+    /// The session could not be attached.
+    pub(super) fn failed(&mut self, failure: AttachmentFailure, now: Moment) -> AfterFailure {
+        let AttachmentFailure { error, session_is_lost, late_attachments } = failure;
+        self.late_attachments += late_attachments;
+        if session_is_lost {
+            return AfterFailure::SessionLost;
+        }
+        self.last_failure = Some(error);
+        self.failed_rounds += 1;
+        AfterFailure::RetryAt(now.after(self.pause()))
+    }
+
+    /// The connection has ended. Returns when the next round begins: not at once, so that the clients of a
+    /// restarted server come at different times.
+    pub(super) fn disconnected(&mut self, reason: &Disconnect, now: Moment) -> Moment {
+        self.reachability = Reachability::Down { since: self.down_since().unwrap_or(now) };
+        self.last_failure = Some(reason.clone().into());
+        if self.guide.knows_next() { now } else { now.after(self.pause()) }
+    }
+
+    /// Whether an attachment that was given up may have taken the session from a later one. Each counts once.
+    pub(super) fn take_late_attachment(&mut self) -> bool {
+        let is_possible = self.late_attachments > 0;
+        self.late_attachments = self.late_attachments.saturating_sub(1);
+        is_possible
+    }
+
+    /// When an acquire fails that was asked for at this moment, unless a stable connection is there before. Only for use
+    /// while there is no connection.
+    pub(super) fn unreachable_at(&self, asked_at: Moment) -> Moment {
+        self.unreachable_since(asked_at).after(self.settings.unreachable_after)
+    }
+
+    /// The error of an acquire that has waited until [`Self::unreachable_at`]. If a server is there and refuses the session, as
+    /// for want of rights, that is the error: a caller may go on without a permit only if no server is reachable.
+    pub(super) fn unreachable(&self, asked_at: Moment, now: Moment) -> Error {
+        let within = now.since(self.unreachable_since(asked_at));
+        // The first round has not ended.
+        let last = self.last_failure.clone().unwrap_or_else(|| {
+            let addresses: Vec<_> = self.settings.addresses.iter().map(ToString::to_string).collect();
+            ConnectError::TimedOut { address: addresses.join(", "), limit: within }.into()
+        });
+        if last.is_refusal() && last.status() != Some(Status::ShuttingDown) {
+            return last;
+        }
+        ErrorKind::Unreachable { within, last: last.into() }.into()
+    }
+
+    fn unreachable_since(&self, asked_at: Moment) -> Moment {
+        self.down_since().map_or(asked_at, |since| since.max(asked_at))
+    }
+
+    pub(super) fn last_failure(&self) -> Option<&Error> {
+        self.last_failure.as_ref()
+    }
+
+    /// The pause after a round: longer each time.
+    fn pause(&mut self) -> Duration {
+        let most = if self.guide.is_in_cluster() { PAUSE_MAX_IN_CLUSTER } else { PAUSE_MAX };
+        let longest = PAUSE_MIN.saturating_mul(1 << self.failed_rounds.min(10)).min(most);
+        random_pause(longest, &mut self.rng)
+    }
+}
+
+/// A key that cannot be guessed; `None` on a system without a source of randomness.
+fn random_key() -> Option<SessionKey> {
+    let mut key = [0; 16];
+    getrandom::fill(&mut key).ok().map(|()| SessionKey(key))
+}
+
+/// A pause of between half of the longest and all of it.
+fn random_pause(longest: Duration, rng: &mut Rng) -> Duration {
+    longest.mul_f64(0.5 + rng.f64() / 2.0)
+}

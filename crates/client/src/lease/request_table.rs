@@ -1,0 +1,208 @@
+//! The requests of a session that the server has not answered.
+//!
+//! Invariants:
+//! - A request keeps its number until it is answered, so a repetition is the same request to the server.
+//! - Requests are sent in the order of their numbers.
+//! - A request is sent only while its number is at most [`WINDOW_MAX`] above that of the oldest unanswered one.
+//! - `by_ticket` has the acquires whose caller waits, and no others.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use tokio::sync::oneshot;
+
+use super::claim::AcquireSpec;
+use super::clock::Moment;
+use super::command::{AcquireOutcome, Ticket};
+use super::request::{Operation, Request, Transmission};
+use signalbox_protocol::{Place, RequestId, RequestIds};
+
+/// How far a request's number may be above that of the oldest unanswered one; later requests wait here. Servers
+/// remember as many answers. [`SessionLoad`](super::session_load::SessionLoad) keeps a session below this limit
+/// wherever a request may wait long.
+const WINDOW_MAX: u64 = 1024;
+
+#[derive(Debug, Default)]
+pub(super) struct RequestTable {
+    requests: BTreeMap<RequestId, Request>,
+    /// Requests that have not been sent over the current connection.
+    unsent: BTreeSet<RequestId>,
+    by_ticket: HashMap<Ticket, RequestId>,
+    /// The last number that was given to a request; numbers start at 1.
+    last: u64,
+}
+
+impl RequestTable {
+    /// Adds a request, under a new number.
+    pub(super) fn add(&mut self, operation: Operation) {
+        self.last += 1;
+        let id = RequestId(self.last);
+        if let Operation::Acquire { ticket, .. } = operation {
+            self.by_ticket.insert(ticket, id);
+        }
+        self.requests.insert(id, Request { operation, transmission: Transmission::Unsent, place: None });
+        self.unsent.insert(id);
+    }
+
+    /// Adds a request again that was removed, under its number.
+    pub(super) fn put_back(&mut self, id: RequestId, request: Request) {
+        if let Operation::Acquire { ticket, reply: Some(_), .. } = request.operation {
+            self.by_ticket.insert(ticket, id);
+        }
+        self.requests.insert(id, request);
+        self.unsent.insert(id);
+    }
+
+    /// The server has told the place of a request.
+    pub(super) fn set_place(&mut self, id: RequestId, place: Place) {
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.place = Some(place);
+        }
+    }
+
+    /// How many requests have been told their places.
+    pub(super) fn places(&self) -> u32 {
+        self.requests.values().filter(|request| request.place.is_some()).count() as u32
+    }
+
+    /// The next operation to send, with its numbers and its place; its request counts as sent from here on. `None` if all
+    /// are sent or the window is full.
+    pub(super) fn next_to_send(&mut self) -> Option<(RequestIds, &Operation, Option<Place>)> {
+        let own = *self.unsent.first()?;
+        let lowest_unanswered = self.lowest_unanswered();
+        if own.0 - lowest_unanswered.0 > WINDOW_MAX {
+            return None;
+        }
+        self.unsent.remove(&own);
+        let request = self.requests.get_mut(&own).expect("an unsent request is in the table");
+        request.transmission = match request.transmission {
+            Transmission::Unsent => Transmission::Sent,
+            Transmission::Sent | Transmission::Repeated => Transmission::Repeated,
+        };
+        Some((RequestIds { own, lowest_unanswered }, &request.operation, request.place))
+    }
+
+    /// Marks all requests to be sent again, over a new connection.
+    pub(super) fn resend_all(&mut self) {
+        self.unsent = self.requests.keys().copied().collect();
+    }
+
+    /// Removes a request that was answered.
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Request> {
+        self.unsent.remove(&id);
+        let request = self.requests.remove(&id)?;
+        if let Operation::Acquire { ticket, .. } = request.operation {
+            self.by_ticket.remove(&ticket);
+        }
+        Some(request)
+    }
+
+    /// The acquire of a caller that waits.
+    pub(super) fn find(&self, ticket: Ticket) -> Option<RequestId> {
+        self.by_ticket.get(&ticket).copied()
+    }
+
+    /// Takes the reply channel out of an acquire: from here on no caller waits for it. A request that was never sent
+    /// is removed; the [`Cancellation`] says whether the server has to cancel it.
+    pub(super) fn cancel(
+        &mut self,
+        id: RequestId,
+    ) -> (Option<oneshot::Sender<AcquireOutcome>>, Cancellation) {
+        let Some(request) = self.requests.get_mut(&id) else { return (None, Cancellation::Removed) };
+        let reply = match &mut request.operation {
+            Operation::Acquire { ticket, reply, .. } => {
+                self.by_ticket.remove(ticket);
+                reply.take()
+            }
+            Operation::Release { .. } => None,
+        };
+        if request.transmission == Transmission::Unsent {
+            self.remove(id);
+            return (reply, Cancellation::Removed);
+        }
+        (reply, Cancellation::AtServer)
+    }
+
+    /// The acquires whose callers wait, in the order of their numbers.
+    pub(super) fn waiting_acquires(&self) -> impl Iterator<Item = (RequestId, &AcquireSpec, Moment)> {
+        self.requests.iter().filter_map(|(id, request)| match &request.operation {
+            Operation::Acquire { spec, asked_at, reply: Some(_), .. } => Some((*id, &**spec, *asked_at)),
+            _ => None,
+        })
+    }
+
+    /// Whether a request is an acquire that is not answered yet.
+    pub(super) fn is_acquire(&self, id: RequestId) -> bool {
+        let request = self.requests.get(&id);
+        request.is_some_and(|request| matches!(request.operation, Operation::Acquire { .. }))
+    }
+
+    /// Whether the server has answered all requests.
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// How many numbers there are from the oldest unanswered request to the next new one.
+    pub(super) fn window(&self) -> usize {
+        usize::try_from(self.last + 1 - self.lowest_unanswered().0).unwrap_or(usize::MAX)
+    }
+
+    fn lowest_unanswered(&self) -> RequestId {
+        self.requests.keys().next().copied().unwrap_or(RequestId(self.last + 1))
+    }
+
+    /// Takes out all operations, when the session has ended.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Operation> {
+        self.unsent.clear();
+        self.by_ticket.clear();
+        std::mem::take(&mut self.requests).into_values().map(|request| request.operation)
+    }
+}
+
+/// Where a canceled acquire still is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cancellation {
+    /// Nowhere: the server cannot know of it.
+    Removed,
+    /// At the server, which has to cancel it. If it is granted before, the grant is released.
+    AtServer,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use signalbox_protocol::GrantId;
+
+    fn release() -> Operation {
+        Operation::Release { grant: GrantId(1), reply: None }
+    }
+
+    fn sent(table: &mut RequestTable) -> Vec<u64> {
+        std::iter::from_fn(|| table.next_to_send().map(|(ids, ..)| ids.own.0)).collect()
+    }
+
+    /// Servers refuse a request whose number is more than 1024 above the oldest unanswered one (`docs/protocol.md`,
+    /// "Request ids").
+    #[test]
+    fn requests_beyond_the_window_wait_until_the_oldest_is_answered() {
+        let mut table = RequestTable::default();
+        (0..1030).for_each(|_| table.add(release()));
+        assert_eq!(sent(&mut table), (1..=1025).collect::<Vec<_>>());
+        assert_eq!(table.window(), 1030);
+        table.remove(RequestId(2));
+        assert!(sent(&mut table).is_empty(), "the oldest is still unanswered");
+        table.remove(RequestId(1));
+        assert_eq!(sent(&mut table), [1026, 1027]);
+    }
+
+    #[test]
+    fn a_request_keeps_its_number_and_counts_as_repeated_when_it_is_sent_again() {
+        let mut table = RequestTable::default();
+        table.add(release());
+        assert_eq!(sent(&mut table), [1]);
+        table.resend_all();
+        assert_eq!(sent(&mut table), [1]);
+        assert_eq!(table.remove(RequestId(1)).unwrap().transmission, Transmission::Repeated);
+        table.add(release());
+        assert_eq!(sent(&mut table), [2]);
+    }
+}

@@ -1,0 +1,41 @@
+//! The settings of a client, which all its sessions share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock::Clock;
+use super::transport::Dial;
+use crate::{Address, Token};
+use signalbox_protocol::LABEL_BYTES_MAX;
+
+/// The longest time for one address to answer, and to attach a session after that.
+pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(5);
+
+/// What a session is opened with. All that it holds has these terms.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Terms {
+    pub(super) label: Vec<u8>,
+    /// The time to live; `None`: the server's default.
+    pub(super) ttl: Option<Duration>,
+}
+
+/// As much of a label as the protocol allows.
+pub(super) fn cut_label(label: &[u8]) -> Vec<u8> {
+    label[..label.len().min(LABEL_BYTES_MAX)].to_vec()
+}
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    /// At least one.
+    pub(super) addresses: Vec<Address>,
+    /// Whether the first round begins with the first address. Otherwise, it may begin with any, which spreads clients over the
+    /// servers.
+    pub(super) in_given_order: bool,
+    pub(super) terms: Terms,
+    pub(super) token: Option<Token>,
+    /// For how long no server may be reachable before acquires fail.
+    pub(super) unreachable_after: Duration,
+    pub(super) dial: Dial,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) seed: u64,
+}

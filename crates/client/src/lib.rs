@@ -1,0 +1,199 @@
+//! The client: permits for programs on many machines that share limited resources.
+//!
+//! # First steps
+//!
+//! A [`Client`] connects once, and all tasks of a program share it. It returns [`Permit`]s: a permit holds resources
+//! until it is dropped, which releases them.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use signalbox_client::Client;
+//! use std::time::Duration;
+//!
+//! let client = Client::connect(&"lock.example.org".parse()?).await?;
+//!
+//! // One of three, after at most 30 s in the queue.
+//! let permit = client.semaphore("deploys").capacity(3).timeout(Duration::from_secs(30)).acquire().await?;
+//! // The work goes here.
+//! permit.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A **semaphore** has a capacity, which the request that creates it sets. A **counter** counts the resources in use,
+//! and each request gives its own maximum: `client.counter("tenant/7").maximum(8)`. [`Client::acquire_all`] acquires
+//! several names as one, all or none, without deadlocks.
+//!
+//! # Losing a permit
+//!
+//! A permit has a lease. The client renews it in a separate thread, and keeps it during disconnects that are shorter
+//! than the lease. A lease can still be lost, and the resources can then be granted to others. Work that must not
+//! continue then runs in [`Permit::guard`]:
+//!
+//! ```no_run
+//! # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+//! # async fn write_report(fence: u64) {}
+//! let permit = client.semaphore("report").capacity(1).acquire().await?;
+//! let fence = permit.id().0;
+//! match permit.guard(write_report(fence)).await {
+//!     Ok(()) => permit.release().await?,
+//!     Err(lost) => eprintln!("stopped half-way: {lost}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Permit::id`] is a fencing token: it increases with each grant of a name. A store that refuses writes with a lower
+//! token than it has seen is safe even from a program that was suspended for a minute. No client can guarantee this
+//! alone (`docs/semantics.md`, "Fencing tokens").
+//!
+//! # When no server is reachable
+//!
+//! [`Acquire::acquire`] fails with [`ErrorKind::Unreachable`] after 10 s ([`Builder::unreachable_after`]), without a
+//! permit: it fails closed. Where it is better to work without a limit than not to work,
+//! [`Acquire::acquire_or_proceed`] fails open.
+//!
+//! # TLS
+//!
+//! With the cargo feature `tls`, `Tls` is a transport: `Client::builder(address).transport(Tls::load(&files)?)`. The plain
+//! client uses a stream of it: `PlainClient::over(tls.connect(address, limit).await?)`.
+//!
+//! # Recipes
+//!
+//! `docs/guide.md` has recipes for concurrency limits, leader election, several resources at once and fencing,
+//! each with its behaviour on failure. `examples/` has complete programs: `leader`, `worker_pool` and `fenced_writer`.
+//!
+//! # Which client
+//!
+//! | | [`Client`] | [`PlainClient`] |
+//! |---|---|---|
+//! | servers | signalbox | all servers of yrmcds' counter and semaphore protocols |
+//! | resources belong to | a leased session, which survives disconnects | the connection, which releases them |
+//! | waiting | in a fair queue | none |
+//! | names | of both kinds, over either port | of the port's kind |
+//! | returns | [`Permit`] | [`PlainPermit`] |
+//!
+//! [`blocking`] has the leased client for programs without an async runtime. [`Direct`] has the administrative
+//! operations: it lists holders and waiters, watches names, revokes grants, and declares semaphores whose capacity an
+//! administrator sets. [`sysv`] has System V semaphore sets, which programs share that call `semop`.
+
+mod address;
+pub mod blocking;
+mod connection;
+mod declared;
+mod direct;
+mod error;
+mod lease;
+mod limit;
+mod plain;
+mod plain_permit;
+#[doc(hidden)] // For the command line, which asks several addresses without a client.
+pub mod race;
+mod requested;
+mod revoke;
+mod series;
+mod socket;
+pub mod sysv;
+mod text;
+#[cfg(feature = "tls")]
+mod tls;
+mod token;
+
+use std::fmt;
+use std::time::Duration;
+
+pub use address::{Address, AddressError, COUNTER_PORT, SEMAPHORE_PORT};
+pub use direct::Direct;
+pub use error::{ConnectError, Disconnect, Error, ErrorKind, Lost, TlsFailure};
+pub use lease::{
+    Acquire, AcquireAll, Admission, BootClock, Builder, Claim, Client, Clock, Counter, HandedOver, Moment,
+    Permit, Semaphore, Sleep, Tcp, Transport,
+};
+pub use plain::PlainClient;
+pub use plain_permit::PlainPermit;
+pub use requested::{Requested, RequestedAmount, RequestedName};
+pub use revoke::Revocation;
+pub use series::{Declared, Dump, Export, Listing, Series, Sessions, Watch};
+#[cfg(feature = "tls")]
+pub use tls::{FileError, Tls, TlsFiles, TlsFilesError, TlsStream};
+
+// The types of the protocol that the methods of the client take or return.
+pub use signalbox_protocol::{
+    AddressRange, BodyError, ClaimsError, Declaration, DeclarationError, DeclaredEntry, DeclaredState,
+    DecodeError, DumpEntry, Event, EventKind, Features, Generation, GraceLeft, GrantId, GrantState,
+    HelloAnswer, Idle, IfExists, Inspected, Limit, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace,
+    Pausing, ReachedLimit, Removal, Resizing, Scope, SessionEntry, SessionKey, SessionKind, Shares,
+    SlotChange, Statistic, Status, TtlLeft, VerifiedGrant, Wait,
+};
+pub use token::Token;
+
+use requested::requesting;
+pub use text::is_unsafe;
+
+use signalbox_protocol::ResponseFrame;
+
+/// The time limit of [`PlainClient::connect`].
+///
+/// ```
+/// assert_eq!(signalbox_client::CONNECT_TIMEOUT.as_secs(), 5);
+/// ```
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A number of resources of a counter or semaphore.
+///
+/// ```
+/// use signalbox_client::Resources;
+///
+/// assert_eq!(Resources(7).to_string(), "7");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Resources(pub u32);
+
+/// The most resources that may be in use: of a counter, for one Acquire; of a semaphore, the capacity with which
+/// Acquire creates it (`counter.md` and `semaphore.md`, "Acquire").
+///
+/// ```
+/// use signalbox_client::Maximum;
+///
+/// assert!(Maximum(7) < Maximum(8));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Maximum(pub u32);
+
+impl fmt::Display for Resources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Maximum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Checks the length of a name.
+fn checked(name: &[u8]) -> Result<&[u8], Error> {
+    match name.len() {
+        0 => Err(ErrorKind::NameEmpty.into()),
+        1..=NAME_BYTES_MAX => Ok(name),
+        bytes => Err(ErrorKind::NameTooLong { bytes }.into()),
+    }
+}
+
+/// The response, if its status is success; else the error.
+fn success(frame: ResponseFrame) -> Result<ResponseFrame, Error> {
+    match Status::from_code(frame.status) {
+        Some(Status::NoError) => Ok(frame),
+        Some(Status::LimitReached) => Err(ErrorKind::LimitReached { limit: frame.reached_limit() }.into()),
+        Some(status) => Err(ErrorKind::Status(status).into()),
+        None => {
+            let message = String::from_utf8_lossy(&frame.body).into_owned();
+            Err(ErrorKind::UnknownStatus { code: frame.status, message }.into())
+        }
+    }
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,324 @@
+//! The plain client: the operations of yrmcds' counter and semaphore protocols over one connection.
+//!
+//! It works with every server of these protocols (`counter.md`, `semaphore.md`). The port decides whether a connection
+//! uses counters or semaphores. Requests are pipelined, and responses are matched by their opaque.
+//!
+//! Resources belong to the connection. They are released by [`PlainClient::release`], or when the connection ends: when
+//! its last [`PlainClient`], [`PlainPermit`] and [`Dump`] is dropped, the server stops, or this process ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::oneshot;
+
+use super::connection::Connection;
+use super::{
+    Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Dump, Error, Maximum, PlainPermit, Requested,
+    RequestedAmount, Resources, Token, checked, requesting, socket,
+};
+use signalbox_protocol::{
+    EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame, Statistic, Status,
+};
+
+/// A connection to a server. Clones share it; it is closed when the last clone is dropped.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use signalbox_client::{Maximum, PlainClient, Resources};
+///
+/// let client = PlainClient::connect(&"lock.example.org".parse()?).await?;
+/// let permit = client.hold(b"backup", Resources(1), Maximum(1)).await?;
+/// // The work goes here.
+/// permit.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct PlainClient {
+    pub(super) connection: Arc<Connection>,
+}
+
+impl PlainClient {
+    /// Connects within [`CONNECT_TIMEOUT`]. The default port is that of the counters; [`Address::or_port`] sets
+    /// another default.
+    ///
+    /// The failure of the server's host is detected within about 30 s.
+    ///
+    /// # Errors
+    /// [`ConnectError`], with the reason of the last address that was tried.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use signalbox_client::{PlainClient, SEMAPHORE_PORT};
+    ///
+    /// let semaphores = PlainClient::connect(&"lock.example.org:11216".parse()?).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(address: &Address) -> Result<Self, ConnectError> {
+        Self::connect_within(address, CONNECT_TIMEOUT).await
+    }
+
+    /// As [`PlainClient::connect`], within `limit`.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use signalbox_client::PlainClient;
+    /// use std::time::Duration;
+    ///
+    /// let address = "lock.example.org".parse()?;
+    /// let client = PlainClient::connect_within(&address, Duration::from_secs(1)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect_within(address: &Address, limit: Duration) -> Result<Self, ConnectError> {
+        let stream = socket::connect(address, limit).await?;
+        let in_clear = socket::in_clear(&stream);
+        Ok(Self { connection: Arc::new(Connection::over(stream, in_clear)) })
+    }
+
+    /// Uses a stream that is connected already: another transport, or a simulated network.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use signalbox_client::PlainClient;
+    /// let stream = tokio::net::UnixStream::connect("/run/tunnel").await?;
+    /// let client = PlainClient::over(stream);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, because a task serves the connection.
+    pub fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        Self { connection: Arc::new(Connection::over(stream, None)) }
+    }
+
+    /// Checks that the server answers (`counter.md`, "Noop").
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
+    /// client.noop().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn noop(&self) -> Result<(), Error> {
+        self.connection.ask_for_success(Request::Noop).await?;
+        Ok(())
+    }
+
+    /// Introduces this client with a label for lists of holders, and returns the server's version, features and limits,
+    /// and which namespace the port serves (`docs/protocol.md`, "Hello"). `None`: the server has only the plain
+    /// operations.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
+    /// let port = client.introduce(b"backup on db1").await?.map(|server| server.port);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn introduce(&self, label: &[u8]) -> Result<Option<HelloAnswer>, Error> {
+        self.introduce_with(label, None).await
+    }
+
+    /// As [`Self::introduce`], and shows a token, which decides what this connection may do from now on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotPermitted` if the server does not accept the token;
+    /// [`ErrorKind::Connect`](super::ErrorKind::Connect) with `TokenInClear` if others may read it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), Box<dyn std::error::Error>> {
+    /// use signalbox_client::Token;
+    ///
+    /// let token = Token::from_file("/etc/worker/token".as_ref())?;
+    /// client.introduce_with(b"backup on db1", Some(&token)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn introduce_with(
+        &self,
+        label: &[u8],
+        token: Option<&Token>,
+    ) -> Result<Option<HelloAnswer>, Error> {
+        let hello = Extended::Hello {
+            version: EXTENDED_VERSION,
+            label,
+            credentials: self.connection.credentials(token)?,
+            features: Features::default(),
+        };
+        match self.connection.ask_for_success(hello).await {
+            Ok(frame) => Ok(Some(frame.hello()?)),
+            Err(error) if error.status() == Some(Status::UnknownCommand) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The resources of a counter that are in use, or the resources of a semaphore that are available (`counter.md` and
+    /// `semaphore.md`, "Get").
+    ///
+    /// # Errors
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotFound` if the name does not exist.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
+    /// println!("{} in use", client.get(b"tenant/7").await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn get(&self, name: &[u8]) -> Result<Resources, Error> {
+        let requested = || Requested::of("get", None, name, RequestedAmount::Whole);
+        requesting(requested, async {
+            let frame = self.connection.ask_for_success(Request::Get { name: checked(name)? }).await?;
+            Ok(Resources(frame.resources()?))
+        })
+        .await
+    }
+
+    /// Acquires resources without waiting (`counter.md` and `semaphore.md`, "Acquire"). Returns the number of resources
+    /// that were acquired.
+    ///
+    /// `maximum` is the maximum of a counter for this request, or the capacity of a semaphore that this request
+    /// creates.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `ResourceNotAvailable` if too few resources are available, or another refusal.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::{Maximum, Resources};
+    ///
+    /// client.acquire(b"tenant/7", Resources(2), Maximum(8)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn acquire(
+        &self,
+        name: &[u8],
+        resources: Resources,
+        maximum: Maximum,
+    ) -> Result<Resources, Error> {
+        let amount = RequestedAmount::resources(resources.0, Some(maximum.0));
+        requesting(|| Requested::of("acquire", None, name, amount), async {
+            let name = checked(name)?;
+            let request = Request::Acquire { name, resources: resources.0, maximum: maximum.0 };
+            let frame = self.connection.ask_for_success(request).await?;
+            Ok(Resources(frame.resources()?))
+        })
+        .await
+    }
+
+    /// Acquires resources as [`Self::acquire`], and releases them when the permit is dropped. If the future is dropped,
+    /// nothing stays acquired.
+    ///
+    /// # Errors
+    /// As [`Self::acquire`].
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use signalbox_client::{Maximum, PlainClient, Resources};
+    ///
+    /// let client = PlainClient::connect(&"lock.example.org".parse()?).await?;
+    /// let permit = client.hold(b"backup", Resources(1), Maximum(1)).await?;
+    /// // The work goes here.
+    /// drop(permit);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn hold(
+        &self,
+        name: &[u8],
+        resources: Resources,
+        maximum: Maximum,
+    ) -> Result<PlainPermit, Error> {
+        let (client, name) = (self.clone(), name.to_vec());
+        // In a separate task: if the caller is gone, the task drops the permit, which releases it.
+        let (reply, permit) = oneshot::channel();
+        tokio::spawn(async move {
+            let acquired = client.acquire(&name, resources, maximum).await;
+            drop(reply.send(acquired.map(|resources| PlainPermit::new(client, name, resources))));
+        });
+        permit.await.map_err(|_| Disconnect::Stopped)?
+    }
+
+    /// Releases resources that this connection acquired (`counter.md` and `semaphore.md`, "Release").
+    ///
+    /// # Errors
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotAcquired` if the connection holds fewer resources.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
+    /// # use signalbox_client::Resources;
+    /// client.release(b"tenant/7", Resources(2)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn release(&self, name: &[u8], resources: Resources) -> Result<(), Error> {
+        requesting(|| released(name, resources), async {
+            let request = Request::Release { name: checked(name)?, resources: resources.0 };
+            self.connection.ask_for_success(request).await.map(drop)
+        })
+        .await
+    }
+
+    /// The statistics of the server, in the server's order (`counter.md`, "Stats").
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
+    /// for statistic in client.stats().await? {
+    ///     println!("{} {}", statistic.name, statistic.value);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn stats(&self) -> Result<Vec<Statistic>, Error> {
+        Ok(self.connection.ask_for_success(Request::Stats).await?.statistics()?)
+    }
+
+    /// Lists all names (`counter.md`, "Dump"). The list is not a snapshot: names may change while it is read.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
+    /// let mut dump = client.dump().await?;
+    /// while let Some(entry) = dump.next().await {
+    ///     println!("{} in use", entry?.consumption);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn dump(&self) -> Result<Dump, Error> {
+        Dump::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry, None).await
+    }
+
+    /// Resolves when the connection has ended, which releases all that it held.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::PlainClient) {
+    /// println!("everything was released: {}", client.closed().await);
+    /// # }
+    /// ```
+    pub async fn closed(&self) -> Disconnect {
+        self.connection.ended().await
+    }
+
+    /// Queues a release before it returns; the future waits for the answer. If the connection has ended, its resources
+    /// are released already.
+    pub(super) fn release_now(
+        &self,
+        name: &[u8],
+        resources: Resources,
+    ) -> impl Future<Output = Result<(), Error>> + use<> {
+        let answer = self.connection.ask_now(Request::Release { name, resources: resources.0 });
+        let (connection, name) = (Arc::clone(&self.connection), name.to_vec());
+        async move {
+            let answered = async { connection.success(answer?).await.map(drop) };
+            requesting(|| released(&name, resources), answered).await
+        }
+    }
+}
+
+/// A release, for an error.
+fn released(name: &[u8], resources: Resources) -> Requested {
+    Requested::of("release", None, name, RequestedAmount::resources(resources.0, None))
+}

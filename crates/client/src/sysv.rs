@@ -1,0 +1,463 @@
+//! System V semaphore sets: listings, and the calls of a process (`docs/protocol.md`, "System V semaphores").
+//!
+//! Programs that call `semop` reach these sets without changes, through `libsignalbox_sysv.so`. This module is for
+//! programs that show, repair or remove sets, and for those that share one with such programs. For anything else, permits
+//! are better: they are fair, and survive disconnects.
+//!
+//! ```no_run
+//! # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+//! use signalbox_client::sysv::{Caller, Identity};
+//!
+//! let direct = client.direct().await?;
+//! let me = Identity { pid: std::process::id(), caller: Caller { uid: 0, gid: 0 }, groups: &[], label: b"repair" };
+//! let process = direct.open_process(&me).await?;
+//! let (set, _) = process.find(0x2a).await?;
+//! process.set_value(set, 0, 1).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+
+use super::connection::Connection;
+use super::{Direct, Error, ErrorKind, Requested, Series, requesting};
+use signalbox_protocol::{
+    BodyError, Extended, Groups, IPC_CREAT, IPC_EXCL, LABEL_BYTES_MAX, Milliseconds, Opaque, Operations,
+    ResponseFrame, SetCommand, SysvRequest, Values, WAIT_FOREVER_MS, WaitingRequest,
+};
+
+pub use signalbox_protocol::{
+    Caller, Errno, IPC_NOWAIT, ListedSet, ListedUser, Operation, Ownership, SEM_UNDO, SetStat, UserRole,
+};
+
+/// Semaphores whose state is read at once.
+const READ_AT_ONCE: usize = 64;
+
+/// All semaphore sets ([`Direct::sets`]).
+///
+/// ```no_run
+/// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+/// let sets: signalbox_client::sysv::Sets = direct.sets().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub type Sets = Series<ListedSet>;
+
+/// The processes that use a set ([`Direct::set_users`]).
+///
+/// ```no_run
+/// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+/// let users: signalbox_client::sysv::Users = direct.set_users(0x4000_0001).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub type Users = Series<ListedUser>;
+
+/// The identity of a process, as the process states it. The server does not verify it.
+///
+/// ```
+/// use signalbox_client::sysv::{Caller, Identity};
+///
+/// let root = Identity { pid: std::process::id(), caller: Caller { uid: 0, gid: 0 }, groups: &[], label: b"backup" };
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// The number of the process on its machine, which [`Semaphore::pid`] reports.
+    pub pid: u32,
+    /// The user and the group that calls are checked against.
+    pub caller: Caller,
+    /// Further groups; those beyond 1024 are left out.
+    pub groups: &'a [u32],
+    /// What listings call the process; what exceeds 255 bytes is left out.
+    pub label: &'a [u8],
+}
+
+/// The state of one semaphore of a set.
+///
+/// ```no_run
+/// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+/// for semaphore in process.semaphores(0x4000_0001).await? {
+///     println!("{} ({} calls wait)", semaphore.value, semaphore.waiting_for_growth);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Semaphore {
+    /// The value (GETVAL).
+    pub value: u16,
+    /// The process that changed it last (GETPID); 0: none.
+    pub pid: u32,
+    /// The calls that wait until the value grows (GETNCNT).
+    pub waiting_for_growth: u32,
+    /// The calls that wait until the value is 0 (GETZCNT).
+    pub waiting_for_zero: u32,
+}
+
+/// A process on the server, which makes calls on semaphore sets. [`Direct::open_process`] opens one.
+///
+/// Its operations with [`SEM_UNDO`] are undone when it ends. It ends with its connection, which is closed when this process,
+/// all clones of its [`Direct`] and all of their series are dropped. If the connection is lost in another way, the process
+/// ends after the server's `session.default_ttl`.
+///
+/// Each method is one request. Sets are identified by their ids. If a call fails, [`Error::errno`] says why; other errors
+/// are those of [`Direct`].
+///
+/// ```no_run
+/// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+/// let (set, semaphores) = process.find(0x2a).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Process {
+    direct: Direct,
+    caller: Caller,
+}
+
+impl Direct {
+    /// Lists the semaphore sets, in the order of their ids (`docs/protocol.md`, "ListSets").
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// let mut sets = direct.sets().await?;
+    /// while let Some(set) = sets.next().await {
+    ///     let set = set?;
+    ///     println!("{:#x}: {} calls wait", set.stat.key, set.waiting);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn sets(&self) -> Result<Sets, Error> {
+        let requested = Requested::new("list", Vec::new()).with("semaphore sets".to_owned());
+        Sets::ask(self.connection(), SysvRequest::ListSets, ResponseFrame::listed_set, Some(requested)).await
+    }
+
+    /// Lists the processes with adjustments of a set, then the calls that wait for it, in their order
+    /// (`docs/protocol.md`, "ListUsers"). Fails with [`Status::NotFound`](super::Status::NotFound) if there is no such
+    /// set.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// let mut users = direct.set_users(0x4000_0001).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_users(&self, set: i32) -> Result<Users, Error> {
+        let requested = of_set("list the users of", set);
+        let request = SysvRequest::ListUsers { set };
+        Users::ask(self.connection(), request, ResponseFrame::listed_user, Some(requested)).await
+    }
+
+    /// Opens a process, which makes calls over this connection (`docs/protocol.md`, "OpenProcess"). A connection has one
+    /// process: the one that was opened last.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::sysv::{Caller, Identity};
+    ///
+    /// let me = Identity { pid: 4711, caller: Caller { uid: 1000, gid: 1000 }, groups: &[], label: b"report" };
+    /// let process = direct.open_process(&me).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn open_process(&self, identity: &Identity<'_>) -> Result<Process, Error> {
+        let Identity { pid, caller, groups, label } = *identity;
+        let mut bytes = BytesMut::new();
+        let groups = Groups::encode(groups, &mut bytes);
+        let label = &label[..label.len().min(LABEL_BYTES_MAX)];
+        let request = SysvRequest::OpenProcess { ttl: None, pid, caller, groups, label };
+        self.connection().ask_for_success(request).await?.opened_process()?;
+        Ok(Process { direct: self.clone(), caller })
+    }
+}
+
+impl Process {
+    /// Finds the set with a key: `semget` without flags. Returns its id, and how many semaphores it has. Fails with
+    /// [`Errno::NoEnt`] if there is none.
+    ///
+    /// ```no_run
+    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+    /// let (set, semaphores) = process.find(0x2a).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn find(&self, key: i32) -> Result<(i32, u32), Error> {
+        self.get("find", key, 0, 0).await
+    }
+
+    /// Creates a set: `semget` with IPC_CREAT and IPC_EXCL. The key 0 makes a set without a key. All values are 0. Returns
+    /// the id. Fails with [`Errno::Exist`] if the key has a set.
+    ///
+    /// ```no_run
+    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+    /// let set = process.create(0x2a, 3, 0o600).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn create(&self, key: i32, semaphores: u32, mode: u32) -> Result<i32, Error> {
+        let flags = IPC_CREAT | IPC_EXCL | (mode & 0o777);
+        Ok(self.get("create", key, semaphores, flags).await?.0)
+    }
+
+    async fn get(
+        &self,
+        operation: &'static str,
+        key: i32,
+        count: u32,
+        flags: u32,
+    ) -> Result<(i32, u32), Error> {
+        let requested = || {
+            let text = match key {
+                0 => "a semaphore set without a key".to_owned(),
+                _ => format!("the semaphore set with the key {key:#010x}"),
+            };
+            Requested::new(operation, Vec::new()).with(text)
+        };
+        requesting(requested, async {
+            let request =
+                SysvRequest::SemGet { ids: self.direct.next_ids(), caller: self.caller, key, count, flags };
+            called(self.connection().ask_for_success(request).await?.call_set())
+        })
+        .await
+    }
+
+    /// Performs operations in their order, all or none: `semtimedop`. Waits until they can be performed, at most for
+    /// `timeout`; `None`: without a limit. Fails with [`Errno::Again`] at its end, or at once because of [`IPC_NOWAIT`].
+    ///
+    /// Dropping the future cancels the call. It may have been performed before.
+    ///
+    /// ```no_run
+    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::sysv::{Operation, SEM_UNDO};
+    ///
+    /// let (set, _) = process.find(0x2a).await?;
+    /// process.operate(set, &[Operation { number: 0, change: -1, flags: SEM_UNDO }], None).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn operate(
+        &self,
+        set: i32,
+        operations: &[Operation],
+        timeout: Option<Duration>,
+    ) -> Result<(), Error> {
+        requesting(|| of_set("operate on", set), async {
+            let wait_ms = timeout.map_or(WAIT_FOREVER_MS, |timeout| {
+                Milliseconds::saturating_from(timeout).0.min(WAIT_FOREVER_MS - 1)
+            });
+            let mut bytes = BytesMut::new();
+            let operations = Operations::encode(operations, &mut bytes).ok_or(Errno::TooBig)?;
+            let (ids, caller) = (self.direct.next_ids(), self.caller);
+            let request = SysvRequest::SemOp { ids, caller, set, wait_ms, operations };
+            let (opaque, answer) = self.connection().ask_cancelable(request).await?;
+            let mut waiting = WaitingCall { connection: self.connection(), opaque: Some(opaque) };
+            let answer = self.connection().success(answer).await;
+            waiting.opaque = None;
+            called(answer?.call_done())
+        })
+        .await
+    }
+
+    /// The owner, the mode and the times of a set: IPC_STAT.
+    ///
+    /// ```no_run
+    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+    /// println!("{:#o}", process.stat(0x4000_0001).await?.mode);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn stat(&self, set: i32) -> Result<SetStat, Error> {
+        self.control("read", set, SetCommand::Stat, ResponseFrame::call_stat).await
+    }
+
+    /// The values of all semaphores of a set at one time: GETALL.
+    ///
+    /// ```no_run
+    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+    /// println!("{:?}", process.values(0x4000_0001).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn values(&self, set: i32) -> Result<Vec<u16>, Error> {
+        self.control("read", set, SetCommand::GetAll, ResponseFrame::call_values).await
+    }
+
+    /// The states of all semaphores of a set. The values are of one time; the rest is read after them, one semaphore after
+    /// the other.
+    ///
+    /// ```no_run
+    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+    /// println!("changed by process {}", process.semaphores(0x4000_0001).await?[0].pid);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn semaphores(&self, set: i32) -> Result<Vec<Semaphore>, Error> {
+        let values = self.values(set).await?;
+        requesting(|| of_set("read", set), async {
+            let mut semaphores = Vec::with_capacity(values.len());
+            for values in values.chunks(READ_AT_ONCE) {
+                self.read_further(set, values, &mut semaphores).await?;
+            }
+            Ok(semaphores)
+        })
+        .await
+    }
+
+    /// Adds semaphores with these values, whose further state is read.
+    async fn read_further(
+        &self,
+        set: i32,
+        values: &[u16],
+        semaphores: &mut Vec<Semaphore>,
+    ) -> Result<(), Error> {
+        let first = semaphores.len() as u32;
+        let mut answers = Vec::with_capacity(3 * values.len());
+        for number in (first..).take(values.len()) {
+            let commands = [SetCommand::GetPid, SetCommand::GetNCount, SetCommand::GetZCount];
+            for command in commands.map(|command| command(number)) {
+                answers.push(self.connection().ask(self.command(set, command)).await?);
+            }
+        }
+        let mut answers = answers.into_iter();
+        for value in values {
+            let mut numbers = [0; 3];
+            for (number, answer) in numbers.iter_mut().zip(&mut answers) {
+                *number = called(self.connection().success(answer).await?.call_number())?;
+            }
+            let [pid, waiting_for_growth, waiting_for_zero] = numbers;
+            semaphores.push(Semaphore { value: *value, pid, waiting_for_growth, waiting_for_zero });
+        }
+        Ok(())
+    }
+
+    /// Sets the value of a semaphore: SETVAL. Clears the adjustments that processes have of it.
+    ///
+    /// ```no_run
+    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+    /// process.set_value(0x4000_0001, 0, 1).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_value(&self, set: i32, number: u32, value: u16) -> Result<(), Error> {
+        let command = SetCommand::SetValue(number, value.into());
+        self.control("change", set, command, ResponseFrame::call_done).await
+    }
+
+    /// Sets the values of all semaphores: SETALL. Clears the adjustments that processes have of them.
+    ///
+    /// ```no_run
+    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+    /// process.set_values(0x4000_0001, &[1, 0, 0]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_values(&self, set: i32, values: &[u16]) -> Result<(), Error> {
+        let mut bytes = BytesMut::new();
+        let encoded = Values::encode(values, &mut bytes);
+        let encoded = encoded.ok_or_else(|| Error::from(Errno::Inval).of(of_set("change", set)))?;
+        self.control("change", set, SetCommand::SetAll(encoded), ResponseFrame::call_done).await
+    }
+
+    /// Sets the owner and the mode of a set: IPC_SET.
+    ///
+    /// ```no_run
+    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::sysv::Ownership;
+    ///
+    /// process.set_ownership(0x4000_0001, Ownership { uid: 33, gid: 33, mode: 0o600 }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_ownership(&self, set: i32, ownership: Ownership) -> Result<(), Error> {
+        self.control("change", set, SetCommand::SetOwnership(ownership), ResponseFrame::call_done).await
+    }
+
+    /// Removes a set: IPC_RMID. Calls that wait for it fail with [`Errno::IdRm`].
+    ///
+    /// ```no_run
+    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+    /// let (set, _) = process.find(0x2a).await?;
+    /// process.remove(set).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn remove(&self, set: i32) -> Result<(), Error> {
+        self.control("remove", set, SetCommand::Remove, ResponseFrame::call_done).await
+    }
+
+    async fn control<T>(
+        &self,
+        operation: &'static str,
+        set: i32,
+        command: SetCommand<'_>,
+        read: impl FnOnce(&ResponseFrame) -> Result<Result<T, Errno>, BodyError>,
+    ) -> Result<T, Error> {
+        requesting(|| of_set(operation, set), async {
+            called(read(&self.connection().ask_for_success(self.command(set, command)).await?))
+        })
+        .await
+    }
+
+    fn command<'a>(&self, set: i32, command: SetCommand<'a>) -> SysvRequest<'a> {
+        SysvRequest::SemCtl { ids: self.direct.next_ids(), caller: self.caller, set, command }
+    }
+
+    fn connection(&self) -> &Arc<Connection> {
+        self.direct.connection()
+    }
+}
+
+/// A call that may wait on the server, and is canceled if its caller is gone.
+struct WaitingCall<'a> {
+    connection: &'a Connection,
+    /// `None`: it was answered, or never will be.
+    opaque: Option<Opaque>,
+}
+
+impl Drop for WaitingCall<'_> {
+    fn drop(&mut self) {
+        if let Some(opaque) = self.opaque.take() {
+            // Without a connection there is nothing to cancel. The answer is dropped.
+            drop(self.connection.ask_now(Extended::Cancel(WaitingRequest::Opaque(opaque))));
+        }
+    }
+}
+
+/// The result of a call, from a response.
+fn called<T>(result: Result<Result<T, Errno>, BodyError>) -> Result<T, Error> {
+    Ok(result?.map_err(ErrorKind::Errno)?)
+}
+
+/// A request about one set.
+fn of_set(operation: &'static str, set: i32) -> Requested {
+    Requested::new(operation, Vec::new()).with(format!("semaphore set {set}"))
+}
+
+/// The message for a call that failed: what the state is, and what to do.
+pub(super) fn advice(errno: Errno) -> &'static str {
+    match errno {
+        Errno::Perm => "only its owner, its creator and user 0 may change or remove it",
+        Errno::NoEnt => "there is no such set; check the key, or create the set",
+        Errno::Intr => "the call was canceled before it had an effect",
+        Errno::Io => "the set is durable, and the server cannot store the change; see the server's log",
+        Errno::TooBig => "the call has too many operations; a call has 500 at most",
+        Errno::Again => "the call would have to wait, or has waited as long as it may; try again later",
+        Errno::NoMem => "a limit of the server is reached; try again later",
+        Errno::Access => "the mode of the set does not permit it; call as its owner, or as user 0",
+        Errno::Exist => "a set has this key already; find it, or remove it first",
+        Errno::Inval => {
+            "the set does not exist, or an argument is outside its range; list the sets, and check the arguments"
+        }
+        Errno::FBig => "the set has no semaphore with such a number; use a lower one",
+        Errno::NoSpc => {
+            "the server's limit of sets or semaphores is reached; remove sets, or raise sysv.max_sets or \
+             sysv.max_semaphores in its configuration"
+        }
+        Errno::Range => "a value would leave the range of 0 to 32767; change it by less",
+        Errno::IdRm => "the set was removed while the call waited; create it again",
+    }
+}

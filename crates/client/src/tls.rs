@@ -1,0 +1,313 @@
+//! Connections over TLS.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use rustls::client::Resumption;
+use rustls::pki_types::ServerName;
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, Error, InconsistentKeys, InvalidMessage, RootCertStore,
+};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+
+use super::error::{ConnectError, TlsFailure};
+use super::{Address, Transport, socket};
+pub use signalbox_tls::FileError;
+use signalbox_tls::{VERSIONS, certificates, private_key, provider};
+
+/// What a client needs for TLS: files in PEM.
+///
+/// ```no_run
+/// use signalbox_client::TlsFiles;
+///
+/// let files = TlsFiles {
+///     ca: Some("/etc/signalbox/ca.pem".into()),
+///     identity: Some(("/etc/signalbox/worker.pem".into(), "/etc/signalbox/worker.key".into())),
+/// };
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificates of the authorities that sign those of servers; `None`: those of the system.
+    pub ca: Option<PathBuf>,
+    /// The certificate of this client, with those between it and its authority, and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// Why the files of TLS cannot be used.
+///
+/// ```no_run
+/// use signalbox_client::{Tls, TlsFiles, TlsFilesError};
+///
+/// match Tls::load(&TlsFiles::default()) {
+///     Err(TlsFilesError::NoSystemCa { .. }) => println!("install ca-certificates"),
+///     result => drop(result.expect("there are no other files")),
+/// }
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TlsFilesError {
+    /// A file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The key does not belong to the certificate.
+    #[error("{}: this is not the key of the first certificate in {}", key.display(), certificate.display())]
+    KeyDiffers {
+        /// The file with the key.
+        key: PathBuf,
+        /// The file with the certificate.
+        certificate: PathBuf,
+    },
+    /// The system has no certificates of authorities.
+    #[error(
+        "the system has no certificates of authorities ({problem}); name a file with them, or install the package \
+         ca-certificates"
+    )]
+    NoSystemCa {
+        /// Why.
+        problem: String,
+    },
+}
+
+/// TCP with TLS 1.3. The certificate of a server must name the host of its address, which may be an IP address.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use signalbox_client::{Client, Tls, TlsFiles};
+///
+/// let tls = Tls::load(&TlsFiles { ca: Some("/etc/signalbox/ca.pem".into()), identity: None })?;
+/// let client = Client::builder("lock.example.org".parse()?).transport(tls).connect().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Tls {
+    config: Arc<ClientConfig>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// Reads the files. They are not read again.
+    ///
+    /// # Errors
+    /// [`TlsFilesError`], which names the file and what is wrong with it.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use signalbox_client::{Tls, TlsFiles};
+    ///
+    /// let tls = Tls::load(&TlsFiles::default())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn load(files: &TlsFiles) -> Result<Self, TlsFilesError> {
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(VERSIONS)
+            .expect("the provider has the cipher suites of the version")
+            .with_root_certificates(authorities(files)?);
+        let mut config = match &files.identity {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let unusable = |error| match error {
+                    Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                        TlsFilesError::KeyDiffers { key: key.clone(), certificate: certificate.clone() }
+                    }
+                    error => FileError::unusable(key)(error).into(),
+                };
+                builder
+                    .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
+                    .map_err(unusable)?
+            }
+        };
+        // Each connection is verified, and a server of signalbox resumes none.
+        config.resumption = Resumption::disabled();
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// A connection that does its I/O elsewhere, for the load of `bench`.
+    pub fn connection(&self, address: &Address) -> io::Result<rustls::ClientConnection> {
+        let name = ServerName::try_from(address.host().to_owned()).map_err(io::Error::other)?;
+        rustls::ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)
+    }
+
+    async fn shake_hands(&self, stream: TcpStream, address: &Address) -> Result<TlsStream, ConnectError> {
+        let name = ServerName::try_from(address.host().to_owned());
+        let name = name.map_err(|_| failed(address, TlsFailure::WrongName))?;
+        match TlsConnector::from(Arc::clone(&self.config)).connect(name, stream).await {
+            Ok(stream) => Ok(TlsStream { stream, address: address.clone() }),
+            Err(error) => Err(failed(address, failure_of(&error))),
+        }
+    }
+}
+
+fn authorities(files: &TlsFiles) -> Result<RootCertStore, TlsFilesError> {
+    let mut roots = RootCertStore::empty();
+    if let Some(ca) = &files.ca {
+        for certificate in certificates(ca)? {
+            roots.add(certificate).map_err(FileError::unusable(ca))?;
+        }
+        return Ok(roots);
+    }
+    let system = rustls_native_certs::load_native_certs();
+    // A system may have some that are not understood.
+    let (added, _) = roots.add_parsable_certificates(system.certs);
+    if added == 0 {
+        let problem = system.errors.first().map_or_else(|| "none was found".to_owned(), ToString::to_string);
+        return Err(TlsFilesError::NoSystemCa { problem });
+    }
+    Ok(roots)
+}
+
+impl Transport for Tls {
+    type Stream = TlsStream;
+
+    async fn connect(&self, address: Address, limit: Duration) -> Result<TlsStream, ConnectError> {
+        self.connect_in_steps(address, limit, || ()).await
+    }
+
+    async fn connect_in_steps(
+        &self,
+        address: Address,
+        limit: Duration,
+        accepted: impl FnOnce() + Send,
+    ) -> Result<TlsStream, ConnectError> {
+        let deadline = Instant::now() + limit;
+        let stream = socket::connect(&address, limit).await?;
+        accepted();
+        let handshake = timeout_at(deadline, self.shake_hands(stream, &address)).await;
+        handshake.unwrap_or_else(|_| Err(ConnectError::TimedOut { address: address.to_string(), limit }))
+    }
+}
+
+/// A connection of [`Tls`].
+///
+/// ```no_run
+/// # async fn example(tls: signalbox_client::Tls) -> Result<(), Box<dyn std::error::Error>> {
+/// use signalbox_client::{PlainClient, TlsStream, Transport};
+/// use std::time::Duration;
+///
+/// let stream: TlsStream = tls.connect("lock.example.org".parse()?, Duration::from_secs(5)).await?;
+/// PlainClient::over(stream).noop().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct TlsStream {
+    stream: tokio_rustls::client::TlsStream<TcpStream>,
+    address: Address,
+}
+
+impl fmt::Debug for TlsStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsStream").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl TlsStream {
+    /// The server verifies the certificate of a client behind its own part of the handshake, so a refusal comes instead
+    /// of the first answer.
+    fn explained(&self, error: io::Error) -> io::Error {
+        match rustls_error(&error) {
+            Some(_) => io::Error::other(failed(&self.address, failure_of(&error))),
+            None => error,
+        }
+    }
+}
+
+impl AsyncRead for TlsStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            // The end without close_notify. A server that stops has no time for one, and responses say themselves where
+            // they end, so it is an end like any other.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
+            read => read.map_err(|error| self.explained(error)),
+        }
+    }
+}
+
+impl AsyncWrite for TlsStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Tells the server that the connection was closed and not cut off, if the socket takes that at once.
+impl Drop for TlsStream {
+    fn drop(&mut self) {
+        let _ = Pin::new(&mut self.stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+fn failed(address: &Address, failure: TlsFailure) -> ConnectError {
+    ConnectError::Tls { address: address.to_string(), failure }
+}
+
+fn rustls_error(error: &io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// What a failure of a handshake means.
+fn failure_of(error: &io::Error) -> TlsFailure {
+    let Some(problem) = rustls_error(error) else {
+        return match error.kind() {
+            io::ErrorKind::UnexpectedEof => TlsFailure::Closed,
+            _ => TlsFailure::Other(error.to_string()),
+        };
+    };
+    match problem {
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => TlsFailure::NotTls,
+        Error::InvalidCertificate(problem) => of_certificate(problem),
+        Error::AlertReceived(AlertDescription::CertificateRequired) => TlsFailure::CertificateRequired,
+        Error::AlertReceived(
+            alert @ (AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::AccessDenied
+            | AlertDescription::DecryptError),
+        ) => TlsFailure::CertificateRefused(format!("{alert:?}")),
+        problem => TlsFailure::Other(problem.to_string()),
+    }
+}
+
+fn of_certificate(problem: &CertificateError) -> TlsFailure {
+    use CertificateError::{
+        Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,
+    };
+    match problem {
+        Expired | ExpiredContext { .. } => TlsFailure::Expired,
+        NotValidYet | NotValidYetContext { .. } => TlsFailure::NotValidYet,
+        NotValidForName | NotValidForNameContext { .. } => TlsFailure::WrongName,
+        problem => TlsFailure::NotTrusted(problem.to_string()),
+    }
+}

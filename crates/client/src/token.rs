@@ -1,0 +1,135 @@
+//! The token that a client shows in Hello.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::ConnectError;
+use signalbox_protocol::Credentials;
+
+/// A token, which proves to the server what its client may do. `Debug` does not show it, and its memory is cleared when the
+/// last clone is dropped.
+///
+/// ```
+/// use signalbox_client::Token;
+///
+/// let token = Token::new("sbx_0123456789abcdef_0123");
+/// assert_eq!(format!("{token:?}"), "Token(hidden)");
+/// ```
+#[derive(Clone)]
+pub struct Token {
+    secret: Arc<Secret>,
+    may_be_read_by_others: bool,
+}
+
+/// The text of a token.
+struct Secret(Vec<u8>);
+
+impl Token {
+    /// A token as `signalbox token create` printed it. Space around it is ignored.
+    ///
+    /// ```
+    /// use signalbox_client::Token;
+    ///
+    /// let token = std::env::var("SIGNALBOX_TOKEN").ok().map(|text| Token::new(&text));
+    /// ```
+    pub fn new(text: &str) -> Self {
+        Self::of_secret(text.trim().as_bytes())
+    }
+
+    /// Reads a file that has nothing but a token.
+    ///
+    /// # Errors
+    /// That of the operating system; of the kind `InvalidData` if the file has no text or too much.
+    ///
+    /// ```no_run
+    /// # fn example() -> std::io::Result<()> {
+    /// use signalbox_client::{Client, Token};
+    ///
+    /// let token = Token::from_file("/etc/worker/token".as_ref())?;
+    /// let builder = Client::builder("lock.example.org".parse().expect("an address")).token(token);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_file(path: &Path) -> io::Result<Self> {
+        let text = Secret(std::fs::read(path)?);
+        let trimmed = text.0.trim_ascii();
+        if trimmed.is_empty() || u16::try_from(trimmed.len()).is_err() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file must have one token and nothing else",
+            ));
+        }
+        Ok(Self::of_secret(trimmed))
+    }
+
+    fn of_secret(secret: &[u8]) -> Self {
+        Self { secret: Arc::new(Secret(secret.to_vec())), may_be_read_by_others: false }
+    }
+
+    /// Has the token also shown over connections without TLS to other machines, where others may read it, as
+    /// `access.tokens_over_plain` has the server accept it. Otherwise such a connection fails with
+    /// [`ConnectError::TokenInClear`](super::ConnectError::TokenInClear).
+    ///
+    /// ```
+    /// use signalbox_client::Token;
+    ///
+    /// let token = Token::new("sbx_0123456789abcdef_0123").over_plain();
+    /// ```
+    #[must_use]
+    pub fn over_plain(self) -> Self {
+        Self { may_be_read_by_others: true, ..self }
+    }
+
+    /// As it is sent.
+    pub fn credentials(&self) -> Credentials<'_> {
+        Credentials(&self.secret.0)
+    }
+
+    /// Those of a token, if there is one, for a server that is reached without TLS at the address `in_clear`, if it is.
+    pub(super) fn of(
+        token: Option<&Self>,
+        in_clear: Option<SocketAddr>,
+    ) -> Result<Credentials<'_>, ConnectError> {
+        match (token, in_clear) {
+            (None, _) => Ok(Credentials::default()),
+            (Some(Self { may_be_read_by_others: false, .. }), Some(address)) => {
+                Err(ConnectError::TokenInClear { address })
+            }
+            (Some(token), _) => Ok(token.credentials()),
+        }
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // So that the compiler does not leave it out.
+        std::hint::black_box(&self.0);
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(hidden)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_sent_in_clear_only_if_that_is_allowed() {
+        let (token, server) = (Token::new("sbx_secret"), SocketAddr::from(([192, 0, 2, 7], 11215)));
+        let shown =
+            |token: Option<&Token>, in_clear| Token::of(token, in_clear).map(|shown| shown.0.to_vec());
+        assert_eq!(shown(None, Some(server)).unwrap(), b"");
+        assert_eq!(shown(Some(&token), None).unwrap(), b"sbx_secret");
+        let refused = shown(Some(&token), Some(server)).unwrap_err();
+        assert!(refused.to_string().contains("192.0.2.7:11215"), "{refused}");
+        assert_eq!(shown(Some(&token.over_plain()), Some(server)).unwrap(), b"sbx_secret");
+    }
+}

@@ -1,0 +1,517 @@
+//! The commands of an operator: they show who leads, clean up after a node that has failed, and raise the format of records.
+//! This module reads and writes etcd directly, so it works while no node serves clients.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::clock::BootTime;
+use super::coordinator::{CallError, Compare, Coordinator, Entry, Operation, Range, Revision, Transaction};
+use super::keys::{
+    Format, Incarnation, Keys, LAYOUT, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode,
+    end_of_prefix,
+};
+use super::members::{Reading, name_of, read_below};
+use super::timing::Timing;
+
+/// The newest format of a record that this program reads and writes.
+pub use signalbox_storage::FORMAT;
+
+/// How often the heartbeats are read.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+
+/// Why something was not done. The texts that name a node have its name first.
+#[derive(Debug, Error)]
+pub enum AdminError {
+    /// etcd did not answer, or refused.
+    #[error("{}", failed_call(.0))]
+    Call(#[from] CallError),
+    /// A value in etcd cannot be read.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    /// There is no cluster below this prefix.
+    #[error(
+        "etcd has no cluster below \"{0}\"; check cluster.name and cluster.etcd, or start the first node"
+    )]
+    NoCluster(String),
+    /// There is no such node.
+    #[error("the cluster has no node \"{0}\"; it has {1}")]
+    NoNode(String, String),
+    /// The node is alive.
+    #[error("node \"{0}\" sends heartbeats; stop it first")]
+    Alive(String),
+    /// The node leads, as far as it is known.
+    #[error(
+        "node \"{0}\" leads the cluster or has led it last, and has not released it; another node takes over by itself, or \
+         after \"signalbox cluster release\" on its machine"
+    )]
+    Leads(String),
+    /// No node has joined, so nothing is known of those that will.
+    #[error(
+        "no node is part of the cluster, so it is not known which formats its nodes read; start the nodes, and run the command \
+         again"
+    )]
+    NoNodes,
+    /// Nodes that do not read the new format, or may not.
+    #[error(
+        "format {to} of records cannot be written yet: {}; upgrade these nodes, and remove those that will not come back with \
+         \"signalbox cluster forget\"", nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    Unready {
+        /// The format that was to be written.
+        to: u32,
+        /// The nodes that do not read it.
+        nodes: Vec<Unready>,
+    },
+    /// The keys have this layout, and not that of this program.
+    #[error(
+        "the cluster's keys have layout {0}, and this version of signalbox has layout {LAYOUT}: complete the import with \
+         \"signalbox data import --cluster\" if it was interrupted, or run the version that the nodes run"
+    )]
+    Layout(u32),
+    /// The cluster writes a newer format than this program knows.
+    #[error(
+        "the cluster writes format {stored} of records, and this version of signalbox knows formats up to {own}: run the \
+         version that the nodes run"
+    )]
+    Newer {
+        /// The format in etcd.
+        stored: u32,
+        /// The newest format of this program.
+        own: u32,
+    },
+    /// The node gives no sign of life.
+    #[error(
+        "node \"{0}\" sends no heartbeats, so it hands nothing over; \"signalbox cluster forget\" removes one that will not \
+         come back"
+    )]
+    Silent(String),
+    /// The node's version cannot be drained.
+    #[error(
+        "node \"{0}\" has version {1}, which cannot be drained; stop it with \"systemctl stop signalbox\" on its machine"
+    )]
+    CannotDrain(String, String),
+    /// A next leader was named for a node that does not lead.
+    #[error("node \"{0}\" does not lead, so it has nothing to hand over; leave out --to")]
+    NothingToHandOver(String),
+    /// The node that was named as the next leader leads already.
+    #[error("node \"{0}\" leads itself; name another one")]
+    LeadsItself(String),
+    /// The node that was named as the next leader must not lead.
+    #[error("node \"{0}\" may not lead (cluster.eligible = false); name another one")]
+    NotEligible(String),
+    /// The node that was named as the next leader gives no heartbeat.
+    #[error("node \"{0}\" sends no heartbeats; start it, or name another one")]
+    SilentSuccessor(String),
+    /// There is no node that could lead next.
+    #[error(
+        "no other node that may lead sends heartbeats; start one first, or stop this node, which ends the service"
+    )]
+    NoOther,
+    /// The operator has given up.
+    #[error("the request was withdrawn")]
+    Withdrawn,
+    /// The node hands nothing over, for this reason.
+    #[error("node \"{0}\" goes on to lead: {1}")]
+    Refused(String, String),
+    /// The node gives no sign of life since it was asked to leave, for this time.
+    #[error(
+        "node \"{}\" was asked to leave the cluster, and has sent no heartbeat for {} s since then: it has ended or is frozen, \
+         or does not reach etcd. The request is withdrawn; see the node's log and \"signalbox cluster status\"", .0, .1.as_secs_f64()
+    )]
+    FellSilent(String, Duration),
+    /// The node has ended without handing over.
+    #[error(
+        "node \"{0}\" was asked to leave the cluster, and has ended without doing so, perhaps to be started again; see the \
+         node's log and \"signalbox cluster status\""
+    )]
+    Died(String),
+    /// The node has not left within this time.
+    #[error(
+        "node \"{}\" has not left the cluster within {} s; see its log for its progress. The request is withdrawn, but a handover that has \
+         begun is still completed", .0, .1.as_secs_f64()
+    )]
+    NotInTime(String, Duration),
+    /// Something changed in between.
+    #[error("the cluster changed in the meantime; look at \"signalbox cluster status\", and try again")]
+    Changed,
+}
+
+impl AdminError {
+    /// There is no node of this name, but these.
+    pub fn no_node<'a>(name: &str, existing: impl Iterator<Item = &'a String>) -> Self {
+        let existing: Vec<_> = existing.map(|node| format!("\"{node}\"")).collect();
+        let existing = if existing.is_empty() { "none".to_owned() } else { existing.join(", ") };
+        Self::NoNode(name.to_owned(), existing)
+    }
+}
+
+/// A cluster as it is in etcd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterStatus {
+    /// What all nodes have in common.
+    pub format: Format,
+    /// Who leads or has led last; `None`: no node has ever led.
+    pub leadership: Option<Leadership>,
+    /// The last commit.
+    pub marker: Option<Marker>,
+    /// The nodes by name.
+    pub nodes: BTreeMap<String, NodeStatus>,
+    /// How many records there are.
+    pub records: u64,
+}
+
+/// A node as it is in etcd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// Its own record.
+    pub node: Node,
+    /// When its last heartbeat was seen, before the end of the command; `None`: it has sent none while it was watched. etcd does
+    /// not know when something was written.
+    pub heartbeat_age: Option<Duration>,
+    /// Connections of clients that it relays, as its last heartbeat says; `None`: it relays none, or has sent no heartbeat.
+    pub relays: Option<u32>,
+}
+
+/// A node that does not read a format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unready {
+    /// Its name.
+    pub node: String,
+    /// The version of its program.
+    pub version: String,
+    /// The newest format that it reads.
+    pub reads: u32,
+}
+
+/// What a change of the format of records to the newest one of this program needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finalization {
+    /// Nothing: the cluster writes this format, or a newer one.
+    Done,
+    /// Every node reads it, so [`finalize`] may raise the format.
+    Possible,
+    /// These nodes do not read it; empty if the cluster has no nodes at all.
+    Blocked(Vec<Unready>),
+}
+
+impl Finalization {
+    fn new<'a>(stored: u32, own: u32, nodes: impl Iterator<Item = (&'a String, &'a Node)>) -> Self {
+        if stored >= own {
+            return Self::Done;
+        }
+        let mut nodes = nodes.peekable();
+        let is_empty = nodes.peek().is_none();
+        let unready: Vec<_> = nodes
+            .filter(|(_, node)| node.record_format < own)
+            .map(|(name, node)| Unready {
+                node: name.clone(),
+                version: node.version.clone(),
+                reads: node.record_format,
+            })
+            .collect();
+        if is_empty || !unready.is_empty() { Self::Blocked(unready) } else { Self::Possible }
+    }
+}
+
+impl std::fmt::Display for Unready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { node, version, reads } = self;
+        write!(f, "node \"{node}\" (version {version}) reads formats up to {reads}")
+    }
+}
+
+/// Every member was tried.
+fn failed_call(error: &CallError) -> String {
+    match error {
+        CallError::Unanswered(_) => format!(
+            "{error}; no member of etcd answers as it should: check cluster.etcd, and that a majority of etcd's members runs"
+        ),
+        CallError::Refused(_) => error.to_string(),
+    }
+}
+
+impl NodeStatus {
+    /// Whether it has sent a heartbeat while it was watched.
+    pub fn is_alive(&self) -> bool {
+        self.heartbeat_age.is_some()
+    }
+}
+
+impl ClusterStatus {
+    /// The name of the node that leads: it has not released the leadership, and sends heartbeats.
+    pub fn leader(&self) -> Option<&str> {
+        let leadership = self.leadership.as_ref().filter(|of| of.state == LeadershipState::Held)?;
+        let node = self.nodes.get(&leadership.node)?;
+        (node.is_alive() && node.node.incarnation == leadership.incarnation)
+            .then_some(leadership.node.as_str())
+    }
+
+    /// What a change to the newest format of a program needs.
+    pub fn finalization(&self, own: u32) -> Finalization {
+        let nodes = self.nodes.iter().map(|(name, of)| (name, &of.node));
+        Finalization::new(self.format.record_format, own, nodes)
+    }
+}
+
+/// Reads the state of a cluster, and watches its nodes for as long as it takes until all have sent a heartbeat, but for two
+/// retry periods at most.
+pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterStatus, AdminError> {
+    let format = format_of(coordinator, keys)?;
+    let heard = watch(coordinator, keys, timing(&format), |_| true)?;
+    let reading = Reading::read(coordinator, keys)?;
+    let records = keys.records();
+    let count = Range { count_only: true, ..Range::below(&records) };
+    let now = coordinator.now();
+    let age = |name: &String| heard.get(name).map(|(_, at)| now.since(*at));
+    Ok(ClusterStatus {
+        format,
+        leadership: read(coordinator, &keys.leadership())?,
+        marker: read(coordinator, &keys.marker())?,
+        nodes: reading
+            .nodes
+            .into_iter()
+            .map(|(name, node)| {
+                let heartbeat = reading.heartbeats.get(&name).map(|(heartbeat, _)| heartbeat);
+                let relays = heartbeat.filter(|heartbeat| node.relays && heartbeat.is_of(&node));
+                let relays = relays.map(|heartbeat| heartbeat.relays);
+                (name.clone(), NodeStatus { heartbeat_age: age(&name), node, relays })
+            })
+            .collect(),
+        records: coordinator.range(&count)?.count,
+    })
+}
+
+/// The nodes that send heartbeats: the last one of each, and when it was seen. It takes two retry periods at most, and less if
+/// those that are `awaited` are heard before.
+pub(super) fn watch(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+    timing: Timing,
+    awaited: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, (Revision, BootTime)>, AdminError> {
+    let prefix = keys.heartbeats();
+    let look = |coordinator: &mut dyn Coordinator| -> Result<BTreeMap<String, Revision>, AdminError> {
+        let entries = coordinator.range(&Range::below(&prefix))?.entries;
+        Ok(entries.into_iter().map(|entry| (name_of(&prefix, &entry.key), entry.modified)).collect())
+    };
+    let first = look(coordinator)?;
+    let deadline = coordinator.now().after(timing.retry_period() * 2);
+    let mut heard = BTreeMap::<String, (Revision, BootTime)>::new();
+    loop {
+        for (name, revision) in look(coordinator)? {
+            let before = heard.get(&name).map(|(revision, _)| *revision).or(first.get(&name).copied());
+            if before != Some(revision) {
+                heard.insert(name, (revision, coordinator.now()));
+            }
+        }
+        let are_heard = first.keys().all(|name| heard.contains_key(name) || !awaited(name));
+        if are_heard || coordinator.now() >= deadline {
+            return Ok(heard);
+        }
+        coordinator.pause(LOOK_PERIOD);
+    }
+}
+
+/// The times of the cluster. Those of another version may have a renew deadline that this one does not permit: then the longest.
+pub(super) fn timing(format: &Format) -> Timing {
+    Timing::new(Duration::from_millis(format.renew_deadline_ms)).unwrap_or(Timing::LONGEST)
+}
+
+/// What happened to the leadership of a node whose process has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The node has led, and another one may take over at once.
+    Released,
+    /// The node has not led. Its name may be used again at once.
+    Left,
+    /// There was nothing to do.
+    Nothing,
+}
+
+/// Gives up what a node has of the cluster, because its process has ended: the caller has to be certain of that. With
+/// `invocation`, only what that run of the service has; without it, a node that sends heartbeats is refused.
+pub fn release(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+    name: &str,
+    invocation: Option<&str>,
+) -> Result<Release, AdminError> {
+    let (node_key, heartbeat) = (keys.node(name), keys.heartbeat(name));
+    let watched = match invocation {
+        None => Some(format_of(coordinator, keys)?),
+        Some(_) => None,
+    };
+    let Some(entry) = entry(coordinator, &node_key)? else { return Ok(Release::Nothing) };
+    let node: Node = decode(&node_key, &entry.value)?;
+    if invocation.is_some_and(|invocation| node.invocation != invocation) {
+        return Ok(Release::Nothing);
+    }
+    // A person says so. One who is wrong about a running process is found out, about a stopped one not.
+    if let Some(format) = watched
+        && watch(coordinator, keys, timing(&format), |node| node == name)?.contains_key(name)
+    {
+        return Err(AdminError::Alive(name.to_owned()));
+    }
+    let mut transaction = Transaction {
+        compare: vec![Compare::Modified { key: node_key.clone(), at: entry.modified }],
+        then: vec![Operation::Delete { key: node_key }, Operation::Delete { key: heartbeat }],
+        otherwise: Vec::new(),
+    };
+    let key = keys.leadership();
+    let mut outcome = Release::Left;
+    if let Some(entry) = self::entry(coordinator, &key)? {
+        let mut leadership: Leadership = decode(&key, &entry.value)?;
+        if leadership.incarnation == node.incarnation && leadership.state == LeadershipState::Held {
+            leadership.state = LeadershipState::Released;
+            transaction.compare.push(Compare::Modified { key: key.clone(), at: entry.modified });
+            transaction.then.push(Operation::Put { key, value: encode(&leadership) });
+            outcome = Release::Released;
+        }
+    }
+    if coordinator.transact(&transaction)?.held || is_given_up(coordinator, keys, name, &node.incarnation)? {
+        return Ok(outcome);
+    }
+    Err(AdminError::Changed)
+}
+
+/// Whether a run has nothing of the cluster any more. An attempt whose answer was lost may have been performed, and is then in
+/// vain when it is repeated.
+fn is_given_up(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+    name: &str,
+    incarnation: &Incarnation,
+) -> Result<bool, AdminError> {
+    let node: Option<Node> = read(coordinator, &keys.node(name))?;
+    let is_gone = node.is_none_or(|node| node.incarnation != *incarnation);
+    Ok(is_gone && !is_led_by(coordinator, keys, incarnation)?)
+}
+
+/// Whether a run leads.
+pub(super) fn is_led_by(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+    incarnation: &Incarnation,
+) -> Result<bool, AdminError> {
+    let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
+    Ok(leadership.is_some_and(|of| of.state == LeadershipState::Held && of.incarnation == *incarnation))
+}
+
+/// Removes a node that will not come back, once it has been silent for two retry periods, or for the lease duration if it relays
+/// clients: a new leader does not wait for a node that does not exist, so the node must have closed its relays (invariant C5).
+///
+/// # Errors
+///
+/// [`AdminError::Alive`], [`AdminError::Leads`], [`AdminError::NoNode`], [`AdminError::NoCluster`]: nothing has changed.
+/// [`AdminError::Changed`]: the node has given a heartbeat in between.
+pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Result<(), AdminError> {
+    let format = format_of(coordinator, keys)?;
+    let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
+    let Some((node, revision)) = nodes.remove(name) else {
+        return Err(AdminError::no_node(name, nodes.keys()));
+    };
+    let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
+    if leadership.is_some_and(|of| of.node == name && of.state == LeadershipState::Held) {
+        return Err(AdminError::Leads(name.to_owned()));
+    }
+    let heartbeat = keys.heartbeat(name);
+    let before = revision_of(coordinator, &heartbeat)?;
+    let timing = timing(&format);
+    let silence = if node.relays { timing.lease_duration() } else { timing.retry_period() * 2 };
+    let deadline = coordinator.now().after(silence);
+    while coordinator.now() < deadline {
+        coordinator.pause(LOOK_PERIOD);
+        if revision_of(coordinator, &heartbeat)? != before {
+            return Err(AdminError::Alive(name.to_owned()));
+        }
+    }
+    let transaction = Transaction {
+        compare: vec![
+            Compare::Modified { key: keys.node(name), at: revision },
+            Compare::Modified { key: heartbeat.clone(), at: before },
+        ],
+        then: [keys.node(name), heartbeat, keys.drain(name)].map(|key| Operation::Delete { key }).into(),
+        otherwise: Vec::new(),
+    };
+    if coordinator.transact(&transaction)?.held || is_given_up(coordinator, keys, name, &node.incarnation)? {
+        return Ok(());
+    }
+    Err(AdminError::Changed)
+}
+
+/// What [`finalize`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finalized {
+    /// The format that leaders wrote until now.
+    pub from: u32,
+    /// The format that they write from the next takeover on; the same as `from` if there was nothing to do.
+    pub to: u32,
+}
+
+/// Raises the format of records to `own`, the newest one of this program, if every node reads it, also one that is silent.
+/// The leader goes on with the format of its takeover, so `own` is written from the next takeover on.
+///
+/// # Errors
+///
+/// [`AdminError::Unready`], [`AdminError::NoNodes`]: nothing has changed. [`AdminError::Changed`]: a node has joined in
+/// between.
+pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Result<Finalized, AdminError> {
+    let key = keys.format();
+    let no_cluster = || AdminError::NoCluster(keys.prefix().to_owned());
+    let stored = entry(coordinator, &key)?.ok_or_else(no_cluster)?;
+    let format: Format = decode(&key, &stored.value)?;
+    if format.layout != LAYOUT {
+        return Err(AdminError::Layout(format.layout));
+    }
+    let from = format.record_format;
+    if from > own {
+        return Err(AdminError::Newer { stored: from, own });
+    }
+    let prefix = keys.nodes();
+    let (revision, nodes) = read_below::<Node>(coordinator, &prefix)?;
+    match Finalization::new(from, own, nodes.iter().map(|(name, (node, _))| (name, node))) {
+        Finalization::Done => return Ok(Finalized { from, to: from }),
+        Finalization::Blocked(nodes) if nodes.is_empty() => return Err(AdminError::NoNodes),
+        Finalization::Blocked(nodes) => return Err(AdminError::Unready { to: own, nodes }),
+        Finalization::Possible => {}
+    }
+    // A node that joins before this is found by the second comparison. One that joins after it compares the format.
+    let transaction = Transaction {
+        compare: vec![
+            Compare::Modified { key: key.clone(), at: stored.modified },
+            Compare::NotAfter { to: end_of_prefix(&prefix), from: prefix, at: revision },
+        ],
+        then: vec![Operation::Put { key, value: encode(&Format { record_format: own, ..format }) }],
+        otherwise: Vec::new(),
+    };
+    if coordinator.transact(&transaction)?.held {
+        return Ok(Finalized { from, to: own });
+    }
+    // An attempt whose answer was lost may have been performed, or another one has done the same.
+    let is_raised = read::<Format>(coordinator, &keys.format())?.is_some_and(|of| of.record_format == own);
+    if is_raised { Ok(Finalized { from, to: own }) } else { Err(AdminError::Changed) }
+}
+
+/// What the nodes have in common.
+pub(super) fn format_of(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<Format, AdminError> {
+    let format = read(coordinator, &keys.format())?;
+    format.ok_or_else(|| AdminError::NoCluster(keys.prefix().to_owned()))
+}
+
+pub(super) fn entry(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Option<Entry>, CallError> {
+    Ok(coordinator.range(&Range::of(key.to_vec()))?.entries.pop())
+}
+
+/// When a key was written last; 0 if it does not exist.
+pub(super) fn revision_of(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Revision, CallError> {
+    Ok(entry(coordinator, key)?.map_or(0, |entry| entry.modified))
+}
+
+pub(super) fn read<T: serde::de::DeserializeOwned>(
+    coordinator: &mut dyn Coordinator,
+    key: &[u8],
+) -> Result<Option<T>, AdminError> {
+    entry(coordinator, key)?.map(|entry| Ok(decode(key, &entry.value)?)).transpose()
+}

@@ -1,0 +1,187 @@
+//! Reads and transactions as messages of etcd, and its answers back.
+
+use std::collections::HashSet;
+
+use super::generated::compare::{CompareResult, CompareTarget, TargetUnion};
+use super::generated::request_op::Request;
+use super::generated::response_op::Response;
+use super::generated::{
+    Compare as CompareMessage, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RangeResponse,
+    RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
+};
+use crate::coordinator::{
+    Compare, Entry, Operation, Range, RangeAnswer, Revision, Transaction, TransactionAnswer,
+};
+
+/// etcd accepts 128 operations in a transaction (`--max-txn-ops`). A longer branch is sent as transactions within the
+/// transaction; etcd limits the sum of the lengths of the outer and of an inner one.
+const FLAT_MAX: usize = 100;
+/// With 64 operations in each of 64, a transaction has 4,096.
+const INNER: usize = 64;
+
+/// The request of a read.
+pub(super) fn range_request(range: &Range) -> RangeRequest {
+    let (key, range_end) = match &range.to {
+        None => (range.from.clone(), Vec::new()),
+        // No key is before these, but for etcd the one means a single key and the other all keys. The range from a key to
+        // itself is empty.
+        Some(to) if to.is_empty() || to == &[0] => {
+            let from = if range.from.is_empty() { vec![1] } else { range.from.clone() };
+            (from.clone(), from)
+        }
+        // Keys are not empty, so this is where they begin.
+        Some(to) if range.from.is_empty() => (vec![0], to.clone()),
+        Some(to) => (range.from.clone(), to.clone()),
+    };
+    // No revision is 0, the number that means the latest; those before the first are refused as revision 1 would be.
+    let revision = range.at.map_or(0, |at| i64::try_from(at).unwrap_or(i64::MAX).max(1));
+    RangeRequest { key, range_end, revision, count_only: range.count_only }
+}
+
+/// The answer to a read, or what is wrong with it.
+pub(super) fn range_answer(answer: RangeResponse) -> Result<RangeAnswer, &'static str> {
+    let entries = answer.kvs.into_iter().map(entry).collect::<Result<_, _>>()?;
+    let count = u64::try_from(answer.count).map_err(|_| "a negative number of keys")?;
+    Ok(RangeAnswer { revision: revision(answer.header)?, count, entries })
+}
+
+/// Whether a branch writes a key twice. etcd refuses most such transactions, but not all that are sent in parts.
+pub(super) fn writes_a_key_twice(transaction: &Transaction) -> bool {
+    [&transaction.then, &transaction.otherwise].into_iter().any(|branch| {
+        let mut keys = HashSet::with_capacity(branch.len());
+        let mut written = branch.iter().filter_map(|operation| match operation {
+            Operation::Put { key, .. } | Operation::Delete { key } => Some(key),
+            Operation::Read { .. } => None,
+        });
+        written.any(|key| !keys.insert(key))
+    })
+}
+
+/// The request of a transaction.
+pub(super) fn transaction_request(transaction: &Transaction) -> TxnRequest {
+    TxnRequest {
+        compare: transaction.compare.iter().map(compare).collect(),
+        success: branch(&transaction.then),
+        failure: branch(&transaction.otherwise),
+    }
+}
+
+fn branch(operations: &[Operation]) -> Vec<RequestOp> {
+    if operations.len() <= FLAT_MAX {
+        return operations.iter().map(operation).collect();
+    }
+    let inner = operations.chunks(INNER).map(|part| {
+        let success = part.iter().map(operation).collect();
+        // It compares nothing, so it succeeds.
+        Request::RequestTxn(TxnRequest { compare: Vec::new(), success, failure: Vec::new() })
+    });
+    inner.map(|inner| RequestOp { request: Some(inner) }).collect()
+}
+
+fn operation(operation: &Operation) -> RequestOp {
+    let request = match operation {
+        Operation::Put { key, value } => {
+            Request::RequestPut(PutRequest { key: key.clone(), value: value.clone() })
+        }
+        Operation::Delete { key } => Request::RequestDeleteRange(DeleteRangeRequest { key: key.clone() }),
+        Operation::Read { key } => {
+            Request::RequestRange(RangeRequest { key: key.clone(), ..RangeRequest::default() })
+        }
+    };
+    RequestOp { request: Some(request) }
+}
+
+fn compare(compare: &Compare) -> CompareMessage {
+    let revision = |at: Revision| TargetUnion::ModRevision(i64::try_from(at).unwrap_or(i64::MAX));
+    let (key, range_end, result, target, value) = match compare {
+        Compare::Modified { key, at } => {
+            (key, &[][..], CompareResult::Equal, CompareTarget::Mod, revision(*at))
+        }
+        Compare::Value { key, is } => {
+            (key, &[][..], CompareResult::Equal, CompareTarget::Value, TargetUnion::Value(is.clone()))
+        }
+        Compare::NotAfter { from, to, at } => {
+            (from, &to[..], CompareResult::Less, CompareTarget::Mod, revision(at.saturating_add(1)))
+        }
+    };
+    CompareMessage {
+        result: result.into(),
+        target: target.into(),
+        key: key.clone(),
+        target_union: Some(value),
+        range_end: range_end.to_vec(),
+    }
+}
+
+/// The answer to a transaction, or what is wrong with it.
+pub(super) fn transaction_answer(
+    transaction: &Transaction,
+    answer: TxnResponse,
+) -> Result<TransactionAnswer, &'static str> {
+    let held = answer.succeeded;
+    let performed = if held { &transaction.then } else { &transaction.otherwise };
+    let mut read = Vec::new();
+    collect(answer.responses, &mut read)?;
+    let expected = performed.iter().filter(|operation| matches!(operation, Operation::Read { .. })).count();
+    if read.len() != expected {
+        return Err("another number of reads than were sent");
+    }
+    Ok(TransactionAnswer { revision: revision(answer.header)?, held, read })
+}
+
+fn collect(responses: Vec<ResponseOp>, read: &mut Vec<Option<Entry>>) -> Result<(), &'static str> {
+    for response in responses {
+        match response.response {
+            Some(Response::ResponseRange(range)) => {
+                read.push(range.kvs.into_iter().next().map(entry).transpose()?);
+            }
+            Some(Response::ResponseTxn(inner)) => collect(inner.responses, read)?,
+            Some(Response::ResponsePut(_) | Response::ResponseDeleteRange(_)) => {}
+            None => return Err("an operation without an answer"),
+        }
+    }
+    Ok(())
+}
+
+fn entry(found: KeyValue) -> Result<Entry, &'static str> {
+    let modified = u64::try_from(found.mod_revision).map_err(|_| "a negative revision")?;
+    Ok(Entry { key: found.key, value: found.value, modified })
+}
+
+fn revision(header: Option<ResponseHeader>) -> Result<Revision, &'static str> {
+    let header = header.ok_or("no header")?;
+    u64::try_from(header.revision).map_err(|_| "a negative revision")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn puts(count: usize) -> Transaction {
+        let then = (0..count).map(|n| Operation::Put { key: n.to_be_bytes().into(), value: Vec::new() });
+        Transaction { then: then.collect(), ..Transaction::default() }
+    }
+
+    #[test]
+    fn a_long_branch_is_sent_in_parts_that_etcd_accepts() {
+        assert_eq!(transaction_request(&puts(100)).success.len(), 100);
+        for (count, outer, last) in [(101, 2, 37), (4_000, 63, 32), (4_096, 64, 64)] {
+            let request = transaction_request(&puts(count));
+            assert_eq!(request.success.len(), outer);
+            let Some(Request::RequestTxn(inner)) = &request.success[outer - 1].request else {
+                panic!("{count}")
+            };
+            assert_eq!(inner.success.len(), last);
+        }
+    }
+
+    #[test]
+    fn an_answer_without_all_reads_is_malformed() {
+        let read = Operation::Read { key: b"k".into() };
+        let transaction = Transaction { then: vec![read], ..Transaction::default() };
+        let header = Some(ResponseHeader { member_id: 1, revision: 1 });
+        let answer = TxnResponse { header, succeeded: true, responses: Vec::new() };
+        transaction_answer(&transaction, answer.clone()).unwrap_err();
+        assert!(!transaction_answer(&transaction, TxnResponse { succeeded: false, ..answer }).unwrap().held);
+    }
+}

@@ -1,0 +1,208 @@
+//! What is wrong with an etcd, in sentences for its operator.
+
+use std::time::Duration;
+
+use super::member::{Member, MemberStatus};
+use crate::coordinator::Revision;
+use crate::keys::Keys;
+use crate::timing::Timing;
+
+/// The quota of an etcd that does not say it: its default.
+const DEFAULT_QUOTA_BYTES: u64 = 2 << 30;
+/// Above this percentage of the quota, the database is almost full.
+const ALMOST_FULL_PERCENT: u64 = 70;
+
+/// Up to so many revisions need no compaction.
+const REVISIONS_MAX: Revision = 100_000;
+
+/// What is expected of etcd.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// A key that the user of the client may read; it need not exist.
+    pub key: Vec<u8>,
+    /// A linearizable read takes longer only where the machines or the network between them are too slow.
+    pub round_trip_max: Duration,
+    /// With more revisions than these, the first must have been compacted.
+    pub revisions_max: Revision,
+}
+
+impl Expected {
+    /// What a cluster with this renew deadline expects of the etcd that has its keys.
+    pub fn of(keys: &Keys, renew_deadline: Duration) -> Self {
+        let round_trip_max = Timing::new(renew_deadline).map_or(renew_deadline, Timing::round_trip_max);
+        Self { key: keys.format(), round_trip_max, revisions_max: REVISIONS_MAX }
+    }
+}
+
+/// The warnings about these members: sentences that say what to change. `kept` is the present revision, if the first one can
+/// still be read.
+pub(super) fn warnings_about(
+    members: &[Member],
+    round_trip: Option<Duration>,
+    kept: Option<Revision>,
+    expected: &Expected,
+) -> Vec<String> {
+    let reachable = members.iter().filter(|member| member.status.is_ok()).count();
+    let mut warnings = Vec::new();
+    for Member { endpoint, status } in members {
+        match status {
+            Ok(status) => about_member(endpoint, status, &mut warnings),
+            Err(error) => warnings.push(format!(
+                "member {endpoint} does not answer as it should ({error}); {reachable} of {} members of etcd do, and it needs a \
+                 majority; check that it runs, its URL, and the certificate or the user of this node",
+                members.len()
+            )),
+        }
+    }
+    // Alarms are of the cluster, so one member's word is enough.
+    let reports = |alarm: &str| {
+        members.iter().find_map(|Member { endpoint, status }| {
+            let errors = &status.as_ref().ok()?.errors;
+            errors.iter().any(|error| error.contains(alarm)).then_some(endpoint)
+        })
+    };
+    if let Some(endpoint) = reports("NOSPACE") {
+        warnings.push(format!(
+            "etcd refuses all writes, because it has no space (alarm NOSPACE, reported by {endpoint}); {}",
+            super::failure::NO_SPACE
+        ));
+    }
+    if let Some(endpoint) = reports("CORRUPT") {
+        warnings.push(format!(
+            "the data of etcd's members differ (alarm CORRUPT, reported by {endpoint}); replace the member that differs"
+        ));
+    }
+    if let Some(revision) = kept.filter(|revision| *revision > expected.revisions_max) {
+        warnings.push(format!(
+            "etcd keeps all of its {revision} revisions, and its database grows until it is full; start etcd with \
+             --auto-compaction-mode=periodic --auto-compaction-retention=5m"
+        ));
+    }
+    if let Some(round_trip) = round_trip.filter(|time| *time > expected.round_trip_max) {
+        warnings.push(format!(
+            "a read from etcd takes {:.1} ms, expected are {:.1} ms at most; use faster disks, a nearer etcd or a longer \
+             cluster.renew_deadline",
+            round_trip.as_secs_f64() * 1e3,
+            expected.round_trip_max.as_secs_f64() * 1e3
+        ));
+    }
+    warnings
+}
+
+fn about_member(endpoint: &str, status: &MemberStatus, warnings: &mut Vec<String>) {
+    if !status.has_leader {
+        warnings.push(format!(
+            "member {endpoint} of etcd knows no leader; a majority of etcd's members must run and reach each other"
+        ));
+    }
+    let quota_bytes = status.quota_bytes.unwrap_or(DEFAULT_QUOTA_BYTES);
+    if status.database_bytes > quota_bytes / 100 * ALMOST_FULL_PERCENT {
+        warnings.push(format!(
+            "the database of member {endpoint} has {} MiB of {} MiB{}; compact and defragment etcd, or raise \
+             --quota-backend-bytes: when it is full, nothing can be stored",
+            status.database_bytes >> 20,
+            quota_bytes >> 20,
+            if status.quota_bytes.is_some() {
+                ""
+            } else {
+                " (etcd's default; this version does not say its quota)"
+            }
+        ));
+    }
+    let version = &status.version;
+    match numbers(version) {
+        Some((3, 5, 0..=2)) => warnings.push(format!(
+            "member {endpoint} runs etcd {version}, whose data may become inconsistent in a crash; update it to the newest 3.5"
+        )),
+        Some((major, minor, _)) if (major, minor) >= (3, 4) => {}
+        _ => warnings.push(format!("member {endpoint} runs etcd {version}; update it to the newest 3.5 or 3.6")),
+    }
+    if status.is_learner {
+        warnings.push(format!(
+            "member {endpoint} of etcd is a learner, which accepts no calls; remove it from cluster.etcd, or promote it"
+        ));
+    }
+}
+
+/// The numbers of a version such as `3.5.26` or `3.6.0-rc.1`.
+fn numbers(version: &str) -> Option<(u32, u32, u32)> {
+    let mut numbers = version.split(['.', '-', '+']).map(str::parse);
+    let mut next = || numbers.next()?.ok();
+    Some((next()?, next()?, next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> MemberStatus {
+        MemberStatus {
+            version: "3.5.26".to_owned(),
+            database_bytes: 100 << 20,
+            quota_bytes: None,
+            is_learner: false,
+            is_leader: true,
+            has_leader: true,
+            errors: Vec::new(),
+        }
+    }
+
+    /// The warnings about members of these statuses.
+    fn about(statuses: impl IntoIterator<Item = MemberStatus>) -> Vec<String> {
+        let member = |status| Member { endpoint: "http://a:2379".to_owned(), status: Ok(status) };
+        let members: Vec<_> = statuses.into_iter().map(member).collect();
+        let round_trip_max = Duration::from_millis(150);
+        let expected = Expected { key: Vec::new(), round_trip_max, revisions_max: REVISIONS_MAX };
+        warnings_about(&members, Some(Duration::from_millis(150)), Some(100_000), &expected)
+    }
+
+    #[test]
+    fn a_healthy_etcd_gets_no_warning() {
+        assert_eq!(about([status(), status(), status()]), [""; 0]);
+    }
+
+    #[test]
+    fn a_database_above_70_percent_of_its_quota_is_almost_full() {
+        for (database_bytes, quota_bytes, warning) in [
+            (1_433 << 20, None, None),
+            (1_434 << 20, None, Some("has 1434 MiB of 2048 MiB (etcd's default")),
+            (1_434 << 20, Some(8 << 30), None),
+            (6 << 30, Some(8 << 30), Some("has 6144 MiB of 8192 MiB; compact")),
+        ] {
+            let warnings = about([MemberStatus { database_bytes, quota_bytes, ..status() }]);
+            assert_eq!(warnings.len(), usize::from(warning.is_some()), "{warnings:?}");
+            assert!(warnings.iter().zip(warning).all(|(found, part)| found.contains(part)), "{warnings:?}");
+        }
+    }
+
+    #[test]
+    fn versions_with_known_faults_and_old_ones_are_warned_about() {
+        for (version, is_good, is_inconsistent) in [
+            ("3.4.23", true, false),
+            ("3.5.3", true, false),
+            ("3.6.0-rc.1", true, false),
+            ("4.0.0", true, false),
+            ("3.5.0", false, true),
+            ("3.5.2", false, true),
+            ("3.3.27", false, false),
+            ("2.3.8", false, false),
+            ("unknown", false, false),
+        ] {
+            let warnings = about([MemberStatus { version: version.to_owned(), ..status() }]);
+            let inconsistent = warnings.iter().any(|warning| warning.contains("inconsistent"));
+            let old = warnings.iter().any(|warning| warning.contains("3.5 or 3.6"));
+            let expected = (is_good, is_inconsistent, !is_good && !is_inconsistent);
+            assert_eq!((warnings.is_empty(), inconsistent, old), expected, "{version}");
+        }
+    }
+
+    #[test]
+    fn an_alarm_of_several_members_is_one_warning() {
+        let with = |error: &str| MemberStatus { errors: vec![error.to_owned()], ..status() };
+        for alarm in ["NOSPACE", "CORRUPT"] {
+            let error = format!("memberID:1 alarm:{alarm} ");
+            let warnings = about([with(&error), with(&error)]);
+            assert!(warnings.len() == 1 && warnings[0].contains(alarm), "{warnings:?}");
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The keys of a cluster in etcd, and the values of those that are not records.
+//!
+//! | key below `/signalbox/CLUSTER/` | value | written |
+//! |---|---|---|
+//! | `v` | [`Format`] | by the first node, and by `signalbox cluster finalize` |
+//! | `n/NODE` | [`Node`] | when a node joins |
+//! | `b/NODE` | [`Heartbeat`] | by each node, all the time |
+//! | `p/0000/o` | [`Leadership`]: the leadership key | when a node takes over or releases |
+//! | `p/0000/m` | [`Marker`]: the commit marker | with every takeover and every commit |
+//! | `d/NODE` | [`Drain`] | by `signalbox cluster drain` |
+//! | `p/0000/r/KIND BUCKET REST` | a record | by commits |
+//!
+//! Values are JSON, which an operator can read with `etcdctl`; those of records are bytes. KIND is the first byte of a
+//! record's key and REST are the others, so that records are ordered by kind. BUCKET is a byte of a hash of the key: reading
+//! one bucket after the other takes etcd less time than reading pages of a range.
+//!
+//! `0000` is the number of the partition, of which there is one.
+
+use std::net::SocketAddr;
+use std::{fmt, io};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use signalbox_core::Namespace;
+
+/// The version of the layout of keys.
+pub const LAYOUT: u32 = 1;
+
+/// In place of a version: records are being imported, and no node may join.
+pub const UNFINISHED_IMPORT: u32 = 0;
+
+/// The keys of one cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    prefix: String,
+}
+
+/// What all nodes of a cluster have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Format {
+    /// The version of the layout of keys: [`LAYOUT`].
+    pub layout: u32,
+    /// The format in which leaders write records: the newest one that may be stored.
+    pub record_format: u32,
+    /// The renew deadline, in milliseconds. Nodes with different ones could lead at the same time.
+    pub renew_deadline_ms: u64,
+}
+
+/// A run of a node's process: 128 random bits, in hexadecimal digits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Incarnation(pub String);
+
+/// A node that has joined.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// The run that has joined.
+    pub incarnation: Incarnation,
+    /// The run of the service that the process belongs to, as systemd names it; empty without systemd.
+    #[serde(default)]
+    pub invocation: String,
+    /// The version of the program.
+    pub version: String,
+    /// The newest format of a record that it reads and writes.
+    pub record_format: u32,
+    /// The addresses at which clients reach the node, for people.
+    pub addresses: Vec<String>,
+    /// Whether the node may lead.
+    pub is_eligible: bool,
+    /// Whether the node relays connections of clients while another one leads. A new leader waits until it has closed them.
+    #[serde(default)]
+    pub relays: bool,
+    /// Where other nodes reach this one with the connections that they relay when it leads; `None`: nowhere, because
+    /// `cluster.bind` is not set, or the version has no relays.
+    #[serde(default)]
+    pub relay_endpoint: Option<RelayEndpoint>,
+    /// Where clients reach the node, from everywhere; empty: the node does not say.
+    #[serde(default, skip_serializing_if = "Advertised::is_empty")]
+    pub advertised: Advertised,
+    /// Whether the node obeys a [`Drain`].
+    #[serde(default)]
+    pub drains: bool,
+}
+
+/// Where clients reach a node: `HOST:PORT` of each of its ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advertised {
+    /// Its port for counters.
+    #[serde(default)]
+    pub counters: Vec<String>,
+    /// Its port for semaphores.
+    #[serde(default)]
+    pub semaphores: Vec<String>,
+}
+
+impl Advertised {
+    /// Whether there are no addresses at all.
+    pub fn is_empty(&self) -> bool {
+        self.counters.is_empty() && self.semaphores.is_empty()
+    }
+
+    /// The addresses of the port for names of this kind.
+    pub fn of(&self, namespace: Namespace) -> &[String] {
+        match namespace {
+            Namespace::Counters => &self.counters,
+            Namespace::Semaphores => &self.semaphores,
+        }
+    }
+
+    /// Adds the addresses of another node.
+    pub fn extend(&mut self, other: &Self) {
+        self.counters.extend_from_slice(&other.counters);
+        self.semaphores.extend_from_slice(&other.semaphores);
+    }
+}
+
+/// Where a leader accepts connections that other nodes relay.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayEndpoint {
+    /// Its address and port.
+    pub address: SocketAddr,
+    /// The secret of this run: only programs that may read the cluster's keys in etcd know it.
+    pub secret: RelaySecret,
+}
+
+/// 128 random bits of a run, in hexadecimal digits.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RelaySecret(pub String);
+
+/// A sign of life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// The run that gives it.
+    pub incarnation: Incarnation,
+    /// Grows by one each time.
+    pub count: u64,
+    /// The node has no relayed connection to a leader of an epoch below this one, and will have none.
+    #[serde(default)]
+    pub relays_closed_below: u32,
+    /// Connections that it relays.
+    #[serde(default)]
+    pub relays: u32,
+}
+
+/// Who leads, or led last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leadership {
+    /// The number of the term of leadership: the fencing token of everything that is stored. It grows by one with each
+    /// takeover.
+    pub epoch: u32,
+    /// The name of the node.
+    pub node: String,
+    /// Its run.
+    pub incarnation: Incarnation,
+    /// Whether it still leads, as far as it is known.
+    pub state: LeadershipState,
+    /// The run to which a released leadership is handed over: other nodes leave it the lease duration to take over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub successor: Option<Successor>,
+}
+
+/// A run that is to lead next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Successor {
+    /// The name of the node.
+    pub node: String,
+    /// Its run.
+    pub incarnation: Incarnation,
+}
+
+/// A request of an operator: the node is to hand over what it does for the cluster, and to leave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drain {
+    /// The run of the node.
+    pub incarnation: Incarnation,
+    /// The node that is to lead next, if this one leads; `None`: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Why the node does not do it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// Whether a leadership has been given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LeadershipState {
+    /// The node leads, unless it has failed.
+    Held,
+    /// The node leads no more: another one may take over at once.
+    Released,
+}
+
+/// The last commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marker {
+    /// The epoch of the leader that committed.
+    pub epoch: u32,
+    /// The number of the commit in this epoch, from 1; 0 is the takeover.
+    pub commit: u64,
+}
+
+/// A value is not what its key should have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the value of \"{key}\" in etcd cannot be read ({problem}): a newer version of signalbox, or something else, has \
+     written it"
+)]
+pub struct ValueError {
+    /// The key.
+    pub key: String,
+    /// What is wrong with its value.
+    pub problem: String,
+}
+
+impl Heartbeat {
+    /// Whether the present run of the node gives it, and not one before.
+    pub fn is_of(&self, node: &Node) -> bool {
+        self.incarnation == node.incarnation
+    }
+}
+
+impl Keys {
+    /// The keys of the cluster with this name.
+    pub fn new(cluster: &str) -> Self {
+        Self { prefix: format!("/signalbox/{cluster}/") }
+    }
+
+    /// What all keys of the cluster begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The key of the [`Format`].
+    pub fn format(&self) -> Vec<u8> {
+        self.key("v")
+    }
+
+    /// What the keys of all nodes begin with.
+    pub fn nodes(&self) -> Vec<u8> {
+        self.key("n/")
+    }
+
+    /// The key of a [`Node`].
+    pub fn node(&self, name: &str) -> Vec<u8> {
+        self.key(&format!("n/{name}"))
+    }
+
+    /// What the keys of all heartbeats begin with.
+    pub fn heartbeats(&self) -> Vec<u8> {
+        self.key("b/")
+    }
+
+    /// The key of a [`Heartbeat`].
+    pub fn heartbeat(&self, node: &str) -> Vec<u8> {
+        self.key(&format!("b/{node}"))
+    }
+
+    /// The key of the [`Drain`] of a node.
+    pub fn drain(&self, node: &str) -> Vec<u8> {
+        self.key(&format!("d/{node}"))
+    }
+
+    /// The key of the [`Leadership`].
+    pub fn leadership(&self) -> Vec<u8> {
+        self.key("p/0000/o")
+    }
+
+    /// The key of the [`Marker`].
+    pub fn marker(&self) -> Vec<u8> {
+        self.key("p/0000/m")
+    }
+
+    /// What the keys of all records begin with.
+    pub fn records(&self) -> Vec<u8> {
+        self.key("p/0000/r/")
+    }
+
+    fn key(&self, rest: &str) -> Vec<u8> {
+        [self.prefix.as_bytes(), rest.as_bytes()].concat()
+    }
+}
+
+/// The bytes of a value.
+pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("these types have no maps and no errors of their own")
+}
+
+/// The value of a key from its bytes.
+pub fn decode<T: DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T, ValueError> {
+    serde_json::from_slice(value)
+        .map_err(|error| ValueError { key: key.escape_ascii().to_string(), problem: error.to_string() })
+}
+
+/// The first key after all that begin with `prefix`.
+pub fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // etcd's way to say that the range has no end.
+    vec![0]
+}
+
+impl Incarnation {
+    /// A new one.
+    ///
+    /// # Errors
+    ///
+    /// The system has no random numbers.
+    pub fn random() -> io::Result<Self> {
+        random_digits().map(Self)
+    }
+}
+
+impl RelaySecret {
+    /// A new one.
+    ///
+    /// # Errors
+    ///
+    /// The system has no random numbers.
+    pub fn random() -> io::Result<Self> {
+        random_digits().map(Self)
+    }
+}
+
+/// 128 random bits in hexadecimal digits.
+fn random_digits() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
+
+/// Without the secret, which no log may have.
+impl fmt::Debug for RelayEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RelayEndpoint").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_the_first_key_behind_it() {
+        assert_eq!(end_of_prefix(b"/a/"), b"/a0");
+        assert_eq!(end_of_prefix(b"a\xff"), b"b");
+        assert_eq!(end_of_prefix(b"\xff"), b"\0");
+    }
+
+    /// The least that a node states.
+    fn stated(incarnation: &Incarnation) -> String {
+        format!(
+            r#"{{"incarnation":"{incarnation}","version":"","record_format":1,"addresses":[],"is_eligible":true}}"#
+        )
+    }
+
+    #[test]
+    fn what_a_node_does_not_state_is_read_as_what_is_safe() {
+        let unstated = br#"{"incarnation":"1","version":"0.1.0","record_format":1,"addresses":[]}"#;
+        assert!(decode::<Node>(b"n", unstated).is_err(), "a node states whether it may lead");
+        let node: Node = decode(b"n", stated(&Incarnation("1".to_owned())).as_bytes()).unwrap();
+        assert!(!node.relays && !node.drains && node.relay_endpoint.is_none() && node.advertised.is_empty());
+        assert_eq!(node.invocation, "");
+        let heartbeat: Heartbeat = decode(b"b", br#"{"incarnation":"1","count":1}"#).unwrap();
+        assert_eq!((heartbeat.relays_closed_below, heartbeat.relays), (0, 0), "it promises nothing");
+        let leadership = br#"{"epoch":1,"node":"a","incarnation":"1","state":"held"}"#;
+        assert_eq!(decode::<Leadership>(b"o", leadership).unwrap().successor, None);
+    }
+
+    #[test]
+    fn only_the_present_run_of_a_node_gives_its_heartbeat() {
+        let [first, second] = ["1", "2"].map(|run| Incarnation(run.to_owned()));
+        let heartbeat = Heartbeat { incarnation: first.clone(), count: 1, relays_closed_below: 0, relays: 0 };
+        let node =
+            |incarnation: &Incarnation| -> Node { decode(b"n", stated(incarnation).as_bytes()).unwrap() };
+        assert!(heartbeat.is_of(&node(&first)));
+        assert!(!heartbeat.is_of(&node(&second)));
+    }
+
+    #[test]
+    fn a_value_can_be_read_with_etcdctl() {
+        let marker = Marker { epoch: 3, commit: 7 };
+        let bytes = encode(&marker);
+        assert_eq!(bytes.escape_ascii().to_string(), r#"{\"epoch\":3,\"commit\":7}"#);
+        assert_eq!(decode(b"m", &bytes), Ok(marker));
+        let error = decode::<Marker>(b"/signalbox/x/m", b"7").unwrap_err().to_string();
+        assert!(error.contains("\"/signalbox/x/m\""), "{error}");
+    }
+}

@@ -1,0 +1,283 @@
+//! The records of a cluster in etcd, as a [`Storage`] of the node that leads.
+//!
+//! Each record is one key. Its value begins with the format of the record's bytes, because nodes of different versions may
+//! have written them.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+use super::chain::{Chain, Commit};
+use super::coordinator::{
+    CallError, Coordinator, Operation, Range, RangeAnswer, Revision, TransactionAnswer, until_answered,
+};
+use super::fence::Fence;
+use super::keys::{Keys, end_of_prefix};
+use super::leadership::Term;
+use signalbox_core::{BatchLimit, Change, Key, Record};
+use signalbox_storage::record::{self, FORMAT};
+use signalbox_storage::{CommitError, Snapshot, Storage, StorageError};
+
+/// Records that one answer has, about. One answer with all of them would need memory for all at once.
+const RECORDS_OF_ANSWER: u64 = 4_000;
+
+/// The records of the cluster that this node leads.
+#[derive(Debug)]
+pub struct ClusterStorage<C> {
+    coordinator: C,
+    keys: Keys,
+    chain: Chain,
+    fence: Fence,
+}
+
+impl<C: Coordinator> ClusterStorage<C> {
+    /// The records below `keys`, which this node leads for a term. Past the deadline of `fence`, nothing more is done.
+    pub fn new(coordinator: C, keys: Keys, term: Term, fence: Fence) -> Self {
+        let chain = Chain::new(keys.clone(), term);
+        Self { coordinator, keys, chain, fence }
+    }
+
+    /// Begins a commit. The caller sends its transaction and passes the answer to [`Self::answered`].
+    pub fn begin(&self, changes: &[Change]) -> Commit {
+        self.chain.begin(writes(&self.keys, self.chain.term().record_format, changes))
+    }
+
+    /// Takes the answer to an attempt of a commit, or the report that there is none. Returns the outcome; `None`: the caller
+    /// sends the commit's transaction again.
+    pub fn answered(
+        &mut self,
+        commit: &Commit,
+        answer: Result<TransactionAnswer, CallError>,
+    ) -> Option<Result<(), CommitError>> {
+        match self.chain.answered(commit, answer) {
+            None if self.fence.is_past() => {
+                Some(Err(self.chain.lost("etcd did not answer within the renew deadline".to_owned())))
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
+    fn epoch(&self) -> u64 {
+        self.chain.term().epoch.into()
+    }
+
+    fn batch_limit(&self) -> BatchLimit {
+        // etcd accepts transactions of 1.5 MiB, and takes the longer the more a commit has.
+        BatchLimit::UNIT
+    }
+
+    fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
+        let Self { coordinator, keys, chain, fence } = self;
+        let mut call = |range: &Range| range_answered(coordinator, range, fence);
+        load(keys, chain.term().leadership_modified, &mut call, each)
+    }
+
+    fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError> {
+        let (coordinator, keys) = (self.coordinator.clone(), self.keys.clone());
+        Ok(Box::new(ClusterSnapshot { coordinator, keys, fence: self.fence.clone() }))
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
+        let commit = self.begin(changes);
+        loop {
+            let may_repeat = || !self.fence.is_past();
+            let send = |coordinator: &mut C| coordinator.transact(commit.transaction());
+            let answer = until_answered(&mut self.coordinator, may_repeat, send);
+            if let Some(outcome) = self.answered(&commit, answer) {
+                return outcome;
+            }
+        }
+    }
+}
+
+/// The records of a cluster as they are when they are read first.
+struct ClusterSnapshot<C> {
+    /// With connections of its own, so that it delays no commit.
+    coordinator: C,
+    keys: Keys,
+    fence: Fence,
+}
+
+impl<C: Coordinator> Snapshot for ClusterSnapshot<C> {
+    fn read(self: Box<Self>, each: &mut dyn FnMut(Record) -> ControlFlow<()>) -> Result<(), StorageError> {
+        let Self { mut coordinator, keys, fence } = *self;
+        let prefix = keys.records();
+        let all = Range { count_only: true, ..Range::below(&prefix) };
+        let now = range_answered(&mut coordinator, &all, &fence).map_err(refused)?.revision;
+        let is_over = AtomicBool::new(false);
+        let mut call = |range: &Range| match is_over.load(Ordering::Relaxed) {
+            true => Err(CallError::Refused("the reader has ended".to_owned())),
+            false => range_answered(&mut coordinator, range, &fence),
+        };
+        let mut pass = |record| {
+            if !is_over.load(Ordering::Relaxed) && each(record).is_break() {
+                is_over.store(true, Ordering::Relaxed);
+            }
+        };
+        match load(&keys, now, &mut call, &mut pass) {
+            Err(_) if is_over.load(Ordering::Relaxed) => Ok(()),
+            read => read,
+        }
+    }
+}
+
+/// Reads a range until it is answered, but not past the deadline of the leadership.
+fn range_answered(
+    coordinator: &mut impl Coordinator,
+    range: &Range,
+    fence: &Fence,
+) -> Result<RangeAnswer, CallError> {
+    until_answered(coordinator, || !fence.is_past(), |coordinator| coordinator.range(range))
+}
+
+/// What a batch writes in this format: the last change of each key, because etcd refuses a transaction with the same key
+/// twice. Records that the format does not have are left out.
+fn writes(keys: &Keys, format: u32, changes: &[Change]) -> Vec<Operation> {
+    let mut last = HashMap::new();
+    for (place, change) in changes.iter().enumerate() {
+        last.insert(key_of(change), place);
+    }
+    let is_last = |(place, change): &(usize, &Change)| last.get(&key_of(change)) == Some(place);
+    let operation = |(_, change): (usize, &Change)| match change {
+        Change::Put(record) => {
+            Operation::Put { key: record_key(keys, &record.key()), value: record_value(format, record) }
+        }
+        Change::Delete(key) => Operation::Delete { key: record_key(keys, key) },
+    };
+    changes.iter().enumerate().filter(is_last).map(operation).collect()
+}
+
+fn key_of(change: &Change) -> Key {
+    match change {
+        Change::Put(record) => record.key(),
+        Change::Delete(key) => key.clone(),
+    }
+}
+
+/// The key of a record in etcd.
+pub fn record_key(keys: &Keys, key: &Key) -> Vec<u8> {
+    let bytes = record::encode_key(key);
+    let (kind, rest) = bytes.split_first().expect("every key has a kind");
+    [keys.records().as_slice(), &[*kind, bucket(rest)], rest].concat()
+}
+
+/// The value of a record in etcd, in a format that this program writes.
+pub fn record_value(format: u32, record: &Record) -> Vec<u8> {
+    let number = u8::try_from(format).expect("formats are counted by hand");
+    [&[number], record::encode_value(record).as_slice()].concat()
+}
+
+/// The bucket of a key: FNV-1a, folded to a byte. It is a part of the layout of keys.
+fn bucket(rest: &[u8]) -> u8 {
+    const OFFSET: u32 = 0x811c_9dc5;
+    const PRIME: u32 = 0x0100_0193;
+    let hash = rest.iter().fold(OFFSET, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(PRIME));
+    hash.to_be_bytes().into_iter().fold(0, |folded, byte| folded ^ byte)
+}
+
+/// A call that reads a range.
+pub(super) type Read<'a> = dyn FnMut(&Range) -> Result<RangeAnswer, CallError> + Send + 'a;
+
+/// Passes all records at a revision to `each`, those of one kind after those of another, in the order of kinds. While `each`
+/// has the records of one answer, another thread reads the next ones.
+pub fn load(
+    keys: &Keys,
+    at: Revision,
+    read: &mut Read<'_>,
+    each: &mut dyn FnMut(Record),
+) -> Result<(), StorageError> {
+    let prefix = keys.records();
+    let (ranges, expected) = ranges(&prefix, at, read).map_err(refused)?;
+    let mut found = 0;
+    thread::scope(|scope| {
+        let (sender, answers) = mpsc::sync_channel(1);
+        scope.spawn(move || {
+            for range in ranges {
+                let answer = read(&range);
+                let is_over = answer.is_err();
+                // The receiver is gone if a record could not be decoded.
+                if sender.send(answer).is_err() || is_over {
+                    return;
+                }
+            }
+        });
+        for answer in answers {
+            for entry in answer.map_err(refused)?.entries {
+                each(decode(&prefix, &entry.key, &entry.value)?);
+                found += 1;
+            }
+        }
+        Ok::<_, StorageError>(())
+    })?;
+    if found == expected {
+        return Ok(());
+    }
+    let problem = format!(
+        "there are {expected} records, and this version of signalbox knows the kinds of {found}; a newer version has written \
+         the others"
+    );
+    Err(StorageError::Etcd { problem })
+}
+
+/// The error of a store whose call has failed.
+pub(super) fn refused(error: CallError) -> StorageError {
+    StorageError::Etcd { problem: error.to_string() }
+}
+
+/// The ranges to read, those of one kind after those of another, and the number of all records.
+fn ranges(prefix: &[u8], at: Revision, read: &mut Read<'_>) -> Result<(Vec<Range>, u64), CallError> {
+    let range = |from: &[u8], to: &[u8], count_only| Range {
+        from: from.to_vec(),
+        to: Some(to.to_vec()),
+        at: Some(at),
+        count_only,
+    };
+    let all = read(&range(prefix, &end_of_prefix(prefix), true))?.count;
+    let mut ranges = Vec::new();
+    for kind in record::KINDS {
+        let kind = [prefix, &[kind]].concat();
+        let end = end_of_prefix(&kind);
+        let count = read(&range(&kind, &end, true))?.count;
+        let buckets = bucket_ranges(&kind, &end, count);
+        ranges.extend(buckets.iter().map(|(from, to)| range(from, to, false)));
+    }
+    Ok((ranges, all))
+}
+
+/// Ranges of whole buckets that together are a kind with `count` records, each with about [`RECORDS_OF_ANSWER`].
+fn bucket_ranges(kind: &[u8], end: &[u8], count: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let ranges = count.div_ceil(RECORDS_OF_ANSWER).min(256);
+    let start = |range: u64| match range * 256 / ranges {
+        0 => kind.to_vec(),
+        256.. => end.to_vec(),
+        bucket => [kind, &[bucket as u8]].concat(),
+    };
+    (0..ranges).map(|range| (start(range), start(range + 1))).collect()
+}
+
+fn decode(prefix: &[u8], key: &[u8], value: &[u8]) -> Result<Record, StorageError> {
+    let damaged = |problem: String| StorageError::Etcd { problem };
+    let named = || key.escape_ascii();
+    let stripped = key.strip_prefix(prefix).and_then(|key| {
+        let (kind, [_, rest @ ..]) = key.split_first()? else { return None };
+        Some([&[*kind], rest].concat())
+    });
+    let record_key = stripped.ok_or_else(|| damaged(format!("the key \"{}\" is too short", named())))?;
+    let (format, value) =
+        value.split_first().ok_or_else(|| damaged(format!("the value of \"{}\" is empty", named())))?;
+    if u32::from(*format) != FORMAT {
+        return Err(damaged(format!(
+            "the record of \"{}\" has format {format}, and this version of signalbox knows format {FORMAT}; update \
+             signalbox on this node",
+            named()
+        )));
+    }
+    record::decode(&record_key, value).map_err(|error| damaged(error.to_string()))
+}

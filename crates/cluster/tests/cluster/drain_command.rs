@@ -1,0 +1,234 @@
+//! Commands of `signalbox cluster` when etcd does not answer, or the node ends: `drain` leaves no request behind, and what is
+//! repeated is done once.
+
+use std::time::Duration;
+
+use signalbox_cluster::admin::{AdminError, Release, finalize, forget, release};
+use signalbox_cluster::clock::BootTime;
+use signalbox_cluster::coordinator::{
+    CallError, Coordinator, Operation, Persistent, Range, RangeAnswer, Revision, Transaction,
+    TransactionAnswer,
+};
+use signalbox_cluster::drain::drain;
+use signalbox_cluster::keys::{Format, LAYOUT, Node};
+use signalbox_storage::FORMAT;
+
+use crate::commits::{keys, take_over};
+use crate::etcd::{FakeEtcd, Handle};
+use crate::handover::{Other, Others, put, write};
+
+/// A connection on which answers get lost, from the first transaction on.
+struct Deaf {
+    etcd: FakeEtcd,
+    inner: Handle,
+    /// How many answers to transactions get lost; then the connection is whole again.
+    losses: usize,
+    /// Whether answers to reads get lost as long as well.
+    loses_reads: bool,
+    has_asked: bool,
+    /// The revisions of the request after each transaction.
+    requests: Vec<Option<Revision>>,
+}
+
+fn lost() -> CallError {
+    CallError::Unanswered("the answer is lost".to_owned())
+}
+
+impl Coordinator for Deaf {
+    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
+        if self.has_asked && self.loses_reads && self.losses > 0 {
+            Err(lost())
+        } else {
+            self.inner.range(range)
+        }
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
+        let answer = self.inner.transact(transaction);
+        self.has_asked = true;
+        let request = self.etcd.with_store(|store| store.get(&keys().drain("a")));
+        self.requests.push(request.map(|entry| entry.modified));
+        if self.losses == 0 {
+            return answer;
+        }
+        self.losses -= 1;
+        Err(lost())
+    }
+}
+
+/// A cluster that node "a" leads.
+fn led_by_a() -> FakeEtcd {
+    let etcd = FakeEtcd::default();
+    take_over(&etcd, 1);
+    let format = Format { layout: LAYOUT, record_format: FORMAT, renew_deadline_ms: 2000 };
+    write(&etcd, vec![put(keys().format(), &format)]);
+    etcd
+}
+
+/// Drains a node that gives heartbeats and does not leave. Returns how the command ends, and the revisions of its request.
+fn run(losses: usize, loses_reads: bool) -> (AdminError, Vec<Option<Revision>>) {
+    let etcd = led_by_a();
+    let deaf = Deaf {
+        inner: etcd.client(),
+        etcd: etcd.clone(),
+        losses,
+        loses_reads,
+        has_asked: false,
+        requests: Vec::new(),
+    };
+    let mut persistent = Persistent::new(deaf, 1);
+    let limit = Duration::from_millis(100);
+    let ended = Others::run(&etcd, &[Other::well("a", 1, "0.1.0")], || {
+        drain(&mut persistent, &keys(), "a", None, limit).unwrap_err()
+    });
+    (ended, std::mem::take(&mut persistent.inner_mut().requests))
+}
+
+#[test]
+fn a_command_whose_request_is_not_answered_withdraws_it() {
+    for loses_reads in [false, true] {
+        let (ended, requests) = run(usize::MAX, loses_reads);
+        assert!(matches!(ended, AdminError::Call(_)), "{ended}");
+        assert!(requests.first().is_some_and(Option::is_some), "it was written");
+        assert_eq!(requests.last(), Some(&None), "the node would leave, and nobody would know");
+    }
+}
+
+/// A node that leads would begin its handover again for a request of another revision.
+#[test]
+fn a_request_that_is_repeated_is_written_once() {
+    let (ended, requests) = run(1, false);
+    assert!(matches!(ended, AdminError::NotInTime(..)), "{ended}");
+    let [Some(first), repeated, .., None] = requests[..] else { panic!("{requests:?}") };
+    assert_eq!(repeated, Some(first));
+}
+
+/// Answers the first transaction only after something else has happened; `loses_answer`: not even then.
+struct Meanwhile {
+    etcd: FakeEtcd,
+    inner: Handle,
+    happens: Vec<Operation>,
+    loses_answer: bool,
+}
+
+impl Meanwhile {
+    fn connect(etcd: &FakeEtcd, happens: Vec<Operation>, loses_answer: bool) -> Persistent<Self> {
+        Persistent::new(Self { etcd: etcd.clone(), inner: etcd.client(), happens, loses_answer }, 1)
+    }
+}
+
+impl Coordinator for Meanwhile {
+    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
+        self.inner.range(range)
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
+        let answer = self.inner.transact(transaction);
+        if !self.happens.is_empty() {
+            write(&self.etcd, std::mem::take(&mut self.happens));
+        }
+        if std::mem::take(&mut self.loses_answer) { Err(lost()) } else { answer }
+    }
+}
+
+fn delete(key: Vec<u8>) -> Operation {
+    Operation::Delete { key }
+}
+
+/// The node has left before the repetition arrives.
+#[test]
+fn a_request_that_was_obeyed_before_it_was_repeated_has_succeeded() {
+    let etcd = led_by_a();
+    let gone = vec![delete(keys().node("a")), delete(keys().drain("a"))];
+    let mut persistent = Meanwhile::connect(&etcd, gone, true);
+    let limit = Duration::from_secs(10);
+    let drained = Others::run(&etcd, &[Other::well("a", 2, "0.1.0")], || {
+        drain(&mut persistent, &keys(), "a", None, limit)
+    });
+    drained.unwrap();
+}
+
+/// `signalbox cluster release` removes the node of a process that has died, or its next run takes the place; or somebody removes
+/// the request while the node goes on.
+#[test]
+fn what_happens_to_the_node_or_to_the_request_is_not_reported_as_drained() {
+    let next_run = put(keys().node("a"), &Other::well("a", 3, "0.1.0").node());
+    for (happens, is_dead) in
+        [(delete(keys().node("a")), true), (next_run, true), (delete(keys().drain("a")), false)]
+    {
+        let etcd = led_by_a();
+        let mut persistent = Meanwhile::connect(&etcd, vec![happens], false);
+        let limit = Duration::from_secs(10);
+        let drained = Others::run(&etcd, &[Other::well("a", 2, "0.1.0")], || {
+            drain(&mut persistent, &keys(), "a", None, limit)
+        });
+        let error = drained.unwrap_err();
+        assert!(matches!(error, AdminError::Died(_)) == is_dead, "{error}");
+        assert!(matches!(error, AdminError::Changed) != is_dead, "{error}");
+        assert_eq!(etcd.with_store(|store| store.get(&keys().drain("a"))), None);
+    }
+}
+
+/// The answer is lost, and the repetition finds what the first attempt has done.
+#[test]
+fn what_was_done_before_it_was_repeated_has_succeeded() {
+    let etcd = led_by_a();
+    let node = Node { record_format: FORMAT + 1, ..Other::well("b", 2, "0.1.0").node() };
+    let format = Format { layout: LAYOUT, record_format: FORMAT, renew_deadline_ms: 2000 };
+    write(&etcd, vec![put(keys().node("b"), &node), put(keys().format(), &format)]);
+    let deaf = || Meanwhile::connect(&etcd, Vec::new(), true);
+    let finalized = finalize(&mut deaf(), &keys(), FORMAT + 1).unwrap();
+    assert_eq!((finalized.from, finalized.to), (FORMAT, FORMAT + 1));
+    assert_eq!(release(&mut deaf(), &keys(), "b", Some("")).unwrap(), Release::Left);
+    write(&etcd, vec![put(keys().node("b"), &node)]);
+    forget(&mut deaf(), &keys(), "b").unwrap();
+    assert_eq!(etcd.with_store(|store| store.get(&keys().node("b"))), None);
+}
+
+/// An operator's connection whose time passes only where it pauses. The node gives a heartbeat in each pause, until it is asked.
+struct FallsSilent {
+    etcd: FakeEtcd,
+    inner: Handle,
+    node: Other,
+    now: BootTime,
+    has_asked: bool,
+}
+
+impl Coordinator for FallsSilent {
+    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
+        self.inner.range(range)
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
+        self.has_asked = true;
+        self.inner.transact(transaction)
+    }
+
+    fn pause(&mut self, span: Duration) {
+        self.now = self.now.after(span);
+        if !self.has_asked {
+            write(&self.etcd, vec![self.node.beat(1)]);
+        }
+    }
+
+    fn now(&self) -> BootTime {
+        self.now
+    }
+}
+
+#[test]
+fn a_node_that_falls_silent_is_waited_for_during_the_lease_duration() {
+    let etcd = led_by_a();
+    let node = Other::well("a", 2, "0.1.0");
+    write(&etcd, vec![put(keys().node("a"), &node.node()), node.beat(0)]);
+    let (inner, now) = (etcd.client(), BootTime::default());
+    let mut operator = FallsSilent { etcd: etcd.clone(), inner, node, now, has_asked: false };
+    let ended = drain(&mut operator, &keys(), "a", None, Duration::from_secs(60)).unwrap_err();
+    let AdminError::FellSilent(_, silence) = &ended else { panic!("{ended}") };
+    assert_eq!(*silence, Duration::from_millis(2300), "the lease duration");
+    assert_eq!(
+        etcd.with_store(|store| store.get(&keys().drain("a"))),
+        None,
+        "it is not drained when it continues"
+    );
+}

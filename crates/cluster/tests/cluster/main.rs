@@ -1,0 +1,10 @@
+//! The cluster without a real etcd: which node leads, commits, handovers, and the store in memory that stands in for etcd.
+
+mod commits;
+mod drain_command;
+#[path = "../etcd/mod.rs"]
+mod etcd;
+mod generated;
+mod handover;
+mod leadership;
+mod participation;

@@ -1,0 +1,257 @@
+//! A queue of changes for a store: what is pending, and the one batch that is in flight.
+//!
+//! Changes come in **units**: what belongs together, so that a store has all of it or none. With the changes the journal
+//! keeps, in the same order, what happens when they are stored. It knows nothing about either: the ledger
+//! (`ledger/commit.rs`) and the semaphore sets (`sysv/storing.rs`) have one each, and complete their batches.
+//!
+//! A batch that could not be stored stays as it is, and is taken again before anything else. So the store has, whatever
+//! it has of that batch, what the journal says when the batch is stored at last.
+//!
+//! Invariants: at most one batch is in flight; a batch has whole units; a unit is within [`UNIT_MAX`], whatever clients
+//! do, so that every store accepts it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::durable::Change;
+use crate::store::BatchLimit;
+
+/// The most that a unit has: what etcd accepts in one transaction.
+pub(super) const UNIT_MAX: BatchLimit = BatchLimit { changes: 4_000, bytes: 1 << 20 };
+
+/// A queue of changes, with a `T` for each thing that happens on commit.
+#[derive(Debug)]
+pub(super) struct Journal<T> {
+    /// Woken when there is something to take and no batch is in flight.
+    taker: Waker,
+    /// Finished units that no batch has taken.
+    units: VecDeque<Unit<T>>,
+    /// The unit that is being made.
+    current: Unit<T>,
+    in_flight: Option<InFlight<T>>,
+    /// The store could not commit the last batch that it had.
+    is_failing: bool,
+}
+
+#[derive(Debug)]
+struct Unit<T> {
+    changes: Vec<Change>,
+    /// The size of the changes in bytes, about.
+    bytes: usize,
+    on_commit: Vec<T>,
+}
+
+#[derive(Debug)]
+struct InFlight<T> {
+    changes: Arc<Vec<Change>>,
+    on_commit: VecDeque<T>,
+    /// `false`: the store could not commit it, and has it again next.
+    is_taken: bool,
+}
+
+impl<T> Default for Unit<T> {
+    fn default() -> Self {
+        Self { changes: Vec::new(), bytes: 0, on_commit: Vec::new() }
+    }
+}
+
+impl<T> Unit<T> {
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.on_commit.is_empty()
+    }
+}
+
+impl<T> Journal<T> {
+    pub(super) fn new(taker: Waker) -> Self {
+        let (units, current) = (VecDeque::new(), Unit::default());
+        Self { taker, units, current, in_flight: None, is_failing: false }
+    }
+
+    /// Adds a change to the current unit.
+    pub(super) fn add(&mut self, change: Change) {
+        self.current.bytes += change.size();
+        self.current.changes.push(change);
+        self.wake_taker();
+    }
+
+    /// Adds what happens when everything so far is committed.
+    pub(super) fn on_commit(&mut self, then: T) {
+        self.current.on_commit.push(then);
+        self.wake_taker();
+    }
+
+    /// Ends the current unit: a batch may end here.
+    pub(super) fn end_unit(&mut self) {
+        debug_assert!(
+            UNIT_MAX.has_room_for(self.current.changes.len(), self.current.bytes),
+            "a unit has {} changes with {} bytes",
+            self.current.changes.len(),
+            self.current.bytes
+        );
+        if !self.current.is_empty() {
+            self.units.push_back(std::mem::take(&mut self.current));
+        }
+    }
+
+    /// Whether the current unit has a quarter of what it may have, so that changes that need not be stored together go into
+    /// another one.
+    pub(super) fn is_unit_large(&self) -> bool {
+        self.current.changes.len() >= UNIT_MAX.changes / 4 || self.current.bytes >= UNIT_MAX.bytes / 4
+    }
+
+    /// Wakes the taker if there is something to take. The taker asks by itself after each batch.
+    pub(super) fn wake_taker(&self) {
+        if self.in_flight.is_none() && !self.is_idle() {
+            self.taker.wake_by_ref();
+        }
+    }
+
+    /// Takes the batch that could not be committed, or else whole units that are within the limit together, but at least
+    /// one unit. `None`: there is nothing to take, or a batch is in flight.
+    pub(super) fn take_batch(&mut self, limit: BatchLimit) -> Option<Arc<Vec<Change>>> {
+        self.end_unit();
+        if let Some(in_flight) = &mut self.in_flight {
+            let is_failed = !std::mem::replace(&mut in_flight.is_taken, true);
+            return is_failed.then(|| Arc::clone(&in_flight.changes));
+        }
+        let Unit { mut changes, mut bytes, on_commit } = self.units.pop_front()?;
+        let mut on_commit = VecDeque::from(on_commit);
+        while let Some(next) = self
+            .units
+            .pop_front_if(|next| limit.has_room_for(changes.len() + next.changes.len(), bytes + next.bytes))
+        {
+            bytes += next.bytes;
+            changes.extend(next.changes);
+            on_commit.extend(next.on_commit);
+        }
+        let changes = Arc::new(changes);
+        self.in_flight = Some(InFlight { changes: Arc::clone(&changes), on_commit, is_taken: true });
+        Some(changes)
+    }
+
+    /// The next thing that happens because the batch in flight is committed.
+    pub(super) fn next_committed(&mut self) -> Option<T> {
+        self.in_flight.as_mut()?.on_commit.pop_front()
+    }
+
+    /// Ends the batch in flight if everything has happened that its commit causes. Returns whether it has.
+    pub(super) fn finish_batch(&mut self) -> bool {
+        let is_done = self.in_flight.as_ref().is_none_or(|in_flight| in_flight.on_commit.is_empty());
+        if is_done {
+            self.in_flight = None;
+        }
+        is_done
+    }
+
+    /// The store could not commit its last batch, or has committed one since. If it was the one in flight, it is taken
+    /// again.
+    pub(super) fn set_failing(&mut self, is_failing: bool) {
+        self.is_failing = is_failing;
+        if is_failing && let Some(in_flight) = &mut self.in_flight {
+            in_flight.is_taken = false;
+        }
+    }
+
+    pub(super) fn is_failing(&self) -> bool {
+        self.is_failing
+    }
+
+    /// Takes out of what happens on commit what does not wait for that any more, in order, at most so many.
+    pub(super) fn take_out(&mut self, most: usize, is_over: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut taken = Vec::new();
+        if let Some(in_flight) = &mut self.in_flight {
+            for then in std::mem::take(&mut in_flight.on_commit) {
+                if taken.len() < most && is_over(&then) {
+                    taken.push(then);
+                } else {
+                    in_flight.on_commit.push_back(then);
+                }
+            }
+        }
+        for unit in self.units.iter_mut().chain([&mut self.current]) {
+            let left = most - taken.len();
+            taken.extend(unit.on_commit.extract_if(.., |then| is_over(then)).take(left));
+        }
+        taken
+    }
+
+    /// Whether everything is committed and complete.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.is_none() && self.units.is_empty() && self.current.is_empty()
+    }
+
+    /// Everything that happens on commit, in order.
+    pub(super) fn all_on_commit(&self) -> impl Iterator<Item = &T> {
+        let in_flight = self.in_flight.iter().flat_map(|in_flight| &in_flight.on_commit);
+        in_flight.chain(self.units.iter().chain([&self.current]).flat_map(|unit| &unit.on_commit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::durable::Record;
+
+    /// A journal of units with this many changes each. What happens on commit is the number of the unit.
+    fn journal(units: &[u64]) -> Journal<usize> {
+        let mut journal = Journal::new(Waker::noop().clone());
+        for (number, changes) in units.iter().enumerate() {
+            for change in 0..*changes {
+                journal.add(Change::Put(Record::Mark(change)));
+            }
+            journal.on_commit(number);
+            journal.end_unit();
+        }
+        journal
+    }
+
+    /// The changes of each batch, and what happens on its commit.
+    fn batches(mut journal: Journal<usize>, changes: usize) -> Vec<(usize, Vec<usize>)> {
+        let limit = BatchLimit { changes, ..BatchLimit::NONE };
+        let mut batches = Vec::new();
+        while let Some(batch) = journal.take_batch(limit) {
+            assert!(journal.take_batch(limit).is_none(), "one batch is in flight");
+            assert!(!journal.is_idle());
+            let then = std::iter::from_fn(|| journal.next_committed()).collect();
+            assert!(journal.finish_batch());
+            batches.push((batch.len(), then));
+        }
+        assert!(journal.is_idle());
+        batches
+    }
+
+    #[test]
+    fn a_batch_has_whole_units_up_to_the_limit() {
+        assert_eq!(batches(journal(&[2, 1, 3, 0, 1]), 3), [(3, vec![0, 1]), (3, vec![2, 3]), (1, vec![4])]);
+        assert_eq!(batches(journal(&[2, 1, 3]), usize::MAX), [(6, vec![0, 1, 2])]);
+        assert_eq!(batches(journal(&[1, 5, 1]), 2), [(1, vec![0]), (5, vec![1]), (1, vec![2])]);
+    }
+
+    #[test]
+    fn a_batch_has_whole_units_up_to_the_limit_of_bytes() {
+        let mut journal = journal(&[2, 1, 3]);
+        let bytes = 3 * Change::Put(Record::Mark(0)).size();
+        assert_eq!(journal.take_batch(BatchLimit { bytes, ..BatchLimit::NONE }).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_batch_that_failed_is_taken_again_unchanged_before_everything_after_it() {
+        let mut journal = journal(&[2, 1]);
+        let limit = BatchLimit { changes: 2, ..BatchLimit::NONE };
+        let batch = journal.take_batch(limit).unwrap();
+        journal.set_failing(true);
+        assert_eq!(journal.take_batch(BatchLimit::NONE), Some(batch));
+        journal.set_failing(true);
+        assert_eq!(batches(journal, 2), [(2, vec![0]), (1, vec![1])]);
+    }
+
+    #[test]
+    fn what_does_not_wait_any_more_is_taken_out_in_order() {
+        let mut journal = journal(&[1, 1, 1, 1, 1]);
+        journal.take_batch(BatchLimit { changes: 2, ..BatchLimit::NONE });
+        assert_eq!(journal.take_out(2, |unit| unit % 2 == 0), [0, 2]);
+        assert_eq!(journal.take_out(2, |unit| unit % 2 == 0), [4]);
+        assert_eq!(journal.all_on_commit().collect::<Vec<_>>(), [&1, &3]);
+    }
+}

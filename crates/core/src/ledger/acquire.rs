@@ -1,0 +1,168 @@
+//! AcquireGrant and AcquireAll, and what a client does with a grant or a waiter: release, cancel, verify.
+
+use super::cached_reply::{CachedReply, RequestKind};
+use super::grant::{Grant, Queueing, Want};
+use super::replies::Changed;
+use super::{Ledger, LedgerContext};
+use crate::ids::{ConnectionId, GrantId, Place, RequestId, SessionId, Token};
+use crate::invariant::broken;
+use crate::mailbox::EventKind;
+use crate::outcome::{Call, Outcome, Verified};
+use crate::time::{Due, Moment, MonotonicMs};
+use crate::{Core, Limit, LimitKind, Refusal};
+
+/// The request that a Cancel names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// The request with this number within its session.
+    Request(RequestId),
+    /// The request that the connection calls so.
+    Token(Token),
+}
+
+impl Core {
+    /// Releases a grant of the connection's session (`docs/protocol.md`, "ReleaseGrant").
+    pub fn release_grant(&self, call: Call, grant: GrantId, now: Moment) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, session| {
+            let held = ledger.grants.get(grant);
+            if !held.is_some_and(|held| held.session == session && !held.is_waiting()) {
+                return Err(Refusal::NotAcquired);
+            }
+            ledger.end_grant(grant, EventKind::Released, context);
+            ledger.run_backlog(context);
+            Ok(Changed::done(ledger.is_durable(session)))
+        })
+    }
+
+    /// Ends the wait of a request of the connection's session (`docs/protocol.md`, "Cancel").
+    pub fn cancel(&self, connection: ConnectionId, waiting: Waiting, now: Moment) -> Result<(), Refusal> {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        if let Waiting::Token(token) = waiting
+            && ledger.cancel_idle_wait(connection, token)
+        {
+            return Ok(());
+        }
+        let session = ledger.sessions.acting(connection)?;
+        let state = ledger.sessions.get(session).ok_or(Refusal::NotFound)?;
+        let waiter = match waiting {
+            Waiting::Request(request) => state.log().waiting(request),
+            Waiting::Token(token) => state.waiter_of(token),
+        };
+        ledger.refuse_waiter(waiter.ok_or(Refusal::NotFound)?, Refusal::Canceled, context);
+        ledger.run_backlog(context);
+        Ok(())
+    }
+
+    /// The session of a held grant, and how long it lasts (`docs/protocol.md`, "VerifyGrant").
+    pub fn verify(&self, id: GrantId, now: Moment) -> Result<Verified, Refusal> {
+        let ledger = &*self.ledger();
+        let is_held = |grant: &&Grant| !grant.is_waiting() && ledger.sessions.ending(grant.session).is_none();
+        let grant = ledger.grants.get(id).filter(is_held).ok_or(Refusal::NotAcquired)?;
+        let lease_left = ledger.sessions.ttl_left_ms(grant.session, now.monotonic);
+        let revoked = grant.revoked().into_iter().chain(ledger.sessions.known(grant.session).revoked()).min();
+        let grace_left_ms = revoked.map(|at| now.monotonic.until(at));
+        Ok(Verified {
+            session: grant.session,
+            ttl_left_ms: lease_left.into_iter().chain(grace_left_ms).min(),
+            is_retiring: grace_left_ms.is_some() || ledger.is_retiring(id, grant),
+            grace_left_ms,
+        })
+    }
+}
+
+impl Ledger {
+    /// Asks for a grant (`docs/protocol.md`, "AcquireGrant" and "AcquireAll"). No name may be wanted twice. A request that
+    /// presents a place which an earlier run gave it waits there, if it has to wait.
+    pub(crate) fn acquire(
+        &mut self,
+        call: Call,
+        wants: &[Want<'_>],
+        mut queueing: Queueing,
+        presented: Option<Place>,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Outcome {
+        let request = call.ids.own;
+        let (session, repeated) = match self.begin(call.connection, call.ids) {
+            Ok(begun) => begun,
+            Err(refusal) => return Outcome::Refused(refusal),
+        };
+        if let Some(repeated) = repeated {
+            return self.answer(session, repeated, RequestKind::Grant, call, now);
+        }
+        // This refusal is not remembered, because that would need memory. A repeated request may be granted.
+        if let Err(refusal) = self.check_store_for(session).and_then(|()| self.check_memory(call.connection))
+        {
+            return Outcome::Refused(refusal);
+        }
+        let until = now.after(queueing.wait_ms);
+        let grant = Grant::waiting(session, request, wants, now, until, context.now);
+        // A request that does not wait has no place.
+        let place = self.proven_place(presented.filter(|_| queueing.wait_ms > 0), &grant);
+        if place.is_some() {
+            // It was in the queue before.
+            queueing.queue_max = u32::MAX;
+        }
+        let id = match self.allocate_grant(session, place) {
+            Ok(id) => id,
+            Err(refusal) => {
+                self.cache(session, request, CachedReply::Done(Err(refusal)));
+                return Outcome::Refused(refusal);
+            }
+        };
+        self.add_bytes(session, grant.bytes());
+        self.grants.insert(id, grant);
+        self.sessions.known_mut(session).add_waiter(id);
+        self.count_waiter(session);
+        self.cache(session, request, CachedReply::Waiting(id));
+        self.advance(id, Some(queueing), context);
+        self.run_backlog(context);
+        let Some(reply) = self.sessions.known(session).log().get(request).cloned() else {
+            broken(format_args!("the reply to a request is cached as long as the request is executed"))
+        };
+        if let CachedReply::Waiting(_) = reply {
+            self.grants.set_wait_deadline(id);
+            self.alarm.ring(Due::At(until));
+        }
+        self.answer(session, reply, RequestKind::Grant, call, now)
+    }
+
+    /// The id of a new waiter: its proven place, or a new one.
+    fn allocate_grant(&mut self, session: SessionId, place: Option<GrantId>) -> Result<GrantId, Refusal> {
+        self.check_open()?;
+        if self.sessions.known(session).grant_count() >= self.limits.grants_max {
+            self.counts.limited += 1;
+            return Err(Limit::reached(LimitKind::Grants, self.limits.grants_max));
+        }
+        place.map_or_else(|| self.next_id().map(GrantId), Ok)
+    }
+
+    /// A connection has repeated a request with a place, valid or not.
+    pub(crate) fn count_repetition(&mut self, connection: ConnectionId, context: LedgerContext<'_>) {
+        // A connection that has no session has no place either.
+        let Ok(session) = self.sessions.acting(connection) else { return };
+        if self.session_repeated(session) {
+            self.run_backlog(context);
+        }
+    }
+
+    /// Whether the semaphore of a grant has changed below it: the grant's slot is above the capacity or out of service, or
+    /// the semaphore is being removed, or was removed and declared again.
+    fn is_retiring(&self, id: GrantId, grant: &Grant) -> bool {
+        grant.parts().iter().any(|part| {
+            let Some(object) = part.object().filter(|_| part.namespace == super::removal::SEMAPHORES) else {
+                return false;
+            };
+            // A semaphore that is not declared has no slots, and is not removed.
+            let Some(declaration) = self.declarations.get(object.name()) else { return false };
+            declaration.removing
+                || id.0 < declaration.created
+                || self
+                    .slots
+                    .of(object, id)
+                    .iter()
+                    .any(|slot| u32::from(*slot) >= declaration.capacity || declaration.is_out(*slot))
+        })
+    }
+}

@@ -1,0 +1,217 @@
+//! Work that the ledger does in steps, so that no request and no other work waits for long.
+//!
+//! Whatever changes something puts the consequences here: a queue to serve, waiters to refuse, holders to evict. A step
+//! takes tasks of one kind until its budget is used up; a task that is not finished goes back to the front.
+//!
+//! Invariant: as long as a task is here, [`Backlog::due`] says so, and the server takes another step.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::Namespace;
+use crate::ids::{ConnectionId, GrantId, SessionId};
+use crate::mailbox::ReplyTo;
+use crate::object::ObjectRef;
+use crate::session_client::ClientSelector;
+use crate::time::{Due, MonotonicMs};
+
+/// Work of one step, in names of grants that are granted, released or visited.
+pub(super) const STEP_GRANTS: usize = 64;
+
+/// The kinds of tasks that any request may run a step of, as they need no time.
+pub(super) const TIMELESS_KINDS: [TaskKind; 3] =
+    [TaskKind::RefuseWaiters, TaskKind::ServeQueue, TaskKind::UsageDropped];
+
+/// An object and its namespace.
+#[derive(Clone, Debug)]
+pub(super) struct NameRef {
+    pub(super) namespace: Namespace,
+    pub(super) object: ObjectRef,
+}
+
+/// A kind of tasks, in the order in which a step takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TaskKind {
+    RefuseWaiters,
+    ServeQueue,
+    UsageDropped,
+    Disconnect,
+    Evict,
+    RevokeClients,
+}
+
+#[derive(Debug)]
+pub(super) enum Task {
+    /// Waiters that can no longer be granted are refused.
+    RefuseWaiters(RefuseWaiters),
+    /// The head of the queue may fit.
+    ServeQueue(NameRef),
+    /// Less of the name is in use, and the ledger waits for that.
+    UsageDropped(NameRef),
+    /// The grace period of these connections is over: those that still hold the object are disconnected.
+    Disconnect(ObjectRef, VecDeque<ConnectionId>),
+    /// Holders of a semaphore that is removed at once are informed, and lose it after a grace period.
+    Evict(Eviction),
+    /// The leased sessions of clients are revoked.
+    RevokeClients(ClientRevocation),
+}
+
+/// The waiters of a semaphore that shrank or is being removed.
+#[derive(Debug)]
+pub(super) struct RefuseWaiters {
+    pub(super) object: ObjectRef,
+    /// The last waiter that was visited.
+    pub(super) after: Option<GrantId>,
+    /// Waiters with lower ids wait for a semaphore that was removed, whatever was declared under its name since.
+    pub(super) removed: Option<GrantId>,
+}
+
+/// The holders of a semaphore that is removed at once.
+#[derive(Debug)]
+pub(super) struct Eviction {
+    pub(super) object: ObjectRef,
+    /// When the grace period ends.
+    pub(super) at: MonotonicMs,
+    /// The last grant that was visited.
+    pub(super) after: Option<GrantId>,
+    /// Grants with lower ids are of the removed semaphore, whatever was declared under its name since.
+    pub(super) removed: GrantId,
+    /// Connections that held it by plain Acquires. Only their end takes it from them.
+    pub(super) plain: std::vec::IntoIter<ConnectionId>,
+}
+
+/// The leased sessions of some clients, which are revoked.
+#[derive(Debug)]
+pub(super) struct ClientRevocation {
+    /// Whose sessions.
+    pub(super) clients: ClientSelector,
+    /// When the grace period ends.
+    pub(super) at: MonotonicMs,
+    /// The last session that was visited.
+    pub(super) after: Option<SessionId>,
+    /// The last session that existed when the request came.
+    pub(super) last: Option<SessionId>,
+    /// How many sessions were revoked.
+    pub(super) revoked: u64,
+    pub(super) reply_to: ReplyTo,
+}
+
+const KINDS: usize = 6;
+
+impl NameRef {
+    pub(super) fn new(namespace: Namespace, object: &ObjectRef) -> Self {
+        Self { namespace, object: object.clone() }
+    }
+}
+
+impl TaskKind {
+    /// Work of one step, in names of grants.
+    pub(super) fn budget(self) -> usize {
+        match self {
+            // A request that has queues served has released or ended something before.
+            Self::ServeQueue => STEP_GRANTS / 2,
+            _ => STEP_GRANTS,
+        }
+    }
+}
+
+impl Task {
+    fn kind(&self) -> TaskKind {
+        match self {
+            Self::RefuseWaiters(_) => TaskKind::RefuseWaiters,
+            Self::ServeQueue(_) => TaskKind::ServeQueue,
+            Self::UsageDropped(_) => TaskKind::UsageDropped,
+            Self::Disconnect(..) => TaskKind::Disconnect,
+            Self::Evict(_) => TaskKind::Evict,
+            Self::RevokeClients(_) => TaskKind::RevokeClients,
+        }
+    }
+
+    /// Whether both are the same task for the same name.
+    fn is_same_name(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::ServeQueue(one), Self::ServeQueue(other))
+            | (Self::UsageDropped(one), Self::UsageDropped(other)) => {
+                one.namespace == other.namespace && one.object.address() == other.object.address()
+            }
+            _ => false,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    ready: [VecDeque<Task>; KINDS],
+    /// Tasks for later. The number keeps those of the same time apart.
+    delayed: BTreeMap<(MonotonicMs, u64), Task>,
+    last_delayed: u64,
+}
+
+impl Backlog {
+    /// Adds a task behind the others of its kind.
+    pub(super) fn push(&mut self, task: Task) {
+        let tasks = &mut self.ready[task.kind() as usize];
+        // Many holders often leave the same name one after the other.
+        if !tasks.back().is_some_and(|last| last.is_same_name(&task)) {
+            tasks.push_back(task);
+        }
+    }
+
+    /// Adds a task that is taken at this time at the earliest.
+    pub(super) fn push_delayed(&mut self, at: MonotonicMs, task: Task) {
+        self.last_delayed += 1;
+        self.delayed.insert((at, self.last_delayed), task);
+    }
+
+    /// Returns a task that is not finished.
+    pub(super) fn push_front(&mut self, task: Task) {
+        self.ready[task.kind() as usize].push_front(task);
+    }
+
+    pub(super) fn pop(&mut self, kind: TaskKind) -> Option<Task> {
+        self.ready[kind as usize].pop_front()
+    }
+
+    /// Makes the delayed tasks ready whose time has come.
+    pub(super) fn wake_delayed(&mut self, now: MonotonicMs) {
+        while let Some(first) = self.delayed.first_entry().filter(|first| first.key().0 <= now) {
+            let task = first.remove();
+            self.push(task);
+        }
+    }
+
+    pub(super) fn clear(&mut self, kind: TaskKind) {
+        self.ready[kind as usize].clear();
+    }
+
+    pub(super) fn has(&self, kind: TaskKind) -> bool {
+        !self.ready[kind as usize].is_empty()
+    }
+
+    pub(super) fn has_any_of(&self, kinds: &[TaskKind]) -> bool {
+        kinds.iter().any(|kind| self.has(*kind))
+    }
+
+    /// When there is a task of any kind next.
+    pub(super) fn due(&self) -> Option<Due> {
+        if self.ready.iter().any(|tasks| !tasks.is_empty()) {
+            return Some(Due::Now);
+        }
+        self.delayed.first_key_value().map(|((at, _), _)| Due::At(*at))
+    }
+
+    /// Whether the queue of this name must be served.
+    pub(super) fn will_serve(&self, namespace: Namespace, object: &ObjectRef) -> bool {
+        self.ready[TaskKind::ServeQueue as usize].iter().any(|task| {
+            matches!(task, Task::ServeQueue(name) if name.namespace == namespace && name.object == *object)
+        })
+    }
+
+    /// Whether a waiter must be refused because the semaphore that it waits for was removed.
+    pub(super) fn will_refuse(&self, object: &ObjectRef, waiter: GrantId) -> bool {
+        self.ready[TaskKind::RefuseWaiters as usize].iter().any(|task| {
+            matches!(task, Task::RefuseWaiters(task)
+                if task.object.address() == object.address()
+                    && task.removed.is_some_and(|removed| waiter < removed))
+        })
+    }
+}

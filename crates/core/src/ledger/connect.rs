@@ -1,0 +1,245 @@
+//! Connections join and leave; leased sessions are opened, attached to and closed.
+
+use std::sync::Arc;
+
+use super::leases::Lease;
+use super::on_commit::OnCommit;
+use super::sessions::Attachment;
+use super::{Ledger, LedgerContext};
+use crate::ids::{ConnectionId, GrantId, SessionId, SessionKey, Token};
+use crate::mailbox::{EventKind, Mailbox, Notice};
+use crate::outcome::{Answer, Opened, Outcome};
+use crate::time::{Due, Moment, MonotonicMs};
+use crate::{Core, Namespace, Refusal};
+
+/// Names of one step of a check of a session's names.
+const CHECKED_NAMES: usize = 256;
+
+/// The result of one step of a check of a session's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckedNames {
+    /// All names passed.
+    All,
+    /// Those of its grants up to this one passed.
+    UpTo(GrantId),
+    /// One did not pass.
+    Failed,
+}
+
+impl Core {
+    /// Checks the names that the leased session of a connection holds or waits for: some of those of its grants after this one.
+    pub fn check_names(
+        &self,
+        connection: ConnectionId,
+        after: Option<GrantId>,
+        passes: impl Fn(Namespace, &[u8]) -> bool,
+    ) -> CheckedNames {
+        let ledger = &*self.ledger();
+        let Attachment::To(session) = ledger.sessions.attachment(connection) else {
+            return CheckedNames::All;
+        };
+        let (mut checked, mut names) = (CheckedNames::All, 0);
+        for id in ledger.sessions.known(session).grants_after(after) {
+            let parts = ledger.grants.known(id).parts();
+            if !parts.iter().all(|part| passes(part.namespace, part.name())) {
+                return CheckedNames::Failed;
+            }
+            checked = CheckedNames::UpTo(id);
+            names += parts.len();
+            if names >= CHECKED_NAMES {
+                break;
+            }
+        }
+        checked
+    }
+
+    /// The rest of the lease of the session that the connection is attached to, in milliseconds.
+    pub fn ttl_left_ms(&self, connection: ConnectionId, now: Moment) -> Result<u32, Refusal> {
+        let ledger = &*self.ledger();
+        let session = ledger.sessions.acting(connection)?;
+        ledger.sessions.ttl_left_ms(session, now.monotonic).ok_or(Refusal::NoSuchSession)
+    }
+
+    /// Adds a connection, which may ask for grants from now on and receives late answers by its mailbox. A label, if
+    /// there is one, names it in listings from now on. Ended by [`Self::leave`].
+    pub fn join(&self, connection: ConnectionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
+        self.ledger().sessions.join(connection, label, mailbox);
+    }
+
+    /// Opens a leased session with this key and attaches the connection to it (`docs/protocol.md`, "OpenSession"). If a
+    /// session has the key, the request is repeated, and the connection is attached to that session, whose lease is not
+    /// renewed. The answer has its number and its time to live.
+    pub fn open_leased(
+        &self,
+        connection: ConnectionId,
+        key: SessionKey,
+        ttl_ms: u32,
+        label: &[u8],
+        token: Token,
+        now: Moment,
+    ) -> Outcome {
+        let opened = Opened { session: SessionId::new(self.next_session()), key, ttl_ms };
+        let ledger = &mut *self.ledger();
+        match ledger.sessions.with_key(&key) {
+            Some(session) => ledger.open_again((connection, token), session, &key),
+            None => ledger.open((connection, token), opened, label, now.monotonic, self.context(now.unix)),
+        }
+    }
+
+    /// Takes a step of the end of a connection: what its session holds is released; a leased session lives on. Returns
+    /// whether there is more to do.
+    pub fn leave(&self, connection: ConnectionId, now: Moment) -> bool {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        let has_more =
+            ledger.end_session(connection.session(), EventKind::Released, Refusal::Canceled, context);
+        ledger.run_backlog(context);
+        has_more
+    }
+
+    /// Renews the lease of the session that the connection is attached to (`docs/protocol.md`, "KeepAlive"). Returns
+    /// the rest of it in milliseconds.
+    pub fn keep_alive(&self, connection: ConnectionId, now: Moment) -> Result<u32, Refusal> {
+        self.ledger().lease(connection)?.renew(now.monotonic);
+        self.ttl_left_ms(connection, now)
+    }
+
+    /// Closes the leased session that the connection is attached to (`docs/protocol.md`, "CloseSession"). Afterwards
+    /// the connection's requests are for its own session.
+    pub fn close_leased(&self, connection: ConnectionId, token: Token, now: Moment) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        let attachment = ledger.sessions.attachment(connection);
+        ledger.detach(connection, Some(Refusal::Canceled));
+        // A connection that had lost its session is free for another one now.
+        let Attachment::To(session) = attachment else { return Outcome::Refused(Refusal::NoSuchSession) };
+        let closer = ledger.sessions.reply_to(connection, token).filter(|_| ledger.journal.is_some());
+        let is_answered_later = closer.is_some();
+        let (why, refusal) = (EventKind::Released, Refusal::Canceled);
+        let state = ledger.sessions.known_mut(session);
+        state.begin_end(why, refusal);
+        if let Some(closer) = closer {
+            state.set_closer(closer);
+        }
+        ledger.end_now(session, why, refusal, now.monotonic, context);
+        ledger.run_backlog(context);
+        if is_answered_later { Outcome::Waiting } else { Outcome::Answered(Answer::Done) }
+    }
+}
+
+impl Ledger {
+    /// Opens a leased session with a new key and attaches the connection to it.
+    fn open(
+        &mut self,
+        (connection, token): (ConnectionId, Token),
+        opened: Opened,
+        label: &[u8],
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Outcome {
+        let Opened { session, key, ttl_ms } = opened;
+        if let Err(refusal) = self.sessions.check_staying(connection).and_then(|()| self.check_open()) {
+            return Outcome::Refused(refusal);
+        }
+        if let Err(refusal) = self.check_store().and_then(|()| self.check_memory(connection)) {
+            return Outcome::Refused(refusal);
+        }
+        if let Err(refusal) = self.make_room_for_session(connection, context) {
+            return Outcome::Refused(refusal);
+        }
+        self.detach(connection, Some(Refusal::NoSuchSession));
+        let end = self.sessions.open(session, key, ttl_ms, label, now);
+        self.attach_counted(connection, session);
+        self.alarm.ring(Due::At(end));
+        match self.sessions.reply_to(connection, token).filter(|_| self.journal.is_some()) {
+            Some(reply_to) => {
+                self.store_session(session, now);
+                self.sessions.set_opener(session, reply_to);
+                self.on_commit(OnCommit::Opened(session));
+                Outcome::Waiting
+            }
+            None => Outcome::Answered(Answer::Opened(opened)),
+        }
+    }
+
+    /// Attaches the connection to the session that has the key, which an earlier request opened.
+    fn open_again(
+        &mut self,
+        (connection, token): (ConnectionId, Token),
+        session: SessionId,
+        key: &SessionKey,
+    ) -> Outcome {
+        if let Err(refusal) = self.attach(session, connection, key, 0) {
+            return Outcome::Refused(refusal);
+        }
+        // The first request is not committed yet: this one is answered in its place.
+        let reply_to = self.sessions.reply_to(connection, token);
+        if let Some(reply_to) = reply_to.filter(|_| self.sessions.opener(session).is_some()) {
+            if let Some(before) = self.sessions.set_opener(session, reply_to) {
+                before.send(Err(Refusal::Canceled));
+            }
+            return Outcome::Waiting;
+        }
+        match self.opened(session) {
+            Ok(answer) => Outcome::Answered(answer),
+            Err(refusal) => Outcome::Refused(refusal),
+        }
+    }
+
+    /// Attaches a connection to a leased session, and informs the connection that was attached before
+    /// (`docs/protocol.md`, "AttachSession"). The client will repeat so many requests with their places. The caller renews the
+    /// lease, if the client may have what the session has.
+    pub(crate) fn attach(
+        &mut self,
+        session: SessionId,
+        connection: ConnectionId,
+        key: &SessionKey,
+        repetitions: u32,
+    ) -> Result<Arc<Lease>, Refusal> {
+        self.sessions.check_staying(connection)?;
+        let lease = self.sessions.unlock(session, key)?;
+        self.session_attached(session, repetitions);
+        let before = self.sessions.connection_of(session);
+        if before == Some(connection) {
+            return Ok(lease);
+        }
+        if let Some(before) = before {
+            self.detach(before, Some(Refusal::NoSuchSession));
+            self.sessions.lose(before);
+            self.sessions.send(before, Notice::AttachedElsewhere { session });
+        }
+        self.detach(connection, Some(Refusal::NoSuchSession));
+        self.attach_counted(connection, session);
+        if let Some(at) = self.sessions.known(session).revoked() {
+            self.sessions.send(connection, Notice::SessionRevoked { session, at });
+        }
+        Ok(lease)
+    }
+
+    /// The client of a connection has proven another identity.
+    pub(crate) fn note_client(&mut self, connection: ConnectionId) {
+        self.sessions.note_client(connection);
+    }
+
+    /// The lease of the session that a connection is attached to.
+    pub(crate) fn lease(&self, connection: ConnectionId) -> Result<Arc<Lease>, Refusal> {
+        let Attachment::To(session) = self.sessions.attachment(connection) else {
+            return Err(Refusal::NoSuchSession);
+        };
+        let (_, lease) = self.sessions.known(session).lease().ok_or(Refusal::NoSuchSession)?;
+        Ok(Arc::clone(lease))
+    }
+
+    /// Ends a session that may have more than a step's work: the rest is due now.
+    pub(super) fn end_now(
+        &mut self,
+        session: SessionId,
+        why: EventKind,
+        refusal: Refusal,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        if self.end_session(session, why, refusal, context) {
+            self.sessions.set_deadline(session, now);
+            self.alarm.ring(Due::At(now));
+        }
+    }
+}

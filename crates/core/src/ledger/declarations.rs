@@ -1,0 +1,304 @@
+//! Declared semaphores: what an administrator has set, and what can be requested.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::Refusal;
+use crate::durable::{DeclarationRecord, DeclaredState, Origin, Service};
+use crate::ids::GrantId;
+use crate::object::ObjectRef;
+use crate::semaphore::Lifecycle;
+
+/// A request to declare a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Declare<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its capacity; with numbered slots at most [`SLOTS_MAX`](crate::SLOTS_MAX).
+    pub capacity: u32,
+    /// Whether its resources are numbered slots.
+    pub numbered: bool,
+    /// Its label for people.
+    pub label: &'a [u8],
+}
+
+/// What a Declare does if the semaphore is declared already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfExists {
+    /// The request is refused.
+    Fail,
+    /// The semaphore stays as it is.
+    Keep,
+    /// The semaphore is changed to what the request says.
+    Set,
+}
+
+/// The change of a capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resizing {
+    /// Sets it.
+    To(u32),
+    /// Adds to it.
+    Grow(u32),
+    /// Subtracts from it, down to 0 at most.
+    Shrink(u32),
+}
+
+/// What of a declared semaphore is taken out of service, or put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceChange {
+    /// Nothing is granted any more; waiters keep their places.
+    Pause,
+    /// The opposite of [`Self::Pause`].
+    Resume,
+    /// A slot is not granted any more; its holder keeps it.
+    SlotOut(u16),
+    /// The opposite of [`Self::SlotOut`].
+    SlotIn(u16),
+}
+
+/// When a semaphore that is in use is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Never: the request is refused.
+    IfIdle,
+    /// When its last holder has left.
+    WithLastHolder,
+    /// After a grace period, at the end of which its holders lose it.
+    Now {
+        /// The grace period in milliseconds.
+        grace_ms: u32,
+    },
+}
+
+/// A declared semaphore in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// Its declaration.
+    pub record: DeclarationRecord,
+    /// Resources in use.
+    pub in_use: u32,
+    /// Waiters.
+    pub waiting: u32,
+}
+
+/// The declaration of one semaphore. [`DeclarationRecord`] describes the fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Declaration {
+    pub(super) label: Box<[u8]>,
+    pub(super) generation: u64,
+    pub(super) created: u64,
+    pub(super) capacity: u32,
+    pub(super) numbered: bool,
+    pub(super) origin: Origin,
+    pub(super) removing: bool,
+    pub(super) evicted_grace_ms: Option<u32>,
+    pub(super) service: Service,
+}
+
+/// All declared semaphores, in the order of their names.
+#[derive(Debug, Default)]
+pub(super) struct Declarations(BTreeMap<ByName, Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    declaration: Declaration,
+    /// The generation of the last change that has taken effect: changes up to it are over.
+    effective: u64,
+    /// The capacity that is in effect; `None`: no change has taken effect.
+    capacity: Option<u32>,
+}
+
+/// An object as a key, in the order of the name's bytes.
+#[derive(Debug)]
+struct ByName(ObjectRef);
+
+impl Declaration {
+    pub(super) fn new(declare: &Declare<'_>, generation: u64, origin: Origin) -> Self {
+        Self {
+            label: declare.label.into(),
+            generation,
+            created: generation,
+            capacity: declare.capacity,
+            numbered: declare.numbered,
+            origin,
+            removing: false,
+            evicted_grace_ms: None,
+            service: Service::default(),
+        }
+    }
+
+    /// The declaration in a record.
+    pub(super) fn of(record: DeclarationRecord) -> Self {
+        Self {
+            label: record.label,
+            generation: record.generation,
+            created: record.created,
+            capacity: record.capacity,
+            numbered: record.numbered,
+            origin: record.origin,
+            removing: record.removing,
+            evicted_grace_ms: record.evicted_grace_ms,
+            service: record.service,
+        }
+    }
+
+    pub(super) fn record(&self, name: &[u8]) -> DeclarationRecord {
+        DeclarationRecord {
+            name: name.into(),
+            capacity: self.capacity,
+            label: self.label.clone(),
+            numbered: self.numbered,
+            generation: self.generation,
+            created: self.created,
+            origin: self.origin,
+            removing: self.removing,
+            evicted_grace_ms: self.evicted_grace_ms,
+            service: self.service.clone(),
+        }
+    }
+
+    /// The lifecycle of the object once the declaration is committed.
+    pub(super) fn lifecycle(&self) -> Lifecycle {
+        match (self.removing, self.numbered) {
+            (true, _) => Lifecycle::Removing,
+            (false, true) => Lifecycle::Numbered,
+            (false, false) => Lifecycle::Declared,
+        }
+    }
+
+    /// The most that may be in use.
+    pub(super) fn usable(&self) -> u32 {
+        if self.removing { 0 } else { self.capacity }
+    }
+
+    /// Whether a slot is out of service.
+    pub(super) fn is_out(&self, slot: u16) -> bool {
+        self.service.slots_out.binary_search(&slot).is_ok()
+    }
+
+    /// Whether it equals what a request declares.
+    pub(super) fn says(&self, declare: &Declare<'_>) -> bool {
+        self.capacity == declare.capacity
+            && self.numbered == declare.numbered
+            && *self.label == *declare.label
+    }
+
+    /// Its state as a request is answered.
+    pub(super) fn state(&self, object: &ObjectRef) -> DeclaredState {
+        DeclaredState { generation: self.generation, capacity: self.capacity, in_use: object.consumption() }
+    }
+
+    /// Refuses a change by a request, which may expect a generation.
+    pub(super) fn check_change(&self, generation: Option<u64>) -> Result<(), Refusal> {
+        // A semaphore that the configuration does not declare any more is being removed, and may be removed sooner.
+        if self.origin == Origin::Configuration && !self.removing {
+            return Err(Refusal::NotPermitted);
+        }
+        self.check_generation(generation)
+    }
+
+    /// Refuses a request that expects another generation.
+    pub(super) fn check_generation(&self, generation: Option<u64>) -> Result<(), Refusal> {
+        if generation.is_some_and(|generation| generation != self.generation) {
+            return Err(Refusal::GenerationDiffers);
+        }
+        Ok(())
+    }
+}
+
+impl Declarations {
+    /// The declaration of a semaphore.
+    pub(super) fn get(&self, name: &[u8]) -> Option<&Declaration> {
+        self.0.get(name).map(|entry| &entry.declaration)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn entry(&self, name: &[u8]) -> Option<(&ObjectRef, &Declaration)> {
+        self.0.get_key_value(name).map(|(key, entry)| (&key.0, &entry.declaration))
+    }
+
+    /// Whether a semaphore was removed and declared again since this id was allocated.
+    pub(super) fn is_declared_after(&self, name: &[u8], id: GrantId) -> bool {
+        self.get(name).is_some_and(|declaration| declaration.created > id.0)
+    }
+
+    /// Whether a semaphore is being removed.
+    pub(super) fn is_removing(&self, name: &[u8]) -> bool {
+        self.get(name).is_some_and(|declaration| declaration.removing)
+    }
+
+    /// Whether a change of a semaphore has not taken effect.
+    pub(super) fn is_pending(&self, name: &[u8]) -> bool {
+        self.0.get(name).is_some_and(|entry| entry.effective < entry.declaration.generation)
+    }
+
+    /// Whether the change of a semaphore with this generation has yet to take effect.
+    pub(super) fn awaits(&self, name: &[u8], generation: u64) -> bool {
+        self.0.get(name).is_some_and(|entry| entry.effective < generation)
+    }
+
+    /// A change takes effect. Returns whether it changes the capacity.
+    pub(super) fn take_effect(&mut self, name: &[u8], change: &Declaration) -> bool {
+        let Some(entry) = self.0.get_mut(name) else { return false };
+        entry.effective = change.generation;
+        entry.capacity.replace(change.usable()) != Some(change.usable())
+    }
+
+    /// A semaphore is declared so from now on, which takes effect later.
+    pub(super) fn put(&mut self, object: &ObjectRef, declaration: Declaration) {
+        match self.0.get_mut(object.name()) {
+            Some(entry) => entry.declaration = declaration,
+            None => {
+                let effective = declaration.generation.saturating_sub(1);
+                let entry = Entry { declaration, effective, capacity: None };
+                self.0.insert(ByName(object.clone()), entry);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, object: &ObjectRef) {
+        self.0.remove(object.name());
+    }
+
+    /// The declared semaphores from this name on.
+    pub(super) fn from(&self, from: Bound<&[u8]>) -> impl Iterator<Item = (&ObjectRef, &Declaration)> {
+        let all = self.0.range::<[u8], _>((from, Bound::Unbounded));
+        all.map(|(key, entry)| (&key.0, &entry.declaration))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectRef, &Declaration)> {
+        self.0.iter().map(|(key, entry)| (&key.0, &entry.declaration))
+    }
+}
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for ByName {}
+
+impl PartialOrd for ByName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.name().cmp(other.0.name())
+    }
+}
+
+impl Borrow<[u8]> for ByName {
+    fn borrow(&self) -> &[u8] {
+        self.0.name()
+    }
+}

@@ -1,0 +1,366 @@
+//! Declare, Resize and Remove: an administrator sets the capacity of a semaphore, which stays until it is changed.
+//!
+//! A change is made in the ledger at once, so that the next request sees it, and takes effect when it is committed: only
+//! then are waiters granted what was added, or refused. A semaphore that is being removed grants nothing from the request
+//! on.
+//!
+//! Invariant: a name has a declaration exactly while the lifecycle of its object says so, so that no sweep collects it.
+
+use super::cached_reply::CachedReply;
+use super::declarations::{Declaration, Declare, IfExists, Removal, Resizing};
+use super::on_commit::OnCommit;
+use super::removal::SEMAPHORES;
+use super::replies::Changed;
+use super::slots::SLOTS_MAX;
+use super::{Ledger, LedgerContext};
+use crate::durable::{Change, DeclaredState, Origin, Record, Service};
+use crate::ids::SessionId;
+use crate::mailbox::EventKind;
+use crate::object::ObjectRef;
+use crate::outcome::{Call, Outcome};
+use crate::semaphore::{Lifecycle, Withheld};
+use crate::store::Journaled;
+use crate::time::{Due, Moment, MonotonicMs};
+use crate::{Claim, Core, Refusal};
+
+impl Core {
+    /// Declares semaphores, all or none of them (`docs/protocol.md`, "Declare"). No name may be declared twice.
+    pub fn declare(&self, call: Call, wanted: &[Declare<'_>], if_exists: IfExists, now: Moment) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, session| {
+            ledger.check_store()?;
+            ledger.check_memory(call.connection)?;
+            ledger.check_declares(wanted, if_exists, context)?;
+            let objects = ledger.objects_to_declare(wanted, context)?;
+            let generations = wanted.iter().map(|_| ledger.next_id()).collect::<Result<Vec<_>, _>>();
+            let generations = generations.inspect_err(|_| ledger.release_undeclared(&objects, context))?;
+            let mut is_changed = false;
+            let mut states = Vec::with_capacity(wanted.len());
+            for ((declare, object), generation) in wanted.iter().zip(&objects).zip(generations) {
+                let present = ledger.declarations.get(declare.name).filter(|present| !present.removing);
+                let stays = |present: &&Declaration| if_exists == IfExists::Keep || present.says(declare);
+                if let Some(present) = present.filter(stays) {
+                    states.push(present.state(object));
+                    continue;
+                }
+                let after = ledger.successor(object, Declaration::new(declare, generation, Origin::Request));
+                states.push(after.state(object));
+                ledger.plan(object, after, false, now.monotonic, context);
+                is_changed = true;
+            }
+            let is_durable = is_changed || ledger.stores_answer_without_change(session);
+            Ok(Changed { reply: CachedReply::declared(states), is_durable })
+        })
+    }
+
+    /// Changes the capacity of a declared semaphore, if it has the expected generation (`docs/protocol.md`, "Resize").
+    pub fn resize(
+        &self,
+        call: Call,
+        name: &[u8],
+        resizing: Resizing,
+        generation: Option<u64>,
+        now: Moment,
+    ) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, session| {
+            let check = |declaration: &Declaration| declaration.check_change(generation);
+            let resize = |after: &mut Declaration| {
+                after.capacity = match resizing {
+                    Resizing::To(capacity) => capacity,
+                    Resizing::Grow(by) => after.capacity.checked_add(by).ok_or(Refusal::OutOfRange)?,
+                    Resizing::Shrink(by) => after.capacity.saturating_sub(by),
+                };
+                let is_too_large = after.numbered && after.capacity > SLOTS_MAX;
+                if is_too_large { Err(Refusal::OutOfRange) } else { Ok(()) }
+            };
+            ledger.alter(session, name, check, resize, now.monotonic, context)
+        })
+    }
+
+    /// Removes a declared semaphore, if it has the expected generation (`docs/protocol.md`, "Remove").
+    pub fn remove(
+        &self,
+        call: Call,
+        name: &[u8],
+        removal: Removal,
+        generation: Option<u64>,
+        now: Moment,
+    ) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, _| {
+            ledger.check_store()?;
+            let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
+            declaration.check_change(generation)?;
+            let is_in_use = object.consumption() > 0 || ledger.waiting(SEMAPHORES, object) > 0;
+            if removal == Removal::IfIdle && is_in_use {
+                return Err(Refusal::InUse);
+            }
+            let (object, mut after) = (object.clone(), declaration.clone());
+            after.generation = ledger.next_id()?;
+            match removal {
+                Removal::Now { grace_ms } => after.evicted_grace_ms = Some(grace_ms),
+                // The grace period of a semaphore of this name that was removed before is not for these holders.
+                Removal::IfIdle | Removal::WithLastHolder if !after.removing => {
+                    after.evicted_grace_ms = None;
+                }
+                Removal::IfIdle | Removal::WithLastHolder => {}
+            }
+            after.removing = true;
+            after.service = Service::default();
+            ledger.plan(&object, after, matches!(removal, Removal::Now { .. }), now.monotonic, context);
+            Ok(Changed { reply: CachedReply::declared([] as [DeclaredState; 0]), is_durable: true })
+        })
+    }
+}
+
+impl Ledger {
+    /// Refuses semaphores that cannot be declared as requested, before anything is changed.
+    fn check_declares(
+        &self,
+        wanted: &[Declare<'_>],
+        if_exists: IfExists,
+        context: LedgerContext<'_>,
+    ) -> Result<(), Refusal> {
+        for declare in wanted {
+            if declare.numbered && declare.capacity > SLOTS_MAX {
+                return Err(Refusal::OutOfRange);
+            }
+            let declared = self.declarations.get(declare.name);
+            match declared.filter(|declared| !declared.removing) {
+                Some(_) if if_exists == IfExists::Fail => return Err(Refusal::AlreadyExists),
+                Some(_) if if_exists == IfExists::Keep => continue,
+                Some(present) if present.says(declare) => continue,
+                Some(present) => present.check_change(None)?,
+                None => {}
+            }
+            self.check_numbering(declare, declared, context)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to number the resources of a semaphore that is in use, or to end that: nothing says which slots its holders
+    /// have.
+    pub(super) fn check_numbering(
+        &self,
+        declare: &Declare<'_>,
+        present: Option<&Declaration>,
+        context: LedgerContext<'_>,
+    ) -> Result<(), Refusal> {
+        let was_numbered = present.is_some_and(|present| present.numbered);
+        let in_use = context.registry(SEMAPHORES).find(declare.name, |object| object.consumption());
+        if was_numbered != declare.numbered && in_use.unwrap_or(0) > 0 {
+            return Err(Refusal::InUse);
+        }
+        Ok(())
+    }
+
+    /// The objects of names that will be declared, all or none.
+    fn objects_to_declare(
+        &self,
+        wanted: &[Declare<'_>],
+        context: LedgerContext<'_>,
+    ) -> Result<Vec<ObjectRef>, Refusal> {
+        let mut objects = Vec::with_capacity(wanted.len());
+        for declare in wanted {
+            let object = self.object_to_declare(declare, context);
+            objects.push(object.inspect_err(|_| self.release_undeclared(&objects, context))?);
+        }
+        Ok(objects)
+    }
+
+    /// The object of a name that will be declared: the existing one, or a new one. It counts as declared from now on, as a
+    /// sweep may collect at any moment what nothing refers to.
+    pub(super) fn object_to_declare(
+        &self,
+        declare: &Declare<'_>,
+        context: LedgerContext<'_>,
+    ) -> Result<ObjectRef, Refusal> {
+        let keep = |object: &ObjectRef| {
+            if object.lifecycle() == Lifecycle::Implicit {
+                object.set_lifecycle(Lifecycle::Declared);
+            }
+            object.clone()
+        };
+        let claim = claim_of(declare.capacity);
+        context.registry(SEMAPHORES).find_or_create(SEMAPHORES, declare.name, claim, context.interval, keep)
+    }
+
+    /// Releases objects that are not declared after all, and collects those that nothing refers to.
+    pub(super) fn release_undeclared(&self, objects: &[ObjectRef], context: LedgerContext<'_>) {
+        for object in objects {
+            if self.declarations.get(object.name()).is_none() {
+                object.set_lifecycle(Lifecycle::Implicit);
+                context.registry(SEMAPHORES).collect(object, context.interval);
+            }
+        }
+    }
+
+    /// A declaration with what it takes over from the one before it: from which id on grants belong to it, what of it is
+    /// out of service, and whether holders of a semaphore that was removed at once are still to be evicted.
+    pub(super) fn successor(&self, object: &ObjectRef, mut after: Declaration) -> Declaration {
+        let present = self.declarations.get(object.name());
+        match present {
+            Some(present) if !present.removing => {
+                after.created = present.created;
+                after.service = present.service.clone();
+            }
+            Some(_) => {}
+            // Grants from before the first declaration belong to the same semaphore.
+            None => after.created = 0,
+        }
+        if !after.numbered {
+            after.service.slots_out = Box::default();
+        }
+        after.evicted_grace_ms = present.and_then(|present| present.evicted_grace_ms);
+        after
+    }
+
+    /// Alters a declared semaphore that passes a check and is not being removed. If everything stays as it is, this is no
+    /// change: the generation stays, and nothing is stored.
+    pub(super) fn alter(
+        &mut self,
+        session: SessionId,
+        name: &[u8],
+        check: impl FnOnce(&Declaration) -> Result<(), Refusal>,
+        alter: impl FnOnce(&mut Declaration) -> Result<(), Refusal>,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<Changed, Refusal> {
+        self.check_store()?;
+        let (object, declaration) = self.declarations.entry(name).ok_or(Refusal::NotFound)?;
+        check(declaration)?;
+        if declaration.removing {
+            return Err(Refusal::Removed);
+        }
+        let (object, mut after) = (object.clone(), declaration.clone());
+        alter(&mut after)?;
+        let is_changed = self.declarations.get(object.name()) != Some(&after);
+        if is_changed {
+            after.generation = self.next_id()?;
+        }
+        let reply = CachedReply::declared([after.state(&object)]);
+        let is_durable = is_changed || self.stores_answer_without_change(session);
+        if is_changed {
+            self.plan(&object, after, false, now, context);
+        }
+        Ok(Changed { reply, is_durable })
+    }
+
+    /// Whether the answer to a request that changed nothing waits for a commit all the same: the present state may not be
+    /// stored yet, and after a restart the repeated request of a leased session must not be answered with a later state.
+    fn stores_answer_without_change(&self, session: SessionId) -> bool {
+        !self.is_stored() || self.is_durable(session)
+    }
+
+    /// Makes a change in the ledger, and has it take effect when it is committed; `evicts`: the holders lose the
+    /// semaphore.
+    fn plan(
+        &mut self,
+        object: &ObjectRef,
+        after: Declaration,
+        evicts: bool,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        let was_numbered = self.declarations.get(object.name()).map(|present| present.numbered);
+        let is_closed = matches!(object.lifecycle(), Lifecycle::Closing | Lifecycle::Removing);
+        if after.removing {
+            if object.lifecycle() != Lifecycle::Removing {
+                object.declare(Lifecycle::Closing, 0, Withheld::NOTHING);
+            }
+        } else {
+            self.slots.set_numbered(object, after.numbered);
+            match was_numbered {
+                None => {
+                    let is_unused = object.consumption() == 0 && self.waiting(SEMAPHORES, object) == 0;
+                    let capacity = object.capacity().filter(|_| !is_unused && !after.numbered);
+                    object.declare(after.lifecycle(), capacity.unwrap_or(after.usable()), Withheld::NOTHING);
+                }
+                // Nothing of it is in use. Its numbers and its capacity change together, so that every slot has a number.
+                Some(was_numbered) if was_numbered != after.numbered && !is_closed => {
+                    let is_paused = object.withheld() == Withheld::ALL;
+                    let withheld = self.withheld(object, is_paused, after.usable());
+                    object.declare(after.lifecycle(), after.usable(), withheld);
+                    self.refuse_waiters_later(object, None);
+                    self.serve_later(SEMAPHORES, object);
+                    self.alarm.ring(Due::Now);
+                }
+                // One that is closed stays closed until this is committed.
+                Some(_) => {}
+            }
+        }
+        self.put_declaration(object, &after);
+        if self.journal.is_some() {
+            let (object, after) = (object.clone(), Box::new(after));
+            self.on_commit(OnCommit::Declared { object, after, evicts });
+        } else {
+            self.apply(object, &after, evicts, now, context);
+        }
+    }
+
+    pub(super) fn put_declaration(&mut self, object: &ObjectRef, after: &Declaration) {
+        self.store(Change::Put(Record::Declaration(after.record(object.name()))));
+        self.declarations.put(object, after.clone());
+    }
+
+    /// A change was committed, and takes effect unless the configuration has changed the semaphore since. Then a removal
+    /// concerns only those that held it or waited for it.
+    pub(super) fn declaration_committed(
+        &mut self,
+        object: &ObjectRef,
+        after: &Declaration,
+        evicts: bool,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        if self.declarations.awaits(object.name(), after.generation) {
+            self.apply(object, after, evicts, now, context);
+        } else if after.removing {
+            self.dismiss(object, after, evicts, now);
+        }
+    }
+
+    /// A change takes effect.
+    pub(super) fn apply(
+        &mut self,
+        object: &ObjectRef,
+        after: &Declaration,
+        evicts: bool,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        let is_resized = self.declarations.take_effect(object.name(), after);
+        if after.removing {
+            // Until a declaration that was requested since takes effect, the semaphore is closed.
+            self.follow(object, after);
+            object.set_tracking(|tracking| tracking.awaited = true);
+            self.dismiss(object, after, evicts, now);
+            self.usage_dropped_later(SEMAPHORES, object);
+            self.run_backlog(context);
+            return;
+        }
+        let was_paused = object.withheld() == Withheld::ALL;
+        // A semaphore whose removal was requested since stays closed. One that is numbered, or no longer, since another request
+        // has that request's capacity already.
+        let is_followed =
+            !self.declarations.is_removing(object.name()) && self.slots.is_numbered(object) == after.numbered;
+        let slots_out = if is_followed { self.follow(object, after) } else { Vec::new() };
+        if is_resized {
+            self.publish(SEMAPHORES, object, EventKind::Resized, None, None, after.capacity);
+        }
+        if is_followed {
+            self.publish_service(object, (was_paused, &slots_out), after);
+        }
+        if self.waiting(SEMAPHORES, object) > 0 {
+            self.refuse_waiters_later(object, None);
+            self.serve_later(SEMAPHORES, object);
+        }
+        self.run_backlog(context);
+    }
+}
+
+/// A claim that creates a semaphore of this capacity, or of one, since a claim needs some: the declaration sets it anyway.
+pub(super) fn claim_of(capacity: u32) -> Claim {
+    Claim { resources: 1, maximum: capacity.max(1) }
+}

@@ -1,0 +1,118 @@
+//! Deadlines: waits that time out, grants that were revoked, sessions that expire; and the shutdown.
+
+use std::task::Waker;
+
+use super::backlog::{STEP_GRANTS, TIMELESS_KINDS, TaskKind};
+use super::{Ledger, LedgerContext};
+use crate::Refusal;
+use crate::ids::{GrantId, SessionId};
+use crate::mailbox::{EventKind, Notice};
+use crate::time::{Due, MonotonicMs};
+
+impl Ledger {
+    /// Takes a step of what is due. Returns whether there is more to do at once.
+    pub(crate) fn expire(&mut self, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
+        self.sessions.tick(now);
+        self.expire_window(now);
+        self.expire_grants(now, context);
+        self.time_out_idle_waits(now);
+        self.expire_sessions(now, context);
+        self.run_backlog(context);
+        // Evictions are steps of `evict`, which the server takes in turn with these.
+        self.backlog.has_any_of(&TIMELESS_KINDS) || self.next_timeout().is_some_and(|due| due <= Due::At(now))
+    }
+
+    fn expire_grants(&mut self, now: MonotonicMs, context: LedgerContext<'_>) {
+        let mut work = 0;
+        while work < STEP_GRANTS
+            && let Some(id) = self.grants.first_due(now)
+        {
+            work += self.work_of(id);
+            if self.grants.known(id).is_waiting() {
+                self.counts.timed_out += 1;
+                self.refuse_waiter(id, Refusal::TimedOut, context);
+            } else {
+                self.end_grant(id, EventKind::Revoked, context);
+            }
+        }
+    }
+
+    fn expire_sessions(&mut self, now: MonotonicMs, context: LedgerContext<'_>) {
+        let mut work = 0;
+        while work < STEP_GRANTS
+            && let Some((deadline, session)) = self.sessions.first_due(now)
+        {
+            // A lease that was renewed since gets its place among the others.
+            if let Some(end) = self.sessions.end_of(session).filter(|end| *end > deadline) {
+                self.sessions.set_deadline(session, end);
+                work += 1;
+                continue;
+            }
+            work += self.next_end_step(session).work;
+            if self.end_due_session(session, now, context) {
+                // This session alone is work for more than one step.
+                break;
+            }
+        }
+    }
+
+    /// Takes a step of the end of a session that expired or was revoked. Returns whether there is more to do.
+    fn end_due_session(&mut self, session: SessionId, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
+        let state = self.sessions.known(session);
+        let is_revoked = state.revoked().is_some_and(|at| at <= now);
+        if !state.is_ending() && !is_revoked {
+            self.counts.expired_sessions += 1;
+        }
+        let (why, refusal) = if is_revoked {
+            (EventKind::Revoked, Refusal::Revoked)
+        } else {
+            (EventKind::Expired, Refusal::NoSuchSession)
+        };
+        self.end_session(session, why, refusal, context)
+    }
+
+    /// When something is due next, if ever. The alarm wakes `sleeper` if something comes due earlier.
+    pub(crate) fn next_due(&mut self, sleeper: &Waker) -> Option<Due> {
+        let due = self.next_timeout().into_iter().chain(self.backlog.due()).min();
+        self.alarm.set(due, sleeper.clone());
+        due
+    }
+
+    /// When a grant, a session, an idle waiter or the reconnect window is due next.
+    fn next_timeout(&self) -> Option<Due> {
+        let deadlines = self.grants.next_deadline().into_iter().chain(self.sessions.next_deadline());
+        let deadlines = deadlines.chain(self.places.window_end());
+        deadlines.map(Due::At).chain(self.idle_waiters.due()).min()
+    }
+
+    /// Sends a notice to all connections.
+    pub(crate) fn announce(&self, notice: Notice) {
+        let connections = self.sessions.iter().filter(|(_, state)| state.lease().is_none());
+        for (session, _) in connections {
+            self.sessions.send(session.connection(), notice);
+        }
+    }
+
+    /// Refuses requests that would wait from now on, and answers those that wait, in steps. Returns whether there is more
+    /// to do.
+    pub(crate) fn shut_down(&mut self, context: LedgerContext<'_>) -> bool {
+        if self.shut_down_up_to.is_none() {
+            self.announce(Notice::ShuttingDown);
+        }
+        let from = *self.shut_down_up_to.get_or_insert(GrantId(0));
+        let some: Vec<_> = self.grants.ids_after(from).take(STEP_GRANTS).collect();
+        for id in &some {
+            if self.grants.known(*id).is_waiting() {
+                self.refuse_waiter(*id, Refusal::ShuttingDown, context);
+            }
+        }
+        self.shut_down_up_to = some.last().copied().or(self.shut_down_up_to);
+        let has_more = some.len() == STEP_GRANTS || self.shut_down_idle_waits();
+        if !has_more {
+            // No request waits any more.
+            self.backlog.clear(TaskKind::ServeQueue);
+            self.run_backlog(context);
+        }
+        has_more
+    }
+}

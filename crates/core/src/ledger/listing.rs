@@ -1,0 +1,238 @@
+//! Listings: the holders or waiters of a name, the names with waiters, and the declared semaphores. Each takes some entries a step, so that a long
+//! one delays no other request. An entry that appears or disappears during the listing may be in it or not.
+
+use std::ops::Bound;
+use std::vec::IntoIter;
+
+use super::Ledger;
+use super::declarations::{Declaration, Declared};
+use super::grant::Part;
+use super::queues::Head;
+use super::removal::SEMAPHORES;
+use crate::ids::{ConnectionId, GrantId, SessionId};
+use crate::object::ObjectRef;
+use crate::time::UnixSeconds;
+use crate::{Core, Namespace};
+
+/// Entries of one step, and bytes of the names, labels and slots of declared semaphores.
+pub(super) const STEP_ENTRIES: usize = 128;
+const STEP_BYTES: usize = 64 * 1024;
+
+/// What a listing of a name lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListingKind {
+    /// Those that hold resources of the name.
+    Holders,
+    /// The requests in its queue.
+    Waiters,
+}
+
+/// A holder or a waiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The id of the grant or the waiter; `None`: held by plain Acquires.
+    pub grant: Option<GrantId>,
+    /// The session that holds or waits.
+    pub session: SessionId,
+    /// Since when; `None`: not known, as of plain Acquires.
+    pub since: Option<UnixSeconds>,
+    /// The resources of the name.
+    pub resources: u32,
+    /// A waiter's position in the queue, from 1; 0 for a holder.
+    pub position: u32,
+    /// The slots of a grant, in ascending order; of a waiter, the slot that it asks for.
+    pub slots: Box<[u16]>,
+    /// The label of the session.
+    pub label: Box<[u8]>,
+    /// The connection of the session; `None`: it has none now.
+    pub connection: Option<ConnectionId>,
+}
+
+/// A listing of the holders or waiters of a name.
+#[derive(Debug)]
+pub struct Listing {
+    namespace: Namespace,
+    name: Box<[u8]>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The holders by plain Acquires come first; `None`: they have not been read yet.
+    PlainHolders(Option<IntoIter<(ConnectionId, u32)>>),
+    Grants {
+        after: Option<GrantId>,
+    },
+    Waiters {
+        after: Option<GrantId>,
+        position: u32,
+    },
+}
+
+impl Listing {
+    pub(crate) fn new(namespace: Namespace, name: &[u8], kind: ListingKind) -> Self {
+        let state = match kind {
+            ListingKind::Holders => State::PlainHolders(None),
+            ListingKind::Waiters => State::Waiters { after: None, position: 0 },
+        };
+        Self { namespace, name: name.into(), state }
+    }
+
+    /// Whether it lists holders or waiters.
+    pub fn kind(&self) -> ListingKind {
+        match self.state {
+            State::PlainHolders(_) | State::Grants { .. } => ListingKind::Holders,
+            State::Waiters { .. } => ListingKind::Waiters,
+        }
+    }
+
+    pub(crate) fn name(&self) -> (Namespace, &[u8]) {
+        (self.namespace, &self.name)
+    }
+}
+
+/// A listing of the names that requests wait for: the name whose first waiter has the lowest id, and mostly the longest wait,
+/// comes first.
+#[derive(Debug, Default)]
+pub struct WaitedListing {
+    after: Option<Head>,
+}
+
+/// A listing of declared semaphores, in the order of their names.
+#[derive(Debug)]
+pub struct DeclaredListing {
+    prefix: Box<[u8]>,
+    after: Option<Box<[u8]>>,
+}
+
+impl DeclaredListing {
+    pub(crate) fn new(prefix: &[u8]) -> Self {
+        Self { prefix: prefix.into(), after: None }
+    }
+}
+
+impl Core {
+    /// The next names of a listing; none at its end.
+    pub fn list_waited(&self, listing: &mut WaitedListing) -> Vec<(Namespace, Box<[u8]>)> {
+        let ledger = &*self.ledger();
+        let mut bytes = 0;
+        let mut names = Vec::new();
+        for (head, object) in ledger.queues.waited_for(listing.after).take(STEP_ENTRIES) {
+            bytes += object.name().len();
+            if bytes > STEP_BYTES && !names.is_empty() {
+                break;
+            }
+            listing.after = Some(head);
+            names.push((head.1, object.name().into()));
+        }
+        names
+    }
+
+    /// The next declared semaphores of a listing; none at its end.
+    pub fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<Declared> {
+        let ledger = &*self.ledger();
+        let from = match &listing.after {
+            Some(after) => Bound::Excluded(&after[..]),
+            None => Bound::Included(&listing.prefix[..]),
+        };
+        let mut bytes = 0;
+        let has_room = |(object, declaration): &(&ObjectRef, &Declaration)| {
+            let is_first = bytes == 0;
+            bytes += object.name().len() + declaration.label.len();
+            bytes += 2 * declaration.service.slots_out.len();
+            is_first || bytes <= STEP_BYTES
+        };
+        let listed: Vec<_> = ledger
+            .declarations
+            .from(from)
+            .take_while(|(object, _)| object.name().starts_with(&listing.prefix))
+            .take(STEP_ENTRIES)
+            .take_while(has_room)
+            .map(|(object, declaration)| Declared {
+                record: declaration.record(object.name()),
+                in_use: object.consumption(),
+                waiting: ledger.waiting(SEMAPHORES, object),
+            })
+            .collect();
+        if let Some(last) = listed.last() {
+            listing.after = Some(last.record.name.clone());
+        }
+        listed
+    }
+}
+
+impl Ledger {
+    /// The next entries of a listing; none at its end.
+    pub(crate) fn list(&self, listing: &mut Listing, object: &ObjectRef) -> Vec<Listed> {
+        let namespace = listing.namespace;
+        if let State::PlainHolders(plain) = &mut listing.state {
+            let plain = plain.get_or_insert_with(|| object.holdings().into_iter());
+            if plain.len() > 0 {
+                return plain.take(STEP_ENTRIES).map(|holding| self.listed_holding(holding)).collect();
+            }
+            listing.state = State::Grants { after: None };
+        }
+        match &mut listing.state {
+            State::PlainHolders(_) => Vec::new(),
+            State::Grants { after } => {
+                let ids = self.queues.grants(namespace, object, from(*after)).take(STEP_ENTRIES);
+                let listed = ids.map(|id| {
+                    *after = Some(id);
+                    self.listed_grant(id, namespace, object, 0)
+                });
+                listed.collect()
+            }
+            State::Waiters { after, position } => {
+                let ids = self.queues.waiters(namespace, object, from(*after)).take(STEP_ENTRIES);
+                let listed = ids.map(|id| {
+                    *after = Some(id);
+                    *position += 1;
+                    self.listed_grant(id, namespace, object, *position)
+                });
+                listed.collect()
+            }
+        }
+    }
+
+    fn listed_holding(&self, (connection, resources): (ConnectionId, u32)) -> Listed {
+        let session = connection.session();
+        Listed {
+            grant: None,
+            session,
+            since: None,
+            resources,
+            position: 0,
+            slots: Box::default(),
+            label: self.label(session),
+            connection: Some(connection),
+        }
+    }
+
+    fn listed_grant(&self, id: GrantId, namespace: Namespace, object: &ObjectRef, position: u32) -> Listed {
+        let grant = self.grants.known(id);
+        let is_of_name = |part: &&Part| part.namespace == namespace && part.object() == Some(object);
+        let part = grant.parts().iter().find(is_of_name);
+        let slots = match position {
+            0 => self.slots.of(object, id).into(),
+            _ => part.and_then(|part| part.slot).into_iter().collect(),
+        };
+        Listed {
+            grant: Some(id),
+            session: grant.session,
+            since: Some(grant.since()),
+            resources: part.map_or(0, |part| part.claim.resources),
+            position,
+            slots,
+            label: self.label(grant.session),
+            connection: self.sessions.connection_of(grant.session),
+        }
+    }
+
+    fn label(&self, session: SessionId) -> Box<[u8]> {
+        self.sessions.get(session).map_or_else(Box::default, |state| state.label().into())
+    }
+}
+
+fn from(after: Option<GrantId>) -> (Bound<GrantId>, Bound<GrantId>) {
+    (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
+}

@@ -1,0 +1,103 @@
+//! The ledger's durable facts, as records.
+
+use super::Ledger;
+use super::grant::{Grant, Part};
+use super::on_commit::OnCommit;
+use crate::Refusal;
+use crate::durable::{Change, GrantRecord, PartRecord, Record, SessionRecord};
+use crate::ids::{GrantId, SessionId};
+use crate::time::MonotonicMs;
+
+impl Ledger {
+    /// Whether the grants of a session outlive the process.
+    pub(super) fn is_durable(&self, session: SessionId) -> bool {
+        self.journal.is_some() && self.sessions.is_leased(session)
+    }
+
+    /// Adds a change to the journal, if there is a store.
+    pub(super) fn store(&mut self, change: Change) {
+        if let Some(journal) = &mut self.journal {
+            journal.add(change);
+        }
+    }
+
+    /// Has something happen when everything so far is committed. There is a store.
+    pub(super) fn on_commit(&mut self, then: OnCommit) {
+        if let Some(journal) = &mut self.journal {
+            journal.on_commit(then);
+        }
+    }
+
+    /// Allocates the id of a grant or of a generation.
+    pub(super) fn next_id(&mut self) -> Result<u64, Refusal> {
+        let id = self.ids.next()?;
+        self.extend_reservation();
+        Ok(id)
+    }
+
+    /// Reserves more ids in the store when few are left.
+    pub(super) fn extend_reservation(&mut self) {
+        if let Some(up_to) = self.ids.begin_extension() {
+            self.store(Change::Put(Record::Mark(up_to)));
+            self.on_commit(OnCommit::Reserved(up_to));
+        }
+    }
+
+    /// Stores a durable grant that was not revoked.
+    pub(super) fn store_new_grant(&mut self, id: GrantId) {
+        let record = self.grant_record(id, self.grants.known(id));
+        self.store(Change::Put(Record::Grant(record)));
+    }
+
+    /// Stores a held grant as it is now, if it is durable.
+    pub(super) fn store_grant(&mut self, id: GrantId, now: MonotonicMs) {
+        let grant = self.grants.known(id);
+        if self.is_durable(grant.session) {
+            let revoked_grace_ms = grant.revoked().map(|at| now.until(at));
+            let record = GrantRecord { revoked_grace_ms, ..self.grant_record(id, grant) };
+            self.store(Change::Put(Record::Grant(record)));
+        }
+    }
+
+    /// Stores a leased session as it is now.
+    pub(super) fn store_session(&mut self, session: SessionId, now: MonotonicMs) {
+        if let Some(record) = self.session_record(session, now) {
+            self.store(Change::Put(Record::Session(record)));
+        }
+    }
+
+    /// The record of a held grant, as one that was not revoked.
+    fn grant_record(&self, id: GrantId, grant: &Grant) -> GrantRecord {
+        let part = |part: &Part| {
+            let object = part.object()?;
+            Some(PartRecord {
+                namespace: part.namespace,
+                name: object.name().into(),
+                place: part.place,
+                resources: part.claim.resources,
+                capacity: part.claim.maximum,
+                slots: self.slots.of(object, id).into(),
+            })
+        };
+        GrantRecord {
+            grant: id,
+            session: grant.session,
+            request: grant.request,
+            since: grant.since(),
+            revoked_grace_ms: None,
+            parts: grant.parts().iter().filter_map(part).collect(),
+        }
+    }
+
+    fn session_record(&self, session: SessionId, now: MonotonicMs) -> Option<SessionRecord> {
+        let state = self.sessions.get(session)?;
+        let (key, lease) = state.lease()?;
+        Some(SessionRecord {
+            session,
+            key: *key,
+            ttl_ms: lease.ttl_ms(),
+            label: state.label().into(),
+            revoked_grace_ms: state.revoked().map(|at| now.until(at)),
+        })
+    }
+}

@@ -1,0 +1,155 @@
+//! The ledger after a restart: records of the store become sessions, grants, replies and declarations again.
+
+use std::collections::BTreeSet;
+
+use super::cached_reply::CachedReply;
+use super::declarations::Declaration;
+use super::declare::claim_of;
+use super::grant::{Grant, Part, Target};
+use super::removal::SEMAPHORES;
+use super::slots::SLOTS_MAX;
+use super::{Ledger, LedgerContext};
+use crate::Claim;
+use crate::durable::{AnswerRecord, DeclarationRecord, GrantRecord, PartRecord, Record, SessionRecord};
+use crate::ids::GrantId;
+use crate::invariant::broken;
+use crate::object::ObjectRef;
+use crate::time::MonotonicMs;
+
+/// A higher reservation would soon leave no ids, so no server has made one.
+const RESERVATION_MAX: u64 = u64::MAX - (1 << 40);
+
+impl Ledger {
+    /// Restores a record. Records come in the order of their keys. An error describes a contradiction between records.
+    pub(crate) fn restore(
+        &mut self,
+        record: Record,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<(), String> {
+        match record {
+            Record::Mark(up_to) if up_to > RESERVATION_MAX => {
+                return Err(format!("no id can be above {up_to}"));
+            }
+            Record::Mark(up_to) => self.ids.start_after(up_to),
+            Record::Declaration(record) => self.restore_declaration(record, context)?,
+            Record::Session(record) => self.restore_session(record, now),
+            Record::Grant(record) => self.restore_grant(record, now, context)?,
+            Record::Answer(record) => self.restore_answer(record)?,
+            Record::PlaceKey(key) => _ = self.places.set_key_once(key),
+            Record::Sysv(_) => broken(format_args!("the ledger restores facts of its own only")),
+        }
+        Ok(())
+    }
+
+    /// The server begins to serve what was restored so long before: leases and the reconnect window start now, what was left
+    /// of grace periods is left, and removals go on.
+    pub(crate) fn begin_serving(&mut self, late_ms: u64, now: MonotonicMs, context: LedgerContext<'_>) {
+        self.sessions.begin_serving(late_ms, now);
+        self.grants.begin_serving(late_ms);
+        self.open_reconnect_window(now);
+        self.resume_removals(now, context);
+    }
+
+    fn restore_declaration(
+        &mut self,
+        record: DeclarationRecord,
+        context: LedgerContext<'_>,
+    ) -> Result<(), String> {
+        if record.numbered && record.capacity > SLOTS_MAX {
+            let (name, capacity) = (record.name.escape_ascii(), record.capacity);
+            return Err(format!("{name} has {capacity} slots, and a semaphore has {SLOTS_MAX} at most"));
+        }
+        let is_ascending = record.service.slots_out.is_sorted_by(|one, next| one < next);
+        if !is_ascending || (!record.numbered && !record.service.slots_out.is_empty()) {
+            let name = record.name.escape_ascii();
+            return Err(format!("{name} has slots out of service that it cannot have"));
+        }
+        let claim = claim_of(record.capacity);
+        let object = context.registry(SEMAPHORES).restore(SEMAPHORES, &record.name, claim, context.interval);
+        let declaration = Declaration::of(record);
+        self.slots.set_numbered(&object, declaration.numbered);
+        self.follow(&object, &declaration);
+        if declaration.removing {
+            object.set_tracking(|tracking| tracking.awaited = true);
+        }
+        self.declarations.put(&object, declaration.clone());
+        self.declarations.take_effect(object.name(), &declaration);
+        Ok(())
+    }
+
+    fn restore_session(&mut self, record: SessionRecord, now: MonotonicMs) {
+        let revoked = record.revoked_grace_ms.map(|grace_ms| now.after(grace_ms));
+        self.sessions.restore(record.session, record.key, record.ttl_ms, &record.label, revoked, now);
+    }
+
+    fn restore_grant(
+        &mut self,
+        record: GrantRecord,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<(), String> {
+        let id = record.grant;
+        if self.sessions.get(record.session).is_none() {
+            return Err(format!("grant {id} belongs to session {}, which does not exist", record.session));
+        }
+        if record.parts.is_empty() || self.grants.get(id).is_some() {
+            return Err(format!("grant {id} has no name, or exists twice"));
+        }
+        let places: BTreeSet<_> = record.parts.iter().map(|part| usize::from(part.place)).collect();
+        if places.len() != record.parts.len() || places.last().is_none_or(|last| *last >= places.len()) {
+            return Err(format!("the names of grant {id} are not in order"));
+        }
+        let mut parts = Vec::with_capacity(record.parts.len());
+        for part in &record.parts {
+            let object = self.restore_part(id, part, context)?;
+            parts.push(Part {
+                target: Target::Now(object),
+                namespace: part.namespace,
+                place: part.place,
+                claim: Claim { resources: part.resources, maximum: part.capacity },
+                slot: None,
+            });
+        }
+        let revoked = record.revoked_grace_ms.map(|grace_ms| now.after(grace_ms));
+        let grant = Grant::held(record.session, record.request, parts, record.since, revoked);
+        let reply = CachedReply::Granted(Box::new(grant.cached(id, &self.slots)));
+        self.add_bytes(record.session, grant.bytes());
+        self.grants.insert(id, grant);
+        self.sessions.known_mut(record.session).add_grant(id);
+        self.cache(record.session, record.request, reply);
+        self.ids.start_after(id.0);
+        Ok(())
+    }
+
+    /// Restores a grant's resources of one name.
+    fn restore_part(
+        &mut self,
+        id: GrantId,
+        part: &PartRecord,
+        context: LedgerContext<'_>,
+    ) -> Result<ObjectRef, String> {
+        let name = part.name.escape_ascii();
+        let claim = Claim { resources: part.resources, maximum: part.capacity.max(1) };
+        let registry = context.registry(part.namespace);
+        let object = registry.restore(part.namespace, &part.name, claim, context.interval);
+        let is_taken = object.restore_grant(part.resources, context.interval);
+        is_taken.ok_or_else(|| format!("with grant {id}, more of {name} is held than a name can have"))?;
+        if !part.slots.is_empty() {
+            let are_taken = self.slots.restore(&object, id, &part.slots);
+            are_taken.ok_or_else(|| format!("grant {id} has slots of {name} that it cannot have"))?;
+            object.withhold(self.present_withheld(&object));
+        }
+        self.queues.add_grant(part.namespace, &object, id);
+        Ok(object)
+    }
+
+    fn restore_answer(&mut self, record: AnswerRecord) -> Result<(), String> {
+        if self.sessions.get(record.session).is_none() {
+            return Err(format!("an answer belongs to session {}, which does not exist", record.session));
+        }
+        let reply = CachedReply::declared(record.answer);
+        self.cache(record.session, record.request, reply);
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! Revocation: an administrator ends a grant, a session or all leased sessions of a client, at once or after a grace
+//! period.
+
+use super::backlog::{ClientRevocation, STEP_GRANTS, Task, TaskKind};
+use super::on_commit::OnCommit;
+use super::replies::Changed;
+use super::sessions::SessionState;
+use super::{Ledger, LedgerContext};
+use crate::ids::{ConnectionId, GrantId, SessionId, Token};
+use crate::mailbox::{EventKind, Notice};
+use crate::outcome::{Answer, Call, Outcome};
+use crate::session_client::ClientSelector;
+use crate::store::Journaled;
+use crate::time::{Due, Moment, MonotonicMs};
+use crate::{Core, Refusal};
+
+/// Sessions that one step of the revocation of clients looks at.
+const STEP_VISITS: usize = 4 * STEP_GRANTS;
+
+impl Core {
+    /// Revokes a grant (`docs/protocol.md`, "Revoke"): it ends after a grace period.
+    pub fn revoke_grant(&self, call: Call, grant: GrantId, grace_ms: u32, now: Moment) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, _| {
+            let session = ledger.grants.get(grant).ok_or(Refusal::NotAcquired)?.session;
+            let is_durable = ledger.is_durable(session);
+            ledger.revoke_known_grant(grant, grace_ms, now.monotonic, context);
+            ledger.run_backlog(context);
+            Ok(Changed::done(is_durable))
+        })
+    }
+
+    /// Revokes a session (`docs/protocol.md`, "Revoke"): it ends after a grace period. The connection of a connection's
+    /// session has to have joined; it is closed then.
+    pub fn revoke_session(&self, call: Call, session: SessionId, grace_ms: u32, now: Moment) -> Outcome {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.change(call, now.monotonic, |ledger, _| {
+            let is_durable = ledger.is_durable(session);
+            let at = ledger.revoke_session_at(session, now.monotonic.after(grace_ms), now.monotonic)?;
+            if at <= now.monotonic {
+                ledger.expire(now.monotonic, context);
+            }
+            Ok(Changed::done(is_durable))
+        })
+    }
+
+    /// Revokes the leased sessions that these clients have or had last (`docs/protocol.md`, "RevokeClient" and
+    /// "RevokeIdentity"): each ends after a grace period. The answer, which comes later, has their number.
+    pub fn revoke_clients(
+        &self,
+        (connection, token): (ConnectionId, Token),
+        clients: ClientSelector,
+        grace_ms: u32,
+        now: Moment,
+    ) -> Outcome {
+        let ledger = &mut *self.ledger();
+        if let Err(refusal) = ledger.sessions.check_staying(connection) {
+            return Outcome::Refused(refusal);
+        }
+        let Some(reply_to) = ledger.sessions.reply_to(connection, token) else {
+            return Outcome::Refused(Refusal::NoSuchSession);
+        };
+        let at = now.monotonic.after(grace_ms);
+        let last = ledger.sessions.last_leased();
+        let task = ClientRevocation { clients, at, after: None, last, revoked: 0, reply_to };
+        ledger.backlog.push(Task::RevokeClients(task));
+        ledger.alarm.ring(Due::Now);
+        Outcome::Waiting
+    }
+}
+
+impl Ledger {
+    /// Revokes a grant or a waiter that exists. The caller runs the backlog.
+    pub(super) fn revoke_known_grant(
+        &mut self,
+        id: GrantId,
+        grace_ms: u32,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        self.counts.revoked += 1;
+        let grant = self.grants.known(id);
+        let session = grant.session;
+        if grant.is_waiting() {
+            self.refuse_waiter(id, Refusal::Revoked, context);
+        } else if grace_ms == 0 {
+            self.end_grant(id, EventKind::Revoked, context);
+            self.sessions.send_to_session(session, Notice::GrantRevoked { grant: id, at: now });
+        } else {
+            let before = grant.revoked();
+            let at = self.grants.revoke_at(id, now.after(grace_ms));
+            if before != Some(at) {
+                self.alarm.ring(Due::At(at));
+                self.store_grant(id, now);
+                self.end_unit();
+            }
+            self.send_revocation(id);
+        }
+    }
+
+    /// Takes a step of the revocations of clients. Returns whether there was one.
+    pub(super) fn revoke_some_clients(&mut self, now: MonotonicMs) -> bool {
+        let Some(Task::RevokeClients(mut task)) = self.backlog.pop(TaskKind::RevokeClients) else {
+            return false;
+        };
+        let is_before_last = |session: &SessionId| task.last.is_some_and(|last| *session <= last);
+        let rest = self.sessions.leased_after(task.after).take_while(|(session, _)| is_before_last(session));
+        let (mut after, mut of_clients) = (None, Vec::new());
+        for (session, state) in rest.take(STEP_VISITS) {
+            after = Some(session);
+            if state.client().is_some_and(|client| task.clients.selects(client)) {
+                of_clients.push(session);
+            }
+            if of_clients.len() == STEP_GRANTS {
+                break;
+            }
+        }
+        for session in of_clients {
+            // A session that is ending needs no revocation.
+            task.revoked += u64::from(self.revoke_session_at(session, task.at.max(now), now).is_ok());
+        }
+        match after {
+            Some(_) => {
+                task.after = after;
+                self.backlog.push_front(Task::RevokeClients(task));
+            }
+            None if self.journal.is_some() => {
+                self.on_commit(OnCommit::ClientsRevoked(task.revoked, task.reply_to));
+            }
+            None => task.reply_to.send(Ok(Answer::Revoked { sessions: task.revoked })),
+        }
+        true
+    }
+
+    /// Revokes a connection that holds a removed semaphore by plain Acquires: it is closed at once.
+    pub(super) fn revoke_connection(&mut self, connection: ConnectionId, now: MonotonicMs) {
+        // A connection whose session is ending holds nothing for long.
+        let _ = self.revoke_session_at(connection.session(), now, now);
+    }
+
+    /// Has a session end at this time by [`Self::expire`], and informs its client. Returns when it ends.
+    fn revoke_session_at(
+        &mut self,
+        session: SessionId,
+        at: MonotonicMs,
+        now: MonotonicMs,
+    ) -> Result<MonotonicMs, Refusal> {
+        let before = self.sessions.get(session).and_then(SessionState::revoked);
+        let at = self.sessions.revoke_at(session, at)?;
+        self.counts.revoked += 1;
+        if self.is_durable(session) && before != Some(at) {
+            self.store_session(session, now);
+            self.end_unit();
+        }
+        self.sessions.send_to_session(session, Notice::SessionRevoked { session, at });
+        let end = self.sessions.end_of(session).unwrap_or(at);
+        self.sessions.set_deadline(session, end);
+        self.alarm.ring(Due::At(end));
+        Ok(at)
+    }
+}

@@ -1,0 +1,317 @@
+//! Serving queues: a waiter takes its names one by one, in the order of ids and never out of turn; and the backlog, in
+//! which queues are served step by step.
+
+use super::backlog::{NameRef, TIMELESS_KINDS, Task, TaskKind};
+use super::cached_reply::{CachedGrant, CachedReply};
+use super::grant::{Part, Queueing, Target};
+use super::pending_replies::PendingReply;
+use super::removal::SEMAPHORES;
+use super::slots::GRANT_SLOTS_MAX;
+use super::{Ledger, LedgerContext};
+use crate::ids::GrantId;
+use crate::invariant::broken;
+use crate::mailbox::EventKind;
+use crate::object::{Granting, ObjectRef, QueuePlace};
+use crate::semaphore::Lifecycle;
+use crate::time::Due;
+use crate::{Claim, Namespace, Refusal};
+
+/// The outcome of taking the next name of a waiter.
+enum Progress {
+    Taken,
+    Queued,
+    Refused(Refusal),
+}
+
+impl Ledger {
+    /// Acquires the remaining names of a waiter one by one, until it has to wait, is refused, or has everything and is
+    /// granted.
+    /// `queueing` is that of a request that was just made, which may be refused because of the queue.
+    pub(super) fn advance(&mut self, id: GrantId, queueing: Option<Queueing>, context: LedgerContext<'_>) {
+        while self.grants.known(id).awaited().is_some() {
+            match self.take_next(id, queueing, context) {
+                Progress::Taken => self.grants.known_mut(id).count_taken(),
+                Progress::Queued => {
+                    let grant = self.grants.known(id);
+                    if let Some(part) = grant.awaited() {
+                        self.publish_part(id, grant.session, part, EventKind::Queued);
+                    }
+                    return;
+                }
+                Progress::Refused(refusal) => return self.refuse_waiter(id, refusal, context),
+            }
+        }
+        let session = self.grants.known(id).session;
+        match self.check_store_for(session).and_then(|()| self.grant_id(id)) {
+            Ok(granted) => self.grant(id, granted, context),
+            Err(refusal) => self.refuse_waiter(id, refusal, context),
+        }
+    }
+
+    /// Takes the next name of a waiter, or adds the waiter to the queue of that name.
+    fn take_next(&mut self, id: GrantId, queueing: Option<Queueing>, context: LedgerContext<'_>) -> Progress {
+        let Some(part) = self.grants.known(id).awaited() else {
+            broken(format_args!("waiter {id} lacks a name when it takes the next"))
+        };
+        let Target::Later(name) = &part.target else {
+            broken(format_args!("the turn of the next name of waiter {id} has not come"))
+        };
+        let Part { namespace, claim, slot, .. } = *part;
+        // A request for a semaphore that was removed must not take from one that was declared since.
+        let is_removed =
+            queueing.is_none() && namespace == SEMAPHORES && self.declarations.is_declared_after(name, id);
+        if is_removed {
+            return Progress::Refused(Refusal::Removed);
+        }
+        let slots_left = self.slots_left(id);
+        // The shard is locked during the visit, so that the object is not collected before it is taken from or waited for.
+        let visit = |object: &ObjectRef| {
+            (
+                object.clone(),
+                self.take_from(object, namespace, id, (claim, slot), queueing, slots_left, context),
+            )
+        };
+        let registry = context.registry(namespace);
+        let (object, granting) =
+            match registry.find_or_create(namespace, name, claim, context.interval, visit) {
+                Ok(found) => found,
+                Err(refusal) => return Progress::Refused(refusal),
+            };
+        let granting = match granting {
+            Ok(granting) => granting,
+            Err(refusal) => {
+                self.counts.queue_full += u64::from(refusal == Refusal::QueueFull);
+                self.counts.limited += u64::from(matches!(refusal, Refusal::LimitReached(_)));
+                return Progress::Refused(refusal);
+            }
+        };
+        self.set_target(id, &object, granting);
+        if let Granting::Granted { .. } = granting {
+            self.queues.add_grant(namespace, &object, id);
+            Progress::Taken
+        } else {
+            self.queues.add_waiter(namespace, &object, id);
+            if self.places.is_held_back(id) {
+                self.places.hold_back(NameRef::new(namespace, &object));
+            }
+            Progress::Queued
+        }
+    }
+
+    /// Takes from an object, or marks it as queued for this waiter.
+    #[expect(clippy::too_many_arguments, reason = "called from one place, under the lock of a shard")]
+    fn take_from(
+        &self,
+        object: &ObjectRef,
+        namespace: Namespace,
+        id: GrantId,
+        (claim, slot): (Claim, Option<u16>),
+        queueing: Option<Queueing>,
+        slots_left: usize,
+        context: LedgerContext<'_>,
+    ) -> Result<Granting, Refusal> {
+        // Before anything about the queue: this would be as true with an empty one.
+        if let Some(refusal) = self.lasting_refusal(object, claim, slot) {
+            return Err(refusal);
+        }
+        if object.lifecycle() == Lifecycle::Numbered && claim.resources as usize > slots_left {
+            return Err(Refusal::NotAvailable);
+        }
+        let waiting = self.queues.waiting(namespace, object);
+        let is_first = self.queues.head(namespace, object).is_none_or(|head| head > id);
+        // In the reconnect window, one that was before it may still come.
+        let is_first = is_first && !self.places.is_held_back(id);
+        let place = place_of(queueing, is_first, waiting, || self.check_queue(id, waiting))?;
+        let granting = if slot.is_none_or(|slot| self.slots.is_available(object, slot)) {
+            object.grant(claim, context.interval, place)
+        } else if place == QueuePlace::Immediate {
+            Granting::MustWait
+        } else {
+            // The first in the queue waits for its slot as a later one waits for its turn.
+            object.grant(claim, context.interval, QueuePlace::Behind)
+        };
+        match granting {
+            Granting::MustWait if place == QueuePlace::Immediate => Err(match queueing {
+                Some(Queueing { wait_ms: 1.., .. }) => Refusal::QueueFull,
+                _ => Refusal::NotAvailable,
+            }),
+            Granting::Impossible => Err(Refusal::NotAvailable),
+            granting => Ok(granting),
+        }
+    }
+
+    /// Why a request for a name can never be granted unless the semaphore changes; `None`: it can.
+    pub(super) fn lasting_refusal(
+        &self,
+        object: &ObjectRef,
+        claim: Claim,
+        slot: Option<u16>,
+    ) -> Option<Refusal> {
+        let no_such_slot = || slot.filter(|slot| self.lacks_slot(object, *slot)).map(|_| Refusal::NoSuchSlot);
+        object.refusal(claim).or_else(no_such_slot)
+    }
+
+    /// Slots that a grant may still take, of all its names together.
+    fn slots_left(&self, id: GrantId) -> usize {
+        let slots = |part: &Part| part.object().map_or(0, |object| self.slots.of(object, id).len());
+        GRANT_SLOTS_MAX - self.grants.known(id).taken().iter().map(slots).sum::<usize>()
+    }
+
+    /// Sets the object of a waiter's next name, and what was taken of it.
+    fn set_target(&mut self, id: GrantId, object: &ObjectRef, granting: Granting) {
+        let Some(part) = self.grants.known_mut(id).awaited_mut() else {
+            broken(format_args!("waiter {id} lacks the name that it takes"))
+        };
+        part.target = Target::Now(object.clone());
+        if let Granting::Granted { capacity, is_numbered } = granting {
+            part.claim.maximum = capacity;
+            match part.slot {
+                Some(slot) => self.slots.take_slot(object, id, slot),
+                None if is_numbered => self.slots.take(object, id, part.claim.resources as usize),
+                None => {}
+            }
+        }
+    }
+
+    /// A waiter that has everything becomes a grant with this id, and its request is answered.
+    fn grant(&mut self, place: GrantId, id: GrantId, context: LedgerContext<'_>) {
+        let waiting = self.grants.hold(place, context.now);
+        let grant = self.grants.known(place);
+        let (session, request) = (grant.session, grant.request);
+        let cached = Box::new(CachedGrant { grant: id, ..grant.cached(place, &self.slots) });
+        self.uncount_waiter(session);
+        let state = self.sessions.known_mut(session);
+        state.waiter_granted();
+        if let Some(reply_to) = &waiting.reply_to {
+            state.remove_token(reply_to.token, place);
+        }
+        if id != place {
+            self.renumber(place, id);
+        }
+        self.publish_grant(id, EventKind::Granted);
+        if self.is_durable(session) {
+            self.store_new_grant(id);
+            let reply = CachedReply::Granted(cached);
+            let pending = PendingReply { reply, received: waiting.received, to: waiting.reply_to };
+            return self.reply_on_commit(session, request, pending);
+        }
+        let reply = CachedReply::Granted(cached);
+        if let Some(reply_to) = waiting.reply_to {
+            let ttl_left_ms = self.sessions.ttl_left_ms(session, waiting.received);
+            reply_to.send(reply.clone().answer(ttl_left_ms));
+        }
+        self.cache(session, request, reply);
+    }
+
+    /// Runs a step of the backlog: refuses waiters, serves queues from their heads until those do not fit, and acts on
+    /// drops in usage. The rest is left for the next step.
+    pub(crate) fn run_backlog(&mut self, context: LedgerContext<'_>) {
+        for kind in TIMELESS_KINDS {
+            // Only when the queues are served is in use what stays in use.
+            if kind == TaskKind::UsageDropped && self.backlog.has(TaskKind::ServeQueue) {
+                break;
+            }
+            let mut work = 0;
+            while work < kind.budget()
+                && let Some(task) = self.backlog.pop(kind)
+            {
+                work += self.run_task(task, context);
+            }
+        }
+        let has_satisfied = !self.backlog.has(TaskKind::ServeQueue) && self.answer_satisfied();
+        if has_satisfied || self.backlog.has_any_of(&TIMELESS_KINDS) {
+            self.alarm.ring(Due::Now);
+        }
+    }
+
+    /// Runs a step of one task. Returns the work that it was.
+    fn run_task(&mut self, task: Task, context: LedgerContext<'_>) -> usize {
+        match task {
+            Task::RefuseWaiters(task) => self.refuse_some_waiters(task, context),
+            Task::ServeQueue(name) => match self.serve_head(&name, context) {
+                Some(work) => {
+                    self.backlog.push_front(Task::ServeQueue(name));
+                    work
+                }
+                None => 1,
+            },
+            Task::UsageDropped(NameRef { namespace, object }) => {
+                self.satisfy_idle_waiters(namespace, &object);
+                if namespace == SEMAPHORES {
+                    self.finish_removal(&object, context);
+                }
+                1
+            }
+            Task::Disconnect(..) | Task::Evict(_) | Task::RevokeClients(_) => {
+                broken(format_args!("tasks that need the time are not run by a step without it"))
+            }
+        }
+    }
+
+    /// Serves the head of a queue. Returns the work that it was; `None`: the queue is empty, or its head does not fit.
+    fn serve_head(&mut self, name: &NameRef, context: LedgerContext<'_>) -> Option<usize> {
+        let NameRef { namespace, object } = name;
+        let id = self.queues.head(*namespace, object)?;
+        let work = self.work_of(id);
+        let grant = self.grants.known(id);
+        let Some(Part { claim, slot, .. }) = grant.awaited() else {
+            broken(format_args!("waiter {id} waits for the name in whose queue it is"))
+        };
+        let (claim, slot) = (*claim, *slot);
+        // An ending session would release what it is granted in one of its next steps. A waiter for a removed semaphore
+        // must not take from one that was declared since.
+        let ending = self.sessions.ending(grant.session);
+        let removed = self.backlog.will_refuse(object, id).then_some(Refusal::Removed);
+        // The semaphore may have got numbered slots while the request waited.
+        let too_many_slots = (object.lifecycle() == Lifecycle::Numbered
+            && claim.resources as usize > self.slots_left(id))
+        .then_some(Refusal::NotAvailable);
+        let lasting = self.lasting_refusal(object, claim, slot);
+        if let Some(refusal) = ending.or(removed).or(too_many_slots).or(lasting) {
+            self.refuse_waiter(id, refusal, context);
+            return Some(work);
+        }
+        if self.places.is_held_back(id) || slot.is_some_and(|slot| !self.slots.is_available(object, slot)) {
+            return None;
+        }
+        let is_alone = self.queues.waiting(*namespace, object) == 1;
+        let place = if is_alone { QueuePlace::OnlyWaiter } else { QueuePlace::Head };
+        match object.grant(claim, context.interval, place) {
+            Granting::MustWait => return None,
+            Granting::Impossible => {
+                broken(format_args!("waiter {id} can be granted, as nothing changed since it was checked"))
+            }
+            granting @ Granting::Granted { .. } => {
+                self.queues.grant_waiter(*namespace, object, id);
+                self.set_target(id, object, granting);
+                self.grants.known_mut(id).count_taken();
+                self.advance(id, None, context);
+            }
+        }
+        Some(work)
+    }
+}
+
+/// The place that a request takes in a queue with this many waiters; a refusal if it may not join the queue. `may_join` says
+/// whether the limits allow that.
+fn place_of(
+    queueing: Option<Queueing>,
+    is_first: bool,
+    waiting: usize,
+    may_join: impl FnOnce() -> Result<(), Refusal>,
+) -> Result<QueuePlace, Refusal> {
+    let behind = if is_first { QueuePlace::Head } else { QueuePlace::Behind };
+    // A waiter that takes its next name may join any queue.
+    let Some(Queueing { wait_ms, queue_max }) = queueing else { return Ok(behind) };
+    let joined = match wait_ms {
+        0 => Err(Refusal::NotAvailable),
+        _ if waiting >= queue_max as usize => Err(Refusal::QueueFull),
+        _ => may_join(),
+    };
+    match joined {
+        Ok(()) => Ok(behind),
+        // It may be granted at once, but not wait.
+        Err(_) if is_first => Ok(QueuePlace::Immediate),
+        Err(refusal) => Err(refusal),
+    }
+}

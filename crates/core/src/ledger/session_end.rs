@@ -1,0 +1,112 @@
+//! The end of a session: its waiting requests are refused, and its grants are released, newest first, in steps.
+
+use super::backlog::STEP_GRANTS;
+use super::on_commit::OnCommit;
+use super::sessions::Attachment;
+use super::{Ledger, LedgerContext};
+use crate::Refusal;
+use crate::durable::{Change, Key};
+use crate::ids::{GrantId, SessionId};
+use crate::mailbox::{EventKind, Message};
+use crate::store::Journaled;
+
+/// The work that the end of a session is besides its grants, in names.
+const SESSION_WORK: usize = 2;
+
+/// Cached replies that are dropped for as much work as a name is.
+const REPLIES_OF_WORK: usize = 16;
+
+/// What one step of the end of a session does.
+pub(super) struct EndStep {
+    /// The grants and waiters that it ends.
+    grants: Vec<GrantId>,
+    /// The work that it is, in names.
+    pub(super) work: usize,
+}
+
+impl Ledger {
+    /// Takes a step of the end of a session: `why` is the kind of the events, `refusal` the answer to waiting requests;
+    /// both are those of the first step. Returns whether there is more to do. Does nothing for a session that has ended.
+    pub(super) fn end_session(
+        &mut self,
+        session: SessionId,
+        why: EventKind,
+        refusal: Refusal,
+        context: LedgerContext<'_>,
+    ) -> bool {
+        let Some(state) = self.sessions.get_mut(session) else { return false };
+        let (why, refusal) = state.begin_end(why, refusal);
+        for id in self.next_end_step(session).grants {
+            if self.grants.known(id).is_waiting() {
+                self.refuse_waiter(id, refusal, context);
+            } else {
+                self.end_grant(id, why, context);
+            }
+        }
+        if self.sessions.known(session).grant_count() > 0 {
+            return true;
+        }
+        if self.sessions.is_leased(session) {
+            self.forget_leased(session, refusal);
+        } else {
+            let connection = session.connection();
+            if self.drop_replies_to(connection) || self.drop_idle_waits_of(connection) {
+                return true;
+            }
+            if refusal == Refusal::Revoked
+                && let Some(mailbox) = self.sessions.mailbox(connection)
+            {
+                mailbox.put(Message::Close);
+            }
+            self.detach(connection, None);
+            self.unwatch_all(connection, context);
+            self.pending_replies.refuse_all(session, refusal);
+        }
+        self.uncount_session(session);
+        self.sessions.remove(session);
+        self.session_ended(session);
+        false
+    }
+
+    /// The next step of the end of a session: its newest grants, and the work with everything that it drops.
+    pub(super) fn next_end_step(&self, session: SessionId) -> EndStep {
+        let state = self.sessions.known(session);
+        let (mut grants, mut work) = (Vec::new(), SESSION_WORK);
+        for id in state.grants_newest_first() {
+            if work >= STEP_GRANTS + SESSION_WORK {
+                return EndStep { grants, work };
+            }
+            work += self.work_of(id);
+            grants.push(id);
+        }
+        let connection = session.connection();
+        let replies = match self.sessions.attachment(connection) {
+            Attachment::To(leased) => self.sessions.known(leased).token_count(),
+            Attachment::None | Attachment::Lost => 0,
+        };
+        let dropped = replies + self.idle_waiters.count_of(connection) + state.log().len() / REPLIES_OF_WORK;
+        EndStep { grants, work: work + dropped.min(STEP_GRANTS) }
+    }
+
+    /// Has the store forget a leased session that has nothing left, and answers the client that closed it when it has.
+    fn forget_leased(&mut self, session: SessionId, refusal: Refusal) {
+        if !self.is_durable(session) {
+            return;
+        }
+        let state = self.sessions.known_mut(session);
+        let closer = state.take_closer();
+        let stored: Vec<_> = state.log().stored().collect();
+        for request in stored {
+            self.store(Change::Delete(Key::Answer(session, request)));
+        }
+        self.store(Change::Delete(Key::Session(session)));
+        self.pending_replies.refuse_all(session, refusal);
+        if let Some(opener) = self.sessions.take_opener(session) {
+            opener.send(Err(Refusal::NoSuchSession));
+        }
+        if let Some(closer) = closer {
+            self.on_commit(OnCommit::Closed(closer));
+        }
+        self.end_unit();
+    }
+}

@@ -1,0 +1,53 @@
+//! What the ledger knows of sessions, for the listing of all of them.
+
+use super::Ledger;
+use super::listing::STEP_ENTRIES;
+use super::sessions::SessionState;
+use crate::ids::SessionId;
+use crate::session_listing::{Connected, ListedId, ListedSession};
+use crate::time::MonotonicMs;
+
+impl Ledger {
+    /// The next leased sessions after one; none at the end.
+    pub(crate) fn list_leased(
+        &self,
+        after: Option<SessionId>,
+        now: MonotonicMs,
+    ) -> Vec<(SessionId, ListedSession)> {
+        let listed = |(session, state): (SessionId, &SessionState)| {
+            let listed = ListedSession {
+                id: ListedId::Leased(session),
+                label: state.label().into(),
+                client: state.client().cloned(),
+                is_attached: self.sessions.connection_of(session).is_some(),
+                age_ms: state.opened().map(|opened| opened.age_ms(now)),
+                grants: held(state),
+                waiting: state.waiting(),
+                ttl_left_ms: self.sessions.ttl_left_ms(session, now),
+            };
+            (session, listed)
+        };
+        self.sessions.leased_after(after).take(STEP_ENTRIES).map(listed).collect()
+    }
+
+    /// The session of a connection. The ledger need not know it: a plain client has no label and no grants.
+    pub(crate) fn list_connection(&self, connected: Connected, now: MonotonicMs) -> ListedSession {
+        let Connected { connection, client, opened } = connected;
+        let state = self.sessions.get(connection.session());
+        ListedSession {
+            id: ListedId::Connection(connection),
+            label: state.map_or_else(Box::default, |state| state.label().into()),
+            client: Some(client),
+            is_attached: true,
+            age_ms: Some(opened.age_ms(now)),
+            grants: state.map_or(0, held),
+            waiting: state.map_or(0, SessionState::waiting),
+            ttl_left_ms: state.and_then(SessionState::revoked).map(|at| now.until(at)),
+        }
+    }
+}
+
+/// The grants that a session holds.
+fn held(state: &SessionState) -> u32 {
+    u32::try_from(state.grant_count()).unwrap_or(u32::MAX) - state.waiting()
+}

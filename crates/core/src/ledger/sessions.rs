@@ -1,0 +1,496 @@
+//! All sessions: those of connections that use the ledger, and leased ones, to which connections attach.
+//!
+//! Invariants: an attachment is symmetric, so a connection is attached to a leased session exactly if that session has
+//! this connection; a session has at most one deadline, and its state says which; a leased session that is not ending has
+//! one; `leased` and `by_key` have all leased sessions.
+
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::cached_reply::CachedReply;
+use super::leases::{Gaps, Lease};
+use crate::Refusal;
+use crate::ids::{ConnectionId, GrantId, SessionId, SessionKey, Token};
+use crate::invariant::{broken, invariant};
+use crate::mailbox::{EventKind, Mailbox, Message, Notice, ReplyTo};
+use crate::request_log::RequestLog;
+use crate::ring_map::RingMap;
+use crate::session_client::SessionClient;
+use crate::share::ClientKey;
+use crate::time::MonotonicMs;
+
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    all: BTreeMap<SessionId, Box<SessionState>>,
+    deadlines: BTreeSet<(MonotonicMs, SessionId)>,
+    /// Leased sessions, by the first half of their keys.
+    by_key: BTreeSet<(u64, SessionId)>,
+    gaps: Gaps,
+    leased: BTreeSet<SessionId>,
+}
+
+#[derive(Debug)]
+pub(super) struct SessionState {
+    kind: SessionKind,
+    label: Box<[u8]>,
+    /// The client that it counts for: for a leased session, the one that attached to it last.
+    owner: Option<ClientKey>,
+    /// Its grants and waiters, by id, so that its end releases the newest first.
+    grants: RingMap<GrantId, ()>,
+    /// How many of them wait.
+    waiting: u32,
+    /// What it counts for in the memory of its client.
+    bytes: usize,
+    log: RequestLog<CachedReply>,
+    /// Waiting requests that will be answered to its connection, by the connection's names for them.
+    tokens: RingMap<Token, GrantId>,
+    /// When it ends because it was revoked.
+    revoked: Option<MonotonicMs>,
+    /// Its entry among the deadlines.
+    deadline: Option<MonotonicMs>,
+    ending: Option<Ending>,
+}
+
+#[derive(Debug)]
+enum SessionKind {
+    /// It ends with its connection.
+    Connection { mailbox: Arc<Mailbox>, attachment: Attachment },
+    /// It has a key and a time to live, and outlives connections.
+    Leased {
+        key: SessionKey,
+        lease: Arc<Lease>,
+        connection: Option<ConnectionId>,
+        /// The client that is attached or was last; `None`: none was since the start of the server.
+        client: Option<SessionClient>,
+        /// `None`: before the start of the server.
+        opened: Option<MonotonicMs>,
+        /// The client that opened it, until that is stored and answered.
+        opener: Option<ReplyTo>,
+    },
+}
+
+/// Which session the requests of a connection are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attachment {
+    /// The connection's own.
+    None,
+    To(SessionId),
+    /// One that ended or is attached to another connection: requests that were meant for it must not go elsewhere.
+    Lost,
+}
+
+/// A session that ends step by step. It acquires nothing more.
+#[derive(Debug)]
+struct Ending {
+    /// The kind of its last events.
+    why: EventKind,
+    /// The answer to its waiting requests.
+    refusal: Refusal,
+    /// The client that closed it is answered when its end is committed.
+    closer: Option<ReplyTo>,
+}
+
+impl Sessions {
+    /// Adds the session of a connection, or sets its label.
+    pub(super) fn join(&mut self, connection: ConnectionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
+        let state = self.all.entry(connection.session()).or_insert_with(|| {
+            let kind = SessionKind::Connection { mailbox: Arc::clone(mailbox), attachment: Attachment::None };
+            Box::new(SessionState { owner: mailbox.owner(), ..SessionState::new(kind, &[]) })
+        });
+        if let Some(label) = label {
+            state.label = label.into();
+        }
+    }
+
+    /// Adds a leased session that was opened now. The caller attaches a connection.
+    pub(super) fn open(
+        &mut self,
+        session: SessionId,
+        key: SessionKey,
+        ttl_ms: u32,
+        label: &[u8],
+        now: MonotonicMs,
+    ) -> MonotonicMs {
+        self.add_leased(session, (key, ttl_ms, label), (Some(now), None), now)
+    }
+
+    /// Brings a leased session back that may have been revoked.
+    pub(super) fn restore(
+        &mut self,
+        session: SessionId,
+        key: SessionKey,
+        ttl_ms: u32,
+        label: &[u8],
+        revoked: Option<MonotonicMs>,
+        now: MonotonicMs,
+    ) {
+        self.add_leased(session, (key, ttl_ms, label), (None, revoked), now);
+    }
+
+    fn add_leased(
+        &mut self,
+        session: SessionId,
+        (key, ttl_ms, label): (SessionKey, u32, &[u8]),
+        (opened, revoked): (Option<MonotonicMs>, Option<MonotonicMs>),
+        now: MonotonicMs,
+    ) -> MonotonicMs {
+        self.by_key.insert((key.first_half(), session));
+        self.leased.insert(session);
+        let lease = Arc::new(Lease::new(ttl_ms, now));
+        let kind = SessionKind::Leased { key, lease, connection: None, client: None, opened, opener: None };
+        let state = SessionState { revoked, ..SessionState::new(kind, label) };
+        self.all.insert(session, Box::new(state));
+        let end = revoked.map_or(now.after(ttl_ms), |revoked| revoked.min(now.after(ttl_ms)));
+        self.set_deadline(session, end);
+        end
+    }
+
+    /// Removes a session that has nothing left. A connection that was attached loses it; one that ends must have left the
+    /// session that it was attached to.
+    pub(super) fn remove(&mut self, session: SessionId) {
+        let Some(state) = self.all.remove(&session) else { return };
+        if let Some(deadline) = state.deadline {
+            self.deadlines.remove(&(deadline, session));
+        }
+        match state.kind {
+            SessionKind::Leased { key, connection, .. } => {
+                self.by_key.remove(&(key.first_half(), session));
+                self.leased.remove(&session);
+                if let Some(connection) = connection {
+                    self.set_attachment(connection, Attachment::Lost);
+                }
+            }
+            SessionKind::Connection { attachment, .. } => {
+                invariant!(
+                    !matches!(attachment, Attachment::To(_)),
+                    "connection {session} has left its leased session before it ends"
+                );
+            }
+        }
+    }
+
+    /// A session that a client names.
+    pub(super) fn get(&self, session: SessionId) -> Option<&SessionState> {
+        self.all.get(&session).map(AsRef::as_ref)
+    }
+
+    /// As [`Self::get`], to change it.
+    pub(super) fn get_mut(&mut self, session: SessionId) -> Option<&mut SessionState> {
+        self.all.get_mut(&session).map(AsMut::as_mut)
+    }
+
+    /// The session of a grant or of a request that was accepted.
+    pub(super) fn known(&self, session: SessionId) -> &SessionState {
+        match self.all.get(&session) {
+            Some(state) => state,
+            None => unknown(session),
+        }
+    }
+
+    /// As [`Self::known`], to change it.
+    pub(super) fn known_mut(&mut self, session: SessionId) -> &mut SessionState {
+        match self.all.get_mut(&session) {
+            Some(state) => state,
+            None => unknown(session),
+        }
+    }
+
+    /// The session that a connection's requests are for.
+    pub(super) fn acting(&self, connection: ConnectionId) -> Result<SessionId, Refusal> {
+        self.check_staying(connection)?;
+        let session = match self.attachment(connection) {
+            Attachment::None => connection.session(),
+            Attachment::To(session) => session,
+            Attachment::Lost => return Err(Refusal::NoSuchSession),
+        };
+        let state = self.get(session).filter(|state| !state.is_ending());
+        state.map(|_| session).ok_or(Refusal::NoSuchSession)
+    }
+
+    /// Refuses requests of a connection whose session is ending, or has ended because it was revoked: what they acquire
+    /// would be lost.
+    pub(super) fn check_staying(&self, connection: ConnectionId) -> Result<(), Refusal> {
+        let state = self.get(connection.session()).filter(|state| !state.is_ending());
+        state.map(|_| ()).ok_or(Refusal::NoSuchSession)
+    }
+
+    /// The answer to waiting requests of a session that is ending.
+    pub(super) fn ending(&self, session: SessionId) -> Option<Refusal> {
+        self.get(session)?.ending.as_ref().map(|ending| ending.refusal)
+    }
+
+    pub(super) fn is_leased(&self, session: SessionId) -> bool {
+        self.get(session).is_some_and(|state| state.lease().is_some())
+    }
+
+    /// How many leased sessions there are.
+    pub(super) fn leased(&self) -> u64 {
+        self.leased.len() as u64
+    }
+
+    /// The leased session that was opened last.
+    pub(super) fn last_leased(&self) -> Option<SessionId> {
+        self.leased.last().copied()
+    }
+
+    /// The leased sessions with higher ids than this one.
+    pub(super) fn leased_after(
+        &self,
+        after: Option<SessionId>,
+    ) -> impl Iterator<Item = (SessionId, &SessionState)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.leased.range((from, Bound::Unbounded));
+        rest.map(|session| (*session, self.known(*session)))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SessionId, &SessionState)> {
+        self.all.iter().map(|(session, state)| (*session, state.as_ref()))
+    }
+}
+
+/// Connections, and the leased sessions that they are attached to.
+impl Sessions {
+    pub(super) fn attachment(&self, connection: ConnectionId) -> Attachment {
+        match self.get(connection.session()).map(|state| &state.kind) {
+            Some(SessionKind::Connection { attachment, .. }) => *attachment,
+            _ => Attachment::Lost,
+        }
+    }
+
+    /// The lease of a session that this key opens.
+    pub(super) fn unlock(&self, session: SessionId, key: &SessionKey) -> Result<Arc<Lease>, Refusal> {
+        let (own, lease) = self.get(session).and_then(SessionState::lease).ok_or(Refusal::NoSuchSession)?;
+        // A session that is ending attaches no connection: what it would acquire would be lost.
+        if !own.is(key) || self.ending(session).is_some() {
+            return Err(Refusal::NoSuchSession);
+        }
+        Ok(Arc::clone(lease))
+    }
+
+    /// The client that waits until the opening of a session is stored.
+    pub(super) fn opener(&self, session: SessionId) -> Option<&ReplyTo> {
+        match &self.get(session)?.kind {
+            SessionKind::Leased { opener, .. } => opener.as_ref(),
+            SessionKind::Connection { .. } => None,
+        }
+    }
+
+    /// This client waits until the opening of a session is stored. Returns the one that waited before.
+    pub(super) fn set_opener(&mut self, session: SessionId, to: ReplyTo) -> Option<ReplyTo> {
+        match &mut self.known_mut(session).kind {
+            SessionKind::Leased { opener, .. } => opener.replace(to),
+            SessionKind::Connection { .. } => None,
+        }
+    }
+
+    /// The client is answered now that waited until the opening of a session is stored.
+    pub(super) fn take_opener(&mut self, session: SessionId) -> Option<ReplyTo> {
+        match &mut self.get_mut(session)?.kind {
+            SessionKind::Leased { opener, .. } => opener.take(),
+            SessionKind::Connection { .. } => None,
+        }
+    }
+
+    /// The leased session that was opened with this key; `None`: there is none, or it is ending.
+    pub(super) fn with_key(&self, key: &SessionKey) -> Option<SessionId> {
+        let half = key.first_half();
+        let found = self.by_key.range((half, SessionId::MIN)..).take_while(|(other, _)| *other == half);
+        found.map(|(_, session)| *session).find(|session| self.unlock(*session, key).is_ok())
+    }
+
+    /// Attaches a connection to a leased session. Neither may be attached elsewhere.
+    pub(super) fn attach(&mut self, connection: ConnectionId, session: SessionId) {
+        if let SessionKind::Leased { connection: attached, .. } = &mut self.known_mut(session).kind {
+            invariant!(attached.is_none(), "session {session} has one connection at a time");
+            *attached = Some(connection);
+        }
+        self.set_attachment(connection, Attachment::To(session));
+        self.note_client(connection);
+    }
+
+    /// The leased session that a connection is attached to, if there is one, has the connection's client from now on.
+    pub(super) fn note_client(&mut self, connection: ConnectionId) {
+        let Attachment::To(session) = self.attachment(connection) else { return };
+        let attached = self.mailbox(connection).and_then(|mailbox| mailbox.client());
+        if let SessionKind::Leased { client, .. } = &mut self.known_mut(session).kind {
+            *client = attached;
+        }
+    }
+
+    /// Detaches a connection from its leased session, and returns that. Afterwards its requests are for its own session.
+    pub(super) fn detach(&mut self, connection: ConnectionId) -> Option<SessionId> {
+        let attachment = self.attachment(connection);
+        self.set_attachment(connection, Attachment::None);
+        let Attachment::To(session) = attachment else { return None };
+        if let SessionKind::Leased { connection, .. } = &mut self.known_mut(session).kind {
+            *connection = None;
+        }
+        Some(session)
+    }
+
+    /// A detached connection has lost its session to another connection.
+    pub(super) fn lose(&mut self, connection: ConnectionId) {
+        self.set_attachment(connection, Attachment::Lost);
+    }
+
+    /// Does nothing for a connection that has ended.
+    fn set_attachment(&mut self, connection: ConnectionId, to: Attachment) {
+        if let Some(state) = self.all.get_mut(&connection.session())
+            && let SessionKind::Connection { attachment, .. } = &mut state.kind
+        {
+            *attachment = to;
+        }
+    }
+
+    /// The connection of a session, if it has one now.
+    pub(super) fn connection_of(&self, session: SessionId) -> Option<ConnectionId> {
+        match &self.get(session)?.kind {
+            SessionKind::Connection { .. } => Some(session.connection()),
+            SessionKind::Leased { connection, .. } => *connection,
+        }
+    }
+
+    /// The client of a connection; `None`: it has ended, has not joined, or its client is not counted.
+    pub(super) fn owner_of(&self, connection: ConnectionId) -> Option<ClientKey> {
+        self.get(connection.session())?.owner
+    }
+
+    /// The mailbox of a connection; `None`: it has ended, or has not joined.
+    pub(super) fn mailbox(&self, connection: ConnectionId) -> Option<&Arc<Mailbox>> {
+        match &self.get(connection.session())?.kind {
+            SessionKind::Connection { mailbox, .. } => Some(mailbox),
+            SessionKind::Leased { .. } => None,
+        }
+    }
+
+    /// Where a late answer to a connection's request goes.
+    pub(super) fn reply_to(&self, connection: ConnectionId, token: Token) -> Option<ReplyTo> {
+        let mailbox = Arc::clone(self.mailbox(connection)?);
+        Some(ReplyTo { mailbox, token })
+    }
+
+    /// Sends a notice to a connection, unless it has ended.
+    pub(super) fn send(&self, connection: ConnectionId, notice: Notice) {
+        if let Some(mailbox) = self.mailbox(connection) {
+            mailbox.put(Message::Notice(notice));
+        }
+    }
+
+    /// Sends a notice to the connection of a session, if it has one now.
+    pub(super) fn send_to_session(&self, session: SessionId, notice: Notice) {
+        if let Some(connection) = self.connection_of(session) {
+            self.send(connection, notice);
+        }
+    }
+}
+
+/// Leases and deadlines.
+impl Sessions {
+    /// The server looks for expired leases: a longer pause than [`TICK_MS`](super::leases::TICK_MS) extends them.
+    pub(super) fn tick(&mut self, now: MonotonicMs) {
+        self.gaps.tick(now);
+    }
+
+    /// Renews the leases of all sessions, which were restored so long before, and has those that were revoked end so much
+    /// later.
+    pub(super) fn begin_serving(&mut self, late_ms: u64, now: MonotonicMs) {
+        for state in self.all.values_mut() {
+            if let Some(revoked) = &mut state.revoked {
+                revoked.0 += late_ms;
+            }
+            if let Some((_, lease)) = state.lease() {
+                lease.renew(now);
+            }
+        }
+    }
+
+    /// The rest of a session's lease from this time on, in milliseconds; `None`: it has no lease.
+    pub(super) fn ttl_left_ms(&self, session: SessionId, from: MonotonicMs) -> Option<u32> {
+        let state = self.get(session)?;
+        let expiry = self.gaps.expiry(state.lease()?.1);
+        Some(from.until(state.revoked.map_or(expiry, |revoked| revoked.min(expiry))))
+    }
+
+    /// When a session ends unless its lease is renewed; `None`: only with its connection, or it is ending already.
+    pub(super) fn end_of(&self, session: SessionId) -> Option<MonotonicMs> {
+        let state = self.get(session).filter(|state| !state.is_ending())?;
+        let expiry = state.lease().map(|(_, lease)| self.gaps.expiry(lease));
+        expiry.into_iter().chain(state.revoked).min()
+    }
+
+    /// Has a session end at this time. A second revocation may bring the end forward and never delays it. Returns when it
+    /// ends; [`Refusal::NoSuchSession`]: it does not exist, or is ending.
+    pub(super) fn revoke_at(&mut self, session: SessionId, at: MonotonicMs) -> Result<MonotonicMs, Refusal> {
+        let state = self.get_mut(session).filter(|state| !state.is_ending());
+        let state = state.ok_or(Refusal::NoSuchSession)?;
+        let at = state.revoked.map_or(at, |before| before.min(at));
+        state.revoked = Some(at);
+        Ok(at)
+    }
+
+    /// Sets when a session is looked at, in place of its previous deadline.
+    pub(super) fn set_deadline(&mut self, session: SessionId, at: MonotonicMs) {
+        let before = self.known_mut(session).deadline.replace(at);
+        if let Some(before) = before {
+            self.deadlines.remove(&(before, session));
+        }
+        self.deadlines.insert((at, session));
+    }
+
+    /// The first session whose deadline has passed, and its deadline.
+    pub(super) fn first_due(&self, now: MonotonicMs) -> Option<(MonotonicMs, SessionId)> {
+        self.deadlines.first().copied().filter(|(at, _)| *at <= now)
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<MonotonicMs> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+}
+
+impl Sessions {
+    /// Describes the invariant that does not hold, if there is one.
+    pub(super) fn check(&self) -> Result<(), String> {
+        for (session, state) in self.iter() {
+            let attached = match &state.kind {
+                SessionKind::Leased { connection, .. } => {
+                    connection.map(|connection| self.attachment(connection) == Attachment::To(session))
+                }
+                SessionKind::Connection { attachment: Attachment::To(leased), .. } => {
+                    Some(self.connection_of(*leased) == Some(session.connection()))
+                }
+                SessionKind::Connection { .. } => None,
+            };
+            if attached == Some(false) {
+                return Err(format!("the attachment of session {session} is not symmetric"));
+            }
+            if state.lease().is_some() && !state.is_ending() && state.deadline.is_none() {
+                return Err(format!("leased session {session} never expires"));
+            }
+        }
+        let deadline = |(session, state): (SessionId, &SessionState)| Some((state.deadline?, session));
+        let expected: BTreeSet<_> = self.iter().filter_map(deadline).collect();
+        if expected != self.deadlines {
+            let wrong = expected.symmetric_difference(&self.deadlines).next();
+            return Err(format!("deadline {wrong:?} of a session is missing or left over"));
+        }
+        let with_half = |(session, state): (SessionId, &SessionState)| {
+            state.lease().map(|(key, _)| (key.first_half(), session))
+        };
+        if !self.iter().filter_map(with_half).collect::<BTreeSet<_>>().eq(&self.by_key) {
+            return Err("a leased session is not found by its key, or one that ended is".to_owned());
+        }
+        let leased = self.iter().filter(|(_, state)| state.lease().is_some()).map(|(session, _)| session);
+        if !leased.eq(self.leased.iter().copied()) {
+            return Err("a leased session is not among them, or one that ended is".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn unknown(session: SessionId) -> ! {
+    broken(format_args!("session {session} exists as long as the ledger refers to it"))
+}

@@ -1,0 +1,219 @@
+//! What each client has of sessions, waiters, watches and memory, and its share of them (`docs/semantics.md`, "Shares of
+//! clients").
+//!
+//! A leased session, and what waits in it, counts for the client that attached to it last. One that no connection attached
+//! to since a restart counts for none.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::backlog::STEP_GRANTS;
+use super::cached_reply::CachedReply;
+use super::idle::IDLE_WAITER_BYTES;
+use super::sessions::SessionState;
+use super::watches::Watch;
+use super::{Ledger, LedgerContext, LedgerLimits};
+use crate::clients::Counted;
+use crate::ids::{ConnectionId, GrantId, RequestId, SessionId};
+use crate::mailbox::EventKind;
+use crate::request_log::RequestLog;
+use crate::share::ClientKey;
+use crate::{Core, Limit, LimitKind, Refusal};
+
+impl Core {
+    /// Whether the client of a connection has its share of sessions, so that another one takes the place of one of them, or is
+    /// refused.
+    pub fn has_its_sessions(&self, connection: ConnectionId) -> bool {
+        let ledger = &*self.ledger();
+        ledger.check_sessions(ledger.sessions.owner_of(connection)).is_err()
+    }
+}
+
+impl Ledger {
+    /// Attaches a connection to a leased session, which counts for the client of the connection from now on. Neither may be
+    /// attached elsewhere.
+    pub(super) fn attach_counted(&mut self, connection: ConnectionId, session: SessionId) {
+        self.sessions.attach(connection, session);
+        let client = self.sessions.owner_of(connection);
+        let state = self.sessions.known_mut(session);
+        let (before, waiters, bytes) = (state.set_owner(client), state.waiting() as usize, state.bytes());
+        self.clients.remove_unused(before, session);
+        if before != client {
+            self.clients.subtract(before, Counted::Sessions, 1);
+            self.clients.subtract(before, Counted::Waiters, waiters);
+            self.clients.subtract(before, Counted::Bytes, bytes);
+            self.clients.add(client, Counted::Sessions, 1);
+            self.clients.add(client, Counted::Waiters, waiters);
+            self.clients.add(client, Counted::Bytes, bytes);
+        }
+    }
+
+    /// A session was detached, or lost a grant. If nothing is lost with it now, it may end to make room for another one.
+    pub(super) fn note_if_unused(&mut self, session: SessionId) {
+        let state = self.sessions.known(session);
+        if state.is_unused() {
+            self.clients.add_unused(state.owner(), session);
+        }
+    }
+
+    /// A session is about to be removed.
+    pub(super) fn uncount_session(&mut self, session: SessionId) {
+        let state = self.sessions.known(session);
+        self.clients.subtract(state.owner(), Counted::Bytes, state.bytes());
+        if state.lease().is_some() {
+            self.clients.remove_unused(state.owner(), session);
+            self.clients.subtract(state.owner(), Counted::Sessions, 1);
+        }
+    }
+
+    /// Caches the reply to a request of a session, if the session still exists.
+    pub(super) fn cache(&mut self, session: SessionId, request: RequestId, reply: CachedReply) {
+        self.change_log(session, |log| log.insert(request, reply));
+    }
+
+    /// Changes the cached replies of a session, if it exists, and counts what they take of the memory of its client.
+    pub(super) fn change_log<T>(
+        &mut self,
+        session: SessionId,
+        change: impl FnOnce(&mut RequestLog<CachedReply>) -> T,
+    ) -> Option<T> {
+        let state = self.sessions.get_mut(session)?;
+        let before = state.bytes();
+        let result = change(state.log_mut());
+        let (after, owner) = (state.bytes(), state.owner());
+        self.clients.add(owner, Counted::Bytes, after.saturating_sub(before));
+        self.clients.subtract(owner, Counted::Bytes, before.saturating_sub(after));
+        Some(result)
+    }
+
+    /// A session takes so much more memory.
+    pub(super) fn add_bytes(&mut self, session: SessionId, bytes: usize) {
+        let state = self.sessions.known_mut(session);
+        state.add_bytes(bytes);
+        self.clients.add(state.owner(), Counted::Bytes, bytes);
+    }
+
+    /// A session takes so much less memory.
+    pub(super) fn subtract_bytes(&mut self, session: SessionId, bytes: usize) {
+        let state = self.sessions.known_mut(session);
+        state.subtract_bytes(bytes);
+        self.clients.subtract(state.owner(), Counted::Bytes, bytes);
+    }
+
+    /// Refuses a request of a connection that needs memory, once there is too little, or its client has its share.
+    pub(super) fn check_memory(&mut self, connection: ConnectionId) -> Result<(), Refusal> {
+        self.check_memory_uncounted(connection).inspect_err(|_| self.counts.limited += 1)
+    }
+
+    /// As [`Self::check_memory`], for a request whose refusal the caller counts.
+    pub(super) fn check_memory_uncounted(&self, connection: ConnectionId) -> Result<(), Refusal> {
+        let own = self.clients.count(self.sessions.owner_of(connection), Counted::Bytes);
+        let LedgerLimits { memory, client_share, .. } = self.limits;
+        memory.check(client_share, own)
+    }
+
+    /// A session has one more waiter.
+    pub(super) fn count_waiter(&mut self, session: SessionId) {
+        self.clients.add(self.sessions.known(session).owner(), Counted::Waiters, 1);
+    }
+
+    /// A waiter of a session is granted or refused.
+    pub(super) fn uncount_waiter(&mut self, session: SessionId) {
+        self.clients.subtract(self.sessions.known(session).owner(), Counted::Waiters, 1);
+    }
+
+    fn check_sessions(&self, client: Option<ClientKey>) -> Result<(), Refusal> {
+        let (all, own) = (self.sessions.leased() as usize, self.clients.count(client, Counted::Sessions));
+        Limit::check(LimitKind::Sessions, (self.limits.sessions_max, self.limits.client_share), all, own)
+    }
+
+    /// Checks that the client of a connection may open one more leased session. At a limit, its own oldest unused
+    /// sessions end first.
+    pub(super) fn make_room_for_session(
+        &mut self,
+        connection: ConnectionId,
+        context: LedgerContext<'_>,
+    ) -> Result<(), Refusal> {
+        let client = self.sessions.owner_of(connection);
+        // A limit that was lowered would need more ends than one request may cause.
+        for _ in 0..STEP_GRANTS {
+            let Err(refusal) = self.check_sessions(client) else { return Ok(()) };
+            let Some(unused) = self.clients.pop_unused(client) else {
+                self.counts.limited += 1;
+                return Err(refusal);
+            };
+            // It may have got a reply since, or be ending already.
+            if self.sessions.known(unused).is_unused() {
+                self.counts.expired_sessions += 1;
+                self.end_session(unused, EventKind::Expired, Refusal::NoSuchSession, context);
+            }
+        }
+        self.counts.limited += 1;
+        Err(Limit::reached(LimitKind::Sessions, self.limits.sessions_max))
+    }
+
+    /// Checks that a waiter may join a queue with this many waiters. The waiter is counted already.
+    pub(super) fn check_queue(&self, id: GrantId, waiting: usize) -> Result<(), Refusal> {
+        let client = self.sessions.known(self.grants.known(id).session).owner();
+        let own = self.clients.count(client, Counted::Waiters).saturating_sub(1);
+        // One with a place was in the queue before the restart, and keeps its place.
+        let own = if self.places.is_repeated(id) { 0 } else { own };
+        Limit::check(LimitKind::Waiters, (self.limits.waiters_max, self.limits.client_share), waiting, own)
+    }
+
+    /// Checks that a connection's AwaitIdle request may join this many others for a name.
+    pub(super) fn check_idle_queue(&self, connection: ConnectionId, waiting: usize) -> Result<(), Refusal> {
+        let own = self.clients.count(self.sessions.owner_of(connection), Counted::Waiters);
+        Limit::check(LimitKind::Waiters, (self.limits.waiters_max, self.limits.client_share), waiting, own)
+    }
+
+    /// Checks that a connection may begin one more watch.
+    pub(super) fn check_watches(&self, connection: ConnectionId) -> Result<(), Refusal> {
+        let own = self.clients.count(self.sessions.owner_of(connection), Counted::Watches);
+        let limit = (self.limits.watches_max, self.limits.client_share);
+        Limit::check(LimitKind::Watches, limit, self.watches.len(), own)
+    }
+
+    /// The counts are those of everything that clients have, and every unused session is found.
+    pub(super) fn check_clients(&self) -> Result<(), String> {
+        let sessions = self.sessions.iter().map(|(session, state)| {
+            let watches = self.watches.ids_of(session.connection()).len();
+            let waiters = state.waiting() as usize + self.idle_waiters.count_of(session.connection());
+            (state.owner(), [usize::from(state.lease().is_some()), waiters, watches, state.bytes()])
+        });
+        self.clients.check(sessions)?;
+        self.check_bytes()?;
+        let found: BTreeSet<_> = self.clients.unused().collect();
+        let unused = |(session, state): (SessionId, &SessionState)| {
+            state.is_unused().then_some((state.owner()?, session))
+        };
+        // A request that detaches its own session gets its reply afterwards, so some may be used again.
+        let lost = self.sessions.iter().filter_map(unused).find(|unused| !found.contains(unused));
+        lost.map_or(Ok(()), |(_, session)| Err(format!("session {session} is unused and not found")))
+    }
+
+    /// The memory that is counted for each session is the sum over its grants, watches, waiting requests and replies.
+    fn check_bytes(&self) -> Result<(), String> {
+        let mut grants = BTreeMap::<SessionId, usize>::new();
+        for (_, grant) in self.grants.iter() {
+            *grants.entry(grant.session).or_default() += grant.bytes();
+        }
+        for (session, state) in self.sessions.iter() {
+            let connection = session.connection();
+            let watches = self.watches.ids_of(connection).into_iter().filter_map(|id| self.watches.get(id));
+            let idle_bytes = self.idle_waiters.count_of(connection) * IDLE_WAITER_BYTES;
+            let expected = state.own_bytes()
+                + grants.get(&session).copied().unwrap_or(0)
+                + watches.map(Watch::bytes).sum::<usize>()
+                + idle_bytes
+                + state.log().counted_bytes();
+            state.log().check()?;
+            if expected != state.bytes() {
+                return Err(format!(
+                    "session {session} has {expected} bytes, and {} are counted",
+                    state.bytes()
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! What all calls share: each is made once for all requests with its number, and answered at once or later.
+
+use std::sync::Arc;
+
+use super::calls::{SetAnswer, SysvCall, SysvOutcome};
+use super::processes::ProcessId;
+use super::set::{Completed, Completion};
+use super::sets::SetId;
+use super::values::undoes;
+use super::waiters::Place;
+use super::{Errno, Sysv};
+use crate::Refusal;
+use crate::ids::RequestId;
+use crate::journal::Journal;
+use crate::mailbox::{Message, ReplyTo};
+use crate::request_log;
+use crate::store::Journaled;
+use crate::time::Moment;
+
+/// The cached reply to a request, or what it waits for.
+#[derive(Clone, Debug)]
+pub(super) enum Reply {
+    Waiting(SetId, Place),
+    /// The result is sent when everything so far is stored.
+    Storing(Done, Option<ReplyTo>),
+    Done(Done),
+}
+
+impl request_log::Reply for Reply {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Storing(Done { result: Ok(SetAnswer::Values(values)), .. }, _)
+            | Self::Done(Done { result: Ok(SetAnswer::Values(values)), .. }) => size_of_val::<[_]>(values),
+            _ => 0,
+        }
+    }
+}
+
+/// The result of a call.
+#[derive(Clone, Debug)]
+pub(super) struct Done {
+    pub(super) result: Result<SetAnswer, Errno>,
+    /// Whether the call has changed a durable set, so that the store has the result.
+    pub(super) is_stored: bool,
+}
+
+/// Sends the result of a call, if its connection is known.
+pub(super) fn send(reply_to: Option<ReplyTo>, result: Result<SetAnswer, Errno>) {
+    if let Some(ReplyTo { mailbox, token }) = reply_to {
+        mailbox.put(Message::Operated { token, result });
+    }
+}
+
+impl Sysv {
+    /// The process that a request is for, and the reply if the request was made before.
+    pub(super) fn begin(&mut self, call: SysvCall) -> Result<(ProcessId, Option<Reply>), Refusal> {
+        let (process, _) = self.processes.acting(call.connection).ok_or(Refusal::NoSuchSession)?;
+        let found = self.processes.change(process, |acting| {
+            // The program was not replaced after all.
+            acting.grace_ms = None;
+            let forgotten = &mut acting.forgotten;
+            let forget = |request, reply: Reply| {
+                if let Reply::Storing(done, _) | Reply::Done(done) = reply
+                    && done.is_stored
+                {
+                    forgotten.push(request);
+                }
+            };
+            // A client has one number for all that it does not wait for, which a call that waits long cannot hold back.
+            let is_late = |reply: &Reply| !matches!(reply, Reply::Done(_));
+            acting.log.find(call.ids, is_late, forget).map(|found| found.cloned())
+        });
+        Ok((process, found.ok_or(Refusal::NoSuchSession)??))
+    }
+
+    /// Makes a call that does not wait for a set, once for all requests with its number. `is_durable`: whether its result
+    /// depends on a durable set; `make` returns whether it has changed one.
+    pub(super) fn once(
+        &mut self,
+        call: SysvCall,
+        is_durable: bool,
+        make: impl FnOnce(&mut Self, ProcessId) -> Result<(SetAnswer, bool), Errno>,
+    ) -> SysvOutcome {
+        // The request with the number of a call that waits was another one.
+        let stale = |_: &mut Self, _, _| SysvOutcome::Refused(Refusal::StaleRequest);
+        match self.first_time(call, is_durable, stale) {
+            Ok(process) => {
+                let result = make(self, process);
+                self.settle(call, process, is_durable, result)
+            }
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// The process that makes a call now. Otherwise the outcome: the request was made before, or its result depends on a
+    /// durable set and the store fails. `waiting` is the outcome if the request waits for a set.
+    pub(super) fn first_time(
+        &mut self,
+        call: SysvCall,
+        is_durable: bool,
+        waiting: impl FnOnce(&mut Self, SetId, Place) -> SysvOutcome,
+    ) -> Result<ProcessId, SysvOutcome> {
+        let (process, repeated) = self.begin(call).map_err(SysvOutcome::Refused)?;
+        match repeated {
+            None if is_durable && self.is_store_failing() => Err(SysvOutcome::Answered(Err(Errno::Io))),
+            None => Ok(process),
+            Some(Reply::Done(done)) => Err(SysvOutcome::Answered(done.result)),
+            Some(Reply::Storing(done, before)) => {
+                self.redirect_held(call, process, done, before);
+                Err(SysvOutcome::Waiting)
+            }
+            Some(Reply::Waiting(set, place)) => Err(waiting(self, set, place)),
+        }
+    }
+
+    /// Answers a call that does not wait for a set. The result comes with whether the call has changed a durable set.
+    pub(super) fn settle(
+        &mut self,
+        call: SysvCall,
+        process: ProcessId,
+        is_durable: bool,
+        result: Result<(SetAnswer, bool), Errno>,
+    ) -> SysvOutcome {
+        let is_stored = result.as_ref().is_ok_and(|(_, has_changed)| *has_changed);
+        let done = Done { result: result.map(|(answer, _)| answer), is_stored };
+        if is_durable && !self.is_stored() {
+            let reply_to = self.reply_to(call);
+            self.hold(process, call.ids.own, done, reply_to);
+            self.end_unit();
+            return SysvOutcome::Waiting;
+        }
+        // A call that fails has changed nothing, so a repeated one may be made anew where memory is scarce.
+        if done.result.is_ok() || self.check_memory(process).is_ok() {
+            self.cache(process, call.ids.own, Reply::Done(done.clone()));
+        }
+        SysvOutcome::Answered(done.result)
+    }
+
+    /// The answer of a waiting call goes to this connection from now on.
+    pub(super) fn redirect(&mut self, call: SysvCall, set: SetId, place: Place) {
+        let reply_to = self.reply_to(call);
+        let waiter = self.sets.get_mut(set).and_then(|set| set.waiters.get_mut(place));
+        let Some(waiter) = waiter else { return };
+        send(std::mem::replace(&mut waiter.reply_to, reply_to), Err(Errno::Intr));
+    }
+
+    /// The result of a call, which is being stored, goes to this connection in place of the one before.
+    fn redirect_held(&mut self, call: SysvCall, process: ProcessId, done: Done, before: Option<ReplyTo>) {
+        let reply_to = self.reply_to(call);
+        self.cache(process, call.ids.own, Reply::Storing(done, reply_to));
+        send(before, Err(Errno::Intr));
+    }
+
+    pub(super) fn cache(&mut self, process: ProcessId, request: RequestId, reply: Reply) {
+        self.processes.change(process, |acting| acting.log.insert(request, reply));
+    }
+
+    /// Whether the client of a process may take more memory.
+    pub(super) fn check_memory(&self, process: ProcessId) -> Result<(), Refusal> {
+        self.limits.memory.check(self.limits.client_share, self.processes.bytes_of_client(process))
+    }
+
+    pub(super) fn groups_of(&self, process: ProcessId) -> &[u32] {
+        self.processes.get(process).map_or(&[], |process| &process.groups)
+    }
+
+    pub(super) fn reply_to(&self, call: SysvCall) -> Option<ReplyTo> {
+        let (_, mailbox) = self.processes.acting(call.connection)?;
+        Some(ReplyTo { mailbox: Arc::clone(mailbox), token: call.token })
+    }
+
+    /// Completes the waiting calls that a change made possible. What each of them has changed is stored with its result, some
+    /// of them in a unit.
+    pub(super) fn complete(&mut self, id: SetId, mut completion: Completion, now: Moment) {
+        let mut is_changed = false;
+        while let Some(set) = self.sets.get_mut(id)
+            && let Some(completed) = completion.next(set, now.unix)
+        {
+            let is_durable = set.is_durable;
+            if completed.result.is_ok() {
+                is_changed = true;
+                if undoes(&completed.waiter.operations) {
+                    self.store_adjustments(completed.waiter.process, id);
+                }
+            }
+            self.finish_one(id, is_durable, completed);
+            if is_changed && self.journal.as_ref().is_some_and(Journal::is_unit_large) {
+                self.store_set(id);
+                self.end_unit();
+                is_changed = false;
+            }
+        }
+        if is_changed {
+            self.store_set(id);
+        }
+        self.end_unit();
+    }
+
+    /// Answers a call that waited for a set.
+    pub(super) fn finish_one(&mut self, set: SetId, is_durable: bool, completed: Completed) {
+        let Completed { waiter, place, result } = completed;
+        if let Some(deadline) = waiter.deadline {
+            self.timeouts.remove(&(deadline, set, place));
+        }
+        self.processes.remove_waiting(waiter.process, waiter.request, waiter.bytes());
+        let done = Done { result: result.map(|()| SetAnswer::Done), is_stored: is_durable && result.is_ok() };
+        if is_durable && !self.is_stored() {
+            self.hold(waiter.process, waiter.request, done, waiter.reply_to);
+            return;
+        }
+        let result = done.result.clone();
+        self.cache(waiter.process, waiter.request, Reply::Done(done));
+        send(waiter.reply_to, result);
+    }
+
+    /// Ends the wait of a call with an error.
+    pub(super) fn fail(&mut self, id: SetId, place: Place, errno: Errno, now: Moment) {
+        let Some(set) = self.sets.get_mut(id) else { return };
+        let Some(waiter) = set.waiters.remove(place) else { return };
+        let (completion, is_durable) = (set.completion_after_leaving(&waiter.operations), set.is_durable);
+        self.finish_one(id, is_durable, Completed { waiter, place, result: Err(errno) });
+        self.complete(id, completion, now);
+    }
+}

@@ -1,0 +1,96 @@
+//! What a process says of itself: it opens, attaches connections, and replaces its program.
+
+use std::sync::Arc;
+
+use super::Sysv;
+use super::calls::Caller;
+use super::processes::{OpenedProcess, Process, ProcessId};
+use crate::ids::{ConnectionId, SessionKey};
+use crate::mailbox::Mailbox;
+use crate::time::Moment;
+use crate::{Core, Limit, LimitKind, Refusal};
+
+impl Core {
+    /// Opens a process and attaches the connection, which has this mailbox, to it. `key` is the process's secret,
+    /// `ttl_ms` how long it lives on after its last connection was lost, in milliseconds; `pid`, `caller`, `groups` and
+    /// `label` are what the client states of it.
+    pub fn open_process(
+        &self,
+        (connection, mailbox): (ConnectionId, &Arc<Mailbox>),
+        key: SessionKey,
+        ttl_ms: u32,
+        (pid, caller, groups): (u32, Caller, &[u32]),
+        label: &[u8],
+        now: Moment,
+    ) -> Result<OpenedProcess, Refusal> {
+        let sysv = &mut *self.sysv();
+        if sysv.is_shutting_down {
+            return Err(Refusal::ShuttingDown);
+        }
+        let bytes = sysv.processes.bytes_of(mailbox.owner());
+        sysv.limits.memory.check(sysv.limits.client_share, bytes)?;
+        sysv.make_room_for_process(mailbox, now)?;
+        sysv.leave_process(connection, now);
+        let opened = OpenedProcess { process: sysv.processes.next_id(), key, ttl_ms };
+        let mut process = Process::new(&opened, pid, caller.uid, groups, label);
+        process.opened = Some(now.monotonic);
+        sysv.processes.insert(opened.process, process);
+        sysv.processes.attach(connection, opened.process, mailbox);
+        Ok(opened)
+    }
+
+    /// Attaches a connection, which has this mailbox, to a process, beside those that it has. Returns the process's time
+    /// to live in milliseconds.
+    pub fn attach_process(
+        &self,
+        (connection, mailbox): (ConnectionId, &Arc<Mailbox>),
+        process: ProcessId,
+        key: &SessionKey,
+        now: Moment,
+    ) -> Result<u32, Refusal> {
+        let sysv = &mut *self.sysv();
+        let found = sysv.processes.get(process).filter(|found| found.key.is(key));
+        // One whose end has begun has lost adjustments already.
+        let is_over = |found: &Process| found.deadline().is_some_and(|deadline| deadline <= now.monotonic);
+        if found.is_none_or(is_over) {
+            return Err(Refusal::NoSuchSession);
+        }
+        if sysv.processes.acting(connection).map(|(acting, _)| acting) != Some(process) {
+            sysv.leave_process(connection, now);
+            sysv.processes.attach(connection, process, mailbox);
+        }
+        let found = sysv.processes.get_mut(process).ok_or(Refusal::NoSuchSession)?;
+        found.grace_ms = None;
+        Ok(found.ttl_ms)
+    }
+
+    /// The connection's process replaces its program: for this time, in milliseconds, it lives on although its
+    /// connections are closed.
+    pub fn keep_process(&self, connection: ConnectionId, grace_ms: u32) -> Result<(), Refusal> {
+        let sysv = &mut *self.sysv();
+        let (process, _) = sysv.processes.acting(connection).ok_or(Refusal::NoSuchSession)?;
+        let process = sysv.processes.get_mut(process).ok_or(Refusal::NoSuchSession)?;
+        process.grace_ms = Some(grace_ms.min(process.ttl_ms));
+        Ok(())
+    }
+}
+
+impl Sysv {
+    /// Checks that the client with this mailbox may open one more process. At a limit, its own oldest process ends first with
+    /// which nothing is lost.
+    fn make_room_for_process(&mut self, mailbox: &Mailbox, now: Moment) -> Result<(), Refusal> {
+        let client = mailbox.owner();
+        loop {
+            let (all, own) = (self.processes.len(), self.processes.count_of(client));
+            let limit = (self.limits.processes_max, self.limits.client_share);
+            let Err(refusal) = Limit::check(LimitKind::Sessions, limit, all, own) else { return Ok(()) };
+            let Some(unused) = self.processes.pop_unused(client) else { return Err(refusal) };
+            self.end_process_step(unused, now);
+        }
+    }
+
+    /// The client of a connection has proven another identity.
+    pub(crate) fn note_client(&mut self, connection: ConnectionId) {
+        self.processes.note_client(connection);
+    }
+}

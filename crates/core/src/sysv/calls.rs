@@ -1,0 +1,456 @@
+//! The calls of programs: `semget`, `semop`, `semctl`.
+
+use std::sync::Arc;
+
+use super::answers::Reply;
+use super::processes::ProcessId;
+use super::set::{ALTER, Ownership, READ, Set, SetStat};
+use super::sets::{PRIVATE, SetId};
+use super::values::{Operation, Verdict, alters, undoes};
+use super::waiters::Waiter;
+use super::{Errno, OPERATIONS_MAX, SEMAPHORES_MAX, Sysv, VALUE_MAX, WAITING_OPERATIONS_MAX};
+use crate::ids::{ConnectionId, RequestIds, Token};
+use crate::store::Journaled;
+use crate::time::{Due, Moment};
+use crate::{Core, Limit, LimitKind, Refusal};
+
+/// The user and the group that a call is checked against, as the client states them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The effective user id.
+    pub uid: u32,
+    /// The effective group id.
+    pub gid: u32,
+}
+
+/// Which request of which connection makes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SysvCall {
+    /// The connection that the request came in by.
+    pub connection: ConnectionId,
+    /// The request's number within its process.
+    pub ids: RequestIds,
+    /// The connection's name for the request; a late answer carries it.
+    pub token: Token,
+    /// Who calls.
+    pub caller: Caller,
+}
+
+/// The result of a call that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SetAnswer {
+    /// The call is done.
+    Done,
+    /// `semget`: the set, and how many semaphores it has.
+    Set(SetId, u32),
+    /// The number that was asked for.
+    Number(u32),
+    /// The values of all semaphores (GETALL).
+    Values(Box<[u16]>),
+    /// The key, the owner, the mode and the times of the set (IPC_STAT).
+    Stat(SetStat),
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SysvOutcome {
+    /// The call has a result.
+    Answered(Result<SetAnswer, Errno>),
+    /// The call waits; its result comes as a [`Message`](crate::Message).
+    Waiting,
+    /// The request is not a call of a process.
+    Refused(Refusal),
+}
+
+/// Why a call does not wait.
+enum NotWaiting {
+    Errno(Errno),
+    /// A limit is reached: the call fails with ENOMEM.
+    Limit(Refusal),
+}
+
+impl From<Errno> for NotWaiting {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+/// What `semctl` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetCommand<'a> {
+    /// IPC_RMID.
+    Remove,
+    /// IPC_SET.
+    SetOwnership(Ownership),
+    /// IPC_STAT.
+    Stat,
+    /// GETVAL of a semaphore.
+    GetValue(u32),
+    /// SETVAL of a semaphore.
+    SetValue(u32, i32),
+    /// GETALL.
+    GetAll,
+    /// SETALL.
+    SetAll(&'a [u16]),
+    /// GETPID of a semaphore.
+    GetPid(u32),
+    /// GETNCNT of a semaphore.
+    GetNCount(u32),
+    /// GETZCNT of a semaphore.
+    GetZCount(u32),
+}
+
+impl SetCommand<'_> {
+    fn is_change(self) -> bool {
+        matches!(self, Self::Remove | Self::SetOwnership(_) | Self::SetValue(..) | Self::SetAll(_))
+    }
+}
+
+fn checked_value(value: i32) -> Result<u16, Errno> {
+    u16::try_from(value).ok().filter(|value| *value <= VALUE_MAX).ok_or(Errno::Range)
+}
+
+impl Core {
+    /// Finds or creates a set: `semget`. The flags are IPC_CREAT, IPC_EXCL, and those that have the nine bits of the mode.
+    pub fn sem_get(
+        &self,
+        call: SysvCall,
+        key: i32,
+        count: u32,
+        (creates, is_exclusive, flags): (bool, bool, u32),
+        now: Moment,
+    ) -> SysvOutcome {
+        let sysv = &mut *self.sysv();
+        let present = sysv.sets.by_key(key).filter(|_| key != PRIVATE);
+        let is_durable = match present {
+            Some(id) => sysv.is_durable(id),
+            None => sysv.makes_durable(key),
+        };
+        sysv.once(call, is_durable, |sysv, process| {
+            if count > SEMAPHORES_MAX {
+                return Err(Errno::Inval);
+            }
+            let Some(id) = present else {
+                if key != PRIVATE && !creates {
+                    return Err(Errno::NoEnt);
+                }
+                let id = sysv.create(call.caller, key, count, flags, now)?;
+                sysv.store_set(id);
+                return Ok((SetAnswer::Set(id, count), is_durable));
+            };
+            if creates && is_exclusive {
+                return Err(Errno::Exist);
+            }
+            let set = sysv.sets.get(id).ok_or(Errno::NoEnt)?;
+            let has = set.values.count() as u32;
+            if count > has {
+                return Err(Errno::Inval);
+            }
+            set.check_access(call.caller, sysv.groups_of(process), flags)?;
+            Ok((SetAnswer::Set(id, has), false))
+        })
+    }
+
+    /// Performs operations, all or none: `semop` and `semtimedop`. The call waits for `wait_ms` milliseconds at most;
+    /// `None`: without an end. If it may not wait because of a limit, the second value says of which.
+    pub fn sem_op(
+        &self,
+        call: SysvCall,
+        set: i32,
+        operations: &[Operation],
+        wait_ms: Option<u32>,
+        now: Moment,
+    ) -> (SysvOutcome, Option<Refusal>) {
+        let sysv = &mut *self.sysv();
+        let is_durable = sysv.is_named_durable(set);
+        let waits = |sysv: &mut Sysv, set, place| {
+            sysv.redirect(call, set, place);
+            SysvOutcome::Waiting
+        };
+        let process = match sysv.first_time(call, is_durable, waits) {
+            Ok(process) => process,
+            Err(outcome) => return (outcome, None),
+        };
+        let mut limit = None;
+        let result = match sysv.start(call, process, set, operations, now) {
+            Err(errno) => Err(errno),
+            Ok((id, Verdict::Performed)) => {
+                let outcome = sysv.settle(call, process, is_durable, Ok((SetAnswer::Done, is_durable)));
+                sysv.complete_after(id, Some(operations), now);
+                return (outcome, None);
+            }
+            Ok((_, Verdict::Failed(errno))) => Err(errno),
+            Ok((id, Verdict::Blocked(blocking))) => {
+                match sysv.wait(call, (id, process), operations, blocking, wait_ms, now) {
+                    Ok(()) => return (SysvOutcome::Waiting, None),
+                    Err(NotWaiting::Errno(errno)) => Err(errno),
+                    Err(NotWaiting::Limit(refusal)) => {
+                        limit = Some(refusal);
+                        Err(Errno::NoMem)
+                    }
+                }
+            }
+        };
+        (sysv.settle(call, process, is_durable, result), limit)
+    }
+
+    /// Reads or changes a set: `semctl`.
+    pub fn sem_ctl(&self, call: SysvCall, set: i32, command: SetCommand<'_>, now: Moment) -> SysvOutcome {
+        let sysv = &mut *self.sysv();
+        let is_durable = sysv.is_named_durable(set);
+        if command.is_change() {
+            let mut changed = None;
+            let outcome = sysv.once(call, is_durable, |sysv, process| {
+                // The kernel looks at the value before it looks for the set.
+                if let SetCommand::SetValue(_, value) = command {
+                    checked_value(value)?;
+                }
+                let id = SetId::from_number(set).ok_or(Errno::Inval)?;
+                changed = Some((id, sysv.change(call.caller, process, id, command, now)?));
+                Ok((SetAnswer::Done, is_durable))
+            });
+            match changed {
+                Some((id, Some(removed))) => sysv.dismiss(id, removed),
+                Some((id, None)) if !matches!(command, SetCommand::SetOwnership(_)) => {
+                    sysv.complete_after(id, None, now);
+                }
+                Some(_) | None => {}
+            }
+            return outcome;
+        }
+        // Reading again does no harm, so the result is cached only while it waits for the store.
+        if is_durable && !sysv.is_stored() {
+            return sysv.once(call, is_durable, |sysv, process| {
+                Ok((sysv.read(call.caller, process, set, command)?, false))
+            });
+        }
+        match sysv.begin(call) {
+            Err(refusal) => SysvOutcome::Refused(refusal),
+            Ok((process, _)) => SysvOutcome::Answered(sysv.read(call.caller, process, set, command)),
+        }
+    }
+
+    /// Cancels a call of a connection that waits: it fails with EINTR. Returns whether there was one.
+    pub fn cancel_sem_op(&self, connection: ConnectionId, token: Token, now: Moment) -> bool {
+        let sysv = &mut *self.sysv();
+        let Some((process, mailbox)) = sysv.processes.acting(connection) else { return false };
+        let Some(acting) = sysv.processes.get(process) else { return false };
+        let is_its = |waiter: &Waiter| {
+            let reply_to = waiter.reply_to.as_ref();
+            reply_to.is_some_and(|to| to.token == token && Arc::ptr_eq(&to.mailbox, mailbox))
+        };
+        let found = acting.waiting().values().copied().find(|(set, place)| {
+            sysv.sets.get(*set).and_then(|set| set.waiters.get(*place)).is_some_and(is_its)
+        });
+        let Some((set, place)) = found else { return false };
+        sysv.fail(set, place, Errno::Intr, now);
+        true
+    }
+}
+
+impl Sysv {
+    fn create(
+        &mut self,
+        caller: Caller,
+        key: i32,
+        count: u32,
+        mode: u32,
+        now: Moment,
+    ) -> Result<SetId, Errno> {
+        if count == 0 {
+            return Err(Errno::Inval);
+        }
+        if self.rules.is_durable(key) && self.journal.is_none() {
+            return Err(Errno::Io);
+        }
+        if self.limits.memory.is_exceeded() {
+            return Err(Errno::NoMem);
+        }
+        let semaphores = self.sets.semaphores() + u64::from(count);
+        if semaphores > self.limits.semaphores_max || self.sets.len() >= self.limits.sets_max {
+            return Err(Errno::NoSpc);
+        }
+        let kind = (self.rules.order_of(key), self.makes_durable(key));
+        Ok(self.sets.insert(Set::new(key, kind, caller, mode, count, now.unix)))
+    }
+
+    /// Performs the operations of a call if it does not have to wait.
+    fn start(
+        &mut self,
+        call: SysvCall,
+        process: ProcessId,
+        set: i32,
+        operations: &[Operation],
+        now: Moment,
+    ) -> Result<(SetId, Verdict), Errno> {
+        if operations.is_empty() {
+            return Err(Errno::Inval);
+        }
+        if operations.len() > OPERATIONS_MAX {
+            return Err(Errno::TooBig);
+        }
+        let id = SetId::from_number(set).ok_or(Errno::Inval)?;
+        let acting = self.processes.get_mut(process).ok_or(Errno::Inval)?;
+        let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
+        let has = set.values.count();
+        if operations.iter().any(|operation| usize::from(operation.number) >= has) {
+            return Err(Errno::FBig);
+        }
+        let asked = if alters(operations) { ALTER } else { READ };
+        set.check_access(call.caller, &acting.groups, asked)?;
+        let undoes = undoes(operations);
+        if undoes && self.limits.memory.is_exceeded() && !set.values.has_adjustments_of(process) {
+            return Err(Errno::NoMem);
+        }
+        if undoes && set.values.adjust_for(process) {
+            acting.adjusts_too(id);
+        }
+        let verdict = set.operate(process, acting.pid, operations, now.unix);
+        if verdict == Verdict::Performed {
+            self.store_set(id);
+            if undoes {
+                self.store_adjustments(process, id);
+            }
+        }
+        Ok((id, verdict))
+    }
+
+    /// Completes the calls that these operations have made possible, or any change.
+    fn complete_after(&mut self, id: SetId, changed: Option<&[Operation]>, now: Moment) {
+        if let Some(set) = self.sets.get(id) {
+            self.complete(id, set.completion(changed), now);
+        }
+    }
+
+    /// Lets a call wait.
+    fn wait(
+        &mut self,
+        call: SysvCall,
+        (id, process): (SetId, ProcessId),
+        operations: &[Operation],
+        blocking: usize,
+        wait_ms: Option<u32>,
+        now: Moment,
+    ) -> Result<(), NotWaiting> {
+        if wait_ms == Some(0) {
+            return Err(Errno::Again.into());
+        }
+        let is_durable = self.is_durable(id);
+        // A call on a durable set goes on with the next server.
+        if self.is_shutting_down && !is_durable {
+            return Err(Errno::IdRm.into());
+        }
+        if is_durable {
+            self.store_process(process);
+        }
+        let reply_to = self.reply_to(call);
+        let pid = self.processes.get(process).ok_or(Errno::Inval)?.pid;
+        let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
+        let own = self.processes.waiting_of_client(process);
+        if operations.len() > 1 && set.waiters.many_operations() + operations.len() > WAITING_OPERATIONS_MAX {
+            let reached = Limit::reached(LimitKind::Waiters, WAITING_OPERATIONS_MAX);
+            return Err(NotWaiting::Limit(reached));
+        }
+        let limit = (self.limits.waiters_max, self.limits.client_share);
+        Limit::check(LimitKind::Waiters, limit, set.waiters.len(), own).map_err(NotWaiting::Limit)?;
+        let bytes = self.processes.bytes_of_client(process);
+        self.limits.memory.check(self.limits.client_share, bytes).map_err(NotWaiting::Limit)?;
+        let deadline = wait_ms.map(|wait_ms| now.monotonic.after(wait_ms));
+        let waiter = Waiter {
+            process,
+            request: call.ids.own,
+            pid,
+            operations: operations.into(),
+            blocking,
+            deadline,
+            reply_to,
+        };
+        let bytes = waiter.bytes();
+        let place = set.waiters.push(waiter);
+        self.processes.add_waiting(process, call.ids.own, (id, place), bytes);
+        if let Some(deadline) = deadline {
+            self.timeouts.insert((deadline, id, place));
+            self.alarm.ring(Due::At(deadline));
+        }
+        self.cache(process, call.ids.own, Reply::Waiting(id, place));
+        Ok(())
+    }
+
+    /// Makes a change. The caller completes what waits for it. Returns the set if it was removed.
+    fn change(
+        &mut self,
+        caller: Caller,
+        process: ProcessId,
+        id: SetId,
+        command: SetCommand<'_>,
+        now: Moment,
+    ) -> Result<Option<Set>, Errno> {
+        let acting = self.processes.get(process).ok_or(Errno::Inval)?;
+        let (pid, groups) = (acting.pid, &acting.groups);
+        let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
+        match command {
+            SetCommand::Remove => {
+                set.check_owner(caller)?;
+                return Ok(self.remove(id));
+            }
+            SetCommand::SetOwnership(ownership) => {
+                set.check_owner(caller)?;
+                set.set_ownership(ownership, now.unix)?;
+            }
+            SetCommand::SetValue(number, value) => {
+                let value = checked_value(value)?;
+                let number = number as usize;
+                set.values.get(number).ok_or(Errno::Inval)?;
+                set.check_access(caller, groups, ALTER)?;
+                set.set_value(number, value, pid, now.unix);
+            }
+            SetCommand::SetAll(values) => {
+                set.check_access(caller, groups, ALTER)?;
+                if values.len() != set.values.count() {
+                    return Err(Errno::Inval);
+                }
+                if values.iter().any(|value| *value > VALUE_MAX) {
+                    return Err(Errno::Range);
+                }
+                set.set_all(values, pid, now.unix);
+            }
+            SetCommand::Stat
+            | SetCommand::GetValue(_)
+            | SetCommand::GetAll
+            | SetCommand::GetPid(_)
+            | SetCommand::GetNCount(_)
+            | SetCommand::GetZCount(_) => {}
+        }
+        self.store_set(id);
+        Ok(None)
+    }
+
+    fn read(
+        &self,
+        caller: Caller,
+        process: ProcessId,
+        set: i32,
+        command: SetCommand<'_>,
+    ) -> Result<SetAnswer, Errno> {
+        let id = SetId::from_number(set).ok_or(Errno::Inval)?;
+        let set = self.sets.get(id).ok_or(Errno::Inval)?;
+        set.check_access(caller, self.groups_of(process), READ)?;
+        let semaphore = |number: u32| set.values.get(number as usize).ok_or(Errno::Inval);
+        let counted = |number: u32, count: fn(&Set, u16) -> usize| {
+            semaphore(number)?;
+            Ok(SetAnswer::Number(count(set, number as u16) as u32))
+        };
+        match command {
+            SetCommand::GetValue(number) => Ok(SetAnswer::Number(semaphore(number)?.value.into())),
+            SetCommand::GetPid(number) => Ok(SetAnswer::Number(semaphore(number)?.pid)),
+            SetCommand::GetAll => Ok(SetAnswer::Values(set.values.iter().collect())),
+            SetCommand::GetNCount(number) => {
+                counted(number, |set, number| set.waiters.count_for_growth(number))
+            }
+            SetCommand::GetZCount(number) => {
+                counted(number, |set, number| set.waiters.count_for_zero(number))
+            }
+            _ => Ok(SetAnswer::Stat(set.stat())),
+        }
+    }
+}

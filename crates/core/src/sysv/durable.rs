@@ -1,0 +1,194 @@
+//! The facts about semaphore sets that outlive the process, as records (`super::super::durable`).
+//!
+//! A durable set has a record, and so has each process that has used one. Its adjustments of a set are a record of their
+//! own, so that a call writes no more than the set, its own adjustments and its result.
+
+use super::Ownership;
+use super::calls::SetAnswer;
+use super::processes::ProcessId;
+use super::set::Order;
+use super::sets::SetId;
+use crate::ids::{RequestId, SessionKey};
+use crate::time::UnixSeconds;
+
+/// The key of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SysvKey {
+    /// A durable set.
+    Set(SetId),
+    /// A process that has used a durable set.
+    Process(ProcessId),
+    /// The adjustments of a durable set that belong to a process.
+    Adjustments(ProcessId, SetId),
+    /// The result of a call that changed a durable set, by the process and the number of the request.
+    Result(ProcessId, RequestId),
+}
+
+/// One fact that outlives the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SysvRecord {
+    /// A durable set.
+    Set(SetRecord),
+    /// A process that has used a durable set.
+    Process(ProcessRecord),
+    /// The adjustments of a durable set that belong to a process.
+    Adjustments(AdjustmentsRecord),
+    /// The result of a call that changed a durable set, so that a repeated request changes nothing.
+    Result(ResultRecord),
+}
+
+/// A durable set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetRecord {
+    /// Its id.
+    pub set: SetId,
+    /// Its key; 0 if it was made without one.
+    pub key: i32,
+    /// In which order waiting calls are performed.
+    pub order: Order,
+    /// The owner and the mode.
+    pub ownership: Ownership,
+    /// The creator's user id.
+    pub creator_uid: u32,
+    /// The creator's group id.
+    pub creator_gid: u32,
+    /// When operations were performed last; `None`: never.
+    pub operated_at: Option<UnixSeconds>,
+    /// When the set was created, or values or the owner were set last.
+    pub changed_at: UnixSeconds,
+    /// Each semaphore.
+    pub semaphores: Box<[SemaphoreRecord]>,
+}
+
+/// A semaphore of a durable set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SemaphoreRecord {
+    /// Its value.
+    pub value: u16,
+    /// The process, by its number on its machine, that operated on it last.
+    pub pid: u32,
+    /// The number of the last clearance of the set that cleared the adjustments of this semaphore: those of records from
+    /// before it are 0.
+    pub cleared: u64,
+}
+
+/// A process.
+#[derive(Clone, Debug)]
+pub struct ProcessRecord {
+    /// Its number.
+    pub process: ProcessId,
+    /// Its secret.
+    pub key: SessionKey,
+    /// How long it lives on after its last connection was lost, in milliseconds.
+    pub ttl_ms: u32,
+    /// Its number on its machine.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its further groups.
+    pub groups: Box<[u32]>,
+    /// What it is called.
+    pub label: Box<[u8]>,
+    /// Whether it has ended, and some of its adjustments were applied.
+    pub is_ending: bool,
+}
+
+/// The adjustments of a set that belong to a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdjustmentsRecord {
+    /// The process.
+    pub process: ProcessId,
+    /// The set.
+    pub set: SetId,
+    /// The number of the set among those that the process has adjustments of; the end of the process applies the highest
+    /// one first.
+    pub turn: u64,
+    /// How many clearances (SETVAL and SETALL) of the set there had been.
+    pub clearances: u64,
+    /// What the end of the process adds to each semaphore of the set.
+    pub adjustments: Box<[i16]>,
+}
+
+/// The result of a call that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResultRecord {
+    /// The process that called.
+    pub process: ProcessId,
+    /// The number of the request.
+    pub request: RequestId,
+    /// The result.
+    pub answer: StoredAnswer,
+}
+
+/// The result of a call that changes a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredAnswer {
+    /// The call is done.
+    Done,
+    /// `semget`: the set, and how many semaphores it has.
+    Set(SetId, u32),
+}
+
+impl SysvRecord {
+    /// The key of the record.
+    pub fn key(&self) -> SysvKey {
+        match self {
+            Self::Set(set) => SysvKey::Set(set.set),
+            Self::Process(process) => SysvKey::Process(process.process),
+            Self::Adjustments(adjustments) => SysvKey::Adjustments(adjustments.process, adjustments.set),
+            Self::Result(result) => SysvKey::Result(result.process, result.request),
+        }
+    }
+}
+
+impl SysvRecord {
+    /// The size of what differs from one record to another, in bytes, about.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Set(set) => size_of_val::<[_]>(&set.semaphores),
+            Self::Process(process) => process.label.len() + process.groups.len() * size_of::<u32>(),
+            Self::Adjustments(of) => of.adjustments.len() * size_of::<i16>(),
+            Self::Result(_) => 0,
+        }
+    }
+}
+
+impl StoredAnswer {
+    /// The record of a result; `None`: the call has changed nothing.
+    pub(super) fn of(answer: &SetAnswer) -> Option<Self> {
+        match answer {
+            SetAnswer::Done => Some(Self::Done),
+            SetAnswer::Set(set, count) => Some(Self::Set(*set, *count)),
+            SetAnswer::Number(_) | SetAnswer::Values(_) | SetAnswer::Stat(_) => None,
+        }
+    }
+}
+
+impl From<StoredAnswer> for SetAnswer {
+    fn from(stored: StoredAnswer) -> Self {
+        match stored {
+            StoredAnswer::Done => Self::Done,
+            StoredAnswer::Set(set, count) => Self::Set(set, count),
+        }
+    }
+}
+
+/// Compares the key like any other field, for tests and for checks of a store.
+impl PartialEq for ProcessRecord {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { process, key, ttl_ms, pid, uid, groups, label, is_ending } = self;
+        (*process, key.0, *ttl_ms, *pid, *uid, groups, label, *is_ending)
+            == (
+                other.process,
+                other.key.0,
+                other.ttl_ms,
+                other.pid,
+                other.uid,
+                &other.groups,
+                &other.label,
+                other.is_ending,
+            )
+    }
+}
+
+impl Eq for ProcessRecord {}

@@ -1,0 +1,163 @@
+//! The ends of connections, processes, sets and waits, and the shutdown.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::processes::ProcessId;
+use super::set::{Completed, Set};
+use super::sets::SetId;
+use super::{Errno, Sysv, SysvKey};
+use crate::ids::ConnectionId;
+use crate::store::Journaled;
+use crate::time::{Due, Moment};
+
+/// Calls whose wait one step ends.
+const STEP_WAITERS: usize = 64;
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionEnd {
+    /// Its own machine closed it: the program did, or it ended, however that was.
+    Closed,
+    /// It was lost: the process may live.
+    Lost,
+}
+
+impl Sysv {
+    /// A connection has ended. If it was the last one of its process, that ends: at once if the connection was closed,
+    /// after its time to live if it was lost, and after the announced time if it replaces its program.
+    pub(crate) fn disconnected(&mut self, connection: ConnectionId, how: ConnectionEnd, now: Moment) {
+        let Some(process) = self.forget_connection(connection) else { return };
+        let Some(left) = self.processes.get(process).filter(|left| !left.is_connected()) else { return };
+        let lives_on_ms = match how {
+            ConnectionEnd::Lost => left.grace_ms.unwrap_or(0).max(left.ttl_ms),
+            ConnectionEnd::Closed => left.grace_ms.unwrap_or(0),
+        };
+        if lives_on_ms == 0 && !self.end_process_step(process, now) {
+            return;
+        }
+        let deadline = now.monotonic.after(lives_on_ms);
+        self.processes.set_deadline(process, deadline);
+        self.alarm.ring(Due::At(deadline));
+    }
+
+    /// A connection leaves its process for another one, as if it were closed.
+    pub(super) fn leave_process(&mut self, connection: ConnectionId, now: Moment) {
+        self.disconnected(connection, ConnectionEnd::Closed, now);
+    }
+
+    /// Detaches a connection from its process. Calls that wait keep their places, and are not answered there any more.
+    fn forget_connection(&mut self, connection: ConnectionId) -> Option<ProcessId> {
+        let (process, mailbox) = self.processes.acting(connection)?;
+        let mailbox = Arc::clone(mailbox);
+        if let Some(left) = self.processes.get(process) {
+            for (set, place) in left.waiting().values() {
+                let waiter = self.sets.get_mut(*set).and_then(|set| set.waiters.get_mut(*place));
+                if let Some(waiter) = waiter {
+                    waiter.reply_to.take_if(|to| Arc::ptr_eq(&to.mailbox, &mailbox));
+                }
+            }
+        }
+        self.processes.detach(connection)
+    }
+
+    /// Takes a step of the end of a process: its waiting calls leave, and then the adjustments of one set are applied, of
+    /// the set first that it used last, as the kernel does. Returns whether there is more to do.
+    pub(super) fn end_process_step(&mut self, process: ProcessId, now: Moment) -> bool {
+        let Some(ending) = self.processes.get_mut(process) else { return false };
+        let waiting: Vec<_> = ending.waiting().values().copied().collect();
+        let pid = ending.pid;
+        let set = ending.adjusts.pop_last();
+        let is_last = ending.adjusts.is_empty();
+        for (set, place) in waiting {
+            self.fail(set, place, Errno::Intr, now);
+        }
+        let mut undone = None;
+        if let Some((_, id)) = set
+            && let Some(set) = self.sets.get_mut(id)
+        {
+            set.undo(process, pid, now.unix);
+            undone = Some((id, set.completion(None)));
+            self.store_set(id);
+            self.store_undone(process, id, is_last);
+        }
+        if is_last {
+            self.forget_stored(process);
+            self.processes.remove(process);
+        }
+        self.end_unit();
+        if let Some((id, completion)) = undone {
+            self.complete(id, completion, now);
+        }
+        !is_last
+    }
+
+    /// Removes a set. [`Self::dismiss`] of it comes next.
+    pub(super) fn remove(&mut self, id: SetId) -> Option<Set> {
+        let set = self.sets.remove(id)?;
+        if set.is_durable {
+            self.delete(SysvKey::Set(id));
+        }
+        Some(set)
+    }
+
+    /// A set was removed: calls that wait for it fail with EIDRM, and its adjustments are forgotten.
+    pub(super) fn dismiss(&mut self, id: SetId, mut set: Set) {
+        while let Some(place) = set.waiters.first()
+            && let Some(waiter) = set.waiters.remove(place)
+        {
+            self.finish_one(id, set.is_durable, Completed { waiter, place, result: Err(Errno::IdRm) });
+        }
+        for process in set.values.adjusters() {
+            if set.is_durable {
+                self.delete_alone(SysvKey::Adjustments(process, id));
+            }
+            if let Some(process) = self.processes.get_mut(process) {
+                process.adjusts.retain(|_, adjusted| *adjusted != id);
+            }
+        }
+    }
+
+    /// Takes a step of what is due: waits that time out, and processes that end. Returns whether there is more to do at
+    /// once.
+    pub(crate) fn expire(&mut self, now: Moment) -> bool {
+        for _ in 0..STEP_WAITERS {
+            let due = self.timeouts.first().filter(|(deadline, ..)| *deadline <= now.monotonic);
+            let Some((_, set, place)) = due.copied() else { break };
+            self.fail(set, place, Errno::Again, now);
+        }
+        if let Some((deadline, process)) = self.processes.first_deadline()
+            && deadline <= now.monotonic
+        {
+            self.end_process_step(process, now);
+        }
+        self.next_deadline().is_some_and(|due| due <= Due::At(now.monotonic))
+    }
+
+    fn next_deadline(&self) -> Option<Due> {
+        let timeout = self.timeouts.first().map(|(deadline, ..)| *deadline);
+        let end = self.processes.first_deadline().map(|(deadline, _)| deadline);
+        timeout.into_iter().chain(end).min().map(Due::At)
+    }
+
+    /// When something is due next, if ever. The alarm wakes `sleeper` if something comes due earlier.
+    pub(crate) fn next_due(&mut self, sleeper: &Waker) -> Option<Due> {
+        let due = self.next_deadline();
+        self.alarm.set(due, sleeper.clone());
+        due
+    }
+
+    /// Lets no call wait from now on, and has those that wait fail with EIDRM, in steps: the next server knows nothing of
+    /// the sets. Calls that wait for durable sets are not answered: they are repeated to the next server, and wait there.
+    /// Returns whether there is more to do.
+    pub(crate) fn shut_down(&mut self, now: Moment) -> bool {
+        self.is_shutting_down = true;
+        let waiting = self.processes.iter().flat_map(|(_, process)| process.waiting().values().copied());
+        let waiting = waiting.filter(|(set, _)| !self.is_durable(*set));
+        let some: Vec<_> = waiting.take(STEP_WAITERS).collect();
+        for (set, place) in &some {
+            self.fail(*set, *place, Errno::IdRm, now);
+        }
+        some.len() == STEP_WAITERS
+    }
+}

@@ -1,0 +1,384 @@
+//! All processes: their connections, their requests, and when they end.
+//!
+//! Invariants: a connection is attached to one process at most; a process without connections has a deadline, one with
+//! connections has none; a process that is ending has no connection; a process counts for the client of the connection that
+//! attached to it last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::mem;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::answers::Reply;
+use super::sets::SetId;
+use super::waiters::Place;
+use crate::clients::{Clients, Counted, Counts};
+use crate::ids::{ConnectionId, RequestId, SessionKey};
+use crate::mailbox::Mailbox;
+use crate::request_log::RequestLog;
+use crate::session_client::SessionClient;
+use crate::share::ClientKey;
+use crate::time::MonotonicMs;
+
+/// A process with its entries in the tables, rounded up, in bytes.
+const PROCESS_BYTES: usize = 1024;
+
+/// A process. No other process of the server gets the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessId(u64);
+
+impl ProcessId {
+    /// The process that a client calls so.
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number that clients call the process.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A process that was opened.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenedProcess {
+    /// Its number.
+    pub process: ProcessId,
+    /// Its secret.
+    pub key: SessionKey,
+    /// How long it lives on after its last connection was lost, in milliseconds.
+    pub ttl_ms: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) key: SessionKey,
+    pub(super) ttl_ms: u32,
+    /// Its number on its machine.
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    pub(super) groups: Box<[u32]>,
+    pub(super) label: Box<[u8]>,
+    /// When it was opened; `None`: before the start of the server.
+    pub(super) opened: Option<MonotonicMs>,
+    /// Its last client; `None`: it had none since the start of the server.
+    pub(super) client: Option<SessionClient>,
+    connections: BTreeSet<ConnectionId>,
+    /// The client that it counts for; `None`: no connection has attached since a restart, or its client is not counted.
+    owner: Option<ClientKey>,
+    /// How long it lives on without a connection although its connections are closed, because it announced that.
+    pub(super) grace_ms: Option<u32>,
+    deadline: Option<MonotonicMs>,
+    pub(super) log: RequestLog<Reply>,
+    /// Its calls that wait. They count for the client that the process counts for.
+    waiting: BTreeMap<RequestId, (SetId, Place)>,
+    /// What these calls take of the memory.
+    waiting_bytes: usize,
+    /// The sets that it has adjustments of, by a number that grows with each first operation with SEM_UNDO.
+    pub(super) adjusts: BTreeMap<u64, SetId>,
+    /// Whether the store has it, because it has used a durable set.
+    pub(super) is_stored: bool,
+    /// Requests whose results the client has, and the store has as well: the next change deletes them.
+    pub(super) forgotten: Vec<RequestId>,
+}
+
+/// What a connection is to the processes.
+#[derive(Debug)]
+struct Attached {
+    process: ProcessId,
+    mailbox: Arc<Mailbox>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    all: BTreeMap<ProcessId, Process>,
+    attached: BTreeMap<ConnectionId, Attached>,
+    deadlines: BTreeSet<(MonotonicMs, ProcessId)>,
+    clients: Clients<ProcessId>,
+    last: u64,
+}
+
+impl Process {
+    pub(super) fn new(opened: &OpenedProcess, pid: u32, uid: u32, groups: &[u32], label: &[u8]) -> Self {
+        Self {
+            key: opened.key,
+            ttl_ms: opened.ttl_ms,
+            pid,
+            uid,
+            groups: groups.into(),
+            label: label.into(),
+            opened: None,
+            client: None,
+            connections: BTreeSet::new(),
+            owner: None,
+            grace_ms: None,
+            deadline: None,
+            log: RequestLog::default(),
+            waiting: BTreeMap::new(),
+            waiting_bytes: 0,
+            adjusts: BTreeMap::new(),
+            is_stored: false,
+            forgotten: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        !self.connections.is_empty()
+    }
+
+    /// Whether nothing is lost if the process ends: it has no connections, no calls that wait, no adjustments, and no
+    /// results that its client may ask for again.
+    fn is_unused(&self) -> bool {
+        !self.is_connected() && self.waiting.is_empty() && self.adjusts.is_empty() && self.log.len() == 0
+    }
+
+    /// It has adjustments of one more set.
+    pub(super) fn adjusts_too(&mut self, set: SetId) {
+        let turn = self.adjusts.last_key_value().map_or(0, |(last, _)| last + 1);
+        self.adjusts.insert(turn, set);
+    }
+
+    /// The number of a set among those that it has adjustments of.
+    pub(super) fn turn_of(&self, set: SetId) -> Option<u64> {
+        self.adjusts.iter().find_map(|(turn, adjusted)| (*adjusted == set).then_some(*turn))
+    }
+
+    /// Its calls that wait, by the numbers of their requests.
+    pub(super) fn waiting(&self) -> &BTreeMap<RequestId, (SetId, Place)> {
+        &self.waiting
+    }
+
+    /// What the process counts for in the memory of its client, in bytes.
+    fn bytes(&self) -> usize {
+        PROCESS_BYTES
+            + size_of_val::<[_]>(&self.groups)
+            + self.label.len()
+            + self.waiting_bytes
+            + self.log.counted_bytes()
+    }
+
+    /// Checks what is counted for the memory of its calls that wait, which take so much, and of its results.
+    pub(super) fn check_bytes(&self, waiting_bytes: usize) -> Result<(), String> {
+        if waiting_bytes != self.waiting_bytes {
+            let counted = self.waiting_bytes;
+            return Err(format!("waiting calls take {waiting_bytes} bytes, and {counted} are counted"));
+        }
+        self.log.check()
+    }
+
+    /// What the process has of what clients have shares of.
+    fn counts(&self) -> Counts {
+        [1, self.waiting.len(), 0, self.bytes()]
+    }
+
+    pub(super) fn deadline(&self) -> Option<MonotonicMs> {
+        self.deadline
+    }
+}
+
+impl Processes {
+    /// The number of the next process.
+    pub(super) fn next_id(&mut self) -> ProcessId {
+        self.last += 1;
+        ProcessId(self.last)
+    }
+
+    /// The numbers of processes are above this one from now on.
+    pub(super) fn start_after(&mut self, last: u64) {
+        self.last = self.last.max(last);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn insert(&mut self, id: ProcessId, process: Process) {
+        self.all.insert(id, process);
+    }
+
+    pub(super) fn get(&self, id: ProcessId) -> Option<&Process> {
+        self.all.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: ProcessId) -> Option<&mut Process> {
+        self.all.get_mut(&id)
+    }
+
+    /// Removes a process, which has no connection.
+    pub(super) fn remove(&mut self, id: ProcessId) -> Option<Process> {
+        let process = self.all.remove(&id)?;
+        if let Some(deadline) = process.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        self.clients.remove_unused(process.owner, id);
+        self.clients.subtract_all(process.owner, process.counts());
+        Some(process)
+    }
+
+    /// Attaches a connection to a process.
+    pub(super) fn attach(&mut self, connection: ConnectionId, id: ProcessId, mailbox: &Arc<Mailbox>) {
+        let Some(process) = self.all.get_mut(&id) else { return };
+        process.connections.insert(connection);
+        process.client = mailbox.client();
+        if let Some(deadline) = process.deadline.take() {
+            self.deadlines.remove(&(deadline, id));
+        }
+        let owner = mailbox.owner();
+        let before = mem::replace(&mut process.owner, owner);
+        self.clients.remove_unused(before, id);
+        let counts = process.counts();
+        self.clients.subtract_all(before, counts);
+        self.clients.add_all(owner, counts);
+        self.attached.insert(connection, Attached { process: id, mailbox: Arc::clone(mailbox) });
+    }
+
+    /// The process that a connection is attached to, if there is one, has the connection's client from now on.
+    pub(super) fn note_client(&mut self, connection: ConnectionId) {
+        let Some(Attached { process, mailbox }) = self.attached.get(&connection) else { return };
+        if let Some(process) = self.all.get_mut(process) {
+            process.client = mailbox.client();
+        }
+    }
+
+    /// Detaches a connection, and returns the process that it was attached to. If that has no connection left, the caller
+    /// sets a deadline or ends it.
+    pub(super) fn detach(&mut self, connection: ConnectionId) -> Option<ProcessId> {
+        let Attached { process: id, .. } = self.attached.remove(&connection)?;
+        if let Some(process) = self.all.get_mut(&id) {
+            process.connections.remove(&connection);
+        }
+        Some(id)
+    }
+
+    /// The process that a connection is attached to, and the connection's mailbox.
+    pub(super) fn acting(&self, connection: ConnectionId) -> Option<(ProcessId, &Arc<Mailbox>)> {
+        let Attached { process, mailbox } = self.attached.get(&connection)?;
+        Some((*process, mailbox))
+    }
+
+    /// A process without connections ends at this time.
+    pub(super) fn set_deadline(&mut self, id: ProcessId, at: MonotonicMs) {
+        let Some(process) = self.all.get_mut(&id) else { return };
+        if let Some(before) = process.deadline.replace(at) {
+            self.deadlines.remove(&(before, id));
+        }
+        if process.is_unused() {
+            self.clients.add_unused(process.owner, id);
+        }
+        self.deadlines.insert((at, id));
+    }
+
+    /// A call of a process waits at a place of a set.
+    pub(super) fn add_waiting(
+        &mut self,
+        id: ProcessId,
+        request: RequestId,
+        place: (SetId, Place),
+        bytes: usize,
+    ) {
+        self.change(id, |process| {
+            if process.waiting.insert(request, place).is_none() {
+                process.waiting_bytes += bytes;
+            }
+        });
+    }
+
+    /// A call of a process, which took so much memory, waits no more.
+    pub(super) fn remove_waiting(&mut self, id: ProcessId, request: RequestId, bytes: usize) {
+        self.change(id, |process| {
+            if process.waiting.remove(&request).is_some() {
+                process.waiting_bytes -= bytes;
+            }
+        });
+    }
+
+    /// Changes a process, if it exists, and counts what it has for its client.
+    pub(super) fn change<T>(&mut self, id: ProcessId, change: impl FnOnce(&mut Process) -> T) -> Option<T> {
+        let process = self.all.get_mut(&id)?;
+        let before = process.counts();
+        let result = change(process);
+        let (after, owner) = (process.counts(), process.owner);
+        if after != before {
+            // In this order, so that the client is there all the time.
+            self.clients.add_all(owner, after);
+            self.clients.subtract_all(owner, before);
+        }
+        Some(result)
+    }
+
+    /// What the processes of the client of a process take of the memory, in bytes.
+    pub(super) fn bytes_of_client(&self, id: ProcessId) -> usize {
+        self.bytes_of(self.all.get(&id).and_then(|process| process.owner))
+    }
+
+    /// What the processes of a client take of the memory, in bytes.
+    pub(super) fn bytes_of(&self, client: Option<ClientKey>) -> usize {
+        self.clients.count(client, Counted::Bytes)
+    }
+
+    /// How many calls of the client of a process wait.
+    pub(super) fn waiting_of_client(&self, id: ProcessId) -> usize {
+        let owner = self.all.get(&id).and_then(|process| process.owner);
+        self.clients.count(owner, Counted::Waiters)
+    }
+
+    /// How many processes a client has.
+    pub(super) fn count_of(&self, client: Option<ClientKey>) -> usize {
+        self.clients.count(client, Counted::Sessions)
+    }
+
+    /// Takes the oldest process of a client with which nothing is lost if it ends.
+    pub(super) fn pop_unused(&mut self, client: Option<ClientKey>) -> Option<ProcessId> {
+        self.clients.pop_unused(client)
+    }
+
+    /// The process that ends first.
+    pub(super) fn first_deadline(&self) -> Option<(MonotonicMs, ProcessId)> {
+        self.deadlines.first().copied()
+    }
+
+    /// The processes after this one.
+    pub(super) fn after(&self, last: Option<ProcessId>) -> impl Iterator<Item = (ProcessId, &Process)> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        self.all.range((from, Bound::Unbounded)).map(|(id, process)| (*id, process))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ProcessId, &Process)> {
+        self.all.iter().map(|(id, process)| (*id, process))
+    }
+
+    /// Describes the invariant that does not hold, if there is one.
+    pub(super) fn check(&self) -> Result<(), String> {
+        for (id, process) in self.iter() {
+            if process.is_connected() == process.deadline.is_some() {
+                return Err(format!("process {id} has connections and a deadline, or neither"));
+            }
+            for connection in &process.connections {
+                if self.attached.get(connection).map(|attached| attached.process) != Some(id) {
+                    return Err(format!("connection {connection} is not attached to process {id}"));
+                }
+            }
+        }
+        let connections: usize = self.all.values().map(|process| process.connections.len()).sum();
+        if connections != self.attached.len() {
+            return Err(format!("{connections} connections of processes, {} attached", self.attached.len()));
+        }
+        let due = |(id, process): (ProcessId, &Process)| Some((process.deadline?, id));
+        let expected: BTreeSet<_> = self.iter().filter_map(due).collect();
+        if expected != self.deadlines {
+            return Err("the deadlines of processes are wrong".to_owned());
+        }
+        let is_used = |(_, id): &(ClientKey, ProcessId)| !self.get(*id).is_some_and(Process::is_unused);
+        if let Some((_, id)) = self.clients.unused().find(is_used) {
+            return Err(format!("process {id} is used and may be ended"));
+        }
+        self.clients.check(self.all.values().map(|process| (process.owner, process.counts())))
+    }
+}

@@ -1,0 +1,204 @@
+//! How durable sets reach the store.
+//!
+//! A call changes a set in memory at once, and adds the records of what it has changed to the journal. Its result is held
+//! until they are stored, and so are the results of later calls on durable sets, because they may depend on the change.
+//!
+//! If a batch cannot be committed, it stays in the journal and is taken again, until it is stored: what was performed is not
+//! taken back, and nobody is told of it before. Meanwhile new calls on durable sets fail with EIO.
+
+use std::mem;
+use std::task::Waker;
+
+use super::Sysv;
+use super::answers::{Done, Reply, send};
+use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, StoredAnswer, SysvKey, SysvRecord};
+use super::processes::ProcessId;
+use super::sets::SetId;
+use crate::durable::{Change, Key, Record};
+use crate::ids::RequestId;
+use crate::journal::Journal;
+use crate::mailbox::ReplyTo;
+use crate::store::Journaled;
+
+/// The call whose result is sent on commit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    process: ProcessId,
+    request: RequestId,
+}
+
+impl Journaled for Sysv {
+    type Then = Held;
+
+    fn journal(&self) -> Option<&Journal<Held>> {
+        self.journal.as_ref()
+    }
+
+    fn journal_mut(&mut self) -> Option<&mut Journal<Held>> {
+        self.journal.as_mut()
+    }
+}
+
+/// The journal.
+impl Sysv {
+    /// From now on there are durable sets, whose changes go to a store; `taker` is woken when there are some.
+    pub(crate) fn keep_journal(&mut self, taker: Waker) {
+        self.journal = Some(Journal::new(taker));
+        for key in mem::take(&mut self.left_over) {
+            self.delete_alone(key);
+        }
+    }
+
+    /// The store has committed a batch: sends `step` of the results at most that waited for it. Returns whether there is more
+    /// to do.
+    pub(crate) fn stored(&mut self, step: usize) -> bool {
+        self.complete_batch(step, Self::send_held)
+    }
+
+    /// Holds the result of a call until everything so far is stored. There is a store.
+    pub(super) fn hold(
+        &mut self,
+        process: ProcessId,
+        request: RequestId,
+        done: Done,
+        reply_to: Option<ReplyTo>,
+    ) {
+        if done.is_stored {
+            self.store_result(process, request, &done);
+        }
+        self.cache(process, request, Reply::Storing(done, reply_to));
+        if let Some(journal) = &mut self.journal {
+            journal.on_commit(Held { process, request });
+        }
+    }
+
+    fn send_held(&mut self, Held { process, request }: Held) {
+        // The process has ended, or its client needs no result.
+        let Some(acting) = self.processes.get(process) else { return };
+        let Some(Reply::Storing(done, reply_to)) = acting.log.get(request).cloned() else { return };
+        let result = done.result.clone();
+        self.cache(process, request, Reply::Done(done));
+        send(reply_to, result);
+    }
+}
+
+/// Records. Each of these does nothing for sets that are not durable, and for processes that have used none.
+impl Sysv {
+    /// Whether a new set with this key is durable.
+    pub(super) fn makes_durable(&self, key: i32) -> bool {
+        self.journal.is_some() && self.rules.is_durable(key)
+    }
+
+    pub(super) fn is_durable(&self, set: SetId) -> bool {
+        self.sets.get(set).is_some_and(|set| set.is_durable)
+    }
+
+    /// Whether the result of a call on what a client calls so depends on a durable set. One that does not exist may have
+    /// been a durable one whose removal is not stored.
+    pub(super) fn is_named_durable(&self, set: i32) -> bool {
+        let set = SetId::from_number(set).and_then(|id| self.sets.get(id));
+        set.is_none_or(|set| set.is_durable) && self.journal.is_some()
+    }
+
+    pub(super) fn store_set(&mut self, id: SetId) {
+        if let Some(set) = self.sets.get(id).filter(|set| set.is_durable) {
+            let record = set.record(id);
+            self.store(SysvRecord::Set(record));
+        }
+    }
+
+    /// Stores the adjustments that a process has of a set.
+    pub(super) fn store_adjustments(&mut self, process: ProcessId, id: SetId) {
+        let Some(set) = self.sets.get(id).filter(|set| set.is_durable) else { return };
+        let turn = self.processes.get(process).and_then(|process| process.turn_of(id));
+        let Some((turn, adjustments)) = turn.zip(set.values.adjustments_of(process)) else { return };
+        let (clearances, adjustments) = (set.values.clearances(), adjustments.into());
+        let record = AdjustmentsRecord { process, set: id, turn, clearances, adjustments };
+        self.store_process(process);
+        self.store(SysvRecord::Adjustments(record));
+    }
+
+    /// Stores a process, unless the store has it.
+    pub(super) fn store_process(&mut self, process: ProcessId) {
+        if self.processes.get(process).is_some_and(|process| !process.is_stored) {
+            self.store_process_as(process, false);
+        }
+    }
+
+    fn store_process_as(&mut self, id: ProcessId, is_ending: bool) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        process.is_stored = true;
+        let record = ProcessRecord {
+            process: id,
+            key: process.key,
+            ttl_ms: process.ttl_ms,
+            pid: process.pid,
+            uid: process.uid,
+            groups: process.groups.clone(),
+            label: process.label.clone(),
+            is_ending,
+        };
+        self.store(SysvRecord::Process(record));
+    }
+
+    /// Stores the result of a call that has changed a durable set, and deletes those that the client has.
+    fn store_result(&mut self, process: ProcessId, request: RequestId, done: &Done) {
+        let Some(answer) = done.result.as_ref().ok().and_then(StoredAnswer::of) else { return };
+        self.store_process(process);
+        let acting = self.processes.get_mut(process);
+        let forgotten = acting.map(|acting| std::mem::take(&mut acting.forgotten)).unwrap_or_default();
+        for request in forgotten {
+            self.delete(SysvKey::Result(process, request));
+        }
+        self.store(SysvRecord::Result(ResultRecord { process, request, answer }));
+    }
+
+    /// Stores that a process has no adjustments of a set any more, because they were applied; `is_last`: nor of another.
+    pub(super) fn store_undone(&mut self, process: ProcessId, id: SetId, is_last: bool) {
+        if !self.is_durable(id) {
+            return;
+        }
+        if self.processes.get(process).is_some_and(|process| process.is_stored) {
+            self.delete(SysvKey::Adjustments(process, id));
+            if !is_last {
+                self.store_process_as(process, true);
+            }
+        }
+    }
+
+    /// Deletes the records of a process that has no adjustments.
+    pub(super) fn forget_stored(&mut self, process: ProcessId) {
+        let Some(ending) = self.processes.get(process).filter(|process| process.is_stored) else { return };
+        let is_stored = |reply: &Reply| match reply {
+            Reply::Storing(done, _) | Reply::Done(done) => done.is_stored,
+            Reply::Waiting(..) => false,
+        };
+        let cached = ending.log.iter().filter(|(_, reply)| is_stored(reply)).map(|(request, _)| request);
+        let requests: Vec<_> = cached.chain(ending.forgotten.iter().copied()).collect();
+        for request in requests {
+            self.delete(SysvKey::Result(process, request));
+        }
+        self.delete(SysvKey::Process(process));
+    }
+
+    fn store(&mut self, record: SysvRecord) {
+        if let Some(journal) = &mut self.journal {
+            journal.add(Change::Put(Record::Sysv(record)));
+        }
+    }
+
+    /// Deletes a record that belongs to no other change.
+    pub(super) fn delete_alone(&mut self, key: SysvKey) {
+        self.delete(key);
+        if self.journal.as_ref().is_some_and(Journal::is_unit_large) {
+            self.end_unit();
+        }
+    }
+
+    /// Deletes a record.
+    pub(super) fn delete(&mut self, key: SysvKey) {
+        if let Some(journal) = &mut self.journal {
+            journal.add(Change::Delete(Key::Sysv(key)));
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Units of the journal stay within what a store accepts, whatever clients did; and a start finds nothing half done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Waker;
+
+use signalbox_core::{
+    Answer, BatchLimit, Call, Caller, Change, Claim, CommitOutcome, ConnectionId, Core, Declare, GrantId,
+    IfExists, Key, KeyRule, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Operation, Outcome,
+    Queueing, Record, Refusal, Removal, RequestId, RequestIds, Service, SessionKey, SetAnswer, SetCommand,
+    SysvCall, SysvKey, SysvOutcome, Token, UnixSeconds, Want,
+};
+
+use crate::declaration;
+
+const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
+const TTL_MS: u32 = 1000;
+
+struct Server {
+    core: Core,
+    disk: BTreeMap<Key, Record>,
+}
+
+impl Server {
+    fn start(disk: BTreeMap<Key, Record>) -> Self {
+        let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+        core.set_sysv_rules(vec![KeyRule { keys: 1..=9, order: None, is_durable: true }]);
+        core.start_sessions_after(1_000_000 * disk.len() as u64);
+        for record in disk.values() {
+            core.restore(record.clone(), START).unwrap();
+        }
+        core.keep_journal(Waker::noop().clone(), None);
+        core.begin_serving(START.monotonic, START);
+        Self { core, disk }
+    }
+
+    /// Stores one batch. Returns whether there was one.
+    fn store_one(&mut self) -> bool {
+        let Some(batch) = self.core.take_batch(BatchLimit::UNIT) else { return false };
+        assert!(batch.changes.len() <= BatchLimit::UNIT.changes, "{} changes", batch.changes.len());
+        for change in batch.changes.iter() {
+            match change {
+                Change::Put(record) => _ = self.disk.insert(record.key(), record.clone()),
+                Change::Delete(key) => _ = self.disk.remove(key),
+            }
+        }
+        while self.core.complete(&batch, CommitOutcome::Stored, 64, START) {}
+        true
+    }
+
+    fn store(&mut self) {
+        while self.store_one() {}
+    }
+
+    fn crash(self) -> Self {
+        let mut server = Self::start(self.disk);
+        server.store();
+        server
+    }
+
+    fn connect(&self) -> (ConnectionId, Arc<Mailbox>) {
+        (self.core.open_session().id(), Arc::default())
+    }
+
+    /// A connection of a process of its own.
+    fn process(&self) -> (ConnectionId, Arc<Mailbox>) {
+        let (connection, mailbox) = self.connect();
+        let process = (7, CALLER, &[][..]);
+        let key = SessionKey([1; 16]);
+        self.core.open_process((connection, &mailbox), key, TTL_MS, process, b"", START).unwrap();
+        (connection, mailbox)
+    }
+
+    /// Has a process make its only call, and does not wait until it is stored.
+    fn call(&self, call: impl FnOnce(&Core, SysvCall) -> SysvOutcome) -> Arc<Mailbox> {
+        let (connection, mailbox) = self.process();
+        let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
+        let outcome = call(&self.core, SysvCall { connection, ids, token: Token(1), caller: CALLER });
+        assert_eq!(outcome, SysvOutcome::Waiting);
+        mailbox
+    }
+
+    fn result(&mut self, mailbox: &Mailbox) -> SetAnswer {
+        self.store();
+        match mailbox.take() {
+            Some(Message::Operated { result: Ok(answer), .. }) => answer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn make_set(&mut self, key: i32, semaphores: u32) -> i32 {
+        let made = self.call(|core, call| core.sem_get(call, key, semaphores, (true, true, 0o600), START));
+        match self.result(&made) {
+            SetAnswer::Set(set, _) => set.number(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn control(&mut self, set: i32, command: SetCommand<'_>) {
+        let done = self.call(|core, call| core.sem_ctl(call, set, command, START));
+        assert_eq!(self.result(&done), SetAnswer::Done);
+    }
+
+    fn value(&self, set: i32) -> u32 {
+        let (connection, _) = self.process();
+        let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
+        let call = SysvCall { connection, ids, token: Token(1), caller: CALLER };
+        match self.core.sem_ctl(call, set, SetCommand::GetValue(0), START) {
+            SysvOutcome::Answered(Ok(SetAnswer::Number(value))) => value,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Has so many processes add 1 to the first semaphore, which their ends undo.
+    fn adjust(&mut self, set: i32, processes: usize) {
+        let operation = Operation { number: 0, change: 1, is_nowait: false, is_undone: true };
+        for _ in 0..processes {
+            self.call(|core, call| core.sem_op(call, set, &[operation], None, START).0);
+        }
+        self.store();
+    }
+
+    fn adjustments(&self) -> usize {
+        self.disk.keys().filter(|key| matches!(key, Key::Sysv(SysvKey::Adjustments(..)))).count()
+    }
+
+    /// All processes end.
+    fn end_processes(&mut self) {
+        let later = Moment { monotonic: MonotonicMs(u64::from(TTL_MS)), ..START };
+        while self.core.expire(later) {}
+        self.store();
+    }
+}
+
+const CALLER: Caller = Caller { uid: 0, gid: 0 };
+
+/// The second set is the largest possible: few processes have as much.
+const SETS: [(u32, usize); 2] = [(1, 4_200), (32_000, 40)];
+
+#[test]
+fn a_value_that_is_set_clears_the_adjustments_of_any_number_of_processes() {
+    for (semaphores, processes) in SETS {
+        let all = vec![5; semaphores as usize];
+        for command in [SetCommand::SetValue(0, 5), SetCommand::SetAll(&all)] {
+            let mut server = Server::start(BTreeMap::new());
+            let set = server.make_set(1, semaphores);
+            server.adjust(set, processes);
+            server.control(set, command);
+            server.adjust(set, 2);
+            let mut server = server.crash();
+            assert_eq!(server.value(set), 7);
+            server.end_processes();
+            assert_eq!(server.value(set), 5, "only what came after the clearance is undone");
+            assert_eq!(server.adjustments(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_set_with_any_number_of_adjustments_is_removed_although_the_server_crashes() {
+    for (semaphores, processes) in SETS {
+        for batches in [1, 2, 100] {
+            let mut server = Server::start(BTreeMap::new());
+            let set = server.make_set(1, semaphores);
+            server.adjust(set, processes);
+            let removed = server.call(|core, call| core.sem_ctl(call, set, SetCommand::Remove, START));
+            for _ in 0..batches {
+                server.store_one();
+            }
+            assert!(matches!(removed.take(), Some(Message::Operated { result: Ok(SetAnswer::Done), .. })));
+            let server = server.crash();
+            assert_eq!(server.adjustments(), 0, "after {batches} batches");
+            assert!(!server.disk.keys().any(|key| matches!(key, Key::Sysv(SysvKey::Set(_)))));
+        }
+    }
+}
+
+#[test]
+fn thousands_of_waiting_calls_are_completed_by_one() {
+    let mut server = Server::start(BTreeMap::new());
+    let set = server.make_set(1, 1);
+    let take = Operation { number: 0, change: -1, is_nowait: false, is_undone: true };
+    let waiting: Vec<_> = (0..4_200)
+        .map(|_| server.call(|core, call| core.sem_op(call, set, &[take], None, START).0))
+        .collect();
+    server.store();
+    server.call(|core, call| core.sem_ctl(call, set, SetCommand::SetValue(0, 4_250), START));
+    // After each batch, a crash would leave a set from which exactly those have taken whose results are stored.
+    let results = |server: &Server| {
+        server.disk.keys().filter(|key| matches!(key, Key::Sysv(SysvKey::Result(..)))).count()
+    };
+    let before = results(&server);
+    while server.store_one() {
+        let taken = (results(&server) - before).saturating_sub(1);
+        let after = Server::start(server.disk.clone());
+        assert_eq!(after.value(set) as usize, 4_250 - taken);
+    }
+    assert!(waiting.iter().all(|mailbox| mailbox.take().is_some()));
+    let mut server = server.crash();
+    assert_eq!(server.value(set), 50);
+    server.end_processes();
+    assert_eq!(server.value(set), 4_250);
+}
+
+#[test]
+fn any_number_of_grants_with_long_names_is_evicted() {
+    let mut server = Server::start(BTreeMap::new());
+    server.store();
+    let (connection, mailbox) = server.connect();
+    server.core.join(connection, None, &mailbox);
+    let mut requests = 0;
+    let mut call = || {
+        requests += 1;
+        let ids = RequestIds { own: RequestId(requests), lowest_unanswered: RequestId(requests) };
+        Call { connection, ids, token: Token(requests) }
+    };
+    let declare = Declare { name: b"gpu", capacity: 1_000, numbered: false, label: b"" };
+    server.core.declare(call(), &[declare], IfExists::Fail, START);
+    server.core.open_leased(connection, SessionKey([1; 16]), 1_000_000, b"", Token(0), START);
+    server.store();
+    let long = |n: u8| vec![n; 60_000];
+    for n in (0..200).step_by(2) {
+        let (one, other) = (long(n), long(n + 1));
+        let names = [&b"gpu"[..], &one, &other];
+        let claim = Claim::new(1, 1_000).unwrap();
+        let want = |name| Want { namespace: Namespace::Semaphores, name, claim, slot: None };
+        let queueing = Queueing { wait_ms: 0, queue_max: 0 };
+        let outcome = server.core.acquire_grant(call(), &names.map(want), queueing, START);
+        assert_eq!(outcome, Outcome::Waiting);
+    }
+    server.store();
+    let grants = |server: &Server| server.disk.keys().filter(|key| matches!(key, Key::Grant(_))).count();
+    assert_eq!(grants(&server), 100);
+    let removal = Removal::Now { grace_ms: 1_000 };
+    assert_eq!(server.core.remove(call(), b"gpu", removal, None, START), Outcome::Waiting);
+    server.store();
+    while server.core.evict(START, |_| None) {
+        server.store();
+    }
+    let later = Moment { monotonic: MonotonicMs(1_000), ..START };
+    while server.core.expire(later) {}
+    server.store();
+    assert_eq!(grants(&server), 0);
+    assert_eq!(server.core.verify(GrantId(1), START), Err(Refusal::NotAcquired));
+}
+
+/// Only the failure of the batch that opens a session ends it.
+#[test]
+fn an_opening_that_is_repeated_while_it_is_stored_keeps_its_session() {
+    let mut server = Server::start(BTreeMap::new());
+    server.store();
+    let key = SessionKey([1; 16]);
+    let connections = [server.connect(), server.connect()];
+    for (connection, mailbox) in &connections {
+        server.core.join(*connection, None, mailbox);
+    }
+    let open = |server: &Server, by: usize| {
+        server.core.open_leased(connections[by].0, key, 1_000_000, b"", Token(1), START)
+    };
+    assert_eq!(open(&server, 0), Outcome::Waiting);
+    let first = server.core.take_batch(BatchLimit::UNIT).unwrap();
+    assert_eq!(open(&server, 1), Outcome::Waiting);
+    while server.core.complete(&first, CommitOutcome::Stored, 1, START) {}
+    let opened = match connections[1].1.take() {
+        Some(Message::Answer { outcome: Ok(Answer::Opened(opened)), .. }) => opened.session,
+        other => panic!("{other:?}"),
+    };
+    // The next batch fails.
+    let now = START;
+    assert!(matches!(open(&server, 1), Outcome::Answered(Answer::Opened(_))), "it is stored");
+    let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
+    let call = Call { connection: connections[1].0, ids, token: Token(2) };
+    let declare = Declare { name: b"a", capacity: 1, numbered: false, label: b"" };
+    assert_eq!(server.core.declare(call, &[declare], IfExists::Fail, now), Outcome::Waiting);
+    let second = server.core.take_batch(BatchLimit::UNIT).unwrap();
+    while server.core.complete(&second, CommitOutcome::Failed, 1, now) {}
+    assert_eq!(server.core.ledger_stats().sessions, 1);
+    assert!(server.core.attach(opened, connections[0].0, &key, now).is_ok());
+}
+
+#[test]
+fn semaphores_with_any_slots_out_of_service_are_declared_together() {
+    const SEMAPHORES: u8 = 64;
+    let name = |number| [&[number][..], &[b'n'; 1_900]].concat();
+    let record = |number| {
+        let service = Service { paused: false, slots_out: (0..=u16::MAX).step_by(2).collect() };
+        Record::Declaration(declaration(&name(number), 65_536, service))
+    };
+    let records = (0..SEMAPHORES).map(record).map(|record| (record.key(), record));
+    let mut server = Server::start(records.collect());
+    server.store();
+    let (connection, mailbox) = server.connect();
+    server.core.join(connection, None, &mailbox);
+    let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
+    let call = Call { connection, ids, token: Token(1) };
+    let names: Vec<_> = (0..SEMAPHORES).map(name).collect();
+    let declares: Vec<_> = names
+        .iter()
+        .map(|name| Declare { name, capacity: 65_536, numbered: true, label: b"changed" })
+        .collect();
+    assert_eq!(server.core.declare(call, &declares, IfExists::Set, START), Outcome::Waiting);
+    server.store();
+    let is_changed = |record: &&Record| matches!(record, Record::Declaration(of) if *of.label == *b"changed");
+    assert_eq!(server.disk.values().filter(is_changed).count(), usize::from(SEMAPHORES));
+}

@@ -1,0 +1,183 @@
+//! Framing: splits a byte stream into frames, and detects malformed streams.
+//!
+//! The server's codec returns all complete frames of a read as one [`Frames`], so that a burst of requests costs one
+//! split of the buffer and requests are parsed in place. The client's codec returns one response at a time.
+
+use bytes::{Bytes, BytesMut};
+use thiserror::Error;
+
+use super::header::{HEADER_BYTES, Header, REQUEST_MAGIC, RESPONSE_MAGIC, TLS_HANDSHAKE};
+use super::proxy_header::ProxyHeader;
+use super::request::Frame;
+use super::response::ResponseFrame;
+
+/// The longest body of a request in bytes (`docs/protocol.md`, "Limits"). A header that announces a longer one ends the
+/// connection.
+pub const REQUEST_BODY_BYTES_MAX: usize = 128 * 1024;
+
+/// The longest body of a response that a client accepts, in bytes. The longest response about one name is a grant of
+/// all slots of a semaphore, 128 KiB. An AcquireAll can have the slots of seven such names; the rest is reserved for
+/// later versions.
+pub const RESPONSE_BODY_BYTES_MAX: usize = 1024 * 1024;
+
+/// Why a byte stream cannot be decoded: the start of the next frame is unknown, so the connection ends.
+#[derive(Debug, Error)]
+pub enum DecodeError {
+    /// A frame does not start with the magic byte.
+    #[error(
+        "a frame starts with the byte {found:#04x} instead of {expected:#04x}; check that the peer uses this protocol"
+    )]
+    WrongMagic {
+        /// The byte that was received.
+        found: u8,
+        /// The magic byte.
+        expected: u8,
+    },
+    /// A header of the PROXY protocol is in the place of a frame.
+    #[error(
+        "a header of the PROXY protocol is in the place of a frame; if this address is a proxy's, add it to the key \
+         \"proxies\" of the configuration; otherwise make it send no such header"
+    )]
+    ProxyHeader,
+    /// A TLS handshake begins, and nothing was received before it. The bytes are left in the buffer.
+    #[error("a TLS handshake begins")]
+    BeginsTls,
+    /// A TLS handshake is in the place of a frame.
+    #[error(
+        "a TLS handshake is in the place of a frame; if the client should use TLS, set tls.cert and tls.key in the \
+         configuration; otherwise make it connect without TLS"
+    )]
+    UnexpectedTls,
+    /// A header announces a body that is longer than the limit.
+    #[error("a frame announces a body of {announced} bytes; the longest allowed is {limit}")]
+    BodyTooLong {
+        /// The announced length in bytes.
+        announced: u32,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// Reading from the stream failed. The codec itself does not read; `tokio-util` requires this variant.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// The server's codec: decodes requests. It returns all complete frames of the buffer at once. Before the error of a
+/// malformed frame, it returns the frames before it.
+///
+/// A header with a wrong magic byte is returned as the last frame of its run, without a body, so that it can be
+/// answered, unless TLS may begin there. No memory is reserved for a body that is only announced.
+#[derive(Debug, Default)]
+pub struct RequestCodec {
+    /// The error of a malformed frame, which is returned after the frames before it.
+    failure: Option<DecodeError>,
+    /// No frame was received yet, and TLS may begin in its place.
+    may_begin_tls: bool,
+}
+
+impl RequestCodec {
+    /// `may_begin_tls`: the stream may begin with a TLS handshake, which is then reported as
+    /// [`DecodeError::BeginsTls`].
+    pub fn new(may_begin_tls: bool) -> Self {
+        Self { failure: None, may_begin_tls }
+    }
+
+    /// Takes every complete frame from the front of the buffer; `None` where no frame is complete.
+    pub fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Frames>, DecodeError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let mut end = 0;
+        while let Some(header) = Header::read(&source[end..]) {
+            if header.magic != REQUEST_MAGIC {
+                self.failure = Some(if ProxyHeader::is_at_the_start_of(&source[end..]) {
+                    DecodeError::ProxyHeader
+                } else if header.magic == TLS_HANDSHAKE && self.may_begin_tls && end == 0 {
+                    return Err(DecodeError::BeginsTls);
+                } else if header.magic == TLS_HANDSHAKE {
+                    DecodeError::UnexpectedTls
+                } else {
+                    DecodeError::WrongMagic { found: header.magic, expected: REQUEST_MAGIC }
+                });
+                end += HEADER_BYTES;
+                break;
+            }
+            let body_bytes = header.body_bytes as usize;
+            if body_bytes > REQUEST_BODY_BYTES_MAX {
+                self.failure = Some(DecodeError::BodyTooLong {
+                    announced: header.body_bytes,
+                    limit: REQUEST_BODY_BYTES_MAX,
+                });
+                break;
+            }
+            let frame_bytes = HEADER_BYTES + body_bytes;
+            if source.len() - end < frame_bytes {
+                break;
+            }
+            end += frame_bytes;
+        }
+        if end > 0 {
+            self.may_begin_tls = false;
+            return Ok(Some(Frames { run: source.split_to(end), position: 0 }));
+        }
+        self.failure.take().map_or(Ok(None), Err)
+    }
+}
+
+/// A run of complete frames, in the order in which they were received.
+#[derive(Debug)]
+pub struct Frames {
+    run: BytesMut,
+    position: usize,
+}
+
+impl Frames {
+    /// The next frame, which borrows from the run: nothing is copied.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "the frames borrow from the run, which Iterator cannot express"
+    )]
+    #[inline]
+    pub fn next(&mut self) -> Option<Frame<'_>> {
+        let header = Header::read(&self.run[self.position..])?;
+        let start = self.position + HEADER_BYTES;
+        // A header with a wrong magic byte is the last of its run, and its length is not reliable.
+        let body_bytes = if header.magic == REQUEST_MAGIC { header.body_bytes as usize } else { 0 };
+        self.position = start + body_bytes;
+        Some(Frame::new(header, &self.run[start..self.position]))
+    }
+
+    /// Whether all frames were returned.
+    pub fn is_empty(&self) -> bool {
+        self.position == self.run.len()
+    }
+}
+
+/// The client's codec: decodes responses. Requests encode themselves ([`Request::compose`](super::Request::compose)).
+#[derive(Debug, Default)]
+pub struct ResponseCodec;
+
+impl ResponseCodec {
+    /// Takes one response from the front of the buffer; `None` where none is complete.
+    pub fn decode(&mut self, source: &mut BytesMut) -> Result<Option<ResponseFrame>, DecodeError> {
+        let Some(header) = Header::read(source) else {
+            return Ok(None);
+        };
+        if header.magic != RESPONSE_MAGIC {
+            return Err(DecodeError::WrongMagic { found: header.magic, expected: RESPONSE_MAGIC });
+        }
+        let body_bytes = header.body_bytes as usize;
+        if body_bytes > RESPONSE_BODY_BYTES_MAX {
+            return Err(DecodeError::BodyTooLong {
+                announced: header.body_bytes,
+                limit: RESPONSE_BODY_BYTES_MAX,
+            });
+        }
+        let frame_bytes = HEADER_BYTES + body_bytes;
+        if source.len() < frame_bytes {
+            source.reserve(frame_bytes - source.len());
+            return Ok(None);
+        }
+        let body: Bytes = source.split_to(frame_bytes).freeze().slice(HEADER_BYTES..);
+        Ok(Some(ResponseFrame { opcode: header.opcode, status: header.status, opaque: header.opaque, body }))
+    }
+}

@@ -1,0 +1,35 @@
+//! Enums of codes on the wire: each code is written once.
+
+/// Defines an enum with these codes.
+macro_rules! codes {
+    (
+        $(#[$attribute:meta])*
+        pub enum $name:ident: $code:ident {
+            $($(#[$doc:meta])* $variant:ident = $value:literal,)*
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr($code)]
+        pub enum $name {
+            $($(#[$doc])* $variant = $value,)*
+        }
+
+        impl $name {
+            /// The one with this code; `None` if it is unknown.
+            pub fn from_code(code: $code) -> Option<Self> {
+                Some(match code {
+                    $($value => Self::$variant,)*
+                    _ => return None,
+                })
+            }
+
+            /// The code on the wire.
+            pub fn code(self) -> $code {
+                self as $code
+            }
+        }
+    };
+}
+
+pub(crate) use codes;

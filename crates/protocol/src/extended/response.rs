@@ -1,0 +1,544 @@
+//! Responses to extended requests and their encoding (`docs/protocol.md`, "Extended operations").
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::declared::{put_declared_states, read_declared_states};
+use super::{
+    DeclaredEntry, DeclaredState, Event, Features, GraceLeft, GrantId, GrantState, Milliseconds, Moved,
+    Namespace, Notice, Place, ReachedLimit, SessionEntry, SessionKey, TtlLeft, Whereabouts, length_of,
+};
+use crate::fields::Fields;
+use crate::header::{Header, Opaque};
+use crate::response::{BodyError, Response, ResponseFrame};
+use crate::status::Status;
+
+/// One response to an extended request, an event or a notice (`docs/protocol.md`, the section of each operation).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtendedResponse<'a> {
+    /// A response that yrmcds' protocols have too: success without a body, which also ends a listing, or a failure.
+    Plain(Response<'a>),
+    /// A failure because of this limit: the status `Limit reached`.
+    LimitReached(ReachedLimit),
+    /// The response to Hello.
+    Hello(HelloAnswer),
+    /// The response to OpenSession.
+    Opened(OpenedSession),
+    /// The response to AttachSession and KeepAlive: the duration of the renewed lease.
+    Ttl(Milliseconds),
+    /// The first response to an AcquireGrant or AcquireAll that waits, for clients that ask for it: the status `Queued`.
+    Queued(Place),
+    /// The response to AcquireGrant.
+    Granted(Granted<&'a [u16]>),
+    /// The response to AcquireAll.
+    AllGranted(AllGranted<&'a [u32], &'a [&'a [u16]]>),
+    /// The response to VerifyGrant.
+    Verified(VerifiedGrant),
+    /// The response to Inspect.
+    Inspected(Inspected),
+    /// One entry of the response to Holders or Waiters.
+    Entry(ListEntry<&'a [u8], &'a [u16]>),
+    /// One entry of the response to Sessions.
+    SessionEntry(SessionEntry<&'a [u8]>),
+    /// The response to RevokeClient and RevokeIdentity: how many sessions were revoked.
+    Revoked(u64),
+    /// A part of the response to Export; not empty.
+    ExportPart(&'a [u8]),
+    /// The response to Declare: the state of each semaphore, in the order of the request.
+    Declared(&'a [DeclaredState]),
+    /// The response to Resize, Pause and SetSlot.
+    Resized(DeclaredState),
+    /// The response to AwaitIdle: the resources that are in use.
+    InUse(u32),
+    /// One entry of the response to List.
+    DeclaredEntry(DeclaredEntry<&'a [u8], &'a [u16]>),
+    /// An event of a Watch, under the Watch's opaque.
+    Event(Event<&'a [u8]>),
+    /// A notice, under the opcode and opaque of Hello.
+    Notice(Notice),
+    /// The notice [`Notice::Moved`].
+    Moved(Moved<&'a [String]>),
+    /// The response to Where.
+    Where(Whereabouts<&'a [String]>),
+}
+
+impl ExtendedResponse<'_> {
+    /// Appends the encoded frame to `out`, as the response to a request with this opcode and opaque.
+    ///
+    /// # Panics
+    /// If a name, label or address is longer than 65535 bytes, there are more than 65535 capacities or slots of a name,
+    /// or a semaphore's label is longer than 255 bytes.
+    pub fn compose(&self, opcode: u8, opaque: Opaque, out: &mut BytesMut) {
+        if let Self::Plain(response) = self {
+            return response.compose(opcode, opaque, out);
+        }
+        let status = match self {
+            Self::LimitReached(_) => Status::LimitReached,
+            Self::Queued(_) => Status::Queued,
+            _ => Status::NoError,
+        };
+        Header::response(opcode, status, opaque).compose_before(out, |out| match self {
+            Self::Plain(_) => unreachable!("composed above"),
+            Self::LimitReached(limit) => out.put_slice(limit.to_string().as_bytes()),
+            Self::Hello(answer) => answer.compose(out),
+            Self::Opened(opened) => {
+                out.put_u64(opened.session);
+                out.put_slice(&opened.key.0);
+                out.put_u32(opened.ttl.0);
+            }
+            Self::Ttl(ttl) => out.put_u32(ttl.0),
+            Self::Queued(place) => place.compose(out),
+            Self::Granted(granted) => granted.compose(out),
+            Self::AllGranted(granted) => granted.compose(out),
+            Self::Verified(verified) => {
+                out.put_u64(verified.session);
+                out.put_u32(verified.ttl_left.to_wire());
+                out.put_slice(&[verified.state.code(), 0, 0, 0]);
+                out.put_u32(verified.grace_left.to_wire());
+            }
+            Self::Inspected(inspected) => inspected.compose(out),
+            Self::Entry(entry) => entry.compose(out),
+            Self::SessionEntry(entry) => entry.compose(out),
+            Self::Revoked(sessions) => out.put_u64(*sessions),
+            Self::ExportPart(part) => out.put_slice(part),
+            Self::Declared(rows) => put_declared_states(rows, out),
+            Self::Resized(state) => state.compose(out),
+            Self::InUse(resources) => out.put_u32(*resources),
+            Self::DeclaredEntry(entry) => entry.compose(out),
+            Self::Event(event) => event.compose(out),
+            Self::Notice(notice) => notice.compose(out),
+            Self::Moved(moved) => moved.compose(out),
+            Self::Where(whereabouts) => whereabouts.compose(out),
+        });
+    }
+}
+
+/// The version, features and limits of a server (`docs/protocol.md`, "Hello").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HelloAnswer {
+    /// The server's version of the extended operations.
+    pub version: u32,
+    /// The features of the server.
+    pub features: Features,
+    /// The number of the connection session.
+    pub session: u64,
+    /// The longest that a request may wait.
+    pub wait_max: Milliseconds,
+    /// How long a request waits by default.
+    pub wait_default: Milliseconds,
+    /// The shortest time to live of a leased session.
+    pub ttl_min: Milliseconds,
+    /// The longest time to live of a leased session.
+    pub ttl_max: Milliseconds,
+    /// The most names of one AcquireAll.
+    pub names_max: u32,
+    /// The most requests of a session whose answers are cached.
+    pub requests_max: u32,
+    /// The namespace of plain requests to this port.
+    pub port: Namespace,
+    /// What one client may have once half of it is in use.
+    pub shares: Shares,
+}
+
+/// The shares of one client (`docs/protocol.md`, "Shares of clients").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// Connections to this port.
+    pub connections: u32,
+    /// Leased sessions.
+    pub sessions: u32,
+    /// Requests that wait.
+    pub waiters: u32,
+    /// Watches.
+    pub watches: u32,
+    /// Memory, in bytes.
+    pub memory: u64,
+}
+
+impl Shares {
+    fn compose(self, out: &mut BytesMut) {
+        for share in [self.connections, self.sessions, self.waiters, self.watches] {
+            out.put_u32(share);
+        }
+        out.put_u64(self.memory);
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        Some(Self {
+            connections: fields.u32()?,
+            sessions: fields.u32()?,
+            waiters: fields.u32()?,
+            watches: fields.u32()?,
+            memory: fields.u64()?,
+        })
+    }
+}
+
+impl HelloAnswer {
+    fn compose(&self, out: &mut BytesMut) {
+        out.put_u32(self.version);
+        out.put_u32(self.features.0);
+        out.put_u64(self.session);
+        for span in [self.wait_max, self.wait_default, self.ttl_min, self.ttl_max] {
+            out.put_u32(span.0);
+        }
+        out.put_u32(self.names_max);
+        out.put_u32(self.requests_max);
+        out.put_slice(&[self.port.code(), 0, 0, 0]);
+        self.shares.compose(out);
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        Some(Self {
+            version: fields.u32()?,
+            features: Features(fields.u32()?),
+            session: fields.u64()?,
+            wait_max: Milliseconds(fields.u32()?),
+            wait_default: Milliseconds(fields.u32()?),
+            ttl_min: Milliseconds(fields.u32()?),
+            ttl_max: Milliseconds(fields.u32()?),
+            names_max: fields.u32()?,
+            requests_max: fields.u32()?,
+            port: {
+                let [code, _, _, _] = fields.array()?;
+                Namespace::from_code(code)?
+            },
+            shares: Shares::read(fields)?,
+        })
+    }
+}
+
+/// The usage of a name (`docs/protocol.md`, "Inspect").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inspected {
+    /// The resources that are in use; may be more than the capacity after a shrink.
+    pub in_use: u32,
+    /// The most that were in use at once, as Dump reports it.
+    pub peak: u32,
+    /// The requests that wait.
+    pub waiting: u32,
+    /// The capacity of a semaphore; 0 for a counter, whose requests bring a maximum each.
+    pub capacity: u32,
+    /// The resources of a semaphore that are neither in use nor out of service, 0 while it is paused; 0 for a counter.
+    pub available: u32,
+}
+
+impl Inspected {
+    fn compose(&self, out: &mut BytesMut) {
+        let numbers = [self.in_use, self.peak, self.waiting, self.capacity, self.available];
+        numbers.into_iter().for_each(|number| out.put_u32(number));
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        Some(Self {
+            in_use: fields.u32()?,
+            peak: fields.u32()?,
+            waiting: fields.u32()?,
+            capacity: fields.u32()?,
+            available: fields.u32()?,
+        })
+    }
+}
+
+/// A leased session that was opened (`docs/protocol.md`, "OpenSession").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenedSession {
+    /// The session's number, which is public.
+    pub session: u64,
+    /// The session's key. Keep it secret.
+    pub key: SessionKey,
+    /// How long the session lives without a renewal.
+    pub ttl: Milliseconds,
+}
+
+/// The grant of one name (`docs/protocol.md`, "AcquireGrant").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted<S> {
+    /// The id of the grant.
+    pub grant: GrantId,
+    /// The number of resources: as many as were requested.
+    pub resources: u32,
+    /// The semaphore's actual capacity, or the counter's maximum as requested.
+    pub capacity: u32,
+    /// How long the grant is held without a renewal.
+    pub ttl_left: TtlLeft,
+    /// The numbers of the slots, from 0 and ascending; empty if the resources have no numbers.
+    pub slots: S,
+}
+
+impl Granted<&[u16]> {
+    fn compose(&self, out: &mut BytesMut) {
+        out.put_u64(self.grant.0);
+        out.put_u32(self.resources);
+        out.put_u32(self.capacity);
+        out.put_u32(self.ttl_left.to_wire());
+        out.put_u16(count_of(self.slots));
+        out.put_u16(0);
+        put_slots(self.slots, out);
+    }
+}
+
+impl Granted<Vec<u16>> {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let grant = GrantId(fields.u64()?);
+        let (resources, capacity) = (fields.u32()?, fields.u32()?);
+        let ttl_left = TtlLeft::from_wire(fields.u32()?);
+        let count = fields.length()?;
+        fields.u16()?;
+        let slots = read_slots(count, fields)?;
+        Some(Self { grant, resources, capacity, ttl_left, slots })
+    }
+}
+
+/// The grant of several names (`docs/protocol.md`, "AcquireAll").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllGranted<C, S> {
+    /// The id of the grant.
+    pub grant: GrantId,
+    /// How long the grant is held without a renewal.
+    pub ttl_left: TtlLeft,
+    /// [`Granted::capacity`] of each name, in the order of the request.
+    pub capacities: C,
+    /// [`Granted::slots`] of each name, likewise. A list to be encoded may be shorter: the other names have no slots.
+    pub slots: S,
+}
+
+impl AllGranted<&[u32], &[&[u16]]> {
+    fn compose(&self, out: &mut BytesMut) {
+        out.put_u64(self.grant.0);
+        out.put_u32(self.ttl_left.to_wire());
+        out.put_u16(u16::try_from(self.capacities.len()).expect("a request has few names"));
+        out.put_u16(0);
+        self.capacities.iter().for_each(|capacity| out.put_u32(*capacity));
+        for name in 0..self.capacities.len() {
+            out.put_u16(self.slots.get(name).map_or(0, |slots| count_of(slots)));
+        }
+        self.slots.iter().take(self.capacities.len()).for_each(|slots| put_slots(slots, out));
+    }
+}
+
+impl AllGranted<Vec<u32>, Vec<Vec<u16>>> {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let grant = GrantId(fields.u64()?);
+        let ttl_left = TtlLeft::from_wire(fields.u32()?);
+        let count = fields.length()?;
+        fields.u16()?;
+        let (capacities, _) = fields.bytes(4 * count)?.as_chunks();
+        let capacities = capacities.iter().map(|capacity| u32::from_be_bytes(*capacity)).collect();
+        let (counts, _) = fields.bytes(2 * count)?.as_chunks();
+        let counts = counts.iter().map(|count| usize::from(u16::from_be_bytes(*count)));
+        let slots = counts.map(|count| read_slots(count, fields)).collect::<Option<_>>()?;
+        Some(Self { grant, ttl_left, capacities, slots })
+    }
+}
+
+/// The number of slots on the wire.
+fn count_of(slots: &[u16]) -> u16 {
+    u16::try_from(slots.len()).expect("a grant has at most 1,024 slots")
+}
+
+pub(super) fn put_slots(slots: &[u16], out: &mut BytesMut) {
+    slots.iter().for_each(|slot| out.put_u16(*slot));
+}
+
+pub(super) fn read_slots(count: usize, fields: &mut Fields<'_>) -> Option<Vec<u16>> {
+    let (slots, _) = fields.bytes(count.checked_mul(2)?)?.as_chunks();
+    Some(slots.iter().map(|slot| u16::from_be_bytes(*slot)).collect())
+}
+
+/// A grant that is held (`docs/protocol.md`, "VerifyGrant").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifiedGrant {
+    /// The number of the session that holds it.
+    pub session: u64,
+    /// How long the grant is held without a renewal.
+    pub ttl_left: TtlLeft,
+    /// Whether it should be released soon.
+    pub state: GrantState,
+    /// How long it is held if it is being revoked.
+    pub grace_left: GraceLeft,
+}
+
+impl VerifiedGrant {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let (session, ttl_left) = (fields.u64()?, TtlLeft::from_wire(fields.u32()?));
+        let [code, _, _, _] = fields.array()?;
+        let state = GrantState::from_code(code)?;
+        let grace_left = GraceLeft::from_wire(fields.u32()?);
+        Some(Self { session, ttl_left, state, grace_left })
+    }
+}
+
+/// A holder or a waiter of a name (`docs/protocol.md`, "Holders" and "Waiters").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListEntry<T, S> {
+    /// The grant, or the future grant of a waiter; `None` for resources of plain Acquires.
+    pub grant: Option<GrantId>,
+    /// The number of the session.
+    pub session: u64,
+    /// Since when, in seconds since the Unix epoch; `None` if unknown.
+    pub since: Option<u64>,
+    /// The number of resources that are held or requested.
+    pub resources: u32,
+    /// The position in the queue, from 1; 0 for a holder.
+    pub position: u32,
+    /// The label of the session; arbitrary bytes, possibly none.
+    pub label: T,
+    /// The address of the client as text; empty while it is not connected.
+    pub address: T,
+    /// The numbers of the slots that are held, from 0 and ascending; of a waiter, the slot that it asks for. Empty if the
+    /// resources have no numbers, or the waiter asks for any.
+    pub slots: S,
+}
+
+impl ListEntry<&[u8], &[u16]> {
+    fn compose(&self, out: &mut BytesMut) {
+        out.put_u64(GrantId::to_wire(self.grant));
+        out.put_u64(self.session);
+        out.put_u64(self.since.unwrap_or(0));
+        out.put_u32(self.resources);
+        out.put_u32(self.position);
+        out.put_u16(length_of(self.label));
+        out.put_u16(length_of(self.address));
+        out.put_slice(self.label);
+        out.put_slice(self.address);
+        out.put_u16(count_of(self.slots));
+        put_slots(self.slots, out);
+    }
+}
+
+impl ListEntry<Bytes, Vec<u16>> {
+    fn read(body: &Bytes) -> Option<Self> {
+        let mut fields = Fields::new(body);
+        let grant = GrantId::from_wire(fields.u64()?);
+        let session = fields.u64()?;
+        let since = Some(fields.u64()?).filter(|seconds| *seconds != 0);
+        let (resources, position) = (fields.u32()?, fields.u32()?);
+        let (label_bytes, address_bytes) = (fields.length()?, fields.length()?);
+        let label = body.slice_ref(fields.bytes(label_bytes)?);
+        let address = body.slice_ref(fields.bytes(address_bytes)?);
+        let count = fields.length()?;
+        let slots = read_slots(count, &mut fields)?;
+        Some(Self { grant, session, since, resources, position, label, address, slots })
+    }
+}
+
+/// Decodes the bodies of extended responses (`docs/protocol.md`, the section of each operation). Each method fails with
+/// [`BodyError`] if the body is malformed.
+impl ResponseFrame {
+    /// The response to Hello: the first response under the Hello's opaque. The later ones are notices.
+    pub fn hello(&self) -> Result<HelloAnswer, BodyError> {
+        HelloAnswer::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The response to OpenSession.
+    pub fn opened(&self) -> Result<OpenedSession, BodyError> {
+        let read = |fields: &mut Fields<'_>| {
+            Some(OpenedSession {
+                session: fields.u64()?,
+                key: SessionKey(fields.array()?),
+                ttl: Milliseconds(fields.u32()?),
+            })
+        };
+        read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The response to AttachSession or KeepAlive: the duration of the renewed lease.
+    pub fn ttl(&self) -> Result<Milliseconds, BodyError> {
+        Fields::new(&self.body).u32().map(Milliseconds).ok_or(BodyError)
+    }
+
+    /// The first response to an AcquireGrant or AcquireAll that waits: the status `Queued`.
+    pub fn queued(&self) -> Result<Place, BodyError> {
+        Place::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The response to AcquireGrant.
+    pub fn granted(&self) -> Result<Granted<Vec<u16>>, BodyError> {
+        Granted::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The response to AcquireAll.
+    pub fn all_granted(&self) -> Result<AllGranted<Vec<u32>, Vec<Vec<u16>>>, BodyError> {
+        AllGranted::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The response to VerifyGrant.
+    pub fn verified(&self) -> Result<VerifiedGrant, BodyError> {
+        VerifiedGrant::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The response to Inspect.
+    pub fn inspected(&self) -> Result<Inspected, BodyError> {
+        Inspected::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// One response to Holders or Waiters; `None` at the end of the list.
+    pub fn list_entry(&self) -> Result<Option<ListEntry<Bytes, Vec<u16>>>, BodyError> {
+        if self.body.is_empty() {
+            return Ok(None);
+        }
+        ListEntry::read(&self.body).map(Some).ok_or(BodyError)
+    }
+
+    /// One response to Sessions; `None` at the end of the list.
+    pub fn session_entry(&self) -> Result<Option<SessionEntry<Bytes>>, BodyError> {
+        if self.body.is_empty() {
+            return Ok(None);
+        }
+        SessionEntry::read(&self.body).map(Some).ok_or(BodyError)
+    }
+
+    /// The response to RevokeClient and RevokeIdentity: how many sessions were revoked.
+    pub fn revoked(&self) -> Result<u64, BodyError> {
+        Fields::new(&self.body).u64().ok_or(BodyError)
+    }
+
+    /// One response to Export; `None` at the end of the export.
+    pub fn export_part(&self) -> Result<Option<Bytes>, BodyError> {
+        Ok((!self.body.is_empty()).then(|| self.body.clone()))
+    }
+
+    /// The response to Declare: the state of each semaphore, in the order of the request.
+    pub fn declared(&self) -> Result<Vec<DeclaredState>, BodyError> {
+        read_declared_states(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The response to Resize: the new state of the semaphore.
+    pub fn resized(&self) -> Result<DeclaredState, BodyError> {
+        DeclaredState::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The response to AwaitIdle: the resources that are in use.
+    pub fn in_use(&self) -> Result<u32, BodyError> {
+        Fields::new(&self.body).u32().ok_or(BodyError)
+    }
+
+    /// One response to List; `None` at the end of the list.
+    pub fn declared_entry(&self) -> Result<Option<DeclaredEntry<Bytes>>, BodyError> {
+        if self.body.is_empty() {
+            return Ok(None);
+        }
+        DeclaredEntry::read(&self.body).map(Some).ok_or(BodyError)
+    }
+
+    /// One event of a Watch.
+    pub fn event(&self) -> Result<Event<Bytes>, BodyError> {
+        Event::read(&self.body).ok_or(BodyError)
+    }
+
+    /// The response to Where.
+    pub fn whereabouts(&self) -> Result<Whereabouts<Vec<String>>, BodyError> {
+        Whereabouts::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The rest of the notice [`Notice::Moved`].
+    pub fn moved(&self) -> Result<Moved<Vec<String>>, BodyError> {
+        Moved::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// A notice: any response under a Hello's opaque except the first, which answers the Hello. `None` if its kind is
+    /// unknown; ignore it then.
+    pub fn notice(&self) -> Result<Option<Notice>, BodyError> {
+        Notice::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+}

@@ -1,0 +1,101 @@
+//! The twelve bytes before every body (`counter.md`, "Request header" and "Response header").
+
+use std::fmt;
+
+use bytes::{BufMut, BytesMut};
+
+use super::status::Status;
+use crate::codes::codes;
+
+/// The length of a header in bytes (`counter.md`, "Request header" and "Response header").
+pub const HEADER_BYTES: usize = 12;
+
+/// The first byte of every request (`counter.md`, "Request header").
+pub const REQUEST_MAGIC: u8 = 0x90;
+
+/// The first byte of every response (`counter.md`, "Response header").
+pub const RESPONSE_MAGIC: u8 = 0x91;
+
+/// The first byte of a connection over TLS: the type of a record with a part of the handshake (RFC 8446, 5.1).
+pub const TLS_HANDSHAKE: u8 = 0x16;
+
+/// Four bytes that a client chooses and the server copies into the response, which match a response to its request
+/// (`counter.md`, "Request header").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Opaque(pub [u8; 4]);
+
+impl fmt::Display for Opaque {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#010x}", u32::from_be_bytes(self.0))
+    }
+}
+
+codes! {
+    /// The operations of yrmcds' counter and semaphore protocols, with their codes (`counter.md`, "Opcodes").
+    pub enum Opcode: u8 {
+        /// Does nothing, successfully.
+        Noop = 0x00,
+        /// Reads the consumption of a counter, or the available resources of a semaphore.
+        Get = 0x01,
+        /// Acquires resources.
+        Acquire = 0x02,
+        /// Releases resources.
+        Release = 0x03,
+        /// Reads the server's statistics.
+        Stats = 0x10,
+        /// Lists every name of the namespace.
+        Dump = 0x11,
+    }
+}
+
+/// A decoded header. The third and fourth bytes of a request (flags, reserved) are unused and skipped; the third byte
+/// of a response is its status.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub(super) magic: u8,
+    pub(super) opcode: u8,
+    pub(super) status: u8,
+    pub(super) body_bytes: u32,
+    pub(super) opaque: Opaque,
+}
+
+impl Header {
+    /// The header of a request. The length of the body is set by [`Self::compose_before`].
+    pub(super) fn request(opcode: u8, opaque: Opaque) -> Self {
+        Self { magic: REQUEST_MAGIC, opcode, status: 0, body_bytes: 0, opaque }
+    }
+
+    /// The header of a response, likewise.
+    pub(super) fn response(opcode: u8, status: Status, opaque: Opaque) -> Self {
+        Self { magic: RESPONSE_MAGIC, opcode, status: status.code(), body_bytes: 0, opaque }
+    }
+
+    /// Decodes the header at the start of `bytes`; `None` if there are fewer than [`HEADER_BYTES`].
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let h: &[u8; HEADER_BYTES] = bytes.first_chunk()?;
+        Some(Self {
+            magic: h[0],
+            opcode: h[1],
+            status: h[2],
+            body_bytes: u32::from_be_bytes([h[4], h[5], h[6], h[7]]),
+            opaque: Opaque([h[8], h[9], h[10], h[11]]),
+        })
+    }
+
+    /// Appends a frame with the body that `compose_body` appends. The length in the header is written afterwards.
+    pub(super) fn compose_before(mut self, out: &mut BytesMut, compose_body: impl FnOnce(&mut BytesMut)) {
+        let start = out.len();
+        out.put_bytes(0, HEADER_BYTES);
+        compose_body(out);
+        let body_bytes = out.len() - start - HEADER_BYTES;
+        self.body_bytes = u32::try_from(body_bytes).expect("bodies are far below 4 GiB");
+        out[start..start + HEADER_BYTES].copy_from_slice(&self.bytes());
+    }
+
+    /// The encoded header.
+    pub(super) fn bytes(&self) -> [u8; HEADER_BYTES] {
+        let [b0, b1, b2, b3] = self.body_bytes.to_be_bytes();
+        let [o0, o1, o2, o3] = self.opaque.0;
+        [self.magic, self.opcode, self.status, 0, b0, b1, b2, b3, o0, o1, o2, o3]
+    }
+}

@@ -1,0 +1,425 @@
+//! The store on disk: one file, managed by redb.
+//!
+//! One table has everything, so that a commit writes few pages: the records (see `record`) and, under keys that start
+//! with 0, the format of the data and the epoch of the latest owner. Every commit is flushed before it returns. After a
+//! crash of the process or the machine, the engine repairs the file when it is opened. A file that was closed properly
+//! is verified as a whole when it is opened; that costs no more than reading it, and the server reads it anyway.
+//!
+//! Invariant: until the first commit, the file is as it was found (`staged`), so a server that refuses its records leaves
+//! them unchanged. The first commit also stores the new epoch. A commit that was acknowledged is never rolled back by
+//! the engine (`flush_mark`).
+//!
+//! After a failure the engine refuses everything until it is closed and reopened, which the next commit does. The engine may
+//! fail after the changes are on disk; that makes no difference, as the next commit has the same changes.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redb::backends::FileBackend;
+use redb::{
+    Builder, Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
+    WriteTransaction,
+};
+
+use super::backend::{FlushFailure, FlushGuard};
+use super::directory::{Directory, unusable};
+use super::flush_mark::{FlushMark, FlushMarks, Trust};
+use super::panics;
+use super::reader::{FileSnapshot, each_record};
+use super::record::{FORMAT, encode_key, encode_value};
+use super::staged::Staged;
+use super::{CommitError, Snapshot, Storage, StorageError};
+use signalbox_core::{Change, Record};
+
+pub(super) const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("signalbox");
+/// The first byte of the keys that are not records.
+pub(super) const METADATA: u8 = 0;
+const FORMAT_KEY: &[u8] = &[METADATA, b'f'];
+const EPOCH_KEY: &[u8] = &[METADATA, b'e'];
+
+/// In the engine's message about a commit that has the flush mark and cannot be read.
+const COMPLETE_BUT_UNREADABLE: &str = "despite 2-phase commit";
+
+/// Options for opening a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Memory for the engine's cache of pages, in bytes.
+    pub cache_bytes: usize,
+}
+
+impl Default for Options {
+    /// 16 MiB: the records are read once, and a commit accesses a small part of them.
+    fn default() -> Self {
+        Self { cache_bytes: 16 << 20 }
+    }
+}
+
+/// Opens the bytes that the engine works on: once at the start, and again after each failure.
+pub type Medium = Box<dyn FnMut() -> io::Result<Box<dyn StorageBackend>> + Send>;
+
+/// A store in a file.
+pub struct FileStorage {
+    // Declared before the directory, so that the database is closed before the directory is unlocked.
+    opened: Option<OpenedFile>,
+    _directory: Option<Directory>,
+    path: PathBuf,
+    medium: Medium,
+    options: Options,
+    flush_failure: FlushFailure,
+    epoch: u64,
+    /// Whether the epoch is in the file; until then, the file has the epoch before.
+    is_epoch_stored: bool,
+    was_repaired: bool,
+}
+
+/// The file, opened for reading and writing.
+struct OpenedFile {
+    database: Database,
+    staged: Staged,
+    /// Set when this is dropped. What is read from the database afterwards may be of another opening of the file, which
+    /// does not keep the pages of a snapshot.
+    is_closed: Arc<AtomicBool>,
+}
+
+impl Drop for OpenedFile {
+    fn drop(&mut self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+}
+
+impl std::fmt::Debug for FileStorage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileStorage")
+            .field("path", &self.path)
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FileStorage {
+    /// Opens the store in a data directory under a new epoch. A missing directory is created, but not its parent; a
+    /// directory without data gets an empty store. A file with data is not changed until the first commit. No other
+    /// process can open it until this value is dropped.
+    pub fn open(directory: &Path, options: Options) -> Result<Self, StorageError> {
+        let directory = Directory::open_exclusive(directory)?;
+        if !directory.has_file()? {
+            directory.create_file(|path, file| {
+                Self::create_on(path, file_backend(file).map_err(unusable(path))?)
+            })?;
+        }
+        let path = directory.file();
+        let medium = {
+            let path = path.clone();
+            move || open_file(&path, true)
+        };
+        let mut storage = Self::open_on(&path, Box::new(medium), options)?;
+        storage._directory = Some(directory);
+        Ok(storage)
+    }
+
+    /// Opens the store on a medium under a new epoch. `path` is its name in error messages. The medium is responsible
+    /// for excluding other users.
+    pub fn open_on(path: &Path, medium: Medium, options: Options) -> Result<Self, StorageError> {
+        let mut storage = Self {
+            opened: None,
+            _directory: None,
+            path: path.to_owned(),
+            medium,
+            options,
+            flush_failure: FlushFailure::default(),
+            epoch: 0,
+            is_epoch_stored: false,
+            was_repaired: false,
+        };
+        let (opened, was_repaired) = storage.open_file()?;
+        storage.was_repaired = was_repaired;
+        let latest = || stored_epoch(&opened.database.begin_read()?.open_table(TABLE)?);
+        storage.epoch = latest().map_err(|error| storage.error(error))? + 1;
+        storage.opened = Some(opened);
+        Ok(storage)
+    }
+
+    /// Creates an empty store on an empty medium. `path` is its name in error messages.
+    pub fn create_on(path: &Path, medium: Box<dyn StorageBackend>) -> Result<(), StorageError> {
+        let flush_failure = FlushFailure::default();
+        let fill = || {
+            let medium = Box::new(FlushGuard::new(medium, flush_failure.clone()));
+            let medium = FlushMarks::new(medium, Trust::CurrentCommit);
+            let database = Builder::new().create_with_backend(medium)?;
+            let transaction = begin(&database)?;
+            {
+                let mut table = transaction.open_table(TABLE)?;
+                table.insert(FORMAT_KEY, FORMAT.to_be_bytes().as_slice())?;
+                table.insert(EPOCH_KEY, 0_u64.to_be_bytes().as_slice())?;
+            }
+            transaction.commit()?;
+            Ok(())
+        };
+        fill().map_err(|error: redb::Error| {
+            prefer_flush_failure(&flush_failure, path, engine_error(path, error))
+        })
+    }
+
+    /// Whether the file had to be repaired when it was opened, because it had not been closed properly.
+    pub fn was_repaired(&self) -> bool {
+        self.was_repaired
+    }
+
+    /// Opens the file. Returns also whether it needs the repair that the first commit writes.
+    fn open_file(&mut self) -> Result<(OpenedFile, bool), StorageError> {
+        let inner = (self.medium)().map_err(unusable(&self.path))?;
+        let guard = FlushGuard::new(inner, self.flush_failure.clone());
+        let staged = Staged::new(Box::new(guard)).map_err(unusable(&self.path))?;
+        let medium = Box::new(staged.clone());
+        let opened = open_engine(&self.path, medium, Trust::CurrentCommit, self.options);
+        let opened = opened.and_then(|mut opened| {
+            // A repair has verified everything already.
+            let verified =
+                if opened.was_repaired { Ok(()) } else { verify(&self.path, &mut opened.database) };
+            match verified {
+                Ok(()) => Ok(opened),
+                Err(error) => {
+                    // After a panic, the engine may panic again when it is closed.
+                    let _ = panics::catch(|| drop(opened));
+                    Err(error)
+                }
+            }
+        });
+        let Opened { database, was_repaired } =
+            opened.map_err(|error| prefer_flush_failure(&self.flush_failure, &self.path, error))?;
+        Ok((OpenedFile { database, staged, is_closed: Arc::default() }, was_repaired))
+    }
+
+    /// Takes the file, which is opened again if a failure closed it.
+    fn take_opened(&mut self) -> Result<OpenedFile, CommitError> {
+        if let Some(source) = self.flush_failure.get() {
+            self.opened = None;
+            return Err(CommitError::NotFlushed(StorageError::NotFlushed {
+                path: self.path.clone(),
+                source,
+            }));
+        }
+        match self.opened.take() {
+            Some(opened) => Ok(opened),
+            None => Ok(self.open_file().map_err(commit_error)?.0),
+        }
+    }
+
+    /// Makes changes in one transaction. The first one also stores the epoch, and writes what was done to open the file.
+    /// Returns the epoch that the file had. If another owner has opened it since, nothing is written.
+    fn transact(&self, opened: &OpenedFile, changes: &[Change]) -> Result<u64, redb::Error> {
+        opened.staged.accept()?;
+        let transaction = begin(&opened.database)?;
+        let newest = {
+            let mut table = transaction.open_table(TABLE)?;
+            let newest = stored_epoch(&table)?;
+            if !self.is_own(newest) {
+                return Ok(newest);
+            }
+            if newest != self.epoch {
+                table.insert(EPOCH_KEY, self.epoch.to_be_bytes().as_slice())?;
+            }
+            for change in changes {
+                match change {
+                    Change::Put(record) => {
+                        let (key, value) = (encode_key(&record.key()), encode_value(record));
+                        table.insert(key.as_slice(), value.as_slice())?;
+                    }
+                    Change::Delete(key) => _ = table.remove(encode_key(key).as_slice())?,
+                }
+            }
+            newest
+        };
+        transaction.commit()?;
+        Ok(newest)
+    }
+
+    /// Whether the file has this epoch unless another owner has opened it. The first commit, which stores this owner's epoch,
+    /// may be in the file although it failed.
+    fn is_own(&self, newest: u64) -> bool {
+        newest == self.epoch || (!self.is_epoch_stored && newest + 1 == self.epoch)
+    }
+
+    fn error(&self, error: redb::Error) -> StorageError {
+        prefer_flush_failure(&self.flush_failure, &self.path, engine_error(&self.path, error))
+    }
+}
+
+impl Storage for FileStorage {
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
+        if self.opened.is_none() {
+            self.opened = Some(self.open_file()?.0);
+        }
+        let database = &self.opened.as_ref().expect("it was just opened").database;
+        let mut problem = None;
+        let read = each_record(&self.path, database, &mut |record| match record {
+            Ok(record) if problem.is_none() => each(record),
+            Ok(_) => {}
+            Err(error) => _ = problem.get_or_insert(error),
+        });
+        if let Err(error) = read {
+            self.opened = None;
+            return Err(error);
+        }
+        match problem {
+            None => Ok(()),
+            Some(problem) => {
+                Err(StorageError::Damaged { path: self.path.clone(), problem: problem.to_string() })
+            }
+        }
+    }
+
+    fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError> {
+        let Some(opened) = &self.opened else {
+            let source = io::Error::other("a write failed, and the file is not open again yet");
+            return Err(StorageError::Unusable { path: self.path.clone(), source });
+        };
+        Ok(Box::new(FileSnapshot::open(&self.path, &opened.database, Arc::clone(&opened.is_closed))?))
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
+        let opened = self.take_opened()?;
+        // After a failure the file is closed.
+        let newest = self.transact(&opened, changes).map_err(|error| commit_error(self.error(error)))?;
+        self.opened = Some(opened);
+        if !self.is_own(newest) {
+            return Err(CommitError::Superseded { own: self.epoch, newest });
+        }
+        self.is_epoch_stored = true;
+        Ok(())
+    }
+}
+
+/// The result of opening the engine on a file.
+pub(super) struct Opened {
+    pub(super) database: Database,
+    pub(super) was_repaired: bool,
+}
+
+/// Opens a file for the engine. A missing file is not created.
+pub(super) fn open_file(path: &Path, writable: bool) -> io::Result<Box<dyn StorageBackend>> {
+    file_backend(OpenOptions::new().read(true).write(writable).open(path)?)
+}
+
+/// Wraps an open file for the engine.
+pub(super) fn file_backend(file: File) -> io::Result<Box<dyn StorageBackend>> {
+    let backend = FileBackend::new(file).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(Box::new(backend))
+}
+
+/// Opens the engine on an existing store, and checks that this program supports its format. The engine writes to it.
+pub(super) fn open_engine(
+    path: &Path,
+    inner: Box<dyn StorageBackend>,
+    trust: Trust,
+    options: Options,
+) -> Result<Opened, StorageError> {
+    let damaged =
+        |problem: &str| StorageError::Damaged { path: path.to_owned(), problem: problem.to_owned() };
+    // The engine would create a new store in an empty file.
+    if inner.len().map_err(unusable(path))? == 0 {
+        return Err(damaged("the file is empty"));
+    }
+    let mark = FlushMark::of(&*inner).map_err(unusable(path))?;
+    if mark == FlushMark::Damaged && trust == Trust::CurrentCommit {
+        return Err(damaged("a bit of its header has changed"));
+    }
+    let was_repaired = Arc::new(AtomicBool::new(false));
+    let note = {
+        let was_repaired = Arc::clone(&was_repaired);
+        move |_: &mut redb::RepairSession| was_repaired.store(true, Ordering::Relaxed)
+    };
+    let mut builder = Builder::new();
+    builder.set_cache_size(options.cache_bytes).set_repair_callback(note);
+    let medium = FlushMarks::new(inner, trust);
+    let database = catch_panics(path, || builder.create_with_backend(medium))?;
+    let format = catch_panics(path, || stored_format(&database))?;
+    match format {
+        Some(FORMAT) => {}
+        Some(found) if found > FORMAT => {
+            return Err(StorageError::Newer { path: path.to_owned(), found, known: FORMAT });
+        }
+        Some(_) | None => return Err(damaged("it has no valid format number")),
+    }
+    Ok(Opened { database, was_repaired: was_repaired.load(Ordering::Relaxed) })
+}
+
+/// Checks all checksums of a file.
+pub(super) fn verify(path: &Path, database: &mut Database) -> Result<(), StorageError> {
+    // The engine may repair its list of free pages here, which has no data.
+    catch_panics(path, || database.check_integrity()).map(|_| ())
+}
+
+/// Calls the engine on a file that may be damaged: a panic means that it is.
+pub(super) fn catch_panics<T, E: Into<redb::Error>>(
+    path: &Path,
+    call: impl FnOnce() -> Result<T, E>,
+) -> Result<T, StorageError> {
+    match panics::catch(call) {
+        Ok(result) => result.map_err(|error| engine_error(path, error)),
+        Err(panics::Panicked) => {
+            let problem = "parts of it contradict each other".to_owned();
+            Err(StorageError::Damaged { path: path.to_owned(), problem })
+        }
+    }
+}
+
+/// Converts an error of the engine.
+pub(super) fn engine_error<E: Into<redb::Error>>(path: &Path, error: E) -> StorageError {
+    let path = path.to_owned();
+    match error.into() {
+        redb::Error::Io(source)
+            if !matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+        {
+            StorageError::Unusable { path, source }
+        }
+        redb::Error::PreviousIo => {
+            let source = io::Error::other("an earlier read or write failed");
+            StorageError::Unusable { path, source }
+        }
+        redb::Error::DatabaseAlreadyOpen => StorageError::InUse { path },
+        redb::Error::Corrupted(problem) if problem.contains(COMPLETE_BUT_UNREADABLE) => {
+            let problem = "the latest changes, which were stored completely, cannot be read".to_owned();
+            StorageError::Damaged { path, problem }
+        }
+        other => StorageError::Damaged { path, problem: other.to_string() },
+    }
+}
+
+/// Replaces an error by the failed flush that caused it, if there was one.
+fn prefer_flush_failure(flush_failure: &FlushFailure, path: &Path, error: StorageError) -> StorageError {
+    match flush_failure.get() {
+        Some(source) => StorageError::NotFlushed { path: path.to_owned(), source },
+        None => error,
+    }
+}
+
+fn commit_error(error: StorageError) -> CommitError {
+    match error {
+        StorageError::NotFlushed { .. } => CommitError::NotFlushed(error),
+        _ => CommitError::NotStored(error),
+    }
+}
+
+fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
+    Ok(transaction)
+}
+
+fn stored_format(database: &Database) -> Result<Option<u32>, redb::Error> {
+    let format = database.begin_read()?.open_table(TABLE)?.get(FORMAT_KEY)?;
+    Ok(format.and_then(|format| format.value().try_into().ok()).map(u32::from_be_bytes))
+}
+
+fn stored_epoch(table: &impl ReadableTable<&'static [u8], &'static [u8]>) -> Result<u64, redb::Error> {
+    let epoch = table.get(EPOCH_KEY)?.and_then(|epoch| epoch.value().try_into().ok()).map(u64::from_be_bytes);
+    epoch.ok_or_else(|| redb::Error::Corrupted("it has no valid epoch".to_owned()))
+}

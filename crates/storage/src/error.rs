@@ -1,0 +1,124 @@
+//! The errors of opening, reading and writing a store. Every message states what to do if anything can be done.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why a store cannot be opened or read.
+#[derive(Debug, Error)]
+pub enum StorageError {
+    /// The directory or the file cannot be used.
+    #[error(
+        "{}: {source}; check that the server's user can create, read and write it, and that the disk has free space",
+        path.display()
+    )]
+    Unusable {
+        /// The directory or the file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// There is no store.
+    #[error(
+        "{}: the file does not exist, so this is not a data directory of signalbox; specify the server's data \
+         directory",
+        path.display()
+    )]
+    Missing {
+        /// The missing file.
+        path: PathBuf,
+    },
+    /// Another process, or another part of this process, has it open.
+    #[error(
+        "{}: a server has this data directory open; stop that server, or choose another directory", path.display()
+    )]
+    InUse {
+        /// The data directory.
+        path: PathBuf,
+    },
+    /// A newer program wrote it.
+    #[error(
+        "{}: the data has format {found}, but this version of signalbox supports format {known}; update \
+         signalbox, or restore a backup that was made before the newer version ran",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// The format of its data.
+        found: u32,
+        /// The format that this program supports.
+        known: u32,
+    },
+    /// The file is damaged or is not a store. It was not changed.
+    #[error(
+        "{}: the file is damaged or is not a data file of signalbox: {problem}; restore a backup, save the readable \
+         records with \"signalbox data export\", or move the file away to start without records",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// etcd has refused a call, or has records that cannot be read.
+    #[error("etcd: {problem}")]
+    Etcd {
+        /// What it refused or has.
+        problem: String,
+    },
+    /// Flushing written data to the disk failed.
+    #[error(
+        "{}: flushing the file to the disk failed: {source}; check the disk, then restart the server",
+        path.display()
+    )]
+    NotFlushed {
+        /// The file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+}
+
+/// Why changes were not made durable.
+#[derive(Debug, Error)]
+pub enum CommitError {
+    /// Another owner has opened the store. Nothing was changed, and this owner can never commit again.
+    #[error(
+        "another server has opened the data directory (epoch {newest}; this server has epoch {own}); stop one of the \
+         two servers"
+    )]
+    Superseded {
+        /// The epoch of this owner.
+        own: u64,
+        /// The epoch of the latest owner.
+        newest: u64,
+    },
+    /// This node does not lead its cluster any more. None of the changes are stored, unless they were stored before that
+    /// and the answer was lost; this owner can never commit again.
+    #[error("this node has led the cluster with epoch {epoch}, and does not lead it any more: {reason}")]
+    LeadershipLost {
+        /// The epoch of this owner.
+        epoch: u32,
+        /// What was found.
+        reason: String,
+    },
+    /// Flushing to disk failed, now or earlier. It is unknown whether these changes are on disk, and this process
+    /// cannot find out: the system may have dropped the data that it could not write, and would report success for
+    /// another flush. The store refuses everything from now on.
+    #[error("{0}; until then, the server cannot store changes")]
+    NotFlushed(StorageError),
+    /// Another failure: the disk is full, or a file cannot be read or written. The changes may be stored or not, all of
+    /// them or none: the next commit must have the same changes.
+    #[error("the changes were not stored: {0}")]
+    NotStored(StorageError),
+}
+
+impl CommitError {
+    /// Whether another owner has the store: what depends on it must not be answered any more.
+    pub fn is_ownership_lost(&self) -> bool {
+        matches!(self, Self::Superseded { .. } | Self::LeadershipLost { .. })
+    }
+}

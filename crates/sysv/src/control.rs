@@ -1,0 +1,150 @@
+//! `semctl`: its commands and their arguments.
+
+use std::ffi::{c_int, c_void};
+
+use bytes::BytesMut;
+use libc::{semid_ds, time_t};
+use signalbox_protocol::{BodyError, Errno, Ownership, ResponseFrame, SetCommand, SetStat, Values};
+
+use crate::call::perform;
+use crate::errno::Failed;
+use crate::ids;
+use crate::operation::Call;
+use crate::settings::Settings;
+use crate::signals::Shield;
+
+/// A command that `libc` does not name.
+const SEM_INFO: c_int = 19;
+
+/// Whether the command concerns the kernel, whatever set it names.
+pub fn is_of_kernel(command: c_int) -> bool {
+    matches!(command, libc::IPC_INFO | SEM_INFO)
+}
+
+/// The fourth argument of `semctl`, `union semun`: an integer or a pointer, as the command says.
+#[derive(Clone, Copy)]
+pub struct Argument(pub *mut c_void);
+
+impl Argument {
+    fn value(self) -> c_int {
+        // The integer is the lower half of the union on both architectures.
+        self.0 as usize as c_int
+    }
+
+    /// The pointer.
+    fn pointer<T>(self) -> Result<*mut T, Failed> {
+        if self.0.is_null() { Err(Failed(libc::EFAULT)) } else { Ok(self.0.cast()) }
+    }
+}
+
+/// `semctl` for a set of the server.
+///
+/// # Safety
+/// The argument is what the command asks for.
+pub unsafe fn control(
+    set: c_int,
+    number: c_int,
+    command: c_int,
+    argument: Argument,
+    settings: &Settings,
+    shield: &Shield,
+) -> Result<c_int, Failed> {
+    let on_set = Target { set, settings, shield };
+    let semaphore = || u32::try_from(number).map_err(|_| Failed(libc::EINVAL));
+    match command {
+        libc::IPC_RMID => on_set.change(SetCommand::Remove),
+        libc::IPC_SET => {
+            let stat = argument.pointer::<semid_ds>()?;
+            // SAFETY: the program passes a pointer to the structure.
+            let perm = unsafe { &raw const (*stat).sem_perm };
+            // SAFETY: as above.
+            let (uid, gid, mode) = unsafe { ((*perm).uid, (*perm).gid, (*perm).mode) };
+            on_set.change(SetCommand::SetOwnership(Ownership { uid, gid, mode: u32::from(mode) & 0o777 }))
+        }
+        libc::IPC_STAT => {
+            let found = on_set.stat()?;
+            let stat = argument.pointer::<semid_ds>()?;
+            // SAFETY: the program passes a pointer to the structure.
+            unsafe { fill(stat, &found, settings.keys.local(found.key)) };
+            Ok(0)
+        }
+        libc::GETVAL => on_set.number(SetCommand::GetValue(semaphore()?)),
+        libc::SETVAL => on_set.change(SetCommand::SetValue(semaphore()?, argument.value())),
+        libc::GETPID => on_set.number(SetCommand::GetPid(semaphore()?)),
+        libc::GETNCNT => on_set.number(SetCommand::GetNCount(semaphore()?)),
+        libc::GETZCNT => on_set.number(SetCommand::GetZCount(semaphore()?)),
+        libc::GETALL => {
+            let values = on_set.perform(SetCommand::GetAll, ResponseFrame::call_values)?;
+            let room = argument.pointer::<u16>()?;
+            // SAFETY: the program has room for as many values as the set has semaphores.
+            unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), room, values.len()) };
+            Ok(0)
+        }
+        libc::SETALL => {
+            let count = match ids::count(set) {
+                Some(count) => count,
+                None => on_set.stat()?.count,
+            };
+            let values = argument.pointer::<u16>()?;
+            // SAFETY: the program passes as many values as the set has semaphores, and does not change them meanwhile.
+            let values = unsafe { std::slice::from_raw_parts(values, count as usize) };
+            let mut bytes = BytesMut::new();
+            let values = Values::encode(values, &mut bytes).expect("a set has at most 32000 semaphores");
+            on_set.change(SetCommand::SetAll(values))
+        }
+        // Also SEM_STAT and SEM_STAT_ANY, as an index of the kernel's table is never that large.
+        _ => Err(Failed(libc::EINVAL)),
+    }
+}
+
+/// The set that a command is for.
+struct Target<'a> {
+    set: c_int,
+    settings: &'a Settings,
+    shield: &'a Shield,
+}
+
+impl Target<'_> {
+    fn perform<T>(
+        &self,
+        command: SetCommand<'_>,
+        read: impl FnOnce(&ResponseFrame) -> Result<Result<T, Errno>, BodyError>,
+    ) -> Result<T, Failed> {
+        perform(&Call::Control { set: self.set, command }, self.settings, self.shield, read)
+    }
+
+    fn change(&self, command: SetCommand<'_>) -> Result<c_int, Failed> {
+        self.perform(command, ResponseFrame::call_done).map(|()| 0)
+    }
+
+    fn number(&self, command: SetCommand<'_>) -> Result<c_int, Failed> {
+        self.perform(command, ResponseFrame::call_number).map(u32::cast_signed)
+    }
+
+    fn stat(&self) -> Result<SetStat, Failed> {
+        let stat = self.perform(SetCommand::Stat, ResponseFrame::call_stat)?;
+        ids::note_count(self.set, stat.count);
+        Ok(stat)
+    }
+}
+
+/// Fills all of the structure.
+///
+/// # Safety
+/// There is room for the structure.
+unsafe fn fill(stat: *mut semid_ds, found: &SetStat, key: i32) {
+    let seconds = |at: u64| time_t::try_from(at).unwrap_or(time_t::MAX);
+    // SAFETY: the structure consists of integers, for which zero is a value.
+    let mut filled: semid_ds = unsafe { std::mem::zeroed() };
+    filled.sem_perm.__key = key;
+    filled.sem_perm.uid = found.uid;
+    filled.sem_perm.gid = found.gid;
+    filled.sem_perm.cuid = found.creator_uid;
+    filled.sem_perm.cgid = found.creator_gid;
+    filled.sem_perm.mode = (found.mode & 0o777) as _;
+    filled.sem_otime = seconds(found.operated_at);
+    filled.sem_ctime = seconds(found.changed_at);
+    filled.sem_nsems = found.count.into();
+    // SAFETY: the caller has room for it.
+    unsafe { stat.write(filled) };
+}

@@ -1,0 +1,89 @@
+//! A call as a request.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use bytes::BytesMut;
+use signalbox_protocol::{
+    Caller, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Opaque, Operation, Operations, RequestIds, SEM_UNDO, SetCommand,
+    SysvRequest, WAIT_FOREVER_MS,
+};
+
+/// The most operations of a call (`SEMOPM`).
+pub const OPERATIONS_MAX: usize = 500;
+
+/// A call for the server.
+#[derive(Clone, Copy, Debug)]
+pub enum Call<'a> {
+    /// `semget`, with the key that all hosts share.
+    Get { key: i32, count: u32, flags: u32 },
+    /// `semop` and `semtimedop`; without a deadline it waits for ever.
+    Operate { set: i32, operations: &'a [Operation], deadline: Option<Instant> },
+    /// `semctl`.
+    Control { set: i32, command: SetCommand<'a> },
+}
+
+impl Call<'_> {
+    /// Whether the call makes no difference if it is made twice.
+    pub fn is_repeatable(&self) -> bool {
+        match self {
+            Self::Get { key, flags, .. } => *key != libc::IPC_PRIVATE && flags & IPC_EXCL == 0,
+            Self::Operate { .. } => false,
+            Self::Control { command, .. } => !command.is_change(),
+        }
+    }
+
+    /// Whether an operation is undone when the process ends.
+    pub fn adjusts(&self) -> bool {
+        let Self::Operate { operations, .. } = self else { return false };
+        operations.iter().any(|operation| operation.flags & SEM_UNDO != 0)
+    }
+
+    /// Appends the request.
+    pub fn compose(&self, ids: RequestIds, rows: &mut BytesMut, opaque: Opaque, out: &mut BytesMut) {
+        let caller = caller();
+        match *self {
+            Self::Get { key, count, flags } => {
+                let flags = flags & (IPC_CREAT | IPC_EXCL | 0o777);
+                SysvRequest::SemGet { ids, caller, key, count, flags }.compose(opaque, out);
+            }
+            Self::Operate { set, operations, deadline } => {
+                let wait_ms = deadline.map_or(WAIT_FOREVER_MS, wait_ms_until);
+                let operations =
+                    Operations::encode(operations, rows).expect("the caller checked their count");
+                SysvRequest::SemOp { ids, caller, set, wait_ms, operations }.compose(opaque, out);
+            }
+            Self::Control { set, command } => {
+                SysvRequest::SemCtl { ids, caller, set, command }.compose(opaque, out);
+            }
+        }
+    }
+}
+
+/// The operations of `semop` as the protocol has them.
+pub fn operation_of(operation: &libc::sembuf) -> Operation {
+    let flags = operation.sem_flg.cast_unsigned() & (IPC_NOWAIT | SEM_UNDO);
+    Operation { number: operation.sem_num, change: operation.sem_op, flags }
+}
+
+/// Rounded up, so that a call never fails before its time. Longer than the protocol can say is for ever: 49 days.
+fn wait_ms_until(deadline: Instant) -> u32 {
+    let left = deadline.saturating_duration_since(Instant::now());
+    u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(WAIT_FOREVER_MS)
+}
+
+/// The user and the group that the program acts as. The group is read again only when the user has changed, as programs
+/// change both together; that saves a system call of each call.
+fn caller() -> Caller {
+    static LAST: AtomicU64 = AtomicU64::new(u64::MAX);
+    // SAFETY: the call has no arguments and cannot fail.
+    let uid = unsafe { libc::geteuid() };
+    let last = LAST.load(Ordering::Relaxed);
+    if last >> 32 == u64::from(uid) {
+        return Caller { uid, gid: (last & u64::from(u32::MAX)) as u32 };
+    }
+    // SAFETY: as above.
+    let gid = unsafe { libc::getegid() };
+    LAST.store((u64::from(uid) << 32) | u64::from(gid), Ordering::Relaxed);
+    Caller { uid, gid }
+}

@@ -1,0 +1,339 @@
+//! The process on the server that stands for this one, and its connections.
+//!
+//! One process of the server owns the adjustments of all threads. Each thread that is in a call has a connection of its
+//! own; connections are kept for later calls and never closed while the process lives, as the server takes the end of the
+//! last one for the end of the process.
+//!
+//! Everything here is lists to which entries are added and from which none is removed, so that no lock is needed: a
+//! signal handler may call `semop` at any wait, and a fork may happen at any time.
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+
+use signalbox_protocol::{RequestId, RequestIds, SessionKey};
+
+use crate::connection::Connection;
+use crate::socket::Identity;
+
+/// No request of a slot is unanswered.
+const NONE: u64 = u64::MAX;
+
+/// The server answers requests at most 1024 above the lowest unanswered one. Beyond this distance, a call that still
+/// waits is not protected against repetition any more (`docs/sysv.md`, "Limits").
+const WINDOW: u64 = 1000;
+
+/// The processes that this memory has known, the latest first. There are several if one was lost, or after a vfork,
+/// whose child has the memory of its parent.
+static PROCESSES: AtomicPtr<Process> = AtomicPtr::new(null_mut());
+
+/// A process with adjustments has ended on the server, and no call has reported it yet.
+static ADJUSTMENTS_LOST: AtomicBool = AtomicBool::new(false);
+
+/// A process of the server.
+pub struct Process {
+    /// This process's number here, as a child of a vfork or clone sees the same memory or a copy of it.
+    pid: u32,
+    name: Name,
+    next_request: AtomicU64,
+    /// Whether it may have adjustments: it has sent operations with SEM_UNDO.
+    adjusts: AtomicBool,
+    /// The server does not have it any more.
+    is_gone: AtomicBool,
+    slots: AtomicPtr<Slot>,
+    next: *const Process,
+}
+
+/// What a connection has to state to act for a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Name {
+    pub process: u64,
+    pub key: SessionKey,
+}
+
+/// The place of a connection. Only the thread that made it busy uses the connection.
+#[derive(Debug)]
+struct Slot {
+    is_busy: AtomicBool,
+    /// At most the id of its unanswered request.
+    in_flight: AtomicU64,
+    /// The socket, for the child of a fork, which must not touch the connection itself. -1: there is none.
+    descriptor: AtomicI32,
+    device: AtomicU64,
+    inode: AtomicU64,
+    connection: UnsafeCell<Option<Connection>>,
+    next: *const Slot,
+}
+
+// SAFETY: the connection is used by the holder of the lease alone, of which there is one while `is_busy`; all else are
+// atomics, and `next`, which does not change.
+unsafe impl Sync for Slot {}
+
+// SAFETY: all fields are atomics or do not change, and `slots` leads to slots, which are Sync.
+unsafe impl Sync for Process {}
+
+/// The use of a slot.
+#[derive(Debug)]
+pub struct Lease {
+    slot: &'static Slot,
+}
+
+impl Process {
+    /// This process on the server, if it was opened.
+    pub fn current() -> Option<&'static Self> {
+        let pid = std::process::id();
+        Self::all().find(|process| process.pid == pid && !process.is_gone.load(Ordering::Relaxed))
+    }
+
+    fn all() -> impl Iterator<Item = &'static Self> {
+        Self::list(PROCESSES.load(Ordering::SeqCst))
+    }
+
+    fn list(head: *const Self) -> impl Iterator<Item = &'static Self> {
+        // SAFETY: entries of the list are never freed.
+        std::iter::successors(unsafe { head.as_ref() }, |process| unsafe { process.next.as_ref() })
+    }
+
+    /// Makes a process known that was opened or attached to. If another thread was faster, that one's process is
+    /// returned, and `lease` with its connection ends this one.
+    pub fn publish(
+        name: Name,
+        next_request: u64,
+        adjusts: bool,
+        lease: Option<Lease>,
+    ) -> (&'static Self, Option<Lease>) {
+        let slots = lease.as_ref().map_or(null_mut(), |lease| std::ptr::from_ref(lease.slot).cast_mut());
+        let new = Box::leak(Box::new(Self {
+            pid: std::process::id(),
+            name,
+            next_request: AtomicU64::new(next_request),
+            adjusts: AtomicBool::new(adjusts),
+            is_gone: AtomicBool::new(false),
+            slots: AtomicPtr::new(slots),
+            next: std::ptr::null(),
+        }));
+        loop {
+            if let Some(faster) = Self::current() {
+                if let Some(mut lease) = lease {
+                    lease.set(None);
+                }
+                return (faster, None);
+            }
+            let head = PROCESSES.load(Ordering::SeqCst);
+            new.next = head;
+            if PROCESSES.compare_exchange(head, new, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                return (new, lease);
+            }
+        }
+    }
+
+    /// What a connection has to state to act for it.
+    pub fn name(&self) -> Name {
+        self.name
+    }
+
+    /// The number of the next request.
+    pub fn next_request(&self) -> u64 {
+        self.next_request.load(Ordering::SeqCst)
+    }
+
+    /// Whether it may have adjustments.
+    pub fn adjusts(&self) -> bool {
+        self.adjusts.load(Ordering::Relaxed)
+    }
+
+    /// Operations with SEM_UNDO are about to be sent.
+    pub fn note_adjustments(&self) {
+        if !self.adjusts.load(Ordering::Relaxed) {
+            self.adjusts.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A slot for one call; its connection may have to be opened.
+    pub fn lease(&self) -> Lease {
+        let free = self.slots().find_map(Slot::take);
+        free.unwrap_or_else(|| {
+            let slot = Box::leak(Box::new(Slot::new()));
+            loop {
+                let head = self.slots.load(Ordering::SeqCst);
+                slot.next = head;
+                if self.slots.compare_exchange(head, slot, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                    return Lease { slot };
+                }
+            }
+        })
+    }
+
+    fn slots(&self) -> impl Iterator<Item = &'static Slot> {
+        let head: *const Slot = self.slots.load(Ordering::SeqCst);
+        // SAFETY: entries of the list are never freed.
+        std::iter::successors(unsafe { head.as_ref() }, |slot| unsafe { slot.next.as_ref() })
+    }
+
+    /// The numbers of a new request. They are in order of all threads' requests: a lower one that is not yet taken note of
+    /// by its slot has left a lower bound there.
+    pub fn number(&self, lease: &Lease) -> RequestIds {
+        lease.slot.in_flight.store(self.next_request.load(Ordering::SeqCst), Ordering::SeqCst);
+        let own = self.next_request.fetch_add(1, Ordering::SeqCst);
+        let lowest = self.slots().map(|slot| slot.in_flight.load(Ordering::SeqCst)).min();
+        let lowest = lowest.unwrap_or(own).min(own).max(own.saturating_sub(WINDOW));
+        RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) }
+    }
+
+    /// The server does not have the process any more, or must not have it: closes its connections, except those of calls
+    /// of other threads, which find out by themselves.
+    pub fn forget(&self) {
+        if self.is_gone.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if self.adjusts() {
+            ADJUSTMENTS_LOST.store(true, Ordering::SeqCst);
+        }
+        for slot in self.slots() {
+            if let Some(mut lease) = slot.take() {
+                lease.set(None);
+            }
+        }
+    }
+
+    /// Whether the server has it no more.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::SeqCst)
+    }
+}
+
+/// Whether adjustments were lost, and no call has reported it. True once.
+pub fn take_lost_adjustments() -> bool {
+    ADJUSTMENTS_LOST.load(Ordering::Relaxed) && ADJUSTMENTS_LOST.swap(false, Ordering::SeqCst)
+}
+
+/// In the child of a fork: closes the inherited sockets, and starts without a process. Does not touch the connections,
+/// which other threads of the parent may have been using.
+pub fn abandon_all() {
+    let head = PROCESSES.swap(null_mut(), Ordering::SeqCst);
+    ADJUSTMENTS_LOST.store(false, Ordering::SeqCst);
+    for slot in Process::list(head).flat_map(Process::slots) {
+        if let Some(identity) = slot.identity() {
+            identity.close();
+        }
+    }
+}
+
+impl Slot {
+    /// A busy slot.
+    fn new() -> Self {
+        Self {
+            is_busy: AtomicBool::new(true),
+            in_flight: AtomicU64::new(NONE),
+            descriptor: AtomicI32::new(-1),
+            device: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
+            connection: UnsafeCell::new(None),
+            next: std::ptr::null(),
+        }
+    }
+
+    fn take(&'static self) -> Option<Lease> {
+        let (free, busy) = (Ordering::Relaxed, Ordering::Acquire);
+        let taken = self.is_busy.compare_exchange(false, true, busy, free);
+        // Not `then_some`, as the end of a lease frees the slot.
+        taken.is_ok().then(|| Lease { slot: self })
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        let descriptor = self.descriptor.load(Ordering::Relaxed);
+        let (device, inode) = (self.device.load(Ordering::Relaxed), self.inode.load(Ordering::Relaxed));
+        (descriptor != -1).then_some(Identity { descriptor, device, inode })
+    }
+}
+
+impl Lease {
+    /// The lease of a slot that belongs to no process yet.
+    pub fn of_new_slot(connection: Connection) -> Self {
+        let mut lease = Self { slot: Box::leak(Box::new(Slot::new())) };
+        lease.set(Some(connection));
+        lease
+    }
+
+    /// Replaces the connection.
+    pub fn set(&mut self, connection: Option<Connection>) {
+        let identity = connection.as_ref().map(Connection::identity);
+        self.slot.descriptor.store(-1, Ordering::Relaxed);
+        if let Some(identity) = identity {
+            self.slot.device.store(identity.device, Ordering::Relaxed);
+            self.slot.inode.store(identity.inode, Ordering::Relaxed);
+            self.slot.descriptor.store(identity.descriptor, Ordering::Relaxed);
+        }
+        **self = connection;
+    }
+
+    /// The call is answered: its request will not be repeated.
+    pub fn answered(&self) {
+        self.slot.in_flight.store(NONE, Ordering::SeqCst);
+    }
+}
+
+impl Deref for Lease {
+    type Target = Option<Connection>;
+
+    fn deref(&self) -> &Option<Connection> {
+        // SAFETY: the lease is the only one of its slot.
+        unsafe { &*self.slot.connection.get() }
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut Option<Connection> {
+        // SAFETY: the lease is the only one of its slot, and borrowed exclusively.
+        unsafe { &mut *self.slot.connection.get() }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.answered();
+        self.slot.is_busy.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_child_of_a_fork_has_not_lost_the_adjustments_of_its_parent() {
+        ADJUSTMENTS_LOST.store(true, Ordering::SeqCst);
+        assert!(take_lost_adjustments());
+        assert!(!take_lost_adjustments(), "only one call reports it");
+        ADJUSTMENTS_LOST.store(true, Ordering::SeqCst);
+        abandon_all();
+        assert!(!take_lost_adjustments());
+    }
+
+    #[test]
+    fn requests_state_the_lowest_that_is_unanswered_within_the_window() {
+        let process = Process {
+            pid: 0,
+            name: Name { process: 1, key: SessionKey([0; 16]) },
+            next_request: AtomicU64::new(5),
+            adjusts: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
+            slots: AtomicPtr::new(null_mut()),
+            next: std::ptr::null(),
+        };
+        let number = |lease: &Lease| {
+            let ids = process.number(lease);
+            (ids.own.0, ids.lowest_unanswered.0)
+        };
+        let (waiting, other) = (process.lease(), process.lease());
+        assert_eq!(number(&waiting), (5, 5));
+        assert_eq!(number(&other), (6, 5));
+        other.answered();
+        assert_eq!(number(&other), (7, 5));
+        process.next_request.store(5 + WINDOW + 1, Ordering::SeqCst);
+        assert_eq!(number(&other), (6 + WINDOW, 6), "a call that waits for long does not stop others");
+        waiting.answered();
+        assert_eq!(number(&other), (7 + WINDOW, 7 + WINDOW));
+    }
+}

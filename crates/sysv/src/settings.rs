@@ -1,0 +1,318 @@
+//! The settings, from the environment and from a file: which server, which keys, which limits.
+//!
+//! A mistake in them must not let a program lock on its own host alone while it believes to lock on all of them. So the
+//! settings are one of three things: none at all, complete, or wrong; and if they are wrong, every call fails.
+
+use std::ffi::OsString;
+use std::sync::OnceLock;
+use std::time::Duration;
+use std::{fs, io};
+
+use signalbox_protocol::{LABEL_BYTES_MAX, Milliseconds};
+use thiserror::Error;
+
+use crate::keys::Keys;
+use crate::servers::Servers;
+use crate::token::{Token, TokenSource};
+
+/// What all variables of this library begin with.
+const PREFIX: &str = "SIGNALBOX_SYSV_";
+
+/// How long a call tries to reach the server, unless the settings say otherwise.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the library does.
+#[derive(Debug)]
+pub enum Mode {
+    /// There are no settings: every call goes to the kernel.
+    Off,
+    /// Calls for the keys of the settings go to the server.
+    On(Settings),
+    /// The settings are wrong: every call fails.
+    Wrong(SettingsError),
+}
+
+/// Complete settings.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The addresses of the server.
+    pub servers: Servers,
+    /// Which keys go to it.
+    pub keys: Keys,
+    /// How long a call tries to reach the server.
+    pub timeout: Duration,
+    /// How long the server keeps adjustments after connections were lost; `None` leaves it to the server.
+    pub ttl: Option<Milliseconds>,
+    /// What listings call the process; `None`: its name and host.
+    pub label: Option<String>,
+    /// What proves to the server what the program may do; `None`: nothing does.
+    pub token: Option<Token>,
+}
+
+/// Why the settings cannot be used. The calls of a program fail with another errno if it is the token.
+#[derive(Debug, Error)]
+pub enum SettingsError {
+    /// A setting is wrong or missing.
+    #[error("{0}")]
+    Setting(String),
+    /// The token cannot be used.
+    #[error("{0}")]
+    Token(String),
+}
+
+/// Settings of which some may be missing.
+#[derive(Debug, Default)]
+struct Draft {
+    servers: Option<Servers>,
+    keys: Option<Keys>,
+    timeout: Option<Duration>,
+    ttl: Option<Milliseconds>,
+    label: Option<String>,
+}
+
+/// The settings of this program, read at the first use, which is when the library is loaded.
+pub fn mode() -> &'static Mode {
+    static MODE: OnceLock<Mode> = OnceLock::new();
+    MODE.get_or_init(|| match read(std::env::vars_os(), |path| fs::read_to_string(path)) {
+        Ok(None) => Mode::Off,
+        Ok(Some(settings)) => Mode::On(settings),
+        Err(error) => Mode::Wrong(error),
+    })
+}
+
+/// Reads the settings; `None`: there are none at all.
+fn read(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+    open: impl Fn(&str) -> io::Result<String>,
+) -> Result<Option<Settings>, SettingsError> {
+    let (mut from_variables, mut from_file) = (Draft::default(), Draft::default());
+    let mut token = TokenSource::default();
+    let mut any = false;
+    for (variable, value) in variables {
+        token.note(&variable, &value);
+        let Some(name) = variable.to_str().and_then(|variable| variable.strip_prefix(PREFIX)) else {
+            continue;
+        };
+        if name == crate::handover::VARIABLE_NAME {
+            continue;
+        }
+        any = true;
+        let wrong = |error: String| SettingsError::Setting(format!("{PREFIX}{name}: {error}"));
+        let value = value.to_str().ok_or_else(|| wrong("the value is not UTF-8".to_owned()))?;
+        if name == "CONFIG" {
+            let file_error =
+                |error: io::Error| wrong(format!("the file \"{value}\" cannot be read: {error}"));
+            from_file.read_file(value, &open(value).map_err(file_error)?)?;
+        } else {
+            from_variables.set(&name.to_lowercase(), value).map_err(wrong)?;
+        }
+    }
+    if !any {
+        return Ok(None);
+    }
+    let missing = |what: &str, how: &str| {
+        SettingsError::Setting(format!("{what}; set {PREFIX}{how} in the file {PREFIX}CONFIG"))
+    };
+    let keys = from_variables.keys.or(from_file.keys).filter(|keys| !keys.is_empty());
+    Ok(Some(Settings {
+        servers: from_variables
+            .servers
+            .or(from_file.servers)
+            .ok_or_else(|| missing("no server is set", "SERVER=host:port, or \"server\""))?,
+        keys: keys.ok_or_else(|| missing("no keys are set", "KEYS=all or to a list, or \"keys\""))?,
+        timeout: from_variables.timeout.or(from_file.timeout).unwrap_or(TIMEOUT),
+        ttl: from_variables.ttl.or(from_file.ttl),
+        label: from_variables.label.or(from_file.label),
+        token: token.read(open).map_err(SettingsError::Token)?,
+    }))
+}
+
+impl Draft {
+    /// Reads lines of the form `name = value`. `keys` may occur several times.
+    fn read_file(&mut self, path: &str, text: &str) -> Result<(), SettingsError> {
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let set = match line.split_once('=') {
+                Some((name, value)) => self.set(name.trim(), unquoted(value.trim())),
+                None => Err(format!("\"{line}\" is not of the form \"name = value\"")),
+            };
+            let wrong = |error| SettingsError::Setting(format!("{path}, line {}: {error}", number + 1));
+            set.map_err(wrong)?;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "server" => once(&mut self.servers, name, value.parse()?),
+            "keys" => self.keys.get_or_insert_default().extend(value),
+            "timeout" => once(&mut self.timeout, name, time(value)?),
+            "ttl" => {
+                let ms = u32::try_from(time(value)?.as_millis())
+                    .expect("a time has at most u32::MAX milliseconds");
+                once(&mut self.ttl, name, Milliseconds(ms))
+            }
+            "label" if value.len() > LABEL_BYTES_MAX => {
+                Err(format!("a label has at most {LABEL_BYTES_MAX} bytes"))
+            }
+            "label" => once(&mut self.label, name, value.to_owned()),
+            _ => Err(format!(
+                "there is no setting \"{name}\"; the settings are server, keys, timeout, ttl and label"
+            )),
+        }
+    }
+}
+
+fn once<T>(setting: &mut Option<T>, name: &str, value: T) -> Result<(), String> {
+    match setting.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(format!("\"{name}\" was set before")),
+    }
+}
+
+fn unquoted(value: &str) -> &str {
+    value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value)
+}
+
+/// A positive time with its unit.
+fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("\"{text}\" is not a time; write 500ms, 10s or 2m");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().ok().filter(|number| *number > 0).ok_or_else(wrong)?;
+    let ms = match unit {
+        "ms" => number,
+        "s" => number.checked_mul(1000).ok_or_else(wrong)?,
+        "m" => number.checked_mul(60_000).ok_or_else(wrong)?,
+        _ => return Err(wrong()),
+    };
+    u32::try_from(ms).map(|ms| Duration::from_millis(ms.into())).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_with(variables: &[(&str, &str)], file: &str) -> Result<Option<Settings>, SettingsError> {
+        let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        read(variables, |path| match path {
+            "/etc/sysv" => Ok(file.to_owned()),
+            "/etc/token" => Ok(" sbx_file\n".to_owned()),
+            "/etc/blank" => Ok("\n".to_owned()),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        })
+    }
+
+    #[track_caller]
+    fn refused(variables: &[(&str, &str)], file: &str, message: &str) {
+        let error = read_with(variables, file).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+
+    const SERVER: (&str, &str) = ("SIGNALBOX_SYSV_SERVER", "box:11216");
+    const KEYS: (&str, &str) = ("SIGNALBOX_SYSV_KEYS", "all");
+    const CONFIG: (&str, &str) = ("SIGNALBOX_SYSV_CONFIG", "/etc/sysv");
+
+    #[test]
+    fn without_any_setting_the_library_does_nothing() {
+        assert!(read_with(&[("PATH", "/bin"), ("SIGNALBOX_COUNTER", "x:1")], "").unwrap().is_none());
+        assert!(read_with(&[("SIGNALBOX_SYSV_PROCESS", "1:2:3")], "").unwrap().is_none());
+    }
+
+    #[test]
+    fn server_and_keys_are_enough() {
+        let settings = read_with(&[SERVER, KEYS], "").unwrap().unwrap();
+        assert_eq!(settings.servers, "box:11216".parse().unwrap());
+        assert_eq!(settings.keys, "all".parse().unwrap());
+        assert_eq!((settings.timeout, settings.ttl, settings.label), (TIMEOUT, None, None));
+    }
+
+    #[test]
+    fn a_file_has_the_same_settings_and_variables_override_it() {
+        let file =
+            "# locks\nserver = \"[::1]:11216, box:1\"\nkeys = 1-5\n\n keys=7\ntimeout = 500ms\nttl = 2m\n";
+        let settings = read_with(&[CONFIG, ("SIGNALBOX_SYSV_TIMEOUT", "3s")], file).unwrap().unwrap();
+        assert_eq!(settings.servers, "[::1]:11216,box:1".parse().unwrap());
+        assert_eq!(settings.keys, "1-5,7".parse().unwrap());
+        assert_eq!(settings.timeout, Duration::from_secs(3));
+        assert_eq!(settings.ttl, Some(Milliseconds(120_000)));
+        let overridden = read_with(&[CONFIG, ("SIGNALBOX_SYSV_KEYS", "9")], file).unwrap().unwrap();
+        assert_eq!(overridden.keys, "9".parse().unwrap());
+    }
+
+    #[test]
+    fn a_token_is_in_a_file_or_else_in_a_variable() {
+        let token = |variables: &[(&str, &str)]| {
+            let settings = read_with(&[&[SERVER, KEYS], variables].concat(), "").unwrap().unwrap();
+            settings
+                .token
+                .map(|token| (String::from_utf8(token.bytes().to_vec()).unwrap(), token.source().to_string()))
+        };
+        let found = |text: &str, source: &str| Some((text.to_owned(), source.to_owned()));
+        let (file, variable) = (("SIGNALBOX_TOKEN_FILE", "/etc/token"), ("SIGNALBOX_TOKEN", " sbx_1 "));
+        assert_eq!(token(&[]), None);
+        assert_eq!(token(&[("SIGNALBOX_TOKEN", " ")]), None);
+        assert_eq!(token(&[variable]), found("sbx_1", "SIGNALBOX_TOKEN"));
+        assert_eq!(token(&[variable, file]), found("sbx_file", "SIGNALBOX_TOKEN_FILE (\"/etc/token\")"));
+        // Only a program that uses the library needs one.
+        assert!(read_with(&[("SIGNALBOX_TOKEN_FILE", "/missing")], "").unwrap().is_none());
+        for (wrong, message) in [
+            ("/missing", "SIGNALBOX_TOKEN_FILE: the file \"/missing\" cannot be read"),
+            ("/etc/blank", "no token"),
+        ] {
+            refused(&[SERVER, KEYS, ("SIGNALBOX_TOKEN_FILE", wrong)], "", message);
+        }
+        refused(&[SERVER, KEYS, ("SIGNALBOX_TOKEN", &"x".repeat(65536))], "", "SIGNALBOX_TOKEN: a token has");
+    }
+
+    #[test]
+    fn a_token_is_sent_in_clear_to_another_machine_only_if_that_is_set() {
+        const TOKEN: (&str, &str) = ("SIGNALBOX_TOKEN", "sbx_1");
+        let may_be_sent = |over_plain: Option<&str>, server: &str| {
+            let over_plain = over_plain.map(|value| ("SIGNALBOX_TOKEN_OVER_PLAIN", value));
+            let variables: Vec<_> = [SERVER, KEYS, TOKEN].into_iter().chain(over_plain).collect();
+            let token = read_with(&variables, "").unwrap().unwrap().token.unwrap();
+            token.may_be_sent_to(server.parse().unwrap())
+        };
+        for own in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+            assert!(may_be_sent(None, own), "{own}");
+        }
+        for other in ["192.0.2.7", "10.0.0.1", "2001:db8::1", "::ffff:192.0.2.7"] {
+            assert!(!may_be_sent(None, other) && !may_be_sent(Some("0"), other), "{other}");
+            assert!(may_be_sent(Some("1"), other) && may_be_sent(Some("true"), other), "{other}");
+        }
+        let wrong = ("SIGNALBOX_TOKEN_OVER_PLAIN", "maybe");
+        refused(
+            &[SERVER, KEYS, TOKEN, wrong],
+            "",
+            "SIGNALBOX_TOKEN_OVER_PLAIN: \"maybe\" is neither 1 nor 0",
+        );
+        // Only a program that uses the library needs it.
+        assert!(read_with(&[wrong], "").unwrap().is_none());
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_their_place() {
+        refused(&[SERVER], "", "no keys are set");
+        refused(&[SERVER, ("SIGNALBOX_SYSV_KEYS", "")], "", "no keys are set");
+        refused(&[KEYS], "", "no server is set");
+        refused(&[SERVER, KEYS, ("SIGNALBOX_SYSV_SERVR", "x")], "", "there is no setting \"servr\"");
+        refused(&[("SIGNALBOX_SYSV_SERVER", "box")], "", "SIGNALBOX_SYSV_SERVER: \"box\" is not of the form");
+        refused(&[("SIGNALBOX_SYSV_SERVER", "box:0")], "", "host:port");
+        refused(
+            &[("SIGNALBOX_SYSV_SERVER", "a:1,,b:1")],
+            "",
+            "SIGNALBOX_SYSV_SERVER: \"a:1,,b:1\" is not of",
+        );
+        refused(&[SERVER, ("SIGNALBOX_SYSV_KEYS", "al")], "", "SIGNALBOX_SYSV_KEYS: \"al\" is not \"all\"");
+        refused(&[("SIGNALBOX_SYSV_TIMEOUT", "10")], "", "\"10\" is not a time");
+        refused(&[("SIGNALBOX_SYSV_TTL", "0s")], "", "\"0s\" is not a time");
+        refused(&[CONFIG], "server = a:1\nkey = 3", "/etc/sysv, line 2: there is no setting \"key\"");
+        refused(&[CONFIG], "server a:1", "/etc/sysv, line 1: \"server a:1\" is not of the form");
+        refused(&[CONFIG], "server = a:1\nserver = b:1", "line 2: \"server\" was set before");
+        refused(&[("SIGNALBOX_SYSV_CONFIG", "/missing")], "", "the file \"/missing\" cannot be read");
+    }
+}

@@ -1,0 +1,95 @@
+//! What client and server share of TLS: the files, and which cryptography and version are used.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::SupportedProtocolVersion;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::version::TLS13;
+use thiserror::Error;
+
+/// TLS 1.3 alone: a side that has sent its last byte can still receive in it, as over TCP.
+pub const VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13];
+
+/// The cryptography.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// Why a file with certificates or a key cannot be used.
+#[derive(Debug, Error)]
+pub enum FileError {
+    /// The file cannot be read.
+    #[error("{}: the file cannot be read: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The file is not in PEM.
+    #[error("{}: the file is not in PEM: {problem}", path.display())]
+    NotPem {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: pem::Error,
+    },
+    /// The file has no certificate.
+    #[error("{}: the file has no certificate in PEM (\"-----BEGIN CERTIFICATE-----\")", path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file has no key, or only an encrypted one.
+    #[error(
+        "{}: the file has no private key in PEM (\"-----BEGIN PRIVATE KEY-----\"); one with a passphrase cannot be used",
+        path.display()
+    )]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The contents cannot be used.
+    #[error("{}: the file cannot be used: {problem}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: rustls::Error,
+    },
+}
+
+impl FileError {
+    /// The contents of a file cannot be used.
+    pub fn unusable(path: &Path) -> impl Fn(rustls::Error) -> Self + '_ {
+        |problem| Self::Unusable { path: path.to_owned(), problem }
+    }
+}
+
+/// The certificates of a file, at least one.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let text = read(path)?;
+    let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(|problem| FileError::NotPem { path: path.to_owned(), problem })?;
+    if found.is_empty() {
+        return Err(FileError::NoCertificate { path: path.to_owned() });
+    }
+    Ok(found)
+}
+
+/// The first private key of a file.
+pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
+    PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|problem| match problem {
+        pem::Error::NoItemsFound => FileError::NoKey { path: path.to_owned() },
+        problem => FileError::NotPem { path: path.to_owned(), problem },
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    fs::read(path).map_err(|source| FileError::Unreadable { path: path.to_owned(), source })
+}
