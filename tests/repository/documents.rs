@@ -172,8 +172,9 @@ fn every_file_that_a_document_names_exists() {
     for document in documents() {
         let text = read(&document);
         for span in code_spans(&text) {
-            let is_ours =
-                ["src/", "crates/", "tests/", "docs/", "etc/", "examples/"].iter().any(|part| span.starts_with(part));
+            let is_ours = ["src/", "crates/", "tests/", "docs/", "etc/", "examples/"]
+                .iter()
+                .any(|part| span.starts_with(part));
             if !is_ours || span.contains(['*', ' ', '<']) {
                 continue;
             }

@@ -333,7 +333,9 @@ fn the_assets_of_the_package_exist_or_are_made_before() {
     for (source, _) in assets() {
         let made = match source.strip_prefix("target/") {
             None => exists(&source),
-            Some(path) if path == "release/signalbox" || path == format!("release/lib{library}.so") => script.contains("cargo build --locked --profile \"$profile\"\n"),
+            Some(path) if path == "release/signalbox" || path == format!("release/lib{library}.so") => {
+                script.contains("cargo build --locked --profile \"$profile\"\n")
+            }
             Some("package/man/*.1") => script.contains("man --dir \"$generated/man\"\n"),
             Some(path) => {
                 let shell = path

@@ -6,19 +6,23 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::ids::{ConnectionId, Place, SessionId, SessionKey, Token};
-use super::ledger::{
+use crate::claim::Claim;
+use crate::ids::{ConnectionId, Place, SessionId, SessionKey, Token};
+use crate::journal::Step;
+use crate::ledger::{
     Declare, DeclaredListing, Lease, Ledger, LedgerContext, Listed, Listing, ListingKind, Queueing, Scope,
     Shown, Want,
 };
-use super::mailbox::{EventKind, Notice};
-use super::object::{Availability, DumpItem, ObjectRef};
-use super::outcome::{Call, Outcome};
-use super::store::Step;
-use super::sync::Ordering;
-use super::time::{Due, Moment, UnixSeconds};
-use super::visit::Visit;
-use super::{Claim, Core, Namespace, Refusal, Session};
+use crate::mailbox::{EventKind, Notice};
+use crate::namespace::Namespace;
+use crate::object::{Availability, DumpItem, ObjectRef};
+use crate::outcome::{Call, Outcome};
+use crate::refusal::Refusal;
+use crate::session::Session;
+use crate::state::Core;
+use crate::sync::Ordering;
+use crate::time::{Due, Moment, UnixSeconds};
+use crate::visit::Visit;
 
 /// Semaphores of the configuration that are declared in one step.
 const CONFIGURED_STEP: usize = 64;

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::invariant::invariant;
-use super::share::ClientKey;
+use crate::invariant::invariant;
+use crate::share::ClientKey;
 
 /// What is counted for each client.
 #[derive(Clone, Copy, Debug)]

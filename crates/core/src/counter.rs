@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::UnixSeconds;
+use crate::time::UnixSeconds;
 
 /// The number of an interval since the epoch: boundaries are at multiples of its length in Unix time.
 ///

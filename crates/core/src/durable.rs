@@ -3,11 +3,11 @@
 //! The core lists changes in order; a store keeps the last record that was put under each key. Everything else (what
 //! connections hold, waiters, watches) ends with the process.
 
-use super::Namespace;
-use super::ids::{GrantId, PlaceKey, RequestId, SessionId, SessionKey};
-use super::ledger::SLOTS_MAX;
-use super::sysv::{SysvKey, SysvRecord};
-use super::time::UnixSeconds;
+use crate::ids::{GrantId, PlaceKey, RequestId, SessionId, SessionKey};
+use crate::namespace::Namespace;
+use crate::semaphore::SLOTS_MAX;
+use crate::sysv::{SysvKey, SysvRecord};
+use crate::time::UnixSeconds;
 
 /// One change of the records.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::ids::ConnectionId;
-use super::session::HandleIndex;
+use crate::ids::ConnectionId;
+use crate::session::HandleIndex;
 
 /// The resources of one object that one session holds.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io::Write;
 
-use super::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Aborts the process unless the condition holds; the text states what was expected.
 macro_rules! invariant {

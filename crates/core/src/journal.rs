@@ -10,12 +10,13 @@
 //! Invariants: at most one batch is in flight; a batch has whole units; a unit is within [`UNIT_MAX`], whatever clients
 //! do, so that every store accepts it.
 
+use crate::durable::Change;
+use crate::invariant::lock;
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
-
-use crate::durable::Change;
-use crate::store::BatchLimit;
 
 /// The most that a unit has: what etcd accepts in one transaction.
 pub(super) const UNIT_MAX: BatchLimit = BatchLimit { changes: 4_000, bytes: 1 << 20 };
@@ -185,6 +186,109 @@ impl<T> Journal<T> {
     pub(super) fn all_on_commit(&self) -> impl Iterator<Item = &T> {
         let in_flight = self.in_flight.iter().flat_map(|in_flight| &in_flight.on_commit);
         in_flight.chain(self.units.iter().chain([&self.current]).flat_map(|unit| &unit.on_commit))
+    }
+}
+
+/// How much one batch may have, unless one unit alone has more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchLimit {
+    /// Changes.
+    pub changes: usize,
+    /// The size of the changes in bytes, about: that of their texts, and some for each.
+    pub bytes: usize,
+}
+
+impl BatchLimit {
+    /// No limit.
+    pub const NONE: Self = Self { changes: usize::MAX, bytes: usize::MAX };
+    /// The most that one unit has. A store must accept that much.
+    pub const UNIT: Self = UNIT_MAX;
+
+    /// Whether it permits so much.
+    pub(super) fn has_room_for(self, changes: usize, bytes: usize) -> bool {
+        changes <= self.changes && bytes <= self.bytes
+    }
+}
+
+/// What may have a journal: the ledger and the semaphore sets.
+pub(super) trait Journaled {
+    /// What happens when a change is committed.
+    type Then;
+
+    fn journal(&self) -> Option<&Journal<Self::Then>>;
+
+    fn journal_mut(&mut self) -> Option<&mut Journal<Self::Then>>;
+
+    /// Ends a unit of the journal.
+    fn end_unit(&mut self) {
+        if let Some(journal) = self.journal_mut() {
+            journal.end_unit();
+        }
+    }
+
+    /// Takes changes to commit. `None`: there are none, or the batch before is not complete.
+    fn take_batch(&mut self, limit: BatchLimit) -> Option<Arc<Vec<Change>>> {
+        self.journal_mut()?.take_batch(limit)
+    }
+
+    /// Whether every change is committed.
+    fn is_stored(&self) -> bool {
+        self.journal().is_none_or(Journal::is_idle)
+    }
+
+    /// Whether the store could not commit the last batch that it had.
+    fn is_store_failing(&self) -> bool {
+        self.journal().is_some_and(Journal::is_failing)
+    }
+
+    /// The store could not commit a batch, or has committed one.
+    fn set_store_failing(&mut self, is_failing: bool) {
+        if let Some(journal) = self.journal_mut() {
+            journal.set_failing(is_failing);
+        }
+    }
+
+    /// The batch in flight is committed: has `step` of its consequences made at most. Returns whether there are more.
+    fn complete_batch(&mut self, step: usize, mut committed: impl FnMut(&mut Self, Self::Then)) -> bool {
+        self.set_store_failing(false);
+        for _ in 0..step {
+            let next = self.journal_mut().and_then(Journal::next_committed);
+            let Some(then) = next else { break };
+            committed(self, then);
+        }
+        let Some(journal) = self.journal_mut() else { return false };
+        let is_done = journal.finish_batch();
+        journal.wake_taker();
+        !is_done
+    }
+}
+
+/// A hold of the lock of what has a journal. What it changes is one unit, unless it ends units in between.
+pub(super) struct Step<'a, T: Journaled>(MutexGuard<'a, T>);
+
+impl<'a, T: Journaled> Step<'a, T> {
+    pub(super) fn begin(mutex: &'a Mutex<T>) -> Self {
+        Self(lock(mutex))
+    }
+}
+
+impl<T: Journaled> Deref for Step<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Journaled> DerefMut for Step<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T: Journaled> Drop for Step<'_, T> {
+    fn drop(&mut self) {
+        self.0.end_unit();
     }
 }
 

@@ -1,35 +1,7 @@
-//! The limits of the ledger, as a refusal names them.
+//! The limit on memory.
 
-use super::Refusal;
-use super::share::ClientShare;
-
-/// A limit of the server, and its value when it refused a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
-    /// The kind of the limit.
-    pub kind: LimitKind,
-    /// The most that the limit allows; for memory, in bytes.
-    pub max: u64,
-    /// Whether it is the share of the client; otherwise it is the limit of all clients together.
-    pub is_share: bool,
-}
-
-/// What the ledger limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LimitKind {
-    /// Leased sessions.
-    Sessions,
-    /// Grants and waiters of a session, and AwaitIdle requests of a connection.
-    Grants,
-    /// Waiters of a name, and AwaitIdle requests for it.
-    Waiters,
-    /// Watches.
-    Watches,
-    /// How far the request ids of a session may be above its lowest unanswered one.
-    Requests,
-    /// The memory of the process.
-    Memory,
-}
+use crate::refusal::{Limit, LimitKind, Refusal};
+use crate::share::ClientShare;
 
 /// A limit on the memory of the process.
 #[derive(Clone, Copy, Debug)]
@@ -65,28 +37,5 @@ impl MemoryLimit {
     /// Refuses requests that need memory for such a client.
     pub(super) fn check(self, share: ClientShare, own: usize) -> Result<(), Refusal> {
         self.lack(share, own).map_or(Ok(()), |limit| Err(Refusal::LimitReached(limit)))
-    }
-}
-
-impl Limit {
-    /// Why a request above this limit is refused.
-    pub(super) fn reached(kind: LimitKind, max: usize) -> Refusal {
-        Refusal::LimitReached(Self { kind, max: max as u64, is_share: false })
-    }
-
-    /// Checks that there may be one more, for all clients, of whom there is `in_use`, and for this one, which has `own`.
-    pub(super) fn check(
-        kind: LimitKind,
-        (max, share): (usize, ClientShare),
-        in_use: usize,
-        own: usize,
-    ) -> Result<(), Refusal> {
-        if in_use >= max {
-            return Err(Self::reached(kind, max));
-        }
-        if share.is_exhausted(max, in_use, own) {
-            return Err(Refusal::LimitReached(Self { kind, max: share.of(max) as u64, is_share: true }));
-        }
-        Ok(())
     }
 }

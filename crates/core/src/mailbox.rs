@@ -8,15 +8,16 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use super::ids::{GrantId, SessionId, Token};
-use super::invariant::lock;
-use super::outcome::Answer;
-use super::session_client::SessionClient;
-use super::share::ClientKey;
-use super::sync::{AtomicBool, Mutex, Ordering};
-use super::sysv::{Errno, SetAnswer};
-use super::time::MonotonicMs;
-use super::{Namespace, Refusal};
+use crate::ids::{GrantId, SessionId, Token};
+use crate::invariant::lock;
+use crate::namespace::Namespace;
+use crate::outcome::Answer;
+use crate::refusal::Refusal;
+use crate::session_client::SessionClient;
+use crate::share::ClientKey;
+use crate::sync::{AtomicBool, Mutex, Ordering};
+use crate::sysv::{Errno, SetAnswer};
+use crate::time::MonotonicMs;
 
 /// Events that wait for a reader; further ones are counted and dropped.
 pub const EVENTS_MAX: usize = 1024;

@@ -8,15 +8,17 @@ use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::counter::{Counter, Interval};
-use super::holders::{Holders, Holding, Tracking};
-use super::ids::ConnectionId;
-use super::invariant::{invariant, lock};
-use super::name::Name;
-use super::semaphore::{Lifecycle, Semaphore, Withheld};
-use super::session::{HandleIndex, Session};
-use super::sync::Mutex;
-use super::{Claim, Namespace, Refusal};
+use crate::claim::Claim;
+use crate::counter::{Counter, Interval};
+use crate::holders::{Holders, Holding, Tracking};
+use crate::ids::ConnectionId;
+use crate::invariant::{invariant, lock};
+use crate::name::Name;
+use crate::namespace::Namespace;
+use crate::refusal::Refusal;
+use crate::semaphore::{Lifecycle, Semaphore, Withheld};
+use crate::session::{HandleIndex, Session};
+use crate::sync::Mutex;
 
 /// A shared handle to an object; the map finds it by its name.
 #[derive(Clone, Debug)]

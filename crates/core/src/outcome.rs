@@ -1,8 +1,8 @@
 //! Requests to the ledger and their outcomes, at once or later.
 
-use super::Refusal;
-use super::durable::DeclaredState;
-use super::ids::{ConnectionId, GrantId, RequestIds, SessionId, SessionKey, Token};
+use crate::durable::DeclaredState;
+use crate::ids::{ConnectionId, GrantId, RequestIds, SessionId, SessionKey, Token};
+use crate::refusal::Refusal;
 
 /// Which request of which connection asks for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

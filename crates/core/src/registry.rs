@@ -13,14 +13,16 @@ use ahash::RandomState;
 #[cfg(not(shuttle))]
 use dashmap::{DashMap, Entry};
 
-use super::counter::Interval;
-use super::name::NameHash;
-use super::object::{ObjectRef, PlainError};
-use super::session::Session;
-use super::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::claim::Claim;
+use crate::counter::Interval;
+use crate::name::NameHash;
+use crate::namespace::Namespace;
+use crate::object::{ObjectRef, PlainError};
+use crate::refusal::Refusal;
+use crate::session::Session;
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 #[cfg(shuttle)]
-use super::sync::{DashMap, Entry};
-use super::{Claim, Namespace, Refusal};
+use crate::sync::{DashMap, Entry};
 
 /// Enough shards that, with a million names, the handles of one shard are copied in about 70 us; more shards cost every
 /// operation cache misses (`docs/decisions/0002-the-table-of-names.md`).

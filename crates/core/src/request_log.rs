@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use super::ids::{RequestId, RequestIds};
-use super::ring_map::RingMap;
-use super::{Limit, LimitKind, Refusal};
+use crate::ids::{RequestId, RequestIds};
+use crate::refusal::{Limit, LimitKind, Refusal};
+use crate::ring_map::RingMap;
 
 /// How far the requests of a session may be above the lowest unanswered one; their replies are cached.
 pub const REQUESTS_MAX: u64 = 1024;

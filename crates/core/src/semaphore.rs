@@ -1,7 +1,10 @@
 //! The state of a semaphore in addition to its consumption: its capacity, its peak (`semaphore.md`, "Acquire") and its
 //! lifecycle.
 
-use super::invariant::invariant;
+use crate::invariant::invariant;
+
+/// Most slots of a semaphore: they are numbered 0 to 65,535.
+pub const SLOTS_MAX: u32 = 1 << 16;
 
 /// The capacity of one semaphore, set by the Acquire that created it or by its declaration, and its peak usage.
 #[derive(Debug)]

@@ -8,11 +8,13 @@
 //!
 //! Invariant: an index refers to a handle exactly while the session has a holding in the object.
 
-use super::ids::ConnectionId;
-use super::invariant::invariant;
-use super::name::NameHash;
-use super::object::ObjectRef;
-use super::{Core, Namespace, UnixSeconds};
+use crate::ids::ConnectionId;
+use crate::invariant::invariant;
+use crate::name::NameHash;
+use crate::namespace::Namespace;
+use crate::object::ObjectRef;
+use crate::state::Core;
+use crate::time::UnixSeconds;
 
 /// The index of the handle of one object within a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

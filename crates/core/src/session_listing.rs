@@ -1,11 +1,11 @@
 //! The listing of all sessions: leased ones, those of connections, and processes of System V calls. It takes some entries
 //! a step, so that a long one delays no other request. A session that opens or ends during the listing may be in it or not.
 
-use super::Core;
-use super::ids::{ConnectionId, SessionId};
-use super::session_client::SessionClient;
-use super::sysv::ProcessId;
-use super::time::{Moment, MonotonicMs};
+use crate::ids::{ConnectionId, SessionId};
+use crate::session_client::SessionClient;
+use crate::state::Core;
+use crate::sysv::ProcessId;
+use crate::time::{Moment, MonotonicMs};
 
 /// A session of any kind.
 #[derive(Clone, Debug, PartialEq, Eq)]

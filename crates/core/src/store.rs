@@ -4,120 +4,14 @@
 //! The ledger and the semaphore sets have a journal each, because they have a lock each. A batch has changes of one of them,
 //! in turn; neither refers to records of the other.
 
-use std::ops::{Deref, DerefMut};
+use crate::durable::{Change, Record};
+use crate::ids::PlaceKey;
+use crate::journal::{BatchLimit, Journaled};
+use crate::state::Core;
+use crate::sync::Ordering;
+use crate::time::{Moment, MonotonicMs};
 use std::sync::Arc;
 use std::task::Waker;
-
-use super::Core;
-use super::durable::{Change, Record};
-use super::ids::PlaceKey;
-use super::invariant::lock;
-use super::journal::{Journal, UNIT_MAX};
-use super::sync::{Mutex, MutexGuard, Ordering};
-use super::time::{Moment, MonotonicMs};
-
-/// What may have a journal: the ledger and the semaphore sets.
-pub(super) trait Journaled {
-    /// What happens when a change is committed.
-    type Then;
-
-    fn journal(&self) -> Option<&Journal<Self::Then>>;
-
-    fn journal_mut(&mut self) -> Option<&mut Journal<Self::Then>>;
-
-    /// Ends a unit of the journal.
-    fn end_unit(&mut self) {
-        if let Some(journal) = self.journal_mut() {
-            journal.end_unit();
-        }
-    }
-
-    /// Takes changes to commit. `None`: there are none, or the batch before is not complete.
-    fn take_batch(&mut self, limit: BatchLimit) -> Option<Arc<Vec<Change>>> {
-        self.journal_mut()?.take_batch(limit)
-    }
-
-    /// Whether every change is committed.
-    fn is_stored(&self) -> bool {
-        self.journal().is_none_or(Journal::is_idle)
-    }
-
-    /// Whether the store could not commit the last batch that it had.
-    fn is_store_failing(&self) -> bool {
-        self.journal().is_some_and(Journal::is_failing)
-    }
-
-    /// The store could not commit a batch, or has committed one.
-    fn set_store_failing(&mut self, is_failing: bool) {
-        if let Some(journal) = self.journal_mut() {
-            journal.set_failing(is_failing);
-        }
-    }
-
-    /// The batch in flight is committed: has `step` of its consequences made at most. Returns whether there are more.
-    fn complete_batch(&mut self, step: usize, mut committed: impl FnMut(&mut Self, Self::Then)) -> bool {
-        self.set_store_failing(false);
-        for _ in 0..step {
-            let next = self.journal_mut().and_then(Journal::next_committed);
-            let Some(then) = next else { break };
-            committed(self, then);
-        }
-        let Some(journal) = self.journal_mut() else { return false };
-        let is_done = journal.finish_batch();
-        journal.wake_taker();
-        !is_done
-    }
-}
-
-/// A hold of the lock of what has a journal. What it changes is one unit, unless it ends units in between.
-pub(super) struct Step<'a, T: Journaled>(MutexGuard<'a, T>);
-
-impl<'a, T: Journaled> Step<'a, T> {
-    pub(super) fn begin(mutex: &'a Mutex<T>) -> Self {
-        Self(lock(mutex))
-    }
-}
-
-impl<T: Journaled> Deref for Step<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T: Journaled> DerefMut for Step<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
-    }
-}
-
-impl<T: Journaled> Drop for Step<'_, T> {
-    fn drop(&mut self) {
-        self.0.end_unit();
-    }
-}
-
-/// How much one batch may have, unless one unit alone has more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchLimit {
-    /// Changes.
-    pub changes: usize,
-    /// The size of the changes in bytes, about: that of their texts, and some for each.
-    pub bytes: usize,
-}
-
-impl BatchLimit {
-    /// No limit.
-    pub const NONE: Self = Self { changes: usize::MAX, bytes: usize::MAX };
-    /// The most that one unit has. A store must accept that much.
-    pub const UNIT: Self = UNIT_MAX;
-
-    /// Whether it permits so much.
-    pub(super) fn has_room_for(self, changes: usize, bytes: usize) -> bool {
-        changes <= self.changes && bytes <= self.bytes
-    }
-}
 
 /// Changes that belong together: a store commits all of them or none.
 #[derive(Clone, Debug)]

@@ -3,9 +3,11 @@
 //! A visit copies the handles of one shard at a time and then works through them without any lock on the map. So its
 //! caller may pause it at any time without blocking requests; in return, a visit is not a consistent snapshot.
 
-use super::object::{Availability, DumpItem, ObjectRef};
-use super::registry::Registry;
-use super::{Core, Namespace, UnixSeconds};
+use crate::namespace::Namespace;
+use crate::object::{Availability, DumpItem, ObjectRef};
+use crate::registry::Registry;
+use crate::state::Core;
+use crate::time::UnixSeconds;
 
 /// The position of a visit.
 #[derive(Debug, Default)]
@@ -134,6 +136,27 @@ pub struct NamePlace {
 }
 
 impl Core {
+    /// Lists the names of a namespace (`counter.md`, "Dump"). Each name is read at a different time; a name that is
+    /// created or collected during the Dump may be listed or not.
+    pub fn dump(&self, namespace: Namespace) -> Dump {
+        Dump::new(namespace)
+    }
+
+    /// Visits all names of a namespace with their queues. It is not a snapshot, as [`Self::dump`] is none.
+    pub fn survey(&self, namespace: Namespace) -> Survey {
+        Survey::new(namespace)
+    }
+
+    /// Removes the names that nothing refers to (invariant 6).
+    pub fn sweep(&self, namespace: Namespace) -> Sweep<'_> {
+        Sweep::new(self, namespace)
+    }
+
+    /// Checks invariant 1 name by name, at any time.
+    pub fn check(&self, namespace: Namespace) -> Check<'_> {
+        Check::new(self, namespace)
+    }
+
     /// Calls `show` with the names from a place to the end of its shard that begin with a prefix, and with the place behind
     /// each, until it returns `false`. Returns how many names the shard has; `None`: there is no such shard.
     pub fn show_names(

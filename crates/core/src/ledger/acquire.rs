@@ -3,13 +3,14 @@
 use super::cached_reply::{CachedReply, RequestKind};
 use super::grant::{Grant, Queueing, Want};
 use super::replies::Changed;
-use super::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext};
 use crate::ids::{ConnectionId, GrantId, Place, RequestId, SessionId, Token};
 use crate::invariant::broken;
 use crate::mailbox::EventKind;
 use crate::outcome::{Call, Outcome, Verified};
+use crate::refusal::{Limit, LimitKind, Refusal};
+use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
-use crate::{Core, Limit, LimitKind, Refusal};
 
 /// The request that a Cancel names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

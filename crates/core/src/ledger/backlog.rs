@@ -7,9 +7,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::Namespace;
 use crate::ids::{ConnectionId, GrantId, SessionId};
 use crate::mailbox::ReplyTo;
+use crate::namespace::Namespace;
 use crate::object::ObjectRef;
 use crate::session_client::ClientSelector;
 use crate::time::{Due, MonotonicMs};

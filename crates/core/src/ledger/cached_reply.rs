@@ -1,9 +1,9 @@
 //! What the ledger keeps in the request log of a session.
 
-use crate::Refusal;
 use crate::durable::{AnswerRecord, DeclaredState};
 use crate::ids::{GrantId, RequestId, SessionId};
 use crate::outcome::{Answer, Granted};
+use crate::refusal::Refusal;
 use crate::request_log::{Reply, RequestLog};
 
 /// The reply to a request, or what it waits for.

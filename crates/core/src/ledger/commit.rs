@@ -12,15 +12,15 @@ use std::task::Waker;
 
 use super::cached_reply::CachedReply;
 use super::on_commit::OnCommit;
-use super::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, Record};
 use crate::ids::{PlaceKey, RequestId, SessionId};
-use crate::journal::Journal;
+use crate::journal::{Journal, Journaled};
 use crate::mailbox::{EventKind, Mailbox, ReplyTo};
 use crate::outcome::Answer;
-use crate::store::Journaled;
+use crate::refusal::Refusal;
+use crate::state::Core;
 use crate::time::MonotonicMs;
-use crate::{Core, Refusal};
 
 impl Core {
     /// Whether answers to a connection wait for the store and for nothing else. Calls on semaphore sets do not count: a

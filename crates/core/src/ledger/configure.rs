@@ -5,11 +5,11 @@ use std::ops::Bound;
 
 use super::declarations::{Declaration, Declare};
 use super::listing::STEP_ENTRIES;
-use super::{Ledger, LedgerContext};
-use crate::Refusal;
+use super::state::{Ledger, LedgerContext};
 use crate::durable::{Origin, Service};
+use crate::journal::Journaled;
 use crate::object::ObjectRef;
-use crate::store::Journaled;
+use crate::refusal::Refusal;
 use crate::time::MonotonicMs;
 
 impl Ledger {

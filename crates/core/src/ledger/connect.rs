@@ -5,12 +5,14 @@ use std::sync::Arc;
 use super::leases::Lease;
 use super::on_commit::OnCommit;
 use super::sessions::Attachment;
-use super::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext};
 use crate::ids::{ConnectionId, GrantId, SessionId, SessionKey, Token};
 use crate::mailbox::{EventKind, Mailbox, Notice};
+use crate::namespace::Namespace;
 use crate::outcome::{Answer, Opened, Outcome};
+use crate::refusal::Refusal;
+use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
-use crate::{Core, Namespace, Refusal};
 
 /// Names of one step of a check of a session's names.
 const CHECKED_NAMES: usize = 256;

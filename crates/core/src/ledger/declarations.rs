@@ -5,10 +5,10 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::Refusal;
 use crate::durable::{DeclarationRecord, DeclaredState, Origin, Service};
 use crate::ids::GrantId;
 use crate::object::ObjectRef;
+use crate::refusal::Refusal;
 use crate::semaphore::Lifecycle;
 
 /// A request to declare a semaphore.

@@ -11,17 +11,18 @@ use super::declarations::{Declaration, Declare, IfExists, Removal, Resizing};
 use super::on_commit::OnCommit;
 use super::removal::SEMAPHORES;
 use super::replies::Changed;
-use super::slots::SLOTS_MAX;
-use super::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext};
+use crate::claim::Claim;
 use crate::durable::{Change, DeclaredState, Origin, Record, Service};
 use crate::ids::SessionId;
+use crate::journal::Journaled;
 use crate::mailbox::EventKind;
 use crate::object::ObjectRef;
 use crate::outcome::{Call, Outcome};
-use crate::semaphore::{Lifecycle, Withheld};
-use crate::store::Journaled;
+use crate::refusal::Refusal;
+use crate::semaphore::{Lifecycle, SLOTS_MAX, Withheld};
+use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
-use crate::{Claim, Core, Refusal};
 
 impl Core {
     /// Declares semaphores, all or none of them (`docs/protocol.md`, "Declare"). No name may be declared twice.

@@ -1,10 +1,10 @@
 //! Publishes changes to watches.
 
-use super::Ledger;
 use super::grant::Part;
-use crate::Namespace;
+use super::state::Ledger;
 use crate::ids::{GrantId, SessionId};
 use crate::mailbox::{Event, EventKind};
+use crate::namespace::Namespace;
 use crate::object::ObjectRef;
 
 /// Watches that are informed for as much work as a name of a grant is.

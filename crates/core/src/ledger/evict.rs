@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use super::backlog::{STEP_GRANTS, Task, TaskKind};
 use super::removal::SEMAPHORES;
-use super::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext};
 use crate::ids::{ConnectionId, GrantId};
 use crate::mailbox::{Mailbox, Notice};
+use crate::refusal::Refusal;
+use crate::state::Core;
 use crate::time::{Moment, MonotonicMs};
-use crate::{Core, Refusal};
 
 impl Core {
     /// Takes a step of the revocations of clients, or of the evictions from semaphores that are removed at once. Returns

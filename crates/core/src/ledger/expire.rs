@@ -3,10 +3,10 @@
 use std::task::Waker;
 
 use super::backlog::{STEP_GRANTS, TIMELESS_KINDS, TaskKind};
-use super::{Ledger, LedgerContext};
-use crate::Refusal;
+use super::state::{Ledger, LedgerContext};
 use crate::ids::{GrantId, SessionId};
 use crate::mailbox::{EventKind, Notice};
+use crate::refusal::Refusal;
 use crate::time::{Due, MonotonicMs};
 
 impl Ledger {

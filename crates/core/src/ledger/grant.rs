@@ -4,11 +4,12 @@ use std::num::NonZeroU8;
 
 use super::cached_reply::CachedGrant;
 use super::slots::SlotTables;
+use crate::claim::Claim;
 use crate::ids::{GrantId, RequestId, SessionId};
 use crate::mailbox::ReplyTo;
+use crate::namespace::Namespace;
 use crate::object::ObjectRef;
 use crate::time::{MonotonicMs, UnixSeconds};
-use crate::{Claim, Namespace};
 
 /// What a request wants of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

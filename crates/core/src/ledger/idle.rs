@@ -1,14 +1,16 @@
 //! AwaitIdle: a request waits until the usage of a name has dropped. It does not acquire anything.
 
-use super::Ledger;
 use super::backlog::STEP_GRANTS;
 use super::idle_waiters::{IdleRequest, IdleWaiter, Until};
+use super::state::Ledger;
 use crate::clients::Counted;
 use crate::ids::{ConnectionId, Token};
+use crate::namespace::Namespace;
 use crate::object::ObjectRef;
 use crate::outcome::{Answer, Outcome};
+use crate::refusal::{Limit, LimitKind, Refusal};
+use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
-use crate::{Core, Limit, LimitKind, Namespace, Refusal};
 
 /// A waiting request with its entries in the tables, rounded up. The name exists without it.
 pub(super) const IDLE_WAITER_BYTES: usize = 512;

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::sets::remove_from;
-use crate::Namespace;
 use crate::ids::{ConnectionId, Token};
 use crate::mailbox::ReplyTo;
+use crate::namespace::Namespace;
 use crate::object::ObjectRef;
 use crate::time::{Due, MonotonicMs};
 

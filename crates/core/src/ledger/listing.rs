@@ -4,15 +4,16 @@
 use std::ops::Bound;
 use std::vec::IntoIter;
 
-use super::Ledger;
 use super::declarations::{Declaration, Declared};
 use super::grant::Part;
 use super::queues::Head;
 use super::removal::SEMAPHORES;
+use super::state::Ledger;
 use crate::ids::{ConnectionId, GrantId, SessionId};
+use crate::namespace::Namespace;
 use crate::object::ObjectRef;
+use crate::state::Core;
 use crate::time::UnixSeconds;
-use crate::{Core, Namespace};
 
 /// Entries of one step, and bytes of the names, labels and slots of declared semaphores.
 pub(super) const STEP_ENTRIES: usize = 128;

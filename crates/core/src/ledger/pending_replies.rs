@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use super::cached_reply::CachedReply;
-use crate::Refusal;
 use crate::ids::{RequestId, SessionId};
 use crate::mailbox::ReplyTo;
+use crate::refusal::Refusal;
 use crate::time::MonotonicMs;
 
 /// An answer that waits for a commit.

@@ -29,13 +29,10 @@ use std::num::NonZeroU32;
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use super::Ledger;
 use super::backlog::NameRef;
 use super::grant::{Grant, Part, Target};
-use crate::Refusal;
-use crate::ids::{GrantId, Place, PlaceKey, PlaceProof, SessionId};
-use crate::outcome::Call;
-use crate::time::{Due, MonotonicMs};
+use crate::ids::{GrantId, PlaceKey, PlaceProof, SessionId};
+use crate::time::MonotonicMs;
 
 #[derive(Debug, Default)]
 pub(super) struct Places {
@@ -108,17 +105,17 @@ impl Places {
     }
 
     /// Whether no session is missing in an open window.
-    fn is_complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.window.as_ref().is_some_and(|window| window.awaited.is_empty())
     }
 
     /// Ends the window. Returns the names to serve.
-    fn close_window(&mut self) -> Vec<NameRef> {
+    pub(super) fn close_window(&mut self) -> Vec<NameRef> {
         self.window.take().map_or_else(Vec::new, |window| window.held_back)
     }
 
     /// A session has attached, and will repeat so many requests with their places.
-    fn attached(&mut self, session: SessionId, repetitions: u32) {
+    pub(super) fn attached(&mut self, session: SessionId, repetitions: u32) {
         let Some(window) = &mut self.window else { return };
         // A session of this run is not awaited.
         let Some(state) = window.awaited.get_mut(&session) else { return };
@@ -129,7 +126,7 @@ impl Places {
     }
 
     /// A session has repeated a request.
-    fn repeated(&mut self, session: SessionId) {
+    pub(super) fn repeated(&mut self, session: SessionId) {
         let Some(window) = &mut self.window else { return };
         if let Some(Awaited::Returning(missing)) = window.awaited.get_mut(&session) {
             match NonZeroU32::new(missing.get() - 1) {
@@ -140,7 +137,7 @@ impl Places {
     }
 
     /// A session has ended.
-    fn ended(&mut self, session: SessionId) {
+    pub(super) fn ended(&mut self, session: SessionId) {
         if let Some(window) = &mut self.window {
             window.awaited.remove(&session);
         }
@@ -169,13 +166,18 @@ impl Places {
         self.window.as_ref().is_some_and(|window| window.held_back.iter().any(is_it))
     }
 
+    /// A waiter was repeated.
+    pub(super) fn note_repetition(&mut self) {
+        self.has_repeated = true;
+    }
+
     /// Whether a waiter was ever repeated in this run.
     pub(super) fn has_repeated(&self) -> bool {
         self.has_repeated
     }
 
     /// The proof of a waiter's place; `None`: there is no key.
-    fn proof(&self, place: GrantId, grant: &Grant) -> Option<PlaceProof> {
+    pub(super) fn proof(&self, place: GrantId, grant: &Grant) -> Option<PlaceProof> {
         let mut hasher = SipHasher24::new_with_key(&self.key?.0);
         let Grant { session, request, .. } = grant;
         for number in [place.0, session.number(), request.0, grant.parts().len() as u64] {
@@ -194,120 +196,5 @@ impl Places {
             hasher.write(name);
         }
         Some(PlaceProof(hasher.finish128().as_bytes()))
-    }
-}
-
-impl Ledger {
-    /// The place of a request that waits, for its client; `None`: it does not wait, or would not survive a restart.
-    pub(crate) fn place(&self, call: Call) -> Option<Place> {
-        let session =
-            self.sessions.acting(call.connection).ok().filter(|session| self.is_durable(*session))?;
-        let id = self.sessions.known(session).log().waiting(call.ids.own)?;
-        let proof = self.places.proof(id, self.grants.known(id))?;
-        Some(Place { id, proof })
-    }
-
-    /// The place that a new waiter may have because its client presents it; `None`: it is not proven, so it counts as if
-    /// it had not been presented.
-    pub(super) fn proven_place(&mut self, presented: Option<Place>, grant: &Grant) -> Option<GrantId> {
-        let Place { id, proof } = presented?;
-        let is_proven = self.is_durable(grant.session)
-            && self.places.is_repeated(id)
-            && self.places.proof(id, grant).is_some_and(|own| own.is(&proof));
-        // A place is of one request, which waits once. If a semaphore was removed since, the wait is over with it.
-        let is_free = self.grants.get(id).is_none() && !self.waits_for_removed(id, grant);
-        let place = (is_proven && is_free).then_some(id);
-        self.places.has_repeated |= place.is_some();
-        place
-    }
-
-    /// Whether a semaphore that a request wants was removed, and declared again, since the request got this place.
-    fn waits_for_removed(&self, place: GrantId, grant: &Grant) -> bool {
-        grant.parts().iter().any(|part| match &part.target {
-            Target::Later(name) if part.namespace == super::removal::SEMAPHORES => {
-                self.declarations.is_declared_after(name, place)
-            }
-            _ => false,
-        })
-    }
-
-    /// Opens the reconnect window, after everything was restored.
-    pub(super) fn open_reconnect_window(&mut self, now: MonotonicMs) {
-        let leased = || self.sessions.iter().filter_map(|(id, state)| Some((id, state.lease()?.1.ttl_ms())));
-        let ttl_max_ms = leased().map(|(_, ttl_ms)| ttl_ms).max().unwrap_or(0);
-        let sessions: Vec<_> = leased().map(|(session, _)| session).collect();
-        let earlier = GrantId(self.ids.last());
-        if let Some(end) = self.places.open_window(earlier, sessions.into_iter(), ttl_max_ms, now) {
-            self.alarm.ring(Due::At(end));
-        }
-    }
-
-    /// A session has repeated a request with a place, valid or not. Returns whether that has ended the window.
-    pub(super) fn session_repeated(&mut self, session: SessionId) -> bool {
-        self.places.repeated(session);
-        self.end_window_if_complete()
-    }
-
-    /// A leased session has attached, and will repeat so many requests with their places.
-    pub(super) fn session_attached(&mut self, session: SessionId, repetitions: u32) {
-        self.places.attached(session, repetitions);
-        self.end_window_if_complete();
-    }
-
-    /// A session has ended.
-    pub(super) fn session_ended(&mut self, session: SessionId) {
-        self.places.ended(session);
-        self.end_window_if_complete();
-    }
-
-    /// Ends the window when its time has come.
-    pub(super) fn expire_window(&mut self, now: MonotonicMs) {
-        if self.places.window_end().is_some_and(|end| end <= now) {
-            self.end_window();
-        }
-    }
-
-    fn end_window_if_complete(&mut self) -> bool {
-        let is_complete = self.places.is_complete();
-        if is_complete {
-            self.end_window();
-        }
-        is_complete
-    }
-
-    /// Puts the queues that were held back into the backlog.
-    fn end_window(&mut self) {
-        for NameRef { namespace, object } in self.places.close_window() {
-            self.serve_later(namespace, &object);
-        }
-        self.alarm.ring(Due::Now);
-    }
-
-    /// The id of the grant of a waiter that has everything. See the top of this file.
-    pub(super) fn grant_id(&mut self, place: GrantId) -> Result<GrantId, Refusal> {
-        if !self.places.has_repeated() {
-            return Ok(place);
-        }
-        let is_overtaken = self.places.is_repeated(place)
-            || self.grants.known(place).parts().iter().any(|part| {
-                part.object()
-                    .is_some_and(|object| self.queues.renumbered_up_to(part.namespace, object) > place)
-            });
-        if is_overtaken { self.next_id().map(GrantId) } else { Ok(place) }
-    }
-
-    /// Gives a grant that has just been granted another id than its place.
-    pub(super) fn renumber(&mut self, place: GrantId, id: GrantId) {
-        self.grants.renumber(place, id);
-        let grant = self.grants.known(id);
-        for part in grant.parts() {
-            if let Some(object) = part.object() {
-                self.queues.renumber(part.namespace, object, place, id);
-                self.slots.renumber(object, place, id);
-            }
-        }
-        let state = self.sessions.known_mut(grant.session);
-        state.remove_grant(place);
-        state.add_grant(id);
     }
 }

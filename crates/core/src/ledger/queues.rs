@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use crate::Namespace;
 use crate::ids::GrantId;
+use crate::namespace::Namespace;
 use crate::object::ObjectRef;
 
 /// A range of ids.

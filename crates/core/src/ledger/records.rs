@@ -1,11 +1,11 @@
 //! The ledger's durable facts, as records.
 
-use super::Ledger;
 use super::grant::{Grant, Part};
 use super::on_commit::OnCommit;
-use crate::Refusal;
+use super::state::Ledger;
 use crate::durable::{Change, GrantRecord, PartRecord, Record, SessionRecord};
 use crate::ids::{GrantId, SessionId};
+use crate::refusal::Refusal;
 use crate::time::MonotonicMs;
 
 impl Ledger {

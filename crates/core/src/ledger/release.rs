@@ -5,14 +5,15 @@
 use super::backlog::{NameRef, Task};
 use super::cached_reply::CachedReply;
 use super::grant::{Grant, Part};
-use super::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, Key};
 use crate::ids::{GrantId, SessionId};
 use crate::invariant::{broken, invariant};
+use crate::journal::Journaled;
 use crate::mailbox::EventKind;
+use crate::namespace::Namespace;
 use crate::object::ObjectRef;
-use crate::store::Journaled;
-use crate::{Namespace, Refusal};
+use crate::refusal::Refusal;
 
 impl Ledger {
     /// Ends a waiter without a grant: what it has taken is returned, and its request is refused.

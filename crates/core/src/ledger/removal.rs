@@ -5,15 +5,16 @@ use std::ops::Bound;
 
 use super::backlog::{Eviction, RefuseWaiters, STEP_GRANTS, Task};
 use super::declarations::Declaration;
-use super::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, Key};
 use crate::ids::GrantId;
+use crate::journal::Journaled;
 use crate::mailbox::EventKind;
+use crate::namespace::Namespace;
 use crate::object::ObjectRef;
+use crate::refusal::Refusal;
 use crate::semaphore::{Lifecycle, Withheld};
-use crate::store::Journaled;
 use crate::time::{Due, MonotonicMs};
-use crate::{Namespace, Refusal};
 
 pub(super) const SEMAPHORES: Namespace = Namespace::Semaphores;
 

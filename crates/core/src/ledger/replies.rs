@@ -1,18 +1,18 @@
 //! Replies: each request makes one change, however often it is sent (invariant 7), and is answered when that change is
 //! committed where it has to be.
 
-use super::Ledger;
 use super::backlog::STEP_GRANTS;
 use super::cached_reply::{CachedReply, RequestKind};
 use super::on_commit::OnCommit;
 use super::pending_replies::PendingReply;
 use super::sessions::Attachment;
-use crate::Refusal;
+use super::state::Ledger;
 use crate::durable::{Change, Key, Record};
 use crate::ids::{ConnectionId, GrantId, RequestId, RequestIds, SessionId};
+use crate::journal::Journaled;
 use crate::mailbox::Notice;
 use crate::outcome::{Answer, Call, Opened, Outcome};
-use crate::store::Journaled;
+use crate::refusal::Refusal;
 use crate::time::MonotonicMs;
 
 /// The result of a change.

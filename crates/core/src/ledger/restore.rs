@@ -7,13 +7,13 @@ use super::declarations::Declaration;
 use super::declare::claim_of;
 use super::grant::{Grant, Part, Target};
 use super::removal::SEMAPHORES;
-use super::slots::SLOTS_MAX;
-use super::{Ledger, LedgerContext};
-use crate::Claim;
+use super::state::{Ledger, LedgerContext};
+use crate::claim::Claim;
 use crate::durable::{AnswerRecord, DeclarationRecord, GrantRecord, PartRecord, Record, SessionRecord};
 use crate::ids::GrantId;
 use crate::invariant::broken;
 use crate::object::ObjectRef;
+use crate::semaphore::SLOTS_MAX;
 use crate::time::MonotonicMs;
 
 /// A higher reservation would soon leave no ids, so no server has made one.

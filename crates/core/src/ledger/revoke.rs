@@ -5,14 +5,15 @@ use super::backlog::{ClientRevocation, STEP_GRANTS, Task, TaskKind};
 use super::on_commit::OnCommit;
 use super::replies::Changed;
 use super::sessions::SessionState;
-use super::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext};
 use crate::ids::{ConnectionId, GrantId, SessionId, Token};
+use crate::journal::Journaled;
 use crate::mailbox::{EventKind, Notice};
 use crate::outcome::{Answer, Call, Outcome};
+use crate::refusal::Refusal;
 use crate::session_client::ClientSelector;
-use crate::store::Journaled;
+use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
-use crate::{Core, Refusal};
 
 /// Sessions that one step of the revocation of clients looks at.
 const STEP_VISITS: usize = 4 * STEP_GRANTS;

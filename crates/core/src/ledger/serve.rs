@@ -7,14 +7,16 @@ use super::grant::{Part, Queueing, Target};
 use super::pending_replies::PendingReply;
 use super::removal::SEMAPHORES;
 use super::slots::GRANT_SLOTS_MAX;
-use super::{Ledger, LedgerContext};
+use super::state::{Ledger, LedgerContext};
+use crate::claim::Claim;
 use crate::ids::GrantId;
 use crate::invariant::broken;
 use crate::mailbox::EventKind;
+use crate::namespace::Namespace;
 use crate::object::{Granting, ObjectRef, QueuePlace};
+use crate::refusal::Refusal;
 use crate::semaphore::Lifecycle;
 use crate::time::Due;
-use crate::{Claim, Namespace, Refusal};
 
 /// The outcome of taking the next name of a waiter.
 enum Progress {

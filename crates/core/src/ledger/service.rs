@@ -6,16 +6,17 @@
 //! Invariant: what is withheld of a semaphore's capacity is all of it while the semaphore is paused, and else its slots
 //! that are out of service and not taken, as the changes say that have taken effect.
 
-use super::Ledger;
 use super::declarations::{Declaration, ServiceChange};
 use super::removal::SEMAPHORES;
+use super::state::Ledger;
 use crate::durable::Service;
 use crate::mailbox::EventKind;
 use crate::object::ObjectRef;
 use crate::outcome::{Call, Outcome};
+use crate::refusal::Refusal;
 use crate::semaphore::{Lifecycle, Withheld};
+use crate::state::Core;
 use crate::time::Moment;
-use crate::{Core, Refusal};
 
 impl Core {
     /// Pauses or resumes a declared semaphore, or takes a slot of it out of service or puts it back, if it has the

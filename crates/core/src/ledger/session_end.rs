@@ -3,12 +3,12 @@
 use super::backlog::STEP_GRANTS;
 use super::on_commit::OnCommit;
 use super::sessions::Attachment;
-use super::{Ledger, LedgerContext};
-use crate::Refusal;
+use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, Key};
 use crate::ids::{GrantId, SessionId};
+use crate::journal::Journaled;
 use crate::mailbox::{EventKind, Message};
-use crate::store::Journaled;
+use crate::refusal::Refusal;
 
 /// The work that the end of a session is besides its grants, in names.
 const SESSION_WORK: usize = 2;

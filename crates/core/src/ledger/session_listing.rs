@@ -1,8 +1,8 @@
 //! What the ledger knows of sessions, for the listing of all of them.
 
-use super::Ledger;
 use super::listing::STEP_ENTRIES;
 use super::sessions::SessionState;
+use super::state::Ledger;
 use crate::ids::SessionId;
 use crate::session_listing::{Connected, ListedId, ListedSession};
 use crate::time::MonotonicMs;

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use super::cached_reply::CachedReply;
 use super::leases::{Gaps, Lease};
-use crate::Refusal;
 use crate::ids::{ConnectionId, GrantId, SessionId, SessionKey, Token};
 use crate::invariant::{broken, invariant};
 use crate::mailbox::{EventKind, Mailbox, Message, Notice, ReplyTo};
+use crate::refusal::Refusal;
 use crate::request_log::RequestLog;
 use crate::ring_map::RingMap;
 use crate::session_client::SessionClient;

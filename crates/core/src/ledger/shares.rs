@@ -10,14 +10,15 @@ use super::backlog::STEP_GRANTS;
 use super::cached_reply::CachedReply;
 use super::idle::IDLE_WAITER_BYTES;
 use super::sessions::SessionState;
+use super::state::{Ledger, LedgerContext, LedgerLimits};
 use super::watches::Watch;
-use super::{Ledger, LedgerContext, LedgerLimits};
 use crate::clients::Counted;
 use crate::ids::{ConnectionId, GrantId, RequestId, SessionId};
 use crate::mailbox::EventKind;
+use crate::refusal::{Limit, LimitKind, Refusal};
 use crate::request_log::RequestLog;
 use crate::share::ClientKey;
-use crate::{Core, Limit, LimitKind, Refusal};
+use crate::state::Core;
 
 impl Core {
     /// Whether the client of a connection has its share of sessions, so that another one takes the place of one of them, or is

@@ -7,14 +7,11 @@
 //! Invariants: each slot belongs to one grant at most, whatever the capacity is; a slot that is out of service is not
 //! given to a grant.
 
-use std::collections::BTreeMap;
-
 use crate::ids::GrantId;
 use crate::invariant::invariant;
 use crate::object::ObjectRef;
-
-/// Most slots of a semaphore: they are numbered 0 to 65,535.
-pub const SLOTS_MAX: u32 = 1 << 16;
+use crate::semaphore::SLOTS_MAX;
+use std::collections::BTreeMap;
 
 /// Most slots of one grant.
 pub const GRANT_SLOTS_MAX: usize = 1024;

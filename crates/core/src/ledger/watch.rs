@@ -1,13 +1,15 @@
 //! Watches: a connection learns what happens to a name, or to all names with a prefix.
 
+use super::state::{Ledger, LedgerContext};
 use super::watches::{Scope, Watch, WatchId};
-use super::{Ledger, LedgerContext};
 use crate::clients::Counted;
 use crate::ids::{ConnectionId, Token};
 use crate::mailbox::{Event, EventKind};
+use crate::namespace::Namespace;
 use crate::object::ObjectRef;
+use crate::refusal::Refusal;
+use crate::state::Core;
 use crate::time::Moment;
-use crate::{Core, Namespace, Refusal};
 
 /// What came of showing a name to a watch that begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::sets::remove_from;
-use crate::Namespace;
 use crate::ids::{ConnectionId, Token};
 use crate::mailbox::{Event, Mailbox, Message};
+use crate::namespace::Namespace;
 
 /// The names that a watch covers.
 #[derive(Clone, Debug, PartialEq, Eq)]

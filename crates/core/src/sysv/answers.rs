@@ -1,48 +1,17 @@
 //! What all calls share: each is made once for all requests with its number, and answered at once or later.
 
-use std::sync::Arc;
-
-use super::calls::{SetAnswer, SysvCall, SysvOutcome};
-use super::processes::ProcessId;
+use super::calls::{SysvCall, SysvOutcome};
+use super::errno::Errno;
+use super::reply::{Done, Place, Reply};
 use super::set::{Completed, Completion};
-use super::sets::SetId;
-use super::values::undoes;
-use super::waiters::Place;
-use super::{Errno, Sysv};
-use crate::Refusal;
+use super::state::Sysv;
+use super::types::{ProcessId, SetAnswer, SetId, undoes};
 use crate::ids::RequestId;
-use crate::journal::Journal;
+use crate::journal::{Journal, Journaled};
 use crate::mailbox::{Message, ReplyTo};
-use crate::request_log;
-use crate::store::Journaled;
+use crate::refusal::Refusal;
 use crate::time::Moment;
-
-/// The cached reply to a request, or what it waits for.
-#[derive(Clone, Debug)]
-pub(super) enum Reply {
-    Waiting(SetId, Place),
-    /// The result is sent when everything so far is stored.
-    Storing(Done, Option<ReplyTo>),
-    Done(Done),
-}
-
-impl request_log::Reply for Reply {
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Storing(Done { result: Ok(SetAnswer::Values(values)), .. }, _)
-            | Self::Done(Done { result: Ok(SetAnswer::Values(values)), .. }) => size_of_val::<[_]>(values),
-            _ => 0,
-        }
-    }
-}
-
-/// The result of a call.
-#[derive(Clone, Debug)]
-pub(super) struct Done {
-    pub(super) result: Result<SetAnswer, Errno>,
-    /// Whether the call has changed a durable set, so that the store has the result.
-    pub(super) is_stored: bool,
-}
+use std::sync::Arc;
 
 /// Sends the result of a call, if its connection is known.
 pub(super) fn send(reply_to: Option<ReplyTo>, result: Result<SetAnswer, Errno>) {

@@ -1,12 +1,13 @@
 //! The limits, rules and figures of System V semaphore sets. The operations are beside their rules. Each method of [`Core`]
 //! holds the lock of the sets once.
 
+use super::end::ConnectionEnd;
 use super::listing::SetListing;
 use super::rules::{KeyRule, Rules};
-use super::{ConnectionEnd, Sysv, SysvLimits, SysvStats};
-use crate::Core;
+use super::state::{Sysv, SysvLimits, SysvStats};
 use crate::ids::ConnectionId;
-use crate::store::Step;
+use crate::journal::Step;
+use crate::state::Core;
 use crate::time::Moment;
 
 impl Core {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::Sysv;
-use super::calls::Caller;
-use super::processes::{OpenedProcess, Process, ProcessId};
+use super::processes::{OpenedProcess, Process};
+use super::state::Sysv;
+use super::types::{Caller, ProcessId};
 use crate::ids::{ConnectionId, SessionKey};
 use crate::mailbox::Mailbox;
+use crate::refusal::{Limit, LimitKind, Refusal};
+use crate::state::Core;
 use crate::time::Moment;
-use crate::{Core, Limit, LimitKind, Refusal};
 
 impl Core {
     /// Opens a process and attaches the connection, which has this mailbox, to it. `key` is the process's secret,

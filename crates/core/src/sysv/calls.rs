@@ -1,27 +1,21 @@
 //! The calls of programs: `semget`, `semop`, `semctl`.
 
-use std::sync::Arc;
-
-use super::answers::Reply;
-use super::processes::ProcessId;
-use super::set::{ALTER, Ownership, READ, Set, SetStat};
-use super::sets::{PRIVATE, SetId};
-use super::values::{Operation, Verdict, alters, undoes};
+use super::errno::Errno;
+use super::reply::Reply;
+use super::set::{ALTER, READ, Set};
+use super::state::Sysv;
+use super::types::{
+    Caller, OPERATIONS_MAX, Operation, Ownership, PRIVATE, ProcessId, SEMAPHORES_MAX, SetAnswer, SetId,
+    VALUE_MAX, WAITING_OPERATIONS_MAX, alters, undoes,
+};
+use super::values::Verdict;
 use super::waiters::Waiter;
-use super::{Errno, OPERATIONS_MAX, SEMAPHORES_MAX, Sysv, VALUE_MAX, WAITING_OPERATIONS_MAX};
 use crate::ids::{ConnectionId, RequestIds, Token};
-use crate::store::Journaled;
+use crate::journal::Journaled;
+use crate::refusal::{Limit, LimitKind, Refusal};
+use crate::state::Core;
 use crate::time::{Due, Moment};
-use crate::{Core, Limit, LimitKind, Refusal};
-
-/// The user and the group that a call is checked against, as the client states them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// The effective user id.
-    pub uid: u32,
-    /// The effective group id.
-    pub gid: u32,
-}
+use std::sync::Arc;
 
 /// Which request of which connection makes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,21 +28,6 @@ pub struct SysvCall {
     pub token: Token,
     /// Who calls.
     pub caller: Caller,
-}
-
-/// The result of a call that succeeded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SetAnswer {
-    /// The call is done.
-    Done,
-    /// `semget`: the set, and how many semaphores it has.
-    Set(SetId, u32),
-    /// The number that was asked for.
-    Number(u32),
-    /// The values of all semaphores (GETALL).
-    Values(Box<[u16]>),
-    /// The key, the owner, the mode and the times of the set (IPC_STAT).
-    Stat(SetStat),
 }
 
 /// What became of a request.

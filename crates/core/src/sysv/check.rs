@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::set::{Order, Set};
-use super::sets::SetId;
+use super::set::Set;
+use super::state::Sysv;
+use super::types::{Order, SetId, VALUE_MAX};
 use super::waiters::List;
-use super::{Sysv, VALUE_MAX};
-use crate::Core;
+use crate::state::Core;
 
 /// Sets of one step of a check.
 const STEP_SETS: usize = 16;

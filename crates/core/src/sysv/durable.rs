@@ -3,11 +3,7 @@
 //! A durable set has a record, and so has each process that has used one. Its adjustments of a set are a record of their
 //! own, so that a call writes no more than the set, its own adjustments and its result.
 
-use super::Ownership;
-use super::calls::SetAnswer;
-use super::processes::ProcessId;
-use super::set::Order;
-use super::sets::SetId;
+use super::types::{Order, Ownership, ProcessId, SetAnswer, SetId};
 use crate::ids::{RequestId, SessionKey};
 use crate::time::UnixSeconds;
 

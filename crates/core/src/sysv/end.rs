@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::processes::ProcessId;
+use super::durable::SysvKey;
+use super::errno::Errno;
 use super::set::{Completed, Set};
-use super::sets::SetId;
-use super::{Errno, Sysv, SysvKey};
+use super::state::Sysv;
+use super::types::{ProcessId, SetId};
 use crate::ids::ConnectionId;
-use crate::store::Journaled;
+use crate::journal::Journaled;
 use crate::time::{Due, Moment};
 
 /// Calls whose wait one step ends.

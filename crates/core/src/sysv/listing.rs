@@ -1,14 +1,14 @@
 //! What administrators see of sets and processes. A listing is taken in steps, so it is not a snapshot.
 
-use super::Sysv;
-use super::processes::{Process, ProcessId};
-use super::set::{Order, SetStat};
-use super::sets::SetId;
-use super::values::Operation;
-use super::waiters::{Place, Waiter};
+use super::processes::Process;
+use super::reply::Place;
+use super::state::Sysv;
+use super::types::{Operation, Order, ProcessId, SetId, SetStat};
+use super::waiters::Waiter;
+use crate::refusal::Refusal;
 use crate::session_listing::{ListedId, ListedSession};
+use crate::state::Core;
 use crate::time::MonotonicMs;
-use crate::{Core, Refusal};
 
 /// Entries of one step.
 const STEP_ENTRIES: usize = 64;

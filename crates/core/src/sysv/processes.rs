@@ -4,15 +4,8 @@
 //! connections has none; a process that is ending has no connection; a process counts for the client of the connection that
 //! attached to it last.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::mem;
-use std::ops::Bound;
-use std::sync::Arc;
-
-use super::answers::Reply;
-use super::sets::SetId;
-use super::waiters::Place;
+use super::reply::{Place, Reply};
+use super::types::{ProcessId, SetId};
 use crate::clients::{Clients, Counted, Counts};
 use crate::ids::{ConnectionId, RequestId, SessionKey};
 use crate::mailbox::Mailbox;
@@ -20,31 +13,13 @@ use crate::request_log::RequestLog;
 use crate::session_client::SessionClient;
 use crate::share::ClientKey;
 use crate::time::MonotonicMs;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::ops::Bound;
+use std::sync::Arc;
 
 /// A process with its entries in the tables, rounded up, in bytes.
 const PROCESS_BYTES: usize = 1024;
-
-/// A process. No other process of the server gets the same number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ProcessId(u64);
-
-impl ProcessId {
-    /// The process that a client calls so.
-    pub fn from_number(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// The number that clients call the process.
-    pub fn number(self) -> u64 {
-        self.0
-    }
-}
-
-impl fmt::Display for ProcessId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// A process that was opened.
 #[derive(Clone, Copy, Debug)]

@@ -2,12 +2,12 @@
 //!
 //! A process lives for its time to live, unless it attaches again. Nothing waits: clients repeat their calls.
 
-use super::answers::{Done, Reply};
 use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, SetRecord, SysvKey, SysvRecord};
 use super::processes::{OpenedProcess, Process};
+use super::reply::{Done, Reply};
 use super::set::Set;
-use super::sets::PRIVATE;
-use super::{SEMAPHORES_MAX, Sysv, VALUE_MAX};
+use super::state::Sysv;
+use super::types::{PRIVATE, SEMAPHORES_MAX, VALUE_MAX};
 use crate::time::{Moment, MonotonicMs};
 
 impl Sysv {

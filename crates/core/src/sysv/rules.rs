@@ -2,8 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::set::Order;
-use super::sets::PRIVATE;
+use super::types::{Order, PRIVATE};
 
 /// What applies to the sets with some keys, from when they are created.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,16 +4,15 @@
 //! order in which they came. A call that cannot be performed yet holds back no other, unless the set is in the order of
 //! arrival: there, a call takes nothing from a semaphore that a call before it waits to take from.
 
+use super::durable::SetRecord;
+use super::errno::Errno;
+use super::reply::Place;
+use super::types::{Caller, Operation, Order, Ownership, ProcessId, SetId, SetStat, alters};
+use super::values::{Values, Verdict};
+use super::waiters::{Waiter, Waiters};
+use crate::time::UnixSeconds;
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
-
-use super::durable::SetRecord;
-use super::processes::ProcessId;
-use super::sets::SetId;
-use super::values::{Operation, Values, Verdict, alters};
-use super::waiters::{Place, Waiter, Waiters};
-use super::{Caller, Errno};
-use crate::time::UnixSeconds;
 
 /// The bit of a mode that permits reading.
 pub(super) const READ: u32 = 0o4;
@@ -29,46 +28,6 @@ const ROOT: u32 = 0;
 
 /// No user or group.
 const NOBODY: u32 = u32::MAX;
-
-/// The owner and the mode of a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ownership {
-    /// The owner's user id.
-    pub uid: u32,
-    /// The owner's group id.
-    pub gid: u32,
-    /// The nine bits of the mode.
-    pub mode: u32,
-}
-
-/// Which of the calls that could be performed is performed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
-    /// Each that can be, as in the kernel: a call that needs much may wait for ever.
-    #[default]
-    Kernel,
-    /// One that takes from a semaphore waits for those before it that do.
-    Fifo,
-}
-
-/// The key, the owner, the mode and the times of a set (IPC_STAT).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SetStat {
-    /// The key; 0 if the set was made without one.
-    pub key: i32,
-    /// The owner and the mode.
-    pub ownership: Ownership,
-    /// The creator's user id.
-    pub creator_uid: u32,
-    /// The creator's group id.
-    pub creator_gid: u32,
-    /// When operations were performed last; `None`: never.
-    pub operated_at: Option<UnixSeconds>,
-    /// When the set was created, or values or the owner were set last.
-    pub changed_at: UnixSeconds,
-    /// How many semaphores it has.
-    pub count: u32,
-}
 
 /// A waiting call that is over.
 #[derive(Debug)]

@@ -2,36 +2,10 @@
 //!
 //! Invariants: no two sets have the same key, except those without one; an id is not used again for a long time.
 
+use super::set::Set;
+use super::types::{FIRST_ID, PRIVATE, SetId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
-
-use super::set::Set;
-
-/// The id of a set: `0x40000000` and above, which a kernel does not use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SetId(i32);
-
-/// The lowest id.
-const FIRST_ID: i32 = 0x4000_0000;
-
-/// The key of sets that have none (IPC_PRIVATE).
-pub(super) const PRIVATE: i32 = 0;
-
-impl SetId {
-    /// The set that a client calls so. `None`: no set is called so.
-    pub fn from_number(number: i32) -> Option<Self> {
-        (number >= FIRST_ID).then_some(Self(number))
-    }
-
-    /// The number that clients call the set.
-    pub fn number(self) -> i32 {
-        self.0
-    }
-
-    fn next(self) -> Self {
-        Self(self.0.checked_add(1).unwrap_or(FIRST_ID))
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Sets {

@@ -6,38 +6,17 @@
 //! If a batch cannot be committed, it stays in the journal and is taken again, until it is stored: what was performed is not
 //! taken back, and nobody is told of it before. Meanwhile new calls on durable sets fail with EIO.
 
-use std::mem;
-use std::task::Waker;
-
-use super::Sysv;
-use super::answers::{Done, Reply, send};
+use super::answers::send;
 use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, StoredAnswer, SysvKey, SysvRecord};
-use super::processes::ProcessId;
-use super::sets::SetId;
+use super::reply::{Done, Held, Reply};
+use super::state::Sysv;
+use super::types::{ProcessId, SetId};
 use crate::durable::{Change, Key, Record};
 use crate::ids::RequestId;
-use crate::journal::Journal;
+use crate::journal::{Journal, Journaled};
 use crate::mailbox::ReplyTo;
-use crate::store::Journaled;
-
-/// The call whose result is sent on commit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
-    process: ProcessId,
-    request: RequestId,
-}
-
-impl Journaled for Sysv {
-    type Then = Held;
-
-    fn journal(&self) -> Option<&Journal<Held>> {
-        self.journal.as_ref()
-    }
-
-    fn journal_mut(&mut self) -> Option<&mut Journal<Held>> {
-        self.journal.as_mut()
-    }
-}
+use std::mem;
+use std::task::Waker;
 
 /// The journal.
 impl Sysv {

@@ -2,34 +2,10 @@
 //!
 //! Invariants: a value is 0 to 32767; an adjustment is -32768 to 32767; a list that is not performed changes nothing.
 
-use std::collections::BTreeMap;
-
 use super::durable::SemaphoreRecord;
-use super::processes::ProcessId;
-use super::{Errno, VALUE_MAX};
-
-/// One operation of a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
-    /// The number of the semaphore in its set.
-    pub number: u16,
-    /// What is added to the value; 0 waits until the value is 0.
-    pub change: i16,
-    /// Whether the call fails with EAGAIN where it would have to wait for this operation (IPC_NOWAIT).
-    pub is_nowait: bool,
-    /// Whether the end of the process undoes the operation (SEM_UNDO).
-    pub is_undone: bool,
-}
-
-/// Whether a list has an operation that alters a value. The others only wait until a value is 0.
-pub(super) fn alters(operations: &[Operation]) -> bool {
-    operations.iter().any(|operation| operation.change != 0)
-}
-
-/// Whether a list has an operation that the end of the process undoes.
-pub(super) fn undoes(operations: &[Operation]) -> bool {
-    operations.iter().any(|operation| operation.is_undone)
-}
+use super::errno::Errno;
+use super::types::{Operation, ProcessId, VALUE_MAX, undoes};
+use std::collections::BTreeMap;
 
 /// What became of a list of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

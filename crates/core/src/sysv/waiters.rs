@@ -5,20 +5,15 @@
 //!
 //! Invariants: each call is in exactly one index; an index has no other calls.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use super::processes::ProcessId;
-use super::values::{Operation, alters};
+use super::reply::Place;
+use super::types::{Operation, ProcessId, alters};
 use crate::ids::RequestId;
 use crate::mailbox::ReplyTo;
 use crate::time::MonotonicMs;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A waiting call with its entries in the tables, rounded up, in bytes.
 const WAITER_BYTES: usize = 512;
-
-/// The place of a waiting call among those of its set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(pub(super) u64);
 
 /// A call that waits.
 #[derive(Debug)]

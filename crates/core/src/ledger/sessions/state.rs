@@ -4,12 +4,12 @@ use std::mem;
 use std::sync::Arc;
 
 use super::{Ending, SessionKind, SessionState};
-use crate::Refusal;
 use crate::ids::{GrantId, SessionKey, Token};
 use crate::invariant::invariant;
 use crate::ledger::cached_reply::CachedReply;
 use crate::ledger::leases::Lease;
 use crate::mailbox::{EventKind, ReplyTo};
+use crate::refusal::Refusal;
 use crate::request_log::RequestLog;
 use crate::ring_map::RingMap;
 use crate::session_client::SessionClient;

@@ -1,0 +1,161 @@
+//! The state of the ledger, and its limits.
+
+use super::backlog::Backlog;
+use super::declarations::Declarations;
+use super::grants::Grants;
+use super::id_allocator::IdAllocator;
+use super::idle_waiters::IdleWaiters;
+use super::on_commit::OnCommit;
+use super::pending_replies::PendingReplies;
+use super::places::Places;
+use super::queues::Queues;
+use super::sessions::Sessions;
+use super::slots::SlotTables;
+use super::watches::Watches;
+use crate::alarm::Alarm;
+use crate::clients::Clients;
+use crate::counter::Interval;
+use crate::ids::{GrantId, SessionId};
+use crate::journal::{Journal, Journaled};
+use crate::limit::MemoryLimit;
+use crate::namespace::Namespace;
+use crate::refusal::Refusal;
+use crate::registry::Registry;
+use crate::share::ClientShare;
+use crate::time::UnixSeconds;
+
+/// Limits of the ledger.
+#[derive(Clone, Copy, Debug)]
+pub struct LedgerLimits {
+    /// Most leased sessions.
+    pub sessions_max: usize,
+    /// Most grants and waiters of one session.
+    pub grants_max: usize,
+    /// Most waiters of one name, and most requests that wait until it is idle.
+    pub waiters_max: usize,
+    /// Most watches.
+    pub watches_max: usize,
+    /// Past it, no session, grant, waiter, watch or declaration is added.
+    pub memory: MemoryLimit,
+    /// How much of the sessions, of the waiters of a name, of the watches and of the memory one client may have.
+    pub client_share: ClientShare,
+}
+
+impl LedgerLimits {
+    /// No limits, as in a new core.
+    pub const NONE: Self = Self {
+        sessions_max: usize::MAX,
+        grants_max: usize::MAX,
+        waiters_max: usize::MAX,
+        watches_max: usize::MAX,
+        memory: MemoryLimit::NONE,
+        client_share: ClientShare::NONE,
+    };
+}
+
+/// Live figures of the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LedgerStats {
+    /// Leased sessions.
+    pub sessions: u64,
+    /// Grants that are held.
+    pub grants: u64,
+    /// Requests that wait.
+    pub waiters: u64,
+    /// Watches.
+    pub watches: u64,
+    /// Leased sessions that expired, or ended to make room for another one of their client.
+    pub expired_sessions: u64,
+    /// Requests whose wait timed out.
+    pub timed_out: u64,
+    /// Requests that found a queue longer than they accepted.
+    pub queue_full: u64,
+    /// Requests refused because of a limit of the ledger.
+    pub limited: u64,
+    /// Grants and sessions that were revoked.
+    pub revoked: u64,
+    /// Declared semaphores.
+    pub declared: u64,
+    /// Requests refused because their change could not be stored.
+    pub not_stored: u64,
+}
+
+/// What an operation of the ledger needs besides the ledger. Operations that need monotonic time take it by itself, as
+/// plain operations have none.
+#[derive(Clone, Copy)]
+pub(crate) struct LedgerContext<'a> {
+    pub(crate) registries: [&'a Registry; Namespace::ALL.len()],
+    pub(crate) interval: Interval,
+    pub(crate) now: UnixSeconds,
+}
+
+impl<'a> LedgerContext<'a> {
+    pub(super) fn registry(&self, namespace: Namespace) -> &'a Registry {
+        self.registries[namespace as usize]
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(super) limits: LedgerLimits,
+    pub(super) ids: IdAllocator,
+    pub(super) sessions: Sessions,
+    pub(super) grants: Grants,
+    pub(super) queues: Queues,
+    pub(super) slots: SlotTables,
+    pub(super) declarations: Declarations,
+    pub(super) idle_waiters: IdleWaiters,
+    pub(super) watches: Watches,
+    pub(super) clients: Clients<SessionId>,
+    pub(super) backlog: Backlog,
+    pub(super) places: Places,
+    pub(super) alarm: Alarm,
+    /// `None`: there is no store, and every request is answered at once.
+    pub(super) journal: Option<Journal<OnCommit>>,
+    pub(super) pending_replies: PendingReplies,
+    /// Set when the server shuts down: waiters with ids up to this one have been answered.
+    pub(super) shut_down_up_to: Option<GrantId>,
+    /// The counts of events; the parts know how many of each thing there are.
+    pub(super) counts: LedgerStats,
+}
+
+impl Ledger {
+    pub(crate) fn new() -> Self {
+        Self {
+            limits: LedgerLimits::NONE,
+            ids: IdAllocator::default(),
+            sessions: Sessions::default(),
+            grants: Grants::default(),
+            queues: Queues::default(),
+            slots: SlotTables::default(),
+            declarations: Declarations::default(),
+            idle_waiters: IdleWaiters::default(),
+            watches: Watches::default(),
+            clients: Clients::default(),
+            backlog: Backlog::default(),
+            places: Places::default(),
+            alarm: Alarm::default(),
+            journal: None,
+            pending_replies: PendingReplies::default(),
+            shut_down_up_to: None,
+            counts: LedgerStats::default(),
+        }
+    }
+
+    /// Refuses requests that would wait or stay, once the server shuts down.
+    pub(super) fn check_open(&self) -> Result<(), Refusal> {
+        if self.shut_down_up_to.is_some() { Err(Refusal::ShuttingDown) } else { Ok(()) }
+    }
+}
+
+impl Journaled for Ledger {
+    type Then = OnCommit;
+
+    fn journal(&self) -> Option<&Journal<OnCommit>> {
+        self.journal.as_ref()
+    }
+
+    fn journal_mut(&mut self) -> Option<&mut Journal<OnCommit>> {
+        self.journal.as_mut()
+    }
+}
