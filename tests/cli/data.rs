@@ -142,19 +142,6 @@ fn what_cannot_be_exported_is_said() {
 }
 
 #[test]
-fn an_incomplete_export_is_not_imported() {
-    let (parent, directory) = filled();
-    let exported = data("export", &directory, &[], Stdio::null());
-    let text = String::from_utf8(exported.stdout).unwrap();
-    let lines: Vec<_> = text.lines().collect();
-    let path = parent.path().join("part");
-    std::fs::write(&path, lines[..lines.len() - 1].join("\n")).unwrap();
-    let part = Stdio::from(std::fs::File::open(&path).unwrap());
-    let output = data("import", &parent.path().join("new"), &[], part);
-    assert_fails(&output, 65, "the export is incomplete");
-}
-
-#[test]
 fn a_damaged_directory_is_reported_with_its_own_status() {
     let (_parent, directory) = filled();
     assert_fails(
@@ -172,16 +159,6 @@ fn a_damaged_directory_is_reported_with_its_own_status() {
     let output = outcome(serve_file_on_any_ports(&file.path()));
     assert_eq!(output.status.code(), Some(65), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("the file is damaged"), "{output:?}");
-}
-
-#[test]
-fn a_directory_that_another_server_uses_may_be_free_later() {
-    let parent = tempfile::tempdir().unwrap();
-    let file = configuration(&parent.path().join("data"));
-    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
-    daemon.ready();
-    let output = outcome(serve_file_on_any_ports(&file.path()));
-    assert_eq!(output.status.code(), Some(71), "{output:?}");
 }
 
 #[test]

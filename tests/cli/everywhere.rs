@@ -36,6 +36,20 @@ async fn connection_options_stand_before_or_after_the_subcommand() {
 }
 
 #[tokio::test]
+async fn names_stand_together_before_or_after_the_options() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    for arguments in [
+        &["run", "a=1", "b=1", "--lease", "5", "--wait", "1", "--", "true"][..],
+        &["run", "--lease", "5", "--wait", "1", "a=1", "b=1", "--", "true"],
+        &["run", "--lease=5", "a=1", "b=1", "--wait=1", "--", "true"],
+        &["run", "days", "s", "--max", "1", "--lease", "5", "--", "true"],
+    ] {
+        assert_eq!(stdout(&ran(server, arguments).await), "", "{arguments:?}");
+    }
+}
+
+#[tokio::test]
 async fn every_command_that_prints_has_json() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");

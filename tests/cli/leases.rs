@@ -8,10 +8,10 @@ use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use super::proxy::Proxy;
 use super::{assert_fails, finished, line, program_at, ran, stderr, stderr_of, stdout, stdout_of};
-use crate::support::daemon::{ConfigFile, Daemon, message, serve_file_on_any_ports};
+use crate::support::daemon::{Daemon, message};
 use crate::support::fake_server::{FakeServer, soon};
+use crate::support::proxy::{Mode, Proxy};
 use crate::support::yrmcdsd::Yrmcdsd;
 
 /// The lines of a list of holders or waiters; an unknown name has none.
@@ -96,44 +96,6 @@ async fn run_limits_its_wait_and_the_length_of_the_queue() {
 }
 
 #[tokio::test]
-async fn a_refusal_because_of_a_limit_names_its_key_and_its_value() {
-    let file = ConfigFile::toml(
-        "[counter]\nenable = true\n\n[semaphore]\nenable = true\n\n[session]\nmax_sessions = 3\nmax_waiters = 1\nmax_watches = 1\n",
-    );
-    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
-    let server = daemon.address("counter");
-    let acquire = |name| ["acquire", name, "--max", "1", "--lease", "1h"];
-    assert!(stdout(&ran(server, &acquire("job")).await).contains("SIGNALBOX_KEY"));
-    let waiter = ["run", "job", "--max", "1", "--wait", "max", "--", "true"];
-    let waiting = program_at(server, &waiter).spawn().unwrap();
-    until_listed(server, "waiters", "job", 1).await;
-    assert_fails(
-        &ran(server, &waiter).await,
-        1,
-        "counter \"job\" (maximum 1): no further request may wait for this name (session.max_waiters = 1); try again later, or raise \
-        session.max_waiters in the server's configuration",
-    );
-
-    assert!(stdout(&ran(server, &acquire("second")).await).contains("SIGNALBOX_KEY"));
-    assert_fails(
-        &ran(server, &acquire("third")).await,
-        1,
-        "the server has no room for another session (session.max_sessions = 3); close a session, or raise \
-        session.max_sessions in the server's configuration",
-    );
-
-    let mut watching = program_at(server, &["watch", "job"]).spawn().unwrap();
-    let mut events = stdout_of(&mut watching);
-    line(&mut events).await;
-    assert_fails(
-        &ran(server, &["watch", "job"]).await,
-        1,
-        "the server has no room for another watch (session.max_watches = 1); end a watch, or raise session.max_watches",
-    );
-    drop((waiting, watching, events));
-}
-
-#[tokio::test]
 async fn a_signal_ends_the_wait_and_leaves_the_queue() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
@@ -204,19 +166,18 @@ async fn a_command_may_continue_without_its_lease() {
 async fn a_command_survives_a_disconnect_shorter_than_the_lease() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    let proxy = Proxy::to(server).await;
+    let proxy = Proxy::to(server);
     let script = "echo ready; read _; exit 3";
     let arguments = ["run", "job", "--max", "1", "--lease", "1h", "--", "sh", "-c", script];
     let mut child = program_at(proxy.address, &arguments).spawn().unwrap();
     assert_eq!(line(&mut stdout_of(&mut child)).await, "ready");
     let before = until_listed(server, "holders", "job", 1).await;
-    proxy.disconnect();
+    proxy.set(Mode::Cut);
     soon("the disconnect to be detected", async {
         while !listed(server, "holders", "job").await[0]["address"].is_null() {}
     })
     .await;
-    proxy.reconnect();
-    soon("another connection", proxy.has_relayed(2)).await;
+    proxy.set(Mode::To(server));
     soon("the session to be continued", async {
         while listed(server, "holders", "job").await[0]["address"].is_null() {}
     })

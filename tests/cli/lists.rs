@@ -45,17 +45,6 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
 }
 
 #[tokio::test]
-async fn an_unknown_name_has_no_list() {
-    let mut daemon = Daemon::start();
-    let server = daemon.address("semaphore");
-    for list in ["holders", "waiters"] {
-        let output = ran(server, &[list, "none", "--semaphore"]).await;
-        assert_eq!(output.stdout, b"");
-        assert_fails(&output, 1, "semaphore \"none\" does not exist");
-    }
-}
-
-#[tokio::test]
 async fn a_watch_reports_a_prefix_or_one_name() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");

@@ -8,8 +8,6 @@ mod grace;
 mod leases;
 mod lists;
 mod namespaces;
-mod options;
-mod proxy;
 mod readme;
 mod sessions;
 mod slots;
@@ -27,6 +25,7 @@ use std::process::{Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use signalbox_protocol::{DumpEntry, Response, Status};
 use support::fake_server::{FakeServer, Outcome, Peer, soon};
 use support::yrmcdsd::Yrmcdsd;
@@ -70,6 +69,12 @@ fn stdout(output: &Output) -> &str {
 
 fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// The objects that the program prints, one in each line.
+async fn objects(server: SocketAddr, arguments: &[&str]) -> Vec<Value> {
+    let output = ran(server, &[arguments, &["--json"]].concat()).await;
+    stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[track_caller]
@@ -231,18 +236,6 @@ async fn run_starts_no_command_if_nothing_is_available() {
         assert_eq!(output.stdout, b"");
         assert_fails(&output, exit, message);
     }
-}
-
-#[tokio::test]
-async fn run_starts_no_command_if_no_server_answers() {
-    let server = FakeServer::bind().await;
-    let child = program(&server, &["run", "job", "--max", "1", "--", "echo", "started"]).spawn().unwrap();
-    let mut peer = server.accept().await;
-    peer.next().await.unwrap();
-    drop(peer);
-    let output = finished(child).await;
-    assert_eq!(output.stdout, b"");
-    assert_fails(&output, 69, "the connection was lost");
 }
 
 /// Runs a command that is granted its resources, to its end.

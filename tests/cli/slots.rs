@@ -5,14 +5,13 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use super::{assert_fails, finished, program_at, ran, stdout};
+use super::{assert_fails, finished, objects, program_at, ran, stdout};
 use crate::support::daemon::Daemon;
 use crate::support::fake_server::soon;
 
 /// The object that the program prints.
 async fn printed(server: SocketAddr, arguments: &[&str]) -> Value {
-    let output = ran(server, &[arguments, &["--json"]].concat()).await;
-    serde_json::from_str(stdout(&output).lines().next().unwrap()).unwrap()
+    objects(server, arguments).await.remove(0)
 }
 
 async fn wait_for_a_waiter(server: SocketAddr, name: &str) {
@@ -138,98 +137,4 @@ async fn a_slot_is_taken_out_of_service_when_its_holder_leaves_and_put_back() {
     wait_for_a_waiter(server, "gpu").await;
     printed(server, &["slot", "gpu", "2", "--in"]).await;
     assert_eq!(stdout(&finished(waiting).await), "2\n");
-}
-
-#[tokio::test]
-async fn a_slot_that_cannot_be_acquired_is_refused_with_the_reason() {
-    let mut daemon = Daemon::start();
-    let server = daemon.address("semaphore");
-    printed(server, &["declare", "gpu", "--capacity", "4", "--slots"]).await;
-    printed(server, &["declare", "counted", "--capacity", "4"]).await;
-    let acquire = |more: &'static [&'static str]| [&["acquire", "--lease", "1m"], more].concat();
-    for (arguments, status, message) in [
-        (
-            acquire(&["--semaphore", "gpu", "--slot", "4"]),
-            1,
-            "semaphore \"gpu\" has no slot 4: its capacity is 4, so its slots are 0 to 3",
-        ),
-        (
-            acquire(&["--semaphore", "counted", "--slot", "0", "--wait", "max"]),
-            1,
-            "semaphore \"counted\" has no slot 0: its resources are not numbered",
-        ),
-        (acquire(&["--semaphore", "none", "--slot", "0"]), 1, "semaphore \"none\" does not exist"),
-        (acquire(&["--semaphore", "gpu", "counted", "--slot", "0"]), 64, "--slot 0 requires one NAME"),
-        (acquire(&["--semaphore", "gpu=2/", "--slot", "0"]), 64, "--slot 0 requires one NAME"),
-        (
-            vec!["slot", "gpu", "4", "--out"],
-            1,
-            "semaphore \"gpu\" has no slot 4: its capacity is 4, so its slots are 0 to 3",
-        ),
-        (vec!["slot", "gpu", "1"], 64, "--out|--in"),
-        (vec!["slot", "gpu", "1", "--in", "--wait", "1s"], 64, "--in"),
-        (vec!["slot", "gpu", "65536", "--out"], 64, "65536"),
-    ] {
-        assert_fails(&ran(server, &arguments).await, status, message);
-    }
-}
-
-#[tokio::test]
-async fn a_refusal_says_which_slots_are_out_of_service_or_held() {
-    let mut daemon = Daemon::start();
-    let server = daemon.address("semaphore");
-    printed(server, &["declare", "gpu", "--capacity", "4", "--slots"]).await;
-    let run = |more: &'static [&'static str]| [&["run", "gpu"], more, &["--", "true"]].concat();
-    let held = printed(server, &["acquire", "gpu", "--slot", "3", "--lease", "1h"]).await;
-    assert_eq!(held["slots"], json!([[3]]));
-    assert_fails(
-        &ran(server, &run(&["--slot", "3"])).await,
-        75,
-        "semaphore \"gpu\": slot 3 is held; try again later or use --wait",
-    );
-    printed(server, &["slot", "gpu", "1", "--out"]).await;
-    for (arguments, message) in [
-        (
-            run(&["--resources", "3"]),
-            "semaphore \"gpu\": slot 1 is out of service; 2 available, 3 requested; try",
-        ),
-        (
-            run(&["--resources", "3", "--wait", "0.1"]),
-            "not granted within 0.1 s (slot 1 is out of service; 2 available, 3 requested)",
-        ),
-    ] {
-        assert_fails(&ran(server, &arguments).await, 75, message);
-    }
-    printed(server, &["slot", "gpu", "2", "--out"]).await;
-    assert_fails(
-        &ran(server, &run(&["--resources", "2"])).await,
-        75,
-        "slots 1-2 are out of service; 1 available",
-    );
-    assert_fails(&ran(server, &run(&["--resources", "5"])).await, 1, "capacity 4, 5 requested");
-}
-
-#[tokio::test]
-async fn await_idle_says_if_there_is_no_such_slot() {
-    let mut daemon = Daemon::start();
-    let server = daemon.address("semaphore");
-    printed(server, &["declare", "gpu", "--capacity", "4", "--slots"]).await;
-    printed(server, &["declare", "counted", "--capacity", "4"]).await;
-    stdout(&ran(server, &["run", "other", "--semaphore", "--max", "1", "--", "true"]).await);
-    let idle = |more: &'static [&'static str]| [&["await-idle", "--semaphore"], more].concat();
-    assert_eq!(stdout(&ran(server, &idle(&["gpu", "--slot", "3"])).await), "0\n");
-    assert_eq!(stdout(&ran(server, &idle(&["none", "--slot", "3"])).await), "0\n");
-    let above = ran(server, &idle(&["gpu", "--slot", "9"])).await;
-    assert_eq!((&above.stdout[..], above.status.code()), (&b"0\n"[..], Some(0)));
-    let said = std::str::from_utf8(&above.stderr).unwrap();
-    assert!(said.contains("semaphore \"gpu\" has no slot 9: its capacity is 4"), "{said}");
-    for (arguments, message) in [
-        (
-            idle(&["counted", "--slot", "0"]),
-            "semaphore \"counted\" has no slot 0: its resources are not numbered",
-        ),
-        (idle(&["other", "--slot", "0"]), "semaphore \"other\" is not declared, so it has no numbered slots"),
-    ] {
-        assert_fails(&ran(server, &arguments).await, 1, message);
-    }
 }

@@ -10,7 +10,7 @@ use signalbox_client::Client;
 use signalbox_client::sysv::{Caller, Errno, Identity, Operation, Process, SEM_UNDO};
 use tokio::process::Command;
 
-use super::{assert_fails, finished, line, program_at, ran, stderr, stdout, stdout_of};
+use super::{assert_fails, finished, line, objects, program_at, ran, stderr, stdout, stdout_of};
 use crate::support::daemon::{ANY_PORTS, Daemon, is_root, serve};
 use crate::support::fake_server::{FakeServer, soon};
 
@@ -33,11 +33,6 @@ impl Worker {
 
 const fn operation(number: u16, change: i16, flags: u16) -> Operation {
     Operation { number, change, flags }
-}
-
-async fn objects(server: SocketAddr, arguments: &[&str]) -> Vec<Value> {
-    let output = ran(server, &[arguments, &["--json"]].concat()).await;
-    stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// A set of two semaphores with the values 1 and 0: process 77 has taken the first, with an adjustment, and process 78
@@ -449,58 +444,33 @@ async fn run_starts_nothing_without_the_library_or_the_server() {
     let text = in_directory("text.so", b"not a library, but long enough for one");
     let spaced = in_directory("a b.so", &fs::read(library).unwrap());
     let no_port = in_directory("no-port.conf", b"server = box\nkeys = all\n");
-    let gap = in_directory("gap.conf", b"server = a:1,,b:1\nkeys = all\n");
-    let run = async |address: SocketAddr, options: &[&str]| {
+    let several = "127.0.0.1:1,no-such-host.invalid";
+    let run = |address: SocketAddr, options: &[&str]| {
         let arguments = [&["sysv", "run"], options, &["--", "echo", "started"]].concat();
-        let output = ran(address, &arguments).await;
-        assert_eq!(output.stdout, b"");
-        output
+        finished(program_at(address, &arguments).spawn().unwrap())
     };
-    let address = server.address();
-    for (options, status, message) in [
-        (&["--library", library][..], 64, "no keys are selected, so all semaphores would stay on this host"),
-        (
-            &["--keys", "all", "--library", "/nonexistent.so"],
-            71,
-            "\"/nonexistent.so\" cannot be loaded: No such file",
-        ),
-        (&["--keys", "all", "--library", &text], 71, "it is not a shared library for this machine"),
-        (
-            &["--config", "/nonexistent.conf"],
-            64,
-            "the file \"/nonexistent.conf\" of the library cannot be read",
-        ),
-        (&["--config", &no_port], 64, "\"server\" in "),
-        (&["--config", &gap], 64, "\"a:1,,b:1\" is not of the form HOST:PORT, or HOST:PORT,HOST:PORT for"),
-        (
-            &[
-                "--keys",
-                "all",
-                "--library",
-                library,
-                "--server",
-                "127.0.0.1:1,no-such-host.invalid",
-                "--timeout",
-                "1",
-            ],
-            69,
-            "none of the servers 127.0.0.1:1,no-such-host.invalid:11215 has answered within 1 s",
-        ),
-    ] {
-        assert_fails(&run(address, options).await, status, message);
-    }
-    // A server without these operations.
-    let options = ["--keys", "all", "--library", library];
-    let arguments = [&["sysv", "run"], &options[..], &["--", "echo", "started"]].concat();
-    let child = program_at(address, &arguments).spawn().unwrap();
-    assert!(server.accept().await.next().await.is_none(), "it asks for nothing more");
-    let output = finished(child).await;
-    assert_eq!(output.stdout, b"");
-    assert_fails(&output, 69, "the server does not support this operation");
     let mut daemon = Daemon::start();
     let real = daemon.address("counter");
-    let output = run(real, &["--keys", "all", "--library", &spaced]).await;
-    assert_fails(&output, 71, "LD_PRELOAD cannot have a path with a space");
+    let with_library = &["--keys", "all", "--library", library][..];
+    for (options, status, message) in [
+        (&["--library", library][..], 64, "no keys are selected"),
+        (&["--keys", "all", "--library", "/nonexistent.so"], 71, "cannot be loaded: No such file"),
+        (&["--keys", "all", "--library", &text], 71, "not a shared library for this machine"),
+        (&["--keys", "all", "--library", &spaced], 71, "LD_PRELOAD cannot have a path with a space"),
+        (&["--config", "/nonexistent.conf"], 64, "cannot be read"),
+        (&["--config", &no_port], 64, "\"server\" in "),
+        (&[with_library, &["--server", several, "--timeout", "1"]].concat(), 69, "has answered within 1 s"),
+    ] {
+        let output = run(real, options).await;
+        assert_eq!(output.stdout, b"");
+        assert_fails(&output, status, message);
+    }
     drop(daemon);
-    assert_fails(&run(real, &options).await, 69, "cannot connect to 127.0.0.1:");
+    assert_fails(&run(real, with_library).await, 69, "cannot connect to 127.0.0.1:");
+    // A server without these operations.
+    let running = tokio::spawn(run(server.address(), with_library));
+    assert!(server.accept().await.next().await.is_none(), "it asks for nothing more");
+    let output = running.await.unwrap();
+    assert_eq!(output.stdout, b"");
+    assert_fails(&output, 69, "the server does not support this operation");
 }

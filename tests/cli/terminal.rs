@@ -248,22 +248,3 @@ async fn a_wait_shows_its_place_and_the_holders() {
     terminal.shows("no line", erased).await;
     second_terminal.shows("no line", erased).await;
 }
-
-#[tokio::test]
-async fn a_wait_shows_that_the_semaphore_is_paused() {
-    let mut daemon = Daemon::start();
-    let server = daemon.address("semaphore");
-    for arguments in [&["declare", "gpu", "--capacity", "1"][..], &["pause", "gpu"]] {
-        let output = ran(server, arguments).await;
-        assert!(output.status.success(), "{}", stderr(&output));
-    }
-    let mut terminal = Terminal::new(300);
-    let arguments = ["run", "gpu", "--wait", "max", "--", "echo", "started"];
-    let waiter = program_at(server, &arguments).stderr(terminal.take()).spawn().unwrap();
-    let shown = terminal.shows("the pause", |text| text.contains("not held")).await;
-    let line = "waiting for semaphore \"gpu\": paused by an administrator; position 1 of 1; not held";
-    assert!(shown.contains(line), "{shown}");
-    ran(server, &["resume", "gpu"]).await;
-    let output = soon("the waiter to be served", waiter.wait_with_output()).await.unwrap();
-    assert_eq!((&output.stdout[..], output.status.success()), (&b"started\n"[..], true));
-}
