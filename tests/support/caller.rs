@@ -3,8 +3,9 @@
 use bytes::BytesMut;
 use signalbox_core::Namespace;
 use signalbox_protocol::{
-    self as wire, Claim, Extended, Features, GrantId, Granted, Milliseconds, Opaque, OpenedSession, Queueing,
-    RequestId, RequestIds, ResponseFrame, Wait,
+    self as wire, AS_DECLARED, Claim, Credentials, Declaration, Declarations, DeclaredEntry, DeclaredState,
+    Extended, Features, GrantId, Granted, HelloAnswer, IfExists, Milliseconds, Opaque, OpenedSession,
+    Queueing, RequestId, RequestIds, ResponseFrame, Wait,
 };
 
 use super::{Answer, OK, Wire};
@@ -29,6 +30,38 @@ pub fn for_ms(span_ms: u32) -> Queueing {
 /// One of at most `maximum` of a counter.
 pub fn one_of(maximum: u32, name: &[u8]) -> Claim<'_> {
     Claim { namespace: wire::Namespace::Counters, name, resources: 1, maximum, slot: None }
+}
+
+/// So many of a declared semaphore.
+pub fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
+    Claim { namespace: wire::Namespace::Semaphores, name, resources, maximum: AS_DECLARED, slot: None }
+}
+
+pub fn counted(name: &[u8], capacity: u32) -> Declaration<'_> {
+    Declaration { name, capacity, numbered: false, label: b"" }
+}
+
+pub fn numbered(name: &[u8], capacity: u32) -> Declaration<'_> {
+    Declaration { name, capacity, numbered: true, label: b"" }
+}
+
+pub fn declare(caller: &mut Caller, if_exists: IfExists, list: &[Declaration<'_>]) -> ResponseFrame {
+    let ids = caller.ids();
+    caller.ask(&Extended::Declare { ids, if_exists, declarations: Declarations::new(list).unwrap() })
+}
+
+/// Declares a semaphore that is not declared.
+#[track_caller]
+pub fn declare_new(caller: &mut Caller, declaration: Declaration<'_>) -> DeclaredState {
+    let answer = declare(caller, IfExists::Fail, &[declaration]);
+    assert_eq!(answer.status, OK, "{answer:?}");
+    answer.declared().unwrap()[0]
+}
+
+/// The declared semaphores whose names begin with this prefix.
+pub fn list(caller: &mut Caller, prefix: &[u8]) -> Vec<DeclaredEntry<bytes::Bytes>> {
+    let opaque = caller.send(&Extended::List { prefix });
+    std::iter::from_fn(|| caller.answer(opaque).declared_entry().unwrap()).collect()
 }
 
 pub fn on_wire(namespace: Namespace) -> wire::Namespace {
@@ -72,14 +105,14 @@ impl Caller {
         self.answer(opaque)
     }
 
+    /// Says Hello, and what the client wants of the features.
+    pub fn introduce(&mut self, label: &str, features: Features) -> HelloAnswer {
+        let (label, credentials) = (label.as_bytes(), Credentials(&[]));
+        self.ask(&Extended::Hello { version: 1, label, credentials, features }).hello().unwrap()
+    }
+
     pub fn hello(&mut self, label: &str) -> u64 {
-        let request = Extended::Hello {
-            version: 1,
-            label: label.as_bytes(),
-            credentials: signalbox_protocol::Credentials(&[]),
-            features: Features::default(),
-        };
-        self.ask(&request).hello().unwrap().session
+        self.introduce(label, Features::default()).session
     }
 
     pub fn open(&mut self, ttl_ms: u32) -> OpenedSession {

@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::caller::{Caller, LONG, for_ms, on_wire};
+use crate::support::caller::{
+    Caller, LONG, counted, declare, declare_new, for_ms, list, numbered, on_wire, semaphore,
+};
 use crate::support::store::StoredServer;
 use crate::support::{NOT_AVAILABLE, NOT_FOUND, OK, TestServer, eventually};
 use signalbox_core::Namespace;
 use signalbox_protocol::{
-    AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, DeclaredState, Extended, Generation,
-    GrantId, GrantState, Granted, Idle, IfExists, Milliseconds, Notice, Opaque, Removal, Resizing,
-    ResponseFrame, Revocation, Status, Wait, WaitingRequest,
+    Claim, Declaration, Declarations, DeclaredState, Extended, Generation, GrantId, GrantState, Granted,
+    Idle, IfExists, Milliseconds, Notice, Opaque, Removal, Resizing, ResponseFrame, Revocation, Status, Wait,
+    WaitingRequest,
 };
 use signalbox_storage::Memory;
 
@@ -58,31 +60,6 @@ fn code(status: Status) -> u8 {
     status.code()
 }
 
-fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
-    Claim { namespace: on_wire(Namespace::Semaphores), name, resources, maximum: AS_DECLARED, slot: None }
-}
-
-fn counted(name: &[u8], capacity: u32) -> Declaration<'_> {
-    Declaration { name, capacity, numbered: false, label: b"" }
-}
-
-fn numbered(name: &[u8], capacity: u32) -> Declaration<'_> {
-    Declaration { name, capacity, numbered: true, label: b"" }
-}
-
-fn declare(caller: &mut Caller, if_exists: IfExists, list: &[Declaration<'_>]) -> ResponseFrame {
-    let ids = caller.ids();
-    caller.ask(&Extended::Declare { ids, if_exists, declarations: Declarations::new(list).unwrap() })
-}
-
-/// Declares a semaphore that does not exist.
-#[track_caller]
-fn declare_new(caller: &mut Caller, declaration: Declaration<'_>) -> DeclaredState {
-    let answer = declare(caller, IfExists::Fail, &[declaration]);
-    assert_eq!(answer.status, OK, "{answer:?}");
-    answer.declared().unwrap()[0]
-}
-
 fn ask_to_resize(
     caller: &mut Caller,
     name: &[u8],
@@ -103,11 +80,6 @@ fn resize(caller: &mut Caller, name: &[u8], how: Resizing) -> DeclaredState {
 fn remove(caller: &mut Caller, name: &[u8], how: Removal) -> u8 {
     let ids = caller.ids();
     caller.ask(&Extended::Remove { ids, expected: None, how, name }).status
-}
-
-fn list(caller: &mut Caller, prefix: &[u8]) -> Vec<DeclaredEntry<bytes::Bytes>> {
-    let opaque = caller.send(&Extended::List { prefix });
-    std::iter::from_fn(|| caller.answer(opaque).declared_entry().unwrap()).collect()
 }
 
 /// Capacity, usage and queue length of one semaphore; `None` means that it is not declared.

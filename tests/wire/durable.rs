@@ -2,32 +2,29 @@
 //! (`docs/protocol.md`, "What is on disk"). The store is in memory here, and it crashes and fails on demand;
 //! `tests/daemon/data.rs` tests the daemon and its files.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::Shutdown;
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::support::caller::{Caller, LONG, NOW, on_wire, one_of};
+use crate::support::caller::{
+    Caller, LONG, NOW, counted, declare, declare_new, list, numbered, on_wire, one_of, semaphore,
+};
 use crate::support::failing::{FailingStorage, Fault, Faults};
 use crate::support::store::{By, StoredServer};
-use crate::support::{NOOP, NOT_AVAILABLE, NOT_FOUND, OK, TestServer, eventually, frame};
+use crate::support::{NOT_AVAILABLE, NOT_FOUND, OK, TestServer, eventually};
 use signalbox_core::{
     BatchLimit, CommitOutcome, Declare, Moment, MonotonicMs, Namespace, Record, UnixSeconds,
 };
 use signalbox_protocol::{
-    AS_DECLARED, Claim, Claims, Declaration, Declarations, DeclaredState, Extended, ExtendedOpcode,
-    Generation, GrantId, GrantState, Granted, IfExists, Milliseconds, Notice, Opaque, OpenedSession, Removal,
-    RequestId, RequestIds, Resizing, ResponseFrame, Revocation, SessionKey, Status, TtlLeft,
+    Claim, Claims, Declaration, Declarations, Extended, Generation, GrantId, GrantState, Granted, IfExists,
+    Milliseconds, Notice, Opaque, OpenedSession, Removal, RequestIds, Resizing, ResponseFrame, Revocation,
+    SessionKey, Status, TtlLeft,
 };
 use signalbox_storage::Memory;
 
 const LONG_MS: u32 = 60_000;
 const NOT_STORED: u8 = Status::NotStored as u8;
 const GONE: u8 = Status::NotAcquired as u8;
-
-fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
-    Claim { namespace: on_wire(Namespace::Semaphores), name, resources, maximum: AS_DECLARED, slot: None }
-}
 
 fn caller(server: &StoredServer) -> Caller {
     Caller::new(server.server.semaphore())
@@ -48,27 +45,6 @@ fn continued(server: &StoredServer, session: OpenedSession, used: u64) -> Caller
     caller
 }
 
-fn counted(name: &[u8], capacity: u32) -> Declaration<'_> {
-    Declaration { name, capacity, numbered: false, label: b"" }
-}
-
-fn numbered(name: &[u8], capacity: u32) -> Declaration<'_> {
-    Declaration { name, capacity, numbered: true, label: b"" }
-}
-
-fn declare(caller: &mut Caller, if_exists: IfExists, declaration: Declaration<'_>) -> ResponseFrame {
-    let ids = caller.ids();
-    let list = [declaration];
-    caller.ask(&Extended::Declare { ids, if_exists, declarations: Declarations::new(&list).unwrap() })
-}
-
-#[track_caller]
-fn declare_new(caller: &mut Caller, declaration: Declaration<'_>) -> DeclaredState {
-    let answer = declare(caller, IfExists::Fail, declaration);
-    assert_eq!(answer.status, OK, "{answer:?}");
-    answer.declared().unwrap()[0]
-}
-
 fn resizing(ids: RequestIds, name: &[u8], how: Resizing) -> Extended<'_> {
     Extended::Resize { ids, expected: None, how, name }
 }
@@ -79,8 +55,7 @@ fn removing(ids: RequestIds, name: &[u8], how: Removal) -> Extended<'_> {
 
 /// Capacity, usage and generation of a declared semaphore, and a flag for its removal; `None` means not declared.
 fn listed(caller: &mut Caller, name: &[u8]) -> Option<(u32, u32, Generation, bool)> {
-    let opaque = caller.send(&Extended::List { prefix: name });
-    let entries: Vec<_> = std::iter::from_fn(|| caller.answer(opaque).declared_entry().unwrap()).collect();
+    let entries = list(caller, name);
     let entry = entries.iter().find(|entry| &entry.name[..] == name)?;
     Some((entry.capacity, entry.in_use, entry.generation, entry.removing))
 }
@@ -427,8 +402,8 @@ fn nothing_is_granted_or_changed_that_would_have_to_be_stored_while_the_store_fa
     server.faults.fail_all(Fault::Full);
     let asked = one.want(semaphore(1, b"a"), NOW);
     assert_eq!(one.answer(asked).status, NOT_STORED);
-    assert_eq!(declare(&mut admin, IfExists::Fail, counted(b"b", 1)).status, NOT_STORED);
-    assert_eq!(declare(&mut admin, IfExists::Set, numbered(b"a", 9)).status, NOT_STORED);
+    assert_eq!(declare(&mut admin, IfExists::Fail, &[counted(b"b", 1)]).status, NOT_STORED);
+    assert_eq!(declare(&mut admin, IfExists::Set, &[numbered(b"a", 9)]).status, NOT_STORED);
     for how in [Resizing::GrowBy(5), Resizing::ShrinkBy(1)] {
         let ids = admin.ids();
         assert_eq!(admin.ask(&resizing(ids, b"a", how)).status, NOT_STORED);
@@ -493,47 +468,6 @@ fn a_release_takes_effect_at_once_and_is_stored_when_the_store_works_again() {
         assert_eq!(verify(&mut other, held.grant), expected, "held until its lease ends, which is safe");
         server.check();
     }
-}
-
-/// The releases are acknowledged although the write fails, and the next write stores them.
-#[test]
-fn releases_that_arrive_while_a_write_fails_are_stored_with_the_next_one() {
-    const GRANTS: u32 = 10;
-    let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
-    let [mut one, mut admin] = callers(&server);
-    let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"", key: None });
-    assert!(server.store_next());
-    assert_eq!(one.answer(opened).status, OK);
-    let asked = [(); GRANTS as usize].map(|()| one.want(one_of(GRANTS, b"a"), NOW));
-    one.sync();
-    assert!(server.store_next());
-    let held = asked.map(|opaque| one.answer(opaque).granted().unwrap().grant);
-    let ids = admin.ids();
-    let declared = admin.send(&declaring_a(ids));
-    admin.sync();
-
-    let core = server.server.server.core();
-    let batch = core.take_batch(BatchLimit::NONE).unwrap();
-    let released = held.map(|grant| {
-        let ids = one.ids();
-        one.send(&Extended::ReleaseGrant { ids, grant })
-    });
-    one.sync();
-    let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
-    assert!(!core.complete(&batch, CommitOutcome::Failed, usize::MAX, now));
-    let mut answers = released.map(|_| one.next()).map(|answer| (answer.opaque, answer.status));
-    answers.sort_unstable_by_key(|(opaque, _)| opaque.0);
-    assert_eq!(answers, released.map(|opaque| (opaque, OK)));
-    assert_eq!(admin.answer(declared).status, NOT_STORED);
-    while server.store().is_some() {}
-
-    let server = server.crash();
-    let mut other = caller(&server);
-    assert_eq!(held.map(|grant| verify(&mut other, grant)), [Err(GONE); GRANTS as usize]);
-    let capacity = A[0].capacity;
-    assert_eq!(listed(&mut other, b"a").map(|it| it.0), Some(capacity), "the declaration is made");
-    other.take(Claim { resources: capacity, ..one_of(capacity, b"a") });
-    server.check();
 }
 
 #[test]
@@ -717,7 +651,7 @@ fn nothing_is_acknowledged_after_a_failed_flush() {
         for _ in 0..3 {
             let asked = one.want(semaphore(1, b"a"), NOW);
             assert_eq!(one.answer(asked).status, NOT_STORED, "although the next flush would succeed");
-            assert_eq!(declare(&mut admin, IfExists::Set, counted(b"a", 9)).status, NOT_STORED);
+            assert_eq!(declare(&mut admin, IfExists::Set, &[counted(b"a", 9)]).status, NOT_STORED);
         }
         assert_eq!(verify(&mut admin, held.grant), Ok((session.session, GrantState::Held)));
         assert_eq!(admin.take(semaphore(1, b"a")).capacity, 3, "requests that need no store are served");
@@ -772,222 +706,6 @@ fn what_waits_for_the_store_does_not_grow_while_it_fails() {
     }
     // The declaration with its answer; a grant and a session, and their ends.
     assert_eq!(changes.len(), 6, "{changes:?}");
-}
-
-/// After any failures and crashes, acknowledged state exists and no slot is held twice.
-#[test]
-fn random_failures_and_crashes_lose_nothing_that_was_acknowledged() {
-    for seed in 0..12 {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let mut server = StoredServer::start(&Memory::default());
-        let session = {
-            let mut caller = caller(&server);
-            declare_new(&mut caller, numbered(b"a", 6));
-            caller.open(LONG_MS)
-        };
-        let mut request = 0;
-        let mut held: Vec<(GrantId, Vec<u16>)> = Vec::new();
-        let (mut capacity, mut last) = (6, GrantId(0));
-        for round in 0..12 {
-            let mut one = continued(&server, session, request);
-            for _ in 0..random.u8(1..20) {
-                if random.u8(0..3) == 0 {
-                    server.faults.fail_nth(random.u64(1..4), Fault::Full);
-                }
-                request += 1;
-                match random.u8(0..4) {
-                    0 | 1 => {
-                        let asked = one.want(semaphore(random.u32(1..3), b"a"), NOW);
-                        let answer = one.answer(asked);
-                        if let Ok(granted) = answer.granted().map_err(|_| answer.status)
-                            && answer.status == OK
-                        {
-                            assert!(granted.grant > last, "seed {seed}, round {round}");
-                            last = granted.grant;
-                            held.push((granted.grant, granted.slots));
-                        }
-                    }
-                    2 if !held.is_empty() => {
-                        let (grant, _) = held.swap_remove(random.usize(0..held.len()));
-                        assert_eq!(one.give_back(grant), OK);
-                    }
-                    _ => {
-                        let to = random.u32(1..12);
-                        let ids = one.ids();
-                        // One that is not stored takes effect later, unless it was refused.
-                        if one.ask(&resizing(ids, b"a", Resizing::To(to))).status == OK
-                            || listed(&mut one, b"a").is_some_and(|it| it.0 == to)
-                        {
-                            capacity = to;
-                        }
-                    }
-                }
-            }
-            server.check();
-            // A release that was not stored may be undone.
-            server.faults.stop();
-            eventually("everything is stored", || server.server.server.core().is_stored());
-            server = server.crash();
-            let mut other = caller(&server);
-            let (listed, in_use, ..) = listed(&mut other, b"a").unwrap();
-            let slots = held.iter().map(|(_, slots)| slots.len()).sum::<usize>();
-            assert_eq!((listed, in_use as usize), (capacity, slots), "seed {seed}, round {round}");
-            let mut all: Vec<_> = held.iter().flat_map(|(_, slots)| slots).collect();
-            all.sort_unstable();
-            assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "seed {seed}, round {round}: {all:?}");
-            for (grant, _) in &held {
-                assert_eq!(verify(&mut other, *grant).map(|it| it.0), Ok(session.session), "seed {seed}");
-            }
-            server.check();
-        }
-    }
-}
-
-/// A session of the random test below, and the answers that it received.
-struct Client {
-    caller: Caller,
-    session: OpenedSession,
-    request: u64,
-    /// Requests that are not answered, with the grant that they release.
-    pending: BTreeMap<[u8; 4], Option<GrantId>>,
-    held: BTreeMap<GrantId, Vec<u16>>,
-    released: BTreeSet<GrantId>,
-}
-
-impl Client {
-    fn ids(&mut self) -> RequestIds {
-        self.request += 1;
-        let oldest = self.request.saturating_sub(500).max(1);
-        RequestIds { own: RequestId(self.request), lowest_unanswered: RequestId(oldest) }
-    }
-
-    fn send(&mut self, request: &Extended<'_>, releases: Option<GrantId>) {
-        let opaque = self.caller.send(request);
-        self.pending.insert(opaque.0, releases);
-    }
-
-    /// Processes the answers that have arrived.
-    fn read(&mut self) {
-        let sync = *b"sync";
-        self.caller.wire.send(&frame(NOOP, sync, &[]));
-        loop {
-            let answer = self.caller.next();
-            if answer.opaque.0 == sync {
-                return;
-            }
-            match self.pending.remove(&answer.opaque.0).unwrap() {
-                Some(grant) if answer.status == OK => {
-                    assert!(self.released.insert(grant));
-                }
-                Some(grant) => panic!("{grant:?} is not released: {answer:?}"),
-                None if answer.status == OK && answer.opcode == ExtendedOpcode::AcquireGrant.code() => {
-                    let granted = answer.granted().unwrap();
-                    assert!(self.held.insert(granted.grant, granted.slots).is_none());
-                }
-                None => {}
-            }
-        }
-    }
-}
-
-/// Several sessions with many requests in flight: requests that wait, and requests that change the semaphore they wait
-/// for. The store is slow, fails with every other seed, and crashes at any moment.
-#[test]
-fn changes_in_flight_at_a_crash_are_stored_completely_or_not_at_all() {
-    for seed in 0..30 {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let memory = Memory::default();
-        let is_failing = seed % 2 == 1;
-        let mut clients = {
-            let server = StoredServer::start(&memory);
-            declare_new(&mut caller(&server), numbered(b"a", 6));
-            let opened = || {
-                let mut caller = caller(&server);
-                let session = caller.open(LONG_MS);
-                let (pending, held, released) = Default::default();
-                Client { caller, session, request: 0, pending, held, released }
-            };
-            [opened(), opened(), opened()]
-        };
-        for round in 0..6 {
-            let what = format!("seed {seed}, round {round}");
-            let server = StoredServer::start_with(&memory, By::Test, |_| {});
-            let mut service = caller(&server);
-            let mut taken = BTreeSet::new();
-            let mut in_use = 0;
-            for client in &mut clients {
-                client.caller = continued(&server, client.session, 0);
-                let lost = std::mem::take(&mut client.pending);
-                let opaque = service
-                    .send(&Extended::Holders { namespace: on_wire(Namespace::Semaphores), name: b"a" });
-                let mut found = BTreeMap::new();
-                loop {
-                    let answer = service.answer(opaque);
-                    if answer.status == NOT_FOUND {
-                        break;
-                    }
-                    let Some(entry) = answer.list_entry().unwrap() else { break };
-                    if entry.session == client.session.session {
-                        in_use += entry.resources;
-                        assert!(entry.slots.iter().all(|slot| taken.insert(*slot)), "{what}: {taken:?}");
-                        found.insert(entry.grant.unwrap(), entry.slots);
-                    }
-                }
-                for (grant, slots) in &client.held {
-                    let is_leaving = lost.values().any(|other| *other == Some(*grant));
-                    let is_there = found.get(grant) == Some(slots);
-                    // A release that could not be stored may be undone.
-                    let is_back = is_failing && client.released.contains(grant);
-                    if client.released.contains(grant) {
-                        assert!(!is_there || is_back, "{what}: {grant:?} is back");
-                    } else {
-                        assert!(is_there || is_leaving, "{what}: {grant:?} is lost");
-                    }
-                }
-                client.held = found;
-                client.released.clear();
-            }
-            let (_, listed_in_use, ..) = listed(&mut service, b"a").unwrap_or((0, 0, Generation(0), false));
-            assert_eq!(listed_in_use, in_use, "{what}");
-            for _ in 0..random.u32(10..120) {
-                let client = &mut clients[random.usize(0..3)];
-                let ids = client.ids();
-                let is_leaving =
-                    |grant: &GrantId| client.pending.values().any(|other| *other == Some(*grant));
-                let is_free = |grant: &&GrantId| !client.released.contains(grant) && !is_leaving(grant);
-                let free: Vec<_> = client.held.keys().filter(is_free).copied().collect();
-                match random.u8(0..12) {
-                    0..5 => {
-                        let queueing = if random.bool() { NOW } else { LONG };
-                        let claim = semaphore(random.u32(1..4), b"a");
-                        client.send(&Extended::AcquireGrant { ids, claim, queueing, place: None }, None);
-                    }
-                    5..8 => {
-                        if let Some(grant) = random.choice(free) {
-                            client.send(&Extended::ReleaseGrant { ids, grant }, Some(grant));
-                        }
-                    }
-                    8 => client.send(&resizing(ids, b"a", Resizing::To(random.u32(1..10))), None),
-                    9 if random.u8(0..3) == 0 => {
-                        client.send(&removing(ids, b"a", Removal::WithLastHolder), None);
-                    }
-                    9 => {
-                        let list = [numbered(b"a", random.u32(3..8))];
-                        let declarations = Declarations::new(&list).unwrap();
-                        client.send(&Extended::Declare { ids, if_exists: IfExists::Set, declarations }, None);
-                    }
-                    _ => {
-                        if is_failing && random.u8(0..3) == 0 {
-                            server.faults.fail_nth(1, Fault::Full);
-                        }
-                        server.store();
-                    }
-                }
-                clients.iter_mut().for_each(Client::read);
-                server.check_ledger();
-            }
-        }
-    }
 }
 
 /// Sends a request whose answer waits for the disk, stores it, and returns the answer.
@@ -1072,18 +790,6 @@ fn a_removal_at_once_continues_even_if_the_configuration_declares_the_name() {
         eventually("it is gone", || verify(&mut other, held) == Err(GONE));
         assert!(listed(&mut other, b"a").is_some_and(|(_, in_use, _, removing)| in_use == 0 && !removing));
     }
-}
-
-#[test]
-fn a_removal_at_once_continues_after_a_crash() {
-    let (server, mut admin, held) = held_and_stored();
-    let ids = admin.ids();
-    stored(&server, &mut admin, &removing(ids, b"a", Removal::Now { grace: Milliseconds(50) }));
-    let server = server.crash();
-    let mut other = caller(&server);
-    eventually("it is gone", || verify(&mut other, held) == Err(GONE));
-    assert_eq!(listed(&mut other, b"a"), None);
-    server.check();
 }
 
 #[test]

@@ -14,13 +14,7 @@ use crate::support::{NOOP, OK, TestServer, eventually, frame};
 const LONG_MS: u32 = 60_000;
 
 fn features(caller: &mut Caller) -> Features {
-    let hello = Extended::Hello {
-        version: 1,
-        label: b"",
-        credentials: signalbox_protocol::Credentials(b""),
-        features: Features::default(),
-    };
-    caller.ask(&hello).hello().unwrap().features
+    caller.introduce("", Features::default()).features
 }
 
 /// The text of an export, or the frame that failed.

@@ -36,24 +36,6 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn a_frame_may_arrive_byte_by_byte() {
-    let server = AnyServer::start();
-    let Some(mut wire) = server.connect(Namespace::Counters) else { return };
-    let name = unique("torn");
-    for request in [
-        frame(ACQUIRE, *b"torn", &named(&[3, 7], &name)),
-        frame(RELEASE, *b"torn", &named(&[1], &name)),
-        frame(GET, *b"torn", &named(&[], &name)),
-    ] {
-        for byte in &request {
-            wire.send(&[*byte]);
-        }
-        assert_eq!(wire.answer().status, OK);
-    }
-    assert_eq!(wire.get(&name).number(), 2);
-}
-
-#[test]
 fn a_sequence_of_frames_may_be_split_anywhere() {
     let server = AnyServer::start();
     let Some(mut wire) = server.connect(Namespace::Counters) else { return };

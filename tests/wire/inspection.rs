@@ -1,7 +1,7 @@
 //! Inspect, DeleteCounter and the port in the answer to Hello (`docs/protocol.md`).
 
 use signalbox_core::Namespace;
-use signalbox_protocol::{self as wire, EventKind, Extended, Features, Inspected, Scope, Status};
+use signalbox_protocol::{self as wire, EventKind, Extended, Inspected, Scope, Status};
 
 use crate::support::caller::{Caller, LONG, on_wire, one_of};
 use crate::support::{NOT_FOUND, OK, TestServer, eventually};
@@ -9,21 +9,6 @@ use crate::support::{NOT_FOUND, OK, TestServer, eventually};
 fn inspect(caller: &mut Caller, namespace: Namespace, name: &[u8]) -> Result<Inspected, u8> {
     let answer = caller.ask(&Extended::Inspect { namespace: on_wire(namespace), name });
     if answer.status == OK { Ok(answer.inspected().unwrap()) } else { Err(answer.status) }
-}
-
-#[test]
-fn hello_says_which_namespace_the_port_serves() {
-    let server = TestServer::start();
-    for namespace in Namespace::ALL {
-        let wire = crate::support::Wire::connect(server.address(namespace));
-        let hello = Extended::Hello {
-            version: 1,
-            label: b"",
-            credentials: signalbox_protocol::Credentials(&[]),
-            features: Features::default(),
-        };
-        assert_eq!(Caller::new(wire).ask(&hello).hello().unwrap().port, on_wire(namespace));
-    }
 }
 
 #[test]

@@ -43,18 +43,6 @@ fn a_name_above_the_limit_is_out_of_memory() {
     assert_eq!(wire.stat("objects"), 2);
 }
 
-#[test]
-fn limits_change_while_the_server_runs() {
-    let server = TestServer::start_with(|config| config.counter.port.max_names = 1);
-    let mut wire = server.counter();
-    assert_eq!(wire.acquire(b"a", 1, 9).status, OK);
-    assert_eq!(wire.acquire(b"b", 1, 9).status, OUT_OF_MEMORY);
-    let mut config = signalbox::config::Config::without_file();
-    config.counter.port.max_names = 0;
-    server.server.apply(&config);
-    assert_eq!(wire.acquire(b"b", 1, 9).status, OK);
-}
-
 #[track_caller]
 fn assert_limit(answer: &ResponseFrame, limit: Limit, max: u64) {
     assert_eq!(answer.status, Status::LimitReached.code(), "{answer:?}");
@@ -113,13 +101,7 @@ fn hello_reports_the_shares_of_a_client() {
         config.session.max_watches = 10;
         config.memory_max = Some(1 << 30);
     });
-    let hello = Extended::Hello {
-        version: 1,
-        label: b"",
-        credentials: signalbox_protocol::Credentials(&[]),
-        features: Features::default(),
-    };
-    let answer = Caller::new(server.counter()).ask(&hello).hello().unwrap();
+    let answer = Caller::new(server.counter()).introduce("", Features::default());
     // A small limit is not divided.
     let shares = Shares { connections: 250, sessions: 500, waiters: 750, watches: 10, memory: 1 << 28 };
     assert_eq!(answer.shares, shares);

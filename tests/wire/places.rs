@@ -19,14 +19,7 @@ fn caller(server: &StoredServer) -> Caller {
 
 /// Says that the client wants to be told places. Returns whether the server tells them.
 fn want_places(caller: &mut Caller) -> bool {
-    let features = Features::PLACES;
-    let hello = caller.ask(&Extended::Hello {
-        version: 1,
-        label: b"",
-        credentials: signalbox_protocol::Credentials(b""),
-        features,
-    });
-    hello.hello().unwrap().features.contains(features)
+    caller.introduce("", Features::PLACES).features.contains(Features::PLACES)
 }
 
 /// A client with a leased session that is told its places.

@@ -93,17 +93,6 @@ fn a_header_may_be_split_anywhere() {
 }
 
 #[test]
-fn a_header_may_come_byte_by_byte() {
-    let server = TestServer::start_with(trusting);
-    let mut wire = from_proxy(&server, &[]);
-    for byte in header_of("203.0.113.7:4660") {
-        wire.send(&[byte]);
-    }
-    assert_eq!(wire.acquire(b"held", 1, 1).status, OK);
-    assert_eq!(address_of_holder(&server, b"held"), "203.0.113.7:4660");
-}
-
-#[test]
 fn the_first_frames_may_come_with_the_header() {
     let server = TestServer::start_with(trusting);
     // Additional fields up to the limit of 536 bytes in all.

@@ -1,15 +1,16 @@
 //! Particular slots, slots out of service, and paused semaphores, over real sockets (`docs/protocol.md`, "AcquireGrant",
 //! "Pause" and "SetSlot"). The store is in memory here.
 
-use crate::support::caller::{Caller, LONG, NOW, for_ms, on_wire, one_of};
+use crate::support::caller::{
+    Caller, LONG, NOW, counted, declare_new, for_ms, list, numbered, on_wire, one_of, semaphore,
+};
 use crate::support::failing::Fault;
 use crate::support::store::{By, StoredServer};
 use crate::support::{NOT_AVAILABLE, NOT_FOUND, OK, eventually};
 use signalbox_core::{Declare, Moment, MonotonicMs, Namespace, UnixSeconds};
 use signalbox_protocol::{
-    AS_DECLARED, Claim, Claims, Declaration, Declarations, DeclaredEntry, DeclaredState, Event, EventKind,
-    Extended, Features, Generation, GrantState, Idle, IfExists, Opaque, Pausing, Resizing, ResponseFrame,
-    Scope, SlotChange, Status, Wait,
+    Claim, Claims, DeclaredEntry, DeclaredState, Event, EventKind, Extended, Generation, GrantState, Idle,
+    Opaque, Pausing, Resizing, ResponseFrame, Scope, SlotChange, Status, Wait,
 };
 use signalbox_storage::Memory;
 
@@ -30,19 +31,11 @@ fn callers<const COUNT: usize>(server: &StoredServer) -> [Caller; COUNT] {
 
 /// Any resource of a declared semaphore.
 fn any(name: &[u8]) -> Claim<'_> {
-    let namespace = on_wire(Namespace::Semaphores);
-    Claim { namespace, name, resources: 1, maximum: AS_DECLARED, slot: None }
+    semaphore(1, name)
 }
 
 fn slot(number: u16, name: &[u8]) -> Claim<'_> {
     Claim { slot: Some(number), ..any(name) }
-}
-
-fn declare(caller: &mut Caller, name: &[u8], capacity: u32, numbered: bool) -> DeclaredState {
-    let list = [Declaration { name, capacity, numbered, label: b"" }];
-    let (ids, if_exists) = (caller.ids(), IfExists::Set);
-    let declarations = Declarations::new(&list).unwrap();
-    caller.ask(&Extended::Declare { ids, if_exists, declarations }).declared().unwrap()[0]
 }
 
 fn ask_to_pause(caller: &mut Caller, name: &[u8], how: Pausing) -> ResponseFrame {
@@ -78,9 +71,7 @@ fn resize(caller: &mut Caller, name: &[u8], how: Resizing) -> DeclaredState {
 }
 
 fn listed(caller: &mut Caller, name: &[u8]) -> DeclaredEntry<bytes::Bytes> {
-    let opaque = caller.send(&Extended::List { prefix: name });
-    let entries: Vec<_> = std::iter::from_fn(|| caller.answer(opaque).declared_entry().unwrap()).collect();
-    entries.into_iter().find(|entry| &entry.name[..] == name).unwrap()
+    list(caller, name).into_iter().find(|entry| &entry.name[..] == name).unwrap()
 }
 
 /// The status of a request that does not wait.
@@ -106,7 +97,7 @@ fn wait_for_waiters(server: &StoredServer, count: u64) {
 fn a_particular_slot_is_granted_in_the_order_of_the_queue() {
     let server = start();
     let [mut admin, mut holder, mut first, mut second, mut plain] = callers(&server);
-    declare(&mut admin, b"gpu", 8, true);
+    declare_new(&mut admin, numbered(b"gpu", 8));
     assert_eq!(holder.take(slot(3, b"gpu")).slots, [3]);
     assert_eq!(holder.take(any(b"gpu")).slots, [0], "others get the lowest free slot");
     let held = holder.take(slot(5, b"gpu"));
@@ -132,8 +123,8 @@ fn a_particular_slot_is_granted_in_the_order_of_the_queue() {
 fn a_request_for_several_names_can_name_their_slots() {
     let server = start();
     let [mut admin, mut caller] = callers(&server);
-    declare(&mut admin, b"gpu", 8, true);
-    declare(&mut admin, b"tape", 4, true);
+    declare_new(&mut admin, numbered(b"gpu", 8));
+    declare_new(&mut admin, numbered(b"tape", 4));
     let (ids, queueing) = (caller.ids(), NOW);
     let list = [slot(7, b"gpu"), one_of(2, b"licences"), slot(2, b"tape")];
     let request = Extended::AcquireAll { ids, queueing, claims: Claims::new(&list).unwrap(), place: None };
@@ -146,8 +137,8 @@ fn a_request_for_several_names_can_name_their_slots() {
 fn a_slot_that_does_not_exist_is_refused_at_once() {
     let server = start();
     let [mut admin, mut holder, mut waiter] = callers(&server);
-    declare(&mut admin, b"gpu", 4, true);
-    declare(&mut admin, b"counted", 4, false);
+    declare_new(&mut admin, numbered(b"gpu", 4));
+    declare_new(&mut admin, counted(b"counted", 4));
     assert_eq!(admin.wire.acquire(b"implicit", 1, 4).status, OK);
     for name in [&b"gpu"[..], b"counted", b"implicit"] {
         for queueing in [NOW, LONG] {
@@ -173,7 +164,7 @@ fn a_slot_that_does_not_exist_is_refused_at_once() {
 fn a_slot_out_of_service_keeps_its_holder_and_is_not_granted_again() {
     let server = start();
     let [mut admin, mut holder, mut waiter, mut other] = callers(&server);
-    declare(&mut admin, b"gpu", 3, true);
+    declare_new(&mut admin, numbered(b"gpu", 3));
     let held = holder.take(slot(1, b"gpu"));
     let out = set_slot(&mut admin, b"gpu", SlotChange::Out(1));
     assert_eq!(set_slot(&mut admin, b"gpu", SlotChange::Out(1)), out, "it is out of service already");
@@ -211,7 +202,7 @@ fn a_slot_out_of_service_keeps_its_holder_and_is_not_granted_again() {
 fn a_paused_semaphore_grants_nothing_and_keeps_its_queue() {
     let server = start();
     let [mut admin, mut holder, mut first, mut second, mut plain] = callers(&server);
-    declare(&mut admin, b"deploys", 2, false);
+    declare_new(&mut admin, counted(b"deploys", 2));
     let held = holder.take(any(b"deploys"));
     let paused = pause(&mut admin, b"deploys", Pausing::Pause);
     assert_eq!(pause(&mut admin, b"deploys", Pausing::Pause), paused, "it is paused already");
@@ -251,7 +242,7 @@ fn verify(caller: &mut Caller, grant: signalbox_protocol::GrantId) -> GrantState
 fn a_watch_reports_pauses_and_slots() {
     let server = start();
     let [mut admin, mut watcher] = callers(&server);
-    declare(&mut admin, b"gpu", 4, true);
+    declare_new(&mut admin, numbered(b"gpu", 4));
     watcher.hello("watcher");
     let namespace = on_wire(Namespace::Semaphores);
     let watch = watcher.send(&Extended::Watch { namespace, scope: Scope::Name(b"gpu") });
@@ -278,8 +269,8 @@ fn a_pause_and_slots_out_of_service_survive_a_crash() {
     let server = start();
     let [mut admin, mut holder] = callers(&server);
     let session = holder.open(LONG_MS);
-    declare(&mut admin, b"deploys", 2, false);
-    declare(&mut admin, b"gpu", 4, true);
+    declare_new(&mut admin, counted(b"deploys", 2));
+    declare_new(&mut admin, numbered(b"gpu", 4));
     let held = holder.take(slot(2, b"gpu"));
     for number in [0, 2] {
         set_slot(&mut admin, b"gpu", SlotChange::Out(number));
@@ -309,7 +300,7 @@ fn a_pause_and_slots_out_of_service_survive_a_crash() {
 fn a_change_that_cannot_be_stored_takes_effect_later_or_is_refused() {
     let server = start();
     let [mut admin, mut holder] = callers(&server);
-    declare(&mut admin, b"gpu", 2, true);
+    declare_new(&mut admin, numbered(b"gpu", 2));
     server.faults.fail_all(Fault::Full);
     let not_stored = Status::NotStored.code();
     assert_eq!(ask_to_set(&mut admin, b"gpu", SlotChange::Out(0)).status, not_stored);
@@ -379,20 +370,4 @@ fn a_pause_that_is_not_stored_yet_stays_in_a_newer_configuration() {
         server.faults.stop();
         server.check_ledger();
     }
-}
-
-#[test]
-fn the_server_says_that_it_knows_slots() {
-    let server = start();
-    let mut caller = caller(&server);
-    let hello = caller
-        .ask(&Extended::Hello {
-            version: 1,
-            label: b"",
-            credentials: signalbox_protocol::Credentials(&[]),
-            features: Features::default(),
-        })
-        .hello()
-        .unwrap();
-    assert!(hello.features.contains(Features::SLOTS));
 }
