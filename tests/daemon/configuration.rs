@@ -143,28 +143,6 @@ fn an_address_is_bound_once_even_if_another_one_covers_it() {
 }
 
 #[test]
-fn max_connections_of_a_file_is_enforced_and_counted() {
-    let file =
-        ConfigFile::yrmcds("bind_ip = 127.0.0.1\ncounter.enable = true\ncounter.max_connections = 2\n");
-    let mut command = serve_file(&file.path());
-    command.args(["--counter-port", &free_ports::<1>()[0].to_string()]);
-    let mut daemon = Daemon::spawn(command);
-    let address = daemon.addresses("counter")[0];
-    let (mut one, mut two) = (Wire::connect(address), Wire::connect(address));
-    assert_eq!(one.ask(NOOP, &[]).status, OK);
-    assert_eq!(two.ask(NOOP, &[]).status, OK);
-    for _ in 0..3 {
-        assert!(Wire::connect(address).is_closed());
-    }
-    assert_eq!(one.stat("refused_connections"), 3);
-    assert_eq!(one.stat("curr_connections"), 2);
-    assert_eq!(one.stat("total_connections"), 2);
-    drop(two);
-    eventually("its place is free", || one.stat("curr_connections") == 1);
-    assert_eq!(Wire::connect(address).ask(NOOP, &[]).status, OK);
-}
-
-#[test]
 fn a_log_file_that_cannot_be_opened_is_refused_with_its_path() {
     let directory = open_directory();
     let log = directory.path().join("no/such/directory.log");

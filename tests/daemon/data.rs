@@ -1,17 +1,15 @@
 //! The daemon and its data directory: state after a restart, access to it, and a damaged or full directory.
 
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::caller::{Caller, LONG, NOW};
+use crate::support::caller::{Caller, LONG, NOW, counted, declare, list, numbered, semaphore};
 use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
 use signalbox_protocol::{
-    AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, Extended, Features, IfExists, Milliseconds,
-    Namespace, Removal, Resizing, ResponseFrame, Status,
+    Claim, Declaration, DeclaredEntry, Extended, Features, IfExists, Milliseconds, Removal, Resizing, Status,
 };
 
 /// The status for an error of the operating system.
@@ -57,24 +55,13 @@ fn caller(daemon: &mut Daemon) -> Caller {
     Caller::new(daemon.semaphore())
 }
 
-fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
-    Claim { namespace: Namespace::Semaphores, name, resources, maximum: AS_DECLARED, slot: None }
-}
-
-fn declare(caller: &mut Caller, name: &[u8], capacity: u32, numbered: bool) -> ResponseFrame {
-    let list = [Declaration { name, capacity, numbered, label: b"" }];
-    let ids = caller.ids();
-    let declarations = Declarations::new(&list).unwrap();
-    caller.ask(&Extended::Declare { ids, if_exists: IfExists::Set, declarations })
-}
-
-fn list(caller: &mut Caller) -> Vec<DeclaredEntry<bytes::Bytes>> {
-    let opaque = caller.send(&Extended::List { prefix: b"" });
-    std::iter::from_fn(|| caller.answer(opaque).declared_entry().unwrap()).collect()
+/// The status of a declaration, which changes one that exists.
+fn declared(caller: &mut Caller, declaration: Declaration<'_>) -> u8 {
+    declare(caller, IfExists::Set, &[declaration]).status
 }
 
 fn names(caller: &mut Caller) -> Vec<(String, u32, bool)> {
-    let entries = list(caller);
+    let entries = list(caller, b"");
     let name = |entry: &DeclaredEntry<bytes::Bytes>| String::from_utf8(entry.name.to_vec()).unwrap();
     entries.iter().map(|entry| (name(entry), entry.capacity, entry.numbered)).collect()
 }
@@ -85,18 +72,9 @@ fn acknowledged_state_survives_a_stop_and_a_crash() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let mut daemon = start(&file);
         let [mut one, mut bound] = [caller(&mut daemon), caller(&mut daemon)];
-        let features = one
-            .ask(&Extended::Hello {
-                version: 1,
-                label: b"",
-                credentials: signalbox_protocol::Credentials(b""),
-                features: Features::default(),
-            })
-            .hello()
-            .unwrap();
-        assert!(features.features.contains(signalbox_protocol::Features::DURABLE));
+        assert!(one.introduce("", Features::default()).features.contains(Features::DURABLE));
         let session = one.open(60_000);
-        assert_eq!(declare(&mut one, b"a", 4, true).status, OK);
+        assert_eq!(declared(&mut one, numbered(b"a", 4)), OK);
         let held = one.take(semaphore(2, b"a"));
         bound.take(semaphore(1, b"a"));
         assert_eq!(bound.wire.acquire(b"a", 1, 1).status, OK);
@@ -142,17 +120,8 @@ fn without_a_data_directory_the_daemon_logs_what_a_restart_forgets() {
     assert!(message(&said).contains("declared semaphores and leased sessions"), "{said}");
     assert!(!message(&said).contains("  "), "{said}");
     let mut caller = caller(&mut daemon);
-    let hello = caller
-        .ask(&Extended::Hello {
-            version: 1,
-            label: b"",
-            credentials: signalbox_protocol::Credentials(b""),
-            features: Features::default(),
-        })
-        .hello()
-        .unwrap();
-    assert!(!hello.features.contains(signalbox_protocol::Features::DURABLE));
-    assert_eq!(declare(&mut caller, b"a", 1, true).status, OK, "declared semaphores work in memory");
+    assert!(!caller.introduce("", Features::default()).features.contains(Features::DURABLE));
+    assert_eq!(declared(&mut caller, numbered(b"a", 1)), OK, "declared semaphores work in memory");
 }
 
 /// Starts a daemon that is expected to exit, and returns its output.
@@ -171,10 +140,10 @@ fn a_second_daemon_on_the_same_data_is_refused_and_the_first_continues() {
     let file = configured("");
     let mut first = start(&file);
     let mut caller = caller(&mut first);
-    assert_eq!(declare(&mut caller, b"a", 1, false).status, OK);
+    assert_eq!(declared(&mut caller, counted(b"a", 1)), OK);
     let said = refused(&file, EX_OSERR);
     assert!(said.contains("a server has this data directory open; stop that server"), "{said}");
-    assert_eq!(declare(&mut caller, b"b", 1, false).status, OK);
+    assert_eq!(declared(&mut caller, counted(b"b", 1)), OK);
     stop(first);
     let mut next = start(&file);
     assert_eq!(names(&mut self::caller(&mut next)).len(), 2);
@@ -186,7 +155,7 @@ fn damaged_data_is_refused_with_instructions_and_left_unchanged() {
     let mut daemon = start(&file);
     let mut caller = caller(&mut daemon);
     for number in 0..200 {
-        assert_eq!(declare(&mut caller, format!("semaphore-{number}").as_bytes(), 1, false).status, OK);
+        assert_eq!(declared(&mut caller, counted(format!("semaphore-{number}").as_bytes(), 1)), OK);
     }
     stop(daemon);
     let path = data_directory(&file).join(DATA_FILE);
@@ -223,7 +192,7 @@ fn damaged_data_is_refused_with_instructions_and_left_unchanged() {
 fn contradictory_data_is_refused_and_left_unchanged() {
     let file = configured("");
     let mut daemon = start(&file);
-    assert_eq!(declare(&mut caller(&mut daemon), b"a", 1, false).status, OK);
+    assert_eq!(declared(&mut caller(&mut daemon), counted(b"a", 1)), OK);
     stop(daemon);
     let path = data_directory(&file).join(DATA_FILE);
     // A grant of a session that does not exist.
@@ -241,48 +210,6 @@ fn contradictory_data_is_refused_and_left_unchanged() {
     assert!(fs::read(&path).unwrap() == before, "it was changed");
 }
 
-/// Changed bits after a crash: the next start has all that was acknowledged, or is refused with a message.
-#[test]
-fn a_changed_bit_after_a_crash_loses_nothing_without_a_message() {
-    let file = configured("");
-    let mut daemon = start(&file);
-    let mut caller = caller(&mut daemon);
-    for number in 0..7 {
-        assert_eq!(declare(&mut caller, format!("s{number}").as_bytes(), 1, false).status, OK);
-    }
-    daemon.signal(Signal::SIGKILL);
-    daemon.exit_status();
-    let path = data_directory(&file).join(DATA_FILE);
-    let whole = fs::read(&path).unwrap();
-    let mut outcomes = [0; 2];
-    // The bits of the header and of both commit slots, in steps that meet every field.
-    for bit in (0..320 * 8).step_by(61) {
-        let mut damaged = whole.clone();
-        damaged[bit / 8] ^= 1 << (bit % 8);
-        fs::write(&path, &damaged).unwrap();
-        let mut check = Command::new(SIGNALBOX);
-        check.args(["data", "check"]).arg(data_directory(&file));
-        let check = outcome(check);
-        assert!(!stderr(&check).contains("panicked"), "bit {bit}: {}", stderr(&check));
-        if check.status.success() {
-            let mut daemon = start(&file);
-            assert_eq!(names(&mut self::caller(&mut daemon)).len(), 7, "bit {bit}");
-            daemon.signal(Signal::SIGKILL);
-            daemon.exit_status();
-            outcomes[0] += 1;
-        } else {
-            assert_eq!(check.status.code(), Some(EX_DATAERR), "bit {bit}: {}", stderr(&check));
-            let output = outcome(serve_file_on_any_ports(&file.path()));
-            assert_eq!(output.status.code(), Some(EX_DATAERR), "bit {bit}: {}", stderr(&output));
-            assert!(!stderr(&output).contains("panicked"), "bit {bit}: {}", stderr(&output));
-            assert!(stderr(&output).contains("the file is damaged"), "bit {bit}: {}", stderr(&output));
-            assert!(fs::read(&path).unwrap() == damaged, "bit {bit}: the file was changed");
-            outcomes[1] += 1;
-        }
-    }
-    assert!(outcomes.iter().all(|count| *count > 5), "{outcomes:?}");
-}
-
 #[test]
 fn a_data_directory_that_cannot_be_created_is_refused() {
     let file = configured("");
@@ -297,25 +224,32 @@ fn limit_file_size(daemon: &Daemon, bytes: &str) {
     assert!(outcome(command).status.success());
 }
 
-/// Fills the disk of a daemon with `make_full` and frees it with `make_room`. The daemon serves its existing state while
-/// the disk is full, and stores again afterwards.
-fn fill(file: &ConfigFile, make_full: impl FnOnce(&Daemon), make_room: impl FnOnce(&Daemon)) {
-    let mut daemon = start(file);
+/// While the file cannot grow, the daemon serves its existing state, and it stores again afterwards. A limit on the file
+/// size has the effect of a full disk, and does not need root.
+#[test]
+fn the_daemon_keeps_serving_if_the_file_cannot_grow() {
+    if !works("prlimit", &["--fsize=1000000000:unlimited", "true"]) {
+        skipped("prlimit (util-linux) is missing, or may not set limits");
+        return;
+    }
+    let file = configured("");
+    let mut daemon = start(&file);
     let [mut admin, mut one, mut bound] = std::array::from_fn(|_| caller(&mut daemon));
     let session = one.open(600_000);
-    assert_eq!(declare(&mut admin, b"a", 10, true).status, OK);
+    assert_eq!(declared(&mut admin, numbered(b"a", 10)), OK);
     let held = one.take(semaphore(1, b"a"));
-    make_full(&daemon);
+    let bytes = fs::metadata(data_directory(&file).join(DATA_FILE)).unwrap().len();
+    limit_file_size(&daemon, &(bytes + 1).to_string());
 
     let long = vec![b'n'; 60_000];
     let mut stored = 0;
     loop {
         let name = [format!("{stored}-").as_bytes(), &long].concat();
-        let answer = declare(&mut admin, &name, 1, false);
-        if answer.status == Status::NotStored.code() {
+        let status = declared(&mut admin, counted(&name, 1));
+        if status == Status::NotStored.code() {
             break;
         }
-        assert_eq!(answer.status, OK, "{answer:?}");
+        assert_eq!(status, OK);
         stored += 1;
         assert!(stored < 900, "the file did not fill");
     }
@@ -329,7 +263,7 @@ fn fill(file: &ConfigFile, make_full: impl FnOnce(&Daemon), make_room: impl FnOn
     assert_eq!(bound.take(semaphore(1, b"a")).slots, [1], "requests that need no store are served");
     assert_eq!(one.ask(&Extended::VerifyGrant { grant: held.grant }).status, OK);
 
-    make_room(&daemon);
+    limit_file_size(&daemon, "unlimited");
     daemon.logged_message("the store works again");
     let second = one.take(semaphore(1, b"a"));
     assert_eq!(second.slots, [2]);
@@ -337,61 +271,12 @@ fn fill(file: &ConfigFile, make_full: impl FnOnce(&Daemon), make_room: impl FnOn
     daemon.signal(Signal::SIGKILL);
     daemon.exit_status();
 
-    let mut daemon = start(file);
+    let mut daemon = start(&file);
     let mut other = caller(&mut daemon);
     assert_eq!(names(&mut other).len(), stored + 2, "what was acknowledged, and the one in flight");
     assert_eq!(other.take(semaphore(1, b"a")).slots, [1]);
     assert_eq!(other.attach(session), OK);
     stop(daemon);
-}
-
-/// A limit on the file size has the effect of a full disk, and does not need root.
-#[test]
-fn the_daemon_keeps_serving_if_the_file_cannot_grow() {
-    if !works("prlimit", &["--fsize=1000000000:unlimited", "true"]) {
-        skipped("prlimit (util-linux) is missing, or may not set limits");
-        return;
-    }
-    let file = configured("");
-    let size = || fs::metadata(data_directory(&file).join(DATA_FILE)).unwrap().len();
-    fill(
-        &file,
-        |daemon| limit_file_size(daemon, &(size() + 1).to_string()),
-        |daemon| limit_file_size(daemon, "unlimited"),
-    );
-}
-
-/// A file system in memory.
-struct Mounted<'a>(&'a Path);
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        // A busy file system is detached when it is no longer in use.
-        works("umount", &["--lazy", self.0.to_str().unwrap()]);
-    }
-}
-
-#[test]
-fn the_daemon_keeps_serving_on_a_full_disk() {
-    let file = configured("");
-    let directory = data_directory(&file);
-    fs::create_dir(&directory).unwrap();
-    let mount = ["-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", directory.to_str().unwrap()];
-    if !is_root() || !works("mount", &mount) {
-        skipped("only root can mount a small disk");
-        return;
-    }
-    let _mounted = Mounted(&directory);
-    let ballast = directory.join("ballast");
-    fill(
-        &file,
-        |_| {
-            // Write until the disk is full.
-            let mut full = fs::File::create(&ballast).unwrap();
-            while full.write_all(&[1; 4096]).is_ok() {}
-        },
-        |_| fs::remove_file(&ballast).unwrap(),
-    );
 }
 
 /// Every write fails, from the first one on.
@@ -421,7 +306,7 @@ fn only_the_file_changes_the_semaphores_that_it_declares() {
     let mut admin = caller(&mut daemon);
     let session = admin.open(60_000);
     assert_eq!(names(&mut admin), [("lane".to_owned(), 8, true), ("lift".to_owned(), 2, false)]);
-    assert!(list(&mut admin).iter().all(|entry| entry.configured));
+    assert!(list(&mut admin, b"").iter().all(|entry| entry.configured));
     let not_permitted = Status::NotPermitted.code();
     let ids = admin.ids();
     let grow = Extended::Resize { ids, expected: None, how: Resizing::GrowBy(1), name: b"lift" };
@@ -431,8 +316,8 @@ fn only_the_file_changes_the_semaphores_that_it_declares() {
         let remove = Extended::Remove { ids, expected: None, how, name: b"lift" };
         assert_eq!(admin.ask(&remove).status, not_permitted);
     }
-    assert_eq!(declare(&mut admin, b"lift", 9, false).status, not_permitted);
-    assert_eq!(declare(&mut admin, b"own", 1, false).status, OK);
+    assert_eq!(declared(&mut admin, counted(b"lift", 9)), not_permitted);
+    assert_eq!(declared(&mut admin, counted(b"own", 1)), OK);
     let held = admin.take(semaphore(3, b"lane"));
 
     // One is changed, one that a client declared is taken over, one is deleted from the file while it is held.
@@ -445,7 +330,7 @@ fn only_the_file_changes_the_semaphores_that_it_declares() {
         (entry.capacity, entry.in_use, entry.removing, entry.configured)
     };
     assert_eq!(
-        list(&mut admin).iter().map(figures).collect::<Vec<_>>(),
+        list(&mut admin, b"").iter().map(figures).collect::<Vec<_>>(),
         [(8, 3, true, true), (3, 0, false, true), (5, 0, false, true)]
     );
     let refused = admin.want(semaphore(1, b"lane"), NOW);
@@ -462,12 +347,12 @@ fn only_the_file_changes_the_semaphores_that_it_declares() {
     for _ in 0..20 {
         after.ids();
     }
-    assert!(list(&mut after)[0].removing, "it is still held");
+    assert!(list(&mut after, b"")[0].removing, "it is still held");
     assert_eq!(after.give_back(held.grant), OK);
     assert_eq!(names(&mut after), [("lift".to_owned(), 3, false), ("own".to_owned(), 5, false)]);
-    let generations: Vec<_> = list(&mut after).iter().map(|entry| entry.generation).collect();
+    let generations: Vec<_> = list(&mut after, b"").iter().map(|entry| entry.generation).collect();
     daemon.reload("the configuration was read again");
-    let same: Vec<_> = list(&mut after).iter().map(|entry| entry.generation).collect();
+    let same: Vec<_> = list(&mut after, b"").iter().map(|entry| entry.generation).collect();
     assert_eq!(same, generations, "an unchanged declaration keeps its generation");
 
     // It cannot become numbered while it is held, and the refusal is logged. Otherwise the file has precedence.
@@ -495,18 +380,4 @@ fn the_file_can_declare_semaphores_without_a_data_directory() {
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let mut admin = caller(&mut daemon);
     assert_eq!(names(&mut admin), [("lane".to_owned(), 8, true), ("lift".to_owned(), 2, false)]);
-}
-
-/// Only the user of the server may read the keys of sessions.
-#[test]
-fn only_the_user_of_the_server_can_read_the_data() {
-    use std::os::unix::fs::PermissionsExt;
-    let file = configured("");
-    stop(start(&file));
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&data_directory(&file)), 0o700);
-    for entry in fs::read_dir(data_directory(&file)).unwrap() {
-        let path = entry.unwrap().path();
-        assert_eq!(mode(&path), 0o600, "{}", path.display());
-    }
 }

@@ -66,20 +66,6 @@ fn sighup_changes_the_connection_limit() {
 }
 
 #[test]
-fn sighup_changes_the_name_limit() {
-    let file = ConfigFile::toml(&file_with("", "max_names = 1"));
-    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
-    let mut wire = daemon.counter();
-    assert_eq!(wire.acquire(b"one", 1, 1).status, OK);
-    assert_eq!(wire.acquire(b"two", 1, 1).status, OUT_OF_MEMORY);
-    file.write(&file_with("", "max_names = 2"));
-    daemon.reload(READ_AGAIN);
-    assert_eq!(wire.acquire(b"two", 1, 1).status, OK);
-    assert_eq!(wire.acquire(b"three", 1, 1).status, OUT_OF_MEMORY);
-    assert_eq!(wire.stat("refused_names"), 2);
-}
-
-#[test]
 fn sighup_names_the_keys_that_need_a_restart() {
     let [port] = free_ports();
     let file = ConfigFile::toml(&file_with("", ""));
@@ -130,22 +116,6 @@ fn sighup_logs_each_change_that_it_applies() {
             ],
         ]
     );
-}
-
-#[test]
-fn sighup_names_a_changed_port_and_keeps_the_old_one() {
-    let [old, new] = free_ports();
-    let file = ConfigFile::toml(&file_with("", &format!("port = {old}")));
-    let mut command = serve_file(&file.path());
-    command.args(["--semaphore-port", "0"]);
-    let mut daemon = Daemon::spawn(command);
-    daemon.ready();
-    file.write(&file_with("", &format!("port = {new}")));
-    daemon.reload(READ_AGAIN);
-    let line = daemon.logged_message("restarted");
-    assert_eq!((&line["level"], text(&line, "key")), (&"warning".into(), "counter.port"));
-    assert_eq!(daemon.counter().ask(NOOP, &[]).status, OK);
-    assert!(is_free(new));
 }
 
 #[test]
