@@ -5,8 +5,6 @@ use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,16 +13,12 @@ use crate::support::caller::Caller;
 use crate::support::fake_server::soon;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{TestServer, eventually};
-use bytes::BytesMut;
 use signalbox_client::{
     Address, Admission, Builder, Claim, Client, Declaration, Disconnect, ErrorKind, EventKind, IfExists,
     Lost, Maximum, Namespace, Pausing, PlainClient, Resources, Revocation, Scope, SlotChange, Status,
     blocking,
 };
-use signalbox_protocol::{
-    Extended, ExtendedOpcode, ExtendedResponse, Features, HelloAnswer, Milliseconds, Opaque, OpenedSession,
-    SessionKey, SessionKind, Shares,
-};
+use signalbox_protocol::{Extended, SessionKind};
 
 /// Short enough that a test can wait for its end.
 const SHORT: Duration = Duration::from_secs(1);
@@ -129,22 +123,6 @@ async fn several_names_have_one_permit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_dropped_acquire_leaves_the_queue() {
-    let server = started(|_| {});
-    let client = connected(&server).await;
-    let held = client.counter("a").maximum(1).acquire().await.unwrap();
-    let waiting = tokio::spawn({
-        let client = client.clone();
-        async move { client.counter("a").maximum(1).acquire().await }
-    });
-    eventually("it waits", || waiters(&server) == 1);
-    waiting.abort();
-    eventually("the request has left the queue", || waiters(&server) == 0);
-    held.release().await.unwrap();
-    assert_eq!(server.counter().get(b"a").number(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_disconnect_loses_neither_permits_nor_queue_places() {
     let server = started(|_| {});
     let proxy = Proxy::to(server.counters);
@@ -193,25 +171,6 @@ async fn a_lease_that_cannot_be_renewed_ends_at_the_client_before_the_server() {
     proxy.set(Mode::To(server.counters));
     let again = soon("a permit of another session", client.counter("a").maximum(1).acquire()).await;
     assert!(again.unwrap().is_held());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_server_restart_loses_permits_and_keeps_waiting_requests() {
-    let first = started(|_| {});
-    let proxy = Proxy::to(first.counters);
-    let client = builder(proxy.address).ttl(LONG).connect().await.unwrap();
-    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
-    let waiting = tokio::spawn({
-        let client = client.clone();
-        async move { client.counter("a").maximum(1).acquire().await }
-    });
-    eventually("it waits", || waiters(&first) == 1);
-    let second = started(|_| {});
-    proxy.set(Mode::To(second.counters));
-    assert_eq!(soon("the loss", permit.lost()).await, Lost::Expired);
-    let again = soon("a permit of the new server", waiting).await.unwrap().unwrap();
-    assert!(again.is_held());
-    assert_eq!(second.counter().get(b"a").number(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -336,27 +295,6 @@ async fn the_caller_chooses_whether_to_proceed_without_a_server() {
     assert!(refused.is_err_and(|error| error.is_refusal()), "a refusal stays a refusal");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn abandoned_acquires_leave_nothing_behind_when_the_server_returns() {
-    let server = started(|_| {});
-    let proxy = Proxy::to(server.counters);
-    let limit = Duration::from_millis(100);
-    let client = builder(proxy.address).ttl(LONG).unreachable_after(limit).connect().await.unwrap();
-    let held = client.counter("a").maximum(1).acquire().await.unwrap();
-    let waiting = tokio::spawn({
-        let client = client.clone();
-        async move { client.counter("a").maximum(1).acquire().await }
-    });
-    eventually("it waits", || waiters(&server) == 1);
-    proxy.set(Mode::Cut);
-    let given_up = soon("the end of the wait", waiting).await.unwrap();
-    assert!(matches!(given_up.unwrap_err().kind(), ErrorKind::Unreachable { .. }));
-    proxy.set(Mode::To(server.counters));
-    eventually("the request has left the queue", || waiters(&server) == 0);
-    held.release().await.unwrap();
-    eventually("nothing is held", || grants(&server) == 0);
-}
-
 #[tokio::test]
 async fn a_program_that_blocks_its_runtime_keeps_its_leases() {
     let server = started(|_| {});
@@ -379,28 +317,6 @@ fn a_program_without_a_runtime_can_wait() {
     client.close();
     assert_eq!(sessions(&server), 0, "closed before the function returned");
     assert!(!permit.is_held());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn many_requests_complete_while_another_waits() {
-    let server = started(|_| {});
-    let client = connected(&server).await;
-    let held = client.counter("slow").maximum(1).acquire().await.unwrap();
-    let waiting = tokio::spawn({
-        let client = client.clone();
-        async move { client.counter("slow").maximum(1).acquire().await }
-    });
-    eventually("it waits", || waiters(&server) == 1);
-    for _ in 0..3_000 {
-        let request = client.counter("fast").maximum(1).acquire();
-        soon("a permit of another name", request).await.unwrap().release().await.unwrap();
-    }
-    assert_eq!(server.server.core().ledger_stats().limited, 0);
-    assert!(sessions(&server) > 1, "this takes more than one session");
-    held.release().await.unwrap();
-    let permit = soon("the permit", waiting).await.unwrap().unwrap();
-    drop((permit, client));
-    eventually("all sessions are closed", || sessions(&server) == 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -485,59 +401,48 @@ async fn a_timeout_of_the_caller_does_not_let_it_proceed_without_a_permit() {
     assert_eq!(over.unwrap_err().status(), Some(Status::TimedOut));
 }
 
-/// Accepts each connection and closes it at once; returns the number of connections.
-fn closing_server() -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let connections = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&connections);
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            count.fetch_add(1, Ordering::Relaxed);
-            for _ in 0..2 {
-                let mut header = [0; 12];
-                if stream.read_exact(&mut header).is_err() {
-                    break;
-                }
-                let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
-                let mut body = vec![0; body_bytes as usize];
-                stream.read_exact(&mut body).unwrap();
-                let ttl = Milliseconds(60_000);
-                let opened = OpenedSession { session: 7, key: SessionKey([7; 16]), ttl };
-                let answer = match ExtendedOpcode::from_code(header[1]).unwrap() {
-                    ExtendedOpcode::Hello => ExtendedResponse::Hello(HelloAnswer {
-                        version: 1,
-                        features: Features(0),
-                        session: 1,
-                        wait_max: ttl,
-                        wait_default: ttl,
-                        ttl_min: ttl,
-                        ttl_max: ttl,
-                        names_max: 1,
-                        requests_max: 1,
-                        port: Namespace::Counters,
-                        shares: Shares { connections: 1, sessions: 1, waiters: 1, watches: 1, memory: 1 },
-                    }),
-                    ExtendedOpcode::OpenSession => ExtendedResponse::Opened(opened),
-                    _ => ExtendedResponse::Ttl(ttl),
-                };
-                let mut out = BytesMut::new();
-                answer.compose(header[1], Opaque(*header[8..].first_chunk().unwrap()), &mut out);
-                stream.write_all(&out).unwrap();
+/// Accepts this many connections, and answers so many requests of each with this status and body.
+fn answering(listener: &TcpListener, connections: usize, requests: usize, status: u8, body: &[u8]) {
+    for _ in 0..connections {
+        let (mut stream, _) = listener.accept().unwrap();
+        for _ in 0..requests {
+            let mut header = [0; 12];
+            if stream.read_exact(&mut header).is_err() {
+                break;
+            }
+            let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
+            stream.read_exact(&mut vec![0; body_bytes as usize]).unwrap();
+            let mut answer = vec![0x91, header[1], status, 0];
+            answer.extend((body.len() as u32).to_be_bytes());
+            answer.extend(&header[8..]);
+            answer.extend(body);
+            if stream.write_all(&answer).is_err() {
+                break;
             }
         }
-    });
-    (address, connections)
+    }
+}
+
+/// A body of this byte, which is long enough for the success of any operation.
+fn success(byte: u8) -> [u8; 68] {
+    let mut body = [byte; 68];
+    // The position of the number of slots in a grant.
+    body[20..24].fill(0);
+    body
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_that_closes_new_connections_is_not_flooded() {
-    let (address, connections) = closing_server();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::task::spawn_blocking(move || {
+        let from = std::time::Instant::now();
+        // Hello, and what opens the session or attaches to it.
+        answering(&listener, 20, 2, 0, &success(1));
+        from.elapsed()
+    });
     let _client = soon("a session", builder(address).connect()).await.unwrap();
-    let from = std::time::Instant::now();
-    eventually("20 more connections", || connections.load(Ordering::Relaxed) > 20);
-    let took = from.elapsed();
+    let took = soon("20 connections", server).await.unwrap();
     assert!(took > Duration::from_millis(500), "20 connections within {took:?}");
 }
 
@@ -587,25 +492,10 @@ async fn a_server_without_sessions_is_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     // If a connection is lost before its answer arrives, the client opens another one.
-    let refuse = |mut stream: std::net::TcpStream| {
-        let mut header = [0; 12];
-        while stream.read_exact(&mut header).is_ok() {
-            let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
-            let mut body = vec![0; body_bytes as usize];
-            stream.read_exact(&mut body).unwrap();
-            let text = b"Unknown command";
-            let mut answer = vec![0x91, header[1], crate::support::UNKNOWN_COMMAND, 0];
-            answer.extend((text.len() as u32).to_be_bytes());
-            answer.extend(&header[8..]);
-            answer.extend(text);
-            // The client may already have enough answers.
-            let _ = stream.write_all(&answer);
-        }
-    };
-    let server = std::thread::spawn(move || listener.incoming().for_each(|stream| refuse(stream.unwrap())));
+    let status = crate::support::UNKNOWN_COMMAND;
+    std::thread::spawn(move || answering(&listener, usize::MAX, usize::MAX, status, b"Unknown command"));
     let error = soon("a refusal", builder(address).connect()).await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Status(Status::UnknownCommand)), "{error}");
-    drop(server);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -688,29 +578,6 @@ fn an_acquire_fails_after_the_runtime_of_the_client_has_ended() {
     assert!(matches!(failed.unwrap_err().kind(), ErrorKind::ConnectionLost(Disconnect::Stopped)));
 }
 
-/// Accepts this many connections, and answers each request with success and a body of this byte, which is long enough
-/// for any operation.
-fn answering(listener: &TcpListener, connections: usize, byte: u8) {
-    for _ in 0..connections {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut header = [0; 12];
-        while stream.read_exact(&mut header).is_ok() {
-            let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
-            stream.read_exact(&mut vec![0; body_bytes as usize]).unwrap();
-            let mut body = [byte; 68];
-            // The position of the number of slots in a grant.
-            body[20..24].fill(0);
-            let mut answer = vec![0x91, header[1], 0, 0];
-            answer.extend((body.len() as u32).to_be_bytes());
-            answer.extend(&header[8..]);
-            answer.extend(body);
-            if stream.write_all(&answer).is_err() {
-                break;
-            }
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn sessions_that_end_at_once_are_reopened_with_pauses() {
     const SESSIONS: usize = 20;
@@ -719,7 +586,7 @@ async fn sessions_that_end_at_once_are_reopened_with_pauses() {
     let server = tokio::task::spawn_blocking(move || {
         let from = std::time::Instant::now();
         // The time to live is 0.
-        answering(&listener, SESSIONS, 0);
+        answering(&listener, SESSIONS, usize::MAX, 0, &success(0));
         from.elapsed()
     });
     let waiting = tokio::spawn(async move { client.counter("a").maximum(1).acquire().await });
@@ -732,7 +599,7 @@ async fn sessions_that_end_at_once_are_reopened_with_pauses() {
 async fn a_duplicate_grant_fails_no_waiting_caller() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = builder(listener.local_addr().unwrap()).build().unwrap();
-    let server = std::thread::spawn(move || answering(&listener, 1, 1));
+    let server = std::thread::spawn(move || answering(&listener, 1, usize::MAX, 0, &success(1)));
     let first = soon("a permit", client.counter("a").maximum(1).acquire()).await.unwrap();
     let second = soon("the same", client.counter("b").maximum(1).acquire()).await.unwrap();
     assert_eq!(first.id(), second.id());

@@ -66,24 +66,6 @@ async fn requests_and_answers_carry_their_values() {
 }
 
 #[tokio::test]
-async fn answers_reach_their_callers_in_any_order() {
-    let (client, mut peer) = connected().await;
-    let asking: Vec<_> =
-        [b"a", b"b", b"c"].into_iter().map(|name| (name[0], spawn_get(&client, name))).collect();
-    let mut requests = Vec::new();
-    for _ in &asking {
-        requests.push(peer.next().await.unwrap());
-    }
-    for request in requests.iter().rev() {
-        let Outcome::Get { name } = &request.asked else { panic!("{request:?}") };
-        peer.answer(request, Response::Resources(name[0].into())).await;
-    }
-    for (name, asking) in asking {
-        assert_eq!(asking.await.unwrap().unwrap(), Resources(name.into()));
-    }
-}
-
-#[tokio::test]
 async fn an_answer_may_overtake_a_dump() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
@@ -96,20 +78,6 @@ async fn an_answer_may_overtake_a_dump() {
     assert_eq!(&dump.next().await.unwrap().unwrap().name[..], b"x");
     assert_eq!(&dump.next().await.unwrap().unwrap().name[..], b"x");
     assert!(dump.next().await.is_none());
-}
-
-#[tokio::test]
-async fn answers_in_pieces_are_assembled() {
-    let (client, mut peer) = connected().await;
-    let asking = spawn_get(&client, b"a");
-    let request = peer.next().await.unwrap();
-    let mut bytes = BytesMut::new();
-    Response::Resources(9).compose(request.opcode, request.opaque, &mut bytes);
-    for byte in &bytes {
-        peer.send(std::slice::from_ref(byte)).await;
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(asking.await.unwrap().unwrap(), Resources(9));
 }
 
 #[tokio::test]
