@@ -174,19 +174,6 @@ fn failed_handshakes_are_logged_once_and_counted() {
 }
 
 #[test]
-fn tls_without_a_certificate_is_logged_with_the_keys_to_set() {
-    let (authority, _files) = for_loopback();
-    let mut daemon = started("");
-    for _ in 0..2 {
-        let stream = std::net::TcpStream::connect(daemon.address("counter")).unwrap();
-        assert!(over(stream, &authority, None).is_err());
-    }
-    let line = daemon.logged_message("connection closed");
-    assert!(text(&line, "error").contains("set tls.cert and tls.key"), "{line}");
-    assert_eq!(daemon.lines_with("connection closed").len(), 1, "the rate is limited");
-}
-
-#[test]
 fn a_certificate_that_has_expired_is_a_warning() {
     let authority = Authority::new();
     let expired = authority.sign_expired("server", "IP:127.0.0.1");
