@@ -112,38 +112,6 @@ fn the_module_has_the_same_sets() {
     });
 }
 
-#[test]
-fn a_signal_interrupts_a_wait() {
-    perl(8, |world| {
-        let mut a = with_set(world, "a", 1);
-        a.says("$v{caught} = 0", "0");
-        a.says("ref($SIG{USR1} = sub { $v{caught}++ })", "CODE");
-        for caught in 1..=5 {
-            a.tell("semop($v{set}, ops(0, -1, SEM_UNDO)) || $!");
-            world.until_waiting(0, 1);
-            let pid = nix::unistd::Pid::from_raw(a.pid().cast_signed());
-            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGUSR1).expect("it runs");
-            a.answers("Interrupted system call");
-            assert_eq!(world.waiting(0), 0);
-            a.says("$v{caught}", &caught.to_string());
-        }
-    });
-}
-
-#[test]
-fn a_child_has_no_adjustments() {
-    perl(9, |world| {
-        let mut a = with_set(world, "a", 1);
-        a.says("semctl($v{set}, 0, SETVAL, 9)", "0 but true");
-        a.says("semop($v{set}, ops(0, -1, SEM_UNDO))", "1");
-        let child = "do { semop($v{set}, ops(0, -2, SEM_UNDO)); kill 'KILL', $$ }";
-        a.says(&format!("($v{{child}} = fork) == 0 ? {child} : waitpid($v{{child}}, 0) == $v{{child}}"), "1");
-        world.until_values("8");
-        a.end();
-        world.until_values("9");
-    });
-}
-
 /// A program that takes an id of 0 for a failure fails with the first set of a kernel, and never with the server's.
 #[test]
 fn no_id_of_the_server_is_false() {

@@ -59,38 +59,6 @@ fn sem_get_makes_three_semaphores_and_sets_them_up_under_a_guard() {
 }
 
 #[test]
-fn sem_get_ignores_the_units_unless_the_caller_is_the_only_user() {
-    php(18, |world| {
-        let (mut a, mut b) = (world.php("a"), world.php("b"));
-        a.says(&get(world, ", 7"), "SysvSemaphore");
-        b.says(&get(world, ", 2"), "SysvSemaphore");
-        assert_eq!(world.values(), "7,2,0");
-        a.says("$s = null", "NULL");
-        assert_eq!(world.values(), "7,1,0");
-        b.says("$s = null", "NULL");
-        assert_eq!(world.values(), "7,0,0");
-        a.says(&get(world, ", 2"), "SysvSemaphore");
-        assert_eq!(world.values(), "2,1,0");
-    });
-}
-
-#[test]
-fn semaphore_1_counts_objects_not_processes() {
-    php(19, |world| {
-        let (mut a, mut b) = (world.php("a"), world.php("b"));
-        a.says(&get(world, ""), "SysvSemaphore");
-        a.says(&get(world, "").replace("$s", "$t"), "SysvSemaphore");
-        assert_eq!(world.values(), "1,2,0");
-        b.says(&get(world, ""), "SysvSemaphore");
-        assert_eq!(world.values(), "1,3,0");
-        a.says("$s = null", "NULL");
-        assert_eq!(world.values(), "1,2,0");
-        a.end();
-        world.until_values("1,1,0");
-    });
-}
-
-#[test]
 fn sem_acquire_takes_a_unit_each_time() {
     php(20, |world| {
         let (mut a, mut other) = (world.php("a"), world.stepper());
@@ -152,27 +120,6 @@ fn has_pending_signal(pid: u32) -> bool {
 }
 
 #[test]
-fn sem_release_works_only_through_the_object_that_acquired() {
-    php(21, |world| {
-        let (mut a, mut b) = (world.php("a"), world.php("b"));
-        a.says(&get(world, ""), "SysvSemaphore");
-        a.says(&get(world, "").replace("$s", "$t"), "SysvSemaphore");
-        b.says(&get(world, ""), "SysvSemaphore");
-        a.says("sem_acquire($s)", "true");
-        let refused = format!(
-            "false | sem_release(): SysV semaphore for key {} is not currently acquired",
-            world.key()
-        );
-        a.says("sem_release($t)", &refused);
-        b.says("sem_release($s)", &refused);
-        assert_eq!(world.values(), "0,3,0");
-        a.says("sem_release($s)", "true");
-        a.says("sem_release($s)", &refused);
-        assert_eq!(world.values(), "1,3,0");
-    });
-}
-
-#[test]
 fn the_end_of_an_object_releases_what_it_acquired() {
     php(22, |world| {
         let mut a = world.php("a");
@@ -204,25 +151,6 @@ fn without_auto_release_the_end_of_the_process_releases() {
         a.end();
         b.answers("true");
         world.until_values("0,1,0");
-    });
-}
-
-#[test]
-fn a_killed_process_releases_what_it_acquired() {
-    php(30, |world| {
-        for flags in ["", ", 1, 0666, false"] {
-            let (mut a, mut b) = (world.php("a"), world.php("b"));
-            a.says(&get(world, flags), "SysvSemaphore");
-            b.says(&get(world, flags), "SysvSemaphore");
-            a.says("sem_acquire($s)", "true");
-            b.tell("sem_acquire($s)");
-            world.until_waiting(0, 1);
-            a.kill();
-            b.answers("true");
-            world.until_values("0,1,0");
-            b.kill();
-            world.until_values("1,0,0");
-        }
     });
 }
 
@@ -260,37 +188,6 @@ fn sem_remove_ends_the_waits_of_others() {
         b.end();
         a.kill();
         assert_eq!(world.values(), "0,0,0");
-    });
-}
-
-#[test]
-fn units_out_of_range_leave_a_semaphore_of_0() {
-    php(24, |world| {
-        for units in ["32768", "-1"] {
-            let mut a = world.php("a");
-            let warning = format!("sem_get(): Failed for key {}: Numerical result out of range", world.key());
-            a.says(&get(world, &format!(", {units}")), &format!("SysvSemaphore | {warning}"));
-            assert_eq!(world.values(), "0,1,0");
-            a.says("sem_acquire($s, true)", "false");
-            a.kill();
-            world.until_values("0,0,0");
-        }
-        let mut a = world.php("a");
-        a.says(&get(world, ", 32767"), "SysvSemaphore");
-        assert_eq!(world.values(), "32767,1,0");
-    });
-}
-
-#[test]
-fn a_foreign_set_of_one_semaphore_is_refused() {
-    php(25, |world| {
-        let mut foreign = world.stepper();
-        let set = foreign.ask(format!("get {} 1 IPC_CREAT|0o600", world.key()));
-        assert!(set.starts_with("= "), "{set}");
-        let mut a = world.php("a");
-        let warning = format!("sem_get(): Failed for key {}: Invalid argument", world.key());
-        a.says(&get(world, ""), &format!("false | {warning}"));
-        assert_eq!(world.values(), "0");
     });
 }
 

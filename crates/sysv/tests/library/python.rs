@@ -1,7 +1,6 @@
 //! Python's `sysv_ipc`: it does and says the same with the kernel's semaphores and with the library.
 
 use crate::interpreters::{are_installed, python};
-use crate::until;
 use crate::world::{Console, World, compare};
 
 #[track_caller]
@@ -21,8 +20,6 @@ fn console(world: &World, name: &'static str, arguments: &str) -> Console {
 
 /// A new set, for the owner, with 2 units.
 const NEW: &str = ", sysv_ipc.IPC_CREX, 0o640, 2";
-
-const NO_SET: &str = "ExistentialError: No semaphore exists with the specified key";
 
 #[test]
 fn a_semaphore_is_acquired_and_released() {
@@ -92,23 +89,6 @@ fn an_acquisition_has_a_timeout() {
 }
 
 #[test]
-fn a_wait_for_zero_ends_at_zero() {
-    python_with_sysv_ipc(42, |world| {
-        let mut a = console(world, "a", NEW);
-        let mut b = console(world, "b", "");
-        a.tell("s.Z()");
-        until("a waits", || world.number(0, "GETZCNT") == 1);
-        b.says("s.waiting_for_zero", "1");
-        b.says("s.waiting_for_nonzero", "0");
-        b.says("s.acquire()", "None");
-        assert!(a.is_silent());
-        b.says("s.acquire()", "None");
-        a.answers("None");
-        b.says("s.waiting_for_zero", "0");
-    });
-}
-
-#[test]
 fn the_end_of_a_process_is_undone() {
     python_with_sysv_ipc(43, |world| {
         let mut a = console(world, "a", NEW);
@@ -133,22 +113,6 @@ fn the_end_of_a_process_is_undone() {
         b.end();
         // The two adjustments of the context cancel out; the release before is undone.
         world.until_values("0");
-    });
-}
-
-#[test]
-fn the_removal_of_a_set_ends_waits() {
-    python_with_sysv_ipc(44, |world| {
-        let mut a = console(world, "a", ", sysv_ipc.IPC_CREX, 0o600, 0");
-        let mut b = console(world, "b", "");
-        a.tell("s.acquire()");
-        world.until_waiting(0, 1);
-        b.says("s.remove()", "None");
-        a.answers("ExistentialError: The semaphore was removed");
-        for call in ["s.acquire()", "s.Z()", "s.value", "s.remove()"] {
-            a.says(call, NO_SET);
-        }
-        a.says(&format!("sysv_ipc.Semaphore({})", world.key()), NO_SET);
     });
 }
 
