@@ -33,8 +33,7 @@ use signalbox::config::Config;
 use signalbox::server::{
     Clock, Listener, SameThread, Server, Workers, expire, serve_port, sweep_counters, sweep_semaphores,
 };
-use signalbox_core::{NameHasher, Namespace, UnixSeconds};
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 
 pub const NOOP: u8 = 0x00;
 pub const GET: u8 = 0x01;
@@ -121,14 +120,18 @@ impl TestServer {
         self.unix_s.store(unix_s, Ordering::Relaxed);
     }
 
-    /// Asserts that the accounting of both namespaces is consistent (invariant 1).
     pub fn assert_books_balance(&self) {
-        for namespace in Namespace::ALL {
-            let mut failures = Vec::new();
-            let mut check = self.server.core().check(namespace);
-            while check.step(1000, &mut failures) {}
-            assert_eq!(failures, [], "{namespace:?}");
-        }
+        assert_books_balance(&self.server);
+    }
+}
+
+/// Asserts that the accounting of both namespaces is consistent (invariant 1).
+pub fn assert_books_balance(server: &Server) {
+    for namespace in Namespace::ALL {
+        let mut failures = Vec::new();
+        let mut check = server.core().check(namespace);
+        while check.step(1000, &mut failures) {}
+        assert_eq!(failures, [], "{namespace:?}");
     }
 }
 
@@ -142,20 +145,21 @@ impl Drop for TestServer {
 
 /// Counters served within the process, on the runtime and the clock of the test, so that the result does not depend on
 /// the speed of the machine.
-pub struct NearServer {
-    accepted: tokio::sync::mpsc::UnboundedSender<DuplexStream>,
+pub struct NearServer<S = DuplexStream> {
+    pub server: Arc<Server>,
+    accepted: tokio::sync::mpsc::UnboundedSender<S>,
 }
 
 /// Accepts the connections that the test passes in.
-struct Handed {
-    streams: tokio::sync::mpsc::UnboundedReceiver<DuplexStream>,
+struct Handed<S> {
+    streams: tokio::sync::mpsc::UnboundedReceiver<S>,
     peer: SocketAddr,
 }
 
-impl Listener for Handed {
-    type Stream = DuplexStream;
+impl<S: Send + 'static> Listener for Handed<S> {
+    type Stream = S;
 
-    async fn accept(&mut self) -> std::io::Result<(DuplexStream, SocketAddr)> {
+    async fn accept(&mut self) -> std::io::Result<(S, SocketAddr)> {
         match self.streams.recv().await {
             Some(stream) => Ok((stream, self.peer)),
             None => std::future::pending().await,
@@ -163,7 +167,7 @@ impl Listener for Handed {
     }
 }
 
-impl NearServer {
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> NearServer<S> {
     pub fn start() -> Self {
         Self::start_with(|_| {})
     }
@@ -177,14 +181,21 @@ impl NearServer {
         let (accepted, streams) = tokio::sync::mpsc::unbounded_channel();
         let peer = SocketAddr::from(([192, 0, 2, 1], 1));
         let listener = Handed { streams, peer };
-        tokio::spawn(serve_port(server, Namespace::Counters, listener, SameThread));
-        Self { accepted }
+        tokio::spawn(serve_port(Arc::clone(&server), Namespace::Counters, listener, SameThread));
+        Self { server, accepted }
     }
 
+    /// Has the server accept a connection.
+    pub fn accept(&self, stream: S) {
+        self.accepted.send(stream).unwrap();
+    }
+}
+
+impl NearServer {
     /// A connection that buffers at most this many bytes in either direction.
     pub fn connect(&self, bytes_max: usize) -> DuplexStream {
         let (near, far) = tokio::io::duplex(bytes_max);
-        self.accepted.send(far).unwrap();
+        self.accept(far);
         near
     }
 }

@@ -3,18 +3,16 @@
 //! No known request makes a task panic, so the stream panics instead.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use crate::support::{ACQUIRE, DUMP, GET, NOOP, NOT_AVAILABLE, OK, PATIENCE, STATS, frame, named};
-use signalbox::config::Config;
-use signalbox::server::{Clock, Listener, SameThread, Server, serve_port};
-use signalbox_core::{NameHasher, Namespace};
+use crate::support::{
+    ACQUIRE, DUMP, GET, NOOP, NOT_AVAILABLE, NearServer, OK, PATIENCE, STATS, assert_books_balance, frame,
+    named,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
-use tokio::sync::mpsc;
 
 /// The operations in which a stream panics. The test enables them.
 #[derive(Default)]
@@ -63,47 +61,12 @@ impl AsyncWrite for Fragile {
     }
 }
 
-/// Accepts the streams that the test passes in.
-struct Handed(mpsc::UnboundedReceiver<Fragile>);
-
-impl Listener for Handed {
-    type Stream = Fragile;
-
-    async fn accept(&mut self) -> io::Result<(Fragile, SocketAddr)> {
-        match self.0.recv().await {
-            Some(stream) => Ok((stream, SocketAddr::from(([192, 0, 2, 1], 1)))),
-            None => std::future::pending().await,
-        }
-    }
-}
-
-struct Network {
-    server: Arc<Server>,
-    accepted: mpsc::UnboundedSender<Fragile>,
-}
-
-impl Network {
-    fn start() -> Self {
-        let server = Server::new(&Config::without_file(), Clock::system(), NameHasher::new());
-        let (accepted, handed) = mpsc::unbounded_channel();
-        tokio::spawn(serve_port(Arc::clone(&server), Namespace::Counters, Handed(handed), SameThread));
-        Self { server, accepted }
-    }
-
-    fn connect(&self) -> Peer {
-        // Small enough that a Dump does not fit.
-        let (near, far) = duplex(4096);
-        let faults = Arc::new(Faults::default());
-        self.accepted.send(Fragile { inner: far, faults: Arc::clone(&faults) }).unwrap();
-        Peer { stream: near, faults }
-    }
-
-    fn assert_accounting(&self) {
-        let mut failures = Vec::new();
-        let mut check = self.server.core().check(Namespace::Counters);
-        while check.step(1000, &mut failures) {}
-        assert_eq!(failures, []);
-    }
+fn connect(server: &NearServer<Fragile>) -> Peer {
+    // Small enough that a Dump does not fit.
+    let (near, far) = duplex(4096);
+    let faults = Arc::new(Faults::default());
+    server.accept(Fragile { inner: far, faults: Arc::clone(&faults) });
+    Peer { stream: near, faults }
 }
 
 /// The client's end, and the faults of the other.
@@ -161,8 +124,8 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 
 #[tokio::test]
 async fn a_task_that_panics_while_it_reads_releases_what_it_held() {
-    let network = Network::start();
-    let (mut broken, mut other) = (network.connect(), network.connect());
+    let server = NearServer::start();
+    let (mut broken, mut other) = (connect(&server), connect(&server));
     for name in [b"a", b"b"] {
         assert_eq!(broken.acquire(name, 2, 2).await, OK);
         assert_eq!(other.acquire(name, 1, 2).await, NOT_AVAILABLE);
@@ -176,14 +139,14 @@ async fn a_task_that_panics_while_it_reads_releases_what_it_held() {
     }
     assert_eq!(other.stat("panics").await, 1);
     assert_eq!(other.stat("curr_connections").await, 1);
-    network.assert_accounting();
-    assert_eq!(network.connect().ask(NOOP, &[]).await.0, OK, "new connections are accepted");
+    assert_books_balance(&server.server);
+    assert_eq!(connect(&server).ask(NOOP, &[]).await.0, OK, "new connections are accepted");
 }
 
 #[tokio::test]
 async fn a_task_that_panics_while_it_answers_releases_what_that_request_acquired() {
-    let network = Network::start();
-    let (mut broken, mut other) = (network.connect(), network.connect());
+    let server = NearServer::start();
+    let (mut broken, mut other) = (connect(&server), connect(&server));
     assert_eq!(broken.acquire(b"before", 1, 1).await, OK);
     broken.faults.write.store(true, Ordering::Relaxed);
     broken.send(ACQUIRE, &named(&[1, 1], b"within")).await;
@@ -193,13 +156,13 @@ async fn a_task_that_panics_while_it_answers_releases_what_that_request_acquired
         assert_eq!(other.acquire(name, 1, 1).await, OK);
     }
     assert_eq!(other.stat("panics").await, 1);
-    network.assert_accounting();
+    assert_books_balance(&server.server);
 }
 
 #[tokio::test]
 async fn a_task_that_panics_within_a_dump_leaves_nothing_behind() {
-    let network = Network::start();
-    let (mut broken, mut other) = (network.connect(), network.connect());
+    let server = NearServer::start();
+    let (mut broken, mut other) = (connect(&server), connect(&server));
     for serial in 0..100u32 {
         assert_eq!(broken.acquire(format!("{serial:0>200}").as_bytes(), 1, 1).await, OK);
     }
@@ -213,15 +176,15 @@ async fn a_task_that_panics_within_a_dump_leaves_nothing_behind() {
     // The interrupted turn left output in a buffer that connections share; it must not reach another peer.
     assert_eq!(other.ask(NOOP, &[]).await, (OK, Vec::new()));
     assert_eq!(other.stat("panics").await, 1);
-    network.assert_accounting();
+    assert_books_balance(&server.server);
 }
 
 #[tokio::test]
 async fn each_of_many_panics_is_counted_and_ends_one_connection() {
-    let network = Network::start();
-    let mut other = network.connect();
+    let server = NearServer::start();
+    let mut other = connect(&server);
     for panics in 1..=20 {
-        let mut broken = network.connect();
+        let mut broken = connect(&server);
         assert_eq!(broken.acquire(b"name", 1, 1).await, OK);
         broken.faults.read.store(true, Ordering::Relaxed);
         broken.send(NOOP, &[]).await;
