@@ -171,6 +171,10 @@ fn wrong_invocations_have_their_status_and_say_what_is_wrong() {
     }
     // The reverse: what is not in use is idle, and what can be granted later is not refused for ever.
     assert_eq!(invoked(&counters, "await-idle none").stdout, b"0\n");
+    let above = invoked(&semaphores, "await-idle numbered --semaphore --slot 9");
+    let said = String::from_utf8(above.stderr).unwrap();
+    assert_eq!((&above.stdout[..], above.status.code()), (&b"0\n"[..], Some(0)));
+    assert!(said.contains("has no slot 9"), "{said}");
 }
 
 #[test]
