@@ -1,7 +1,6 @@
 //! Tests of the Rust client: its guarantees, the examples, and the recipes of the guide.
 
 mod available;
-mod close;
 mod end;
 mod errors;
 mod examples;
