@@ -726,8 +726,9 @@ fn address_on_a_network() -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_loopback())
 }
 
-/// A listener at this address, and what its first connection has sent when its peer has given up.
-fn eavesdropper(ip: IpAddr) -> (String, JoinHandle<String>) {
+/// A listener at this address, and what its first connection has sent when its peer has given up. The listener stays until that
+/// is asked for, as a peer may try again.
+fn eavesdropper(ip: IpAddr) -> (String, JoinHandle<(String, TcpListener)>) {
     let listener = TcpListener::bind((ip, 0)).unwrap();
     let server = listener.local_addr().unwrap().to_string();
     let received = std::thread::spawn(move || {
@@ -735,7 +736,7 @@ fn eavesdropper(ip: IpAddr) -> (String, JoinHandle<String>) {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut received = Vec::new();
         let _ = stream.read_to_end(&mut received);
-        String::from_utf8_lossy(&received).into_owned()
+        (String::from_utf8_lossy(&received).into_owned(), listener)
     });
     (server, received)
 }
@@ -756,7 +757,7 @@ fn no_command_sends_its_token_in_clear_over_a_network_unless_that_is_allowed() {
         let output = outcome(program);
         // Where the command has not connected.
         let _ = TcpStream::connect(&server);
-        let (said, received) = (stderr(&output), received.join().unwrap());
+        let (said, (received, _)) = (stderr(&output), received.join().unwrap());
         assert_eq!(received.contains("sbx_secret"), is_allowed, "{command:?}: {said}");
         assert_eq!(said.contains("--token-over-plain"), !is_allowed, "{command:?}: {said}");
     }
@@ -864,7 +865,7 @@ fn the_library_for_system_v_semaphores_sends_no_token_in_clear_over_a_network_un
         let answer = program.ask("outcome(semget(42, 1, 0))");
         assert_eq!(answer == "failed: Permission denied", !is_allowed, "{over_plain:?}: {answer}");
         assert!(answer.starts_with("failed: "), "nobody answers: {answer}");
-        let received = received.join().unwrap();
+        let (received, _) = received.join().unwrap();
         assert_eq!(received.contains("sbx_secret"), is_allowed, "{over_plain:?}: {received}");
         assert_eq!(received.is_empty(), !is_allowed, "{received}");
         let said = std::fs::read_to_string(&errors).unwrap();
