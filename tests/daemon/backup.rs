@@ -8,12 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use nix::sys::signal::Signal;
-use signalbox_protocol::{
-    AS_DECLARED, Claim, Claims, Declaration, Declarations, Extended, GrantId, IfExists, Milliseconds,
-    Namespace, RequestId, RequestIds,
-};
+use signalbox_protocol::{Claims, Extended, GrantId, Milliseconds, RequestId, RequestIds};
 
-use crate::support::caller::{Caller, NOW};
+use crate::support::caller::{Caller, NOW, counted, declare_new, semaphore};
 use crate::support::daemon::*;
 use crate::support::*;
 
@@ -32,10 +29,6 @@ fn configured(directory: &Path) -> ConfigFile {
 /// The grants that a client holds for certain: from their acknowledgement until it begins to release them.
 type Held = BTreeSet<GrantId>;
 
-fn claim(name: &[u8]) -> Claim<'_> {
-    Claim { namespace: Namespace::Semaphores, name, resources: 1, maximum: AS_DECLARED, slot: None }
-}
-
 /// Takes and gives back grants of several names until it is told to stop. `held` is true at every moment.
 fn work(mut caller: Caller, number: u32, held: &Mutex<Held>, is_over: &AtomicBool) {
     let mut grants: Vec<GrantId> = Vec::new();
@@ -49,7 +42,7 @@ fn work(mut caller: Caller, number: u32, held: &Mutex<Held>, is_over: &AtomicBoo
     while !is_over.load(Ordering::Relaxed) {
         turn = turn.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let start = turn as usize % NAMES.len();
-        let claims: Vec<_> = (0..3).map(|place| claim(NAMES[(start + place) % NAMES.len()])).collect();
+        let claims: Vec<_> = (0..3).map(|place| semaphore(1, NAMES[(start + place) % NAMES.len()])).collect();
         let claims = Claims::new(&claims).unwrap();
         let asked = Extended::AcquireAll { ids: ids(), queueing: NOW, claims, place: None };
         let answer = caller.ask(&asked);
@@ -113,10 +106,10 @@ fn check_restored(directory: &Path, grants: &BTreeSet<GrantId>) {
     for name in NAMES {
         let free = caller.wire.get(name).number();
         for _ in 0..free {
-            let taken = caller.take(claim(name)).grant;
+            let taken = caller.take(semaphore(1, name)).grant;
             assert!(grants.iter().all(|grant| *grant < taken));
         }
-        let opaque = caller.want(claim(name), NOW);
+        let opaque = caller.want(semaphore(1, name), NOW);
         assert_eq!(caller.answer(opaque).status, NOT_AVAILABLE);
     }
     daemon.signal(Signal::SIGTERM);
@@ -131,11 +124,9 @@ fn exports_under_load_are_consistent_and_have_everything_acknowledged() {
     daemon.ready();
     let server = daemon.address("semaphore").to_string();
     let mut administrator = Caller::new(daemon.semaphore());
-    let declared = NAMES.map(|name| Declaration { name, capacity: CAPACITY, numbered: false, label: b"" });
-    let declarations = Declarations::new(&declared).unwrap();
-    let ids = administrator.ids();
-    let declare = Extended::Declare { ids, if_exists: IfExists::Fail, declarations };
-    assert_eq!(administrator.ask(&declare).status, OK);
+    for name in NAMES {
+        declare_new(&mut administrator, counted(name, CAPACITY));
+    }
 
     let is_over = Arc::new(AtomicBool::new(false));
     let held: Vec<Arc<Mutex<Held>>> = (0..CLIENTS).map(|_| Arc::default()).collect();

@@ -35,49 +35,6 @@ fn a_header_of_a_peer_that_is_no_proxy_is_logged_with_the_key_to_set() {
 }
 
 #[test]
-fn a_proxy_without_a_header_is_logged_with_what_to_do() {
-    let no_header = &frame(NOOP, *b"bare", &[])[..];
-    let version_1 = b"PROXY TCP4 203.0.113.7 192.0.2.1 4660 11215\r\n";
-    for (start, advice) in [(no_header, "does not begin with"), (version_1, "version 1"), (b"", "in time")] {
-        let keys = "proxies = \"127.0.0.2\"\nframe_timeout = 1\ncounter.enable = true\n";
-        let file = ConfigFile::toml(&format!("bind_ip = \"127.0.0.1\"\n{keys}"));
-        let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
-        let counters = daemon.address("counter");
-        for _ in 0..2 {
-            let mut wire = Wire::connect_from("127.0.0.2", counters);
-            wire.send(start);
-            assert!(wire.is_closed());
-        }
-        let line = daemon.logged(advice, |line| line["fields"]["error"].is_string());
-        let (error, peer) = (text(&line, "error"), text(&line, "peer"));
-        assert!(error.contains(advice) && error.contains("send-proxy-v2"), "{error}");
-        assert!(peer.starts_with("127.0.0.2:"), "{peer}");
-        assert_eq!(daemon.lines_with("connection closed").len(), 1, "the rate is limited");
-    }
-}
-
-#[test]
-fn a_reload_changes_the_proxies_for_new_connections() {
-    let base = "bind_ip = \"127.0.0.1\"\ncounter.enable = true\n";
-    let file = ConfigFile::toml(base);
-    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
-    let counters = daemon.address("counter");
-    let mut before = Wire::connect_from("127.0.0.2", counters);
-    assert_eq!(before.ask(NOOP, &[]).status, OK);
-    file.write(&format!("{base}proxies = [\"127.0.0.2/31\", \"10.0.0.0/8\"]\n"));
-    daemon.reload("the configuration was read again");
-    let line = daemon.logged_message("this change takes effect now");
-    assert_eq!((text(&line, "key"), text(&line, "to")), ("proxies", "127.0.0.2/31 10.0.0.0/8"));
-    let mut bare = Wire::connect_from("127.0.0.3", counters);
-    bare.send(&frame(NOOP, [0; 4], &[]));
-    assert!(bare.is_closed());
-    assert_eq!(before.ask(NOOP, &[]).status, OK);
-    let mut behind = Wire::connect_from("127.0.0.2", counters);
-    behind.send(HEADER);
-    assert_eq!(behind.ask(NOOP, &[]).status, OK);
-}
-
-#[test]
 fn haproxy_as_documented_lets_clients_keep_their_addresses() {
     if !HaProxy::is_installed() {
         return;
