@@ -19,7 +19,7 @@ use super::server::Server;
 use super::slots;
 use super::sysv::{SysvOption, list_users};
 use super::table::{Column, Rows};
-use signalbox_client::{DeclaredEntry, Direct, Error, ListEntry, Listing, Namespace, Status};
+use signalbox_client::{DeclaredEntry, Direct, Error, ListEntry, Namespace, Series, Status};
 
 /// The arguments of both subcommands.
 #[derive(Debug, Args)]
@@ -154,7 +154,7 @@ async fn ask(
     namespace: Namespace,
     name: &[u8],
     kind: ListingKind,
-) -> Result<Listing, Error> {
+) -> Result<Series<Entry>, Error> {
     match kind {
         ListingKind::Holders => direct.holders(namespace, name).await,
         ListingKind::Waiters => direct.waiters(namespace, name).await,

@@ -327,7 +327,7 @@ impl Server {
     pub(super) async fn connect_for(&self, task: &str) -> Result<(PlainClient, ServerKind), Failure> {
         let (_, client) = self.connect_to_first().await?;
         let token = self.token.load()?;
-        let server = self.answer(client.introduce_with(&label(task), token.as_ref())).await??;
+        let server = self.answer(client.introduce(&label(task), token.as_ref())).await??;
         self.check_port(server)?;
         let kind = server.map_or(ServerKind::Other, |_| ServerKind::Signalbox);
         Ok((client, kind))

@@ -6,7 +6,7 @@ use crate::started;
 use crate::support::fake_server::soon;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{TestServer, eventually};
-use signalbox_client::{Builder, Client, Direct, Listing, Lost, Namespace, Permit, TtlLeft};
+use signalbox_client::{Builder, Client, Direct, ListEntry, Lost, Namespace, Permit, Series, TtlLeft};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -23,7 +23,7 @@ fn grants(server: &TestServer) -> u64 {
 }
 
 /// The sessions and labels of a list.
-async fn entries(listing: Listing) -> Vec<(u64, String)> {
+async fn entries(listing: Series<ListEntry<bytes::Bytes, Vec<u16>>>) -> Vec<(u64, String)> {
     let (mut listing, mut entries) = (listing, Vec::new());
     while let Some(entry) = listing.next().await {
         let entry = entry.unwrap();

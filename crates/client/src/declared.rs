@@ -3,10 +3,13 @@
 
 use std::time::Duration;
 
-use super::{Declared, Direct, Error, Requested, RequestedAmount, RequestedName, checked, requesting};
+use bytes::Bytes;
+
+use super::requested::{about, about_all, named, requesting};
+use super::{Direct, Error, Series, checked};
 use signalbox_protocol::{
-    Declaration, Declarations, DeclaredState, Extended, Generation, Idle, IfExists, Milliseconds, Namespace,
-    Pausing, Removal, Resizing, ResponseFrame, SlotChange, Wait,
+    Declaration, Declarations, DeclaredEntry, DeclaredState, Extended, Generation, Idle, IfExists,
+    Milliseconds, Namespace, Pausing, Removal, Resizing, ResponseFrame, SlotChange, Wait,
 };
 
 impl Direct {
@@ -33,12 +36,8 @@ impl Direct {
         if_exists: IfExists,
     ) -> Result<Vec<DeclaredState>, Error> {
         let requested = || {
-            let name = |Declaration { name, .. }: &Declaration<'_>| RequestedName {
-                namespace: Some(Namespace::Semaphores),
-                name: name.to_vec(),
-                amount: RequestedAmount::Whole,
-            };
-            Requested::new("declare", declarations.iter().map(name).collect())
+            let name = |of: &Declaration<'_>| named(Namespace::Semaphores, of.name);
+            about_all("declare", declarations.iter().map(name))
         };
         requesting(requested, async {
             let declarations = Declarations::new(declarations)?;
@@ -73,12 +72,12 @@ impl Direct {
         expected: Option<Generation>,
     ) -> Result<DeclaredState, Error> {
         let requested = || {
-            let how = match how {
-                Resizing::To(capacity) => format!("to {capacity}"),
-                Resizing::GrowBy(more) => format!("by +{more}"),
-                Resizing::ShrinkBy(less) => format!("by -{less}"),
-            };
-            Requested::whole("resize", Namespace::Semaphores, name).with(how)
+            let resize = about("resize", Namespace::Semaphores, name);
+            match how {
+                Resizing::To(capacity) => format!("{resize} to {capacity}"),
+                Resizing::GrowBy(more) => format!("{resize} by +{more}"),
+                Resizing::ShrinkBy(less) => format!("{resize} by -{less}"),
+            }
         };
         requesting(requested, async {
             let request = Extended::Resize { ids: self.next_ids(), expected, how, name: checked(name)? };
@@ -115,7 +114,7 @@ impl Direct {
             Pausing::Pause => "pause",
             Pausing::Resume => "resume",
         };
-        requesting(|| Requested::whole(operation, Namespace::Semaphores, name), async {
+        requesting(|| about(operation, Namespace::Semaphores, name), async {
             let request = Extended::Pause { ids: self.next_ids(), expected, how, name: checked(name)? };
             Ok(self.connection().ask_for_success(request).await?.resized()?)
         })
@@ -146,13 +145,12 @@ impl Direct {
         how: SlotChange,
         expected: Option<Generation>,
     ) -> Result<DeclaredState, Error> {
-        let (operation, slot, details) = match how {
-            SlotChange::Out(slot) => ("take", slot, "out of service"),
-            SlotChange::In(slot) => ("put", slot, "back into service"),
-        };
         let requested = || {
-            let (namespace, slot) = (Some(Namespace::Semaphores), RequestedAmount::Slot(slot));
-            Requested::of(operation, namespace, name, slot).with(details.to_owned())
+            let name = named(Namespace::Semaphores, name);
+            match how {
+                SlotChange::Out(slot) => format!("take slot {slot} of {name} out of service"),
+                SlotChange::In(slot) => format!("put slot {slot} of {name} back into service"),
+            }
         };
         requesting(requested, async {
             let request = Extended::SetSlot { ids: self.next_ids(), expected, how, name: checked(name)? };
@@ -177,7 +175,7 @@ impl Direct {
     /// # }
     /// ```
     pub async fn remove(&self, name: &[u8], how: Removal, expected: Option<Generation>) -> Result<(), Error> {
-        requesting(|| Requested::whole("remove", Namespace::Semaphores, name), async {
+        requesting(|| about("remove", Namespace::Semaphores, name), async {
             let request = Extended::Remove { ids: self.next_ids(), expected, how, name: checked(name)? };
             self.connection().ask_for_success(request).await.map(drop)
         })
@@ -210,13 +208,13 @@ impl Direct {
     ) -> Result<u32, Error> {
         let span = timeout.map_or(Milliseconds(u32::MAX), Milliseconds::saturating_from);
         let requested = || {
-            let (amount, until) = match until {
-                Idle::Level(level) => (RequestedAmount::Whole, format!("until at most {level} are in use")),
-                Idle::Slot(slot) => (RequestedAmount::Slot(slot), "until it is free".to_owned()),
+            let name = named(namespace, name);
+            let until = match until {
+                Idle::Level(level) => format!("wait for {name} until at most {level} are in use"),
+                Idle::Slot(slot) => format!("wait for slot {slot} of {name} until it is free"),
             };
-            let within =
-                timeout.map_or_else(String::new, |limit| format!(" within {} s", limit.as_secs_f64()));
-            Requested::of("wait for", Some(namespace), name, amount).with(until + &within)
+            let within = timeout.map(|limit| format!(" within {} s", limit.as_secs_f64()));
+            until + &within.unwrap_or_default()
         };
         requesting(requested, async {
             let request =
@@ -239,10 +237,10 @@ impl Direct {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn list(&self, prefix: &[u8]) -> Result<Declared, Error> {
+    pub async fn list(&self, prefix: &[u8]) -> Result<Series<DeclaredEntry<Bytes>>, Error> {
         if !prefix.is_empty() {
             checked(prefix)?;
         }
-        Declared::ask(self.connection(), Extended::List { prefix }, ResponseFrame::declared_entry, None).await
+        Series::ask(self.connection(), Extended::List { prefix }, ResponseFrame::declared_entry, None).await
     }
 }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::connection::Connection;
-use super::{
-    Disconnect, Dump, Error, Export, Listing, Requested, Revocation, Sessions, Token, Watch, checked,
-    requesting,
-};
+use super::requested::{about, requesting};
+use super::{Disconnect, Error, Revocation, Series, Token, checked};
 use signalbox_protocol::{
-    EXTENDED_VERSION, Extended, Features, GrantId, HelloAnswer, Inspected, Milliseconds, Namespace, Request,
-    RequestId, RequestIds, ResponseFrame, Scope, SessionKey, VerifiedGrant,
+    DumpEntry, EXTENDED_VERSION, Event, Extended, Features, GrantId, HelloAnswer, Inspected, ListEntry,
+    Milliseconds, Namespace, Request, RequestId, RequestIds, ResponseFrame, Scope, SessionEntry, SessionKey,
+    VerifiedGrant,
 };
 
 /// A connection for extended operations. Clones share it; it is closed when the last clone and the last series of it
@@ -148,8 +149,8 @@ impl Direct {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn sessions(&self) -> Result<Sessions, Error> {
-        Sessions::ask(&self.connection, Extended::Sessions, ResponseFrame::session_entry, None).await
+    pub async fn sessions(&self) -> Result<Series<SessionEntry<Bytes>>, Error> {
+        Series::ask(&self.connection, Extended::Sessions, ResponseFrame::session_entry, None).await
     }
 
     /// Exports all stored records as they are at one moment, in the format of `signalbox data export`
@@ -171,8 +172,8 @@ impl Direct {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn export(&self) -> Result<Export, Error> {
-        Export::ask(&self.connection, Extended::Export, ResponseFrame::export_part, None).await
+    pub async fn export(&self) -> Result<Series<Bytes>, Error> {
+        Series::ask(&self.connection, Extended::Export, ResponseFrame::export_part, None).await
     }
 
     /// The ids of the next request that makes a change.
@@ -201,7 +202,11 @@ impl Direct {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn holders(&self, namespace: Namespace, name: &[u8]) -> Result<Listing, Error> {
+    pub async fn holders(
+        &self,
+        namespace: Namespace,
+        name: &[u8],
+    ) -> Result<Series<ListEntry<Bytes, Vec<u16>>>, Error> {
         self.listing("list the holders of", Extended::Holders { namespace, name }, namespace, name).await
     }
 
@@ -215,7 +220,11 @@ impl Direct {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn waiters(&self, namespace: Namespace, name: &[u8]) -> Result<Listing, Error> {
+    pub async fn waiters(
+        &self,
+        namespace: Namespace,
+        name: &[u8],
+    ) -> Result<Series<ListEntry<Bytes, Vec<u16>>>, Error> {
         self.listing("list the waiters of", Extended::Waiters { namespace, name }, namespace, name).await
     }
 
@@ -225,12 +234,12 @@ impl Direct {
         request: Extended<'_>,
         namespace: Namespace,
         name: &[u8],
-    ) -> Result<Listing, Error> {
-        let requested = Requested::whole(operation, namespace, name);
+    ) -> Result<Series<ListEntry<Bytes, Vec<u16>>>, Error> {
+        let requested = about(operation, namespace, name);
         if let Err(error) = checked(name) {
             return Err(error.of(requested));
         }
-        Listing::ask(&self.connection, request, ResponseFrame::list_entry, Some(requested)).await
+        Series::ask(&self.connection, request, ResponseFrame::list_entry, Some(requested)).await
     }
 
     /// The usage of a name, its capacity, how much of it is available, and the length of its queue (`docs/protocol.md`,
@@ -246,7 +255,7 @@ impl Direct {
     /// # }
     /// ```
     pub async fn inspect(&self, namespace: Namespace, name: &[u8]) -> Result<Inspected, Error> {
-        requesting(|| Requested::whole("inspect", namespace, name), async {
+        requesting(|| about("inspect", namespace, name), async {
             let request = Extended::Inspect { namespace, name: checked(name)? };
             Ok(self.connection.ask_for_success(request).await?.inspected()?)
         })
@@ -264,7 +273,7 @@ impl Direct {
     /// # }
     /// ```
     pub async fn delete_counter(&self, name: &[u8]) -> Result<(), Error> {
-        requesting(|| Requested::whole("delete", Namespace::Counters, name), async {
+        requesting(|| about("delete", Namespace::Counters, name), async {
             let request = Extended::DeleteCounter { name: checked(name)? };
             self.connection.ask_for_success(request).await.map(drop)
         })
@@ -285,9 +294,9 @@ impl Direct {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn watch(&self, namespace: Namespace, scope: Scope<'_>) -> Result<Watch, Error> {
+    pub async fn watch(&self, namespace: Namespace, scope: Scope<'_>) -> Result<Series<Event<Bytes>>, Error> {
         let requested = match scope {
-            Scope::Name(name) => Some(Requested::whole("watch", namespace, name)),
+            Scope::Name(name) => Some(about("watch", namespace, name)),
             Scope::Prefix(_) => None,
         };
         // An empty prefix stands for all names.
@@ -297,7 +306,7 @@ impl Direct {
             return Err(requested.map_or(error.clone(), |requested| error.of(requested)));
         }
         let request = Extended::Watch { namespace, scope };
-        Watch::ask(&self.connection, request, |frame| frame.event().map(Some), requested).await
+        Series::ask(&self.connection, request, |frame| frame.event().map(Some), requested).await
     }
 
     /// Lists the names of the port's namespace (`counter.md`, "Dump").
@@ -308,8 +317,8 @@ impl Direct {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn dump(&self) -> Result<Dump, Error> {
-        Dump::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry, None).await
+    pub async fn dump(&self) -> Result<Series<DumpEntry<Bytes>>, Error> {
+        Series::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry, None).await
     }
 
     /// Resolves when the connection has ended.

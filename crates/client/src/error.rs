@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Requested, limit, sysv};
+use super::{limit, sysv};
 use signalbox_protocol::{
     BodyError, ClaimsError, DeclarationError, DecodeError, Errno, NAME_BYTES_MAX, ReachedLimit, Status,
 };
 
 /// Why a request failed, and for what.
 ///
-/// [`Error::kind`] says why, and [`Error::status`] and [`Error::lost`] are short forms of it. If the request was for names,
-/// [`Error::requested`] has them, and the text of the error begins with them.
+/// [`Error::kind`] says why, and [`Error::status`] and [`Error::lost`] are short forms of it. The text of the error begins
+/// with what was requested.
 ///
 /// ```no_run
 /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
@@ -38,8 +38,8 @@ use signalbox_protocol::{
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
-    /// Shared, so that an error that many callers receive is small.
-    requested: Option<Arc<Requested>>,
+    /// What was requested, such as `acquire 1 of semaphore "gpu"`; `None`: no names, as with the opening of a connection.
+    requested: Option<Arc<str>>,
 }
 
 impl Error {
@@ -114,21 +114,6 @@ impl Error {
         }
     }
 
-    /// The names that the request was for, and what was requested; `None` if it was for no names, as the opening of a
-    /// connection. A request for a semaphore set has no names, and only a text.
-    ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::Client) {
-    /// if let Err(error) = client.semaphore("deploys").declared().acquire().await {
-    ///     let names = error.requested().map_or(&[][..], |requested| requested.names());
-    ///     assert_eq!(names[0].name, b"deploys");
-    /// }
-    /// # }
-    /// ```
-    pub fn requested(&self) -> Option<&Requested> {
-        self.requested.as_deref()
-    }
-
     /// Whether a server received and refused the request. The other errors mean that no request was sent, or that no
     /// answer was received.
     ///
@@ -149,7 +134,7 @@ impl Error {
     }
 
     /// The same error, of this request.
-    pub(super) fn of(self, requested: impl Into<Arc<Requested>>) -> Self {
+    pub(super) fn of(self, requested: impl Into<Arc<str>>) -> Self {
         Self { requested: Some(requested.into()), ..self }
     }
 }

@@ -111,9 +111,8 @@ pub use lease::{
 };
 pub use plain::PlainClient;
 pub use plain_permit::PlainPermit;
-pub use requested::{Requested, RequestedAmount, RequestedName};
 pub use revoke::Revocation;
-pub use series::{Declared, Dump, Export, Listing, Series, Sessions, Watch};
+pub use series::Series;
 #[cfg(feature = "tls")]
 pub use tls::{FileError, Tls, TlsFiles, TlsFilesError, TlsStream};
 
@@ -127,7 +126,6 @@ pub use signalbox_protocol::{
 };
 pub use token::Token;
 
-use requested::requesting;
 pub use text::is_unsafe;
 
 use signalbox_protocol::ResponseFrame;

@@ -4,21 +4,23 @@
 //! uses counters or semaphores. Requests are pipelined, and responses are matched by their opaque.
 //!
 //! Resources belong to the connection. They are released by [`PlainClient::release`], or when the connection ends: when
-//! its last [`PlainClient`], [`PlainPermit`] and [`Dump`] is dropped, the server stops, or this process ends.
+//! its last [`PlainClient`], [`PlainPermit`] and [`Series`] is dropped, the server stops, or this process ends.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
 use super::connection::Connection;
+use super::requested::{Quoted, requesting};
 use super::{
-    Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Dump, Error, Maximum, PlainPermit, Requested,
-    RequestedAmount, Resources, Token, checked, requesting, socket,
+    Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Error, Maximum, PlainPermit, Resources, Series,
+    Token, checked, socket,
 };
 use signalbox_protocol::{
-    EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame, Statistic, Status,
+    DumpEntry, EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame, Statistic, Status,
 };
 
 /// A connection to a server. Clones share it; it is closed when the last clone is dropped.
@@ -110,19 +112,7 @@ impl PlainClient {
 
     /// Introduces this client with a label for lists of holders, and returns the server's version, features and limits,
     /// and which namespace the port serves (`docs/protocol.md`, "Hello"). `None`: the server has only the plain
-    /// operations.
-    ///
-    /// ```no_run
-    /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
-    /// let port = client.introduce(b"backup on db1").await?.map(|server| server.port);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn introduce(&self, label: &[u8]) -> Result<Option<HelloAnswer>, Error> {
-        self.introduce_with(label, None).await
-    }
-
-    /// As [`Self::introduce`], and shows a token, which decides what this connection may do from now on.
+    /// operations. A token decides what this connection may do from now on.
     ///
     /// # Errors
     /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotPermitted` if the server does not accept the token;
@@ -133,15 +123,11 @@ impl PlainClient {
     /// use signalbox_client::Token;
     ///
     /// let token = Token::from_file("/etc/worker/token".as_ref())?;
-    /// client.introduce_with(b"backup on db1", Some(&token)).await?;
+    /// let port = client.introduce(b"backup on db1", Some(&token)).await?.map(|server| server.port);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn introduce_with(
-        &self,
-        label: &[u8],
-        token: Option<&Token>,
-    ) -> Result<Option<HelloAnswer>, Error> {
+    pub async fn introduce(&self, label: &[u8], token: Option<&Token>) -> Result<Option<HelloAnswer>, Error> {
         let hello = Extended::Hello {
             version: EXTENDED_VERSION,
             label,
@@ -168,8 +154,7 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn get(&self, name: &[u8]) -> Result<Resources, Error> {
-        let requested = || Requested::of("get", None, name, RequestedAmount::Whole);
-        requesting(requested, async {
+        requesting(|| format!("get {}", Quoted(name)), async {
             let frame = self.connection.ask_for_success(Request::Get { name: checked(name)? }).await?;
             Ok(Resources(frame.resources()?))
         })
@@ -199,8 +184,8 @@ impl PlainClient {
         resources: Resources,
         maximum: Maximum,
     ) -> Result<Resources, Error> {
-        let amount = RequestedAmount::resources(resources.0, Some(maximum.0));
-        requesting(|| Requested::of("acquire", None, name, amount), async {
+        let requested = || format!("acquire {resources} of {} (maximum {maximum})", Quoted(name));
+        requesting(requested, async {
             let name = checked(name)?;
             let request = Request::Acquire { name, resources: resources.0, maximum: maximum.0 };
             let frame = self.connection.ask_for_success(request).await?;
@@ -287,8 +272,8 @@ impl PlainClient {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn dump(&self) -> Result<Dump, Error> {
-        Dump::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry, None).await
+    pub async fn dump(&self) -> Result<Series<DumpEntry<Bytes>>, Error> {
+        Series::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry, None).await
     }
 
     /// Resolves when the connection has ended, which releases all that it held.
@@ -319,6 +304,6 @@ impl PlainClient {
 }
 
 /// A release, for an error.
-fn released(name: &[u8], resources: Resources) -> Requested {
-    Requested::of("release", None, name, RequestedAmount::resources(resources.0, None))
+fn released(name: &[u8], resources: Resources) -> String {
+    format!("release {resources} of {}", Quoted(name))
 }

@@ -3,17 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::connection::{Connection, Outgoing};
-use super::{Error, Requested, success};
-use signalbox_protocol::{
-    BodyError, DeclaredEntry, DumpEntry, Event, ListEntry, ResponseFrame, SessionEntry,
-};
+use super::{Error, success};
+use signalbox_protocol::{BodyError, ResponseFrame};
 
-/// A series of responses to one request. It ends with the last entry or with an error; a [`Watch`] only ends with an
-/// error.
+/// A series of responses to one request. It ends with the last entry or with an error; that of
+/// [`Direct::watch`](super::Direct::watch) only ends with an error.
 ///
 /// The reader sets the pace: apart from a few entries, the server keeps what was not read (backpressure). A series that
 /// is neither read nor dropped therefore blocks all other requests of the connection. Read it, drop it, or use a
@@ -37,85 +34,12 @@ pub struct Series<T> {
     frames: mpsc::Receiver<ResponseFrame>,
     read: fn(&ResponseFrame) -> Result<Option<T>, BodyError>,
     /// What the series is about, for errors.
-    requested: Option<Arc<Requested>>,
+    requested: Option<Arc<str>>,
     /// Keeps the connection open while the series is read, and has the reason if it ends.
     connection: Arc<Connection>,
     /// The last entry or an error was returned.
     ended: bool,
 }
-
-/// The names of a namespace ([`PlainClient::dump`](super::PlainClient::dump)).
-///
-/// ```no_run
-/// # async fn example(client: signalbox_client::PlainClient) -> Result<(), signalbox_client::Error> {
-/// use signalbox_client::Dump;
-///
-/// let dump: Dump = client.dump().await?;
-/// # Ok(())
-/// # }
-/// ```
-pub type Dump = Series<DumpEntry<Bytes>>;
-
-/// The holders of a name ([`Direct::holders`](super::Direct::holders)), or its waiters
-/// ([`Direct::waiters`](super::Direct::waiters)).
-///
-/// ```no_run
-/// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-/// use signalbox_client::{Listing, Namespace};
-///
-/// let holders: Listing = direct.holders(Namespace::Counters, b"backup").await?;
-/// # Ok(())
-/// # }
-/// ```
-pub type Listing = Series<ListEntry<Bytes, Vec<u16>>>;
-
-/// Declared semaphores ([`Direct::list`](super::Direct::list)).
-///
-/// ```no_run
-/// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-/// use signalbox_client::Declared;
-///
-/// let declared: Declared = direct.list(b"gpu/").await?;
-/// # Ok(())
-/// # }
-/// ```
-pub type Declared = Series<DeclaredEntry<Bytes>>;
-
-/// All sessions ([`Direct::sessions`](super::Direct::sessions)).
-///
-/// ```no_run
-/// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-/// use signalbox_client::Sessions;
-///
-/// let sessions: Sessions = direct.sessions().await?;
-/// # Ok(())
-/// # }
-/// ```
-pub type Sessions = Series<SessionEntry<Bytes>>;
-
-/// The parts of an export ([`Direct::export`](super::Direct::export)), which are a text together.
-///
-/// ```no_run
-/// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-/// use signalbox_client::Export;
-///
-/// let export: Export = direct.export().await?;
-/// # Ok(())
-/// # }
-/// ```
-pub type Export = Series<Bytes>;
-
-/// The events of names ([`Direct::watch`](super::Direct::watch)).
-///
-/// ```no_run
-/// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-/// use signalbox_client::{Namespace, Scope, Watch};
-///
-/// let watch: Watch = direct.watch(Namespace::Counters, Scope::Name(b"backup")).await?;
-/// # Ok(())
-/// # }
-/// ```
-pub type Watch = Series<Event<Bytes>>;
 
 impl<T> fmt::Debug for Series<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -128,9 +52,9 @@ impl<T> Series<T> {
         connection: &Arc<Connection>,
         request: impl Into<Outgoing<'_>>,
         read: fn(&ResponseFrame) -> Result<Option<T>, BodyError>,
-        requested: Option<Requested>,
+        requested: Option<String>,
     ) -> Result<Self, Error> {
-        let requested = requested.map(Arc::new);
+        let requested = requested.map(Arc::from);
         let frames = connection.ask_for_series(request).await;
         let frames = frames.map_err(|reason| failed(reason.into(), requested.as_ref()))?;
         Ok(Self { frames, read, requested, connection: Arc::clone(connection), ended: false })
@@ -171,7 +95,7 @@ impl<T> Series<T> {
 }
 
 /// The error of a series.
-fn failed(error: Error, requested: Option<&Arc<Requested>>) -> Error {
+fn failed(error: Error, requested: Option<&Arc<str>>) -> Error {
     match requested {
         Some(requested) => error.of(Arc::clone(requested)),
         None => error,

@@ -23,7 +23,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use super::connection::Connection;
-use super::{Direct, Error, ErrorKind, Requested, Series, requesting};
+use super::requested::requesting;
+use super::{Direct, Error, ErrorKind, Series};
 use signalbox_protocol::{
     BodyError, Extended, Groups, IPC_CREAT, IPC_EXCL, LABEL_BYTES_MAX, Milliseconds, Opaque, Operations,
     ResponseFrame, SetCommand, SysvRequest, Values, WAIT_FOREVER_MS, WaitingRequest,
@@ -35,26 +36,6 @@ pub use signalbox_protocol::{
 
 /// Semaphores whose state is read at once.
 const READ_AT_ONCE: usize = 64;
-
-/// All semaphore sets ([`Direct::sets`]).
-///
-/// ```no_run
-/// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-/// let sets: signalbox_client::sysv::Sets = direct.sets().await?;
-/// # Ok(())
-/// # }
-/// ```
-pub type Sets = Series<ListedSet>;
-
-/// The processes that use a set ([`Direct::set_users`]).
-///
-/// ```no_run
-/// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-/// let users: signalbox_client::sysv::Users = direct.set_users(0x4000_0001).await?;
-/// # Ok(())
-/// # }
-/// ```
-pub type Users = Series<ListedUser>;
 
 /// The identity of a process, as the process states it. The server does not verify it.
 ///
@@ -131,9 +112,10 @@ impl Direct {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn sets(&self) -> Result<Sets, Error> {
-        let requested = Requested::new("list", Vec::new()).with("semaphore sets".to_owned());
-        Sets::ask(self.connection(), SysvRequest::ListSets, ResponseFrame::listed_set, Some(requested)).await
+    pub async fn sets(&self) -> Result<Series<ListedSet>, Error> {
+        let requested = "list semaphore sets".to_owned();
+        Series::ask(self.connection(), SysvRequest::ListSets, ResponseFrame::listed_set, Some(requested))
+            .await
     }
 
     /// Lists the processes with adjustments of a set, then the calls that wait for it, in their order
@@ -146,10 +128,10 @@ impl Direct {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn set_users(&self, set: i32) -> Result<Users, Error> {
+    pub async fn set_users(&self, set: i32) -> Result<Series<ListedUser>, Error> {
         let requested = of_set("list the users of", set);
         let request = SysvRequest::ListUsers { set };
-        Users::ask(self.connection(), request, ResponseFrame::listed_user, Some(requested)).await
+        Series::ask(self.connection(), request, ResponseFrame::listed_user, Some(requested)).await
     }
 
     /// Opens a process, which makes calls over this connection (`docs/protocol.md`, "OpenProcess"). A connection has one
@@ -210,12 +192,9 @@ impl Process {
         count: u32,
         flags: u32,
     ) -> Result<(i32, u32), Error> {
-        let requested = || {
-            let text = match key {
-                0 => "a semaphore set without a key".to_owned(),
-                _ => format!("the semaphore set with the key {key:#010x}"),
-            };
-            Requested::new(operation, Vec::new()).with(text)
+        let requested = || match key {
+            0 => format!("{operation} a semaphore set without a key"),
+            _ => format!("{operation} the semaphore set with the key {key:#010x}"),
         };
         requesting(requested, async {
             let request =
@@ -433,8 +412,8 @@ fn called<T>(result: Result<Result<T, Errno>, BodyError>) -> Result<T, Error> {
 }
 
 /// A request about one set.
-fn of_set(operation: &'static str, set: i32) -> Requested {
-    Requested::new(operation, Vec::new()).with(format!("semaphore set {set}"))
+fn of_set(operation: &str, set: i32) -> String {
+    format!("{operation} semaphore set {set}")
 }
 
 /// The message for a call that failed: what the state is, and what to do.

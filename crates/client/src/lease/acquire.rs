@@ -11,7 +11,8 @@ use super::command::AcquireFailure;
 use super::pending_acquire::PendingAcquire;
 use super::permit::Permit;
 use super::settings::{Terms, cut_label};
-use crate::{Error, ErrorKind, Namespace, Requested, requesting};
+use crate::requested::{about, requesting};
+use crate::{Error, ErrorKind, Namespace};
 
 impl Client {
     /// Requests resources of a semaphore; its capacity comes next.
@@ -117,7 +118,7 @@ impl<'a> Semaphore<'a> {
     /// ```
     pub async fn available(self) -> Result<u32, Error> {
         let Self { client, name } = self;
-        requesting(|| Requested::whole("inspect", Namespace::Semaphores, &name), async {
+        requesting(|| about("inspect", Namespace::Semaphores, &name), async {
             Ok(client.direct().await?.inspect(Namespace::Semaphores, &name).await?.available)
         })
         .await
@@ -205,8 +206,8 @@ impl<'a> AcquireRequest<'a> {
         let permit = acquire(client, &spec, &terms).instrument(span).await;
         permit.map_err(|error| {
             let within =
-                timeout.filter(|_| waits).map(|timeout| format!("within {} s", timeout.as_secs_f64()));
-            error.of(spec.requested("acquire").with(within.unwrap_or_default()))
+                timeout.filter(|_| waits).map(|timeout| format!(" within {} s", timeout.as_secs_f64()));
+            error.of(spec.requested("acquire") + &within.unwrap_or_default())
         })
     }
 

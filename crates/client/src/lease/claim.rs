@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::clock::Moment;
-use crate::{Error, ErrorKind, Requested, RequestedAmount, RequestedName};
+use crate::requested::{about_all, named};
+use crate::{Error, ErrorKind};
 use signalbox_protocol::{self as wire, AS_DECLARED, Claims, Milliseconds, Namespace, Queueing, Wait};
 
 /// Resources of one name, to be acquired. The server creates a counter, or a semaphore with a capacity, that does not
@@ -124,21 +125,25 @@ impl Claim {
     /// On the wire, a capacity of 0 stands for that of a semaphore that exists, which the caller did not mean.
     fn check(&self) -> Result<(), Error> {
         if self.namespace == Namespace::Semaphores && self.limit == Limit::AtMost(AS_DECLARED) {
-            let requested = Requested::new("acquire", vec![self.requested()]);
-            return Err(Error::from(ErrorKind::NoCapacity).of(requested));
+            return Err(Error::from(ErrorKind::NoCapacity).of(format!("acquire {}", self.requested())));
         }
         Ok(())
     }
 
     /// The claim, for the text of an error.
-    fn requested(&self) -> RequestedName {
+    fn requested(&self) -> String {
         let Self { namespace, ref name, resources, limit, slot } = *self;
-        let limit = match limit {
-            Limit::AtMost(maximum) => Some(maximum),
-            Limit::AsDeclared => None,
-        };
-        let amount = slot.map_or(RequestedAmount::resources(resources, limit), RequestedAmount::Slot);
-        RequestedName { namespace: Some(namespace), name: name.clone(), amount }
+        let name = named(namespace, name);
+        match (slot, limit, namespace) {
+            (Some(slot), ..) => format!("slot {slot} of {name}"),
+            (None, Limit::AsDeclared, _) => format!("{resources} of {name}"),
+            (None, Limit::AtMost(limit), Namespace::Counters) => {
+                format!("{resources} of {name} (maximum {limit})")
+            }
+            (None, Limit::AtMost(limit), Namespace::Semaphores) => {
+                format!("{resources} of {name} (capacity {limit})")
+            }
+        }
     }
 
     fn to_wire(&self) -> wire::Claim<'_> {
@@ -180,8 +185,8 @@ impl AcquireSpec {
     }
 
     /// This request, for an error.
-    pub(super) fn requested(&self, operation: &'static str) -> Requested {
-        Requested::new(operation, self.claims.iter().map(Claim::requested).collect())
+    pub(super) fn requested(&self, operation: &str) -> String {
+        about_all(operation, self.claims.iter().map(Claim::requested))
     }
 
     pub(super) fn wire_claims(&self) -> Vec<wire::Claim<'_>> {

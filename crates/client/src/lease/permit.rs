@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tracing::warn;
@@ -170,18 +170,6 @@ impl Permit {
         self.grant.validity.remaining()
     }
 
-    /// Until when the permit is held at least; `None` if it is lost. Read it again before each use: a renewal moves
-    /// it, and an [`Instant`] does not advance while the machine is suspended, although the lease does.
-    ///
-    /// ```no_run
-    /// # fn example(permit: &signalbox_client::Permit) {
-    /// let until = permit.held_until().expect("just acquired");
-    /// # }
-    /// ```
-    pub fn held_until(&self) -> Option<Instant> {
-        self.time_left().map(|left| Instant::now() + left)
-    }
-
     /// Resolves when the permit is lost, with the reason. The client's own thread detects the loss, so a busy runtime
     /// does not delay the detection; it delays the task that awaits this.
     ///
@@ -294,7 +282,7 @@ impl Permit {
     }
 
     /// The error of an operation on this permit, with its names.
-    fn failed(&self, operation: &'static str, error: impl Into<Error>) -> Error {
+    fn failed(&self, operation: &str, error: impl Into<Error>) -> Error {
         error.into().of(self.spec.requested(operation))
     }
 }
