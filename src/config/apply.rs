@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::error::{Mistake, Notice, Reason, Severity};
+use super::error::{Mistake, Notice, Severity};
 use super::schema::{Key, is_within_declaration};
 use super::setting::{Setting, Value};
 use super::{Config, Language, SLOTS_MAX};
@@ -128,9 +128,9 @@ impl<'a> Applying<'a> {
         let declared = self.config.semaphore.declare.last().expect("the table that began it put it there");
         let set: HashMap<_, _> = self.set.extract_if(|key, _| is_within_declaration(key)).collect();
         if let Some(key) = Key::all().iter().find(|key| key.is_required() && !set.contains_key(key.name())) {
-            let reason =
-                Reason::Missing { key: key.name(), table: table.key.clone(), allowed: key.allowed() };
-            return Err(Mistake { line: table.line, reason });
+            let (name, table_name, allowed) = (key.name(), &table.key, key.allowed());
+            let sentence = format!("{name} is not set in this [[{table_name}]]; it must be {allowed}");
+            return Err(Mistake::new(table.line, sentence));
         }
         if declared.slots && declared.capacity > SLOTS_MAX {
             let allowed =
@@ -139,11 +139,10 @@ impl<'a> Applying<'a> {
         }
         let name = set["semaphore.declare.name"];
         if let Some(earlier_line) = self.declared.insert(declared.name.clone(), name.line) {
-            let (key, value) = (name.key.clone(), excerpt(name.written));
-            return Err(Mistake {
-                line: name.line,
-                reason: Reason::DeclaredTwice { key, value, earlier_line },
-            });
+            let (key, value) = (&name.key, excerpt(name.written));
+            let sentence =
+                format!("{key} = {value}: line {earlier_line} declares this name already; keep one of them");
+            return Err(Mistake::new(name.line, sentence));
         }
         Ok(())
     }
@@ -163,13 +162,12 @@ impl<'a> Applying<'a> {
         if !is_same_spelling && is_same_value {
             return Ok(());
         }
-        let reason = Reason::SetTwice {
-            key: setting.key.clone(),
-            value: excerpt(setting.written),
-            earlier_key: earlier.key.clone(),
-            earlier_line: earlier.line,
-        };
-        Err(Mistake { line: setting.line, reason })
+        let (key, value) = (&setting.key, excerpt(setting.written));
+        let sentence = format!(
+            "{key} = {value}: line {} sets {} already, which is the same key; keep one of them",
+            earlier.line, earlier.key
+        );
+        Err(Mistake::new(setting.line, sentence))
     }
 
     fn unknown(&mut self, setting: &Setting<'_>) -> Result<(), Mistake> {
@@ -181,11 +179,12 @@ impl<'a> Applying<'a> {
             }
             return Err(refused(setting, format!("a table of keys, such as {example}")));
         }
-        let reason = Reason::UnknownKey { key: setting.key.clone(), close: closest_key(&setting.key) };
+        let close = closest_key(&setting.key).map(|key| format!("; did you mean {key}?"));
+        let sentence = format!("{} is not a key of signalbox{}", setting.key, close.unwrap_or_default());
         if self.language == Language::Toml {
-            return Err(Mistake { line: setting.line, reason });
+            return Err(Mistake::new(setting.line, sentence));
         }
-        self.notice(Severity::Warning, setting.line, format!("ignored: {reason}"));
+        self.notice(Severity::Warning, setting.line, format!("ignored: {sentence}"));
         Ok(())
     }
 
@@ -203,8 +202,8 @@ fn refused(setting: &Setting<'_>, mut allowed: String) -> Mistake {
         }
         _ => {}
     }
-    let reason = Reason::Value { key: setting.key.clone(), value: excerpt(setting.written), allowed };
-    Mistake { line: setting.line, reason }
+    let sentence = format!("{} = {}: must be {allowed}", setting.key, excerpt(setting.written));
+    Mistake::new(setting.line, sentence)
 }
 
 /// The start of a value, short enough for a sentence and on one line.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use super::{Config, ConfigError};
+use super::{Config, Contradiction};
 
 /// How this node takes part in a cluster. Without members of etcd, it is a server of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +67,7 @@ impl ClusterConfig {
     }
 
     /// Checks the section as a whole, and against the rest of the configuration.
-    pub(super) fn validate(&self, config: &Config) -> Result<(), ConfigError> {
-        let without = |key, missing| Err(ConfigError::ClusterIncomplete { key, missing });
+    pub(super) fn validate(&self, config: &Config) -> Result<(), Contradiction> {
         if !self.is_enabled() {
             let set = [
                 ("cluster.node", self.node.is_some()),
@@ -82,7 +81,7 @@ impl ClusterConfig {
                 ("cluster.relay_ca", self.relay_ca.is_some()),
             ];
             return match set.into_iter().find(|(_, is_set)| *is_set) {
-                Some((key, _)) => without(key, "cluster.etcd"),
+                Some((key, _)) => Contradiction::without(key, "cluster.etcd"),
                 None => Ok(()),
             };
         }
@@ -94,31 +93,53 @@ impl ClusterConfig {
             ),
         ] {
             match (one.1, other.1) {
-                (true, false) => return without(one.0, other.0),
-                (false, true) => return without(other.0, one.0),
+                (true, false) => return Contradiction::without(one.0, other.0),
+                (false, true) => return Contradiction::without(other.0, one.0),
                 _ => {}
             }
         }
         if self.etcd_ca.is_none() && self.etcd.iter().any(|member| member.starts_with("https:")) {
-            return Err(ConfigError::ClusterWithoutAuthority);
+            return Contradiction::of(
+                ["cluster.etcd", "cluster.etcd_ca"],
+                "cluster.etcd has a member with https, but cluster.etcd_ca is not set; set it to the file with the certificate \
+                 of the authority that signed those of etcd's members",
+            );
         }
         if self.bind.is_some_and(|address| address.ip().is_unspecified()) {
-            return Err(ConfigError::ClusterBindUnspecified);
+            return Contradiction::of(
+                ["cluster.bind", "cluster.etcd"],
+                "cluster.bind has the address of no network; set the address at which the other nodes reach this one, such as \
+                 10.0.0.1:11218",
+            );
         }
         if self.relay_ca.is_some() && !self.relays() {
-            return without("cluster.relay_ca", "cluster.bind");
+            return Contradiction::without("cluster.relay_ca", "cluster.bind");
         }
         if self.relay_ca.is_some() && config.tls.cert.is_none() {
-            return without("cluster.relay_ca", "tls.cert");
+            return Contradiction::without("cluster.relay_ca", "tls.cert");
         }
         if self.relay_ca.is_some() && !config.proxies.is_empty() {
-            return Err(ConfigError::RelayCaAndProxies);
+            return Contradiction::of(
+                ["cluster.relay_ca", "proxies"],
+                "cluster.relay_ca and proxies are both set, but a relay that encrypts cannot pass on the header of a proxy; \
+                 remove one of the two: without proxies, clients count as their proxy, and without relay_ca, only clients with \
+                 TLS of their own are encrypted between the nodes",
+            );
         }
         if config.data_dir.is_some() {
-            return Err(ConfigError::ClusterAndDataDir);
+            return Contradiction::of(
+                ["cluster.etcd", "data_dir"],
+                "cluster.etcd and data_dir are both set, but a node of a cluster stores everything in etcd; remove data_dir \
+                 (\"signalbox data export\" and \"signalbox data import --cluster\" move its contents into the cluster)",
+            );
         }
         if !config.semaphore.declare.is_empty() {
-            return Err(ConfigError::ClusterAndDeclare);
+            return Contradiction::of(
+                ["cluster.etcd", "semaphore.declare"],
+                "cluster.etcd and semaphore.declare are both set, but nodes with different files would undo each other's \
+                 declarations; remove the [[semaphore.declare]] tables, and declare each semaphore once with \"signalbox \
+                 declare\": the cluster keeps it",
+            );
         }
         Ok(())
     }
@@ -192,7 +213,7 @@ mod tests {
             config.cluster.validate(&config)
         };
         let refused = checked("https://10.0.0.2:2379", None);
-        assert!(matches!(refused, Err(ConfigError::ClusterWithoutAuthority)), "{refused:?}");
+        assert_eq!(refused.unwrap_err().keys, ["cluster.etcd", "cluster.etcd_ca"]);
         assert!(checked("https://10.0.0.2:2379", Some("/etc/ca.pem")).is_ok());
         assert!(checked("http://10.0.0.2:2379", None).is_ok());
     }
@@ -210,11 +231,11 @@ mod tests {
         assert!(matches!(checked(None, None, None), Ok(false)));
         assert!(matches!(checked(Some("10.0.0.1:11218"), None, None), Ok(true)));
         let unspecified = checked(Some("0.0.0.0:11218"), None, None);
-        assert!(matches!(unspecified, Err(ConfigError::ClusterBindUnspecified)));
+        assert_eq!(unspecified.unwrap_err().keys, ["cluster.bind", "cluster.etcd"]);
         let alone = checked(None, Some("/ca.pem"), None);
-        assert!(matches!(alone, Err(ConfigError::ClusterIncomplete { missing: "cluster.bind", .. })));
+        assert_eq!(alone.unwrap_err().keys, ["cluster.relay_ca", "cluster.bind"]);
         let without_tls = checked(Some("10.0.0.1:11218"), Some("/ca.pem"), None);
-        assert!(matches!(without_tls, Err(ConfigError::ClusterIncomplete { missing: "tls.cert", .. })));
+        assert_eq!(without_tls.unwrap_err().keys, ["cluster.relay_ca", "tls.cert"]);
         assert!(matches!(checked(Some("10.0.0.1:11218"), Some("/ca.pem"), Some("/cert.pem")), Ok(true)));
         let mut config = Config { proxies: vec!["10.0.0.9".parse().unwrap()], ..Config::default() };
         config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
@@ -222,7 +243,8 @@ mod tests {
         assert!(matches!(config.cluster.validate(&config), Ok(())));
         config.cluster.relay_ca = Some("/ca.pem".into());
         config.tls.cert = Some("/cert.pem".into());
-        assert!(matches!(config.cluster.validate(&config), Err(ConfigError::RelayCaAndProxies)));
+        let refused = config.cluster.validate(&config);
+        assert_eq!(refused.unwrap_err().keys, ["cluster.relay_ca", "proxies"]);
     }
 
     #[test]
@@ -234,10 +256,10 @@ mod tests {
             config.cluster.validate(&config)
         };
         let disk = with(|config| config.data_dir = Some("/var/lib/signalbox".into()));
-        assert!(matches!(disk, Err(ConfigError::ClusterAndDataDir)), "{disk:?}");
+        assert_eq!(disk.unwrap_err().keys, ["cluster.etcd", "data_dir"]);
         let declared =
             with(|config| config.semaphore.declare = vec![crate::config::DeclareConfig::default()]);
-        assert!(matches!(declared, Err(ConfigError::ClusterAndDeclare)), "{declared:?}");
+        assert_eq!(declared.unwrap_err().keys, ["cluster.etcd", "semaphore.declare"]);
     }
 
     #[test]

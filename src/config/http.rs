@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::{Config, ConfigError};
+use super::{Config, Contradiction};
 
 /// The HTTP listener: metrics, health and the JSON API.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,13 +37,19 @@ impl Default for HttpConfig {
 
 impl HttpConfig {
     /// Checks that no other port of the configuration is the same.
-    pub(super) fn validate(&self, config: &Config) -> Result<(), ConfigError> {
+    pub(super) fn validate(&self, config: &Config) -> Result<(), Contradiction> {
         let others = [("counter.port", &config.counter.port), ("semaphore.port", &config.semaphore.port)];
         // Port 0, which only the command line can set, means any free port, and so a different one each time.
         let is_same =
             |port: &super::PortConfig| self.enable && self.port != 0 && port.enable && port.port == self.port;
         match others.into_iter().find(|(_, port)| is_same(port)) {
-            Some((key, _)) => Err(ConfigError::SameHttpPort { port: self.port, key }),
+            Some((key, _)) => {
+                let sentence = format!(
+                    "http.port and {key} are both {}; set http.port to another port, such as `http.port = 11217`",
+                    self.port
+                );
+                Contradiction::of(["http.port", key], sentence)
+            }
             None => Ok(()),
         }
     }

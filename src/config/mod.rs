@@ -36,7 +36,7 @@ use std::str::FromStr;
 pub use access::{AccessConfig, CertificateRule, NetworkRule, UnknownRule};
 pub use clients::{Clients, UnknownClients};
 pub use cluster::ClusterConfig;
-pub use error::{ConfigError, Notice, Reason, Severity};
+pub use error::{ConfigError, Contradiction, Notice, Severity};
 pub use http::HttpConfig;
 pub use language::Language;
 pub use network::{Network, UnknownNetwork};
@@ -241,7 +241,12 @@ impl Config {
     ///
     /// Comments in yrmcds.conf may have any encoding, as old files do.
     pub fn load(path: &Path) -> Result<Loaded, ConfigError> {
-        let unreadable = |source| ConfigError::Unreadable { path: path.to_owned(), source };
+        let unreadable = |error| {
+            let path = path.display();
+            ConfigError(format!(
+                "{path}: the configuration file cannot be read: {error}; check its path and its permissions"
+            ))
+        };
         let bytes = fs::read(path).map_err(unreadable)?;
         let text = String::from_utf8_lossy(&bytes);
         let language = Language::of(path, &text);
@@ -249,7 +254,7 @@ impl Config {
             && let Err(error) = str::from_utf8(&bytes)
         {
             let line = line_at(&text, error.valid_up_to());
-            return Err(Mistake::syntax(
+            return Err(Mistake::new(
                 line,
                 "this line is not valid UTF-8; save the file as UTF-8, as TOML requires",
             )
@@ -280,17 +285,30 @@ impl Config {
 
     /// Checks the configuration as a whole: an extension is enabled, both have different ports, durable keys have a store,
     /// and times are within their limits. To be called after the command line has overridden keys.
-    pub fn validate(&self) -> Result<(), ConfigError> {
+    pub fn validate(&self) -> Result<(), Contradiction> {
         let (counter, semaphore) = (&self.counter.port, &self.semaphore.port);
         if !counter.enable && !semaphore.enable {
-            return Err(ConfigError::NothingEnabled);
+            return Contradiction::of(
+                ["counter.enable", "semaphore.enable"],
+                "counter.enable and semaphore.enable are both false; set `counter.enable = true`, `semaphore.enable = true` \
+                 or both in the configuration file",
+            );
         }
         // Port 0, which only the command line can set, means any free port, and so a different one each time.
         if counter.enable && semaphore.enable && counter.port == semaphore.port && counter.port != 0 {
-            return Err(ConfigError::SamePort { port: counter.port });
+            let (port, other) = (counter.port, if counter.port == 11216 { 11215 } else { 11216 });
+            let sentence = format!(
+                "counter.port and semaphore.port are both {port}; set one of them to another port, such as `semaphore.port = \
+                 {other}`"
+            );
+            return Contradiction::of(["counter.port", "semaphore.port"], sentence);
         }
         if !self.sysv.durable_keys.is_empty() && !self.has_store() {
-            return Err(ConfigError::NoStore);
+            return Contradiction::of(
+                ["sysv.durable_keys", "data_dir"],
+                "sysv.durable_keys is set, but data_dir is not; set data_dir to the directory in which these sets are kept, \
+                 such as `data_dir = \"/var/lib/signalbox\"`, or make this server a node of a cluster",
+            );
         }
         self.http.validate(self)?;
         self.tls.validate()?;
@@ -384,7 +402,7 @@ fn described(declared: Option<&DeclareConfig>) -> String {
 }
 
 impl SessionConfig {
-    fn validate(&self) -> Result<(), ConfigError> {
+    fn validate(&self) -> Result<(), Contradiction> {
         let min_ttl = ("session.min_ttl", self.min_ttl_s);
         let default_ttl = ("session.default_ttl", self.default_ttl_s);
         let max_ttl = ("session.max_ttl", self.max_ttl_s);
@@ -392,7 +410,11 @@ impl SessionConfig {
         let max_wait = ("session.max_wait", self.max_wait_s);
         for (lower, upper) in [(min_ttl, default_ttl), (default_ttl, max_ttl), (default_wait, max_wait)] {
             if lower.1 > upper.1 {
-                return Err(ConfigError::OutOfOrder { lower, upper });
+                let sentence = format!(
+                    "{} is {} and {} is {}; lower the first or raise the second",
+                    lower.0, lower.1, upper.0, upper.1
+                );
+                return Contradiction::of([lower.0, upper.0], sentence);
             }
         }
         Ok(())

@@ -70,13 +70,16 @@ impl Loaded {
         let name = variable[VARIABLE_PREFIX.len()..].to_ascii_lowercase().replace("__", ".");
         let found = Key::all().iter().find(|key| variable_of(key.name()) == variable);
         let Some(key) = found else {
-            return Err(ConfigError::UnknownVariable {
-                variable,
-                close: closest_key(&name).map(variable_of),
-            });
+            let advice = match closest_key(&name) {
+                Some(close) => format!("did you mean {}?", variable_of(close)),
+                None => "remove it from the environment".to_owned(),
+            };
+            return Err(ConfigError(format!(
+                "{variable}: this environment variable is of no key of signalbox; {advice}"
+            )));
         };
         let refused = |value: String, allowed: String| {
-            Err(ConfigError::InVariable { variable: variable.clone(), value, allowed })
+            Err(ConfigError(format!("{variable} = {value}: must be {allowed}")))
         };
         if key.name() == "semaphore.declare" || is_within_declaration(key.name()) {
             let allowed = "in a table [[semaphore.declare]], which only a file in TOML can have";
@@ -106,24 +109,12 @@ impl Loaded {
     /// [`Config::validate`], with the place in the error where one of the keys was set last.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.config.validate().map_err(|error| {
-            let keys = match &error {
-                ConfigError::NothingEnabled => ["counter.enable", "semaphore.enable"],
-                ConfigError::SamePort { .. } => ["counter.port", "semaphore.port"],
-                ConfigError::OutOfOrder { lower, upper } => [lower.0, upper.0],
-                ConfigError::NoStore => ["sysv.durable_keys", "data_dir"],
-                ConfigError::ClusterIncomplete { key, missing }
-                | ConfigError::TlsIncomplete { key, missing } => [*key, *missing],
-                ConfigError::ClusterWithoutAuthority => ["cluster.etcd", "cluster.etcd_ca"],
-                ConfigError::RelayCaAndProxies => ["cluster.relay_ca", "proxies"],
-                ConfigError::ClusterAndDataDir => ["cluster.etcd", "data_dir"],
-                ConfigError::ClusterAndDeclare => ["cluster.etcd", "semaphore.declare"],
-                _ => return error,
-            };
             // Both ports may be the default: then the keys that enable them are to blame.
             let enables = ["counter.enable", "semaphore.enable"];
-            match self.place_of(&keys).or_else(|| self.place_of(&enables)).or_else(|| self.file_name()) {
-                Some(place) => ConfigError::At { place, error: error.into() },
-                None => error,
+            let place = self.place_of(&error.keys).or_else(|| self.place_of(&enables));
+            match place.or_else(|| self.file_name()) {
+                Some(place) => ConfigError(format!("{place}: {error}")),
+                None => ConfigError(error.to_string()),
             }
         })
     }

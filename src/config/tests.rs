@@ -46,7 +46,7 @@ fn the_number_of_workers_is_a_limit_in_a_yrmcds_conf_alone() {
 fn an_empty_file_enables_nothing() {
     let config = parse("", Language::Toml).unwrap().config;
     assert_eq!(config, Config::default());
-    assert!(matches!(config.validate(), Err(ConfigError::NothingEnabled)));
+    assert_eq!(config.validate().unwrap_err().keys, ["counter.enable", "semaphore.enable"]);
 }
 
 #[test]

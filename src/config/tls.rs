@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{ConfigError, UnknownRule};
+use super::{Contradiction, UnknownRule};
 
 /// TLS on the service ports. Without a certificate, there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,8 +45,7 @@ pub enum PlainRule {
 
 impl TlsConfig {
     /// Checks the section as a whole.
-    pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let without = |key, missing| Err(ConfigError::TlsIncomplete { key, missing });
+    pub(super) fn validate(&self) -> Result<(), Contradiction> {
         let default = Self::default();
         if self.cert.is_none() {
             let set = [
@@ -56,15 +55,15 @@ impl TlsConfig {
                 ("tls.plain", self.plain != default.plain),
             ];
             return match set.into_iter().find(|(_, is_set)| *is_set) {
-                Some((key, _)) => without(key, "tls.cert"),
+                Some((key, _)) => Contradiction::without(key, "tls.cert"),
                 None => Ok(()),
             };
         }
         if self.key.is_none() {
-            return without("tls.cert", "tls.key");
+            return Contradiction::without("tls.cert", "tls.key");
         }
         if self.client_cert == ClientCert::Required && self.client_ca.is_none() {
-            return without("tls.client_cert", "tls.client_ca");
+            return Contradiction::without("tls.client_cert", "tls.client_ca");
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use super::setting::{Setting, Value, line_at};
 pub(super) fn read(text: &str) -> Result<Vec<Setting<'_>>, Mistake> {
     let document = DeTable::parse(text).map_err(|error| {
         let span = error.span().unwrap_or(text.len()..text.len());
-        Mistake::syntax(line_at(text, span.start), explained(text, &span, error.message()))
+        Mistake::new(line_at(text, span.start), explained(text, &span, error.message()))
     })?;
     let mut settings = Vec::new();
     flatten(&Source::new(text), "", document.get_ref(), &mut settings);
@@ -203,9 +203,9 @@ mod tests {
             ("[counter]\nenable = False # off", "enable = False: did you mean false?"),
             ("[log]\nfile = \"a\"\nfile = \"b\"", "the key file is set twice; keep one of them"),
         ] {
-            assert_eq!(read(text).unwrap_err().reason.to_string(), message);
+            assert_eq!(read(text).unwrap_err().sentence, message);
         }
-        assert!(!read("workers = 1 2").unwrap_err().reason.to_string().contains("quotes"));
+        assert!(!read("workers = 1 2").unwrap_err().sentence.contains("quotes"));
     }
 
     #[test]

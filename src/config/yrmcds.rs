@@ -23,20 +23,17 @@ pub(super) fn read(text: &str) -> Result<Vec<Setting<'_>>, Mistake> {
 
 fn read_line(line: &str, line_number: usize) -> Result<Setting<'_>, Mistake> {
     let Some((key, written)) = line.split_once('=') else {
-        return Err(Mistake::syntax(
+        return Err(Mistake::new(
             line_number,
             "this line has no \"=\"; write `key = value`, or \"#\" before a comment",
         ));
     };
     let (key, written) = (key.trim_end(), written.trim_start());
     if key.is_empty() {
-        return Err(Mistake::syntax(
-            line_number,
-            "this line has no key before the \"=\"; write `key = value`",
-        ));
+        return Err(Mistake::new(line_number, "this line has no key before the \"=\"; write `key = value`"));
     }
     if line.contains(char::REPLACEMENT_CHARACTER) {
-        return Err(Mistake::syntax(
+        return Err(Mistake::new(
             line_number,
             "this line is not valid UTF-8; only comments may have other encodings",
         ));
