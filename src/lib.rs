@@ -5,7 +5,7 @@
 //! requests and back, [`server`] owns sockets, clocks and tasks, [`core`] keeps the rules and knows of neither;
 //! [`storage`] keeps on disk what is to outlive the process.
 //! [`client`] asks a server, [`config`] turns a file into one validated configuration, [`access`] has the rights and tokens
-//! of clients, [`cli`] is the program.
+//! of clients, `views` has the JSON objects that the command line and the HTTP API share, [`cli`] is the program.
 
 #![warn(clippy::unwrap_used)]
 
@@ -13,3 +13,4 @@ pub mod cli;
 mod cluster;
 pub mod config;
 pub mod server;
+mod views;

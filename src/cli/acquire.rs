@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::leased::{self, Held};
 use super::mismatch::report_lease;
-use super::output::{hex, json};
+use super::output::json;
 use super::server::{Server, block_on};
 use super::session::{Credentials, GRANT, KEY, SESSION, SLOTS};
 use super::signals::Signals;
@@ -18,6 +18,7 @@ use super::slots;
 use super::time::time;
 use super::wanted::{Amounts, Waiting, Wanted};
 use signalbox_client::HandedOver;
+use crate::views::hex;
 
 const LONG: &str = "\
 Acquire resources for a script, and print the session that holds them

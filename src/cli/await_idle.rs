@@ -11,11 +11,12 @@ use super::declared;
 use super::exit::{Exit, Failure, warn};
 use super::name::Name;
 use super::number::within;
-use super::output::{Named, json};
+use super::output::json;
 use super::pattern::WholeNames;
 use super::server::{Server, block_on, exists};
 use super::time::{WaitLimit, wait_limit_or_none};
 use signalbox_client::{Direct, Idle, Namespace, Status};
+use crate::views::Named;
 
 const LONG: &str = "\
 Wait until a counter or semaphore is idle
@@ -76,9 +77,9 @@ pub(super) struct Arguments {
 
 /// The usage in JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+struct Line {
     #[serde(flatten)]
-    name: Named<'a>,
+    name: Named,
     in_use: u32,
 }
 

@@ -10,11 +10,12 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::number::within;
-use super::output::{Form, Named, escaped, json};
+use super::output::{Form, escaped, json};
 use super::pattern::looks_like_pattern;
 use super::server::{Server, permission_denied};
 use super::table::{Column, Rows};
 use signalbox_client::{DeclaredEntry, DeclaredState, Direct, Error, Generation, Status};
+use crate::views::Named;
 
 const COLUMNS: [Column; 4] = [
     Column::number("CAPACITY", 10),
@@ -71,9 +72,9 @@ pub(super) fn print<'a>(
 
 /// The state of a semaphore in JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+struct Line {
     #[serde(flatten)]
-    name: Named<'a>,
+    name: Named,
     capacity: u32,
     in_use: u32,
     /// A string: many JSON readers convert numbers to doubles, which would round it.

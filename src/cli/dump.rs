@@ -11,11 +11,12 @@ use clap::Args;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use super::output::{Form, Named, escaped, json};
+use super::output::{Form, escaped, json};
 use super::pattern::{self, PatternArguments};
 use super::server::{Server, block_on};
 use super::table::{Column, Rows};
 use signalbox_client::DumpEntry;
+use crate::views::Named;
 
 const LONG: &str = "\
 List all counters, or with --semaphore all semaphores
@@ -89,15 +90,15 @@ async fn dump(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// An entry in JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+struct Line {
     #[serde(flatten)]
-    name: Named<'a>,
+    name: Named,
     consumption: u32,
     peak: u32,
 }
 
-impl<'a> Line<'a> {
-    fn of(entry: &'a DumpEntry<Bytes>) -> Self {
+impl Line {
+    fn of(entry: &DumpEntry<Bytes>) -> Self {
         Self { name: Named::of(&entry.name), consumption: entry.consumption, peak: entry.peak }
     }
 }

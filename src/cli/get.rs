@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::output::{Named, json};
+use super::output::json;
 use super::server::{Server, block_on};
 use signalbox_client::{Namespace, Resources, Status};
+use crate::views::Named;
 
 const LONG: &str = "\
 Print how many resources of a counter are in use, or with --semaphore how many of a semaphore are available
@@ -59,9 +60,9 @@ async fn get(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// The number in JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+struct Line {
     #[serde(flatten)]
-    name: Named<'a>,
+    name: Named,
     /// Of a counter.
     #[serde(skip_serializing_if = "Option::is_none")]
     in_use: Option<u32>,
@@ -70,8 +71,8 @@ struct Line<'a> {
     available: Option<u32>,
 }
 
-impl<'a> Line<'a> {
-    fn of(name: &'a Name, server: &Server, number: u32) -> Self {
+impl Line {
+    fn of(name: &Name, server: &Server, number: u32) -> Self {
         let is_counter = server.namespace() == Namespace::Counters;
         Self {
             name: Named::of(name.bytes()),

@@ -8,15 +8,15 @@ use std::process::ExitCode;
 
 use bytes::Bytes;
 use clap::Args;
-use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use super::output::{Form, Labeled, NOTHING, Named, escaped, json, or_nothing};
+use super::output::{Form, NOTHING, escaped, json, or_nothing};
 use super::pattern::{self, PatternArguments};
 use super::server::{Server, block_on};
 use super::slots;
 use super::table::{Column, Rows};
 use signalbox_client::{DeclaredEntry, Scope};
+use crate::views::Semaphore;
 
 const LONG: &str = "\
 List declared semaphores, ordered by name
@@ -84,7 +84,7 @@ async fn list(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
             break;
         }
         is_empty = false;
-        rows.push(|| cells(&entry), || json(&Line::of(&entry)))?;
+        rows.push(|| cells(&entry), || json(&Semaphore::of(&entry)))?;
     }
     rows.finish()?;
     if let (true, Some(name)) = (is_empty, pattern.name()) {
@@ -114,51 +114,4 @@ pub(super) fn flags(entry: &DeclaredEntry<Bytes>) -> String {
     let out = ranges.map(|ranges| format!("out={}", ranges.replace(',', "+")));
     let words: Vec<_> = words.chain(out).collect();
     if words.is_empty() { NOTHING.to_owned() } else { words.join(",") }
-}
-
-/// An entry in JSON.
-#[derive(Serialize)]
-struct Line<'a> {
-    #[serde(flatten)]
-    name: Named<'a>,
-    capacity: u32,
-    in_use: u32,
-    waiting: u32,
-    #[serde(flatten)]
-    declared: Declared<'a>,
-}
-
-/// The declaration in JSON.
-#[derive(Serialize)]
-pub(super) struct Declared<'a> {
-    /// A string: many JSON readers convert numbers to doubles, which would round it.
-    generation: String,
-    slots: bool,
-    removing: bool,
-    configured: bool,
-    paused: bool,
-    slots_out: &'a [u16],
-    #[serde(flatten)]
-    label: Labeled<'a>,
-}
-
-impl<'a> Line<'a> {
-    fn of(entry: &'a DeclaredEntry<Bytes>) -> Self {
-        let DeclaredEntry { capacity, in_use, waiting, .. } = *entry;
-        Self { name: Named::of(&entry.name), capacity, in_use, waiting, declared: Declared::of(entry) }
-    }
-}
-
-impl<'a> Declared<'a> {
-    pub(super) fn of(entry: &'a DeclaredEntry<Bytes>) -> Self {
-        Self {
-            generation: entry.generation.0.to_string(),
-            slots: entry.numbered,
-            removing: entry.removing,
-            configured: entry.configured,
-            paused: entry.paused,
-            slots_out: &entry.slots_out,
-            label: Labeled::of(&entry.label),
-        }
-    }
 }

@@ -14,12 +14,13 @@ use super::declared;
 use super::exit::{Exit, Failure, warn};
 use super::list;
 use super::name::Name;
-use super::output::{Form, Labeled, NOTHING, escaped, or_nothing, utc};
+use super::output::{Form, NOTHING, or_nothing, utc};
 use super::server::Server;
 use super::slots;
 use super::sysv::{SysvOption, list_users};
 use super::table::{Column, Rows};
 use signalbox_client::{DeclaredEntry, Direct, Error, ListEntry, Namespace, Series, Status};
+use crate::views;
 
 /// The arguments of both subcommands.
 #[derive(Debug, Args)]
@@ -97,10 +98,7 @@ pub(super) async fn list(arguments: &ListArguments, kind: ListingKind) -> Result
             Err(error) => return Err(error.into()),
             Ok(Some(entry)) => {
                 is_empty = false;
-                rows.push(
-                    || cells(&entry),
-                    || super::output::json(&MarkedLine::of(kind.line(&entry), declared.as_ref())),
-                )?;
+                rows.push(|| cells(&entry), || super::output::json(&Marked::of(&entry, declared.as_ref())))?;
             }
             Ok(None) => break,
         }
@@ -196,54 +194,21 @@ impl ListingKind {
         cells.extend([since.map_or(NOTHING.to_owned(), utc), or_nothing(address), or_nothing(label)]);
         cells
     }
-
-    pub(super) fn line(self, entry: &Entry) -> Line<'_> {
-        let ListEntry { grant, session, since, resources, position, label, address, slots } = entry;
-        Line {
-            position: Some(*position).filter(|_| self == Self::Waiters),
-            grant: grant.map(|grant| grant.0.to_string()),
-            session: session.to_string(),
-            resources: *resources,
-            slots: Some(&slots[..]).filter(|_| self == Self::Holders),
-            since: *since,
-            address: Some(escaped(address)).filter(|address| !address.is_empty()),
-            label: Labeled::of(label),
-        }
-    }
 }
 
 /// An entry in JSON, with what of its semaphore is out of service: it is why a request waits.
 #[derive(Serialize)]
-struct MarkedLine<'a> {
+struct Marked<'a> {
     #[serde(flatten)]
-    line: Line<'a>,
+    entry: views::Entry,
     paused: bool,
     slots_out: &'a [u16],
 }
 
-impl<'a> MarkedLine<'a> {
-    fn of(line: Line<'a>, declared: Option<&'a DeclaredEntry<Bytes>>) -> Self {
+impl<'a> Marked<'a> {
+    fn of(entry: &Entry, declared: Option<&'a DeclaredEntry<Bytes>>) -> Self {
         let (paused, slots_out) =
             declared.map_or((false, &[][..]), |entry| (entry.paused, &entry.slots_out[..]));
-        Self { line, paused, slots_out }
+        Self { entry: views::Entry::of(entry), paused, slots_out }
     }
-}
-
-/// An entry in JSON.
-#[derive(Serialize)]
-pub(super) struct Line<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    position: Option<u32>,
-    /// Strings: many JSON readers convert numbers to doubles, which would round them.
-    grant: Option<String>,
-    session: String,
-    resources: u32,
-    /// For holders only; empty if the resources are not numbered.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    slots: Option<&'a [u16]>,
-    /// In seconds since the Unix epoch.
-    since: Option<u64>,
-    address: Option<String>,
-    #[serde(flatten)]
-    label: Labeled<'a>,
 }

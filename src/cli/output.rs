@@ -64,37 +64,6 @@ pub(super) fn or_nothing(text: &[u8]) -> String {
     if text.is_empty() { NOTHING.to_owned() } else { escaped(text) }
 }
 
-/// A name in a JSON object, for `#[serde(flatten)]`. A JSON string cannot hold bytes that are not UTF-8, so such a name
-/// has another key.
-#[derive(Serialize)]
-pub(super) enum Named<'a> {
-    #[serde(rename = "name")]
-    Text(&'a str),
-    #[serde(rename = "name_hex")]
-    Hex(String),
-}
-
-impl<'a> Named<'a> {
-    pub(super) fn of(name: &'a [u8]) -> Self {
-        str::from_utf8(name).map_or_else(|_| Self::Hex(hex(name)), Self::Text)
-    }
-}
-
-/// A label in a JSON object, with the two keys of [`Named`].
-#[derive(Serialize)]
-pub(super) enum Labeled<'a> {
-    #[serde(rename = "label")]
-    Text(&'a str),
-    #[serde(rename = "label_hex")]
-    Hex(String),
-}
-
-impl<'a> Labeled<'a> {
-    pub(super) fn of(label: &'a [u8]) -> Self {
-        str::from_utf8(label).map_or_else(|_| Self::Hex(hex(label)), Self::Text)
-    }
-}
-
 /// A time in seconds, with milliseconds: as exact as the protocol, and shown without rounding errors.
 pub(super) fn seconds(time: Duration) -> f64 {
     time.as_millis() as f64 / 1000.0
@@ -128,12 +97,12 @@ pub(super) fn escaped(bytes: &[u8]) -> String {
                 '\t' => text.push_str("\\t"),
                 '\n' => text.push_str("\\n"),
                 unsafe_one if is_unsafe(unsafe_one) => {
-                    push_hex(&mut text, unsafe_one.encode_utf8(&mut [0; 4]).as_bytes(), "\\x");
+                    push_hex(&mut text, unsafe_one.encode_utf8(&mut [0; 4]).as_bytes());
                 }
                 other => text.push(other),
             }
         }
-        push_hex(&mut text, chunk.invalid(), "\\x");
+        push_hex(&mut text, chunk.invalid());
     }
     text
 }
@@ -145,7 +114,7 @@ pub(super) fn harmless(message: &str) -> String {
         match character {
             '\n' => text.push('\n'),
             unsafe_one if is_unsafe(unsafe_one) => {
-                push_hex(&mut text, unsafe_one.encode_utf8(&mut [0; 4]).as_bytes(), "\\x");
+                push_hex(&mut text, unsafe_one.encode_utf8(&mut [0; 4]).as_bytes());
             }
             other => text.push(other),
         }
@@ -153,16 +122,9 @@ pub(super) fn harmless(message: &str) -> String {
     text
 }
 
-/// The bytes as hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    push_hex(&mut text, bytes, "");
-    text
-}
-
-fn push_hex(text: &mut String, bytes: &[u8], prefix: &str) {
+fn push_hex(text: &mut String, bytes: &[u8]) {
     for byte in bytes {
-        write!(text, "{prefix}{byte:02x}").expect("a String takes everything");
+        write!(text, "\\x{byte:02x}").expect("a String takes everything");
     }
 }
 

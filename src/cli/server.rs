@@ -20,6 +20,7 @@ use signalbox_client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
     Namespace, PlainClient, SEMAPHORE_PORT, Status, Tls, Transport,
 };
+use crate::views::kind_of;
 
 /// The pause before all addresses of a cluster are tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -411,14 +412,6 @@ pub(super) fn other(namespace: Namespace) -> Namespace {
     match namespace {
         Namespace::Counters => Namespace::Semaphores,
         Namespace::Semaphores => Namespace::Counters,
-    }
-}
-
-/// What a name of a namespace refers to, in messages and output.
-pub(super) fn kind_of(namespace: Namespace) -> &'static str {
-    match namespace {
-        Namespace::Counters => "counter",
-        Namespace::Semaphores => "semaphore",
     }
 }
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
-use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use super::output::{Form, Labeled, NOTHING, escaped, json, or_nothing, seconds};
+use super::output::{Form, NOTHING, json, or_nothing};
 use super::server::{Server, block_on};
 use super::table::{Column, Rows};
-use signalbox_client::{SessionEntry, SessionKind, TtlLeft};
+use signalbox_client::{SessionEntry, TtlLeft};
+use crate::views::{Session, kind_of_session};
 
 const LONG: &str = "\
 List all sessions of a server: who is connected, or holds something without a connection
@@ -77,7 +77,7 @@ async fn list(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let direct = server.direct().await?;
     let mut sessions = server.answer(direct.sessions()).await??;
     while let Some(entry) = server.answer(async { sessions.next().await.transpose() }).await?? {
-        rows.push(|| cells(&entry), || json(&Line::of(&entry)))?;
+        rows.push(|| cells(&entry), || json(&Session::of(&entry)))?;
     }
     rows.finish()?;
     Ok(Exit::Success.into())
@@ -88,7 +88,7 @@ fn cells(entry: &SessionEntry<Bytes>) -> Vec<String> {
         entry;
     let number = |number: Option<u64>| number.map_or(NOTHING.to_owned(), |number| number.to_string());
     vec![
-        kind_of(*kind).to_owned(),
+        kind_of_session(*kind).to_owned(),
         session.to_string(),
         or_nothing(address),
         if *attached { "yes" } else { "no" }.to_owned(),
@@ -101,59 +101,10 @@ fn cells(entry: &SessionEntry<Bytes>) -> Vec<String> {
     ]
 }
 
-pub(super) fn kind_of(kind: SessionKind) -> &'static str {
-    match kind {
-        SessionKind::Leased => "leased",
-        SessionKind::Connection => "connection",
-        SessionKind::Process => "process",
-    }
-}
-
 /// `None`: it ends with its connection.
 pub(super) fn ttl_left(entry: &SessionEntry<Bytes>) -> Option<Duration> {
     match entry.ttl_left {
         TtlLeft::Connection => None,
         TtlLeft::For(left) => Some(left.into()),
-    }
-}
-
-/// An entry in JSON.
-#[derive(Serialize)]
-struct Line<'a> {
-    kind: &'static str,
-    /// A string: many JSON readers convert numbers to doubles, which would round it.
-    session: String,
-    address: Option<String>,
-    connected: bool,
-    /// In seconds.
-    age: Option<u32>,
-    grants: u32,
-    waiting: u32,
-    /// In seconds.
-    ttl_left: Option<f64>,
-    identity: Option<String>,
-    #[serde(flatten)]
-    label: Labeled<'a>,
-}
-
-/// `None`: it is empty.
-fn some(text: &[u8]) -> Option<String> {
-    Some(escaped(text)).filter(|text| !text.is_empty())
-}
-
-impl<'a> Line<'a> {
-    fn of(entry: &'a SessionEntry<Bytes>) -> Self {
-        Self {
-            kind: kind_of(entry.kind),
-            session: entry.session.to_string(),
-            address: some(&entry.address),
-            identity: some(&entry.identity),
-            connected: entry.attached,
-            age: entry.age_s,
-            grants: entry.grants,
-            waiting: entry.waiting,
-            ttl_left: ttl_left(entry).map(seconds),
-            label: Labeled::of(&entry.label),
-        }
     }
 }

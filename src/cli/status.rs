@@ -12,11 +12,12 @@ use super::exit::{Exit, Failure};
 use super::list;
 use super::listing::{self, Entry, ListingKind};
 use super::name::Name;
-use super::output::{Form, NOTHING, Named, escaped, json, or_nothing};
-use super::server::{Server, block_on, kind_of};
+use super::output::{Form, NOTHING, escaped, json, or_nothing};
+use super::server::{Server, block_on};
 use super::sysv::{SysvOption, show_named};
 use super::table::Rows;
-use signalbox_client::{DeclaredEntry, Direct, Error, Inspected, Namespace, Status};
+use signalbox_client::{DeclaredEntry, Direct, Error, Namespace, Status};
+use crate::views::{self, Declaration, Usage};
 
 const LONG: &str = "\
 Show the usage of a counter or semaphore, its holders and its queue
@@ -99,9 +100,9 @@ async fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
         });
     }
     let mut out = io::stdout().lock();
-    for (index, state) in states.iter().enumerate() {
+    for (index, state) in states.into_iter().enumerate() {
         match json {
-            true => writeln!(out, "{}", state.json())?,
+            true => writeln!(out, "{}", state.into_json())?,
             false => {
                 if index > 0 {
                     writeln!(out)?;
@@ -115,9 +116,8 @@ async fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// What the server says about a name.
 struct State<'a> {
-    namespace: Namespace,
     name: &'a Name,
-    usage: Inspected,
+    usage: Usage,
     declared: Option<DeclaredEntry<Bytes>>,
     holders: Vec<Entry>,
     queue: Vec<Entry>,
@@ -133,14 +133,14 @@ impl<'a> State<'a> {
     ) -> Result<Result<Option<Self>, Error>, Failure> {
         let bytes = name.bytes();
         let read = async {
-            let usage = direct.inspect(namespace, bytes).await?;
+            let usage = Usage::of(namespace, bytes, direct.inspect(namespace, bytes).await?);
             let declared = match namespace {
                 Namespace::Counters => None,
                 Namespace::Semaphores => declared::find(direct, bytes).await?,
             };
             let holders = listing::all(direct, namespace, bytes, ListingKind::Holders).await?;
             let queue = listing::all(direct, namespace, bytes, ListingKind::Waiters).await?;
-            Ok(Self { namespace, name, usage, declared, holders, queue })
+            Ok(Self { name, usage, declared, holders, queue })
         };
         Ok(match server.answer(read).await? {
             Err(error) if error.status() == Some(Status::NotFound) => Ok(None),
@@ -148,21 +148,12 @@ impl<'a> State<'a> {
         })
     }
 
-    fn capacity(&self) -> Option<u32> {
-        (self.namespace == Namespace::Semaphores).then_some(self.usage.capacity)
-    }
-
-    fn available(&self) -> Option<u32> {
-        (self.namespace == Namespace::Semaphores).then_some(self.usage.available)
-    }
-
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let Inspected { in_use, peak, waiting, .. } = self.usage;
+        let Usage { kind, in_use, capacity, available, peak, waiting, .. } = self.usage;
         let or_nothing_of =
             |number: Option<u32>| number.map_or(NOTHING.to_owned(), |number| number.to_string());
-        let (capacity, available) = (or_nothing_of(self.capacity()), or_nothing_of(self.available()));
+        let (capacity, available) = (or_nothing_of(capacity), or_nothing_of(available));
         let name = escaped(self.name.bytes());
-        let kind = kind_of(self.namespace);
         writeln!(out, "kind        {kind}\nname        {name}\nin_use      {in_use}")?;
         writeln!(
             out,
@@ -192,35 +183,22 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    fn json(&self) -> String {
-        let Inspected { in_use, peak, waiting, .. } = self.usage;
+    fn into_json(self) -> String {
         json(&Line {
-            kind: kind_of(self.namespace),
-            name: Named::of(self.name.bytes()),
-            in_use,
-            capacity: self.capacity(),
-            available: self.available(),
-            peak,
-            waiting,
-            declared: self.declared.as_ref().map(list::Declared::of),
-            holders: self.holders.iter().map(|entry| ListingKind::Holders.line(entry)).collect(),
-            queue: self.queue.iter().map(|entry| ListingKind::Waiters.line(entry)).collect(),
+            usage: self.usage,
+            declared: self.declared.as_ref().map(Declaration::of),
+            holders: self.holders.iter().map(views::Entry::of).collect(),
+            queue: self.queue.iter().map(views::Entry::of).collect(),
         })
     }
 }
 
 /// The state of a name in JSON.
 #[derive(Serialize)]
-struct Line<'a> {
-    kind: &'static str,
+struct Line {
     #[serde(flatten)]
-    name: Named<'a>,
-    in_use: u32,
-    capacity: Option<u32>,
-    available: Option<u32>,
-    peak: u32,
-    waiting: u32,
-    declared: Option<list::Declared<'a>>,
-    holders: Vec<listing::Line<'a>>,
-    queue: Vec<listing::Line<'a>>,
+    usage: Usage,
+    declared: Option<Declaration>,
+    holders: Vec<views::Entry>,
+    queue: Vec<views::Entry>,
 }

@@ -9,9 +9,9 @@ use super::name::{Name, quoted};
 use super::number::within;
 use super::output::escaped;
 use super::pattern::WholeNames;
-use super::server::kind_of;
 use super::time::{WaitLimit, wait_limit};
 use signalbox_client::{Claim, Namespace};
+use crate::views::kind_of;
 
 /// The arguments that say what to acquire.
 #[derive(Debug, Args)]

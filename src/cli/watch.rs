@@ -10,13 +10,14 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure, warn};
 use super::name::Name;
-use super::output::{Form, NOTHING, Named, escaped, json, or_nothing};
+use super::output::{Form, NOTHING, escaped, json, or_nothing};
 use super::pattern;
-use super::server::{Server, block_on, exists, kind_of, other};
+use super::server::{Server, block_on, exists, other};
 use super::sysv::{SysvOption, Watched};
 use super::table::{Column, Rows};
 use super::time::time;
 use signalbox_client::{Direct, Disconnect, Event, EventKind, Namespace, Scope};
+use crate::views::{Named, kind_of};
 
 const LONG: &str = "\
 Print the events of a counter or semaphore, or of all names with a prefix
@@ -191,7 +192,7 @@ fn word(kind: EventKind) -> Option<&'static str> {
 
 /// An event in JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+struct Line {
     number: u64,
     event: &'static str,
     /// Strings: many JSON readers convert numbers to doubles, which would round them.
@@ -201,11 +202,11 @@ struct Line<'a> {
     in_use: u32,
     waiting: u32,
     #[serde(flatten)]
-    name: Option<Named<'a>>,
+    name: Option<Named>,
 }
 
-impl<'a> Line<'a> {
-    fn of(event: &'a Event<Bytes>, kind: &'static str) -> Self {
+impl Line {
+    fn of(event: &Event<Bytes>, kind: &'static str) -> Self {
         Self {
             number: event.number,
             event: kind,

@@ -4,14 +4,13 @@ use std::io::{self, BufWriter};
 use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
 
-use super::key::{self, PRIVATE};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::{Form, NOTHING, json, utc};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
 use signalbox_client::sysv::{ListedSet, SetStat};
+use crate::views::{Set, key_of, mode_of};
 
 const LONG: &str = "\
 List the System V semaphore sets, ordered by id
@@ -65,7 +64,7 @@ pub(super) async fn list(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let direct = server.direct().await?;
     let mut sets = server.answer(direct.sets()).await??;
     while let Some(listed) = server.answer(async { sets.next().await.transpose() }).await?? {
-        rows.push(|| cells(&listed), || json(&Line::of(&listed)))?;
+        rows.push(|| cells(&listed), || json(&Set::of(&listed)))?;
     }
     rows.finish()?;
     Ok(Exit::Success.into())
@@ -78,7 +77,7 @@ fn cells(listed: &ListedSet) -> Vec<String> {
         set.to_string(),
         stat.uid.to_string(),
         stat.gid.to_string(),
-        mode(stat),
+        mode_of(stat),
         stat.count.to_string(),
         waiting.to_string(),
         adjusting.to_string(),
@@ -100,57 +99,7 @@ pub(super) fn key_cell(stat: &SetStat) -> String {
     key_of(stat).unwrap_or_else(|| NOTHING.to_owned())
 }
 
-/// The key of a set; `None`: it has none.
-pub(super) fn key_of(stat: &SetStat) -> Option<String> {
-    (stat.key != PRIVATE).then(|| key::shown(stat.key))
-}
-
-pub(super) fn mode(stat: &SetStat) -> String {
-    format!("{:04o}", stat.mode & 0o777)
-}
-
 /// The time of the last operation in a column.
 pub(super) fn operated(stat: &SetStat) -> String {
     if stat.operated_at == 0 { NOTHING.to_owned() } else { utc(stat.operated_at) }
-}
-
-/// A set in JSON.
-#[derive(Serialize)]
-pub(super) struct Line {
-    key: Option<String>,
-    id: i32,
-    uid: u32,
-    gid: u32,
-    creator_uid: u32,
-    creator_gid: u32,
-    mode: String,
-    semaphores: u32,
-    waiting: u32,
-    adjusting: u32,
-    operated: Option<u64>,
-    changed: u64,
-    durable: bool,
-    fifo: bool,
-}
-
-impl Line {
-    pub(super) fn of(listed: &ListedSet) -> Self {
-        let ListedSet { set, stat, waiting, adjusting, is_durable, is_fifo } = listed;
-        Self {
-            key: key_of(stat),
-            id: *set,
-            uid: stat.uid,
-            gid: stat.gid,
-            creator_uid: stat.creator_uid,
-            creator_gid: stat.creator_gid,
-            mode: mode(stat),
-            semaphores: stat.count,
-            waiting: *waiting,
-            adjusting: *adjusting,
-            operated: Some(stat.operated_at).filter(|at| *at != 0),
-            changed: stat.changed_at,
-            durable: *is_durable,
-            fifo: *is_fifo,
-        }
-    }
 }

@@ -16,6 +16,7 @@ use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
 use signalbox_client::Direct;
 use signalbox_client::sysv::{Errno, ListedSet, Semaphore};
+use crate::views::{Set, mode_of};
 
 const LONG: &str = "\
 Show a System V semaphore set, its semaphores and the processes that use it
@@ -99,7 +100,7 @@ async fn semaphores(
         Err(error) if error.errno() == Some(Errno::Access) => {
             warn(&format!(
                 "the values of {name} are not shown: its mode {} does not permit user {} to read it; run as user {} or 0",
-                list::mode(&listed.stat),
+                mode_of(&listed.stat),
                 set::caller().uid,
                 listed.stat.uid
             ));
@@ -123,7 +124,7 @@ impl Shown {
         writeln!(out, "kind        sysv\nkey         {}\nid          {set}", list::key_cell(stat))?;
         writeln!(out, "owner       {}:{}", stat.uid, stat.gid)?;
         writeln!(out, "creator     {}:{}", stat.creator_uid, stat.creator_gid)?;
-        writeln!(out, "mode        {}\nsemaphores  {}", list::mode(stat), stat.count)?;
+        writeln!(out, "mode        {}\nsemaphores  {}", mode_of(stat), stat.count)?;
         writeln!(out, "waiting     {waiting}\nadjusting   {adjusting}")?;
         writeln!(out, "operated    {}\nchanged     {}", list::operated(stat), utc(stat.changed_at))?;
         writeln!(out, "flags       {}", list::flags(&self.listed))?;
@@ -166,7 +167,7 @@ impl Shown {
         };
         json(&Line {
             kind: "sysv",
-            set: list::Line::of(&self.listed),
+            set: Set::of(&self.listed),
             values: self.semaphores.as_ref().map(|all| all.iter().enumerate().map(semaphore).collect()),
             holders: users(ListingKind::Holders),
             queue: users(ListingKind::Waiters),
@@ -176,13 +177,13 @@ impl Shown {
 
 /// A set in JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+struct Line {
     kind: &'static str,
     #[serde(flatten)]
-    set: list::Line,
+    set: Set,
     values: Option<Vec<SemaphoreLine>>,
-    holders: Vec<users::Line<'a>>,
-    queue: Vec<users::Line<'a>>,
+    holders: Vec<users::Line>,
+    queue: Vec<users::Line>,
 }
 
 #[derive(Serialize)]

@@ -8,11 +8,12 @@ use serde::Serialize;
 use super::set::SetName;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::listing::ListingKind;
-use crate::cli::output::{Form, Labeled, json, or_nothing};
+use crate::cli::output::{Form, json, or_nothing};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
 use signalbox_client::sysv::{IPC_NOWAIT, ListedUser, Operation, SEM_UNDO, UserRole};
 use signalbox_client::{Direct, Status};
+use crate::views::User;
 
 const HOLDERS: [Column; 5] = [
     Column::number("PROCESS", 20).omitted(1),
@@ -108,15 +109,12 @@ pub(super) fn cells(kind: ListingKind, index: usize, user: &ListedUser) -> Vec<S
 /// is 0), and the flags.
 fn operation_text(operation: &Operation) -> String {
     let mut text = adjustment_text(operation);
-    for (_, word) in flags(operation).into_iter().filter(|(is_set, _)| *is_set) {
-        text.push(' ');
-        text.push_str(word);
+    for (flag, word) in [(IPC_NOWAIT, " NOWAIT"), (SEM_UNDO, " UNDO")] {
+        if operation.flags & flag != 0 {
+            text.push_str(word);
+        }
     }
     text
-}
-
-fn flags(operation: &Operation) -> [(bool, &'static str); 2] {
-    [(operation.flags & IPC_NOWAIT != 0, "NOWAIT"), (operation.flags & SEM_UNDO != 0, "UNDO")]
 }
 
 fn adjustment_text(operation: &Operation) -> String {
@@ -126,64 +124,17 @@ fn adjustment_text(operation: &Operation) -> String {
 
 /// A user in JSON.
 #[derive(Serialize)]
-pub(super) struct Line<'a> {
+pub(super) struct Line {
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<usize>,
-    /// A string: many JSON readers convert numbers to doubles, which would round it.
-    process: String,
-    pid: u32,
-    uid: u32,
     #[serde(flatten)]
-    operations: Operations,
-    #[serde(flatten)]
-    label: Labeled<'a>,
+    user: User,
 }
 
-/// What a user holds or waits for in JSON.
-#[derive(Serialize)]
-enum Operations {
-    #[serde(rename = "adjustments")]
-    Adjustments(Vec<AdjustmentLine>),
-    #[serde(rename = "operations")]
-    Operations(Vec<OperationLine>),
-}
-
-#[derive(Serialize)]
-struct AdjustmentLine {
-    semaphore: u16,
-    adjustment: i16,
-}
-
-#[derive(Serialize)]
-struct OperationLine {
-    semaphore: u16,
-    change: i16,
-    nowait: bool,
-    undo: bool,
-}
-
-impl<'a> Line<'a> {
-    pub(super) fn of(kind: ListingKind, index: usize, user: &'a ListedUser) -> Self {
-        let ListedUser { process, pid, uid, label, operations, .. } = user;
-        let adjustment = |operation: &Operation| AdjustmentLine {
-            semaphore: operation.number,
-            adjustment: operation.change,
-        };
-        let operation = |operation: &Operation| {
-            let [(nowait, _), (undo, _)] = flags(operation);
-            OperationLine { semaphore: operation.number, change: operation.change, nowait, undo }
-        };
-        Self {
-            position: (kind == ListingKind::Waiters).then_some(index + 1),
-            process: process.to_string(),
-            pid: *pid,
-            uid: *uid,
-            operations: match kind {
-                ListingKind::Holders => Operations::Adjustments(operations.iter().map(adjustment).collect()),
-                ListingKind::Waiters => Operations::Operations(operations.iter().map(operation).collect()),
-            },
-            label: Labeled::of(label),
-        }
+impl Line {
+    pub(super) fn of(kind: ListingKind, index: usize, user: &ListedUser) -> Self {
+        let position = (kind == ListingKind::Waiters).then_some(index + 1);
+        Self { position, user: User::of(user) }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
 use signalbox_client::Direct;
 use signalbox_client::sysv::{Errno, ListedSet, Process};
+use crate::views::Set;
 
 const COLUMNS: [Column; 7] = [
     Column::word("EVENT", 8),
@@ -137,7 +138,7 @@ fn cells(event: &str, state: Option<&State>) -> Vec<String> {
 struct Line<'a> {
     event: &'static str,
     #[serde(flatten)]
-    set: Option<list::Line>,
+    set: Option<Set>,
     values: Option<&'a [u16]>,
 }
 
@@ -145,7 +146,7 @@ impl<'a> Line<'a> {
     fn of(event: &'static str, state: Option<&'a State>) -> Self {
         Self {
             event,
-            set: state.map(|state| list::Line::of(&state.listed)),
+            set: state.map(|state| Set::of(&state.listed)),
             values: state.and_then(|state| state.values.as_deref()),
         }
     }

@@ -11,16 +11,15 @@ use super::super::exit::Failure;
 use super::super::list::flags;
 use super::super::listing::{self, Entry, ListingKind};
 use super::super::output::{NOTHING, escaped};
-use super::super::server::{Server, kind_of};
-use super::super::sessions::{kind_of as session_kind, ttl_left};
+use super::super::server::Server;
+use super::super::sessions::ttl_left;
 use super::super::slots;
 use super::super::time::unix_now_s;
 use super::snapshot::{
     DeclaredRow, Details, EntryRow, NameKey, NameRow, SessionRow, Snapshot, Usage, leases,
 };
-use signalbox_client::{
-    DeclaredEntry, Direct, DumpEntry, Error, Namespace, PlainClient, SessionEntry, Status,
-};
+use signalbox_client::{DeclaredEntry, Direct, DumpEntry, Error, Namespace, PlainClient, SessionEntry, Status};
+use crate::views::{kind_of, kind_of_session};
 
 /// With more names than this, a list is used for [`DUMP_PART`] times as long as it took to read.
 const NAMES_OFTEN_MAX: usize = 10_000;
@@ -208,7 +207,7 @@ async fn sessions(direct: &Direct) -> Result<Vec<SessionRow>, Error> {
 
 fn session_row(entry: &SessionEntry<Bytes>) -> SessionRow {
     SessionRow {
-        kind: session_kind(entry.kind),
+        kind: kind_of_session(entry.kind),
         session: entry.session,
         address: escaped(&entry.address),
         identity: escaped(&entry.identity),

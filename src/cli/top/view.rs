@@ -192,7 +192,7 @@ fn draw_rows(model: &Model, colors: Colors, frame: &mut Frame<'_>, area: Rect) {
             visible(&rows, model, area)
                 .map(|row| {
                     let waiting = row.waiting.map_or(plain("-".to_owned()), count);
-                    let kind = super::super::server::kind_of(row.key.namespace);
+                    let kind = crate::views::kind_of(row.key.namespace);
                     vec![
                         plain(grouped(row.in_use.into())),
                         optional(row.capacity.map(u64::from)),

@@ -63,7 +63,7 @@ pub(in crate::server) fn namespace_on_wire(namespace: Namespace) -> wire::Namesp
 }
 
 /// A counter has no capacity of its own, so its capacity and what is available of it are 0 on the wire.
-pub(super) fn inspected_on_wire(inspected: Inspected) -> wire::Inspected {
+pub(in crate::server) fn inspected_on_wire(inspected: Inspected) -> wire::Inspected {
     let Inspected { in_use, peak, waiting, availability } = inspected;
     let Availability { capacity, available } =
         availability.unwrap_or(Availability { capacity: 0, available: 0 });
@@ -123,7 +123,7 @@ pub(super) fn ttl_left_on_wire(ttl_left_ms: Option<u32>) -> wire::TtlLeft {
     ttl_left_ms.map_or(wire::TtlLeft::Connection, |left_ms| wire::TtlLeft::For(Milliseconds(left_ms)))
 }
 
-pub(super) fn entry_on_wire<'a>(
+pub(in crate::server) fn entry_on_wire<'a>(
     listed: &'a Listed,
     address: &'a [u8],
 ) -> wire::ListEntry<&'a [u8], &'a [u16]> {
@@ -140,7 +140,7 @@ pub(super) fn entry_on_wire<'a>(
 }
 
 /// An age of more than a century is shown as that.
-pub(super) fn session_on_wire<'a>(
+pub(in crate::server) fn session_on_wire<'a>(
     listed: &'a ListedSession,
     address: &'a [u8],
 ) -> wire::SessionEntry<&'a [u8]> {
@@ -219,7 +219,7 @@ pub(super) fn declared_state_on_wire(state: &DeclaredState) -> wire::DeclaredSta
     wire::DeclaredState { generation: Generation(generation), capacity, in_use }
 }
 
-pub(super) fn declared_on_wire(declared: &Declared) -> wire::DeclaredEntry<&[u8], &[u16]> {
+pub(in crate::server) fn declared_on_wire(declared: &Declared) -> wire::DeclaredEntry<&[u8], &[u16]> {
     let record = &declared.record;
     wire::DeclaredEntry {
         generation: Generation(record.generation),

@@ -20,9 +20,13 @@ use std::cell::Cell;
 use bytes::BytesMut;
 use tracing::warn;
 
-pub(super) use convert::{namespace_of, namespace_on_wire, status_of};
+pub(super) use convert::{
+    declared_on_wire, entry_on_wire, inspected_on_wire, namespace_of, namespace_on_wire, session_on_wire,
+    status_of,
+};
 pub(super) use extended_state::{ExtendedState, Revoked};
 pub(super) use response_stream::ResponseStream;
+pub(super) use sysv::{listed_set_on_wire, listed_user_on_wire};
 
 use super::metrics::{AcquireRefusal, Tally};
 use super::{Port, Server, port_name};

@@ -205,7 +205,7 @@ fn stat_on_wire(stat: &SetStat) -> wire::SetStat {
     }
 }
 
-pub(super) fn listed_set_on_wire(listed: &ListedSet) -> wire::ListedSet {
+pub(in crate::server) fn listed_set_on_wire(listed: &ListedSet) -> wire::ListedSet {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     wire::ListedSet {
         set: listed.set.number(),
@@ -217,7 +217,7 @@ pub(super) fn listed_set_on_wire(listed: &ListedSet) -> wire::ListedSet {
     }
 }
 
-pub(super) fn listed_user_on_wire(listed: &ListedUser) -> wire::ListedUser {
+pub(in crate::server) fn listed_user_on_wire(listed: &ListedUser) -> wire::ListedUser {
     let role = match listed.role {
         UserRole::Adjusts => wire::UserRole::Adjusts,
         UserRole::Waits => wire::UserRole::Waits,

@@ -3,52 +3,34 @@
 use serde::Serialize;
 
 use super::super::super::Server;
+use super::super::super::dispatch::entry_on_wire;
 use super::super::access::Target;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Page, Paged};
 use super::names::no_such_name;
-use super::{Context, Labeled, seconds};
+use super::{Context, seconds};
 use signalbox_core::{Listed, ListingKind, Namespace};
+use crate::views;
 
 /// A holder or a waiter.
 #[derive(Debug, Serialize)]
 pub(super) struct Entry {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    position: Option<u32>,
-    /// Strings: many JSON readers convert numbers to doubles, which would round them.
-    grant: Option<String>,
-    session: String,
-    resources: u32,
-    /// For holders only; empty if the resources are not numbered.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    slots: Option<Box<[u16]>>,
-    /// In seconds since the Unix epoch.
-    since: Option<u64>,
+    #[serde(flatten)]
+    entry: views::Entry,
     /// How long the lease of a grant lasts without a renewal, or its grace period, in seconds; `None`: as long as the connection.
     ttl_left: Option<f64>,
-    address: Option<String>,
-    #[serde(flatten)]
-    label: Labeled,
 }
 
 impl Entry {
     fn of(server: &Server, listed: Listed) -> Self {
         let peer = listed.connection.and_then(|connection| server.peers.find(connection));
+        let address = peer.map_or_else(String::new, |peer| peer.address.to_string());
         let is_holder = listed.position == 0;
         let verified =
             listed.grant.filter(|_| is_holder).map(|grant| server.core.verify(grant, server.moment()));
         let ttl_left_ms = verified.and_then(|verified| verified.ok()?.ttl_left_ms);
-        Self {
-            position: (!is_holder).then_some(listed.position),
-            grant: listed.grant.map(|grant| grant.0.to_string()),
-            session: listed.session.to_string(),
-            resources: listed.resources,
-            slots: is_holder.then_some(listed.slots),
-            since: listed.since.map(|since| since.0),
-            ttl_left: ttl_left_ms.map(seconds),
-            address: peer.map(|peer| peer.address.to_string()),
-            label: Labeled::of(listed.label),
-        }
+        let entry = views::Entry::of(&entry_on_wire(&listed, address.as_bytes()));
+        Self { entry, ttl_left: ttl_left_ms.map(seconds) }
     }
 }
 

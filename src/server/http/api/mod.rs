@@ -8,10 +8,8 @@ pub(super) mod sessions;
 pub(super) mod status;
 pub(super) mod sysv;
 
-use std::fmt::Write;
 use std::sync::Arc;
 
-use serde::Serialize;
 use tracing::field::display;
 use tracing::info;
 
@@ -96,51 +94,6 @@ fn quoted(name: &[u8]) -> String {
     const SHOWN_MAX: usize = 80;
     let text: String = String::from_utf8_lossy(name).escape_debug().take(SHOWN_MAX).collect();
     format!("\"{text}\"")
-}
-
-/// A name in an object. A JSON string cannot hold bytes that are not UTF-8, so such a name has another key.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-enum Named {
-    #[serde(rename = "name")]
-    Text(String),
-    #[serde(rename = "name_hex")]
-    Hex(String),
-}
-
-impl Named {
-    fn of(name: Box<[u8]>) -> Self {
-        match String::from_utf8(name.into()) {
-            Ok(text) => Self::Text(text),
-            Err(error) => Self::Hex(hex(error.as_bytes())),
-        }
-    }
-}
-
-/// A label in an object, with the two keys of a name.
-#[derive(Debug, Serialize)]
-enum Labeled {
-    #[serde(rename = "label")]
-    Text(String),
-    #[serde(rename = "label_hex")]
-    Hex(String),
-}
-
-impl Labeled {
-    fn of(label: Box<[u8]>) -> Self {
-        match String::from_utf8(label.into()) {
-            Ok(text) => Self::Text(text),
-            Err(error) => Self::Hex(hex(error.as_bytes())),
-        }
-    }
-}
-
-/// The bytes as hexadecimal digits.
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        write!(text, "{byte:02x}").expect("a String takes everything");
-    }
-    text
 }
 
 /// Milliseconds as seconds.

@@ -7,14 +7,16 @@
 
 use serde::Serialize;
 
+use super::super::super::dispatch::{inspected_on_wire, namespace_on_wire};
 use super::super::super::{Server, port_name, steps};
 use super::super::access::{Right, Target};
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Items, Page, limit_of};
-use super::declared::Declaration;
+use super::declared::declaration;
 use super::entries::{Entry, entries};
-use super::{Context, Named, quoted};
+use super::{Context, quoted};
 use signalbox_core::{Inspected, ListingKind, NamePlace, Namespace, WaitedListing};
+use crate::views::{Declaration, Usage};
 
 /// Names that a page looks at: less than a tenth of a second of work and pauses.
 const VISITED_MAX: usize = 65_536;
@@ -65,33 +67,8 @@ impl Cursor {
     }
 }
 
-/// What is in use of a name, and waits for it.
-#[derive(Debug, Serialize)]
-struct Usage {
-    kind: &'static str,
-    #[serde(flatten)]
-    name: Named,
-    in_use: u32,
-    /// `None`: it is a counter.
-    capacity: Option<u32>,
-    available: Option<u32>,
-    peak: u32,
-    waiting: u32,
-}
-
-impl Usage {
-    fn of(namespace: Namespace, name: Box<[u8]>, inspected: Inspected) -> Self {
-        let Inspected { in_use, peak, waiting, availability } = inspected;
-        Self {
-            kind: port_name(namespace),
-            name: Named::of(name),
-            in_use,
-            capacity: availability.map(|availability| availability.capacity),
-            available: availability.map(|availability| availability.available),
-            peak,
-            waiting,
-        }
-    }
+fn shown(namespace: Namespace, name: &[u8], inspected: Inspected) -> Usage {
+    Usage::of(namespace_on_wire(namespace), name, inspected_on_wire(inspected))
 }
 
 /// Which names a page has.
@@ -208,7 +185,7 @@ fn usage_of(context: &Context, server: &Server, namespace: Namespace, name: &[u8
         return None;
     }
     let inspected = server.core.inspect(namespace, name, server.moment()).ok()?;
-    Some(Usage::of(namespace, name.into(), inspected))
+    Some(shown(namespace, name, inspected))
 }
 
 /// One name. Where a counter and a semaphore have it, both.
@@ -258,8 +235,8 @@ async fn details(
     let inspected = server.core.inspect(namespace, name, server.moment()).ok();
     let (Some(holders), Some(queue), Some(inspected)) = (holders, queue, inspected) else { return Ok(None) };
     Ok(Some(Details {
-        usage: Usage::of(namespace, name.into(), inspected),
-        declared: if namespace == Namespace::Semaphores { Declaration::find(server, name) } else { None },
+        usage: shown(namespace, name, inspected),
+        declared: if namespace == Namespace::Semaphores { declaration(server, name) } else { None },
         holders_total: holders.total,
         holders: holders.into_items(),
         queue: queue.into_items(),

@@ -1,54 +1,17 @@
 //! All sessions, as `signalbox sessions` prints them.
 
-use serde::Serialize;
-
+use super::super::super::dispatch::session_on_wire;
 use super::super::super::steps;
 use super::super::access::Target;
 use super::super::answer::{Answer, Json};
 use super::super::paging::Page;
-use super::{Context, Labeled, seconds};
-use signalbox_core::{ListedId, ListedSession, SessionId};
+use super::Context;
+use signalbox_core::{ListedSession, SessionId};
+use crate::views::Session;
 
-/// A session.
-#[derive(Serialize)]
-struct Session {
-    kind: &'static str,
-    /// A string: many JSON readers convert numbers to doubles, which would round it.
-    session: String,
-    address: Option<String>,
-    connected: bool,
-    /// In seconds.
-    age: Option<u64>,
-    grants: u32,
-    waiting: u32,
-    /// In seconds.
-    ttl_left: Option<f64>,
-    /// That the client has proven.
-    identity: Option<String>,
-    #[serde(flatten)]
-    label: Labeled,
-}
-
-impl Session {
-    fn of(listed: ListedSession) -> Self {
-        let (kind, session) = match listed.id {
-            ListedId::Leased(session) => ("leased", session.number()),
-            ListedId::Connection(connection) => ("connection", connection.number()),
-            ListedId::Process(process) => ("process", process.number()),
-        };
-        Self {
-            kind,
-            session: session.to_string(),
-            address: listed.client.as_ref().map(|client| client.address.to_string()),
-            identity: listed.client.and_then(|client| client.identity).map(|identity| identity.to_string()),
-            connected: listed.is_attached,
-            age: listed.age_ms.map(|age_ms| age_ms / 1000),
-            grants: listed.grants,
-            waiting: listed.waiting,
-            ttl_left: listed.ttl_left_ms.map(seconds),
-            label: Labeled::of(listed.label),
-        }
-    }
+fn shown(listed: ListedSession) -> Session {
+    let address = listed.client.as_ref().map_or_else(String::new, |client| client.address.to_string());
+    Session::of(&session_on_wire(&listed, address.as_bytes()))
 }
 
 pub(in super::super) async fn sessions(mut context: Context) -> Answer {
@@ -61,7 +24,7 @@ pub(in super::super) async fn sessions(mut context: Context) -> Answer {
     let mut listing = server.core.sessions();
     let connected = |after: Option<SessionId>| server.peers.connected_after(after, steps::LISTED_CONNECTIONS);
     let next = || server.core.list_sessions(&mut listing, connected, server.moment());
-    let page = page.take(next, |listed| has(listed, &search), Session::of).await?;
+    let page = page.take(next, |listed| has(listed, &search), shown).await?;
     Json::of(&page)
 }
 

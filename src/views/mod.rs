@@ -1,0 +1,337 @@
+//! The objects that the command line prints with `--json` and that the HTTP API answers: one definition of their keys.
+//!
+//! Each is made of an entry of the protocol. The server has the same entries before it sends them.
+
+use serde::Serialize;
+
+use signalbox_protocol::{
+    DeclaredEntry, IPC_NOWAIT, Inspected, ListEntry, ListedSet, ListedUser, Namespace, Operation, SEM_UNDO,
+    SessionEntry, SessionKind, SetStat, TtlLeft, UserRole,
+};
+
+/// A name in an object, for `#[serde(flatten)]`. A JSON string cannot hold bytes that are not UTF-8, so such a name has
+/// another key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) enum Named {
+    #[serde(rename = "name")]
+    Text(String),
+    #[serde(rename = "name_hex")]
+    Hex(String),
+}
+
+impl Named {
+    pub(crate) fn of(name: &[u8]) -> Self {
+        text_of(name).map_or_else(Self::Hex, Self::Text)
+    }
+}
+
+/// A label in an object, with the two keys of [`Named`].
+#[derive(Debug, Serialize)]
+pub(crate) enum Labeled {
+    #[serde(rename = "label")]
+    Text(String),
+    #[serde(rename = "label_hex")]
+    Hex(String),
+}
+
+impl Labeled {
+    fn of(label: &[u8]) -> Self {
+        text_of(label).map_or_else(Self::Hex, Self::Text)
+    }
+}
+
+/// The bytes as text, or if they are not UTF-8 in hexadecimal digits.
+fn text_of(bytes: &[u8]) -> Result<String, String> {
+    str::from_utf8(bytes).map(str::to_owned).map_err(|_| hex(bytes))
+}
+
+/// The bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The text of an address or an identity; `None`: it is not known.
+fn known(text: &[u8]) -> Option<String> {
+    (!text.is_empty()).then(|| String::from_utf8_lossy(text).into_owned())
+}
+
+/// What a name of a namespace refers to.
+pub(crate) fn kind_of(namespace: Namespace) -> &'static str {
+    match namespace {
+        Namespace::Counters => "counter",
+        Namespace::Semaphores => "semaphore",
+    }
+}
+
+/// What is in use of a name, and waits for it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Usage {
+    pub(crate) kind: &'static str,
+    #[serde(flatten)]
+    pub(crate) name: Named,
+    pub(crate) in_use: u32,
+    /// `None`: it is a counter.
+    pub(crate) capacity: Option<u32>,
+    pub(crate) available: Option<u32>,
+    pub(crate) peak: u32,
+    pub(crate) waiting: u32,
+}
+
+impl Usage {
+    pub(crate) fn of(namespace: Namespace, name: &[u8], inspected: Inspected) -> Self {
+        let Inspected { in_use, peak, waiting, capacity, available } = inspected;
+        let has_capacity = namespace == Namespace::Semaphores;
+        Self {
+            kind: kind_of(namespace),
+            name: Named::of(name),
+            in_use,
+            capacity: has_capacity.then_some(capacity),
+            available: has_capacity.then_some(available),
+            peak,
+            waiting,
+        }
+    }
+}
+
+/// A holder or a waiter of a name.
+#[derive(Debug, Serialize)]
+pub(crate) struct Entry {
+    /// `None`: it is a holder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<u32>,
+    /// Strings: many JSON readers convert numbers to doubles, which would round them.
+    grant: Option<String>,
+    session: String,
+    resources: u32,
+    /// For holders only; empty if the resources are not numbered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slots: Option<Box<[u16]>>,
+    /// In seconds since the Unix epoch.
+    since: Option<u64>,
+    address: Option<String>,
+    #[serde(flatten)]
+    label: Labeled,
+}
+
+impl Entry {
+    pub(crate) fn of<T: AsRef<[u8]>, S: AsRef<[u16]>>(entry: &ListEntry<T, S>) -> Self {
+        let is_holder = entry.position == 0;
+        Self {
+            position: (!is_holder).then_some(entry.position),
+            grant: entry.grant.map(|grant| grant.0.to_string()),
+            session: entry.session.to_string(),
+            resources: entry.resources,
+            slots: is_holder.then(|| entry.slots.as_ref().into()),
+            since: entry.since,
+            address: known(entry.address.as_ref()),
+            label: Labeled::of(entry.label.as_ref()),
+        }
+    }
+}
+
+/// A declared semaphore.
+#[derive(Debug, Serialize)]
+pub(crate) struct Semaphore {
+    #[serde(flatten)]
+    name: Named,
+    capacity: u32,
+    in_use: u32,
+    waiting: u32,
+    #[serde(flatten)]
+    declaration: Declaration,
+}
+
+impl Semaphore {
+    pub(crate) fn of<T: AsRef<[u8]>, S: AsRef<[u16]>>(entry: &DeclaredEntry<T, S>) -> Self {
+        let DeclaredEntry { capacity, in_use, waiting, .. } = *entry;
+        let (name, declaration) = (Named::of(entry.name.as_ref()), Declaration::of(entry));
+        Self { name, capacity, in_use, waiting, declaration }
+    }
+}
+
+/// What was declared.
+#[derive(Debug, Serialize)]
+pub(crate) struct Declaration {
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    generation: String,
+    slots: bool,
+    removing: bool,
+    configured: bool,
+    paused: bool,
+    slots_out: Box<[u16]>,
+    #[serde(flatten)]
+    label: Labeled,
+}
+
+impl Declaration {
+    pub(crate) fn of<T: AsRef<[u8]>, S: AsRef<[u16]>>(entry: &DeclaredEntry<T, S>) -> Self {
+        Self {
+            generation: entry.generation.0.to_string(),
+            slots: entry.numbered,
+            removing: entry.removing,
+            configured: entry.configured,
+            paused: entry.paused,
+            slots_out: entry.slots_out.as_ref().into(),
+            label: Labeled::of(entry.label.as_ref()),
+        }
+    }
+}
+
+/// A session.
+#[derive(Debug, Serialize)]
+pub(crate) struct Session {
+    kind: &'static str,
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    session: String,
+    address: Option<String>,
+    connected: bool,
+    /// In seconds.
+    age: Option<u32>,
+    grants: u32,
+    waiting: u32,
+    /// In seconds.
+    ttl_left: Option<f64>,
+    /// That the client has proven.
+    identity: Option<String>,
+    #[serde(flatten)]
+    label: Labeled,
+}
+
+impl Session {
+    pub(crate) fn of<T: AsRef<[u8]>>(entry: &SessionEntry<T>) -> Self {
+        Self {
+            kind: kind_of_session(entry.kind),
+            session: entry.session.to_string(),
+            address: known(entry.address.as_ref()),
+            connected: entry.attached,
+            age: entry.age_s,
+            grants: entry.grants,
+            waiting: entry.waiting,
+            ttl_left: match entry.ttl_left {
+                TtlLeft::Connection => None,
+                TtlLeft::For(left) => Some(f64::from(left.0) / 1000.0),
+            },
+            identity: known(entry.identity.as_ref()),
+            label: Labeled::of(entry.label.as_ref()),
+        }
+    }
+}
+
+pub(crate) fn kind_of_session(kind: SessionKind) -> &'static str {
+    match kind {
+        SessionKind::Leased => "leased",
+        SessionKind::Connection => "connection",
+        SessionKind::Process => "process",
+    }
+}
+
+/// A System V semaphore set.
+#[derive(Debug, Serialize)]
+pub(crate) struct Set {
+    pub(crate) key: Option<String>,
+    id: i32,
+    uid: u32,
+    gid: u32,
+    creator_uid: u32,
+    creator_gid: u32,
+    mode: String,
+    semaphores: u32,
+    waiting: u32,
+    adjusting: u32,
+    operated: Option<u64>,
+    changed: u64,
+    durable: bool,
+    fifo: bool,
+}
+
+impl Set {
+    pub(crate) fn of(listed: &ListedSet) -> Self {
+        let ListedSet { set, stat, waiting, adjusting, is_durable, is_fifo } = listed;
+        Self {
+            key: key_of(stat),
+            id: *set,
+            uid: stat.uid,
+            gid: stat.gid,
+            creator_uid: stat.creator_uid,
+            creator_gid: stat.creator_gid,
+            mode: mode_of(stat),
+            semaphores: stat.count,
+            waiting: *waiting,
+            adjusting: *adjusting,
+            operated: Some(stat.operated_at).filter(|at| *at != 0),
+            changed: stat.changed_at,
+            durable: *is_durable,
+            fifo: *is_fifo,
+        }
+    }
+}
+
+/// The key of sets that have none (`IPC_PRIVATE`).
+const PRIVATE: i32 = 0;
+
+/// The key of a set; `None`: it has none.
+pub(crate) fn key_of(stat: &SetStat) -> Option<String> {
+    (stat.key != PRIVATE).then(|| format!("{:#010x}", stat.key))
+}
+
+pub(crate) fn mode_of(stat: &SetStat) -> String {
+    format!("{:04o}", stat.mode & 0o777)
+}
+
+/// A process that has adjustments of a set, or whose call waits.
+#[derive(Debug, Serialize)]
+pub(crate) struct User {
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    process: String,
+    pid: u32,
+    uid: u32,
+    #[serde(flatten)]
+    operations: Operations,
+    #[serde(flatten)]
+    label: Labeled,
+}
+
+/// What a process holds or waits for.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Operations {
+    Adjustments(Vec<Adjustment>),
+    Operations(Vec<WaitingOperation>),
+}
+
+#[derive(Debug, Serialize)]
+struct Adjustment {
+    semaphore: u16,
+    adjustment: i16,
+}
+
+#[derive(Debug, Serialize)]
+struct WaitingOperation {
+    semaphore: u16,
+    change: i16,
+    nowait: bool,
+    undo: bool,
+}
+
+impl User {
+    pub(crate) fn of(listed: &ListedUser) -> Self {
+        let adjustment = |of: &Operation| Adjustment { semaphore: of.number, adjustment: of.change };
+        let operation = |of: &Operation| WaitingOperation {
+            semaphore: of.number,
+            change: of.change,
+            nowait: of.flags & IPC_NOWAIT != 0,
+            undo: of.flags & SEM_UNDO != 0,
+        };
+        let all = listed.operations.iter();
+        Self {
+            process: listed.process.to_string(),
+            pid: listed.pid,
+            uid: listed.uid,
+            operations: match listed.role {
+                UserRole::Adjusts => Operations::Adjustments(all.map(adjustment).collect()),
+                UserRole::Waits => Operations::Operations(all.map(operation).collect()),
+            },
+            label: Labeled::of(&listed.label),
+        }
+    }
+}
