@@ -35,9 +35,6 @@ Examples:
   signalbox resize gpu 6 && signalbox await-idle --semaphore gpu --level 6 --wait 1h
   signalbox await-idle --semaphore gpu --slot 7 --wait 0 && echo free";
 
-/// Any usage: the server answers at once with how many resources are in use.
-pub(super) const ANY_LEVEL: Idle = Idle::Level(u32::MAX);
-
 /// Wait until a counter or semaphore is idle
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
@@ -98,8 +95,8 @@ async fn await_idle(arguments: &Arguments) -> Result<ExitCode, Failure> {
     // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
     match direct.await_idle(server.namespace(), name.bytes(), until, *wait).await {
         Err(error) if matches!(error.status(), Some(Status::ResourceNotAvailable | Status::TimedOut)) => {
-            let in_use = direct.await_idle(server.namespace(), name.bytes(), ANY_LEVEL, Some(Duration::ZERO));
-            let in_use = server.answer(in_use).await?.ok();
+            let inspected = server.answer(direct.inspect(server.namespace(), name.bytes())).await?;
+            let in_use = inspected.ok().map(|inspected| inspected.in_use);
             Err(Failure::new(Exit::NothingAvailable, busy(arguments, in_use)))
         }
         result => {

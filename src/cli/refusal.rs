@@ -6,12 +6,8 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
-use super::await_idle::ANY_LEVEL;
 use super::declared;
 use super::exit::{Exit, Failure};
-use super::listing::{self, ListingKind};
 use super::name::quoted;
 use super::server::{Server, exists};
 use super::slots;
@@ -21,14 +17,14 @@ use signalbox_client::{DeclaredEntry, Direct, Error, Inspected, Namespace, Plain
 /// What the server said about a name after it had refused the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Usage {
-    /// How many resources are in use; of how many, if that is known.
-    InUse { in_use: u32, capacity: Option<u32> },
+    /// How many resources are in use, and of how many.
+    InUse { in_use: u32, capacity: u32 },
     /// How many resources of a semaphore are available.
     Available(u32),
     /// Slots of the semaphore are out of service, so fewer resources are available than its capacity says.
     OutOfService { slots: Vec<u16>, available: u32, capacity: u32 },
-    /// The state of the slot that was requested.
-    Slot { slot: u16, state: SlotState },
+    /// The slot that was requested is out of service, or others hold it or wait before the request.
+    Slot { slot: u16, is_out: bool },
     /// The semaphore is paused, so it grants nothing.
     Paused,
     /// The name does not exist.
@@ -37,30 +33,6 @@ pub(super) enum Usage {
     OnlyCounter,
     /// The server did not say.
     Unknown,
-}
-
-/// The state of a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SlotState {
-    Free,
-    Held,
-    OutOfService,
-}
-
-impl SlotState {
-    async fn of(
-        direct: &Direct,
-        name: &[u8],
-        slot: u16,
-        entry: &DeclaredEntry<Bytes>,
-    ) -> Result<Self, Error> {
-        if entry.slots_out.contains(&slot) {
-            return Ok(Self::OutOfService);
-        }
-        let holders = listing::all(direct, Namespace::Semaphores, name, ListingKind::Holders).await?;
-        let is_held = holders.iter().any(|holder| holder.slots.contains(&slot));
-        Ok(if is_held { Self::Held } else { Self::Free })
-    }
 }
 
 impl Usage {
@@ -73,7 +45,7 @@ impl Usage {
     ) -> Self {
         let call = client.get(amount.name.bytes());
         match (server.answer(call).await, namespace) {
-            (Ok(Ok(number)), Namespace::Counters) => Self::InUse { in_use: number.0, capacity: amount.max },
+            (Ok(Ok(number)), Namespace::Counters) => Self::counter(number.0, amount),
             (Ok(Ok(number)), Namespace::Semaphores) => Self::Available(number.0),
             (Ok(Err(error)), _) if error.status() == Some(Status::NotFound) => Self::Missing,
             _ => Self::Unknown,
@@ -96,8 +68,8 @@ impl Usage {
 
     async fn by_direct(direct: &Direct, amount: &Amount, namespace: Namespace) -> Self {
         let name = amount.name.bytes();
-        let in_use = match direct.await_idle(namespace, name, ANY_LEVEL, Some(Duration::ZERO)).await {
-            Ok(in_use) => in_use,
+        let Inspected { in_use, capacity, available, .. } = match direct.inspect(namespace, name).await {
+            Ok(inspected) => inspected,
             Err(error) if error.status() == Some(Status::NotFound) => {
                 let is_counter = namespace == Namespace::Semaphores
                     && matches!(exists(direct, Namespace::Counters, name).await, Ok(true));
@@ -106,47 +78,41 @@ impl Usage {
             Err(_) => return Self::Unknown,
         };
         let declared = match namespace {
-            Namespace::Counters => return Self::InUse { in_use, capacity: amount.max },
+            Namespace::Counters => return Self::counter(in_use, amount),
             Namespace::Semaphores => declared::find(direct, name).await.ok().flatten(),
         };
-        match declared {
-            Some(DeclaredEntry { paused: true, .. }) => Self::Paused,
-            Some(entry) if let Some(slot) = amount.slot => {
-                match SlotState::of(direct, name, slot, &entry).await {
-                    Ok(state) => Self::Slot { slot, state },
-                    Err(_) => Self::Unknown,
-                }
+        match (declared, amount.slot) {
+            (Some(DeclaredEntry { paused: true, .. }), _) => Self::Paused,
+            (Some(entry), Some(slot)) => Self::Slot { slot, is_out: entry.slots_out.contains(&slot) },
+            (Some(DeclaredEntry { slots_out: slots, .. }), None) if !slots.is_empty() => {
+                Self::OutOfService { slots, available, capacity }
             }
-            Some(DeclaredEntry { slots_out: slots, capacity, .. }) if !slots.is_empty() => {
-                match direct.inspect(namespace, name).await {
-                    Ok(Inspected { available, .. }) => Self::OutOfService { slots, available, capacity },
-                    _ => Self::Unknown,
-                }
-            }
-            declared => Self::InUse { in_use, capacity: declared.map(|declared| declared.capacity) },
+            _ => Self::InUse { in_use, capacity },
         }
+    }
+
+    /// A counter has no capacity of its own, but each request for it has a maximum.
+    fn counter(in_use: u32, amount: &Amount) -> Self {
+        amount.max.map_or(Self::Unknown, |capacity| Self::InUse { in_use, capacity })
     }
 
     /// Whether the request fits now; `None` if that is not known.
     fn fits(&self, resources: u32) -> Option<bool> {
         match *self {
-            Self::InUse { in_use, capacity: Some(capacity) } => {
+            Self::InUse { in_use, capacity } => {
                 Some(u64::from(in_use) + u64::from(resources) <= u64::from(capacity))
             }
             Self::Available(available) | Self::OutOfService { available, .. } => Some(resources <= available),
-            Self::Slot { state, .. } => Some(state == SlotState::Free),
-            Self::Paused => Some(false),
-            Self::InUse { capacity: None, .. } | Self::Missing | Self::OnlyCounter | Self::Unknown => None,
+            Self::Slot { .. } | Self::Paused => Some(false),
+            Self::Missing | Self::OnlyCounter | Self::Unknown => None,
         }
     }
 
     /// The capacity, if it is known to be less than what was requested.
     fn too_small(&self, resources: u32) -> Option<u32> {
         match *self {
-            Self::InUse { capacity: Some(capacity), .. } | Self::OutOfService { capacity, .. }
-                if capacity < resources =>
-            {
-                Some(capacity)
+            Self::InUse { capacity, .. } | Self::OutOfService { capacity, .. } => {
+                Some(capacity).filter(|capacity| *capacity < resources)
             }
             _ => None,
         }
@@ -155,11 +121,8 @@ impl Usage {
     /// The state and the request, such as `1 of 4 in use, 4 requested`.
     fn text(&self, resources: u32) -> String {
         match self {
-            Self::InUse { in_use, capacity: Some(capacity) } => {
+            Self::InUse { in_use, capacity } => {
                 format!("{in_use} of {capacity} in use, {resources} requested")
-            }
-            Self::InUse { in_use, capacity: None } => {
-                format!("{in_use} in use, not enough left for the {resources} requested")
             }
             Self::Available(available) => format!("{available} available, {resources} requested"),
             Self::OutOfService { slots, available, .. } => {
@@ -167,9 +130,8 @@ impl Usage {
                 let slots = slots::ranges(slots);
                 format!("slot{s} {slots} {are} out of service; {available} available, {resources} requested")
             }
-            Self::Slot { slot, state: SlotState::Free } => format!("slot {slot} is free"),
-            Self::Slot { slot, state: SlotState::Held } => format!("slot {slot} is held"),
-            Self::Slot { slot, state: SlotState::OutOfService } => format!("slot {slot} is out of service"),
+            Self::Slot { slot, is_out: true } => format!("slot {slot} is out of service"),
+            Self::Slot { slot, is_out: false } => format!("slot {slot} is held, or others wait before it"),
             Self::Paused => format!("it is paused, {resources} requested"),
             Self::Missing | Self::OnlyCounter => format!("it does not exist, {resources} requested"),
             Self::Unknown => format!("{resources} requested"),
@@ -339,7 +301,7 @@ mod tests {
     #[test]
     fn the_numbers_explain_the_refusal_or_the_message_says_that_they_are_later_ones() {
         let backup = Amounts::new(Namespace::Counters, vec![amount("backup", 1, Some(1))]);
-        let in_use = |in_use| Usage::InUse { in_use, capacity: Some(1) };
+        let in_use = |in_use| Usage::InUse { in_use, capacity: 1 };
         for (usage, expected) in [
             (in_use(1), "backup\\\": 1 of 1 in use, 1 requested; try again later or use --wait"),
             (
@@ -358,7 +320,7 @@ mod tests {
     #[test]
     fn a_semaphore_that_is_too_small_is_not_worth_another_try() {
         let pool = Amounts::new(Namespace::Semaphores, vec![amount("pool", 3, None)]);
-        let usage = Usage::InUse { in_use: 0, capacity: Some(2) };
+        let usage = Usage::InUse { in_use: 0, capacity: 2 };
         for waiting in [NOW, FOREVER] {
             let said = message(&pool, &waiting, Status::ResourceNotAvailable, std::slice::from_ref(&usage));
             assert!(said.contains("capacity 2, 3 requested; request at most 2"), "{said}");
@@ -369,8 +331,7 @@ mod tests {
     fn of_several_names_those_that_are_in_the_way_are_shown() {
         let both = vec![amount("a", 1, Some(1)), amount("b", 2, Some(4))];
         let both = Amounts::new(Namespace::Counters, both);
-        let usages =
-            [Usage::InUse { in_use: 0, capacity: Some(1) }, Usage::InUse { in_use: 3, capacity: Some(4) }];
+        let usages = [Usage::InUse { in_use: 0, capacity: 1 }, Usage::InUse { in_use: 3, capacity: 4 }];
         let said = message(&both, &NOW, Status::ResourceNotAvailable, &usages);
         assert!(said.contains("not all are available: \\\"b\\\" has 3 of 4 in use, 2 requested"), "{said}");
         let said = message(&both, &NOW, Status::ResourceNotAvailable, &[]);

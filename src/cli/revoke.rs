@@ -113,9 +113,6 @@ async fn revoke(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 "session {session} does not exist; nothing was revoked; \"signalbox holders\" lists sessions"
             )
         }
-        (Some(Status::UnknownCommand), Revocation::Client(_) | Revocation::Identity(_)) => {
-            "the server is too old for --client; nothing was revoked".to_owned()
-        }
         (Some(Status::NotPermitted), _) => permission_denied("nothing was revoked"),
         _ => return Err(error.into()),
     };

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-use super::await_idle::ANY_LEVEL;
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::pattern::looks_like_pattern;
@@ -415,9 +414,9 @@ pub(super) fn other(namespace: Namespace) -> Namespace {
     }
 }
 
-/// Whether a name exists. By AwaitIdle, which every version of signalbox's server has.
+/// Whether a name exists.
 pub(super) async fn exists(direct: &Direct, namespace: Namespace, name: &[u8]) -> Result<bool, Error> {
-    match direct.await_idle(namespace, name, ANY_LEVEL, Some(Duration::ZERO)).await {
+    match direct.inspect(namespace, name).await {
         Ok(_) => Ok(true),
         Err(error) if error.status() == Some(Status::NotFound) => Ok(false),
         Err(error) => Err(error),
