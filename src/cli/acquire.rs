@@ -11,12 +11,12 @@ use super::exit::{Exit, Failure};
 use super::leased::{self, Held};
 use super::mismatch::report_lease;
 use super::output::json;
-use super::server::{Server, block_on};
+use super::server::Server;
 use super::session::{Credentials, GRANT, KEY, SESSION, SLOTS};
 use super::signals::Signals;
 use super::slots;
 use super::time::time;
-use super::wanted::{Amounts, Waiting, Wanted};
+use super::wanted::{Waiting, Wanted};
 use signalbox_client::HandedOver;
 use crate::views::hex;
 
@@ -71,17 +71,13 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let amounts = arguments.wanted.amounts(arguments.server.namespace())?;
-    block_on(acquire(arguments, &amounts))
-}
-
-async fn acquire(arguments: &Arguments, amounts: &Amounts) -> Result<ExitCode, Failure> {
-    let Arguments { waiting, lease, server, .. } = arguments;
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { wanted, waiting, lease, server, .. } = arguments;
+    let amounts = wanted.amounts(server.namespace())?;
     let mut signals = Signals::listen()?;
     let task = format!("acquire for process {}", std::os::unix::process::parent_id());
     let Held { client, permit } =
-        leased::acquire(server, Some(*lease), &task, amounts, waiting, &mut signals).await?;
+        leased::acquire(server, Some(*lease), &task, &amounts, waiting, &mut signals).await?;
     let slots = slots::of(&permit);
     let handed = match server.answer(permit.hand_over()).await {
         Ok(Ok(handed)) => handed,

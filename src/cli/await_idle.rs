@@ -13,7 +13,7 @@ use super::name::Name;
 use super::number::within;
 use super::output::json;
 use super::pattern::WholeNames;
-use super::server::{Server, block_on, exists};
+use super::server::{Server, exists};
 use super::time::{WaitLimit, wait_limit_or_none};
 use signalbox_client::{Direct, Idle, Namespace, Status};
 use crate::views::Named;
@@ -80,12 +80,8 @@ struct Line {
     in_use: u32,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     arguments.whole.check([&arguments.name])?;
-    block_on(await_idle(arguments))
-}
-
-async fn await_idle(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, level, slot, wait, json: as_json, server, .. } = arguments;
     let direct = server.direct().await?;
     if let Some(slot) = slot {

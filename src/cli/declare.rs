@@ -11,7 +11,7 @@ use super::name::{Name, quoted};
 use super::number::within;
 use super::output::Form;
 use super::pattern::WholeNames;
-use super::server::{Server, block_on};
+use super::server::Server;
 use super::wanted::has_amount;
 use signalbox_client::{Declaration, Error, IfExists, Status};
 
@@ -85,7 +85,7 @@ enum Existing {
 /// The most resources of a semaphore with numbered slots.
 pub(super) const SLOTS_MAX: u32 = 65_536;
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.slots && arguments.capacity > SLOTS_MAX {
         let capacity = arguments.capacity;
         let message = format!("--capacity {capacity} is more than {SLOTS_MAX}, the maximum with --slots");
@@ -98,10 +98,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         );
         return Err(Failure::new(Exit::Usage, message));
     }
-    block_on(declare(arguments))
-}
-
-async fn declare(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { names, capacity, slots, label, if_exists, json, server, .. } = arguments;
     let (capacity, numbered, label) = (*capacity, *slots, label.as_encoded_bytes());
     let names_bytes = names.iter().map(Name::bytes);

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::server::{Server, block_on, permission_denied};
+use super::server::{Server, permission_denied};
 use signalbox_client::{Namespace, Status};
 
 const LONG: &str = "\
@@ -38,16 +38,12 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.server.namespace() == Namespace::Semaphores {
         let message = "delete is for counters; use \"signalbox remove\" for a declared semaphore; other semaphores vanish \
                        soon after they are released";
         return Err(Failure::new(Exit::Usage, message));
     }
-    block_on(delete(arguments))
-}
-
-async fn delete(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, server } = arguments;
     let direct = server.direct().await?;
     let what_failed = format!("counter {name} was not deleted");

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::output::{Form, escaped, json};
 use super::pattern::{self, PatternArguments};
-use super::server::{Server, block_on};
+use super::server::Server;
 use super::table::{Column, Rows};
 use signalbox_client::DumpEntry;
 use crate::views::Named;
@@ -60,11 +60,7 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(dump(arguments))
-}
-
-async fn dump(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { pattern, json: as_json, server } = arguments;
     let (scope, form) = (pattern.scope(), Form::of_output(*as_json));
     let mut rows = Rows::new(form, &COLUMNS, BufWriter::new(io::stdout().lock()));

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::output::json;
-use super::server::{Server, block_on};
+use super::server::Server;
 use signalbox_client::{Namespace, Resources, Status};
 use crate::views::Named;
 
@@ -40,11 +40,7 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(get(arguments))
-}
-
-async fn get(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, json: as_json, server } = arguments;
     let client = server.connect().await?;
     match server.answer(client.get(name.bytes())).await? {

@@ -6,7 +6,6 @@ use clap::Args;
 
 use super::exit::Failure;
 use super::listing::{ListArguments, ListingKind, list};
-use super::server::block_on;
 
 const LONG: &str = "\
 List the holders of a counter or semaphore
@@ -40,6 +39,6 @@ pub(super) struct Arguments {
     listing: ListArguments,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(list(&arguments.listing, ListingKind::Holders))
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    list(&arguments.listing, ListingKind::Holders).await
 }

@@ -12,7 +12,7 @@ use clap::Args;
 use super::exit::{Exit, Failure};
 use super::output::{Form, NOTHING, escaped, json, or_nothing};
 use super::pattern::{self, PatternArguments};
-use super::server::{Server, block_on};
+use super::server::Server;
 use super::slots;
 use super::table::{Column, Rows};
 use signalbox_client::{DeclaredEntry, Scope};
@@ -66,12 +66,9 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(list(arguments, Form::of_output(arguments.json)))
-}
-
-async fn list(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
-    let Arguments { pattern, server, .. } = arguments;
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { pattern, json: wants_json, server } = arguments;
+    let form = Form::of_output(*wants_json);
     let scope = pattern.scope();
     let mut rows = Rows::new(form, &COLUMNS, BufWriter::new(io::stdout().lock()));
     let direct = server.direct().await?;

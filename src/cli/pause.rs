@@ -7,7 +7,6 @@ use clap::Args;
 use super::declared::{Change, refused};
 use super::exit::Failure;
 use super::name::Name;
-use super::server::block_on;
 use signalbox_client::Pausing;
 
 const LONG: &str = "\
@@ -47,8 +46,8 @@ pub(super) struct Paused {
     change: Change,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(arguments.paused.change(Pausing::Pause))
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    arguments.paused.change(Pausing::Pause).await
 }
 
 impl Paused {

@@ -9,7 +9,7 @@ use clap::Args;
 use super::exit::{Exit, Failure};
 use super::number::within;
 use super::output::json;
-use super::server::{Server, block_on};
+use super::server::Server;
 use super::time::time;
 
 const EXAMPLES: &str = "\
@@ -37,11 +37,7 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(ping(arguments))
-}
-
-async fn ping(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { count, interval, json: as_json, server } = arguments;
     let (address, client) = server.connect_to_first().await?;
     for number in 1..=*count {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::exit::{Exit, Failure};
-use super::server::{Server, block_on};
+use super::server::Server;
 use super::session::SessionArguments;
 
 const LONG: &str = "\
@@ -35,8 +35,8 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let credentials = arguments.session.credentials()?;
-    block_on(credentials.close(&arguments.server))?;
+    credentials.close(&arguments.server).await?;
     Ok(Exit::Success.into())
 }

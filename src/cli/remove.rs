@@ -9,7 +9,7 @@ use super::declared::refused;
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::number::within;
-use super::server::{Server, block_on};
+use super::server::Server;
 use super::time::time_or_none;
 use signalbox_client::{Generation, Milliseconds, Removal, Status};
 
@@ -64,15 +64,11 @@ enum When {
     Now,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.grace.is_some() && arguments.when != When::Now {
         let message = "--grace is only valid with --when now; add --when now, or omit --grace";
         return Err(Failure::new(Exit::Usage, message));
     }
-    block_on(remove(arguments))
-}
-
-async fn remove(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, when, grace, generation, server } = arguments;
     let how = match when {
         When::Idle => Removal::IfIdle,

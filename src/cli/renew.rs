@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::exit::{Exit, Failure};
 use super::output::{json, seconds};
-use super::server::{Server, block_on};
+use super::server::Server;
 use super::session::SessionArguments;
 
 const LONG: &str = "\
@@ -41,9 +41,9 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let credentials = arguments.session.credentials()?;
-    let lease = seconds(block_on(credentials.renew(&arguments.server))?);
+    let lease = seconds(credentials.renew(&arguments.server).await?);
     let text = if arguments.json { json(&serde_json::json!({ "lease": lease })) } else { lease.to_string() };
     writeln!(std::io::stdout(), "{text}")?;
     Ok(Exit::Success.into())

@@ -9,7 +9,6 @@ use super::declare::SLOTS_MAX;
 use super::declared::{Change, find, refused};
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::server::block_on;
 use signalbox_client::{DeclaredEntry, Resizing, Status};
 
 const LONG: &str = "\
@@ -47,11 +46,7 @@ pub(super) struct Arguments {
     change: Change,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(resize(arguments))
-}
-
-async fn resize(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, capacity, change } = arguments;
     let server = &change.server;
     let direct = server.direct().await?;

@@ -6,7 +6,6 @@ use clap::Args;
 
 use super::exit::Failure;
 use super::pause::Paused;
-use super::server::block_on;
 use signalbox_client::Pausing;
 
 const LONG: &str = "\
@@ -30,6 +29,6 @@ pub(super) struct Arguments {
     paused: Paused,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(arguments.paused.change(Pausing::Resume))
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    arguments.paused.change(Pausing::Resume).await
 }

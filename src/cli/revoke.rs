@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::exit::{Exit, Failure};
 use super::number::within;
-use super::server::{Server, block_on, permission_denied};
+use super::server::{Server, permission_denied};
 use super::time::time_or_none;
 use crate::config::Clients;
 use signalbox_client::{AddressRange, GrantId, Revocation, Status};
@@ -84,11 +84,7 @@ impl Target {
     }
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(revoke(arguments))
-}
-
-async fn revoke(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { target, grace, server } = arguments;
     let revocation = target.revocation();
     let direct = server.direct().await?;

@@ -12,7 +12,7 @@ use clap::Args;
 
 use super::exit::{Exit, Failure};
 use super::output::{Form, NOTHING, json, or_nothing};
-use super::server::{Server, block_on};
+use super::server::Server;
 use super::table::{Column, Rows};
 use signalbox_client::{SessionEntry, TtlLeft};
 use crate::views::{Session, kind_of_session};
@@ -66,11 +66,7 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(list(arguments))
-}
-
-async fn list(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { json: wants_json, server } = arguments;
     let out = BufWriter::new(io::stdout().lock());
     let mut rows = Rows::new(Form::of_output(*wants_json), &COLUMNS, out);

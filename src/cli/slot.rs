@@ -9,7 +9,6 @@ use super::declared::{Change, refused, slot_refused};
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::number::within;
-use super::server::block_on;
 use super::time::{WaitLimit, wait_limit};
 use signalbox_client::{Direct, Idle, Namespace, SlotChange, Status};
 
@@ -61,11 +60,7 @@ pub(super) struct Arguments {
     change: Change,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(set(arguments))
-}
-
-async fn set(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, slot, put_in, wait, change, .. } = arguments;
     let server = &change.server;
     let direct = server.direct().await?;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::exit::{Exit, Failure};
 use super::output::{escaped, json};
-use super::server::{Server, block_on};
+use super::server::Server;
 use signalbox_client::Statistic;
 
 const EXAMPLES: &str = "\
@@ -28,11 +28,7 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(stats(arguments))
-}
-
-async fn stats(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let client = arguments.server.connect().await?;
     let items = arguments.server.answer(client.stats()).await??;
     let object = || items.iter().map(|item| (item.name.clone(), value(&item.value))).collect::<Map<_, _>>();

@@ -13,7 +13,7 @@ use super::list;
 use super::listing::{self, Entry, ListingKind};
 use super::name::Name;
 use super::output::{Form, NOTHING, escaped, json, or_nothing};
-use super::server::{Server, block_on};
+use super::server::Server;
 use super::sysv::{SysvOption, show_named};
 use super::table::Rows;
 use signalbox_client::{DeclaredEntry, Direct, Error, Namespace, Status};
@@ -60,11 +60,7 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(status(arguments))
-}
-
-async fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, json, sysv, server } = arguments;
     if let Some(set) = sysv.set(name, server)? {
         return show_named(server, set, *json).await;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::number::within;
 use super::output::{Form, NOTHING, json, seconds};
-use super::server::{Server, block_on};
+use super::server::Server;
 use super::table::{Column, Rows};
 use signalbox_client::{GrantId, GrantState, Status, TtlLeft, VerifiedGrant};
 
@@ -51,11 +51,7 @@ pub(super) struct Arguments {
     server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(verify(arguments))
-}
-
-async fn verify(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { grant, json, server } = arguments;
     let direct = server.direct().await?;
     let verified = match server.answer(direct.verify(GrantId(*grant))).await? {

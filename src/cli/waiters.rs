@@ -6,7 +6,6 @@ use clap::Args;
 
 use super::exit::Failure;
 use super::listing::{ListArguments, ListingKind, list};
-use super::server::block_on;
 
 const LONG: &str = "\
 List the wait queue of a counter or semaphore, in order
@@ -39,6 +38,6 @@ pub(super) struct Arguments {
     listing: ListArguments,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(list(&arguments.listing, ListingKind::Waiters))
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    list(&arguments.listing, ListingKind::Waiters).await
 }

@@ -12,7 +12,7 @@ use super::exit::{Exit, Failure, warn};
 use super::name::Name;
 use super::output::{Form, NOTHING, escaped, json, or_nothing};
 use super::pattern;
-use super::server::{Server, block_on, exists, other};
+use super::server::{Server, exists, other};
 use super::sysv::{SysvOption, Watched};
 use super::table::{Column, Rows};
 use super::time::time;
@@ -91,7 +91,7 @@ pub(super) struct Arguments {
 /// The default of `--interval`.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, exact, sysv, interval, server, .. } = arguments;
     let form = Form::of_output(arguments.json);
     if !sysv.is_given() {
@@ -100,7 +100,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 "--interval is only valid with --sysv; counters and semaphores are reported at once: omit it";
             return Err(Failure::new(Exit::Usage, message));
         }
-        return block_on(watch(arguments, form));
+        return watch(arguments, form).await;
     }
     sysv.check(server)?;
     if *exact {
@@ -111,7 +111,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         _ => sysv.set(name, server)?.map(Watched::Set),
     };
     let watched = watched.expect("the option is given");
-    block_on(super::sysv::watch(server, watched, interval.unwrap_or(INTERVAL), form))
+    super::sysv::watch(server, watched, interval.unwrap_or(INTERVAL), form).await
 }
 
 async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
