@@ -1,4 +1,4 @@
-//! Lists of holders and waiters: the common part of `holders` and `waiters`.
+//! `signalbox holders` and `signalbox waiters`: list the holders of a name, and its wait queue.
 //!
 //! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on purpose, so that a
 //! slow reader of the output slows the server down.
@@ -22,9 +22,56 @@ use super::table::{Column, Rows};
 use signalbox_client::{DeclaredEntry, Direct, Error, ListEntry, Namespace, Series, Status};
 use crate::views;
 
-/// The arguments of both subcommands.
+pub(super) const HOLDERS_LONG: &str = "\
+List the holders of a counter or semaphore
+
+On a terminal, the output is a table with a header. Otherwise it is one line per holder, without a header, with these \
+columns, separated by tabs: grant, session, resources, slots (such as 0-3,7), since (UTC), address, label, flags of the \
+semaphore as in \"signalbox list\" (paused, out=0-3+7, ...). A missing value is -: plain Acquires have no grant, a \
+disconnected session has no address, and only semaphores that were declared with --slots have slots. Characters are escaped as by \"signalbox dump\".
+
+With --json, the output is one object per line with the keys grant, session, resources, slots (an array), since (in \
+seconds since 1970), address, label, paused and slots_out (an array: the slots of the semaphore that are out of \
+service); a missing value is null. A label that is not UTF-8 has the key label_hex, in \
+hexadecimal digits.
+
+With --sysv, NAME is a System V semaphore set, by its key (0x2a, 42) or as id:N. The holders are the processes with \
+adjustments (SEM_UNDO), with these columns: process (its id on the server), process id on its host, user, adjustments \
+(0:+1 adds 1 to semaphore 0 when the process ends), label. The JSON keys are process, pid, uid, adjustments (an array of \
+objects with semaphore and adjustment) and label.";
+
+pub(super) const HOLDERS_EXAMPLES: &str = "\
+Examples:
+  signalbox holders backup
+  signalbox holders --semaphore deploys --json | jq .label
+  signalbox holders --sysv 0x2a";
+
+pub(super) const WAITERS_LONG: &str = "\
+List the wait queue of a counter or semaphore, in order
+
+On a terminal, the output is a table with a header. Otherwise it is one line per waiting request, without a header, \
+with these columns, separated by tabs: position in the queue (from 1), grant (the id that it will have), session, \
+resources, since (UTC), address, label, flags of the semaphore as in \"signalbox list\": while it is paused, or slots \
+are out (out=0-3+7), requests wait although none of its resources are in use. A missing value is -. Characters are escaped as by \"signalbox dump\".
+
+With --json, the output is one object per line with the keys position, grant, session, resources, since (in seconds \
+since 1970), address, label, paused and slots_out (an array: the slots of the semaphore that are out of service); a missing value is null. A label that is not UTF-8 has the key label_hex, in \
+hexadecimal digits.
+
+With --sysv, NAME is a System V semaphore set, by its key (0x2a, 42) or as id:N. The waiters are the calls that wait, in \
+the order in which they came, with these columns: position, process (its id on the server), process id on its host, user, \
+operations (such as 0:-1 UNDO, or 1:0 to wait until semaphore 1 is 0), label. The JSON keys are position, process, pid, \
+uid, operations (an array of objects with semaphore, change, nowait and undo) and label.";
+
+pub(super) const WAITERS_EXAMPLES: &str = "\
+Examples:
+  signalbox waiters backup
+  signalbox waiters --semaphore deploys | wc -l
+  signalbox waiters --sysv 0x2a";
+
+// Without a description, which each of the two subcommands has of its own.
 #[derive(Debug, Args)]
-pub(super) struct ListArguments {
+pub(super) struct Arguments {
     /// Name of the counter or semaphore; with --sysv the key of a set
     #[arg(value_parser = Name::parser())]
     name: Name,
@@ -73,8 +120,8 @@ pub(super) enum ListingKind {
 }
 
 /// Prints the list.
-pub(super) async fn list(arguments: &ListArguments, kind: ListingKind) -> Result<ExitCode, Failure> {
-    let ListArguments { name, json, sysv, server } = arguments;
+pub(super) async fn run(arguments: &Arguments, kind: ListingKind) -> Result<ExitCode, Failure> {
+    let Arguments { name, json, sysv, server } = arguments;
     if let Some(set) = sysv.set(name, server)? {
         return list_users(server, set, kind, *json).await;
     }

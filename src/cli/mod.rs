@@ -18,7 +18,6 @@ mod delete;
 mod dump;
 mod exit;
 mod get;
-mod holders;
 mod leased;
 mod list;
 mod listing;
@@ -37,7 +36,6 @@ mod release;
 mod remove;
 mod renew;
 mod resize;
-mod resume;
 mod revoke;
 mod run;
 mod serve;
@@ -57,7 +55,6 @@ mod token;
 mod token_source;
 mod top;
 mod verify;
-mod waiters;
 mod wanted;
 mod watch;
 
@@ -67,8 +64,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use exit::{Exit, Failure};
+use listing::ListingKind;
 use output::cut;
 use server::block_on;
+
+use signalbox_client::Pausing;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -170,14 +170,22 @@ enum Command {
     Stats(stats::Arguments),
     Dump(dump::Arguments),
     Status(status::Arguments),
-    Holders(holders::Arguments),
-    Waiters(waiters::Arguments),
+    /// List the holders of a counter or semaphore
+    #[command(long_about = listing::HOLDERS_LONG, after_help = listing::HOLDERS_EXAMPLES)]
+    Holders(listing::Arguments),
+    /// List the wait queue of a counter or semaphore, in order
+    #[command(long_about = listing::WAITERS_LONG, after_help = listing::WAITERS_EXAMPLES)]
+    Waiters(listing::Arguments),
     Watch(watch::Arguments),
     Top(top::Arguments),
     Declare(declare::Arguments),
     Resize(resize::Arguments),
+    /// Pause a declared semaphore
+    #[command(long_about = pause::PAUSE_LONG, after_help = pause::PAUSE_EXAMPLES)]
     Pause(pause::Arguments),
-    Resume(resume::Arguments),
+    /// End the pause of a declared semaphore
+    #[command(long_about = pause::RESUME_LONG, after_help = pause::RESUME_EXAMPLES)]
+    Resume(pause::Arguments),
     Slot(slot::Arguments),
     Remove(remove::Arguments),
     Delete(delete::Arguments),
@@ -223,14 +231,14 @@ pub fn main() -> ExitCode {
         Command::Stats(arguments) => block_on(stats::run(&arguments)),
         Command::Dump(arguments) => block_on(dump::run(&arguments)),
         Command::Status(arguments) => block_on(status::run(&arguments)),
-        Command::Holders(arguments) => block_on(holders::run(&arguments)),
-        Command::Waiters(arguments) => block_on(waiters::run(&arguments)),
+        Command::Holders(arguments) => block_on(listing::run(&arguments, ListingKind::Holders)),
+        Command::Waiters(arguments) => block_on(listing::run(&arguments, ListingKind::Waiters)),
         Command::Watch(arguments) => block_on(watch::run(&arguments)),
         Command::Top(arguments) => top::run(&arguments),
         Command::Declare(arguments) => block_on(declare::run(&arguments)),
         Command::Resize(arguments) => block_on(resize::run(&arguments)),
-        Command::Pause(arguments) => block_on(pause::run(&arguments)),
-        Command::Resume(arguments) => block_on(resume::run(&arguments)),
+        Command::Pause(arguments) => block_on(pause::run(&arguments, Pausing::Pause)),
+        Command::Resume(arguments) => block_on(pause::run(&arguments, Pausing::Resume)),
         Command::Slot(arguments) => block_on(slot::run(&arguments)),
         Command::Remove(arguments) => block_on(remove::run(&arguments)),
         Command::Delete(arguments) => block_on(delete::run(&arguments)),

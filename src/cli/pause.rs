@@ -1,4 +1,4 @@
-//! `signalbox pause` and the common part of it and `signalbox resume`.
+//! `signalbox pause` and `signalbox resume`: pause a declared semaphore, and end its pause.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use super::exit::Failure;
 use super::name::Name;
 use signalbox_client::Pausing;
 
-const LONG: &str = "\
+pub(super) const PAUSE_LONG: &str = "\
 Pause a declared semaphore
 
 From then on it grants nothing. Requests keep their places in the queue, and their time limits; holders keep what they \
@@ -21,23 +21,28 @@ The command prints the semaphore in the format of \"signalbox declare\".
 
 The server accepts this request from its own machine and from the addresses in admin_from of its configuration.";
 
-const EXAMPLES: &str = "\
+pub(super) const PAUSE_EXAMPLES: &str = "\
 Examples:
   signalbox pause deploys
   signalbox pause deploys && signalbox await-idle --semaphore deploys --wait 1h
   signalbox resume deploys";
 
-/// Pause a declared semaphore
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
-pub(super) struct Arguments {
-    #[command(flatten)]
-    paused: Paused,
-}
+pub(super) const RESUME_LONG: &str = "\
+End the pause of a declared semaphore
 
-/// The semaphore to pause or to resume.
+The queue is served at once, in its order. A semaphore that is not paused stays as it is. The command prints the semaphore \
+in the format of \"signalbox declare\".
+
+The server accepts this request from its own machine and from the addresses in admin_from of its configuration.";
+
+pub(super) const RESUME_EXAMPLES: &str = "\
+Examples:
+  signalbox resume deploys
+  signalbox resume deploys --generation 1882571025678336021";
+
+// Without a description, which each of the two subcommands has of its own.
 #[derive(Debug, Args)]
-pub(super) struct Paused {
+pub(super) struct Arguments {
     /// Declared semaphore to pause or to resume
     #[arg(value_parser = Name::parser())]
     name: Name,
@@ -46,20 +51,12 @@ pub(super) struct Paused {
     change: Change,
 }
 
-pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    arguments.paused.change(Pausing::Pause).await
-}
-
-impl Paused {
-    pub(super) async fn change(&self, how: Pausing) -> Result<ExitCode, Failure> {
-        let Self { name, change } = self;
-        let server = &change.server;
-        let direct = server.direct().await?;
-        let changed = server.answer(direct.pause(name.bytes(), how, change.generation())).await?;
-        let changed = match changed {
-            Ok(changed) => changed,
-            Err(error) => return Err(refused(server, &direct, error, name).await),
-        };
-        change.print(name, &changed)
+pub(super) async fn run(arguments: &Arguments, how: Pausing) -> Result<ExitCode, Failure> {
+    let Arguments { name, change } = arguments;
+    let server = &change.server;
+    let direct = server.direct().await?;
+    match server.answer(direct.pause(name.bytes(), how, change.generation())).await? {
+        Ok(changed) => change.print(name, &changed),
+        Err(error) => Err(refused(server, &direct, error, name).await),
     }
 }
