@@ -1,8 +1,8 @@
 //! The same load in the protocols of others. Each acquire takes one of many, and each release gives it back.
 
 use bytes::{Buf, BytesMut};
-use signalbox_bench::{Answer, Ask, Dialect, LoadError, Sequence, Yrmcds};
-use signalbox_client::Status;
+use signalbox_bench::{Answer, Dialect, LoadError, Sequence, Yrmcds};
+use signalbox_protocol::{Request, Status};
 
 /// One of the protocols that are compared.
 #[derive(Clone, Debug)]
@@ -29,24 +29,24 @@ pub const RELEASE_SCRIPT: &str = "local held = tonumber(redis.call('GET', KEYS[1
     if held <= 0 then return 0 end redis.call('DECR', KEYS[1]) return 1";
 
 impl Dialect for AnyDialect {
-    fn compose(&self, sequence: Sequence, ask: Ask<'_>, out: &mut BytesMut) {
-        match (self, ask) {
-            (Self::Yrmcds(dialect), ask) => dialect.compose(sequence, ask, out),
-            (Self::RedisCounter, Ask::Acquire { name, .. }) => resp(&[b"INCR", name], out),
-            (Self::RedisCounter, Ask::Release { name, .. }) => resp(&[b"DECR", name], out),
-            (Self::RedisScript(scripts), Ask::Acquire { name, maximum, .. }) => {
+    fn compose(&self, sequence: Sequence, request: Request<'_>, out: &mut BytesMut) {
+        match (self, request) {
+            (Self::Yrmcds(dialect), request) => dialect.compose(sequence, request, out),
+            (Self::RedisCounter, Request::Acquire { name, .. }) => resp(&[b"INCR", name], out),
+            (Self::RedisCounter, Request::Release { name, .. }) => resp(&[b"DECR", name], out),
+            (Self::RedisScript(scripts), Request::Acquire { name, maximum, .. }) => {
                 let maximum = maximum.to_string();
                 resp(&[b"EVALSHA", scripts.acquire.as_bytes(), b"1", name, maximum.as_bytes()], out);
             }
-            (Self::RedisScript(scripts), Ask::Release { name, .. }) => {
+            (Self::RedisScript(scripts), Request::Release { name, .. }) => {
                 resp(&[b"EVALSHA", scripts.release.as_bytes(), b"1", name], out);
             }
-            (Self::PoolCounter, Ask::Acquire { name, .. }) => {
+            (Self::PoolCounter, Request::Acquire { name, .. }) => {
                 // So many workers that nobody waits.
                 line(&[b"ACQ4ME ", name, b" 100000 100000 10\n"], out);
             }
-            (Self::PoolCounter, Ask::Release { name, .. }) => line(&[b"RELEASE ", name, b"\n"], out),
-            (_, Ask::Noop | Ask::Get { .. }) => unreachable!("only pairs are compared"),
+            (Self::PoolCounter, Request::Release { name, .. }) => line(&[b"RELEASE ", name, b"\n"], out),
+            (_, _) => unreachable!("only pairs are compared"),
         }
     }
 

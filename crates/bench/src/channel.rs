@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use bytes::{Buf, BytesMut};
 use mio::net::TcpStream;
 
-use super::dialect::{Answer, Ask, Dialect, Sequence};
+use super::dialect::{Answer, Dialect, Request, Sequence};
 use super::error::LoadError;
 use super::record::Operation;
 use super::socket::Socket;
@@ -61,8 +61,8 @@ impl Channel {
     }
 
     /// Composes a request; [`Channel::flush`] writes it.
-    pub(super) fn compose(&mut self, dialect: &impl Dialect, ask: Ask<'_>, sent: Sent) {
-        dialect.compose(Sequence(self.next), ask, &mut self.outgoing);
+    pub(super) fn compose(&mut self, dialect: &impl Dialect, request: Request<'_>, sent: Sent) {
+        dialect.compose(Sequence(self.next), request, &mut self.outgoing);
         self.next = self.next.wrapping_add(1);
         self.in_flight.push_back(sent);
     }

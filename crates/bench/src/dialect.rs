@@ -3,8 +3,9 @@
 use bytes::BytesMut;
 
 use super::error::LoadError;
-use signalbox_client::{Maximum, Resources, Token};
-use signalbox_protocol::{EXTENDED_VERSION, Extended, Features, Opaque, Request, ResponseCodec, Status};
+use signalbox_client::Token;
+pub(super) use signalbox_protocol::Request;
+use signalbox_protocol::{EXTENDED_VERSION, Extended, Features, Opaque, ResponseCodec, Status};
 
 /// What listings of sessions call the connections of a load that shows a token.
 const LABEL: &[u8] = b"signalbox bench";
@@ -12,34 +13,6 @@ const LABEL: &[u8] = b"signalbox bench";
 /// The number of a request on its connection, counted from 0 and wrapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence(pub u32);
-
-/// One request of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask<'a> {
-    /// No operation.
-    Noop,
-    /// The value of a name.
-    Get {
-        /// The name to read.
-        name: &'a [u8],
-    },
-    /// Acquires resources of a name.
-    Acquire {
-        /// The name to acquire.
-        name: &'a [u8],
-        /// How many.
-        resources: Resources,
-        /// The maximum or capacity.
-        maximum: Maximum,
-    },
-    /// Releases resources of a name.
-    Release {
-        /// The name to release.
-        name: &'a [u8],
-        /// How many.
-        resources: Resources,
-    },
-}
 
 /// What a generator needs to know of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +29,7 @@ pub trait Dialect {
     fn introduce(&self, _out: &mut BytesMut) {}
 
     /// Appends a request to `out`.
-    fn compose(&self, sequence: Sequence, ask: Ask<'_>, out: &mut BytesMut);
+    fn compose(&self, sequence: Sequence, request: Request<'_>, out: &mut BytesMut);
 
     /// Takes the first response from `received`; `None` if it is incomplete.
     fn parse(&self, received: &mut BytesMut) -> Result<Option<Answer>, LoadError>;
@@ -82,15 +55,7 @@ impl Dialect for Yrmcds {
         }
     }
 
-    fn compose(&self, sequence: Sequence, ask: Ask<'_>, out: &mut BytesMut) {
-        let request = match ask {
-            Ask::Noop => Request::Noop,
-            Ask::Get { name } => Request::Get { name },
-            Ask::Acquire { name, resources, maximum } => {
-                Request::Acquire { name, resources: resources.0, maximum: maximum.0 }
-            }
-            Ask::Release { name, resources } => Request::Release { name, resources: resources.0 },
-        };
+    fn compose(&self, sequence: Sequence, request: Request<'_>, out: &mut BytesMut) {
         request.compose(Opaque(sequence.0.to_be_bytes()), out);
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Interest, Poll, Token};
 
 use super::channel::{Channel, Sent};
-use super::dialect::{Ask, Dialect};
+use super::dialect::{Dialect, Request};
 use super::error::LoadError;
 use super::names::{Names, Random};
 use super::record::{Operation, Record};
@@ -357,14 +357,14 @@ impl<'a, D: Dialect> Run<'a, D> {
 
     fn compose(&mut self, channel: &mut Channel, sent: Sent) {
         let name = self.plan.names.name(sent.name);
-        let (resources, maximum) = (self.plan.resources, self.plan.maximum);
-        let ask = match sent.operation {
-            Operation::Noop => Ask::Noop,
-            Operation::Get => Ask::Get { name },
-            Operation::Acquire => Ask::Acquire { name, resources, maximum },
-            Operation::Release => Ask::Release { name, resources },
+        let (Resources(resources), Maximum(maximum)) = (self.plan.resources, self.plan.maximum);
+        let request = match sent.operation {
+            Operation::Noop => Request::Noop,
+            Operation::Get => Request::Get { name },
+            Operation::Acquire => Request::Acquire { name, resources, maximum },
+            Operation::Release => Request::Release { name, resources },
         };
-        channel.compose(self.dialect, ask, sent);
+        channel.compose(self.dialect, request, sent);
         if self.in_flight_total == 0 {
             self.silent_since_ns = self.silent_since_ns.max(sent.since_ns);
         }

@@ -19,7 +19,7 @@ mod socket;
 
 pub use hdrhistogram::Histogram;
 
-pub use dialect::{Answer, Ask, Dialect, Sequence, Yrmcds};
+pub use dialect::{Answer, Dialect, Sequence, Yrmcds};
 pub use error::LoadError;
 pub use generator::{Generator, Limit, Mix, Pace, Plan, Progress, resolve};
 pub use names::{Distribution, Names, Random};
