@@ -1,13 +1,14 @@
 //! Exit statuses, from `sysexits.h` where it has one, and the failures that lead to them.
 
+use std::ffi::OsStr;
 use std::io;
 use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
 
-use super::output::harmless;
 use signalbox_bench::LoadError;
-use signalbox_client::Status;
+use super::output::{escaped, harmless};
+use signalbox_client::{self, Status};
 
 /// Why the program itself ends. With `run`, the exit status of the command comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,20 @@ impl Failure {
         Self { status: u8::try_from(128 + signal as i32).expect("signals are small numbers"), message: None }
     }
 
+    /// A command that cannot be executed.
+    pub(super) fn of_command(program: &OsStr, error: &io::Error) -> Self {
+        let program = escaped(program.as_encoded_bytes());
+        match error.kind() {
+            io::ErrorKind::NotFound => {
+                Self::new(Exit::CommandNotFound, format!("command \"{program}\" not found; check its path"))
+            }
+            _ => Self::new(
+                Exit::CannotRun,
+                format!("cannot run command \"{program}\": {error}; check that it is an executable file"),
+            ),
+        }
+    }
+
     /// The message, harmless on a terminal; empty if none is needed.
     pub(super) fn message(&self) -> String {
         self.message.as_deref().map_or(String::new(), |message| harmless(message).to_string())
@@ -143,8 +158,7 @@ impl From<signalbox_client::Error> for Failure {
             }
             ErrorKind::Status(Status::UnknownCommand) => Exit::Unavailable,
             ErrorKind::Status(_) | ErrorKind::LimitReached { .. } | ErrorKind::Errno(_) => Exit::Failure,
-            ErrorKind::NameEmpty
-            | ErrorKind::NameTooLong { .. }
+            ErrorKind::NameLength { .. }
             | ErrorKind::NoCapacity
             | ErrorKind::Claims(_)
             | ErrorKind::Declarations(_) => Exit::Usage,

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::output::{cut, escaped};
-use signalbox_client::{Error, ErrorKind, NAME_BYTES_MAX};
+use signalbox_client::{Error, checked};
 
 /// The longest part of a name that a message shows, in characters.
 pub(super) const SHOWN_MAX: usize = 200;
@@ -22,11 +22,8 @@ impl Name {
     }
 
     pub(super) fn new(bytes: Vec<u8>) -> Result<Self, Error> {
-        match bytes.len() {
-            0 => Err(ErrorKind::NameEmpty.into()),
-            1..=NAME_BYTES_MAX => Ok(Self(bytes)),
-            bytes => Err(ErrorKind::NameTooLong { bytes }.into()),
-        }
+        checked(&bytes)?;
+        Ok(Self(bytes))
     }
 
     /// For messages: escaped, and the start of a long one.

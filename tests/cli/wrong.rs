@@ -22,7 +22,7 @@ const USAGE: &[Wrong] = &[
     ("await-idle job*", "looks like a pattern"),
     ("declare gpu=3 --capacity 3", "ends in an amount"),
     ("acquire job --max 1", "required arguments"),
-    ("get _", "the name is empty"),
+    ("get _", "the name has 0 bytes"),
     ("get job --server :7", "the address has no host"),
     ("get job --timeout 0", "expected a number of seconds above 0"),
     ("renew", "no session is given"),

@@ -646,7 +646,7 @@ async fn texts_too_long_for_the_wire_do_no_harm() {
     let _held = client.counter("a").maximum(1).acquire().await.unwrap();
     let direct = client.direct().await.unwrap();
     let refused = direct.watch(Namespace::Counters, Scope::Prefix(&long)).await;
-    assert!(matches!(refused.unwrap_err().kind(), ErrorKind::NameTooLong { bytes: 70_000 }));
+    assert!(matches!(refused.unwrap_err().kind(), ErrorKind::NameLength { bytes: 70_000 }));
     let mut holders = direct.holders(Namespace::Counters, b"a").await.unwrap();
     assert_eq!(holders.next().await.unwrap().unwrap().label, long[..255]);
 }

@@ -118,13 +118,13 @@ async fn a_malformed_body_fails_only_its_call() {
 #[tokio::test]
 async fn a_name_too_long_for_the_wire_is_not_sent() {
     let (client, mut peer) = connected().await;
-    assert!(matches!(client.get(b"").await.unwrap_err().kind(), ErrorKind::NameEmpty));
+    assert!(matches!(client.get(b"").await.unwrap_err().kind(), ErrorKind::NameLength { bytes: 0 }));
     let long = vec![b'x'; 65536];
     let taken = client.acquire(&long, Resources(1), Maximum(1)).await;
-    assert!(matches!(taken.unwrap_err().kind(), ErrorKind::NameTooLong { bytes: 65536 }));
+    assert!(matches!(taken.unwrap_err().kind(), ErrorKind::NameLength { bytes: 65536 }));
     assert!(matches!(
         client.release(&long, Resources(1)).await.unwrap_err().kind(),
-        ErrorKind::NameTooLong { .. }
+        ErrorKind::NameLength { .. }
     ));
     assert_usable(&client, &mut peer).await;
 }

@@ -121,7 +121,7 @@ impl Error {
     /// use signalbox_client::{Error, ErrorKind, Status};
     ///
     /// assert!(Error::from(ErrorKind::Status(Status::QueueFull)).is_refusal());
-    /// assert!(!Error::from(ErrorKind::NameEmpty).is_refusal());
+    /// assert!(!Error::from(ErrorKind::NoCapacity).is_refusal());
     /// ```
     pub fn is_refusal(&self) -> bool {
         matches!(
@@ -251,12 +251,9 @@ pub enum ErrorKind {
     /// The declarations break a rule of the protocol. No request was sent.
     #[error(transparent)]
     Declarations(#[from] DeclarationError),
-    /// The name is empty. No request was sent.
-    #[error("the name is empty; use a name of 1 to {NAME_BYTES_MAX} bytes")]
-    NameEmpty,
-    /// The name is too long. No request was sent.
+    /// The name is empty or too long. No request was sent.
     #[error("the name has {bytes} bytes; use a name of 1 to {NAME_BYTES_MAX} bytes")]
-    NameTooLong {
+    NameLength {
         /// The length of the name in bytes.
         bytes: usize,
     },

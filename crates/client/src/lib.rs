@@ -170,12 +170,11 @@ impl fmt::Display for Maximum {
     }
 }
 
-/// Checks the length of a name.
-fn checked(name: &[u8]) -> Result<&[u8], Error> {
+#[doc(hidden)] // For the names of the command line.
+pub fn checked(name: &[u8]) -> Result<&[u8], Error> {
     match name.len() {
-        0 => Err(ErrorKind::NameEmpty.into()),
         1..=NAME_BYTES_MAX => Ok(name),
-        bytes => Err(ErrorKind::NameTooLong { bytes }.into()),
+        bytes => Err(ErrorKind::NameLength { bytes }.into()),
     }
 }
 

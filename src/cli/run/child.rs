@@ -1,7 +1,6 @@
 //! The command of `run`: starts it, sends it signals, and maps its end to an exit status.
 
 use std::ffi::OsString;
-use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
@@ -10,7 +9,6 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
 use crate::cli::exit::{Exit, Failure, warn};
-use crate::cli::output::escaped;
 use crate::cli::session::{GRANT, SLOTS};
 use signalbox_client::GrantId;
 
@@ -27,19 +25,7 @@ pub(super) fn start(
     command.args(rest).env_remove(SLOTS).env_remove(GRANT);
     command.envs(slots.map(|slots| (SLOTS, slots)));
     command.envs(grant.map(|GrantId(grant)| (GRANT, grant.to_string())));
-    command.spawn().map_err(|error| {
-        let program = escaped(program.as_encoded_bytes());
-        match error.kind() {
-            io::ErrorKind::NotFound => Failure::new(
-                Exit::CommandNotFound,
-                format!("command \"{program}\" not found; check its path"),
-            ),
-            _ => Failure::new(
-                Exit::CannotRun,
-                format!("cannot run command \"{program}\": {error}; check that it is an executable file"),
-            ),
-        }
-    })
+    command.spawn().map_err(|error| Failure::of_command(program, &error))
 }
 
 /// Sends a signal to the command. A command that has ended but was not waited for is a zombie, so its process id cannot

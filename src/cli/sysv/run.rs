@@ -1,7 +1,6 @@
 //! `signalbox sysv run`: replaces itself by a command whose System V semaphores are those of a server.
 
-use std::ffi::{OsStr, OsString};
-use std::io;
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -12,7 +11,6 @@ use super::key::{check_keys, mapping};
 use super::library;
 use super::settings::{self, CONFIG, KEYS, SERVER};
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::output::escaped;
 use crate::cli::server::{Server, ServerSource, block_on};
 use crate::cli::token_source;
 
@@ -127,19 +125,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.server.token().is_over_plain() {
         command.env(token_source::OVER_PLAIN, "1");
     }
-    Err(not_executed(program, &command.exec()))
-}
-
-/// The failure of a command that did not replace this program.
-fn not_executed(program: &OsStr, error: &io::Error) -> Failure {
-    let program = escaped(program.as_encoded_bytes());
-    match error.kind() {
-        io::ErrorKind::NotFound => {
-            Failure::new(Exit::CommandNotFound, format!("command \"{program}\" not found; check its path"))
-        }
-        _ => Failure::new(
-            Exit::CannotRun,
-            format!("cannot run command \"{program}\": {error}; check that it is an executable file"),
-        ),
-    }
+    Err(Failure::of_command(program, &command.exec()))
 }

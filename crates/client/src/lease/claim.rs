@@ -21,17 +21,10 @@ pub struct Claim {
     namespace: Namespace,
     name: Vec<u8>,
     resources: u32,
-    limit: Limit,
+    /// The maximum of a counter, or the capacity of a semaphore that the request creates; `None`: the capacity of a semaphore
+    /// that exists.
+    limit: Option<u32>,
     slot: Option<u16>,
-}
-
-/// How much of a name may be in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limit {
-    /// The maximum of a counter, or the capacity of a semaphore that the request creates.
-    AtMost(u32),
-    /// The capacity of a semaphore that exists.
-    AsDeclared,
 }
 
 impl Claim {
@@ -48,7 +41,7 @@ impl Claim {
             namespace: Namespace::Semaphores,
             name: name.as_ref().to_vec(),
             resources: 1,
-            limit: Limit::AtMost(capacity),
+            limit: Some(capacity),
             slot: None,
         }
     }
@@ -61,7 +54,7 @@ impl Claim {
     /// let one = Claim::declared("deploys");
     /// ```
     pub fn declared(name: impl AsRef<[u8]>) -> Self {
-        Self { limit: Limit::AsDeclared, ..Self::semaphore(name, AS_DECLARED) }
+        Self { limit: None, ..Self::semaphore(name, AS_DECLARED) }
     }
 
     /// One resource of a counter. The request does not raise the counter above `maximum`.
@@ -76,7 +69,7 @@ impl Claim {
             namespace: Namespace::Counters,
             name: name.as_ref().to_vec(),
             resources: 1,
-            limit: Limit::AtMost(maximum),
+            limit: Some(maximum),
             slot: None,
         }
     }
@@ -119,12 +112,12 @@ impl Claim {
 
     /// Whether a semaphore with this capacity is not the one that was requested.
     pub(super) fn differs_from(&self, capacity: u32) -> bool {
-        self.namespace == Namespace::Semaphores && matches!(self.limit, Limit::AtMost(own) if own != capacity)
+        self.namespace == Namespace::Semaphores && self.limit.is_some_and(|own| own != capacity)
     }
 
     /// On the wire, a capacity of 0 stands for that of a semaphore that exists, which the caller did not mean.
     fn check(&self) -> Result<(), Error> {
-        if self.namespace == Namespace::Semaphores && self.limit == Limit::AtMost(AS_DECLARED) {
+        if self.namespace == Namespace::Semaphores && self.limit == Some(AS_DECLARED) {
             return Err(Error::from(ErrorKind::NoCapacity).of(format!("acquire {}", self.requested())));
         }
         Ok(())
@@ -136,11 +129,11 @@ impl Claim {
         let name = named(namespace, name);
         match (slot, limit, namespace) {
             (Some(slot), ..) => format!("slot {slot} of {name}"),
-            (None, Limit::AsDeclared, _) => format!("{resources} of {name}"),
-            (None, Limit::AtMost(limit), Namespace::Counters) => {
+            (None, None, _) => format!("{resources} of {name}"),
+            (None, Some(limit), Namespace::Counters) => {
                 format!("{resources} of {name} (maximum {limit})")
             }
-            (None, Limit::AtMost(limit), Namespace::Semaphores) => {
+            (None, Some(limit), Namespace::Semaphores) => {
                 format!("{resources} of {name} (capacity {limit})")
             }
         }
@@ -148,11 +141,7 @@ impl Claim {
 
     fn to_wire(&self) -> wire::Claim<'_> {
         let Self { namespace, ref name, resources, limit, slot } = *self;
-        let maximum = match limit {
-            Limit::AtMost(maximum) => maximum,
-            Limit::AsDeclared => AS_DECLARED,
-        };
-        wire::Claim { namespace, name, resources, maximum, slot }
+        wire::Claim { namespace, name, resources, maximum: limit.unwrap_or(AS_DECLARED), slot }
     }
 }
 
