@@ -14,8 +14,8 @@ use super::output::{Form, escaped, json};
 use super::pattern::looks_like_pattern;
 use super::server::{Server, permission_denied};
 use super::table::{Column, Rows};
-use signalbox_client::{DeclaredEntry, DeclaredState, Direct, Error, Generation, Status};
 use crate::views::Named;
+use signalbox_client::{DeclaredEntry, DeclaredState, Direct, Error, Generation, Status};
 
 const COLUMNS: [Column; 4] = [
     Column::number("CAPACITY", 10),

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
 
-use signalbox_bench::LoadError;
 use super::output::{escaped, harmless};
+use signalbox_bench::LoadError;
 use signalbox_client::{self, Status};
 
 /// Why the program itself ends. With `run`, the exit status of the command comes first.

@@ -15,8 +15,8 @@ use super::pattern::{self, PatternArguments};
 use super::server::Server;
 use super::slots;
 use super::table::{Column, Rows};
-use signalbox_client::{DeclaredEntry, Scope};
 use crate::views::Semaphore;
+use signalbox_client::{DeclaredEntry, Scope};
 
 const LONG: &str = "\
 List declared semaphores, ordered by name

@@ -14,12 +14,12 @@ use super::pattern::looks_like_pattern;
 use super::time::time;
 use super::tls::TlsOptions;
 use super::token_source::TokenSource;
+use crate::views::kind_of;
 use signalbox_client::race::{Accepted, Limit, Stage, first_answer};
 use signalbox_client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
     Namespace, PlainClient, SEMAPHORE_PORT, Status, Tls, Transport,
 };
-use crate::views::kind_of;
 
 /// The pause before all addresses of a cluster are tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);

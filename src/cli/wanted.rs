@@ -10,8 +10,8 @@ use super::number::within;
 use super::output::escaped;
 use super::pattern::WholeNames;
 use super::time::{WaitLimit, wait_limit};
-use signalbox_client::{Claim, Namespace};
 use crate::views::kind_of;
+use signalbox_client::{Claim, Namespace};
 
 /// The arguments that say what to acquire.
 #[derive(Debug, Args)]

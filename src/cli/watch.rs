@@ -16,8 +16,8 @@ use super::server::{Server, exists, other};
 use super::sysv::{SysvOption, Watched};
 use super::table::{Column, Rows};
 use super::time::time;
-use signalbox_client::{Direct, Disconnect, Event, EventKind, Namespace, Scope};
 use crate::views::{Named, kind_of};
+use signalbox_client::{Direct, Disconnect, Event, EventKind, Namespace, Scope};
 
 const LONG: &str = "\
 Print the events of a counter or semaphore, or of all names with a prefix

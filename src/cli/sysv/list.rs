@@ -9,8 +9,8 @@ use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::{Form, NOTHING, json, utc};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
-use signalbox_client::sysv::{ListedSet, SetStat};
 use crate::views::{Set, key_of, mode_of};
+use signalbox_client::sysv::{ListedSet, SetStat};
 
 const LONG: &str = "\
 List the System V semaphore sets, ordered by id

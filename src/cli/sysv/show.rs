@@ -14,9 +14,9 @@ use crate::cli::listing::ListingKind;
 use crate::cli::output::{Form, json, utc};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
+use crate::views::{Set, mode_of};
 use signalbox_client::Direct;
 use signalbox_client::sysv::{Errno, ListedSet, Semaphore};
-use crate::views::{Set, mode_of};
 
 const LONG: &str = "\
 Show a System V semaphore set, its semaphores and the processes that use it

@@ -11,9 +11,9 @@ use crate::cli::listing::ListingKind;
 use crate::cli::output::{Form, json, or_nothing};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
+use crate::views::User;
 use signalbox_client::sysv::{IPC_NOWAIT, ListedUser, Operation, SEM_UNDO, UserRole};
 use signalbox_client::{Direct, Status};
-use crate::views::User;
 
 const HOLDERS: [Column; 5] = [
     Column::number("PROCESS", 20).omitted(1),

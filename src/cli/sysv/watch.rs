@@ -16,9 +16,9 @@ use crate::cli::exit::Failure;
 use crate::cli::output::{Form, NOTHING, json};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
+use crate::views::Set;
 use signalbox_client::Direct;
 use signalbox_client::sysv::{Errno, ListedSet, Process};
-use crate::views::Set;
 
 const COLUMNS: [Column; 7] = [
     Column::word("EVENT", 8),

@@ -18,8 +18,10 @@ use super::super::time::unix_now_s;
 use super::snapshot::{
     DeclaredRow, Details, EntryRow, NameKey, NameRow, SessionRow, Snapshot, Usage, leases,
 };
-use signalbox_client::{DeclaredEntry, Direct, DumpEntry, Error, Namespace, PlainClient, SessionEntry, Status};
 use crate::views::{kind_of, kind_of_session};
+use signalbox_client::{
+    DeclaredEntry, Direct, DumpEntry, Error, Namespace, PlainClient, SessionEntry, Status,
+};
 
 /// With more names than this, a list is used for [`DUMP_PART`] times as long as it took to read.
 const NAMES_OFTEN_MAX: usize = 10_000;

@@ -6,8 +6,8 @@ use super::super::access::{Right, Target};
 use super::super::answer::{Answer, Json};
 use super::super::paging::Page;
 use super::Context;
-use signalbox_core::{Declared, Namespace};
 use crate::views::{Declaration, Semaphore};
+use signalbox_core::{Declared, Namespace};
 
 /// What was declared of a semaphore; `None`: it is not declared.
 pub(super) fn declaration(server: &Server, name: &[u8]) -> Option<Declaration> {

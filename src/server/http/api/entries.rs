@@ -9,8 +9,8 @@ use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Page, Paged};
 use super::names::no_such_name;
 use super::{Context, seconds};
-use signalbox_core::{Listed, ListingKind, Namespace};
 use crate::views;
+use signalbox_core::{Listed, ListingKind, Namespace};
 
 /// A holder or a waiter.
 #[derive(Debug, Serialize)]

@@ -15,8 +15,8 @@ use super::super::paging::{Items, Page, limit_of};
 use super::declared::declaration;
 use super::entries::{Entry, entries};
 use super::{Context, quoted};
-use signalbox_core::{Inspected, ListingKind, NamePlace, Namespace, WaitedListing};
 use crate::views::{Declaration, Usage};
+use signalbox_core::{Inspected, ListingKind, NamePlace, Namespace, WaitedListing};
 
 /// Names that a page looks at: less than a tenth of a second of work and pauses.
 const VISITED_MAX: usize = 65_536;

@@ -6,8 +6,8 @@ use super::super::access::Target;
 use super::super::answer::{Answer, Json};
 use super::super::paging::Page;
 use super::Context;
-use signalbox_core::{ListedSession, SessionId};
 use crate::views::Session;
+use signalbox_core::{ListedSession, SessionId};
 
 fn shown(listed: ListedSession) -> Session {
     let address = listed.client.as_ref().map_or_else(String::new, |client| client.address.to_string());

@@ -7,8 +7,8 @@ use super::super::access::Target;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::Page;
 use super::Context;
-use signalbox_core::{ListedUser, UserRole};
 use crate::views::{Set, User};
+use signalbox_core::{ListedUser, UserRole};
 
 pub(in super::super) async fn sets(mut context: Context) -> Answer {
     let page = Page::of(&mut context.parameters)?;
