@@ -87,7 +87,7 @@ mod lease;
 mod limit;
 mod plain;
 mod plain_permit;
-#[doc(hidden)] // For the command line, which asks several addresses without a client.
+#[doc(hidden)] // For the command line.
 pub mod race;
 mod requested;
 mod revoke;
@@ -170,7 +170,7 @@ impl fmt::Display for Maximum {
     }
 }
 
-#[doc(hidden)] // For the names of the command line.
+#[doc(hidden)] // For the command line.
 pub fn checked(name: &[u8]) -> Result<&[u8], Error> {
     match name.len() {
         1..=NAME_BYTES_MAX => Ok(name),

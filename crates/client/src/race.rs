@@ -29,6 +29,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long attempts may take.
 #[derive(Clone, Copy, Debug)]
+#[doc(hidden)] // For the command line.
 pub enum Limit {
     /// Each of them.
     Each(Duration),
@@ -54,14 +55,17 @@ impl Limit {
 }
 
 /// A part of an attempt.
+#[doc(hidden)] // For the command line.
 pub type Stage<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
 /// Says that a server has accepted a connection that is not ready yet.
 #[derive(Clone, Debug, Default)]
+#[doc(hidden)] // For the command line.
 pub struct Accepted(Arc<AtomicBool>);
 
 impl Accepted {
     /// Notes that the address has accepted the connection.
+    #[doc(hidden)] // For the command line.
     pub fn note(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -118,6 +122,7 @@ impl<C, T, E> Attempt<C, T, E> {
 ///
 /// # Panics
 /// Without an address.
+#[doc(hidden)] // For the command line.
 pub async fn first_answer<C, T, E>(
     addresses: &[Address],
     limit: Limit,

@@ -3,6 +3,7 @@
 /// Whether a character does more or less than show itself: a terminal executes control characters, direction marks change
 /// the order in which the text around them is shown, and invisible characters and unusual spaces make one name look like
 /// another. Letters that look alike, such as those of two scripts, are not among them.
+#[doc(hidden)] // For the command line.
 pub fn is_unsafe(character: char) -> bool {
     let number = u32::from(character);
     let after = RANGES.partition_point(|(_, last)| *last < number);

@@ -138,6 +138,7 @@ impl Tls {
     }
 
     /// A connection that does its I/O elsewhere, for the load of `bench`.
+    #[doc(hidden)] // For the command line.
     pub fn connection(&self, address: &Address) -> io::Result<rustls::ClientConnection> {
         let name = ServerName::try_from(address.host().to_owned()).map_err(io::Error::other)?;
         rustls::ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)

@@ -84,6 +84,7 @@ impl Token {
     }
 
     /// As it is sent.
+    #[doc(hidden)] // For the command line.
     pub fn credentials(&self) -> Credentials<'_> {
         Credentials(&self.secret.0)
     }

@@ -237,6 +237,7 @@ impl Builder {
     }
 
     /// Tries the addresses in the order in which they were given, instead of beginning with any of them.
+    #[doc(hidden)] // For the command line.
     pub fn in_given_order(mut self) -> Self {
         self.in_given_order = true;
         self
