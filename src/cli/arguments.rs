@@ -4,7 +4,7 @@
 //! options, and a unit of time right behind a TIME is refused, wherever it stands.
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Id};
 
 use super::exit::{Exit, Failure};
 use super::output::escaped;
@@ -24,6 +24,42 @@ pub(super) const JSON: &str = "json";
 
 /// The id of `--sysv`.
 pub(super) const SYSV: &str = "sysv";
+
+/// The options of a subcommand that were given on the command line, and not by the environment. It stands before them in
+/// the arguments, because they take their values out of the matches.
+#[derive(Debug)]
+pub(super) struct OnCommandLine(Vec<Id>);
+
+impl OnCommandLine {
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.0.iter().any(|given| given == id)
+    }
+}
+
+/// It has no arguments of its own.
+impl Args for OnCommandLine {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+impl FromArgMatches for OnCommandLine {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        // An option that stands before the subcommand is among them, also if the subcommand does not take it.
+        let is_known = |id: &&Id| matches.try_contains_id(id.as_str()).is_ok();
+        let is_given = |id: &&Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+        Ok(Self(matches.ids().filter(is_known).filter(is_given).cloned().collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
 
 /// Checks the parsed arguments of a command and its subcommands.
 pub(super) fn check(mut command: &Command, mut matches: &ArgMatches) -> Result<(), Failure> {

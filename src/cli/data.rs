@@ -7,12 +7,13 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use super::arguments::OnCommandLine;
 use super::cluster::{Cluster, Source};
 use super::exit::{Exit, Failure, warn};
 use super::online_export;
 use super::output::json;
-use super::server::{Server, ServerSource};
-use crate::cluster::timing;
+use super::server::Server;
+use signalbox_cluster::configured::timing;
 use signalbox_cluster::data::{self, read_all};
 use signalbox_storage::{Counts, ExportWriter, ImportError, Record, Report, StorageError, contradictions};
 
@@ -135,7 +136,7 @@ struct Export {
     place: Place,
 
     #[command(flatten)]
-    server_source: ServerSource,
+    given: OnCommandLine,
 
     #[command(flatten)]
     server: Server,
@@ -144,7 +145,7 @@ struct Export {
 impl Export {
     /// Whether a running server is exported. A server of the environment is none of the command line, and selects nothing.
     fn is_of_server(&self) -> Result<bool, Failure> {
-        match (self.server_source.is_option(), self.place.directory.is_some() || self.place.cluster) {
+        match (self.given.has("server"), self.place.directory.is_some() || self.place.cluster) {
             (true, true) => {
                 let message = "--server exports a running server; omit it, or omit the other place";
                 Err(Failure::new(Exit::Usage, message))

@@ -5,8 +5,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::Args;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
@@ -90,40 +89,6 @@ impl fmt::Display for Addresses {
             let comma = if place == 0 { "" } else { "," };
             write!(f, "{comma}{address}")?;
         }
-        Ok(())
-    }
-}
-
-/// Where the address of the server comes from. It stands before [`Server`] in the arguments of a subcommand, which takes the
-/// address out of the matches.
-#[derive(Debug)]
-pub(super) struct ServerSource(Option<ValueSource>);
-
-impl ServerSource {
-    /// Whether it is that of `--server`.
-    pub(super) fn is_option(&self) -> bool {
-        self.0 == Some(ValueSource::CommandLine)
-    }
-}
-
-/// It has no arguments of its own.
-impl Args for ServerSource {
-    fn augment_args(command: Command) -> Command {
-        command
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        command
-    }
-}
-
-impl FromArgMatches for ServerSource {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self(matches.value_source("server")))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
 }

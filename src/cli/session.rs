@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::Args;
 
+use super::arguments::OnCommandLine;
 use super::exit::{Exit, Failure, warn};
 use super::number::within;
 use super::output::seconds;
@@ -20,9 +20,8 @@ pub(super) const SLOTS: &str = "SIGNALBOX_SLOTS";
 /// The arguments that name the session.
 #[derive(Debug, Args)]
 pub(super) struct SessionArguments {
-    // Before the others, which take their values out of the matches.
     #[command(flatten)]
-    sources: Sources,
+    given: OnCommandLine,
 
     /// Id of the session, as printed by "signalbox acquire"
     #[arg(long, value_name = "ID", env = SESSION, value_parser = within(0..=u64::MAX))]
@@ -38,40 +37,10 @@ pub(super) struct SessionArguments {
     grant: Option<u64>,
 }
 
-/// Where the session and the grant come from.
-#[derive(Debug)]
-struct Sources {
-    session: Option<ValueSource>,
-    grant: Option<ValueSource>,
-}
-
-/// It has no arguments of its own.
-impl Args for Sources {
-    fn augment_args(command: Command) -> Command {
-        command
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        command
-    }
-}
-
-impl FromArgMatches for Sources {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self { session: matches.value_source("session"), grant: matches.value_source("grant") })
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
 impl SessionArguments {
     /// The grant to check. The variable has the grant of the session in the variables, not of another one.
     fn grant(&self) -> Option<GrantId> {
-        let is_of_other = self.sources.session == Some(ValueSource::CommandLine)
-            && self.sources.grant == Some(ValueSource::EnvVariable);
+        let is_of_other = self.given.has("session") && !self.given.has("grant");
         self.grant.filter(|_| !is_of_other).map(GrantId)
     }
 

@@ -10,8 +10,9 @@ use clap::Args;
 use super::key::{check_keys, mapping};
 use super::library;
 use super::settings::{self, CONFIG, KEYS, SERVER};
+use crate::cli::arguments::OnCommandLine;
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::server::{Server, ServerSource, block_on};
+use crate::cli::server::{Server, block_on};
 use crate::cli::token_source;
 
 const LONG: &str = "\
@@ -70,7 +71,7 @@ pub(super) struct Arguments {
     library: Option<PathBuf>,
 
     #[command(flatten)]
-    source: ServerSource,
+    given: OnCommandLine,
 
     #[command(flatten)]
     server: Server,
@@ -85,7 +86,7 @@ fn keys(list: &str) -> Result<String, String> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { keys, mappings, config, library, source, .. } = arguments;
+    let Arguments { keys, mappings, config, library, given, .. } = arguments;
     arguments.server.tls().refuse(
         "the library for System V semaphores does not use TLS; omit --tls, --ca and --cert, unset \
          SIGNALBOX_TLS, SIGNALBOX_CA and SIGNALBOX_CERT, and give it a server on this machine, or a proxy here that connects \
@@ -100,7 +101,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         );
         return Err(Failure::new(Exit::Usage, message));
     }
-    let addresses = settings.servers.filter(|_| !source.is_option());
+    let addresses = settings.servers.filter(|_| !given.has("server"));
     let server = arguments.server.at(addresses.unwrap_or_else(|| arguments.server.addresses()));
     let library = library::find(library.as_deref())?;
     block_on(async { server.direct().await.map(drop) })?;
