@@ -1,4 +1,4 @@
-//! Signals that `run` passes on to its command.
+//! Signals that this process receives, and those that `run` passes on to its command.
 //!
 //! There are two exceptions. A signal that was ignored when this process started stays ignored, and the command inherits
 //! that: `nohup` and background jobs of shells rely on it. And the signals of the keyboard (SIGINT, SIGQUIT) are not
@@ -25,17 +25,18 @@ pub(super) struct Signals(Vec<(Signal, Arrivals)>);
 
 impl Signals {
     pub(super) fn listen() -> Result<Self, Failure> {
-        Self::try_listen().map_err(|error| {
+        Self::of(&PASSED_ON).map_err(|error| {
             let message = format!("cannot install signal handlers: {error}; the command was not started");
             Failure::new(Exit::CannotRun, message)
         })
     }
 
-    fn try_listen() -> io::Result<Self> {
+    /// Receives these signals.
+    pub(super) fn of(signals: &[Signal]) -> io::Result<Self> {
         let ignored = ignored();
-        let handled = PASSED_ON.into_iter().filter(|signal| !contains(ignored, *signal));
+        let handled = signals.iter().filter(|signal| !contains(ignored, **signal));
         handled
-            .map(|handled| Ok((handled, signal(SignalKind::from_raw(handled as i32))?)))
+            .map(|handled| Ok((*handled, signal(SignalKind::from_raw(*handled as i32))?)))
             .collect::<io::Result<_>>()
             .map(Self)
     }

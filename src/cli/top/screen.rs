@@ -9,12 +9,12 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, raise};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::super::exit::{Exit, Failure};
 use super::super::server::Server;
+use super::super::signals::Signals;
 use super::model::{Action, Model, Next, View};
 use super::reader::Reader;
 use super::view::{Colors, draw};
@@ -25,10 +25,13 @@ const KEYS_POLL: Duration = Duration::from_millis(100);
 /// Rows that PgUp and PgDn pass.
 const FAR: usize = 20;
 
+/// The signals that end the program, and the last one, which stops it until it is continued.
+const SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGTSTP];
+
 /// Shows the server until a person or a signal ends it.
 pub(super) async fn show(server: &Server, interval: Duration) -> Result<(), Failure> {
     let mut screen = Screen::open()?;
-    let mut signals = Signals::open()?;
+    let mut signals = Signals::of(&SIGNALS).map_err(|error| failed(&error))?;
     let mut keys = keys();
     let mut reader = Reader::new(server);
     let mut model = Model::new(server.addresses().to_string());
@@ -48,9 +51,9 @@ pub(super) async fn show(server: &Server, interval: Duration) -> Result<(), Fail
                 Some(Event::Key(key)) if is_stop(key) => screen.stop()?,
                 Some(event) => action_of(&event, &model).map_or(Next::Draw, |action| model.act(action)),
             },
-            asked = signals.next() => match asked {
-                Asked::End => Next::Quit,
-                Asked::Stop => screen.stop()?,
+            signal = signals.any() => match signal {
+                Signal::SIGTSTP => screen.stop()?,
+                _ => Next::Quit,
             },
             read = reader.end() => {
                 match read {
@@ -114,46 +117,6 @@ impl Drop for Screen {
 
 fn failed(error: &io::Error) -> Failure {
     Failure::new(Exit::Failure, format!("cannot use the terminal: {error}; check TERM and the terminal"))
-}
-
-/// What a signal asks for.
-enum Asked {
-    End,
-    /// To give the terminal back until the program is continued.
-    Stop,
-}
-
-/// The signals that end or stop the program.
-struct Signals {
-    interrupt: SignalStream,
-    terminate: SignalStream,
-    hangup: SignalStream,
-    stopped: SignalStream,
-}
-
-impl Signals {
-    fn open() -> Result<Self, Failure> {
-        let stop = SignalKind::from_raw(Signal::SIGTSTP as i32);
-        let open = || {
-            Ok(Self {
-                interrupt: signal(SignalKind::interrupt())?,
-                terminate: signal(SignalKind::terminate())?,
-                hangup: signal(SignalKind::hangup())?,
-                stopped: signal(stop)?,
-            })
-        };
-        open().map_err(|error: io::Error| failed(&error))
-    }
-
-    /// Waits for a signal.
-    async fn next(&mut self) -> Asked {
-        tokio::select! {
-            _ = self.interrupt.recv() => Asked::End,
-            _ = self.terminate.recv() => Asked::End,
-            _ = self.hangup.recv() => Asked::End,
-            _ = self.stopped.recv() => Asked::Stop,
-        }
-    }
 }
 
 /// What happens on the terminal, read by a thread of its own, because reading blocks. It ends with its receiver.
