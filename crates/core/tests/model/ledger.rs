@@ -8,21 +8,21 @@
 mod model;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::Ipv4Addr;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-use model::{Attachment, INTERVAL_S, Key, Model, Want, semaphore};
+use model::{Attachment, Client, INTERVAL_S, Key, Model, Want, semaphore};
 use proptest::prelude::*;
 use signalbox_core::{
-    Answer, BatchLimit, Call, Claim, ClientKey, ClientShare, CommitOutcome, ConnectionId, Core, Declare, Due,
-    EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId, IfExists, Lease, LedgerLimits, Limits, Listed,
-    ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Notice, Outcome, Queueing,
-    REQUESTS_MAX, Refusal, Removal, RequestId, RequestIds, Resizing, SLOTS_MAX, Scope, ServiceChange,
-    Session, SessionId, SessionKey, Token, UnixSeconds, Until, Waiting,
+    Answer, BatchLimit, Call, Claim, ClientKey, ClientSelector, ClientShare, CommitOutcome, ConnectionId,
+    Core, Declare, Due, EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId, IfExists, Lease,
+    LedgerLimits, Limits, Listed, ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace,
+    Notice, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal, RequestId, RequestIds, Resizing, SLOTS_MAX,
+    Scope, ServiceChange, Session, SessionClient, SessionId, SessionKey, Token, UnixSeconds, Until, Waiting,
 };
 
 use crate::cases;
@@ -32,6 +32,9 @@ const CONNECTIONS: usize = 3;
 const MANY: u32 = 2 * GRANT_SLOTS_MAX as u32;
 /// One name is a prefix of another, and one sorts before both although it is usually created later.
 const NAMES: [&[u8]; 3] = [b"b", b"ba", b"a"];
+
+/// No client has the second one.
+const IDENTITIES: [&str; 2] = ["token:a", "token:b"];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -64,6 +67,11 @@ enum Step {
         by: usize,
         ids: Ids,
         session: usize,
+        grace_ms: u32,
+    },
+    RevokeClients {
+        by: usize,
+        clients: ClientSelector,
         grace_ms: u32,
     },
     PlainAcquire {
@@ -222,6 +230,16 @@ impl Wake for Alarm {
     }
 }
 
+fn address(by: usize) -> Ipv4Addr {
+    Ipv4Addr::new(192, 0, 2, by as u8)
+}
+
+/// A client with a connection of this number. All but the first have one identity.
+fn shown(by: usize) -> SessionClient {
+    let identity = (by > 0).then(|| IDENTITIES[0].into());
+    SessionClient { address: (address(by), 1).into(), identity }
+}
+
 /// The messages to a connection, grouped so that only guaranteed orders are compared.
 #[derive(Debug, Default, PartialEq)]
 struct Received {
@@ -298,10 +316,11 @@ impl Pair {
         pair
     }
 
-    /// The connections belong to two clients.
+    /// The connections belong to two clients, as far as shares are concerned.
     fn connect(&mut self, by: usize) -> Connection {
-        let client = ClientKey([by as u8 % 2; 16]);
-        let mailbox = Arc::new(Mailbox::of(SocketAddr::from(([192, 0, 2, 1], 1)), Some(client)));
+        let client = Client { share: ClientKey([by as u8 % 2; 16]), shown: shown(by) };
+        let mailbox = Arc::new(Mailbox::of(client.shown.address, Some(client.share)));
+        client.shown.identity.iter().for_each(|identity| mailbox.identify_again(identity));
         let connection = Connection { session: self.core.open_session(), mailbox };
         let id = connection.session.id();
         let label = id.to_string();
@@ -424,6 +443,13 @@ impl Pair {
                 let session = sessions[session % sessions.len()];
                 let found = self.core.revoke_session(call, session, grace_ms, now);
                 assert_eq!(found, self.model.revoke_session(call, session, grace_ms));
+            }
+            Step::RevokeClients { by, ref clients, grace_ms } => {
+                let caller = (self.id(by), self.token());
+                let asked = self.core.revoke_clients(caller, clients.clone(), grace_ms, now);
+                assert_eq!(asked, Outcome::Waiting);
+                self.model.revoke_clients(caller, clients, grace_ms);
+                self.take(&Step::Time { by_ms: 0 });
             }
             Step::PlainAcquire { by, want: want @ Want { key, resources, maximum, .. } } => {
                 let session = &mut self.connections[by].session;
@@ -682,6 +708,14 @@ impl Pair {
             expected.retain(|declared| declared.record.name.starts_with(prefix));
             assert_eq!(found, expected, "the declared semaphores");
         }
+        let mut listing = self.core.sessions();
+        let connected = |after| self.model.connected(after).into_iter().collect();
+        let sessions: Vec<_> = std::iter::from_fn(|| {
+            Some(self.core.list_sessions(&mut listing, connected, self.now())).filter(|some| !some.is_empty())
+        })
+        .flatten()
+        .collect();
+        assert_eq!(sessions, self.model.list_sessions());
         for grant in &self.model.grants {
             let grant = GrantId(grant.id);
             assert_eq!(self.core.verify(grant, self.now()), self.model.verify(grant));
@@ -859,6 +893,16 @@ fn graces_ms() -> impl Strategy<Value = u32> {
     prop_oneof![2 => Just(0), 1 => Just(50), 1 => Just(2500)]
 }
 
+fn clients() -> impl Strategy<Value = ClientSelector> {
+    let mapped = |by| address(by).to_ipv6_mapped();
+    prop_oneof![
+        2 => (0..CONNECTIONS, 0..2usize)
+            .prop_map(move |(first, more)| ClientSelector::Addresses(mapped(first)..=mapped(first + more))),
+        1 => prop::sample::select(IDENTITIES.to_vec())
+            .prop_map(|identity| ClientSelector::Identity(identity.into())),
+    ]
+}
+
 fn ttls_ms() -> impl Strategy<Value = u32> {
     prop_oneof![1 => Just(100), 2 => Just(2500), 3 => Just(60_000)]
 }
@@ -893,6 +937,8 @@ fn steps() -> impl Strategy<Value = Step> {
             .prop_map(|(by, ids, grant, grace_ms)| Step::RevokeGrant { by, ids, grant, grace_ms }),
         2 => (by(), ids(), choice(), graces_ms())
             .prop_map(|(by, ids, session, grace_ms)| Step::RevokeSession { by, ids, session, grace_ms }),
+        2 => (by(), clients(), graces_ms())
+            .prop_map(|(by, clients, grace_ms)| Step::RevokeClients { by, clients, grace_ms }),
         6 => (by(), wants()).prop_map(|(by, want)| Step::PlainAcquire { by, want }),
         5 => (by(), keys(), 0..3u32)
             .prop_map(|(by, key, resources)| Step::PlainRelease { by, key, resources }),
@@ -1167,6 +1213,26 @@ fn a_session_with_many_grants_ends_in_steps_and_gets_nothing_meanwhile() {
             .filter(|message| matches!(message, Message::Event { event, .. } if event.kind == why));
         assert_eq!(ends.count(), GRANTS as usize);
     }
+}
+
+/// A step looks at a bounded number of sessions, and what is opened after the request stays.
+#[test]
+fn sessions_of_a_client_are_revoked_in_steps_and_later_ones_stay() {
+    const SESSIONS: u64 = 100;
+    let mut pair = Pair::new(LedgerLimits::NONE, None);
+    for _ in 0..SESSIONS {
+        pair.open(1, 1000);
+    }
+    let clients = ClientSelector::Identity(IDENTITIES[0].into());
+    assert_eq!(pair.core.revoke_clients((pair.id(0), Token(0)), clients, 0, pair.now()), Outcome::Waiting);
+    assert!(pair.core.evict(pair.now(), |_| None));
+    let revoked = pair.core.ledger_stats().revoked;
+    assert!((1..SESSIONS).contains(&revoked), "{revoked} of {SESSIONS} sessions in one step");
+    pair.open(1, 1000);
+    while pair.core.expire(pair.now()) | pair.core.evict(pair.now(), |_| None) {}
+    let outcome = Ok(Answer::Revoked { sessions: SESSIONS });
+    assert_eq!(messages_of(&pair.connections[0].mailbox), [Message::Answer { token: Token(0), outcome }]);
+    assert_eq!(pair.core.ledger_stats().sessions, 1, "the session that was opened later stays");
 }
 
 #[test]

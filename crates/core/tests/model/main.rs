@@ -3,7 +3,6 @@
 //! These tests need only the core. `cargo test --no-default-features --features core --test model` builds
 //! nothing else.
 
-mod clients;
 mod durable_sets;
 mod edges;
 mod journal;

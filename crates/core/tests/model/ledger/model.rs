@@ -7,13 +7,15 @@
 //! which resources of them became free.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use signalbox_core::{
-    Answer, Availability, Call, ClientKey, ClientShare, ConnectionId, DeclarationRecord, Declare, Declared,
-    DeclaredState, Event, EventKind, GRANT_SLOTS_MAX, GrantId, Granted, IfExists, LedgerLimits, LedgerStats,
-    Limit, LimitKind, Listed, Message, MonotonicMs, Namespace, Notice, Origin, Outcome, Queueing,
-    REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX, Scope, Service, ServiceChange,
-    SessionId, SessionKey, Token, UnixSeconds, Until, Verified, Waiting,
+    Answer, Availability, Call, ClientKey, ClientSelector, ClientShare, Connected, ConnectionId,
+    DeclarationRecord, Declare, Declared, DeclaredState, Event, EventKind, GRANT_SLOTS_MAX, GrantId, Granted,
+    IfExists, LedgerLimits, LedgerStats, Limit, LimitKind, Listed, ListedId, ListedSession, Message,
+    MonotonicMs, Namespace, Notice, Origin, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds,
+    Resizing, SLOTS_MAX, Scope, Service, ServiceChange, SessionClient, SessionId, SessionKey, Token,
+    UnixSeconds, Until, Verified, Waiting,
 };
 
 fn limit_reached(kind: LimitKind, max: usize) -> Refusal {
@@ -102,12 +104,21 @@ pub struct Session {
     pub id: SessionId,
     label: Vec<u8>,
     /// The client of the connection, or of the one that attached last.
-    client: ClientKey,
+    client: Client,
+    opened_ms: u64,
     pub kind: Kind,
     /// The highest "Lowest unanswered" that was received.
     pub floor: u64,
     answers: Vec<(u64, CachedReply)>,
     revoked_ms: Option<u64>,
+}
+
+/// The client of a connection.
+#[derive(Clone)]
+pub struct Client {
+    /// What its shares are counted for.
+    pub share: ClientKey,
+    pub shown: SessionClient,
 }
 
 pub enum Kind {
@@ -415,15 +426,22 @@ impl Model {
         self.sessions.iter_mut().find(|session| session.id == id)
     }
 
-    pub fn join(&mut self, connection: ConnectionId, label: &[u8], client: ClientKey) {
+    fn add_session(&mut self, id: SessionId, label: &[u8], client: Client, kind: Kind) {
+        let (label, opened_ms) = (label.to_vec(), self.now_ms);
+        let session =
+            Session { id, label, client, opened_ms, kind, floor: 1, answers: Vec::new(), revoked_ms: None };
+        self.sessions.push(session);
+    }
+
+    pub fn join(&mut self, connection: ConnectionId, label: &[u8], client: Client) {
         let kind = Kind::Connection(Attachment::None);
-        self.sessions.push(Session::new(connection.session(), label, client, kind));
+        self.add_session(connection.session(), label, client, kind);
     }
 
     // Shares of clients.
 
     fn client(&self, id: SessionId) -> ClientKey {
-        self.session(id).unwrap().client
+        self.session(id).unwrap().client.share
     }
 
     /// Checks that there may be one more, for all clients and for one that has `own`.
@@ -441,8 +459,9 @@ impl Model {
     }
 
     fn leased_of(&self, client: ClientKey) -> impl Iterator<Item = &Session> {
-        let is_its =
-            move |session: &&Session| session.client == client && matches!(session.kind, Kind::Leased { .. });
+        let is_its = move |session: &&Session| {
+            session.client.share == client && matches!(session.kind, Kind::Leased { .. })
+        };
         self.sessions.iter().filter(is_its)
     }
 
@@ -513,7 +532,8 @@ impl Model {
         self.detach(connection, Some(Refusal::NoSuchSession));
         let ends_ms = self.now_ms + u64::from(ttl_ms);
         let kind = Kind::Leased { key, ttl_ms, ends_ms, connection: Some(connection) };
-        self.sessions.push(Session::new(id, label, self.client(connection.session()), kind));
+        let client = self.session(connection.session()).unwrap().client.clone();
+        self.add_session(id, label, client, kind);
         self.set_attachment(connection, Attachment::To(id));
         self.stats.sessions += 1;
     }
@@ -556,7 +576,7 @@ impl Model {
         }
         self.detach(connection, Some(Refusal::NoSuchSession));
         self.set_attachment(connection, Attachment::To(id));
-        let by = self.client(connection.session());
+        let by = self.session(connection.session()).unwrap().client.clone();
         if let Some(Session { client, kind: Kind::Leased { connection: attached, .. }, .. }) =
             self.session_mut(id)
         {
@@ -888,16 +908,45 @@ impl Model {
 
     /// Without a grace period the session ends, but nobody is served yet: several sessions may end in one step.
     fn revoke_session_now(&mut self, id: SessionId, grace_ms: u32) -> Result<(), Refusal> {
+        if self.begin_revocation(id, grace_ms)? <= self.now_ms {
+            self.end(id, EventKind::Revoked, Refusal::Revoked);
+        }
+        Ok(())
+    }
+
+    /// A session ends with the grace period. Returns when that is.
+    fn begin_revocation(&mut self, id: SessionId, grace_ms: u32) -> Result<u64, Refusal> {
         let now_ms = self.now_ms;
         let session = self.session_mut(id).ok_or(Refusal::NoSuchSession)?;
         let at_ms = session.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
         session.revoked_ms = Some(at_ms);
         self.stats.revoked += 1;
         self.notify(id, Notice::SessionRevoked { session: id, at: MonotonicMs(at_ms) });
-        if at_ms <= now_ms {
-            self.end(id, EventKind::Revoked, Refusal::Revoked);
+        Ok(at_ms)
+    }
+
+    /// Revokes the leased sessions of some clients. Those without a grace period end with the next tick.
+    pub fn revoke_clients(
+        &mut self,
+        (connection, token): (ConnectionId, Token),
+        clients: &ClientSelector,
+        grace_ms: u32,
+    ) {
+        let is_its = |session: &&Session| {
+            let SessionClient { address, identity } = &session.client.shown;
+            let IpAddr::V4(address) = address.ip() else { panic!("{address}") };
+            let is_meant = match clients {
+                ClientSelector::Addresses(range) => range.contains(&address.to_ipv6_mapped()),
+                ClientSelector::Identity(of) => identity.as_deref() == Some(of),
+            };
+            is_meant && matches!(session.kind, Kind::Leased { .. })
+        };
+        let revoked: Vec<_> = self.sessions.iter().filter(is_its).map(|session| session.id).collect();
+        for id in &revoked {
+            self.begin_revocation(*id, grace_ms).unwrap();
         }
-        Ok(())
+        let outcome = Ok(Answer::Revoked { sessions: revoked.len() as u64 });
+        self.messages.push((connection, Message::Answer { token, outcome }));
     }
 
     fn notify(&mut self, id: SessionId, notice: Notice) {
@@ -1632,6 +1681,41 @@ impl Model {
         queue.map(|(grant, position)| self.listed_grant(grant, key, position)).collect()
     }
 
+    /// The leased sessions and then those of connections.
+    pub fn list_sessions(&self) -> Vec<ListedSession> {
+        let listed = |session: &Session| {
+            let (id, is_attached) = match session.kind {
+                Kind::Connection(_) => (ListedId::Connection(session.id.connection()), true),
+                Kind::Leased { connection, .. } => (ListedId::Leased(session.id), connection.is_some()),
+            };
+            let of_it = self.grants.iter().filter(|grant| grant.session == session.id);
+            let (waiting, held): (Vec<_>, Vec<_>) = of_it.partition(|grant| grant.wait.is_some());
+            let ends_ms = self.session_ends_ms(session.id);
+            ListedSession {
+                id,
+                label: session.label.as_slice().into(),
+                client: Some(session.client.shown.clone()),
+                is_attached,
+                age_ms: Some(self.now_ms - session.opened_ms),
+                grants: held.len() as u32,
+                waiting: waiting.len() as u32,
+                ttl_left_ms: ends_ms.map(|ends_ms| u32::try_from(ends_ms - self.now_ms).unwrap()),
+            }
+        };
+        let mut all: Vec<_> = self.sessions.iter().map(listed).collect();
+        all.sort_by_key(|session| matches!(session.id, ListedId::Connection(_)));
+        all
+    }
+
+    pub fn connected(&self, after: Option<SessionId>) -> Option<Connected> {
+        let is_next = |session: &&Session| {
+            matches!(session.kind, Kind::Connection(_)) && after.is_none_or(|after| session.id > after)
+        };
+        let next = self.sessions.iter().find(is_next)?;
+        let (connection, client) = (next.id.connection(), next.client.shown.clone());
+        Some(Connected { connection, client, opened: MonotonicMs(next.opened_ms) })
+    }
+
     fn listed_grant(&self, grant: &Grant, key: Key, position: u32) -> Listed {
         let part = grant.parts.iter().find(|part| part.key == key).unwrap();
         let id = Some(GrantId(grant.id));
@@ -1787,12 +1871,6 @@ impl Declaration {
         }
         let is_meant = generation.is_none_or(|generation| generation == self.generation);
         if is_meant { Ok(()) } else { Err(Refusal::GenerationDiffers) }
-    }
-}
-
-impl Session {
-    fn new(id: SessionId, label: &[u8], client: ClientKey, kind: Kind) -> Self {
-        Self { id, label: label.to_vec(), client, kind, floor: 1, answers: Vec::new(), revoked_ms: None }
     }
 }
 
