@@ -1,8 +1,8 @@
-//! Compares the ledger with a model of the extended rules: random histories, and the complete state is compared after
-//! each step.
+//! Compares the core with a model of plain operations and of the extended rules: random histories, and the complete state
+//! is compared after each step.
 //!
-//! The model (`crates/core/tests/model/ledger/model.rs`) is written from `docs/design.md` and `docs/protocol.md` and keeps
-//! only plain lists. `PROPTEST_CASES=700000 cargo test --release --test model ledger::` runs it for an hour; a
+//! The model (`crates/core/tests/model/ledger/model.rs`) is written from `counter.md`, `semaphore.md`, `docs/design.md` and
+//! `docs/protocol.md`, and keeps only plain lists. `PROPTEST_CASES=700000 cargo test --release --test model ledger::` runs it for an hour; a
 //! failure prints the shortest history that shows it.
 
 mod model;
@@ -30,8 +30,9 @@ use crate::cases;
 const CONNECTIONS: usize = 3;
 /// More slots than one grant may have.
 const MANY: u32 = 2 * GRANT_SLOTS_MAX as u32;
-/// One name is a prefix of another, and one sorts before both although it is usually created later.
-const NAMES: [&[u8]; 3] = [b"b", b"ba", b"a"];
+/// One name is a prefix of another, and one sorts before both although it is usually created later. That one is too long to
+/// live inside its object.
+const NAMES: [&[u8]; 3] = [b"b", b"b\0\xff", b"a name that is too long to live inside its object"];
 
 /// No client has the second one.
 const IDENTITIES: [&str; 2] = ["token:a", "token:b"];
@@ -168,6 +169,10 @@ enum Step {
     },
     Time {
         by_ms: u64,
+    },
+    /// Seconds by which the clock is set forward or back.
+    Clock {
+        by_s: i64,
     },
     ShutDown,
 }
@@ -565,6 +570,7 @@ impl Pair {
                 let now = self.now();
                 while self.core.expire(now) || self.core.evict(now, mailbox_of) {}
             }
+            Step::Clock { by_s } => self.model.clock_s += by_s,
             Step::ShutDown => {
                 self.model.shut_down();
                 while self.core.shut_down(now) {}
@@ -690,11 +696,25 @@ impl Pair {
                 assert_eq!(held, self.model.consumption(key), "the consumption of {shown:?}");
                 assert_eq!(by_grant(holders), by_grant(self.model.holders(key)), "the holders of {shown:?}");
             }
-            let names = self.model.names.iter().filter(|name| name.key.0 == namespace).count();
-            assert_eq!(self.core.stats(namespace).objects, names as u64);
+            let mut dump = self.core.dump(namespace);
+            let now = self.now().unix;
+            let mut found: Vec<_> = std::iter::from_fn(|| {
+                dump.next(&self.core, now, |name, item| {
+                    (name.to_vec(), item.consumption.into(), item.peak.into())
+                })
+            })
+            .collect();
+            let names = self.model.names.iter().filter(|name| name.key.0 == namespace);
+            let mut expected: Vec<_> = names
+                .map(|name| (name.key.1.to_vec(), self.model.consumption(name.key), self.model.peak(name)))
+                .collect();
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, expected, "the consumption and the peak of each {namespace:?}");
+            assert_eq!(self.core.stats(namespace).objects, expected.len() as u64);
             let mut failures = Vec::new();
             let mut check = self.core.check(namespace);
-            while check.step(64, &mut failures) {}
+            while check.step(1, &mut failures) {}
             assert_eq!(failures, []);
         }
         for prefix in [&b""[..], b"b"] {
@@ -972,6 +992,7 @@ fn steps() -> impl Strategy<Value = Step> {
         2 => names().prop_map(|name| Step::DeleteCounter { name }),
         2 => namespaces().prop_map(|namespace| Step::Sweep { namespace }),
         12 => times_ms().prop_map(|by_ms| Step::Time { by_ms }),
+        2 => prop_oneof![-12..12i64, Just(10), Just(-10)].prop_map(|by_s| Step::Clock { by_s }),
     ]
 }
 

@@ -33,6 +33,8 @@ const EPOCH_S: u64 = 1_000_000;
 
 pub struct Model {
     pub now_ms: u64,
+    /// By how much the clock was set forward or back, in seconds.
+    pub clock_s: i64,
     pub limits: LedgerLimits,
     pub names_max: Option<u64>,
     pub names: Vec<Name>,
@@ -62,7 +64,8 @@ pub struct Name {
     pub declared: Option<Declaration>,
     /// The holdings of connections by plain Acquires.
     pub holdings: Vec<(ConnectionId, u32)>,
-    changed: u64,
+    /// Every change: its interval, and the consumption before and after it.
+    changes: Vec<(u64, u64, u64)>,
 }
 
 /// The declaration of a semaphore.
@@ -205,6 +208,7 @@ impl Model {
     pub fn new(limits: LedgerLimits, names_max: Option<u64>) -> Self {
         Self {
             now_ms: 0,
+            clock_s: 0,
             limits,
             names_max,
             names: Vec::new(),
@@ -223,7 +227,7 @@ impl Model {
     }
 
     pub fn unix(&self) -> UnixSeconds {
-        UnixSeconds(EPOCH_S + self.now_ms / 1000)
+        UnixSeconds((EPOCH_S + self.now_ms / 1000).saturating_add_signed(self.clock_s))
     }
 
     fn interval(&self) -> u64 {
@@ -242,6 +246,24 @@ impl Model {
         let taken = self.grants.iter().flat_map(|grant| &grant.parts[..grant.taken]);
         let granted = taken.filter(|part| part.key == key).map(|part| part.resources);
         plain.chain(granted).map(u64::from).sum()
+    }
+
+    /// "The maximum consumption of resources in the interval": the consumption at the beginning of the interval and after
+    /// every change since. A semaphore has one interval, its lifetime.
+    pub fn peak(&self, name: &Name) -> u64 {
+        let (consumption, is_semaphore) = (self.consumption(name.key), name.capacity.is_some());
+        let mut changes = name.changes.iter().rev().peekable();
+        if !is_semaphore && changes.peek().is_none_or(|(last, ..)| *last < self.interval()) {
+            return consumption;
+        }
+        let mut peak = 0;
+        while let Some((interval, before, after)) = changes.next() {
+            peak = peak.max(*before).max(*after);
+            if !is_semaphore && changes.peek().is_some_and(|(earlier, ..)| earlier < interval) {
+                break;
+            }
+        }
+        peak
     }
 
     /// The waiters for a name, in order.
@@ -308,8 +330,11 @@ impl Model {
     }
 
     fn change(&mut self, key: Key) {
-        let interval = self.interval();
-        self.names.iter_mut().filter(|name| name.key == key).for_each(|name| name.changed = interval);
+        let (interval, after) = (self.interval(), self.consumption(key));
+        for name in self.names.iter_mut().filter(|name| name.key == key) {
+            let before = name.changes.last().map_or(0, |(.., before)| *before);
+            name.changes.push((interval, before, after));
+        }
     }
 
     /// Creates a name unless it exists.
@@ -325,8 +350,8 @@ impl Model {
             return Err(Refusal::TooManyNames);
         }
         let capacity = (key.0 == Namespace::Semaphores).then_some(initial);
-        let changed = self.interval();
-        self.names.push(Name { key, capacity, declared: None, holdings: Vec::new(), changed });
+        let changes = vec![(self.interval(), 0, 0)];
+        self.names.push(Name { key, capacity, declared: None, holdings: Vec::new(), changes });
         Ok(())
     }
 
@@ -357,7 +382,8 @@ impl Model {
         let interval = self.interval();
         let is_collected = |name: &&Name| {
             let is_unused = self.consumption(name.key) == 0 && self.queue(name.key).is_empty();
-            let is_over = name.capacity.is_some() || name.changed < interval;
+            let is_over =
+                name.capacity.is_some() || name.changes.last().is_some_and(|(last, ..)| *last < interval);
             name.key.0 == namespace && is_unused && is_over && name.declared.is_none()
         };
         let collected: Vec<_> = self.names.iter().filter(is_collected).map(|name| name.key).collect();
