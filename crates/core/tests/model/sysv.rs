@@ -1,4 +1,5 @@
-//! What System V semaphore sets do, call by call. `crates/sysv/tests/differential.rs` compares random histories with the kernel.
+//! What System V semaphore sets do beyond the kernel's rules, call by call. `crates/sysv/tests/differential` compares random
+//! histories with the kernel.
 
 use std::sync::Arc;
 
@@ -149,13 +150,6 @@ impl World {
         }
     }
 
-    fn number(&mut self, set: i32, command: SetCommand<'_>) -> u32 {
-        match self.control(0, set, command) {
-            Ok(SetAnswer::Number(number)) => number,
-            other => panic!("{other:?}"),
-        }
-    }
-
     /// The results of calls of a process that waited.
     fn results(&self, by: usize) -> Vec<Result<(), Errno>> {
         let messages = std::iter::from_fn(|| self.processes[by].mailbox.take());
@@ -246,91 +240,6 @@ fn operations_are_performed_in_their_order_and_all_or_none() {
     world.fails(0, set, &vec![post(1, 0); 501], Errno::TooBig);
     world.done(0, set, &vec![zero(1); 500]);
     world.fails(0, set, &[zero(2)], Errno::FBig);
-}
-
-#[test]
-fn equal_calls_are_performed_in_the_order_in_which_they_came() {
-    let mut world = World::new(4);
-    let set = world.set(1);
-    world.waits(1, set, &[take(0, 1)]);
-    world.waits(2, set, &[take(0, 1)]);
-    world.done(0, set, &[post(0, 1)]);
-    assert_eq!((world.results(1), world.results(2)), (DONE.to_vec(), vec![]));
-    world.fails(0, set, &[nowait(take(0, 1))], Errno::Again);
-    assert_eq!(world.number(set, SetCommand::GetPid(0)), 101, "the process that took it");
-}
-
-#[test]
-fn a_call_that_needs_more_holds_back_no_other() {
-    let mut world = World::new(4);
-    let set = world.set(1);
-    for (by, amount) in [(1, 5), (2, 1), (3, 2)] {
-        world.waits(by, set, &[take(0, amount)]);
-    }
-    assert_eq!(world.number(set, SetCommand::GetNCount(0)), 3);
-    world.done(0, set, &[post(0, 3)]);
-    assert_eq!(
-        (world.results(1), world.results(2), world.results(3)),
-        (vec![], DONE.to_vec(), DONE.to_vec())
-    );
-    assert_eq!(world.number(set, SetCommand::GetNCount(0)), 1);
-    assert_eq!(world.values(set), [0]);
-}
-
-#[test]
-fn a_post_completes_a_chain_of_calls() {
-    let mut world = World::new(5);
-    let set = world.set(3);
-    world.done(0, set, &[post(2, 1)]);
-    world.waits(1, set, &[take(1, 1), take(2, 1)]);
-    world.waits(2, set, &[zero(2)]);
-    world.waits(3, set, &[take(0, 1), post(1, 1)]);
-    world.done(0, set, &[post(0, 1)]);
-    for by in 1..=3 {
-        assert_eq!(world.results(by), DONE, "process {by}");
-    }
-    assert_eq!(world.values(set), [0, 0, 0]);
-}
-
-#[test]
-fn a_call_that_waits_for_zero_is_performed_by_the_one_that_reaches_it() {
-    let mut world = World::new(2);
-    let set = world.set(1);
-    world.set_value(set, 0, 1);
-    world.waits(1, set, &[zero(0)]);
-    assert_eq!(world.number(set, SetCommand::GetZCount(0)), 1);
-    world.done(0, set, &[take(0, 1), post(0, 1)]);
-    assert_eq!(world.results(1), [], "zero within a list is not seen");
-    world.done(0, set, &[take(0, 1)]);
-    world.done(0, set, &[post(0, 1)]);
-    assert_eq!(world.results(1), DONE);
-}
-
-#[test]
-fn a_call_that_waits_may_fail_later() {
-    let mut world = World::new(3);
-    let set = world.set(2);
-    world.waits(1, set, &[take(0, 1), nowait(take(1, 1))]);
-    world.done(0, set, &[post(0, 1)]);
-    assert_eq!(world.results(1), [Err(Errno::Again)]);
-    assert_eq!(world.values(set), [1, 0]);
-    world.set_value(set, 1, 32_767);
-    world.waits(2, set, &[take(0, 2), post(1, 1)]);
-    world.done(0, set, &[post(0, 1)]);
-    assert_eq!(world.results(2), [Err(Errno::Range)]);
-    assert_eq!(world.values(set), [2, 32_767]);
-}
-
-#[test]
-fn a_call_with_several_operations_counts_where_it_waits() {
-    let mut world = World::new(2);
-    let set = world.set(2);
-    world.waits(1, set, &[take(0, 1), take(1, 1)]);
-    let counts = |world: &mut World| [0, 1].map(|number| world.number(set, SetCommand::GetNCount(number)));
-    assert_eq!(counts(&mut world), [1, 0]);
-    world.done(0, set, &[post(0, 1)]);
-    assert_eq!(counts(&mut world), [0, 1]);
-    assert_eq!(world.values(set), [1, 0], "it has taken nothing");
 }
 
 #[test]
@@ -470,30 +379,6 @@ fn a_wait_ends_with_its_time_a_cancellation_or_the_set() {
     assert_eq!(world.control(0, set, SetCommand::Remove), Ok(SetAnswer::Done));
     assert_eq!(world.results(3), [Err(Errno::IdRm)]);
     world.fails(3, set, &[take(0, 1)], Errno::Inval);
-}
-
-#[test]
-fn the_end_of_a_process_undoes_its_operations_within_the_range_of_values() {
-    let mut world = World::new(4);
-    let set = world.set(3);
-    world.set_value(set, 0, 1);
-    world.done(1, set, &[undo(take(0, 1)), undo(post(1, 5)), post(2, 1)]);
-    world.waits(2, set, &[take(0, 1)]);
-    world.done(3, set, &[take(1, 3)]);
-    world.leave(1, ConnectionEnd::Closed);
-    assert_eq!(world.results(2), DONE);
-    assert_eq!(world.values(set), [0, 0, 1], "2 less 5 is 0");
-    assert_eq!(world.number(set, SetCommand::GetPid(1)), 101, "the process that ended");
-}
-
-#[test]
-fn setting_a_value_clears_adjustments() {
-    let mut world = World::new(2);
-    let set = world.set(2);
-    world.done(1, set, &[undo(post(0, 5)), undo(post(1, 5))]);
-    world.set_value(set, 0, 5);
-    world.leave(1, ConnectionEnd::Closed);
-    assert_eq!(world.values(set), [5, 0]);
 }
 
 #[test]
