@@ -13,7 +13,7 @@ use super::exit::{Exit, Failure, warn};
 use super::online_export;
 use super::output::json;
 use super::server::Server;
-use signalbox_cluster::configured::timing;
+use crate::cluster::timing;
 use signalbox_cluster::data::{self, read_all};
 use signalbox_storage::{Counts, ExportWriter, ImportError, Record, Report, StorageError, contradictions};
 
