@@ -34,6 +34,7 @@ impl Counter {
     }
 
     /// Records that the consumption changed from `before` to `after`.
+    #[inline]
     pub(super) fn note(&mut self, before: u32, after: u32, interval: Interval) {
         let highest = before.max(after);
         self.peak = if self.changed < interval { highest } else { self.peak.max(highest) };

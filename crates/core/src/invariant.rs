@@ -35,6 +35,7 @@ pub(super) fn broken(expected: fmt::Arguments<'_>) -> ! {
 }
 
 /// Locks a mutex of the core. A poisoned mutex guards a change that a panic left incomplete.
+#[inline]
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
         Ok(guard) => guard,

@@ -33,6 +33,7 @@ impl Name {
         })
     }
 
+    #[inline]
     pub(super) fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Bytes::Inline { length, bytes } => &bytes[..usize::from(*length)],

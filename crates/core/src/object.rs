@@ -91,6 +91,7 @@ impl ObjectRef {
         Arc::as_ptr(&self.0).addr()
     }
 
+    #[inline]
     pub(super) fn name(&self) -> &[u8] {
         self.0.name.as_bytes()
     }

@@ -66,6 +66,7 @@ impl Core {
 
     /// Acquires resources for a session (`counter.md` and `semaphore.md`, "Acquire"), and creates the name if it does
     /// not exist.
+    #[inline]
     pub fn acquire(
         &self,
         namespace: Namespace,
@@ -84,6 +85,7 @@ impl Core {
 
     /// Releases resources of a session (`counter.md` and `semaphore.md`, "Release"). Releasing 0 resources succeeds on
     /// every name that exists.
+    #[inline]
     pub fn release(
         &self,
         namespace: Namespace,

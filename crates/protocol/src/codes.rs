@@ -17,6 +17,7 @@ macro_rules! codes {
 
         impl $name {
             /// The one with this code; `None` if it is unknown.
+            #[inline]
             pub fn from_code(code: $code) -> Option<Self> {
                 Some(match code {
                     $($value => Self::$variant,)*
@@ -25,6 +26,7 @@ macro_rules! codes {
             }
 
             /// The code on the wire.
+            #[inline]
             pub fn code(self) -> $code {
                 self as $code
             }

@@ -5,6 +5,7 @@
 pub(super) struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
+    #[inline]
     pub(super) fn new(body: &'a [u8]) -> Self {
         Self(body)
     }

@@ -66,11 +66,13 @@ impl Header {
     }
 
     /// The header of a response, likewise.
+    #[inline]
     pub(super) fn response(opcode: u8, status: Status, opaque: Opaque) -> Self {
         Self { magic: RESPONSE_MAGIC, opcode, status: status.code(), body_bytes: 0, opaque }
     }
 
     /// Decodes the header at the start of `bytes`; `None` if there are fewer than [`HEADER_BYTES`].
+    #[inline]
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let h: &[u8; HEADER_BYTES] = bytes.first_chunk()?;
         Some(Self {
@@ -93,6 +95,7 @@ impl Header {
     }
 
     /// The encoded header.
+    #[inline]
     pub(super) fn bytes(&self) -> [u8; HEADER_BYTES] {
         let [b0, b1, b2, b3] = self.body_bytes.to_be_bytes();
         let [o0, o1, o2, o3] = self.opaque.0;

@@ -19,16 +19,19 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
+    #[inline]
     pub(super) fn new(header: Header, body: &'a [u8]) -> Self {
         Self { header, body }
     }
 
     /// The opcode, which may be unknown. The response repeats it.
+    #[inline]
     pub fn opcode(&self) -> u8 {
         self.header.opcode
     }
 
     /// The four bytes that the response repeats.
+    #[inline]
     pub fn opaque(&self) -> Opaque {
         self.header.opaque
     }
@@ -130,6 +133,7 @@ pub enum Request<'a> {
 
 impl<'a> Request<'a> {
     /// Decodes a body; `None` if it breaks a rule of the operation.
+    #[inline]
     fn parse(opcode: Opcode, body: &'a [u8]) -> Option<Self> {
         let mut fields = Fields::new(body);
         Some(match opcode {
