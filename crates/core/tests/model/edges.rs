@@ -352,18 +352,6 @@ fn a_client_that_closes_its_session_is_answered_when_the_end_is_stored() {
 }
 
 #[test]
-fn a_session_that_expires_is_counted() {
-    let server = Server::with_store();
-    server.open(0);
-    // In steps: a long one would be a gap in which the clients could not renew.
-    for ms in (0..5000).step_by(100) {
-        let now = Moment { monotonic: MonotonicMs(ms), ..START };
-        while server.core.expire(now) {}
-    }
-    assert_eq!(server.core.ledger_stats().expired_sessions, 1);
-}
-
-#[test]
 fn a_sweep_reports_how_many_names_it_removed() {
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
     let mut session = core.open_session();
@@ -409,17 +397,6 @@ fn a_request_that_waits_for_a_slot_is_not_overtaken() {
     let call = server.call(1);
     assert_eq!(server.core.acquire_grant(call, &[want], queueing, START), Outcome::Waiting);
     assert_eq!(server.acquire(0, &[NAME]), Outcome::Waiting, "slot 1 is free, but another request is first");
-}
-
-#[test]
-fn slots_out_of_service_reduce_what_may_be_in_use_by_their_number() {
-    let mut server = Server::new();
-    assert!(matches!(server.declare(0, 3, true), Outcome::Answered(_)));
-    for slot in [0, 1] {
-        assert!(matches!(server.change_service(0, ServiceChange::SlotOut(slot)), Outcome::Answered(_)));
-    }
-    assert_eq!(*server.granted(0, &[NAME]).slots, [[2].into()]);
-    assert_eq!(server.acquire(0, &[NAME]), Outcome::Waiting, "the other slots are out of service");
 }
 
 #[test]
@@ -501,21 +478,6 @@ fn all_holders_lose_the_semaphores_whose_grace_periods_end_at_the_same_time() {
         while server.core.evict(at(ms), mailbox_of) {}
         while server.core.expire(at(ms)) {}
         assert_eq!(are_closed(), [closed; 2], "at {ms} ms");
-    }
-}
-
-#[test]
-fn a_counter_is_listed_until_the_interval_of_its_last_change_is_over() {
-    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
-    let mut session = core.open_session();
-    for now in [11, 12].map(UnixSeconds) {
-        core.acquire(Namespace::Counters, NAME, Claim::new(1, 1).unwrap(), &mut session, now).unwrap();
-        core.release(Namespace::Counters, NAME, 1, &mut session, now).unwrap();
-    }
-    for (now, names) in [(19, 1), (20, 0)] {
-        let mut sweep = core.sweep(Namespace::Counters);
-        while sweep.step(1, UnixSeconds(now)) {}
-        assert_eq!(core.stats(Namespace::Counters).objects, names, "at {now} s");
     }
 }
 
