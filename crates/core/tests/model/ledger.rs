@@ -18,11 +18,12 @@ use std::task::{Wake, Waker};
 use model::{Attachment, Client, INTERVAL_S, Key, Model, Want, semaphore};
 use proptest::prelude::*;
 use signalbox_core::{
-    Answer, BatchLimit, Call, Claim, ClientKey, ClientSelector, ClientShare, CommitOutcome, ConnectionId,
-    Core, Declare, Due, EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId, IfExists, Lease,
-    LedgerLimits, Limits, Listed, ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace,
-    Notice, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal, RequestId, RequestIds, Resizing, SLOTS_MAX,
-    Scope, ServiceChange, Session, SessionClient, SessionId, SessionKey, Token, UnixSeconds, Until, Waiting,
+    Answer, BatchLimit, Call, CheckedNames, Claim, ClientKey, ClientSelector, ClientShare, CommitOutcome,
+    ConnectionId, Core, Declare, Due, EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId, IfExists,
+    Lease, LedgerLimits, Limits, Listed, ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher,
+    Namespace, Notice, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal, RequestId, RequestIds, Resizing,
+    SLOTS_MAX, Scope, ServiceChange, Session, SessionClient, SessionId, SessionKey, Token, UnixSeconds,
+    Until, Waiting,
 };
 
 use crate::cases;
@@ -108,6 +109,12 @@ enum Step {
     /// Something is received that is no request to the core.
     Renew {
         by: usize,
+    },
+    /// A connection may acquire a name from now on, or not any more.
+    Rights {
+        by: usize,
+        key: Key,
+        may_acquire: bool,
     },
     /// The connection ends and a new one replaces it.
     Leave {
@@ -224,6 +231,17 @@ struct Pair {
 struct Connection {
     session: Session,
     mailbox: Arc<Mailbox>,
+    /// The names that it may not acquire.
+    denied: Vec<Key>,
+    /// The names of its leased session were checked up to this grant since its rights have changed.
+    checked_up_to: Option<GrantId>,
+}
+
+impl Connection {
+    fn new(core: &Core, mailbox: Mailbox) -> Self {
+        let (session, mailbox) = (core.open_session(), Arc::new(mailbox));
+        Self { session, mailbox, denied: Vec::new(), checked_up_to: None }
+    }
 }
 
 #[derive(Default)]
@@ -324,9 +342,9 @@ impl Pair {
     /// The connections belong to two clients, as far as shares are concerned.
     fn connect(&mut self, by: usize) -> Connection {
         let client = Client { share: ClientKey([by as u8 % 2; 16]), shown: shown(by) };
-        let mailbox = Arc::new(Mailbox::of(client.shown.address, Some(client.share)));
+        let mailbox = Mailbox::of(client.shown.address, Some(client.share));
         client.shown.identity.iter().for_each(|identity| mailbox.identify_again(identity));
-        let connection = Connection { session: self.core.open_session(), mailbox };
+        let connection = Connection::new(&self.core, mailbox);
         let id = connection.session.id();
         let label = id.to_string();
         self.core.join(id, Some(label.as_bytes()), &connection.mailbox);
@@ -410,6 +428,10 @@ impl Pair {
         let now = self.now();
         match *step {
             Step::Acquire { by, ids, ref wants, queueing } => {
+                let denied = &self.connections[by].denied;
+                if wants.iter().any(|want| denied.contains(&want.key)) || !self.may_renew(by) {
+                    return;
+                }
                 let call = self.call(by, ids);
                 let wanted = |want: &Want| signalbox_core::Want {
                     namespace: want.key.0,
@@ -474,24 +496,28 @@ impl Pair {
                 let some = self.leased.iter().rev().take(4).collect::<Vec<_>>();
                 let Some((session, key, _)) = some.get(session % some.len().max(1)) else { return };
                 let key = if with_key { *key } else { SessionKey([0; 16]) };
-                let found = self.core.attach(*session, connection, &key, now);
+                let found = self.core.attach_to_repeat(*session, connection, &key, 0);
                 let expected = self.model.attach(*session, connection, key);
                 assert_eq!(found.map(|lease| lease.ttl_ms()), expected);
+                if expected.is_ok() {
+                    self.attached(by);
+                }
             }
             Step::Close { by } => {
                 let (connection, token) = (self.id(by), self.token());
                 assert_eq!(self.core.close_leased(connection, token, now), self.model.close(connection));
             }
+            Step::KeepAlive { by } if !self.may_renew(by) => {}
             Step::KeepAlive { by } => {
                 let connection = self.id(by);
                 assert_eq!(self.core.keep_alive(connection, now), self.model.keep_alive(connection));
             }
-            Step::Renew { by } => {
-                if let Attachment::To(id) = self.model.attachment(self.id(by)) {
-                    let (.., lease) = self.leased.iter().find(|(session, ..)| *session == id).unwrap();
-                    lease.renew(now.monotonic);
-                    self.model.renew(id);
-                }
+            Step::Renew { by } => self.renew(by),
+            Step::Rights { by, key, may_acquire } => {
+                let connection = &mut self.connections[by];
+                connection.denied.retain(|denied| *denied != key);
+                connection.denied.extend((!may_acquire).then_some(key));
+                connection.checked_up_to = None;
             }
             Step::Leave { by } => self.leave(by),
             Step::Watch { by, namespace, ref scope } => {
@@ -578,6 +604,38 @@ impl Pair {
         }
     }
 
+    /// Whether a connection may acquire every name that its leased session holds or waits for. As the server does, it looks
+    /// only at names that it has not seen since its rights have changed.
+    fn may_renew(&mut self, by: usize) -> bool {
+        let Connection { session, denied, checked_up_to, .. } = &mut self.connections[by];
+        let passes = |namespace, name: &[u8]| denied.iter().all(|key| *key != (namespace, name));
+        let may_renew = loop {
+            match self.core.check_names(session.id(), *checked_up_to, passes) {
+                CheckedNames::All => break true,
+                CheckedNames::UpTo(grant) => *checked_up_to = Some(grant),
+                CheckedNames::Failed => break false,
+            }
+        };
+        assert_eq!(may_renew, self.model.may_have_all(session.id(), denied));
+        may_renew
+    }
+
+    /// A connection was attached to a leased session, which it renews.
+    fn attached(&mut self, by: usize) {
+        self.connections[by].checked_up_to = None;
+        self.renew(by);
+    }
+
+    fn renew(&mut self, by: usize) {
+        if let Attachment::To(id) = self.model.attachment(self.id(by))
+            && self.may_renew(by)
+        {
+            let (.., lease) = self.leased.iter().find(|(session, ..)| *session == id).unwrap();
+            lease.renew(self.now().monotonic);
+            self.model.renew(id);
+        }
+    }
+
     fn open(&mut self, by: usize, ttl_ms: u32) {
         let (connection, token) = (self.id(by), self.token());
         let key = SessionKey([self.leased.len() as u8 + 1; 16]);
@@ -587,6 +645,7 @@ impl Pair {
                 assert_eq!((expected, opened.key.0, opened.ttl_ms), (Ok(()), key.0, ttl_ms));
                 self.model.open(opened.session, connection, key, ttl_ms, b"leased");
                 self.leased.push((opened.session, key, self.core.lease(connection).unwrap()));
+                self.attached(by);
             }
             Outcome::Refused(refusal) => assert_eq!(expected, Err(refusal)),
             other => panic!("{other:?}"),
@@ -609,12 +668,13 @@ impl Pair {
                 match expected.unwrap() {
                     Some(expected) => {
                         assert_eq!((opened.session, opened.ttl_ms), expected);
-                        self.core.lease(connection).unwrap().renew(self.now().monotonic);
+                        self.attached(by);
                     }
                     None => {
                         assert_eq!(opened.ttl_ms, ttl_ms);
                         self.model.open(opened.session, connection, key, ttl_ms, b"leased");
                         self.leased.push((opened.session, key, self.core.lease(connection).unwrap()));
+                        self.attached(by);
                     }
                 }
             }
@@ -663,6 +723,7 @@ impl Pair {
         }
         self.compare();
         for by in 0..CONNECTIONS {
+            self.may_renew(by);
             if self.compare_messages(by) {
                 // The server does the same.
                 self.leave(by);
@@ -984,6 +1045,8 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => by().prop_map(|by| Step::Close { by }),
         2 => by().prop_map(|by| Step::KeepAlive { by }),
         2 => by().prop_map(|by| Step::Renew { by }),
+        4 => (by(), keys(), any::<bool>())
+            .prop_map(|(by, key, may_acquire)| Step::Rights { by, key, may_acquire }),
         2 => by().prop_map(|by| Step::Leave { by }),
         3 => (by(), namespaces(), scopes())
             .prop_map(|(by, namespace, scope)| Step::Watch { by, namespace, scope }),
@@ -1103,7 +1166,7 @@ fn at(monotonic_ms: u64) -> Moment {
 impl Server {
     fn new(connections: usize) -> Self {
         let core = new_core();
-        let connect = |_| Connection { session: core.open_session(), mailbox: Arc::default() };
+        let connect = |_| Connection::new(&core, Mailbox::default());
         let connections: Vec<_> = (0..connections).map(connect).collect();
         for connection in &connections {
             core.join(connection.session.id(), None, &connection.mailbox);

@@ -591,7 +591,6 @@ impl Model {
         if key.0 != given.0 {
             return Err(Refusal::NoSuchSession);
         }
-        self.renew(id);
         if before == Some(connection) {
             return Ok(ttl_ms);
         }
@@ -654,6 +653,13 @@ impl Model {
         if let Some(Session { kind: Kind::Leased { ttl_ms, ends_ms, .. }, .. }) = self.session_mut(id) {
             *ends_ms = now_ms + u64::from(*ttl_ms);
         }
+    }
+
+    /// Whether a connection may acquire all that its leased session holds or waits for, if it may not acquire these names.
+    pub fn may_have_all(&self, connection: ConnectionId, denied: &[Key]) -> bool {
+        let Attachment::To(id) = self.attachment(connection) else { return true };
+        let mut grants = self.grants.iter().filter(|grant| grant.session == id);
+        grants.all(|grant| grant.parts.iter().all(|part| !denied.contains(&part.key)))
     }
 
     pub fn keep_alive(&mut self, connection: ConnectionId) -> Result<u32, Refusal> {
