@@ -203,7 +203,15 @@ fn thousands_of_waiting_calls_are_completed_by_one() {
 }
 
 #[test]
-fn any_number_of_grants_with_long_names_is_evicted() {
+fn any_number_of_grants_is_evicted_or_ends_with_its_session() {
+    for (count, name_bytes) in [(100, 60_000), (4_200, 8)] {
+        for is_evicted in [true, false] {
+            end_grants(count, name_bytes, is_evicted);
+        }
+    }
+}
+
+fn end_grants(count: usize, name_bytes: usize, is_evicted: bool) {
     let mut server = Server::start(BTreeMap::new());
     server.store();
     let (connection, mailbox) = server.connect();
@@ -214,15 +222,14 @@ fn any_number_of_grants_with_long_names_is_evicted() {
         let ids = RequestIds { own: RequestId(requests), lowest_unanswered: RequestId(requests) };
         Call { connection, ids, token: Token(requests) }
     };
-    let declare = Declare { name: b"gpu", capacity: 1_000, numbered: false, label: b"" };
+    let declare = Declare { name: b"gpu", capacity: 10_000, numbered: false, label: b"" };
     server.core.declare(call(), &[declare], IfExists::Fail, START);
     server.core.open_leased(connection, SessionKey([1; 16]), 1_000_000, b"", Token(0), START);
     server.store();
-    let long = |n: u8| vec![n; 60_000];
-    for n in (0..200).step_by(2) {
-        let (one, other) = (long(n), long(n + 1));
+    for n in 0..count {
+        let [one, other] = [2 * n, 2 * n + 1].map(|n| vec![n as u8; name_bytes]);
         let names = [&b"gpu"[..], &one, &other];
-        let claim = Claim::new(1, 1_000).unwrap();
+        let claim = Claim::new(1, 10_000).unwrap();
         let want = |name| Want { namespace: Namespace::Semaphores, name, claim, slot: None };
         let queueing = Queueing { wait_ms: 0, queue_max: 0 };
         let outcome = server.core.acquire_grant(call(), &names.map(want), queueing, START);
@@ -230,9 +237,14 @@ fn any_number_of_grants_with_long_names_is_evicted() {
     }
     server.store();
     let grants = |server: &Server| server.disk.keys().filter(|key| matches!(key, Key::Grant(_))).count();
-    assert_eq!(grants(&server), 100);
-    let removal = Removal::Now { grace_ms: 1_000 };
-    assert_eq!(server.core.remove(call(), b"gpu", removal, None, START), Outcome::Waiting);
+    assert_eq!(grants(&server), count);
+    let ended = if is_evicted {
+        let removal = Removal::Now { grace_ms: 1_000 };
+        server.core.remove(call(), b"gpu", removal, None, START)
+    } else {
+        server.core.close_leased(connection, call().token, START)
+    };
+    assert_eq!(ended, Outcome::Waiting);
     server.store();
     while server.core.evict(START, |_| None) {
         server.store();
