@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::admin::{AdminError, entry, format_of, is_led_by, read, revision_of, timing, watch};
+use super::admin::{entry, format_of, is_led_by, read, revision_of, timing, watch};
 use super::coordinator::{Compare, Coordinator, Operation, Revision, Transaction};
+use super::error::AdminError;
 use super::keys::{Drain, Incarnation, Keys, Leadership, LeadershipState, Node, decode, encode};
 use super::members::read_below;
 

@@ -1,7 +1,8 @@
 //! The handover of a leadership: the leader that is drained chooses its successor, or says why it goes on to lead.
 
-use super::admin::{AdminError, read, revision_of, watch};
+use super::admin::{read, revision_of, watch};
 use super::coordinator::{CallError, Compare, Coordinator, Operation, Persistent, Revision, Transaction};
+use super::error::AdminError;
 use super::keys::{Drain, Incarnation, Keys, Node, Successor, encode};
 use super::leadership::Term;
 use super::members::Reading;

@@ -14,6 +14,7 @@ pub mod clock;
 pub mod coordinator;
 pub mod data;
 pub mod drain;
+pub mod error;
 pub mod etcd;
 pub mod fence;
 pub mod handover;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::admin::AdminError;
 use super::clock::BootTime;
 use super::coordinator::{Coordinator, Entry, Range, Revision};
+use super::error::AdminError;
 use super::keys::{Advertised, Heartbeat, Incarnation, Keys, Node, ValueError, decode};
 use super::leadership::Term;
 

@@ -20,28 +20,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::backends::FileBackend;
 use redb::{
-    Builder, Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
-    WriteTransaction,
+    Builder, Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, WriteTransaction,
 };
 
 use super::backend::{FlushFailure, FlushGuard};
 use super::directory::{Directory, unusable};
+use super::error::{CommitError, StorageError};
+use super::failure::{catch_panics, engine_error};
 use super::flush_mark::{FlushMark, FlushMarks, Trust};
 use super::panics;
-use super::reader::{FileSnapshot, each_record};
+use super::reader::{FileSnapshot, METADATA, TABLE, each_record};
 use super::record::{FORMAT, encode_key, encode_value};
 use super::staged::Staged;
-use super::{CommitError, Snapshot, Storage, StorageError};
+use super::store::{Snapshot, Storage};
 use signalbox_core::{Change, Record};
 
-pub(super) const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("signalbox");
-/// The first byte of the keys that are not records.
-pub(super) const METADATA: u8 = 0;
 const FORMAT_KEY: &[u8] = &[METADATA, b'f'];
 const EPOCH_KEY: &[u8] = &[METADATA, b'e'];
-
-/// In the engine's message about a commit that has the flush mark and cannot be read.
-const COMPLETE_BUT_UNREADABLE: &str = "despite 2-phase commit";
 
 /// Options for opening a store.
 #[derive(Clone, Copy, Debug)]
@@ -355,42 +350,6 @@ pub(super) fn open_engine(
 pub(super) fn verify(path: &Path, database: &mut Database) -> Result<(), StorageError> {
     // The engine may repair its list of free pages here, which has no data.
     catch_panics(path, || database.check_integrity()).map(|_| ())
-}
-
-/// Calls the engine on a file that may be damaged: a panic means that it is.
-pub(super) fn catch_panics<T, E: Into<redb::Error>>(
-    path: &Path,
-    call: impl FnOnce() -> Result<T, E>,
-) -> Result<T, StorageError> {
-    match panics::catch(call) {
-        Ok(result) => result.map_err(|error| engine_error(path, error)),
-        Err(panics::Panicked) => {
-            let problem = "parts of it contradict each other".to_owned();
-            Err(StorageError::Damaged { path: path.to_owned(), problem })
-        }
-    }
-}
-
-/// Converts an error of the engine.
-pub(super) fn engine_error<E: Into<redb::Error>>(path: &Path, error: E) -> StorageError {
-    let path = path.to_owned();
-    match error.into() {
-        redb::Error::Io(source)
-            if !matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
-        {
-            StorageError::Unusable { path, source }
-        }
-        redb::Error::PreviousIo => {
-            let source = io::Error::other("an earlier read or write failed");
-            StorageError::Unusable { path, source }
-        }
-        redb::Error::DatabaseAlreadyOpen => StorageError::InUse { path },
-        redb::Error::Corrupted(problem) if problem.contains(COMPLETE_BUT_UNREADABLE) => {
-            let problem = "the latest changes, which were stored completely, cannot be read".to_owned();
-            StorageError::Damaged { path, problem }
-        }
-        other => StorageError::Damaged { path, problem: other.to_string() },
-    }
 }
 
 /// Replaces an error by the failed flush that caused it, if there was one.

@@ -6,12 +6,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redb::{Database, OwnedRange, ReadableDatabase};
+use redb::{Database, OwnedRange, ReadableDatabase, TableDefinition};
 
-use super::engine::{METADATA, TABLE, catch_panics};
+use super::error::StorageError;
+use super::failure::catch_panics;
 use super::record::{DecodeError, decode};
-use super::{Snapshot, StorageError};
+use super::store::Snapshot;
 use signalbox_core::Record;
+
+pub(super) const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("signalbox");
+
+/// The first byte of the keys that are not records.
+pub(super) const METADATA: u8 = 0;
 
 /// The records of a file as they were when this was opened, in the order of keys. The engine keeps their pages until this
 /// is dropped.

@@ -14,9 +14,6 @@ use crate::process::{Name, Process};
 use crate::settings::Settings;
 use crate::signals::Shield;
 
-/// The variable, without the prefix of all variables of this library.
-pub const VARIABLE_NAME: &str = "PROCESS";
-
 /// The variable.
 const VARIABLE: &CStr = c"SIGNALBOX_SYSV_PROCESS";
 

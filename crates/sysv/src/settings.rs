@@ -18,6 +18,9 @@ use crate::token::{Token, TokenSource};
 /// What all variables of this library begin with.
 const PREFIX: &str = "SIGNALBOX_SYSV_";
 
+/// The variable in which a program hands its process over to the next one, without the prefix.
+const HANDOVER: &str = "PROCESS";
+
 /// How long a call tries to reach the server, unless the settings say otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -93,7 +96,7 @@ fn read(
         let Some(name) = variable.to_str().and_then(|variable| variable.strip_prefix(PREFIX)) else {
             continue;
         };
-        if name == crate::handover::VARIABLE_NAME {
+        if name == HANDOVER {
             continue;
         }
         any = true;

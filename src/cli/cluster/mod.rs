@@ -19,8 +19,8 @@ use super::exit::{Exit, Failure};
 use super::output::json;
 use crate::cluster::client;
 use crate::config::{ClusterConfig, Loaded};
-use signalbox_cluster::admin::AdminError;
 use signalbox_cluster::coordinator::Persistent;
+use signalbox_cluster::error::AdminError;
 use signalbox_cluster::etcd::{EtcdClient, SettingsError};
 use signalbox_cluster::keys::Keys;
 

@@ -10,7 +10,8 @@ use super::super::exit::{Exit, Failure, warn};
 use super::super::output::{NOTHING, harmless, json, or_nothing};
 use super::Source;
 use crate::cluster::node_name;
-use signalbox_cluster::admin::{AdminError, ClusterStatus, FORMAT, Finalization, status};
+use signalbox_cluster::admin::{ClusterStatus, FORMAT, Finalization, status};
+use signalbox_cluster::error::AdminError;
 use signalbox_cluster::etcd::Expected;
 use signalbox_cluster::keys::Advertised;
 

@@ -8,9 +8,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use signalbox_cluster::admin::AdminError;
 use signalbox_cluster::coordinator::Persistent;
 use signalbox_cluster::drain::{Drained, drain};
+use signalbox_cluster::error::AdminError;
 use signalbox_cluster::keys::{Drain, Incarnation, Node, decode};
 use tokio::sync::mpsc::UnboundedReceiver;
 

@@ -8,6 +8,7 @@
 //! the unanswered requests, [`GrantTable`] the grants of permits, and [`LeaseValidity`] the end of the lease.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -24,7 +25,6 @@ use super::reconnect::{AfterFailure, Reconnect};
 use super::request::{Operation, ReceivedGrant, Request, Transmission, read_granted, read_released};
 use super::request_table::{Cancellation, RequestTable};
 use super::session_load::SessionLoad;
-use super::session_pool::Losses;
 use super::settings::Settings;
 use super::validity::{LeaseValidity, safe_duration};
 use crate::{Address, Disconnect, Error, ErrorKind, Lost};
@@ -35,6 +35,20 @@ use signalbox_protocol::{
 
 /// The longest time that closing a session may take. After that, the session ends with its time to live.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
+
+/// How many sessions of a client were lost; its drivers count them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Losses(Arc<AtomicU64>);
+
+impl Losses {
+    pub(super) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 pub(super) struct Driver {
     clock: Arc<dyn Clock>,

@@ -9,10 +9,9 @@
 //!   others end with their last user: labels may be as many as there are jobs.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::driver::Driver;
+use super::driver::{Driver, Losses};
 use super::executor::Executor;
 use super::session_handle::{SessionHandle, SessionParts};
 use super::settings::{Settings, Terms};
@@ -30,20 +29,6 @@ pub(super) struct SessionPool {
     losses: Losses,
     /// How many sessions were lost when the last one was opened.
     losses_before: u64,
-}
-
-/// How many sessions of a client were lost; its drivers count them.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Losses(Arc<AtomicU64>);
-
-impl Losses {
-    pub(super) fn add(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 impl SessionPool {

@@ -2,25 +2,11 @@
 
 use std::time::Duration;
 
-use super::view::{Observation, Seen, Vacancy, View, request, seen};
+use super::view::{NoAnswer, Observation, Seen, Vacancy, View, request, seen};
 use super::{Ending, Leading, Machine, Namesake, Request, Settings, Standby, State, Surroundings};
 use crate::clock::BootTime;
 use crate::coordinator::{CallError, Revision, TransactionAnswer};
 use crate::keys::{Drain, Format, Heartbeat, LAYOUT, Leadership, LeadershipState};
-
-/// Why an answer is of no use.
-pub(super) enum NoAnswer {
-    /// It ends the part of the node.
-    Ends(Ending),
-    /// It does not have the reads that were asked for.
-    Malformed,
-}
-
-impl<E: Into<Ending>> From<E> for NoAnswer {
-    fn from(ending: E) -> Self {
-        Self::Ends(ending.into())
-    }
-}
 
 impl Machine {
     /// Takes in the answer to a request; the error is how the node's part ends.

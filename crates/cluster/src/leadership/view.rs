@@ -4,13 +4,27 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::answers::NoAnswer;
+use super::ending::Ending;
 use crate::clock::BootTime;
 use crate::coordinator::{Entry, Operation, Revision};
 use crate::keys::{
     Drain, Format, Heartbeat, Incarnation, Keys, Leadership, LeadershipState, Marker, Node, RelayEndpoint,
     ValueError, decode,
 };
+
+/// Why an answer is of no use.
+pub(super) enum NoAnswer {
+    /// It ends the part of the node.
+    Ends(Ending),
+    /// It does not have the reads that were asked for.
+    Malformed,
+}
+
+impl<E: Into<Ending>> From<E> for NoAnswer {
+    fn from(ending: E) -> Self {
+        Self::Ends(ending.into())
+    }
+}
 
 /// A value and the revision at which it was written last.
 #[derive(Clone, Debug, PartialEq, Eq)]

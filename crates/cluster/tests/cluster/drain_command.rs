@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use signalbox_cluster::admin::{AdminError, Release, finalize, forget, release};
+use signalbox_cluster::admin::{Release, finalize, forget, release};
 use signalbox_cluster::clock::BootTime;
 use signalbox_cluster::coordinator::{
     CallError, Coordinator, Operation, Persistent, Range, RangeAnswer, Revision, Transaction,
     TransactionAnswer,
 };
 use signalbox_cluster::drain::drain;
+use signalbox_cluster::error::AdminError;
 use signalbox_cluster::keys::{Format, LAYOUT, Node};
 use signalbox_storage::FORMAT;
 

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use signalbox_cluster::admin::AdminError;
 use signalbox_cluster::coordinator::{Operation, Persistent, Transaction};
+use signalbox_cluster::error::AdminError;
 use signalbox_cluster::handover::{Leader, Next, Refused, Request};
 use signalbox_cluster::keys::{Drain, Heartbeat, Incarnation, Node, decode, encode};
 use signalbox_cluster::leadership::Term;

@@ -23,12 +23,14 @@
 //! does not know. The nodes of a cluster write the format that the cluster agreed on, which may be the one before, so a
 //! program that writes a new format must read and write the one before as well.
 
+mod bytes;
 mod sysv;
 
 use std::ops::RangeInclusive;
 
 use thiserror::Error;
 
+use bytes::{DecodeResult, Reader, put_length, put_u32, put_u64};
 use signalbox_core::{
     AnswerRecord, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord,
     PlaceKey, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
@@ -173,18 +175,6 @@ fn put_slots_out(bytes: &mut Vec<u8>, slots: &[u16]) {
     bytes.extend_from_slice(&bits);
 }
 
-fn put_u32(bytes: &mut Vec<u8>, number: u32) {
-    bytes.extend_from_slice(&number.to_be_bytes());
-}
-
-fn put_u64(bytes: &mut Vec<u8>, number: u64) {
-    bytes.extend_from_slice(&number.to_be_bytes());
-}
-
-fn put_length(bytes: &mut Vec<u8>, length: usize) {
-    put_u32(bytes, u32::try_from(length).expect("the content of a frame is shorter than 4 GiB"));
-}
-
 fn put_grace(bytes: &mut Vec<u8>, grace_ms: Option<u32>) {
     bytes.push(grace_ms.is_some().into());
     put_u32(bytes, grace_ms.unwrap_or(0));
@@ -239,11 +229,6 @@ pub(super) fn describe(key: &Key) -> String {
         Key::PlaceKey => "the key of places".to_owned(),
     }
 }
-
-/// The bytes that are not decoded yet.
-struct Reader<'a>(&'a [u8]);
-
-type DecodeResult<T> = Result<T, &'static str>;
 
 impl Reader<'_> {
     fn declaration(&mut self, name: Box<[u8]>) -> DecodeResult<DeclarationRecord> {
@@ -331,60 +316,4 @@ impl Reader<'_> {
         let answer = (0..count).map(state).collect::<DecodeResult<_>>()?;
         Ok(AnswerRecord { session, request, answer })
     }
-
-    fn session(&mut self) -> DecodeResult<SessionId> {
-        SessionId::from_number(self.u64()?).ok_or("has session number 0, which is invalid")
-    }
-
-    fn grace(&mut self) -> DecodeResult<Option<u32>> {
-        let is_revoked = self.boolean()?;
-        let grace_ms = self.u32()?;
-        if !is_revoked && grace_ms > 0 {
-            return Err("has a grace period without a revocation");
-        }
-        Ok(is_revoked.then_some(grace_ms))
-    }
-
-    fn length_prefixed(&mut self) -> DecodeResult<Box<[u8]>> {
-        let length = self.u32()?;
-        Ok(self.take(length)?.into())
-    }
-
-    fn boolean(&mut self) -> DecodeResult<bool> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err("has an invalid boolean"),
-        }
-    }
-
-    fn u8(&mut self) -> DecodeResult<u8> {
-        self.array().map(u8::from_be_bytes)
-    }
-
-    fn u32(&mut self) -> DecodeResult<u32> {
-        self.array().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> DecodeResult<u64> {
-        self.array().map(u64::from_be_bytes)
-    }
-
-    fn array<const N: usize>(&mut self) -> DecodeResult<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk().ok_or(TOO_SHORT)?;
-        self.0 = rest;
-        Ok(*first)
-    }
-
-    fn take(&mut self, length: u32) -> DecodeResult<&[u8]> {
-        let (first, rest) = self.0.split_at_checked(length as usize).ok_or(TOO_SHORT)?;
-        self.0 = rest;
-        Ok(first)
-    }
-
-    fn end(&self) -> DecodeResult<()> {
-        if self.0.is_empty() { Ok(()) } else { Err("has extra bytes at its end") }
-    }
 }
-
-const TOO_SHORT: &str = "is truncated";

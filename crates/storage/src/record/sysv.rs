@@ -10,7 +10,7 @@
 //! | 8, process u64, set u32 | turn u64, clearances u64, number of adjustments u32, adjustments i16 each |
 //! | 9, process u64, request u64 | kind u8 (0 done, 1 set), for a set: set u32, number of semaphores u32 |
 
-use super::{DecodeResult, Reader, put_length, put_u32, put_u64};
+use super::bytes::{DecodeResult, Reader, put_length, put_u32, put_u64};
 use signalbox_core::{
     AdjustmentsRecord, Order, Ownership, ProcessId, ProcessRecord, RequestId, ResultRecord, SemaphoreRecord,
     SessionKey, SetId, SetRecord, StoredAnswer, SysvKey, SysvRecord, UnixSeconds,

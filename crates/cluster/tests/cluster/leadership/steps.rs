@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use signalbox_cluster::admin::{AdminError, Finalized, finalize};
+use signalbox_cluster::admin::{Finalized, finalize};
 use signalbox_cluster::clock::BootTime;
 use signalbox_cluster::coordinator::{
     CallError, Coordinator, Range, RangeAnswer, Transaction, TransactionAnswer,
 };
+use signalbox_cluster::error::AdminError;
 use signalbox_cluster::keys::{
     Drain, Format, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, Successor, encode,
 };

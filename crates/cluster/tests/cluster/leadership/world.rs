@@ -18,9 +18,10 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use signalbox_cluster::admin::{AdminError, finalize};
+use signalbox_cluster::admin::finalize;
 use signalbox_cluster::clock::BootTime;
 use signalbox_cluster::coordinator::{CallError, Revision, Transaction, TransactionAnswer};
+use signalbox_cluster::error::AdminError;
 use signalbox_cluster::keys::{
     Format, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, Successor, decode, encode,
 };
