@@ -3,6 +3,8 @@
 //! The server's codec returns all complete frames of a read as one [`Frames`], so that a burst of requests costs one
 //! split of the buffer and requests are parsed in place. The client's codec returns one response at a time.
 
+use crate::header::REQUEST_BODY_BYTES_MAX;
+use crate::header::RESPONSE_BODY_BYTES_MAX;
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
@@ -10,15 +12,6 @@ use super::header::{HEADER_BYTES, Header, REQUEST_MAGIC, RESPONSE_MAGIC, TLS_HAN
 use super::proxy_header::ProxyHeader;
 use super::request::Frame;
 use super::response::ResponseFrame;
-
-/// The longest body of a request in bytes (`docs/protocol.md`, "Limits"). A header that announces a longer one ends the
-/// connection.
-pub const REQUEST_BODY_BYTES_MAX: usize = 128 * 1024;
-
-/// The longest body of a response that a client accepts, in bytes. The longest response about one name is a grant of
-/// all slots of a semaphore, 128 KiB. An AcquireAll can have the slots of seven such names; the rest is reserved for
-/// later versions.
-pub const RESPONSE_BODY_BYTES_MAX: usize = 1024 * 1024;
 
 /// Why a byte stream cannot be decoded: the start of the next frame is unknown, so the connection ends.
 #[derive(Debug, Error)]

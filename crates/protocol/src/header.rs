@@ -19,6 +19,18 @@ pub const RESPONSE_MAGIC: u8 = 0x91;
 /// The first byte of a connection over TLS: the type of a record with a part of the handshake (RFC 8446, 5.1).
 pub const TLS_HANDSHAKE: u8 = 0x16;
 
+/// The longest body of a request in bytes (`docs/protocol.md`, "Limits"). A header that announces a longer one ends the
+/// connection.
+pub const REQUEST_BODY_BYTES_MAX: usize = 128 * 1024;
+
+/// The longest body of a response that a client accepts, in bytes. The longest response about one name is a grant of
+/// all slots of a semaphore, 128 KiB. An AcquireAll can have the slots of seven such names; the rest is reserved for
+/// later versions.
+pub const RESPONSE_BODY_BYTES_MAX: usize = 1024 * 1024;
+
+/// The longest name in bytes: its length is a `u16` on the wire (`counter.md` and `semaphore.md`, "Acquire").
+pub const NAME_BYTES_MAX: usize = u16::MAX as usize;
+
 /// Four bytes that a client chooses and the server copies into the response, which match a response to its request
 /// (`counter.md`, "Request header").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -17,9 +17,7 @@ mod response;
 mod status;
 mod sysv;
 
-pub use codec::{
-    DecodeError, Frames, REQUEST_BODY_BYTES_MAX, RESPONSE_BODY_BYTES_MAX, RequestCodec, ResponseCodec,
-};
+pub use codec::{DecodeError, Frames, RequestCodec, ResponseCodec};
 pub use extended::{
     ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AddressRange, AllGranted, Claim, Claims, ClaimsError, Credentials,
     DECLARATIONS_MAX, Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState,
@@ -30,9 +28,12 @@ pub use extended::{
     Revocation, Scope, SessionEntry, SessionKey, SessionKind, Shares, SlotChange, TtlLeft, VerifiedGrant,
     Wait, WaitingRequest, Whereabouts,
 };
-pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC, TLS_HANDSHAKE};
+pub use header::{
+    HEADER_BYTES, NAME_BYTES_MAX, Opaque, Opcode, REQUEST_BODY_BYTES_MAX, REQUEST_MAGIC,
+    RESPONSE_BODY_BYTES_MAX, RESPONSE_MAGIC, TLS_HANDSHAKE,
+};
 pub use proxy_header::{PROXY_HEADER_BYTES_MAX, ProxyHeader, ProxyHeaderError};
-pub use request::{Frame, FrameClass, NAME_BYTES_MAX, Request};
+pub use request::{Frame, FrameClass, Request};
 pub use response::{BodyError, DumpEntry, Response, ResponseFrame, Statistic};
 pub use status::Status;
 pub use sysv::{

@@ -8,9 +8,6 @@ use super::header::{Header, Opaque, Opcode, REQUEST_MAGIC};
 use super::status::Status;
 use super::sysv::{SysvOpcode, SysvRequest};
 
-/// The longest name in bytes: its length is a `u16` on the wire (`counter.md` and `semaphore.md`, "Acquire").
-pub const NAME_BYTES_MAX: usize = u16::MAX as usize;
-
 /// One complete frame that was received. Its body borrows from the receive buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {

@@ -8,9 +8,9 @@ use thiserror::Error;
 
 use super::value::PLACE_BYTES;
 use super::{ACQUIRE_ALL_NAMES_MAX, Namespace, length_of};
-use crate::codec::REQUEST_BODY_BYTES_MAX;
 use crate::fields::Fields;
-use crate::request::NAME_BYTES_MAX;
+use crate::header::NAME_BYTES_MAX;
+use crate::header::REQUEST_BODY_BYTES_MAX;
 
 /// In place of a semaphore's capacity: the semaphore keeps its own, and is not created if it does not exist
 /// (`docs/protocol.md`, "AcquireGrant").

@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::response::{put_slots, read_slots};
+use super::value::{put_slots, read_slots};
 use super::{Generation, length_of};
 use crate::fields::Fields;
 

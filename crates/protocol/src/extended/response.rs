@@ -1,5 +1,7 @@
 //! Responses to extended requests and their encoding (`docs/protocol.md`, "Extended operations").
 
+use super::value::put_slots;
+use super::value::read_slots;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::declared::{put_declared_states, read_declared_states};
@@ -334,15 +336,6 @@ impl AllGranted<Vec<u32>, Vec<Vec<u16>>> {
 /// The number of slots on the wire.
 fn count_of(slots: &[u16]) -> u16 {
     u16::try_from(slots.len()).expect("a grant has at most 1,024 slots")
-}
-
-pub(super) fn put_slots(slots: &[u16], out: &mut BytesMut) {
-    slots.iter().for_each(|slot| out.put_u16(*slot));
-}
-
-pub(super) fn read_slots(count: usize, fields: &mut Fields<'_>) -> Option<Vec<u16>> {
-    let (slots, _) = fields.bytes(count.checked_mul(2)?)?.as_chunks();
-    Some(slots.iter().map(|slot| u16::from_be_bytes(*slot)).collect())
 }
 
 /// A grant that is held (`docs/protocol.md`, "VerifyGrant").

@@ -270,3 +270,12 @@ impl Features {
         self.0 & others.0 == others.0
     }
 }
+
+pub(super) fn put_slots(slots: &[u16], out: &mut BytesMut) {
+    slots.iter().for_each(|slot| out.put_u16(*slot));
+}
+
+pub(super) fn read_slots(count: usize, fields: &mut Fields<'_>) -> Option<Vec<u16>> {
+    let (slots, _) = fields.bytes(count.checked_mul(2)?)?.as_chunks();
+    Some(slots.iter().map(|slot| u16::from_be_bytes(*slot)).collect())
+}
