@@ -7,8 +7,7 @@ use super::super::super::dispatch::entry_on_wire;
 use super::super::access::Target;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Page, Paged};
-use super::names::no_such_name;
-use super::{Context, seconds};
+use super::{Context, no_such_name, seconds};
 use crate::views;
 use signalbox_core::{Listed, ListingKind, Namespace};
 

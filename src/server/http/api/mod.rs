@@ -21,6 +21,7 @@ use super::listener::Peer;
 use super::query::Parameters;
 use super::requester::NO_ANSWER;
 use super::shared::{Shared, Stage};
+use signalbox_core::Namespace;
 
 /// A request that passed the guard.
 pub(super) struct Context {
@@ -94,6 +95,17 @@ fn quoted(name: &[u8]) -> String {
     const SHOWN_MAX: usize = 80;
     let text: String = String::from_utf8_lossy(name).escape_debug().take(SHOWN_MAX).collect();
     format!("\"{text}\"")
+}
+
+/// The error about a name that does not exist; `kind` as in the request.
+fn no_such_name(kind: Option<Namespace>, name: &[u8]) -> ApiError {
+    let what = match kind {
+        None => "neither a counter nor a semaphore",
+        Some(Namespace::Counters) => "no counter",
+        Some(Namespace::Semaphores) => "no semaphore",
+    };
+    let name = quoted(name);
+    ApiError::not_found(format!("{what} {name} exists; check the name; /api/v1/names lists names"))
 }
 
 /// Milliseconds as seconds.

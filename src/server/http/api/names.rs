@@ -14,7 +14,7 @@ use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Items, Page, limit_of};
 use super::declared::declaration;
 use super::entries::{Entry, entries};
-use super::{Context, quoted};
+use super::{Context, no_such_name};
 use crate::views::{Declaration, Usage};
 use signalbox_core::{Inspected, ListingKind, NamePlace, Namespace, WaitedListing};
 
@@ -241,17 +241,6 @@ async fn details(
         holders: holders.into_items(),
         queue: queue.into_items(),
     }))
-}
-
-/// The error about a name that does not exist; `kind` as in the request.
-pub(super) fn no_such_name(kind: Option<Namespace>, name: &[u8]) -> ApiError {
-    let what = match kind {
-        None => "neither a counter nor a semaphore",
-        Some(Namespace::Counters) => "no counter",
-        Some(Namespace::Semaphores) => "no semaphore",
-    };
-    let name = quoted(name);
-    ApiError::not_found(format!("{what} {name} exists; check the name; /api/v1/names lists names"))
 }
 
 #[cfg(test)]
