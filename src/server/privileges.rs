@@ -1,6 +1,9 @@
 //! Drops the privileges of root: the process switches to the configured user and group after the ports are bound. Before
 //! that, it acts as them where their files are opened, so that a link that they made leads to no file of root.
 
+use std::io;
+
+use nix::sys::prctl::set_dumpable;
 use nix::unistd::{
     Gid, Group, Uid, User, getegid, geteuid, getgroups, setegid, seteuid, setgid, setgroups, setuid,
 };
@@ -105,4 +108,13 @@ fn find_user(name: &str) -> Result<User, PrivilegeError> {
 fn find_group(name: &str) -> Result<Group, PrivilegeError> {
     let found = Group::from_name(name).map_err(PrivilegeError::Lookup)?;
     found.ok_or_else(|| PrivilegeError::NoSuchGroup(name.to_owned()))
+}
+
+/// Switches core dumps of the process off if there are tokens: a dump could have one that a client has sent. The kernel then
+/// also refuses debuggers of the same user.
+pub(super) fn keep_secrets(config: &Config) -> io::Result<()> {
+    if config.access.tokens.is_some() {
+        set_dumpable(false)?;
+    }
+    Ok(())
 }

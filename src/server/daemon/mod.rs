@@ -18,7 +18,6 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -91,7 +90,7 @@ fn serve(
     let Bound { ports: listeners, http, relays } = bind(config)?;
     let cluster = config.cluster.is_enabled().then(|| Prepared::read(config)).transpose()?;
     identity.assume()?;
-    keep_secrets(config)?;
+    privileges::keep_secrets(config)?;
     // As the configured account, which reads it again on SIGHUP.
     rules.access.load_tokens(&config.access).map_err(|source| DaemonError::Tokens { source })?;
 
@@ -284,15 +283,6 @@ fn log_start(
         files_max,
         "signalbox is ready"
     );
-}
-
-/// Switches core dumps of the process off if there are tokens: a dump could have one that a client has sent. The kernel then
-/// also refuses debuggers of the same user.
-fn keep_secrets(config: &Config) -> io::Result<()> {
-    if config.access.tokens.is_some() {
-        set_dumpable(false)?;
-    }
-    Ok(())
 }
 
 /// Raises the limit on open files as far as the process may. Returns the limit in force.
