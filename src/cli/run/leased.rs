@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
+use super::arguments::{Arguments, OnLost};
+use super::child;
 use super::supervise::{Alarm, Hold, supervise};
-use super::{Arguments, OnLost, child};
 use crate::cli::exit::{Failure, warn};
 use crate::cli::leased::{Held, acquire, unless_signalled};
 use crate::cli::mismatch::report_lease;

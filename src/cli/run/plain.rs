@@ -8,8 +8,9 @@
 use std::future::pending;
 use std::process::ExitCode;
 
+use super::arguments::Arguments;
+use super::child;
 use super::supervise::{Alarm, Hold, supervise};
-use super::{Arguments, child};
 use crate::cli::exit::{Failure, warn};
 use crate::cli::mismatch::report_plain;
 use crate::cli::refusal::{self, Usage};

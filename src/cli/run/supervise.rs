@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use tokio::process::Child;
 use tokio::time::{Instant, sleep_until};
 
-use super::OnLost;
+use super::arguments::OnLost;
 use super::child::{ended, exit_code, send, terminate};
 use crate::cli::exit::{Exit, Failure, warn};
 use crate::cli::signals::Signals;

@@ -1,0 +1,105 @@
+//! The command line of `signalbox run`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::cli::output::escaped;
+use crate::cli::server::Server;
+use crate::cli::time::time;
+use crate::cli::wanted::{Waiting, Wanted};
+
+const LONG: &str = "\
+Run a command while holding resources
+
+Acquires the resources of each NAME, runs the command, and releases the resources when the command ends. A NAME with a \
+maximum is a counter, or with --semaphore a semaphore; a NAME without a maximum is a semaphore that exists, normally a declared one. Several NAMEs are acquired together, all or none, without deadlocks. If the resources are in use, the \
+command is not started and the exit status is 75; with --wait, the request first waits in a fair queue.
+
+A counter needs a maximum, and a semaphore that does not exist yet needs a capacity: give it with --max or after the \
+NAME. A semaphore that was declared with \"signalbox declare\" needs none, with or without --semaphore. If its resources are numbered slots, the \
+command gets their numbers in SIGNALBOX_SLOTS: separated by commas, with a colon between those of different NAMEs.
+
+SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command. Exceptions: signals that were ignored \
+from the start (nohup), and SIGINT and SIGQUIT in the foreground of a terminal, where Ctrl-C and Ctrl-\\ reach the \
+command directly. The command stays in the process group, so that a shell's job control works on both processes. Before \
+the command is started, these signals end the wait.
+
+With one NAME that has a maximum, and without --lease and --wait, the connection holds the resources; this also works \
+with yrmcdsd. If the connection is lost while the command runs, others may acquire the resources, and --on-lost says \
+what happens to the command. A server that vanishes (power, network) is detected after about 30 seconds.
+
+With --lease, --wait, several NAMEs, or a NAME without a maximum, a leased session holds the resources; this requires \
+signalbox's own server. The lease is renewed in the background and survives disconnections shorter than two fifths of \
+it. The command gets the id of the grant in SIGNALBOX_GRANT: a fencing token, which grows from grant to grant of a NAME. If \
+the lease cannot be renewed, the command is sent SIGTERM early enough that SIGKILL after --kill-after still precedes the \
+end of the lease, but not before two thirds of the lease have passed. If an administrator revokes the resources, the \
+command is sent SIGTERM at once, and SIGKILL before the grace period ends.
+
+If signalbox itself is killed by SIGKILL, the command keeps running, but the server releases the resources at once, or \
+when the lease ends. To prevent that, start the command with \"setpriv --pdeathsig KILL\" (util-linux).
+
+Signals are sent to the command only, not to the processes that it starts; a shell script forwards them with exec or \
+trap.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox run backup --max 1 -- /usr/local/bin/backup
+  signalbox run backup --max 1 --wait 30m --lease 60 -- /usr/local/bin/backup
+  signalbox run transcode --max 8 --resources 2 -- ffmpeg -i in.mov out.mp4
+  signalbox run seats=2/4 licences=10 --wait max -- train
+  signalbox run deploys --wait max -- deploy
+  signalbox run backup --max 1 -- setpriv --pdeathsig KILL /usr/local/bin/backup";
+
+/// Written by hand because the generator of the manual page omits the two dashes.
+const USAGE: &str = "\
+signalbox run [OPTIONS] --max <N> <NAME>... -- <COMMAND>...
+       signalbox run [OPTIONS] <NAME=[R/]MAX>... -- <COMMAND>...
+       signalbox run [OPTIONS] <NAME[=R/]>... -- <COMMAND>...";
+
+/// Run a command while holding resources
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES, override_usage = USAGE)]
+pub(in crate::cli) struct Arguments {
+    #[command(flatten)]
+    pub(super) wanted: Wanted,
+
+    #[command(flatten)]
+    pub(super) waiting: Waiting,
+
+    /// Hold the resources in a leased session, whose lease ends after TIME without renewal; the server limits TIME
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(super) lease: Option<Duration>,
+
+    /// What to do with the command when its resources are lost
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "kill")]
+    pub(super) on_lost: OnLost,
+
+    /// How long after SIGTERM the command is sent SIGKILL
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = time)]
+    pub(super) kill_after: Duration,
+
+    #[command(flatten)]
+    pub(super) server: Server,
+
+    /// Command to run, with its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+impl Arguments {
+    /// The label in lists of holders and waiters: the command without its arguments, which others must not read.
+    pub(super) fn task(&self) -> String {
+        let program = self.command.first().map(|program| escaped(program.as_encoded_bytes()));
+        format!("run[{}] {}", std::process::id(), program.unwrap_or_default())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum OnLost {
+    /// Send it SIGTERM, and SIGKILL if it does not end; exit with status 69
+    Kill,
+    /// Keep it running, although others may acquire its resources
+    Continue,
+}
