@@ -7,8 +7,10 @@ use tracing::{info, warn};
 use super::super::access::{IsClosed, Outcome as Audited, Target, after};
 use super::super::export::{EXPORTS_MAX, Refused};
 use super::convert::status_of;
+use super::executor::Executor;
 use super::extended::{Denial, Execution};
-use super::{Executor, ExtendedState, ResponseStream};
+use super::extended_state::ExtendedState;
+use super::response_stream::ResponseStream;
 use signalbox_core::{ClientSelector, ConnectionId, Moment, Namespace, Outcome, Token};
 use signalbox_protocol::{
     AddressRange, Credentials, Declaration, Extended, ExtendedResponse, IfExists, Limit, Milliseconds,

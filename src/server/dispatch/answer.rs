@@ -2,11 +2,14 @@
 
 use bytes::BytesMut;
 
-use super::convert::{declared_state_on_wire, grant_on_wire, limit_on_wire, status_of, ttl_left_on_wire};
-use signalbox_core::{Answer, Granted, Refusal};
+use super::convert::{
+    declared_state_on_wire, errno_on_wire, grant_on_wire, limit_on_wire, stat_on_wire, status_of,
+    ttl_left_on_wire,
+};
+use signalbox_core::{Answer, Errno, Granted, Refusal, SetAnswer};
 use signalbox_protocol::{
     self as wire, AllGranted, ExtendedOpcode, ExtendedResponse, Milliseconds, Opaque, OpenedSession,
-    Response, Status,
+    Response, Status, SysvAnswer, SysvOpcode,
 };
 
 /// Appends the answer to a request with this opcode.
@@ -83,4 +86,22 @@ pub(super) fn compose_refusal(opcode: u8, opaque: Opaque, refusal: Refusal, out:
 /// Appends a response that has a status and no body.
 pub(super) fn compose_status(opcode: u8, opaque: Opaque, status: Status, out: &mut BytesMut) {
     Response::Failed(status).compose(opcode, opaque, out);
+}
+
+/// Appends the frame that answers a call.
+pub(super) fn compose_result(
+    opcode: SysvOpcode,
+    opaque: Opaque,
+    result: Result<SetAnswer, Errno>,
+    out: &mut BytesMut,
+) {
+    let result = match result {
+        Ok(SetAnswer::Done) => Ok(SysvAnswer::Done),
+        Ok(SetAnswer::Set(set, count)) => Ok(SysvAnswer::Set(set.number(), count)),
+        Ok(SetAnswer::Number(number)) => Ok(SysvAnswer::Number(number)),
+        Ok(SetAnswer::Values(values)) => Ok(SysvAnswer::Values(values)),
+        Ok(SetAnswer::Stat(stat)) => Ok(SysvAnswer::Stat(stat_on_wire(&stat))),
+        Err(errno) => Err(errno_on_wire(errno)),
+    };
+    SysvAnswer::compose(result.as_ref().map_err(|errno| *errno), opcode, opaque, out);
 }

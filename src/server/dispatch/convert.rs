@@ -4,11 +4,14 @@
 use std::num::NonZeroU32;
 
 use signalbox_core::{
-    Availability, Claim, Declare, Declared, DeclaredState, Event, EventKind, GrantId, IfExists, Inspected,
-    Limit, LimitKind, Listed, ListedId, ListedSession, MonotonicMs, Namespace, Notice, Origin, Place,
-    PlaceProof, Refusal, Removal, RequestId, RequestIds, Resizing, Scope, ServiceChange, Token, Until, Want,
+    Availability, Caller, Claim, Declare, Declared, DeclaredState, Errno, Event, EventKind, GrantId,
+    IfExists, Inspected, Limit, LimitKind, Listed, ListedId, ListedSession, ListedSet, ListedUser,
+    MonotonicMs, Namespace, Notice, Operation, Order, Origin, Ownership, Place, PlaceProof, Refusal, Removal,
+    RequestId, RequestIds, Resizing, Scope, ServiceChange, SetStat, Token, Until, UserRole, Want,
 };
-use signalbox_protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
+use signalbox_protocol::{
+    self as wire, AS_DECLARED, Generation, IPC_NOWAIT, Milliseconds, Opaque, SEM_UNDO, Status,
+};
 
 /// The status that stands for a refusal.
 pub(in crate::server) fn status_of(refusal: Refusal) -> Status {
@@ -286,4 +289,82 @@ pub(super) fn notice_on_wire(
         Notice::ShuttingDown => wire::Notice::ShuttingDown,
         Notice::Moved => return None,
     })
+}
+
+pub(super) fn caller_of(caller: wire::Caller) -> Caller {
+    Caller { uid: caller.uid, gid: caller.gid }
+}
+
+pub(super) fn operation_of(operation: wire::Operation) -> Operation {
+    let wire::Operation { number, change, flags } = operation;
+    Operation { number, change, is_nowait: flags & IPC_NOWAIT != 0, is_undone: flags & SEM_UNDO != 0 }
+}
+
+fn operation_on_wire(operation: &Operation) -> wire::Operation {
+    let Operation { number, change, is_nowait, is_undone } = *operation;
+    let flags = if is_nowait { IPC_NOWAIT } else { 0 } | if is_undone { SEM_UNDO } else { 0 };
+    wire::Operation { number, change, flags }
+}
+
+pub(super) fn stat_on_wire(stat: &SetStat) -> wire::SetStat {
+    let SetStat { key, ownership, creator_uid, creator_gid, operated_at, changed_at, count } = *stat;
+    let Ownership { uid, gid, mode } = ownership;
+    let operated_at = operated_at.map_or(0, |at| at.0);
+    wire::SetStat {
+        key,
+        uid,
+        gid,
+        creator_uid,
+        creator_gid,
+        mode,
+        operated_at,
+        changed_at: changed_at.0,
+        count,
+    }
+}
+
+pub(in crate::server) fn listed_set_on_wire(listed: &ListedSet) -> wire::ListedSet {
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    wire::ListedSet {
+        set: listed.set.number(),
+        stat: stat_on_wire(&listed.stat),
+        waiting: count(listed.waiting),
+        adjusting: count(listed.adjusting),
+        is_durable: listed.is_durable,
+        is_fifo: listed.order == Order::Fifo,
+    }
+}
+
+pub(in crate::server) fn listed_user_on_wire(listed: &ListedUser) -> wire::ListedUser {
+    let role = match listed.role {
+        UserRole::Adjusts => wire::UserRole::Adjusts,
+        UserRole::Waits => wire::UserRole::Waits,
+    };
+    wire::ListedUser {
+        role,
+        process: listed.process.number(),
+        pid: listed.pid,
+        uid: listed.uid,
+        label: listed.label.clone(),
+        operations: listed.operations.iter().map(operation_on_wire).collect(),
+    }
+}
+
+pub(super) fn errno_on_wire(errno: Errno) -> wire::Errno {
+    match errno {
+        Errno::Perm => wire::Errno::Perm,
+        Errno::NoEnt => wire::Errno::NoEnt,
+        Errno::Intr => wire::Errno::Intr,
+        Errno::Io => wire::Errno::Io,
+        Errno::TooBig => wire::Errno::TooBig,
+        Errno::Again => wire::Errno::Again,
+        Errno::NoMem => wire::Errno::NoMem,
+        Errno::Access => wire::Errno::Access,
+        Errno::Exist => wire::Errno::Exist,
+        Errno::Inval => wire::Errno::Inval,
+        Errno::FBig => wire::Errno::FBig,
+        Errno::NoSpc => wire::Errno::NoSpc,
+        Errno::Range => wire::Errno::Range,
+        Errno::IdRm => wire::Errno::IdRm,
+    }
 }

@@ -11,7 +11,9 @@ use super::convert::{
     place_of, place_on_wire, removal_of, resizing_of, scope_of, slot_change_of, token_of, ttl_left_on_wire,
     until_of, want_of,
 };
-use super::{Executor, NextStep, ResponseStream, rights};
+use super::executor::{Executor, NextStep};
+use super::response_stream::ResponseStream;
+use super::rights;
 use signalbox_core::{
     Answer, Call, ClientSelector, DeclarationRecord, Declare, GrantId, ListingKind, Moment, Outcome, Place,
     Queueing, REQUESTS_MAX, Refusal, RequestId, SessionId, SessionKey, Waiting, Want,

@@ -9,8 +9,9 @@ use tokio::time::Sleep;
 
 use super::super::export::{Export, Next};
 use super::super::{Server, statistics, steps};
-use super::convert::{declared_on_wire, entry_on_wire, session_on_wire};
-use super::sysv::{listed_set_on_wire, listed_user_on_wire};
+use super::convert::{
+    declared_on_wire, entry_on_wire, listed_set_on_wire, listed_user_on_wire, session_on_wire,
+};
 use signalbox_core::{
     Declared, DeclaredListing, Dump, Listed, ListedSession, ListedSet, ListedUser, Listing, ListingKind,
     Namespace, SessionId, SessionListing, SetListing, UnixSeconds, UserListing,

@@ -3,17 +3,16 @@
 use bytes::BytesMut;
 
 use super::super::steps;
-use super::answer::{compose_refusal, compose_status};
-use super::convert::{ids_of, token_of};
+use super::answer::{compose_refusal, compose_result, compose_status};
+use super::convert::{caller_of, ids_of, operation_of, token_of};
+use super::executor::{Executor, NextStep};
 use super::extended::{Denial, random_key};
-use super::{Executor, NextStep, ResponseStream, rights};
-use signalbox_core::{
-    Caller, Errno, ListedSet, ListedUser, Operation, Order, Ownership, ProcessId, SessionKey, SetAnswer,
-    SetCommand, SetStat, SysvCall, SysvOutcome, UserRole,
-};
+use super::response_stream::ResponseStream;
+use super::rights;
+use signalbox_core::{Errno, Ownership, ProcessId, SessionKey, SetAnswer, SetCommand, SysvCall, SysvOutcome};
 use signalbox_protocol::{
-    self as wire, Frame, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Milliseconds, Opaque, OpenedProcess, Response,
-    SEM_UNDO, Status, SysvAnswer, SysvOpcode, SysvRequest, WAIT_FOREVER_MS,
+    self as wire, Frame, IPC_CREAT, IPC_EXCL, Milliseconds, Opaque, OpenedProcess, Response, Status,
+    SysvOpcode, SysvRequest, WAIT_FOREVER_MS,
 };
 
 /// How a valid request is answered.
@@ -152,101 +151,5 @@ impl Executor<'_> {
                 Ok(Execution::Later)
             }
         }
-    }
-}
-
-/// Appends the frame that answers a call.
-pub(super) fn compose_result(
-    opcode: SysvOpcode,
-    opaque: Opaque,
-    result: Result<SetAnswer, Errno>,
-    out: &mut BytesMut,
-) {
-    let result = match result {
-        Ok(SetAnswer::Done) => Ok(SysvAnswer::Done),
-        Ok(SetAnswer::Set(set, count)) => Ok(SysvAnswer::Set(set.number(), count)),
-        Ok(SetAnswer::Number(number)) => Ok(SysvAnswer::Number(number)),
-        Ok(SetAnswer::Values(values)) => Ok(SysvAnswer::Values(values)),
-        Ok(SetAnswer::Stat(stat)) => Ok(SysvAnswer::Stat(stat_on_wire(&stat))),
-        Err(errno) => Err(errno_on_wire(errno)),
-    };
-    SysvAnswer::compose(result.as_ref().map_err(|errno| *errno), opcode, opaque, out);
-}
-
-fn caller_of(caller: wire::Caller) -> Caller {
-    Caller { uid: caller.uid, gid: caller.gid }
-}
-
-fn operation_of(operation: wire::Operation) -> Operation {
-    let wire::Operation { number, change, flags } = operation;
-    Operation { number, change, is_nowait: flags & IPC_NOWAIT != 0, is_undone: flags & SEM_UNDO != 0 }
-}
-
-fn operation_on_wire(operation: &Operation) -> wire::Operation {
-    let Operation { number, change, is_nowait, is_undone } = *operation;
-    let flags = if is_nowait { IPC_NOWAIT } else { 0 } | if is_undone { SEM_UNDO } else { 0 };
-    wire::Operation { number, change, flags }
-}
-
-fn stat_on_wire(stat: &SetStat) -> wire::SetStat {
-    let SetStat { key, ownership, creator_uid, creator_gid, operated_at, changed_at, count } = *stat;
-    let Ownership { uid, gid, mode } = ownership;
-    let operated_at = operated_at.map_or(0, |at| at.0);
-    wire::SetStat {
-        key,
-        uid,
-        gid,
-        creator_uid,
-        creator_gid,
-        mode,
-        operated_at,
-        changed_at: changed_at.0,
-        count,
-    }
-}
-
-pub(in crate::server) fn listed_set_on_wire(listed: &ListedSet) -> wire::ListedSet {
-    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    wire::ListedSet {
-        set: listed.set.number(),
-        stat: stat_on_wire(&listed.stat),
-        waiting: count(listed.waiting),
-        adjusting: count(listed.adjusting),
-        is_durable: listed.is_durable,
-        is_fifo: listed.order == Order::Fifo,
-    }
-}
-
-pub(in crate::server) fn listed_user_on_wire(listed: &ListedUser) -> wire::ListedUser {
-    let role = match listed.role {
-        UserRole::Adjusts => wire::UserRole::Adjusts,
-        UserRole::Waits => wire::UserRole::Waits,
-    };
-    wire::ListedUser {
-        role,
-        process: listed.process.number(),
-        pid: listed.pid,
-        uid: listed.uid,
-        label: listed.label.clone(),
-        operations: listed.operations.iter().map(operation_on_wire).collect(),
-    }
-}
-
-fn errno_on_wire(errno: Errno) -> wire::Errno {
-    match errno {
-        Errno::Perm => wire::Errno::Perm,
-        Errno::NoEnt => wire::Errno::NoEnt,
-        Errno::Intr => wire::Errno::Intr,
-        Errno::Io => wire::Errno::Io,
-        Errno::TooBig => wire::Errno::TooBig,
-        Errno::Again => wire::Errno::Again,
-        Errno::NoMem => wire::Errno::NoMem,
-        Errno::Access => wire::Errno::Access,
-        Errno::Exist => wire::Errno::Exist,
-        Errno::Inval => wire::Errno::Inval,
-        Errno::FBig => wire::Errno::FBig,
-        Errno::NoSpc => wire::Errno::NoSpc,
-        Errno::Range => wire::Errno::Range,
-        Errno::IdRm => wire::Errno::IdRm,
     }
 }
