@@ -6,7 +6,7 @@ use axum::http::header::{AUTHORIZATION, HeaderMap};
 
 pub(super) use super::super::access::{Permissions, Right, Target};
 use super::answer::ApiError;
-use super::listener::Peer;
+use super::peer::Peer;
 use super::shared::Shared;
 
 const SCHEME: &str = "Bearer ";

@@ -21,8 +21,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::answer::ApiError;
-use super::listener::Peer;
-use super::shared::{Settings, Shared};
+use super::peer::Peer;
+use super::settings::Settings;
+use super::shared::Shared;
 
 /// How long a request may take, with its body.
 const REQUEST_MAX: Duration = Duration::from_secs(30);

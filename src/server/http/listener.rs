@@ -3,7 +3,9 @@
 //! Invariants: at most [`CONNECTIONS_MAX`] connections exist, of which one client has no more than its share once half of
 //! them are in use; each request begins and ends within a limited time, and so does the taking of its answer.
 
-use std::net::{IpAddr, SocketAddr, TcpListener as StdTcpListener};
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,21 +16,24 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use super::super::client_address::{Client, ClientAddress};
+use super::super::node_view::NodeView;
 use super::super::shares::{ConnectionLimit, Counted, Listening};
 use super::super::socket;
 use super::super::tls::{FirstBytes, handshake};
+use super::super::{Rules, Server};
+use super::peer::Peer;
 use super::routes;
-use super::shared::Shared;
+use super::shared::{CONNECTIONS_MAX, Shared, Stage};
 use super::stream::Bounded;
-
-/// Connections at a time. A few browsers and scrapers need far fewer.
-pub(super) const CONNECTIONS_MAX: usize = 64;
+use crate::config::Config;
 
 /// How long the head of a request may take, and how long a connection may be idle between two requests.
-pub(super) const HEAD_MAX: Duration = Duration::from_secs(15);
+const HEAD_MAX: Duration = Duration::from_secs(15);
 
 /// How long a vanished peer is not noticed.
 const PEER_MAX: Duration = Duration::from_secs(35);
@@ -46,6 +51,67 @@ const TLS_REQUIRED: &[u8] =
 
 /// How long the listener waits after it could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The HTTP listener of a process. It ends when this is dropped.
+#[derive(Debug)]
+pub(in crate::server) struct Http {
+    shared: Arc<Shared>,
+    /// Ends the thread. `None`: the configuration enables no listener.
+    _alive: Option<oneshot::Sender<Infallible>>,
+}
+
+impl Http {
+    /// Starts the thread, if there are listeners.
+    pub(in crate::server) fn start(
+        config: &Config,
+        listeners: Vec<StdTcpListener>,
+        rules: Rules,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared::new(config, rules));
+        if listeners.is_empty() {
+            return Ok(Self { shared, _alive: None });
+        }
+        let (alive, ended) = oneshot::channel::<Infallible>();
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let its_shared = Arc::clone(&shared);
+        std::thread::Builder::new().name("http".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = serve(its_shared, listeners) => {}
+                    // It fails when the sender is dropped.
+                    _ = ended => {}
+                }
+            });
+        })?;
+        Ok(Self { shared, _alive: Some(alive) })
+    }
+
+    /// This process is a node of a cluster, which stands by until it leads.
+    pub(in crate::server) fn join(&self, view: NodeView) {
+        self.shared.set_node(view);
+        self.shared.set_stage(Stage::Standby);
+    }
+
+    /// The server serves clients from now on.
+    pub(in crate::server) fn serve(&self, server: &Arc<Server>) {
+        self.shared.set_stage(Stage::Serving(Arc::clone(server)));
+    }
+
+    /// The server is being stopped: it is not ready any more, and changes nothing.
+    pub(in crate::server) fn drain(&self) {
+        self.shared.drain();
+    }
+
+    /// Applies the settings that may change while the server runs.
+    pub(in crate::server) fn apply(&self, config: &Config) {
+        self.shared.apply(config);
+    }
+}
+
+/// The addresses of listeners, for the log.
+pub(in crate::server) fn addresses(listeners: &[StdTcpListener]) -> io::Result<Vec<SocketAddr>> {
+    listeners.iter().map(StdTcpListener::local_addr).collect()
+}
 
 /// A connection counts until this is dropped.
 struct Place {
@@ -84,27 +150,8 @@ impl Drop for Place {
     }
 }
 
-/// The client of a request, and its connection.
-#[derive(Clone, Debug)]
-pub(super) struct Peer {
-    pub(super) client: Arc<Client>,
-    /// The address of this machine that the client has connected to.
-    pub(super) local: IpAddr,
-    pub(super) is_encrypted: bool,
-}
-
-#[cfg(test)]
-impl Peer {
-    /// A client on this machine.
-    pub(super) fn of_test() -> Self {
-        let address = ClientAddress::of_peer(SocketAddr::from(([127, 0, 0, 1], 1)));
-        let client = Arc::new(Client { address, certificate: None });
-        Self { client, local: IpAddr::from([127, 0, 0, 1]), is_encrypted: false }
-    }
-}
-
 /// Serves all listeners, until the returned future is dropped.
-pub(super) async fn serve(shared: Arc<Shared>, listeners: Vec<StdTcpListener>) {
+async fn serve(shared: Arc<Shared>, listeners: Vec<StdTcpListener>) {
     let router = routes::router(&shared);
     let mut ports = tokio::task::JoinSet::new();
     for listener in listeners {

@@ -18,10 +18,10 @@ use super::answer::{Answer, ApiError};
 use super::api::{self, Context};
 use super::guard::guard;
 use super::health;
-use super::listener::Peer;
 use super::metrics;
 use super::openapi;
 use super::page;
+use super::peer::Peer;
 use super::query::Parameters;
 use super::shared::Shared;
 

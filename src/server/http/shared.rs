@@ -11,8 +11,12 @@ use super::super::throttle::Throttle;
 use super::super::{Clock, Rules, Server};
 use super::answer::ApiError;
 use super::metrics::Selection;
+use super::settings::Settings;
 use crate::config::{ClusterConfig, Config};
 use signalbox_core::UnixSeconds;
+
+/// Connections at a time. A few browsers and scrapers need far fewer.
+pub(super) const CONNECTIONS_MAX: usize = 64;
 
 /// Requests that read and are computed at a time, each of which has one page in memory. Others wait.
 const COMPUTED_MAX: usize = 16;
@@ -51,27 +55,6 @@ pub(super) enum Stage {
     Serving(Arc<Server>),
     /// It is being stopped.
     Draining(Arc<Server>),
-}
-
-/// Settings that may change while the server runs.
-#[derive(Debug)]
-pub(super) struct Settings {
-    /// In lower case.
-    pub(super) hosts: Vec<String>,
-    /// Names that begin with one of these have series of their own.
-    pub(super) names: Vec<String>,
-    /// The most names of a namespace that have.
-    pub(super) names_max: usize,
-}
-
-impl Settings {
-    fn of(config: &Config) -> Self {
-        Self {
-            hosts: config.http.hosts.clone(),
-            names: config.http.names.clone(),
-            names_max: config.http.names_max as usize,
-        }
-    }
 }
 
 impl Shared {

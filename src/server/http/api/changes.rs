@@ -278,7 +278,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::super::access::permissions_of;
-    use super::super::super::listener::Peer;
+    use super::super::super::peer::Peer;
     use super::super::super::shared::{Shared, Stage};
     use super::*;
     use crate::config::Config;

@@ -17,7 +17,7 @@ use super::super::Server;
 use super::super::access::Outcome;
 use super::access::{Permissions, Right, Target, refuse};
 use super::answer::ApiError;
-use super::listener::Peer;
+use super::peer::Peer;
 use super::query::Parameters;
 use super::requester::NO_ANSWER;
 use super::shared::{Shared, Stage};

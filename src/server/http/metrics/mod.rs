@@ -25,7 +25,7 @@ use prometheus_client::registry::Registry;
 
 use super::access::{Right, Target, permissions_of, refuse};
 use super::answer::ApiError;
-use super::listener::Peer;
+use super::peer::Peer;
 use super::shared::Shared;
 use families::Families;
 pub(super) use series::Selection;
@@ -45,7 +45,7 @@ pub(super) async fn metrics(
         return Err(refuse(&shared, &peer, &permissions, Right::Read, Target::Server));
     }
     let mut registry = Registry::default();
-    let series = shared.stage().server().map(|server| shared.series.of(&shared, &server));
+    let series = shared.stage().server().map(|server| shared.series.of(&shared.settings(), &server));
     registry.register_collector(Box::new(Scrape { shared, series }));
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| ApiError::internal(&error))?;

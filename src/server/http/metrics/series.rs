@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::super::super::{Server, steps};
-use super::super::shared::Shared;
+use super::super::settings::Settings;
 use signalbox_core::{Inspected, Namespace};
 
 /// How old the selection of names may be.
@@ -77,8 +77,7 @@ pub(super) struct Series {
 
 impl Selection {
     /// The series of a scrape. Begins a walk if the last one is old.
-    pub(super) fn of(&self, shared: &Shared, server: &Arc<Server>) -> Series {
-        let settings = shared.settings();
+    pub(super) fn of(&self, settings: &Settings, server: &Arc<Server>) -> Series {
         let names_max = settings.names_max;
         let (declared, is_more) = declared(server, names_max);
         let needs_walk = !settings.names.is_empty() || is_more;
