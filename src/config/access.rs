@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::Network;
+use super::network::Network;
 use signalbox_access::Rights;
 
 /// What clients may do. The default is that of an empty section.

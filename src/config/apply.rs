@@ -11,9 +11,10 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::error::{Mistake, Notice, Severity};
+use super::language::Language;
+use super::root::{Config, SLOTS_MAX};
 use super::schema::{Key, is_within_declaration};
 use super::setting::{Setting, Value};
-use super::{Config, Language, SLOTS_MAX};
 
 /// The keys of yrmcds' memcache and replication parts, up to yrmcds 1.1.13.
 const UNUSED_KEYS: &[&str] = &[

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::Network;
+use super::network::Network;
 
 /// Some clients.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,7 @@
 //! The section `[cluster]`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
-
-use super::{Config, Contradiction};
 
 /// How this node takes part in a cluster. Without members of etcd, it is a server of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +28,7 @@ pub struct ClusterConfig {
     /// relayed to it.
     pub bind: Option<SocketAddr>,
     /// Where clients reach this node: names or IP addresses of hosts, without ports and duplicates. Empty: its addresses in
-    /// [`Config::bind`].
+    /// `bind_ip`.
     pub advertise: Vec<String>,
     /// The certificates of the authorities that have signed those of the nodes, in PEM. With it, the connections of clients
     /// without TLS are relayed over TLS.
@@ -50,98 +48,6 @@ impl ClusterConfig {
     /// Whether the node relays clients to the leader while it does not lead.
     pub fn relays(&self) -> bool {
         self.is_enabled() && (self.bind.is_some() || !self.is_eligible)
-    }
-
-    /// The hosts at which clients on other machines reach this node; empty: that is not known.
-    pub fn advertised(&self, config: &Config) -> Vec<String> {
-        let is_usable = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified();
-        if !self.advertise.is_empty() {
-            return self.advertise.clone();
-        }
-        let is_everywhere = config.bind.is_empty() || config.bind.iter().any(IpAddr::is_unspecified);
-        let own: Vec<IpAddr> = match self.bind.filter(|_| is_everywhere) {
-            Some(relays) => vec![relays.ip()],
-            None => config.bind.clone(),
-        };
-        own.into_iter().filter(is_usable).map(|ip| ip.to_string()).collect()
-    }
-
-    /// Checks the section as a whole, and against the rest of the configuration.
-    pub(super) fn validate(&self, config: &Config) -> Result<(), Contradiction> {
-        if !self.is_enabled() {
-            let set = [
-                ("cluster.node", self.node.is_some()),
-                ("cluster.etcd_ca", self.etcd_ca.is_some()),
-                ("cluster.etcd_cert", self.etcd_cert.is_some()),
-                ("cluster.etcd_key", self.etcd_key.is_some()),
-                ("cluster.etcd_user", self.etcd_user.is_some()),
-                ("cluster.etcd_password_file", self.etcd_password_file.is_some()),
-                ("cluster.bind", self.bind.is_some()),
-                ("cluster.advertise", !self.advertise.is_empty()),
-                ("cluster.relay_ca", self.relay_ca.is_some()),
-            ];
-            return match set.into_iter().find(|(_, is_set)| *is_set) {
-                Some((key, _)) => Contradiction::without(key, "cluster.etcd"),
-                None => Ok(()),
-            };
-        }
-        for (one, other) in [
-            (("cluster.etcd_cert", self.etcd_cert.is_some()), ("cluster.etcd_key", self.etcd_key.is_some())),
-            (
-                ("cluster.etcd_user", self.etcd_user.is_some()),
-                ("cluster.etcd_password_file", self.etcd_password_file.is_some()),
-            ),
-        ] {
-            match (one.1, other.1) {
-                (true, false) => return Contradiction::without(one.0, other.0),
-                (false, true) => return Contradiction::without(other.0, one.0),
-                _ => {}
-            }
-        }
-        if self.etcd_ca.is_none() && self.etcd.iter().any(|member| member.starts_with("https:")) {
-            return Contradiction::of(
-                ["cluster.etcd", "cluster.etcd_ca"],
-                "cluster.etcd has a member with https, but cluster.etcd_ca is not set; set it to the file with the certificate \
-                 of the authority that signed those of etcd's members",
-            );
-        }
-        if self.bind.is_some_and(|address| address.ip().is_unspecified()) {
-            return Contradiction::of(
-                ["cluster.bind", "cluster.etcd"],
-                "cluster.bind has the address of no network; set the address at which the other nodes reach this one, such as \
-                 10.0.0.1:11218",
-            );
-        }
-        if self.relay_ca.is_some() && !self.relays() {
-            return Contradiction::without("cluster.relay_ca", "cluster.bind");
-        }
-        if self.relay_ca.is_some() && config.tls.cert.is_none() {
-            return Contradiction::without("cluster.relay_ca", "tls.cert");
-        }
-        if self.relay_ca.is_some() && !config.proxies.is_empty() {
-            return Contradiction::of(
-                ["cluster.relay_ca", "proxies"],
-                "cluster.relay_ca and proxies are both set, but a relay that encrypts cannot pass on the header of a proxy; \
-                 remove one of the two: without proxies, clients count as their proxy, and without relay_ca, only clients with \
-                 TLS of their own are encrypted between the nodes",
-            );
-        }
-        if config.data_dir.is_some() {
-            return Contradiction::of(
-                ["cluster.etcd", "data_dir"],
-                "cluster.etcd and data_dir are both set, but a node of a cluster stores everything in etcd; remove data_dir \
-                 (\"signalbox data export\" and \"signalbox data import --cluster\" move its contents into the cluster)",
-            );
-        }
-        if !config.semaphore.declare.is_empty() {
-            return Contradiction::of(
-                ["cluster.etcd", "semaphore.declare"],
-                "cluster.etcd and semaphore.declare are both set, but nodes with different files would undo each other's \
-                 declarations; remove the [[semaphore.declare]] tables, and declare each semaphore once with \"signalbox \
-                 declare\": the cluster keeps it",
-            );
-        }
-        Ok(())
     }
 }
 
@@ -202,64 +108,6 @@ mod tests {
         ] {
             assert!(!is_member(other), "{other}");
         }
-    }
-
-    #[test]
-    fn members_with_https_need_their_authority() {
-        let checked = |member: &str, etcd_ca: Option<&str>| {
-            let mut config = Config::default();
-            config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned(), member.to_owned()];
-            config.cluster.etcd_ca = etcd_ca.map(PathBuf::from);
-            config.cluster.validate(&config)
-        };
-        let refused = checked("https://10.0.0.2:2379", None);
-        assert_eq!(refused.unwrap_err().keys, ["cluster.etcd", "cluster.etcd_ca"]);
-        assert!(checked("https://10.0.0.2:2379", Some("/etc/ca.pem")).is_ok());
-        assert!(checked("http://10.0.0.2:2379", None).is_ok());
-    }
-
-    #[test]
-    fn relays_need_an_address_that_other_nodes_reach() {
-        let checked = |bind: Option<&str>, relay_ca: Option<&str>, cert: Option<&str>| {
-            let mut config = Config::default();
-            config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
-            config.cluster.bind = bind.map(|bind| bind.parse().unwrap());
-            config.cluster.relay_ca = relay_ca.map(PathBuf::from);
-            config.tls.cert = cert.map(PathBuf::from);
-            config.cluster.validate(&config).map(|()| config.cluster.relays())
-        };
-        assert!(matches!(checked(None, None, None), Ok(false)));
-        assert!(matches!(checked(Some("10.0.0.1:11218"), None, None), Ok(true)));
-        let unspecified = checked(Some("0.0.0.0:11218"), None, None);
-        assert_eq!(unspecified.unwrap_err().keys, ["cluster.bind", "cluster.etcd"]);
-        let alone = checked(None, Some("/ca.pem"), None);
-        assert_eq!(alone.unwrap_err().keys, ["cluster.relay_ca", "cluster.bind"]);
-        let without_tls = checked(Some("10.0.0.1:11218"), Some("/ca.pem"), None);
-        assert_eq!(without_tls.unwrap_err().keys, ["cluster.relay_ca", "tls.cert"]);
-        assert!(matches!(checked(Some("10.0.0.1:11218"), Some("/ca.pem"), Some("/cert.pem")), Ok(true)));
-        let mut config = Config { proxies: vec!["10.0.0.9".parse().unwrap()], ..Config::default() };
-        config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
-        config.cluster.bind = Some("10.0.0.1:11218".parse().unwrap());
-        assert!(matches!(config.cluster.validate(&config), Ok(())));
-        config.cluster.relay_ca = Some("/ca.pem".into());
-        config.tls.cert = Some("/cert.pem".into());
-        let refused = config.cluster.validate(&config);
-        assert_eq!(refused.unwrap_err().keys, ["cluster.relay_ca", "proxies"]);
-    }
-
-    #[test]
-    fn a_node_keeps_nothing_on_its_disk() {
-        let with = |change: fn(&mut Config)| {
-            let mut config = Config::default();
-            config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
-            change(&mut config);
-            config.cluster.validate(&config)
-        };
-        let disk = with(|config| config.data_dir = Some("/var/lib/signalbox".into()));
-        assert_eq!(disk.unwrap_err().keys, ["cluster.etcd", "data_dir"]);
-        let declared =
-            with(|config| config.semaphore.declare = vec![crate::config::DeclareConfig::default()]);
-        assert_eq!(declared.unwrap_err().keys, ["cluster.etcd", "semaphore.declare"]);
     }
 
     #[test]

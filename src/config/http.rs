@@ -2,8 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::{Config, Contradiction};
-
 /// The HTTP listener: metrics, health and the JSON API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpConfig {
@@ -35,26 +33,6 @@ impl Default for HttpConfig {
     }
 }
 
-impl HttpConfig {
-    /// Checks that no other port of the configuration is the same.
-    pub(super) fn validate(&self, config: &Config) -> Result<(), Contradiction> {
-        let others = [("counter.port", &config.counter.port), ("semaphore.port", &config.semaphore.port)];
-        // Port 0, which only the command line can set, means any free port, and so a different one each time.
-        let is_same =
-            |port: &super::PortConfig| self.enable && self.port != 0 && port.enable && port.port == self.port;
-        match others.into_iter().find(|(_, port)| is_same(port)) {
-            Some((key, _)) => {
-                let sentence = format!(
-                    "http.port and {key} are both {}; set http.port to another port, such as `http.port = 11217`",
-                    self.port
-                );
-                Contradiction::of(["http.port", key], sentence)
-            }
-            None => Ok(()),
-        }
-    }
-}
-
 /// Whether a request can name this as its host: a name of the domain name system, in lower case, without a port.
 pub(super) fn is_host(name: &str) -> bool {
     let is_label = |label: &str| {
@@ -77,17 +55,5 @@ mod tests {
         for other in ["", "Box", "a..b", ".", "a:80", "http://a", "a/b", "a.", "*.a", "[::1]", "ä"] {
             assert!(!is_host(other), "{other}");
         }
-    }
-
-    #[test]
-    fn the_port_must_be_free() {
-        let mut config = Config::without_file();
-        config.http.enable = true;
-        assert!(config.validate().is_ok());
-        config.http.port = 11216;
-        let refused = config.validate().unwrap_err().to_string();
-        assert!(refused.starts_with("http.port and semaphore.port are both 11216"), "{refused}");
-        config.http.enable = false;
-        assert!(config.validate().is_ok());
     }
 }

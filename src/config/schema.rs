@@ -8,13 +8,14 @@ use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use super::access::{CertificateRule, NetworkRule};
 use super::cluster::{is_member, is_name};
 use super::http::is_host;
+use super::network::Network;
+use super::root::{Config, DeclareConfig, Threshold};
 use super::setting::Value;
-use super::{
-    CertificateRule, ClientCert, Config, DeclareConfig, Network, NetworkRule, PlainRule, Threshold,
-    WorkerCount,
-};
+use super::tls::{ClientCert, PlainRule};
+use super::workers::WorkerCount;
 use signalbox_access::Rights;
 
 /// A row of the table of keys.

@@ -1,6 +1,7 @@
 //! What both languages mean, and which mistakes are refused or logged, by the messages.
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 
 use super::*;
 

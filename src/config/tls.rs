@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{Contradiction, UnknownRule};
+use super::access::UnknownRule;
+use super::error::Contradiction;
 
 /// TLS on the service ports. Without a certificate, there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -90,7 +90,7 @@ pub(super) struct Node {
 impl Prepared {
     /// Reads the files of the section, as the user who has started the process.
     pub(super) fn read(config: &Config) -> Result<Self, DaemonError> {
-        let advertise = config.cluster.advertised(config);
+        let advertise = config.advertised();
         let config = config.cluster.clone();
         let wrong = |error: SettingsError| DaemonError::ClusterSettings { problem: error.to_string() };
         let node = node_name(&config).map_err(wrong)?;

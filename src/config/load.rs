@@ -1,0 +1,180 @@
+//! Reads a configuration file, in either language, and then the variables of the environment.
+//!
+//! `SIGNALBOX_CONFIG_` and the name of a key in capitals, with `__` for each dot, is the variable of that key. Its value
+//! is written as in yrmcds.conf. A variable that begins like this and is of no key is an error, because a server that
+//! ignored it would run with another configuration than intended.
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+use super::apply::{closest_key, excerpt};
+use super::error::{ConfigError, Mistake, Notice, Severity};
+use super::language::Language;
+use super::origin::{Origin, Origins};
+use super::root::Config;
+use super::schema::{Key, is_within_declaration};
+use super::setting::{Value, line_at};
+use super::{apply, toml, yrmcds};
+
+/// What the names of all variables begin with.
+const VARIABLE_PREFIX: &str = "SIGNALBOX_CONFIG_";
+
+/// A configuration that was read, with the notices about it.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The configuration, before [`Loaded::validate`].
+    pub config: Config,
+    /// Notices to log once, at start.
+    pub notices: Vec<Notice>,
+    /// The file that was read.
+    file: Option<PathBuf>,
+    /// Where keys were set.
+    origins: Origins,
+}
+
+impl Config {
+    /// Reads the file at `path`, in the language that [`Language::of`] detects.
+    ///
+    /// Comments in yrmcds.conf may have any encoding, as old files do.
+    pub fn load(path: &Path) -> Result<Loaded, ConfigError> {
+        let unreadable = |error| {
+            let path = path.display();
+            ConfigError(format!(
+                "{path}: the configuration file cannot be read: {error}; check its path and its permissions"
+            ))
+        };
+        let bytes = fs::read(path).map_err(unreadable)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let language = Language::of(path, &text);
+        if language == Language::Toml
+            && let Err(error) = str::from_utf8(&bytes)
+        {
+            let line = line_at(&text, error.valid_up_to());
+            return Err(Mistake::new(
+                line,
+                "this line is not valid UTF-8; save the file as UTF-8, as TOML requires",
+            )
+            .in_file(path));
+        }
+        Self::parse(&text, path, language)
+    }
+
+    /// Reads `text`. Messages name `path` as the file.
+    pub fn parse(text: &str, path: &Path, language: Language) -> Result<Loaded, ConfigError> {
+        let mut config = Self::default();
+        let settings = match language {
+            Language::Toml => toml::read(text),
+            Language::Yrmcds => {
+                // yrmcds listens on a virtual address too, and this is its default.
+                config.virtual_ip = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+                yrmcds::read(text)
+            }
+        };
+        let (notices, lines) = settings
+            .and_then(|settings| apply::apply(&settings, path, language, &mut config))
+            .map_err(|mistake| mistake.in_file(path))?;
+        if language == Language::Yrmcds {
+            config.workers = config.workers.of_yrmcds();
+        }
+        Ok(Loaded { config, notices, file: Some(path.to_owned()), origins: Origins::of_lines(lines) })
+    }
+}
+
+impl Loaded {
+    /// Reads a file, or without one the defaults, and then the variables of the environment.
+    pub fn read(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, ConfigError> {
+        let mut loaded = match file {
+            Some(file) => Config::load(file)?,
+            None => Self {
+                config: Config::without_file(),
+                notices: Vec::new(),
+                file: None,
+                origins: Origins::default(),
+            },
+        };
+        let mut variables: Vec<_> = environment
+            .into_iter()
+            .map(|(name, value)| (name.to_string_lossy().into_owned(), value))
+            .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX))
+            .collect();
+        variables.sort();
+        variables.into_iter().try_for_each(|(name, value)| loaded.set_variable(name, value))?;
+        Ok(loaded)
+    }
+
+    fn set_variable(&mut self, variable: String, value: OsString) -> Result<(), ConfigError> {
+        let name = variable[VARIABLE_PREFIX.len()..].to_ascii_lowercase().replace("__", ".");
+        let found = Key::all().iter().find(|key| variable_of(key.name()) == variable);
+        let Some(key) = found else {
+            let advice = match closest_key(&name) {
+                Some(close) => format!("did you mean {}?", variable_of(close)),
+                None => "remove it from the environment".to_owned(),
+            };
+            return Err(ConfigError(format!(
+                "{variable}: this environment variable is of no key of signalbox; {advice}"
+            )));
+        };
+        let refused = |value: String, allowed: String| {
+            Err(ConfigError(format!("{variable} = {value}: must be {allowed}")))
+        };
+        if key.name() == "semaphore.declare" || is_within_declaration(key.name()) {
+            let allowed = "in a table [[semaphore.declare]], which only a file in TOML can have";
+            return refused(excerpt(&value.to_string_lossy()), allowed.to_owned());
+        }
+        let value = match value.into_string() {
+            Ok(value) => value,
+            Err(value) => return refused(excerpt(&value.to_string_lossy()), "valid UTF-8".to_owned()),
+        };
+        if let Err(allowed) = key.set(&Value::Word(value.clone()), &mut self.config) {
+            return refused(excerpt(&value), allowed);
+        }
+        let sentence = match key.no_effect_because() {
+            Some(reason) => format!("{variable}: {} has no effect: {reason}", key.name()),
+            None => format!("{} is set to \"{}\" by {variable}", key.name(), excerpt(&value)),
+        };
+        self.notices.push(Notice { severity: Severity::Info, sentence });
+        self.origins.0.insert(key.name(), Origin::Variable(variable));
+        Ok(())
+    }
+
+    /// Notes that an option of the command line has set a key.
+    pub fn note_option(&mut self, key: &'static str, option: &'static str) {
+        self.origins.0.insert(key, Origin::Option(option));
+    }
+
+    /// [`Config::validate`], with the place in the error where one of the keys was set last.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.config.validate().map_err(|error| {
+            // Both ports may be the default: then the keys that enable them are to blame.
+            let enables = ["counter.enable", "semaphore.enable"];
+            let place = self.place_of(&error.keys).or_else(|| self.place_of(&enables));
+            match place.or_else(|| self.file_name()) {
+                Some(place) => ConfigError(format!("{place}: {error}")),
+                None => ConfigError(error.to_string()),
+            }
+        })
+    }
+
+    /// Where the last of the keys was set.
+    fn place_of(&self, keys: &[&str]) -> Option<String> {
+        match keys.iter().filter_map(|key| self.origins.0.get(key)).max()? {
+            Origin::Option(option) => Some((*option).to_owned()),
+            Origin::Variable(variable) => Some(variable.clone()),
+            Origin::Line(line) => self.file_name().map(|file| format!("{file}:{line}")),
+        }
+    }
+
+    fn file_name(&self) -> Option<String> {
+        self.file.as_ref().map(|file| file.display().to_string())
+    }
+}
+
+/// The variable of a key.
+pub(super) fn variable_of(key: &str) -> String {
+    format!("{VARIABLE_PREFIX}{}", key.to_ascii_uppercase().replace('.', "__"))
+}

@@ -1,0 +1,238 @@
+//! Checks a configuration as a whole: settings that contradict each other. The ranges of each key are in `schema`.
+
+use super::cluster::ClusterConfig;
+use super::error::Contradiction;
+use super::http::HttpConfig;
+use super::root::{Config, PortConfig, SessionConfig};
+
+impl Config {
+    /// Checks the configuration as a whole: an extension is enabled, both have different ports, durable keys have a store,
+    /// and times are within their limits. To be called after the command line has overridden keys.
+    pub fn validate(&self) -> Result<(), Contradiction> {
+        let (counter, semaphore) = (&self.counter.port, &self.semaphore.port);
+        if !counter.enable && !semaphore.enable {
+            return Contradiction::of(
+                ["counter.enable", "semaphore.enable"],
+                "counter.enable and semaphore.enable are both false; set `counter.enable = true`, `semaphore.enable = true` \
+                 or both in the configuration file",
+            );
+        }
+        // Port 0, which only the command line can set, means any free port, and so a different one each time.
+        if counter.enable && semaphore.enable && counter.port == semaphore.port && counter.port != 0 {
+            let (port, other) = (counter.port, if counter.port == 11216 { 11215 } else { 11216 });
+            let sentence = format!(
+                "counter.port and semaphore.port are both {port}; set one of them to another port, such as `semaphore.port = \
+                 {other}`"
+            );
+            return Contradiction::of(["counter.port", "semaphore.port"], sentence);
+        }
+        if !self.sysv.durable_keys.is_empty() && !self.has_store() {
+            return Contradiction::of(
+                ["sysv.durable_keys", "data_dir"],
+                "sysv.durable_keys is set, but data_dir is not; set data_dir to the directory in which these sets are kept, \
+                 such as `data_dir = \"/var/lib/signalbox\"`, or make this server a node of a cluster",
+            );
+        }
+        self.http.validate(self)?;
+        self.tls.validate()?;
+        self.cluster.validate(self)?;
+        self.session.validate()
+    }
+}
+
+impl HttpConfig {
+    /// Checks that no other port of the configuration is the same.
+    fn validate(&self, config: &Config) -> Result<(), Contradiction> {
+        let others = [("counter.port", &config.counter.port), ("semaphore.port", &config.semaphore.port)];
+        // Port 0, which only the command line can set, means any free port, and so a different one each time.
+        let is_same =
+            |port: &PortConfig| self.enable && self.port != 0 && port.enable && port.port == self.port;
+        match others.into_iter().find(|(_, port)| is_same(port)) {
+            Some((key, _)) => {
+                let sentence = format!(
+                    "http.port and {key} are both {}; set http.port to another port, such as `http.port = 11217`",
+                    self.port
+                );
+                Contradiction::of(["http.port", key], sentence)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl ClusterConfig {
+    /// Checks the section as a whole, and against the rest of the configuration.
+    fn validate(&self, config: &Config) -> Result<(), Contradiction> {
+        if !self.is_enabled() {
+            let set = [
+                ("cluster.node", self.node.is_some()),
+                ("cluster.etcd_ca", self.etcd_ca.is_some()),
+                ("cluster.etcd_cert", self.etcd_cert.is_some()),
+                ("cluster.etcd_key", self.etcd_key.is_some()),
+                ("cluster.etcd_user", self.etcd_user.is_some()),
+                ("cluster.etcd_password_file", self.etcd_password_file.is_some()),
+                ("cluster.bind", self.bind.is_some()),
+                ("cluster.advertise", !self.advertise.is_empty()),
+                ("cluster.relay_ca", self.relay_ca.is_some()),
+            ];
+            return match set.into_iter().find(|(_, is_set)| *is_set) {
+                Some((key, _)) => Contradiction::without(key, "cluster.etcd"),
+                None => Ok(()),
+            };
+        }
+        for (one, other) in [
+            (("cluster.etcd_cert", self.etcd_cert.is_some()), ("cluster.etcd_key", self.etcd_key.is_some())),
+            (
+                ("cluster.etcd_user", self.etcd_user.is_some()),
+                ("cluster.etcd_password_file", self.etcd_password_file.is_some()),
+            ),
+        ] {
+            match (one.1, other.1) {
+                (true, false) => return Contradiction::without(one.0, other.0),
+                (false, true) => return Contradiction::without(other.0, one.0),
+                _ => {}
+            }
+        }
+        if self.etcd_ca.is_none() && self.etcd.iter().any(|member| member.starts_with("https:")) {
+            return Contradiction::of(
+                ["cluster.etcd", "cluster.etcd_ca"],
+                "cluster.etcd has a member with https, but cluster.etcd_ca is not set; set it to the file with the certificate \
+                 of the authority that signed those of etcd's members",
+            );
+        }
+        if self.bind.is_some_and(|address| address.ip().is_unspecified()) {
+            return Contradiction::of(
+                ["cluster.bind", "cluster.etcd"],
+                "cluster.bind has the address of no network; set the address at which the other nodes reach this one, such as \
+                 10.0.0.1:11218",
+            );
+        }
+        if self.relay_ca.is_some() && !self.relays() {
+            return Contradiction::without("cluster.relay_ca", "cluster.bind");
+        }
+        if self.relay_ca.is_some() && config.tls.cert.is_none() {
+            return Contradiction::without("cluster.relay_ca", "tls.cert");
+        }
+        if self.relay_ca.is_some() && !config.proxies.is_empty() {
+            return Contradiction::of(
+                ["cluster.relay_ca", "proxies"],
+                "cluster.relay_ca and proxies are both set, but a relay that encrypts cannot pass on the header of a proxy; \
+                 remove one of the two: without proxies, clients count as their proxy, and without relay_ca, only clients with \
+                 TLS of their own are encrypted between the nodes",
+            );
+        }
+        if config.data_dir.is_some() {
+            return Contradiction::of(
+                ["cluster.etcd", "data_dir"],
+                "cluster.etcd and data_dir are both set, but a node of a cluster stores everything in etcd; remove data_dir \
+                 (\"signalbox data export\" and \"signalbox data import --cluster\" move its contents into the cluster)",
+            );
+        }
+        if !config.semaphore.declare.is_empty() {
+            return Contradiction::of(
+                ["cluster.etcd", "semaphore.declare"],
+                "cluster.etcd and semaphore.declare are both set, but nodes with different files would undo each other's \
+                 declarations; remove the [[semaphore.declare]] tables, and declare each semaphore once with \"signalbox \
+                 declare\": the cluster keeps it",
+            );
+        }
+        Ok(())
+    }
+}
+
+impl SessionConfig {
+    fn validate(&self) -> Result<(), Contradiction> {
+        let min_ttl = ("session.min_ttl", self.min_ttl_s);
+        let default_ttl = ("session.default_ttl", self.default_ttl_s);
+        let max_ttl = ("session.max_ttl", self.max_ttl_s);
+        let default_wait = ("session.default_wait", self.default_wait_s);
+        let max_wait = ("session.max_wait", self.max_wait_s);
+        for (lower, upper) in [(min_ttl, default_ttl), (default_ttl, max_ttl), (default_wait, max_wait)] {
+            if lower.1 > upper.1 {
+                let sentence = format!(
+                    "{} is {} and {} is {}; lower the first or raise the second",
+                    lower.0, lower.1, upper.0, upper.1
+                );
+                return Contradiction::of([lower.0, upper.0], sentence);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::super::root::DeclareConfig;
+    use super::*;
+
+    #[test]
+    fn the_port_must_be_free() {
+        let mut config = Config::without_file();
+        config.http.enable = true;
+        assert!(config.validate().is_ok());
+        config.http.port = 11216;
+        let refused = config.validate().unwrap_err().to_string();
+        assert!(refused.starts_with("http.port and semaphore.port are both 11216"), "{refused}");
+        config.http.enable = false;
+        assert!(config.validate().is_ok());
+    }
+
+    #[test]
+    fn members_with_https_need_their_authority() {
+        let checked = |member: &str, etcd_ca: Option<&str>| {
+            let mut config = Config::default();
+            config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned(), member.to_owned()];
+            config.cluster.etcd_ca = etcd_ca.map(PathBuf::from);
+            config.cluster.validate(&config)
+        };
+        let refused = checked("https://10.0.0.2:2379", None);
+        assert_eq!(refused.unwrap_err().keys, ["cluster.etcd", "cluster.etcd_ca"]);
+        assert!(checked("https://10.0.0.2:2379", Some("/etc/ca.pem")).is_ok());
+        assert!(checked("http://10.0.0.2:2379", None).is_ok());
+    }
+
+    #[test]
+    fn relays_need_an_address_that_other_nodes_reach() {
+        let checked = |bind: Option<&str>, relay_ca: Option<&str>, cert: Option<&str>| {
+            let mut config = Config::default();
+            config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
+            config.cluster.bind = bind.map(|bind| bind.parse().unwrap());
+            config.cluster.relay_ca = relay_ca.map(PathBuf::from);
+            config.tls.cert = cert.map(PathBuf::from);
+            config.cluster.validate(&config).map(|()| config.cluster.relays())
+        };
+        assert!(matches!(checked(None, None, None), Ok(false)));
+        assert!(matches!(checked(Some("10.0.0.1:11218"), None, None), Ok(true)));
+        let unspecified = checked(Some("0.0.0.0:11218"), None, None);
+        assert_eq!(unspecified.unwrap_err().keys, ["cluster.bind", "cluster.etcd"]);
+        let alone = checked(None, Some("/ca.pem"), None);
+        assert_eq!(alone.unwrap_err().keys, ["cluster.relay_ca", "cluster.bind"]);
+        let without_tls = checked(Some("10.0.0.1:11218"), Some("/ca.pem"), None);
+        assert_eq!(without_tls.unwrap_err().keys, ["cluster.relay_ca", "tls.cert"]);
+        assert!(matches!(checked(Some("10.0.0.1:11218"), Some("/ca.pem"), Some("/cert.pem")), Ok(true)));
+        let mut config = Config { proxies: vec!["10.0.0.9".parse().unwrap()], ..Config::default() };
+        config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
+        config.cluster.bind = Some("10.0.0.1:11218".parse().unwrap());
+        assert!(matches!(config.cluster.validate(&config), Ok(())));
+        config.cluster.relay_ca = Some("/ca.pem".into());
+        config.tls.cert = Some("/cert.pem".into());
+        let refused = config.cluster.validate(&config);
+        assert_eq!(refused.unwrap_err().keys, ["cluster.relay_ca", "proxies"]);
+    }
+
+    #[test]
+    fn a_node_keeps_nothing_on_its_disk() {
+        let with = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
+            change(&mut config);
+            config.cluster.validate(&config)
+        };
+        let disk = with(|config| config.data_dir = Some("/var/lib/signalbox".into()));
+        assert_eq!(disk.unwrap_err().keys, ["cluster.etcd", "data_dir"]);
+        let declared = with(|config| config.semaphore.declare = vec![DeclareConfig::default()]);
+        assert_eq!(declared.unwrap_err().keys, ["cluster.etcd", "semaphore.declare"]);
+    }
+}
