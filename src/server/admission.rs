@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::client_address::ClientAddress;
+use super::port::Port;
 use super::shares::{ClientUsage, ConnectionLimit, Counted, Listening};
-use super::{Port, Server};
+use super::state::Server;
 use signalbox_core::Namespace;
 
 /// Counts one connection of a port, and of its client, until it is dropped.

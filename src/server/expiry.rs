@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::Server;
+use super::state::Server;
 use signalbox_core::{Due, TICK_MS};
 
 /// Does what is due when it is due, until it is dropped.

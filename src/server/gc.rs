@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::{Server, port_name, steps};
+use super::port::port_name;
+use super::state::Server;
+use super::steps;
 use signalbox_core::{Namespace, UnixSeconds};
 
 /// Time between two readings of the clock, which may be set back or forth.

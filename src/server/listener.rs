@@ -10,9 +10,11 @@ use tracing::{debug, warn};
 
 use super::admission::Admission;
 use super::client_address::ClientAddress;
+use super::port::{Port, port_name};
+use super::socket;
+use super::state::Server;
 use super::throttle::Throttle;
 use super::workers::Spawn;
-use super::{Port, Server, port_name, socket};
 use signalbox_core::Namespace;
 
 /// A source of connections: a socket or a simulated one.

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use super::{Server, steps};
+use super::state::Server;
+use super::steps;
 
 /// Tells all connections whenever the rules are replaced or a token expires, until it is dropped.
 pub fn announce_rules(server: Arc<Server>) -> impl Future<Output = ()> + Send {

@@ -4,40 +4,15 @@
 //! The fifteen items of yrmcds come first, with its names and in its order, as its clients expect.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tokio::time::Instant;
 
 use super::memory::MemoryBudget;
 use super::metrics::AcquireRefusal::{Limit, NotAvailable};
-use super::{Port, Server};
+use super::port::Port;
+use super::state::Server;
 use signalbox_core::{LedgerStats, Namespace, SysvStats};
 use signalbox_protocol::Opcode;
-
-/// How long a count of conflicts is used.
-const CONFLICTS_AGE_MAX: Duration = Duration::from_secs(1);
-
-/// The item `conflicts` of a port. To count it looks at every shard, so one count serves all requests of a second.
-#[derive(Debug, Default)]
-pub(super) struct Conflicts(Mutex<Option<(Instant, u64)>>);
-
-impl Conflicts {
-    fn value(&self, count: impl FnOnce() -> u64) -> u64 {
-        // A panic while it is locked leaves no partial change.
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        if let Some((counted, conflicts)) = *last
-            && now.duration_since(counted) < CONFLICTS_AGE_MAX
-        {
-            return conflicts;
-        }
-        let conflicts = count();
-        *last = Some((now, conflicts));
-        conflicts
-    }
-}
 
 /// A number, and where it is shown.
 pub(super) struct Figure {

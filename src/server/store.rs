@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tracing::{error, info};
 
-use super::Server;
 use super::dispatch::status_of;
 use super::ending::end_at_once;
+use super::state::Server;
 use crate::config::DeclareConfig;
 use signalbox_core::{Batch, CommitOutcome, Declare, PlaceKey, Refusal};
 use signalbox_storage::{CommitError, Storage, StorageError};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::super::port_name;
+use super::super::port::port_name;
 use signalbox_access::{Right, Rights, Space, Where};
 use signalbox_core::{Namespace, UnixSeconds};
 

@@ -3,8 +3,8 @@
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::super::Server;
 use super::super::metrics::Traffic;
+use super::super::state::Server;
 use super::end::End;
 use signalbox_protocol::{HEADER_BYTES, Opaque, Response, Status, TLS_HANDSHAKE};
 

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::super::Server;
 use super::super::metrics::Traffic;
+use super::super::state::Server;
 use super::end::End;
 use signalbox_protocol::ProxyHeader;
 

@@ -5,7 +5,8 @@ use std::net::TcpListener;
 
 use tracing::warn;
 
-use super::super::{port_config, port_name, socket, systemd};
+use super::super::port::{port_config, port_name};
+use super::super::{socket, systemd};
 use super::error::DaemonError;
 use crate::config::{Config, HttpConfig};
 use signalbox_core::Namespace;

@@ -25,13 +25,15 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
+use super::clock::Clock;
 use super::http::{self, Http};
 use super::log::{Log, Settings};
 use super::privileges::{self, Identity};
 use super::relay::{Outgoing, relay_port};
+use super::rules::Rules;
+use super::systemd;
 use super::tls::Tls;
 use super::workers::Workers;
-use super::{Clock, Rules, systemd};
 use crate::config::{Config, Loaded};
 use bind::{Bound, bind, listen};
 pub use error::DaemonError;

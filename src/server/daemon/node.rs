@@ -16,9 +16,10 @@ use tracing::{error, info, warn};
 
 use super::super::node_view::NodeView;
 use super::super::relay::{Outgoing, RelayAuthority};
+use super::super::state::Server;
 use super::super::whereabouts::Whereabouts;
 use super::super::workers::Workers;
-use super::super::{Server, ending, socket};
+use super::super::{ending, socket};
 use super::error::DaemonError;
 use super::handover;
 use super::service::RelayPort;

@@ -9,10 +9,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
 use super::super::access::{Outcome, Target};
+use super::super::clock::Clock;
 use super::super::http::Http;
 use super::super::log::Log;
+use super::super::port::{port_config, port_name};
 use super::super::privileges::keep_secrets;
-use super::super::{Clock, Rules, Server, port_config, port_name, statistics, steps};
+use super::super::rules::Rules;
+use super::super::state::Server;
+use super::super::{statistics, steps};
 use super::options::{Options, log_notices};
 use crate::config::{Change, Config, declaration_key};
 use signalbox_core::{Namespace, SetCheck};

@@ -6,7 +6,8 @@ use bytes::BytesMut;
 use tracing::warn;
 
 use super::super::metrics::{AcquireRefusal, Tally};
-use super::super::{Port, Server, port_name};
+use super::super::port::{Port, port_name};
+use super::super::state::Server;
 use super::answer::compose_status;
 use super::convert::{limit_on_wire, status_of};
 use super::extended_state::ExtendedState;

@@ -4,7 +4,8 @@ use bytes::BytesMut;
 use tracing::info;
 
 use super::super::access::Right;
-use super::super::{SessionLimits, steps};
+use super::super::session_limits::SessionLimits;
+use super::super::steps;
 use super::answer::{compose_answer, compose_refusal, compose_status};
 use super::convert::{
     declare_of, ids_of, if_exists_of, inspected_on_wire, namespace_of, namespace_on_wire, pausing_of,

@@ -10,7 +10,8 @@ use bytes::BytesMut;
 
 use super::super::access::{Change, Right, Standing, Target};
 use super::super::client_address::Client;
-use super::super::{Server, steps};
+use super::super::state::Server;
+use super::super::steps;
 use super::answer::{compose_answer, compose_refusal, compose_result, compose_status};
 use super::convert::{event_on_wire, notice_on_wire, opaque_of, token_of};
 use signalbox_core::{

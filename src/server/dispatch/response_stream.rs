@@ -8,7 +8,8 @@ use bytes::BytesMut;
 use tokio::time::Sleep;
 
 use super::super::export::{Export, Next};
-use super::super::{Server, statistics, steps};
+use super::super::state::Server;
+use super::super::{statistics, steps};
 use super::convert::{
     declared_on_wire, entry_on_wire, listed_set_on_wire, listed_user_on_wire, session_on_wire,
 };
@@ -226,7 +227,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::server::Clock;
+    use crate::server::clock::Clock;
     use signalbox_core::{Claim, NameHasher};
 
     #[tokio::test(start_paused = true)]

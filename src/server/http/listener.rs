@@ -22,10 +22,11 @@ use tracing::{debug, warn};
 
 use super::super::client_address::{Client, ClientAddress};
 use super::super::node_view::NodeView;
+use super::super::rules::Rules;
 use super::super::shares::{ConnectionLimit, Counted, Listening};
 use super::super::socket;
+use super::super::state::Server;
 use super::super::tls::{FirstBytes, handshake};
-use super::super::{Rules, Server};
 use super::peer::Peer;
 use super::routes;
 use super::shared::{CONNECTIONS_MAX, Shared, Stage};

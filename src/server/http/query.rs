@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::Number;
 
-use super::super::port_name;
+use super::super::port::port_name;
 use super::answer::ApiError;
 use signalbox_core::Namespace;
 

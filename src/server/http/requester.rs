@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 
-use super::super::Server;
 use super::super::dispatch::status_of;
+use super::super::state::Server;
 use super::answer::ApiError;
 use signalbox_core::{
     Answer, Call, Mailbox, Message, Moment, Outcome, Refusal, RequestId, RequestIds, Session, Token,
@@ -133,7 +133,7 @@ pub(super) fn refused(refusal: Refusal) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::Clock;
+    use super::super::super::clock::Clock;
     use super::*;
     use crate::config::Config;
     use signalbox_core::NameHasher;

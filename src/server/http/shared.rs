@@ -5,10 +5,12 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use tokio::sync::Semaphore;
 
+use super::super::clock::Clock;
 use super::super::metrics::Count;
 use super::super::node_view::NodeView;
+use super::super::rules::Rules;
+use super::super::state::Server;
 use super::super::throttle::Throttle;
-use super::super::{Clock, Rules, Server};
 use super::answer::ApiError;
 use super::metrics::Selection;
 use super::settings::Settings;

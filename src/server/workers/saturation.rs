@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 use tracing::warn;
 
-use super::super::Server;
+use super::super::state::Server;
 
 /// The time over which a worker's share of a core is measured. Shorter bursts are ordinary.
 const PERIOD: Duration = Duration::from_secs(5);

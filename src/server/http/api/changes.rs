@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::super::super::Server;
 use super::super::super::access::after;
+use super::super::super::state::Server;
 use super::super::access::Target;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::query::Parameters;
@@ -282,7 +282,7 @@ mod tests {
     use super::super::super::shared::{Shared, Stage};
     use super::*;
     use crate::config::Config;
-    use crate::server::Clock;
+    use crate::server::clock::Clock;
     use axum::http::HeaderMap;
     use signalbox_core::NameHasher;
 

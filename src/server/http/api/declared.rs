@@ -1,7 +1,7 @@
 //! Declared semaphores, as `signalbox list` prints them.
 
-use super::super::super::Server;
 use super::super::super::dispatch::declared_on_wire;
+use super::super::super::state::Server;
 use super::super::access::{Right, Target};
 use super::super::answer::{Answer, Json};
 use super::super::paging::Page;

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::super::super::Server;
 use super::super::super::dispatch::entry_on_wire;
+use super::super::super::state::Server;
 use super::super::access::Target;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Page, Paged};

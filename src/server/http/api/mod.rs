@@ -13,8 +13,8 @@ use std::sync::Arc;
 use tracing::field::display;
 use tracing::info;
 
-use super::super::Server;
 use super::super::access::Outcome;
+use super::super::state::Server;
 use super::access::{Permissions, Right, Target, refuse};
 use super::answer::ApiError;
 use super::peer::Peer;

@@ -8,7 +8,9 @@
 use serde::Serialize;
 
 use super::super::super::dispatch::{inspected_on_wire, namespace_on_wire};
-use super::super::super::{Server, port_name, steps};
+use super::super::super::port::port_name;
+use super::super::super::state::Server;
+use super::super::super::steps;
 use super::super::access::{Right, Target};
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Items, Page, limit_of};

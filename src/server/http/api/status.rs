@@ -5,10 +5,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::super::super::clock::Clock;
 use super::super::super::memory::MemoryBudget;
 use super::super::super::node_view::NodeView;
+use super::super::super::port::port_name;
+use super::super::super::state::Server;
 use super::super::super::statistics::{self, Object};
-use super::super::super::{Clock, Server, port_name};
 use super::super::access::Target;
 use super::super::answer::{Answer, Json};
 use super::Context;

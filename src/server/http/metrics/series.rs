@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::super::{Server, steps};
+use super::super::super::state::Server;
+use super::super::super::steps;
 use super::super::settings::Settings;
 use signalbox_core::{Inspected, Namespace};
 

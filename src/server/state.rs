@@ -1,0 +1,338 @@
+//! The state of a server, and the settings of it that may change while it runs.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit};
+use tokio::time::Instant;
+
+use super::access::{Access, Audit};
+use super::client_address::ClientAddress;
+use super::clock::Clock;
+use super::export::Exports;
+use super::memory::MemoryBudget;
+use super::metrics::{Durations, Stored};
+use super::peers::Peers;
+use super::port::Port;
+use super::rules::Rules;
+use super::session_limits::SessionLimits;
+use super::shares::Shares;
+use super::tls::{FirstBytes, ReloadableTls, Tls, TlsError};
+use super::whereabouts::Whereabouts;
+use crate::config::{Config, TlsConfig};
+use signalbox_cluster::fence::Fence;
+use signalbox_cluster::keys::Advertised;
+use signalbox_core::{
+    ClientShare, Core, KeyRule, LedgerLimits, MemoryLimit, Moment, MonotonicMs, NameHasher, Namespace, Order,
+    SysvLimits,
+};
+
+/// The state that all tasks of a server share.
+#[derive(Debug)]
+pub struct Server {
+    pub(super) core: Core,
+    pub(super) clock: Clock,
+    pub(super) counters: Port,
+    pub(super) semaphores: Port,
+    pub(super) peers: Peers,
+    /// In an `Arc`, so that a request reads it without copying the list.
+    pub(super) session_limits: RwLock<Arc<SessionLimits>>,
+    pub(super) tls: Arc<ReloadableTls>,
+    /// What clients may do.
+    pub(super) access: Arc<Access>,
+    /// The log of administrative changes.
+    pub(super) audit: Audit,
+    /// The limit on connections where a port has no limit of its own.
+    pub(super) files_max: usize,
+    pub(super) frame_timeout_s: AtomicU32,
+    pub(super) peer_timeout_s: AtomicU32,
+    /// Workers whose threads use nearly all of a core.
+    pub(super) saturated_workers: AtomicUsize,
+    /// Connections that have something to do for their peers. A stop waits for them.
+    pub(super) busy: AtomicUsize,
+    pub(super) closing: AtomicBool,
+    /// Whether declared semaphores and leased sessions are stored.
+    pub(super) durable: AtomicBool,
+    pub(super) stored: Stored,
+    /// How long requests for grants waited that were not answered at once.
+    pub(super) waits: Durations,
+    pub(super) exports: Exports,
+    pub(super) memory: MemoryBudget,
+    pub(super) shares: Arc<Shares>,
+    pub(super) started: Instant,
+    /// Nothing is written to a client past its deadline; `None`: this server is not a node of a cluster.
+    pub(super) fence: Option<Fence>,
+    /// Where clients reach the cluster; unset where this server is not a node, or does not lead yet.
+    pub(super) whereabouts: OnceLock<Whereabouts>,
+}
+
+/// Ids of grants begin at the Unix time of the start in milliseconds, shifted by this many bits.
+const GRANT_ID_TIME_SHIFT: u32 = 20;
+
+/// Numbers of processes begin at the Unix time of the start in seconds, shifted by this many bits.
+const PROCESS_ID_TIME_SHIFT: u32 = 24;
+
+impl Server {
+    /// Creates a server without sockets. `hasher` seeds the hash of names.
+    pub fn new(config: &Config, clock: Clock, hasher: NameHasher) -> Arc<Self> {
+        Self::with_fence(config, clock, hasher, None)
+    }
+
+    /// As [`Server::new`]; nothing is written to a client past the deadline of the fence.
+    pub fn with_fence(config: &Config, clock: Clock, hasher: NameHasher, fence: Option<Fence>) -> Arc<Self> {
+        let rules = Rules::of(config, None, clock.clone());
+        Self::with_rules(config, clock, hasher, fence, rules)
+    }
+
+    /// As [`Server::with_fence`], with the rules of the process.
+    pub(super) fn with_rules(
+        config: &Config,
+        clock: Clock,
+        hasher: NameHasher,
+        fence: Option<Fence>,
+        Rules { access, tls, shares }: Rules,
+    ) -> Arc<Self> {
+        let stat_interval_s = NonZeroU32::new(config.counter.stat_interval_s).unwrap_or(NonZeroU32::MIN);
+        let first_set = hasher.hash_one(clock.now().0) as u32;
+        let server = Self {
+            core: Core::new(stat_interval_s, hasher),
+            counters: Port::new(Namespace::Counters),
+            semaphores: Port::new(Namespace::Semaphores),
+            peers: Peers::default(),
+            session_limits: RwLock::default(),
+            tls,
+            access,
+            audit: Audit::default(),
+            clock,
+            files_max: usize::try_from(files_max()).unwrap_or(usize::MAX),
+            frame_timeout_s: AtomicU32::new(0),
+            peer_timeout_s: AtomicU32::new(0),
+            saturated_workers: AtomicUsize::new(0),
+            busy: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            durable: AtomicBool::new(false),
+            stored: Stored::default(),
+            waits: Durations::default(),
+            exports: Exports::default(),
+            memory: MemoryBudget::default(),
+            shares,
+            started: Instant::now(),
+            fence,
+            whereabouts: OnceLock::new(),
+        };
+        server.apply(config);
+        // Ids of grants increase from one run to the next, unless the clock is set back in between.
+        server.core.start_ids_after(server.clock.now().0.saturating_mul(1000 << GRANT_ID_TIME_SHIFT));
+        // Ids of sets and processes of an earlier run mean nothing.
+        server.core.start_sysv_after(first_set, server.clock.now().0 << PROCESS_ID_TIME_SHIFT);
+        Arc::new(server)
+    }
+
+    /// Applies the settings that may change while the server runs: limits and timeouts. Connections and names above a
+    /// lowered limit stay.
+    pub fn apply(&self, config: &Config) {
+        self.counters.apply(&config.counter.port, &self.core);
+        self.semaphores.apply(&config.semaphore.port, &self.core);
+        let session_limits = Arc::new(SessionLimits::of(config));
+        *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = session_limits;
+        self.access.configure(config);
+        self.memory.set_max(config.memory_max);
+        self.shares.configure(config);
+        let share = self.shares.share();
+        self.core.set_ledger_limits(ledger_limits(config, self.memory.limit(), share));
+        self.core.set_reconnect_window(config.session.reconnect_window_s.saturating_mul(1000));
+        self.core.set_sysv_limits(sysv_limits(config, self.memory.limit(), share));
+        self.core.set_sysv_rules(key_rules(config));
+        self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);
+        self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
+    }
+
+    /// Reads the files of TLS, for connections from now on. If they cannot be used, those before stay in use.
+    ///
+    /// # Errors
+    /// [`TlsError`], which names the file and what is wrong with it.
+    pub fn load_tls(&self, config: &TlsConfig) -> Result<(), TlsError> {
+        self.tls.load(config, self.clock.now())
+    }
+
+    /// What TLS needs; `None`: it is not configured.
+    pub(super) fn tls(&self) -> Option<Arc<Tls>> {
+        self.tls.current()
+    }
+
+    /// How the connection of a client may begin.
+    pub(super) fn first_bytes_of(&self, client: ClientAddress) -> FirstBytes {
+        if client.is_encrypted_by_relay() {
+            return FirstBytes::Tls;
+        }
+        let tls = self.tls();
+        tls.map_or(FirstBytes::Any { may_begin_tls: false }, |tls| tls.first_bytes_of(client))
+    }
+
+    /// The rules and the state.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// The current time by both clocks of the core.
+    pub(super) fn moment(&self) -> Moment {
+        Moment { monotonic: self.monotonic(), unix: self.clock.now() }
+    }
+
+    /// The time since the start.
+    pub(super) fn monotonic(&self) -> MonotonicMs {
+        MonotonicMs(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn session_limits(&self) -> Arc<SessionLimits> {
+        Arc::clone(&self.session_limits.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether the connections of this peer have to begin with a proxy's header.
+    pub(super) fn is_proxy(&self, peer: ClientAddress) -> bool {
+        self.session_limits().proxies.iter().any(|network| network.contains(peer.socket().ip()))
+    }
+
+    /// Whether this is a node of a cluster, which leads it.
+    pub(super) fn is_node(&self) -> bool {
+        self.fence.is_some()
+    }
+
+    /// Where clients reach the cluster; `None`: this server is not a node of one.
+    pub(super) fn whereabouts(&self) -> Option<&Whereabouts> {
+        self.whereabouts.get()
+    }
+
+    /// This server leads its cluster. To be called before it serves clients.
+    pub(super) fn set_whereabouts(&self, whereabouts: Whereabouts) {
+        let is_first = self.whereabouts.set(whereabouts).is_ok();
+        assert!(is_first, "a process leads once");
+    }
+
+    /// Where clients reach the other nodes.
+    pub(super) fn set_other_nodes(&self, others: Advertised) {
+        if let Some(whereabouts) = self.whereabouts() {
+            whereabouts.set_others(others);
+        }
+    }
+
+    /// Tells clients that said Hello that another node will lead, each of which relays them to that one.
+    pub(super) fn announce_move_to_others(&self) {
+        if let Some(whereabouts) = self.whereabouts() {
+            self.announce_move((*whereabouts.others()).clone());
+        }
+    }
+
+    /// Tells clients that said Hello where the next leader is, or may be.
+    pub(super) fn announce_move(&self, next: Advertised) {
+        if let Some(whereabouts) = self.whereabouts()
+            && !next.is_empty()
+        {
+            whereabouts.set_next(next);
+            self.core.announce_move();
+        }
+    }
+
+    /// Whether nothing may be written to a client any more.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fence.as_ref().is_some_and(Fence::is_past)
+    }
+
+    pub(super) fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::Relaxed)
+    }
+
+    /// The longest time that a started frame may take.
+    pub(super) fn frame_timeout(&self) -> Duration {
+        Duration::from_secs(self.frame_timeout_s.load(Ordering::Relaxed).into())
+    }
+
+    /// The longest time until a vanished peer is noticed.
+    pub(super) fn peer_timeout(&self) -> Duration {
+        Duration::from_secs(self.peer_timeout_s.load(Ordering::Relaxed).into())
+    }
+
+    pub(super) fn port(&self, namespace: Namespace) -> &Port {
+        match namespace {
+            Namespace::Counters => &self.counters,
+            Namespace::Semaphores => &self.semaphores,
+        }
+    }
+
+    /// The limit on connections in which clients have shares: that of the port, or else the files of the process.
+    pub(super) fn connections_limit(&self, port: &Port) -> usize {
+        match port.connections_max.load(Ordering::Relaxed) {
+            0 => self.files_max,
+            max => max as usize,
+        }
+    }
+
+    /// Counts a connection that has become busy, or is busy no more.
+    pub(super) fn count_busy(&self, is_busy: bool) {
+        if is_busy {
+            self.busy.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.busy.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a connection has something to do for its peer.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// Stops reading requests. Requests that were read are still answered.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+}
+
+fn ledger_limits(config: &Config, memory: MemoryLimit, client_share: ClientShare) -> LedgerLimits {
+    let session = &config.session;
+    LedgerLimits {
+        sessions_max: session.max_sessions as usize,
+        grants_max: session.max_grants as usize,
+        waiters_max: session.max_waiters as usize,
+        watches_max: session.max_watches as usize,
+        memory,
+        client_share,
+    }
+}
+
+fn key_rules(config: &Config) -> Vec<KeyRule> {
+    let fifo = config.sysv.fifo_keys.iter().map(|keys| KeyRule {
+        keys: keys.clone(),
+        order: Some(Order::Fifo),
+        is_durable: false,
+    });
+    let durable = config.sysv.durable_keys.iter().map(|keys| KeyRule {
+        keys: keys.clone(),
+        order: None,
+        is_durable: true,
+    });
+    fifo.chain(durable).collect()
+}
+
+fn sysv_limits(config: &Config, memory: MemoryLimit, client_share: ClientShare) -> SysvLimits {
+    let session = &config.session;
+    SysvLimits {
+        processes_max: session.max_sessions as usize,
+        sets_max: config.sysv.max_sets as usize,
+        semaphores_max: config.sysv.max_semaphores,
+        waiters_max: session.max_waiters as usize,
+        memory,
+        client_share,
+    }
+}
+
+/// How many files the process may have open.
+pub(super) fn files_max() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
+}
