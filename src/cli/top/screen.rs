@@ -2,13 +2,18 @@
 //!
 //! However the program ends, the terminal is as before: also on a panic, a signal, and while it is stopped.
 
-use std::io;
-use std::thread;
+use std::io::{self, Write};
+use std::sync::Once;
 use std::time::Duration;
+use std::{panic, thread};
 
+use crossterm::cursor::{Hide, Show};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::execute;
+use crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
+};
 use nix::sys::signal::{Signal, raise};
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -16,6 +21,7 @@ use super::super::exit::{Exit, Failure};
 use super::super::server::Server;
 use super::super::signals::Signals;
 use super::model::{Action, Model, Next, View};
+use super::paint::Shown;
 use super::reader::Reader;
 use super::view::{Colors, draw};
 
@@ -81,38 +87,63 @@ pub(super) async fn show(server: &Server, interval: Duration) -> Result<(), Fail
 
 /// The terminal while the program has it.
 struct Screen {
-    terminal: DefaultTerminal,
+    shown: Shown,
     colors: Colors,
 }
 
 impl Screen {
     fn open() -> Result<Self, Failure> {
-        // It also restores the terminal if the program panics.
-        let terminal = ratatui::try_init().map_err(|error| failed(&error))?;
+        static RESTORE_ON_PANIC: Once = Once::new();
+        RESTORE_ON_PANIC.call_once(|| {
+            let report = panic::take_hook();
+            panic::set_hook(Box::new(move |panic| {
+                restore();
+                report(panic);
+            }));
+        });
+        begin().map_err(|error| failed(&error))?;
         let is_colored = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Ok(Self { terminal, colors: Colors { is_colored } })
+        Ok(Self { shown: Shown::default(), colors: Colors { is_colored } })
     }
 
     fn draw(&mut self, model: &Model) -> Result<(), Failure> {
-        let drawn = self.terminal.draw(|frame| draw(model, self.colors, frame));
-        drawn.map(|_| ()).map_err(|error| failed(&error))
+        let mut draw = || {
+            let size = size()?;
+            // Written at once, so that the terminal shows no half of it.
+            let mut changes = Vec::new();
+            self.shown.write(draw(model, self.colors, size), size, &mut changes)?;
+            io::stdout().write_all(&changes)?;
+            io::stdout().flush()
+        };
+        draw().map_err(|error| failed(&error))
     }
 
     /// Gives the terminal back until the program is continued.
     fn stop(&mut self) -> Result<Next, Failure> {
-        ratatui::restore();
+        restore();
         // It is ignored where nothing can continue the program.
         raise(Signal::SIGSTOP).map_err(|errno| failed(&errno.into()))?;
-        self.terminal = ratatui::try_init().map_err(|error| failed(&error))?;
-        self.terminal.clear().map_err(|error| failed(&error))?;
+        begin().map_err(|error| failed(&error))?;
+        self.shown = Shown::default();
         Ok(Next::Read)
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        ratatui::restore();
+        restore();
     }
+}
+
+fn begin() -> io::Result<()> {
+    enable_raw_mode()?;
+    execute!(io::stdout(), EnterAlternateScreen, Hide)
+}
+
+/// Leaves the terminal as it was. Nothing can be done about a failure.
+fn restore() {
+    let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+    let _ = disable_raw_mode();
 }
 
 fn failed(error: &io::Error) -> Failure {

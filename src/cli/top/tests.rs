@@ -1,9 +1,7 @@
 //! The screen of `top` without a terminal and a server.
 
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
-
 use super::model::{Action, Model, Next, Rows, View};
+use super::paint::{Line, fitted};
 use super::snapshot::{DeclaredRow, Details, EntryRow, NameKey, NameRow, SessionRow, Snapshot, Usage};
 use super::view::{Colors, draw};
 use crate::cli::output::escaped;
@@ -65,11 +63,10 @@ fn model(names: Vec<NameRow>) -> Model {
 
 /// The lines of a screen of this size, without spaces at their ends.
 fn screen(model: &Model, width: u16, height: u16) -> Vec<String> {
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(model, Colors { is_colored: true }, frame)).unwrap();
-    let buffer = terminal.backend().buffer();
-    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
-    (0..height).map(line).collect()
+    let lines = draw(model, Colors { is_colored: true }, (width, height));
+    assert_eq!(lines.len(), usize::from(height));
+    let text = |line: Line| line.into_iter().map(|span| span.text).collect::<String>().trim_end().to_owned();
+    lines.into_iter().map(text).collect()
 }
 
 fn names(model: &Model) -> Vec<&str> {
@@ -237,4 +234,15 @@ fn updates_can_be_stopped() {
     assert!(screen(&model, 80, 10)[2].contains("updates are stopped"));
     assert_eq!(model.act(Action::TogglePause), Next::Read);
     assert_eq!(model.act(Action::Quit), Next::Quit);
+}
+
+#[test]
+fn a_number_is_never_cut_and_a_wide_character_takes_two_columns() {
+    assert_eq!(fitted("ポート", 5, false), "ポー ");
+    let mut model = model(Vec::new());
+    model.act(Action::View(View::Sessions));
+    let mut wide = snapshot(Vec::new());
+    wide.sessions[0].session = 12_345_678_901;
+    model.update(wide);
+    assert!(screen(&model, 120, 10).iter().any(|line| line.contains(" 12345678901 ")));
 }

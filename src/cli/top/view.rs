@@ -1,12 +1,9 @@
 //! Draws the state of `top`.
 
-use ratatui::Frame;
-use ratatui::layout::{Alignment, Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row, Table, TableState};
+use crossterm::style::Color;
 
 use super::model::{Model, Rows, View};
+use super::paint::{Line, Span, Style, fitted, span};
 use super::snapshot::{Details, EntryRow, Usage};
 
 /// Colors, or none if the environment asks for none.
@@ -17,25 +14,32 @@ pub(super) struct Colors {
 
 impl Colors {
     fn of(self, color: Color) -> Style {
-        if self.is_colored { Style::new().fg(color) } else { Style::new() }
+        Style { color: self.is_colored.then_some(color), ..Style::default() }
     }
 
     fn header(self) -> Style {
-        self.of(Color::Cyan).add_modifier(Modifier::BOLD)
+        Style { is_bold: true, ..self.of(Color::DarkCyan) }
     }
 
     fn problem(self) -> Style {
-        self.of(Color::Red).add_modifier(Modifier::BOLD)
+        Style { is_bold: true, ..self.of(Color::DarkRed) }
     }
 
     fn quiet(self) -> Style {
-        self.of(Color::DarkGray)
+        self.of(Color::DarkGrey)
     }
 
     /// A figure that deserves attention.
     fn busy(self) -> Style {
-        self.of(Color::Yellow)
+        self.of(Color::DarkYellow)
     }
+}
+
+/// A part of the screen, in columns and rows.
+#[derive(Clone, Copy, Debug)]
+struct Area {
+    width: usize,
+    height: usize,
 }
 
 const KEYS: [(&str, &str); 12] = [
@@ -53,23 +57,33 @@ const KEYS: [(&str, &str); 12] = [
     ("q, Ctrl-C", "quit"),
 ];
 
-/// Draws everything.
-pub(super) fn draw(model: &Model, colors: Colors, frame: &mut Frame<'_>) {
-    let [head, body, foot] =
-        Layout::vertical([Constraint::Length(3), Constraint::Fill(1), Constraint::Length(1)])
-            .areas(frame.area());
-    frame.render_widget(Paragraph::new(head_lines(model, colors)), head);
-    match &model.details {
-        Some(_) => draw_details(model, colors, frame, body),
-        None => draw_rows(model, colors, frame, body),
-    }
-    frame.render_widget(Paragraph::new(foot_line(model, colors)), foot);
-    if model.shows_help {
-        draw_help(colors, frame);
-    }
+/// The lines of a screen of this width and height.
+pub(super) fn draw(model: &Model, colors: Colors, (width, height): (u16, u16)) -> Vec<Line> {
+    let (width, height) = (usize::from(width), usize::from(height));
+    let mut lines = head_lines(model, colors);
+    let area = Area { width, height: height.saturating_sub(lines.len() + 1) };
+    let body = match &model.details {
+        _ if model.shows_help => help(colors),
+        Some(_) => details_lines(model, colors, area),
+        None => row_lines(model, colors, area),
+    };
+    lines.extend(filled(body, area));
+    lines.truncate(height.saturating_sub(1));
+    lines.push(foot_line(model, colors));
+    lines
 }
 
-fn head_lines(model: &Model, colors: Colors) -> Vec<Line<'static>> {
+/// As many lines as the area has.
+fn filled(mut lines: Vec<Line>, area: Area) -> Vec<Line> {
+    lines.resize(area.height, Line::new());
+    lines
+}
+
+fn plain(text: impl Into<String>) -> Line {
+    vec![span(text, Style::default())]
+}
+
+fn head_lines(model: &Model, colors: Colors) -> Vec<Line> {
     let snapshot = &model.snapshot;
     let number = |name| grouped(snapshot.statistic(name));
     let memory = match snapshot.statistic("memory_max") {
@@ -98,32 +112,31 @@ fn head_lines(model: &Model, colors: Colors) -> Vec<Line<'static>> {
         number("refused_memory"),
         number("limit_reached"),
     );
-    vec![
-        Line::styled(first, Style::new().add_modifier(Modifier::BOLD)),
-        Line::from(second),
-        tabs(model, colors),
-    ]
+    vec![vec![span(first, Style { is_bold: true, ..Style::default() })], plain(second), tabs(model, colors)]
 }
 
-fn tabs(model: &Model, colors: Colors) -> Line<'static> {
+fn tabs(model: &Model, colors: Colors) -> Line {
     let mut spans = Vec::new();
     for (index, view) in View::ALL.into_iter().enumerate() {
-        let style =
-            if view == model.view { colors.header().add_modifier(Modifier::REVERSED) } else { Style::new() };
-        spans.push(Span::styled(format!(" {} {} ", index + 1, view.title()), style));
+        let style = if view == model.view {
+            Style { is_reversed: true, ..colors.header() }
+        } else {
+            Style::default()
+        };
+        spans.push(span(format!(" {} {} ", index + 1, view.title()), style));
     }
     if model.is_paused {
-        spans.push(Span::styled("  updates are stopped", colors.busy()));
+        spans.push(span("  updates are stopped", colors.busy()));
     }
-    Line::from(spans)
+    spans
 }
 
-fn foot_line(model: &Model, colors: Colors) -> Line<'static> {
+fn foot_line(model: &Model, colors: Colors) -> Line {
     if let Some(problem) = &model.problem {
-        return Line::styled(problem.clone(), colors.problem());
+        return vec![span(problem.clone(), colors.problem())];
     }
     if model.is_typing {
-        return Line::from(format!("/{}_", model.filter));
+        return plain(format!("/{}_", model.filter));
     }
     let (column, is_reversed) = model.sort();
     let order = if is_reversed { ", reversed" } else { "" };
@@ -131,53 +144,63 @@ fn foot_line(model: &Model, colors: Colors) -> Line<'static> {
         if model.filter.is_empty() { String::new() } else { format!("  filter \"{}\"", model.filter) };
     let rows = grouped(model.rows().len() as u64);
     let text = format!("{rows} rows, by {}{order}{filter}  ? keys  q quit", column.to_lowercase());
-    Line::styled(text, colors.quiet())
+    vec![span(text, colors.quiet())]
 }
 
-/// A column: its title, its width, and whether it has numbers.
-struct Column(&'static str, Constraint, bool);
+/// A column: its title, its width, and whether it has numbers. Without a width, it takes what the others leave.
+struct Column(&'static str, Option<usize>, bool);
 
-const fn number(title: &'static str, width: u16) -> Column {
-    Column(title, Constraint::Length(width), true)
+const fn number(title: &'static str, width: usize) -> Column {
+    Column(title, Some(width), true)
 }
 
-const fn word(title: &'static str, width: u16) -> Column {
-    Column(title, Constraint::Length(width), false)
+const fn word(title: &'static str, width: usize) -> Column {
+    Column(title, Some(width), false)
 }
 
 const fn text(title: &'static str) -> Column {
-    Column(title, Constraint::Fill(1), false)
+    Column(title, None, false)
 }
 
-/// A table with a header and perhaps a selected row. The rows are those that fit on the screen.
+/// The least width of a column that takes what the others leave.
+const TEXT_WIDTH_MIN: usize = 8;
+
+/// A table with a header and perhaps a selected row. The rows are those that fit on the screen. Numbers are never cut.
 fn table(
     columns: &[Column],
-    rows: Vec<Vec<(String, Style)>>,
+    rows: Vec<Vec<Span>>,
     selected: Option<usize>,
     colors: Colors,
-    frame: &mut Frame<'_>,
-    area: Rect,
-) {
-    let cell = |(text, style): (String, Style), is_number: bool| {
-        let alignment = if is_number { Alignment::Right } else { Alignment::Left };
-        Cell::from(Line::styled(text, style).alignment(alignment))
+    area: Area,
+) -> Vec<Line> {
+    let longest = |index: usize| rows.iter().map(|row| row[index].text.len()).max().unwrap_or(0);
+    let width_of = |(index, Column(_, width, is_number)): (usize, &Column)| {
+        width.map(|width| if *is_number { width.max(longest(index)) } else { width })
     };
-    let header = columns
-        .iter()
-        .map(|Column(title, _, is_number)| cell(((*title).to_owned(), colors.header()), *is_number));
-    let rows = rows
-        .into_iter()
-        .map(|row| Row::new(row.into_iter().zip(columns).map(|(content, column)| cell(content, column.2))));
-    let table = Table::new(rows, columns.iter().map(|column| column.1))
-        .header(Row::new(header))
-        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
-    let mut state = TableState::new().with_selected(selected);
-    frame.render_stateful_widget(table, area, &mut state);
+    let widths: Vec<_> = columns.iter().enumerate().map(width_of).collect();
+    let texts = widths.iter().filter(|width| width.is_none()).count();
+    let others = widths.iter().flatten().sum::<usize>() + widths.len() - 1;
+    let left = area.width.saturating_sub(others) / texts.max(1);
+    let line = |cells: Vec<Span>, is_selected: bool| -> Line {
+        let mut line = Line::new();
+        for ((cell, Column(_, _, is_number)), width) in cells.into_iter().zip(columns).zip(&widths) {
+            let space = if line.is_empty() { "" } else { " " };
+            let width = width.unwrap_or(left.max(TEXT_WIDTH_MIN));
+            let style = Style { is_reversed: is_selected, ..cell.style };
+            line.push(span(format!("{space}{}", fitted(&cell.text, width, *is_number)), style));
+        }
+        line
+    };
+    let header = columns.iter().map(|Column(title, ..)| span(*title, colors.header())).collect();
+    let mut lines = vec![line(header, false)];
+    lines.extend(rows.into_iter().enumerate().map(|(index, row)| line(row, selected == Some(index))));
+    lines
 }
 
-fn draw_rows(model: &Model, colors: Colors, frame: &mut Frame<'_>, area: Rect) {
-    let plain = |text: String| (text, Style::new());
-    let count = |number: u32| (grouped(number.into()), if number > 0 { colors.busy() } else { Style::new() });
+fn row_lines(model: &Model, colors: Colors, area: Area) -> Vec<Line> {
+    let plain = |text: String| span(text, Style::default());
+    let count =
+        |number: u32| span(grouped(number.into()), if number > 0 { colors.busy() } else { Style::default() });
     let optional = |number: Option<u64>| plain(number.map_or("-".to_owned(), grouped));
     let (columns, rows): (Vec<_>, Vec<Vec<_>>) = match model.rows() {
         Rows::Names(rows) => (
@@ -266,51 +289,43 @@ fn draw_rows(model: &Model, colors: Colors, frame: &mut Frame<'_>, area: Rect) {
         ),
     };
     let first = first_visible(model, area);
-    table(&columns, rows, model.selected().map(|selected| selected - first), colors, frame, area);
+    table(&columns, rows, model.selected().map(|selected| selected - first), colors, area)
 }
 
 /// The first row on the screen: so that the selected one is.
-fn first_visible(model: &Model, area: Rect) -> usize {
-    let shown = usize::from(area.height.saturating_sub(1)).max(1);
+fn first_visible(model: &Model, area: Area) -> usize {
+    let shown = area.height.saturating_sub(1).max(1);
     model.selected().map_or(0, |selected| (selected + 1).saturating_sub(shown))
 }
 
 /// The rows on the screen.
-fn visible<'r, R>(rows: &'r [&'r R], model: &Model, area: Rect) -> impl Iterator<Item = &'r R> {
-    rows.iter().skip(first_visible(model, area)).take(area.height.into()).copied()
+fn visible<'r, R>(rows: &'r [&'r R], model: &Model, area: Area) -> impl Iterator<Item = &'r R> {
+    rows.iter().skip(first_visible(model, area)).take(area.height).copied()
 }
 
-fn draw_details(model: &Model, colors: Colors, frame: &mut Frame<'_>, area: Rect) {
+fn details_lines(model: &Model, colors: Colors, area: Area) -> Vec<Line> {
     let details =
         model.snapshot.details.as_ref().filter(|details| Some(&details.key) == model.details.as_ref());
-    let Some(details) = details else {
-        return frame.render_widget(Paragraph::new("asking the server"), area);
-    };
-    let [title, holders, queue] =
-        Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Fill(1)]).areas(area);
-    frame.render_widget(Paragraph::new(details_title(details, colors)), title);
-    let Some(usage) = &details.usage else { return };
-    draw_entries("HELD FOR", &usage.holders, colors, frame, holders);
-    draw_entries("WAITS FOR", &usage.queue, colors, frame, queue);
+    let Some(details) = details else { return vec![plain("asking the server")] };
+    let mut lines = details_title(details, colors);
+    let Some(usage) = &details.usage else { return lines };
+    let half = Area { height: area.height.saturating_sub(lines.len()) / 2, ..area };
+    lines.extend(filled(entry_lines("HELD FOR", &usage.holders, colors, half), half));
+    lines.extend(entry_lines("WAITS FOR", &usage.queue, colors, half));
+    lines
 }
 
-fn details_title(details: &Details, colors: Colors) -> Vec<Line<'static>> {
-    let name = Line::styled(details.name.clone(), colors.header());
+fn details_title(details: &Details, colors: Colors) -> Vec<Line> {
+    let name = vec![span(details.name.clone(), colors.header())];
     let Some(Usage { in_use, peak, waiting, capacity, .. }) = details.usage else {
-        return vec![name, Line::from("it does not exist any more")];
+        return vec![name, plain("it does not exist any more")];
     };
     let of = capacity.map_or(String::new(), |capacity| format!(" of {}", grouped(capacity.into())));
     let (in_use, peak, waiting) = (grouped(in_use.into()), grouped(peak.into()), grouped(waiting.into()));
-    vec![name, Line::from(format!("{in_use}{of} in use, peak {peak}, {waiting} waiting"))]
+    vec![name, plain(format!("{in_use}{of} in use, peak {peak}, {waiting} waiting"))]
 }
 
-fn draw_entries(
-    since: &'static str,
-    entries: &[EntryRow],
-    colors: Colors,
-    frame: &mut Frame<'_>,
-    area: Rect,
-) {
+fn entry_lines(since: &'static str, entries: &[EntryRow], colors: Colors, area: Area) -> Vec<Line> {
     let columns = [
         number(since, 9),
         number("LEASE", 9),
@@ -333,24 +348,16 @@ fn draw_entries(
             entry.label.clone(),
             entry.address.clone(),
         ];
-        texts.map(|text| (text, Style::new())).into()
+        texts.map(|text| span(text, Style::default())).into()
     };
-    table(&columns, entries.iter().take(area.height.into()).map(row).collect(), None, colors, frame, area);
+    table(&columns, entries.iter().take(area.height).map(row).collect(), None, colors, area)
 }
 
-fn draw_help(colors: Colors, frame: &mut Frame<'_>) {
-    let area = frame.area();
-    let (width, height) = (area.width.min(76), area.height.min(KEYS.len() as u16 + 2));
-    let place = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
+fn help(colors: Colors) -> Vec<Line> {
     let line = |(keys, what): (&str, &str)| {
-        Line::from(vec![Span::styled(format!("{keys:<20}"), colors.header()), Span::raw(what.to_owned())])
+        vec![span(format!("{keys:<20}"), colors.header()), span(what, Style::default())]
     };
-    let lines: Vec<_> = KEYS.into_iter().map(line).collect();
-    frame.render_widget(Clear, place);
-    frame.render_widget(
-        Paragraph::new(lines).block(Block::new().borders(Borders::ALL).title(" Keys ")),
-        place,
-    );
+    KEYS.into_iter().map(line).collect()
 }
 
 /// The digits in groups of three.

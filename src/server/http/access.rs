@@ -1,8 +1,8 @@
 //! Who may do what. The rules are those of the service ports (`super::super::access`); here is how requests show tokens,
 //! and how they are refused.
 
-use axum::http::StatusCode;
-use axum::http::header::{AUTHORIZATION, HeaderMap};
+use hyper::StatusCode;
+use hyper::header::{AUTHORIZATION, HeaderMap};
 
 pub(super) use super::super::access::{Permissions, Right, Target};
 use super::answer::ApiError;

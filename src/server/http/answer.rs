@@ -1,13 +1,25 @@
 //! Answers in JSON, and errors: each has a code that stays, and a message that says what was requested, what the state is
 //! and what to do.
 
-use axum::http::StatusCode;
-use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
 
 /// The type of every answer of the API.
 pub(super) const JSON: &str = "application/json";
+
+/// A response with a whole body.
+pub(super) type Response = hyper::Response<Full<Bytes>>;
+
+/// Makes a response of this type.
+pub(super) fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
 
 /// An answer of the API.
 pub(super) type Answer = Result<Json, ApiError>;
@@ -26,9 +38,9 @@ impl Json {
     }
 }
 
-impl IntoResponse for Json {
-    fn into_response(self) -> Response {
-        ([(CONTENT_TYPE, JSON)], self.0).into_response()
+impl From<Json> for Response {
+    fn from(json: Json) -> Self {
+        respond(StatusCode::OK, JSON, json.0)
     }
 }
 
@@ -89,16 +101,16 @@ impl ApiError {
     }
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let fields = ErrorFields { code: self.code, message: &self.message };
+impl From<ApiError> for Response {
+    fn from(error: ApiError) -> Self {
+        let fields = ErrorFields { code: error.code, message: &error.message };
         // Two strings can always be written.
         let text = serde_json::to_vec(&ErrorBody { error: fields }).unwrap_or_default();
-        let mut response = (self.status, [(CONTENT_TYPE, JSON)], text).into_response();
-        if let Some(seconds) = self.retry_after_s {
+        let mut response = respond(error.status, JSON, text);
+        if let Some(seconds) = error.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if self.status == StatusCode::UNAUTHORIZED {
+        if error.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response

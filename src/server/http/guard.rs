@@ -13,15 +13,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, TRANSFER_ENCODING};
-use axum::http::uri::Authority;
-use axum::http::{Method, StatusCode};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, TRANSFER_ENCODING};
+use hyper::http::uri::Authority;
+use hyper::{Method, Request, StatusCode};
 
-use super::answer::ApiError;
+use super::answer::{ApiError, Response};
 use super::peer::Peer;
+use super::routes::answer;
 use super::settings::Settings;
 use super::shared::Shared;
 
@@ -46,15 +45,15 @@ const HEADERS: [(&str, &str); 8] = [
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// Checks a request, passes it on, and adds the headers of every answer.
-pub(super) async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+/// Checks a request, answers it, and adds the headers of every answer.
+pub(super) async fn guard(shared: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -> Response {
     shared.requests.add(1);
-    let mut response = match check(&shared.settings(), &request) {
-        Ok(()) => match tokio::time::timeout(REQUEST_MAX, next.run(request)).await {
+    let mut response = match check(&shared.settings(), peer, &request) {
+        Ok(()) => match tokio::time::timeout(REQUEST_MAX, answer(shared, peer, request)).await {
             Ok(response) => response,
-            Err(_) => too_slow().into_response(),
+            Err(_) => too_slow().into(),
         },
-        Err(error) => error.into_response(),
+        Err(error) => error.into(),
     };
     let headers =
         HEADERS.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
@@ -67,7 +66,7 @@ fn too_slow() -> ApiError {
     ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
 }
 
-fn check(settings: &Settings, request: &Request) -> Result<(), ApiError> {
+fn check(settings: &Settings, peer: &Peer, request: &Request<Incoming>) -> Result<(), ApiError> {
     let headers = request.headers();
     // A server in front may read a request with two lengths differently, and hyper drops one of them before this.
     if headers.contains_key(TRANSFER_ENCODING) {
@@ -77,8 +76,6 @@ fn check(settings: &Settings, request: &Request) -> Result<(), ApiError> {
             "a body in chunks is not accepted; send it with a Content-Length",
         ));
     }
-    // The listener sets it for each request.
-    let peer = request.extensions().get::<Peer>().ok_or_else(ApiError::no_server)?;
     let host = host_of(request)?;
     if !is_known(&host, peer.local, &settings.hosts) {
         return Err(ApiError::new(
@@ -100,7 +97,7 @@ fn check(settings: &Settings, request: &Request) -> Result<(), ApiError> {
 }
 
 /// The host that the request is for. A request names it once: in the header, and perhaps the same in its line.
-fn host_of(request: &Request) -> Result<Authority, ApiError> {
+fn host_of(request: &Request<Incoming>) -> Result<Authority, ApiError> {
     let wrong = |problem: &str| {
         ApiError::new(
             StatusCode::BAD_REQUEST,

@@ -9,11 +9,9 @@ use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
@@ -27,8 +25,8 @@ use super::super::shares::{ConnectionLimit, Counted, Listening};
 use super::super::socket;
 use super::super::state::Server;
 use super::super::tls::{FirstBytes, handshake};
+use super::guard::guard;
 use super::peer::Peer;
-use super::routes;
 use super::shared::{CONNECTIONS_MAX, Shared, Stage};
 use super::stream::Bounded;
 use crate::config::Config;
@@ -153,21 +151,20 @@ impl Drop for Place {
 
 /// Serves all listeners, until the returned future is dropped.
 async fn serve(shared: Arc<Shared>, listeners: Vec<StdTcpListener>) {
-    let router = routes::router(&shared);
     let mut ports = tokio::task::JoinSet::new();
     for listener in listeners {
         match TcpListener::from_std(listener) {
-            Ok(listener) => drop(ports.spawn(accept_all(Arc::clone(&shared), listener, router.clone()))),
+            Ok(listener) => drop(ports.spawn(accept_all(Arc::clone(&shared), listener))),
             Err(error) => warn!(%error, "the HTTP listener cannot be served"),
         }
     }
     while ports.join_next().await.is_some() {}
 }
 
-async fn accept_all(shared: Arc<Shared>, listener: TcpListener, router: Router) {
+async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => accept(&shared, stream, peer, &router),
+            Ok((stream, peer)) => accept(&shared, stream, peer),
             Err(error) => {
                 debug!(%error, "an HTTP connection cannot be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -176,13 +173,12 @@ async fn accept_all(shared: Arc<Shared>, listener: TcpListener, router: Router) 
     }
 }
 
-fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, router: &Router) {
+fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let address = ClientAddress::of_peer(peer);
     let Some(place) = Place::take(shared, address) else { return };
     shared.accepted.add(1);
-    let router = router.clone();
     tokio::spawn(async move {
-        let outcome = begin(&place.shared, stream, address, router).await;
+        let outcome = begin(&place.shared, stream, address).await;
         if let Err(error) = outcome {
             debug!(%peer, %error, "an HTTP connection has ended");
         }
@@ -192,7 +188,7 @@ fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, router: &Ro
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Begins TLS if the client does, and serves the connection.
-async fn begin(shared: &Shared, mut stream: TcpStream, address: ClientAddress, router: Router) -> Outcome {
+async fn begin(shared: &Arc<Shared>, mut stream: TcpStream, address: ClientAddress) -> Outcome {
     socket::prepare_connection(&stream, PEER_MAX)?;
     let local = stream.local_addr()?.ip().to_canonical();
     let mut first = [0];
@@ -207,7 +203,7 @@ async fn begin(shared: &Shared, mut stream: TcpStream, address: ClientAddress, r
             let (stream, name) = handshake(stream, config, &[], None).await?;
             client.certificate = name;
             let peer = Peer { client: Arc::new(client), local, is_encrypted: true };
-            serve_requests(stream, peer, router).await
+            serve_requests(shared, stream, peer).await
         }
         Some((FirstBytes::Tls, _)) => {
             tokio::time::timeout(HEAD_MAX, stream.write_all(TLS_REQUIRED)).await??;
@@ -215,20 +211,16 @@ async fn begin(shared: &Shared, mut stream: TcpStream, address: ClientAddress, r
         }
         _ => {
             let peer = Peer { client: Arc::new(client), local, is_encrypted: false };
-            serve_requests(stream, peer, router).await
+            serve_requests(shared, stream, peer).await
         }
     }
 }
 
-async fn serve_requests<S>(stream: S, peer: Peer, router: Router) -> Outcome
+async fn serve_requests<S>(shared: &Arc<Shared>, stream: S, peer: Peer) -> Outcome
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let routes = TowerToHyperService::new(router);
-    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        request.extensions_mut().insert(peer.clone());
-        routes.call(request)
-    });
+    let service = service_fn(async |request| Ok::<_, Infallible>(guard(shared, &peer, request).await));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
     // Otherwise the connection copies what it sends.

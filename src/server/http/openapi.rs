@@ -1,17 +1,16 @@
 //! The description of the API (`docs/openapi.json`), which is a part of the program.
 
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
 
-use super::answer::JSON;
+use super::answer::{JSON, Response, respond};
 
 /// Where it is served.
 pub(super) const PATH: &str = "/api/v1/openapi.json";
 
 const DESCRIPTION: &str = include_str!("../../../docs/openapi.json");
 
-pub(super) async fn description() -> Response {
-    ([(CONTENT_TYPE, JSON)], DESCRIPTION).into_response()
+pub(super) fn description() -> Response {
+    respond(StatusCode::OK, JSON, DESCRIPTION)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use axum::http::StatusCode;
+use hyper::StatusCode;
 
 use super::super::dispatch::status_of;
 use super::super::state::Server;

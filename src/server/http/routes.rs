@@ -3,20 +3,16 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::Request;
-use axum::http::header::CONTENT_LENGTH;
-use axum::http::{HeaderMap, Method, StatusCode};
-use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderValue};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 
 use super::super::access::Outcome;
 use super::access::{Permissions, Target, permissions_of, require_token};
-use super::answer::{Answer, ApiError};
+use super::answer::{Answer, ApiError, Response};
 use super::api::{self, Context};
-use super::guard::guard;
 use super::health;
 use super::metrics;
 use super::openapi;
@@ -83,40 +79,39 @@ pub(super) const ROUTES: &[Route] = routes! {
     "/api/v1/delete-counter" Change api::changes::delete_counter;
 };
 
-/// The routes and what surrounds them.
-pub(super) fn router(shared: &Arc<Shared>) -> Router {
-    let mut router = Router::new()
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
-        .route("/metrics", get(metrics::metrics))
-        .route(openapi::PATH, get(openapi::description))
-        .fallback(no_such_path);
-    for file in page::FILES {
-        router = router.route(file.path, get(async || file.answer()));
+/// Answers a request that the guard has passed.
+pub(super) async fn answer(shared: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -> Response {
+    let path = request.uri().path();
+    let (is_get, is_post) =
+        (matches!(*request.method(), Method::GET | Method::HEAD), *request.method() == Method::POST);
+    if let Some(route) = ROUTES.iter().find(|route| route.path == path) {
+        let is_read = route.kind == Kind::Read;
+        if is_post || is_read && is_get {
+            return answer_api(route, shared, peer, request).await.unwrap_or_else(Response::from);
+        }
+        return wrong_method(request.method(), if is_read { "GET,HEAD,POST" } else { "POST" });
     }
-    for route in ROUTES {
-        router = router.route(route.path, methods(route));
-    }
-    // For the routes before it.
-    let router = router.method_not_allowed_fallback(wrong_method);
-    router.layer(from_fn_with_state(Arc::clone(shared), guard)).with_state(Arc::clone(shared))
-}
-
-fn methods(route: &'static Route) -> MethodRouter<Arc<Shared>> {
-    let answer = move |shared: axum::extract::State<Arc<Shared>>, request: Request| async move {
-        answer(route, shared.0, request).await.unwrap_or_else(ApiError::into_response)
-    };
-    match route.kind {
-        Kind::Read => get(answer).post(answer),
-        Kind::Change => post(answer),
+    let file = page::FILES.iter().find(|file| file.path == path);
+    let is_ours = file.is_some() || ["/healthz", "/readyz", "/metrics", openapi::PATH].contains(&path);
+    match (path, file) {
+        _ if !is_ours => no_such_path(path),
+        _ if !is_get => wrong_method(request.method(), "GET,HEAD"),
+        (_, Some(file)) => file.answer(),
+        ("/healthz", _) => health::healthz(),
+        ("/readyz", _) => health::readyz(shared),
+        ("/metrics", _) => metrics::metrics(shared, peer, request.headers()).unwrap_or_else(Response::from),
+        _ => openapi::description(),
     }
 }
 
-async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<Response, ApiError> {
+async fn answer_api(
+    route: &Route,
+    shared: &Arc<Shared>,
+    peer: &Peer,
+    request: Request<Incoming>,
+) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
-    // The listener sets it for each request.
-    let peer = head.extensions.get::<Peer>().cloned().ok_or_else(ApiError::no_server)?;
-    let mut permissions = authorize(route, &shared, &peer, &head.headers)?;
+    let mut permissions = authorize(route, shared, peer, &head.headers)?;
     let query = head.uri.query().unwrap_or_default();
     let parameters = match head.method {
         Method::GET | Method::HEAD => Parameters::of_query(query)?,
@@ -128,22 +123,21 @@ async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<
         _ => {
             let body = read(&head.headers, body).await?;
             // The client may have lost its rights while it sent the body.
-            permissions = authorize(route, &shared, &peer, &head.headers)?;
+            permissions = authorize(route, shared, peer, &head.headers)?;
             Parameters::of_json(&body)?
         }
     };
-    // Of the process, so that it can be awaited here.
-    let computed = Arc::clone(&shared.computed);
-    let answered = (route.handler)(Context { shared, permissions, peer, parameters });
+    let context = Context { shared: Arc::clone(shared), permissions, peer: peer.clone(), parameters };
+    let answered = (route.handler)(context);
     let answer = match route.kind {
         Kind::Read => {
-            let _permit = computed.acquire().await.map_err(|error| ApiError::internal(&error))?;
+            let _permit = shared.computed.acquire().await.map_err(|error| ApiError::internal(&error))?;
             answered.await
         }
         // When the client closes its connection, this future is dropped. A change that has begun must be recorded too.
         Kind::Change => tokio::spawn(answered).await.unwrap_or_else(|error| Err(ApiError::internal(&error))),
     };
-    Ok(answer?.into_response())
+    Ok(answer?.into())
 }
 
 /// What the client of a request may do. A change without a right token is refused, and the refusal goes to the audit log.
@@ -166,30 +160,33 @@ fn authorize(
 }
 
 /// Reads a body to its end, or refuses it.
-async fn read(headers: &HeaderMap, body: Body) -> Result<axum::body::Bytes, ApiError> {
+async fn read(headers: &HeaderMap, body: Incoming) -> Result<Bytes, ApiError> {
     // The guard has refused bodies whose length is not stated.
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    axum::body::to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| {
+    let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|_| {
         if length.is_some_and(|length| length <= BODY_BYTES_MAX as u64) {
             return ApiError::bad_request("the body ended before its Content-Length; send all of it");
         }
         let message = format!("the body is longer than {BODY_BYTES_MAX} bytes; send a shorter one");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
-    })
+    })?;
+    Ok(body.to_bytes())
 }
 
-async fn no_such_path(request: Request) -> ApiError {
-    let path: String = request.uri().path().chars().take(100).collect();
-    ApiError::not_found(format!(
-        "there is nothing at \"{}\"; /api/v1/openapi.json lists what there is",
-        path.escape_debug()
-    ))
+fn no_such_path(path: &str) -> Response {
+    let path: String = path.chars().take(100).collect();
+    let message =
+        format!("there is nothing at \"{}\"; /api/v1/openapi.json lists what there is", path.escape_debug());
+    ApiError::not_found(message).into()
 }
 
-async fn wrong_method(request: Request) -> ApiError {
+fn wrong_method(method: &Method, allowed: &'static str) -> Response {
     let message = format!(
         "{} is not possible here; /api/v1/openapi.json lists the methods of each path",
-        request.method().as_str().escape_debug()
+        method.as_str().escape_debug()
     );
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+    let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
+    let mut response = Response::from(error);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    response
 }

@@ -283,7 +283,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::server::clock::Clock;
-    use axum::http::HeaderMap;
+    use hyper::HeaderMap;
     use signalbox_core::NameHasher;
 
     /// A server, and a request to it by a client that may do everything.
@@ -337,7 +337,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         server.audit.open(file.path().to_owned()).unwrap();
         let record = |code| {
-            let error = ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, code, "");
+            let error = ApiError::new(hyper::StatusCode::SERVICE_UNAVAILABLE, code, "");
             context(&shared, "{}").record(&server, "Pause", Target::Server, Err::<(), _>(error)).unwrap_err();
         };
         record("no_answer");

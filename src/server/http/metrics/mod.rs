@@ -15,16 +15,14 @@ mod series;
 use std::fmt;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use hyper::{HeaderMap, StatusCode};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use super::access::{Right, Target, permissions_of, refuse};
-use super::answer::ApiError;
+use super::answer::{ApiError, Response, respond};
 use super::peer::Peer;
 use super::shared::Shared;
 use families::Families;
@@ -34,24 +32,19 @@ use series::Series;
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Answers a scrape.
-pub(super) async fn metrics(
-    State(shared): State<Arc<Shared>>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    // The listener sets it for each request.
-    let peer = request.extensions().get::<Peer>().cloned().ok_or_else(ApiError::no_server)?;
-    let permissions = permissions_of(&shared, &peer, request.headers(), "/metrics")?;
+pub(super) fn metrics(shared: &Arc<Shared>, peer: &Peer, headers: &HeaderMap) -> Result<Response, ApiError> {
+    let permissions = permissions_of(shared, peer, headers, "/metrics")?;
     if !permissions.may(Right::Read, Target::Server) {
-        return Err(refuse(&shared, &peer, &permissions, Right::Read, Target::Server));
+        return Err(refuse(shared, peer, &permissions, Right::Read, Target::Server));
     }
     let mut registry = Registry::default();
     let series = shared.stage().server().map(|server| shared.series.of(&shared.settings(), &server));
-    registry.register_collector(Box::new(Scrape { shared, series }));
+    registry.register_collector(Box::new(Scrape { shared: Arc::clone(shared), series }));
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| ApiError::internal(&error))?;
     // It may wait for its client for long.
     text.shrink_to_fit();
-    Ok(([(CONTENT_TYPE, TEXT)], text).into_response())
+    Ok(respond(StatusCode::OK, TEXT, text))
 }
 
 /// One scrape.

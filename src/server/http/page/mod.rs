@@ -4,8 +4,9 @@
 //! `page.js` shows the view that the address names; `views.js` has the views, `actions.js` the changes, `api.js` the
 //! requests, `table.js` what is updated in place, and `text.js` how names are shown.
 
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+
+use super::answer::{Response, respond};
 
 /// A file of the page.
 #[derive(Debug)]
@@ -39,6 +40,6 @@ pub(super) const FILES: &[File] = &[
 
 impl File {
     pub(super) fn answer(&self) -> Response {
-        ([(CONTENT_TYPE, self.kind)], self.content).into_response()
+        respond(StatusCode::OK, self.kind, self.content)
     }
 }
