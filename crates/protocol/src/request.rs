@@ -95,7 +95,7 @@ pub enum FrameClass {
     Unknown(Status),
 }
 
-/// A request of the two documents. Names are 1 to [`NAME_BYTES_MAX`] bytes, any bytes; amounts are numbers of
+/// A request of the two documents. Names are 1 to [`NAME_BYTES_MAX`](crate::NAME_BYTES_MAX) bytes, any bytes; amounts are numbers of
 /// resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
@@ -167,7 +167,7 @@ impl<'a> Request<'a> {
     /// Appends the encoded frame to `out`.
     ///
     /// # Panics
-    /// If the name is longer than [`NAME_BYTES_MAX`].
+    /// If the name is longer than [`NAME_BYTES_MAX`](crate::NAME_BYTES_MAX).
     pub fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
         let (amounts, name): (&[u32], Option<&[u8]>) = match self {
             Self::Noop | Self::Stats | Self::Dump => (&[], None),
