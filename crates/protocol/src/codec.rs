@@ -79,19 +79,19 @@ impl RequestCodec {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        let mut end = 0;
-        while let Some(header) = Header::read(&source[end..]) {
+        let mut rest = &source[..];
+        while let Some(header) = Header::read(rest) {
             if header.magic != REQUEST_MAGIC {
-                self.failure = Some(if ProxyHeader::is_at_the_start_of(&source[end..]) {
+                self.failure = Some(if ProxyHeader::is_at_the_start_of(rest) {
                     DecodeError::ProxyHeader
-                } else if header.magic == TLS_HANDSHAKE && self.may_begin_tls && end == 0 {
+                } else if header.magic == TLS_HANDSHAKE && self.may_begin_tls && rest.len() == source.len() {
                     return Err(DecodeError::BeginsTls);
                 } else if header.magic == TLS_HANDSHAKE {
                     DecodeError::UnexpectedTls
                 } else {
                     DecodeError::WrongMagic { found: header.magic, expected: REQUEST_MAGIC }
                 });
-                end += HEADER_BYTES;
+                rest = &rest[HEADER_BYTES..];
                 break;
             }
             let body_bytes = header.body_bytes as usize;
@@ -102,12 +102,10 @@ impl RequestCodec {
                 });
                 break;
             }
-            let frame_bytes = HEADER_BYTES + body_bytes;
-            if source.len() - end < frame_bytes {
-                break;
-            }
-            end += frame_bytes;
+            let Some(after) = rest.get(HEADER_BYTES + body_bytes..) else { break };
+            rest = after;
         }
+        let end = source.len() - rest.len();
         if end > 0 {
             self.may_begin_tls = false;
             return Ok(Some(Frames { run: source.split_to(end), position: 0 }));
@@ -131,12 +129,12 @@ impl Frames {
     )]
     #[inline]
     pub fn next(&mut self) -> Option<Frame<'_>> {
-        let header = Header::read(&self.run[self.position..])?;
-        let start = self.position + HEADER_BYTES;
+        let rest = &self.run[self.position..];
+        let header = Header::read(rest)?;
         // A header with a wrong magic byte is the last of its run, and its length is not reliable.
         let body_bytes = if header.magic == REQUEST_MAGIC { header.body_bytes as usize } else { 0 };
-        self.position = start + body_bytes;
-        Some(Frame::new(header, &self.run[start..self.position]))
+        self.position += HEADER_BYTES + body_bytes;
+        Some(Frame::new(header, &rest[HEADER_BYTES..HEADER_BYTES + body_bytes]))
     }
 
     /// Whether all frames were returned.
