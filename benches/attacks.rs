@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use clap::{Parser, ValueEnum};
 use signalbox_bench::{Distribution, Pace, Record};
 use signalbox_protocol::{
@@ -156,7 +155,7 @@ impl Attack {
 struct Attacker {
     stream: TcpStream,
     answers: Answers,
-    out: BytesMut,
+    out: Vec<u8>,
     requests: u32,
 }
 
@@ -171,7 +170,7 @@ impl Attacker {
         };
         loop {
             match connect() {
-                Ok((answers, stream)) => return Self { stream, answers, out: BytesMut::new(), requests: 0 },
+                Ok((answers, stream)) => return Self { stream, answers, out: Vec::new(), requests: 0 },
                 // The kernel keeps the ports of closed connections for a while.
                 Err(error) if error.kind() == ErrorKind::AddrInUse => thread::sleep(Duration::from_millis(1)),
                 Err(error) => panic!("cannot connect to {address}: {error}"),
@@ -245,7 +244,7 @@ impl Attacker {
     fn send_some(&mut self) {
         let written = self.stream.write(&self.out);
         match written {
-            Ok(bytes) => drop(self.out.split_to(bytes)),
+            Ok(bytes) => drop(self.out.drain(..bytes)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => panic!("the server does not read: {error}"),
         }

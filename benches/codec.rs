@@ -12,20 +12,20 @@ const NAME: &[u8] = b"bench-0000000042";
 const RUNS: [u32; 3] = [1, 16, 64];
 
 fn requests(frames: u32) -> BytesMut {
-    let mut bytes = BytesMut::new();
+    let mut bytes = Vec::new();
     for frame in 0..frames {
         let opaque = Opaque(frame.to_be_bytes());
         Request::Acquire { name: NAME, resources: 1, maximum: 10 }.compose(opaque, &mut bytes);
     }
-    bytes
+    BytesMut::from(&bytes[..])
 }
 
 fn responses(frames: u32) -> BytesMut {
-    let mut bytes = BytesMut::new();
+    let mut bytes = Vec::new();
     for frame in 0..frames {
         Response::Resources(1).compose(2, Opaque(frame.to_be_bytes()), &mut bytes);
     }
-    bytes
+    BytesMut::from(&bytes[..])
 }
 
 fn decode_requests(criterion: &mut Criterion) {
@@ -56,7 +56,7 @@ fn compose_responses(criterion: &mut Criterion) {
     for frames in RUNS {
         group.throughput(Throughput::Elements(frames.into()));
         group.bench_function(frames.to_string(), |bencher| {
-            let mut out = BytesMut::with_capacity(16 * 1024);
+            let mut out = Vec::with_capacity(16 * 1024);
             bencher.iter(|| {
                 out.clear();
                 for frame in 0..frames {

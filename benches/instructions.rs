@@ -74,14 +74,14 @@ fn core_pairs(pairs: u32) {
 
 /// The same requests read in runs, and their answers written.
 fn codec_pairs(pairs: u32) {
-    let mut run = BytesMut::new();
+    let mut run = Vec::new();
     for number in 0..RUN / 2 {
         let name = format!("name-{number:010}");
         let name = name.as_bytes();
         Request::Acquire { name, resources: 1, maximum: 1000 }.compose(Opaque([0; 4]), &mut run);
         Request::Release { name, resources: 1 }.compose(Opaque([0; 4]), &mut run);
     }
-    let (mut input, mut output) = (BytesMut::with_capacity(65_536), BytesMut::with_capacity(65_536));
+    let (mut input, mut output) = (BytesMut::with_capacity(65_536), Vec::with_capacity(65_536));
     let mut codec = RequestCodec::default();
     for _ in 0..pairs / (RUN / 2) {
         input.reserve(16_384);

@@ -15,7 +15,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use clap::{Parser, ValueEnum};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signalbox_bench::{Distribution, Pace, Usage};
@@ -302,7 +301,7 @@ fn idle(server: SocketAddr, number: usize) -> TcpStream {
         socket.bind(&source.into())?;
         socket.connect(&server.into())?;
         let mut stream = TcpStream::from(socket);
-        let mut noop = BytesMut::new();
+        let mut noop = Vec::new();
         Request::Noop.compose(Opaque([0; 4]), &mut noop);
         stream.write_all(&noop)?;
         stream.read_exact(&mut [0; 12])?;

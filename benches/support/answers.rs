@@ -3,7 +3,7 @@
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use signalbox_protocol::{Opaque, Request, ResponseFrame};
 
 /// The value of an item of Stats.
@@ -16,7 +16,7 @@ pub fn statistic(address: SocketAddr, name: &str) -> u64 {
 /// Sends one request on a separate connection. Returns the answer.
 pub fn ask(address: SocketAddr, request: &Request<'_>) -> Answers {
     let mut stream = TcpStream::connect(address).expect("the server accepts");
-    let mut bytes = BytesMut::new();
+    let mut bytes = Vec::new();
     request.compose(Opaque([0; 4]), &mut bytes);
     stream.write_all(&bytes).expect("the server reads");
     Answers::of(stream)

@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
-use bytes::BytesMut;
 use signalbox_protocol::{
     Claim, Extended, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId, RequestIds, Wait,
 };
@@ -14,14 +13,14 @@ use super::answers::Answers;
 pub struct Asker {
     stream: TcpStream,
     answers: Answers,
-    out: BytesMut,
+    out: Vec<u8>,
 }
 
 impl Asker {
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server accepts");
         let answers = Answers::of(stream.try_clone().expect("a socket has two ends"));
-        Self { stream, answers, out: BytesMut::new() }
+        Self { stream, answers, out: Vec::new() }
     }
 
     /// Opens a leased session and attaches to it.

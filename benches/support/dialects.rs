@@ -29,7 +29,7 @@ pub const RELEASE_SCRIPT: &str = "local held = tonumber(redis.call('GET', KEYS[1
     if held <= 0 then return 0 end redis.call('DECR', KEYS[1]) return 1";
 
 impl Dialect for AnyDialect {
-    fn compose(&self, sequence: Sequence, request: Request<'_>, out: &mut BytesMut) {
+    fn compose(&self, sequence: Sequence, request: Request<'_>, out: &mut Vec<u8>) {
         match (self, request) {
             (Self::Yrmcds(dialect), request) => dialect.compose(sequence, request, out),
             (Self::RedisCounter, Request::Acquire { name, .. }) => resp(&[b"INCR", name], out),
@@ -70,7 +70,7 @@ impl Dialect for AnyDialect {
 }
 
 /// A command of Redis: an array of strings.
-pub fn resp(words: &[&[u8]], out: &mut BytesMut) {
+pub fn resp(words: &[&[u8]], out: &mut Vec<u8>) {
     out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
     for word in words {
         out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -78,6 +78,6 @@ pub fn resp(words: &[&[u8]], out: &mut BytesMut) {
     }
 }
 
-fn line(pieces: &[&[u8]], out: &mut BytesMut) {
+fn line(pieces: &[&[u8]], out: &mut Vec<u8>) {
     pieces.iter().for_each(|piece| out.extend_from_slice(piece));
 }

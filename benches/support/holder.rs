@@ -4,7 +4,6 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 
-use bytes::BytesMut;
 use signalbox_protocol::{Opaque, Request};
 
 use super::answers::{Answers, ask};
@@ -16,7 +15,7 @@ const BATCH: u32 = 1000;
 pub fn hold(address: SocketAddr, names: Range<u32>) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("the server accepts");
     let mut answers = Answers::of(stream.try_clone().expect("a socket has two ends"));
-    let mut out = BytesMut::new();
+    let mut out = Vec::new();
     for first in names.clone().step_by(BATCH as usize) {
         let batch = first..names.end.min(first.saturating_add(BATCH));
         out.clear();

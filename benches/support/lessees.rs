@@ -120,7 +120,7 @@ impl Lessee {
 
     /// Few bytes, for which there is always room.
     fn send(&mut self, request: &Extended<'_>) {
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         request.compose(Opaque([0; 4]), &mut bytes);
         self.stream.write_all(&bytes).expect("the server reads");
     }

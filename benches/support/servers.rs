@@ -9,7 +9,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use signalbox_bench::{Plan, Yrmcds};
 use signalbox_client::{Address, Tls, TlsFiles};
 use tempfile::TempDir;
@@ -267,7 +266,7 @@ fn start_redis(dialect: impl FnOnce(SocketAddr) -> AnyDialect) -> Server {
 fn load_scripts(address: SocketAddr) -> Scripts {
     let mut stream = TcpStream::connect(address).expect("it accepted a connection before");
     let mut load = |script: &str| {
-        let mut command = BytesMut::new();
+        let mut command = Vec::new();
         resp(&[b"SCRIPT", b"LOAD", script.as_bytes()], &mut command);
         stream.write_all(&command).expect("Redis takes a command");
         // "$40", the hash of 40 digits, each with two bytes at its end.

@@ -16,7 +16,7 @@ pub(super) struct Buffers {
     /// The buffer to read into; empty between turns.
     pub input: BytesMut,
     /// Empty output buffers, the last used one on top.
-    spares: Vec<BytesMut>,
+    spares: Vec<Vec<u8>>,
     spare_bytes: usize,
 }
 
@@ -36,7 +36,7 @@ impl Buffers {
 
     /// Lends an empty buffer for output.
     #[inline]
-    pub fn lend(&mut self) -> BytesMut {
+    pub fn lend(&mut self) -> Vec<u8> {
         let spare = self.spares.pop().unwrap_or_default();
         self.spare_bytes -= spare.capacity();
         spare
@@ -44,7 +44,7 @@ impl Buffers {
 
     /// Takes back a buffer after its output was sent, for another connection.
     #[inline]
-    pub fn take_back(&mut self, mut buffer: BytesMut) {
+    pub fn take_back(&mut self, mut buffer: Vec<u8>) {
         buffer.clear();
         let bytes = buffer.capacity();
         if bytes > 0 && bytes <= SPARE_MAX && self.spare_bytes + bytes <= SPARE_BYTES_MAX {

@@ -68,7 +68,7 @@ impl Nodes {
             while let Some(frame) = frames.next() {
                 let request = frame.parse_extended().unwrap();
                 let opcode = request.opcode();
-                let mut out = BytesMut::new();
+                let mut out = Vec::new();
                 self.answer(&request).compose(opcode.code(), frame.opaque(), &mut out);
                 if let Extended::Where = request {
                     out.clear();

@@ -4,7 +4,6 @@ use std::io;
 use std::time::Duration;
 
 use crate::support::fake_server::{FakeServer, Outcome, Peer, Received, soon};
-use bytes::BytesMut;
 use signalbox_client::{
     Address, ConnectError, Disconnect, Error, ErrorKind, Maximum, PlainClient, Resources,
 };
@@ -250,7 +249,7 @@ async fn an_unread_dump_applies_backpressure_until_it_is_dropped() {
     let (client, mut peer) = connected().await;
     let dump = client.dump().await.unwrap();
     let request = peer.expect(Outcome::Dump).await;
-    let mut entry = BytesMut::new();
+    let mut entry = Vec::new();
     let name = vec![b'x'; 65535];
     Response::Entry(DumpEntry { consumption: 1, peak: 1, name: &name }).compose(
         request.opcode,

@@ -14,7 +14,6 @@ use std::time::Duration;
 use crate::support::caller::NOW;
 use crate::support::daemon::*;
 use crate::support::*;
-use bytes::BytesMut;
 use nix::sys::signal::Signal;
 use signalbox_protocol::{
     AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, Extended, GrantId, IfExists, Milliseconds,
@@ -101,7 +100,7 @@ impl Connection {
     fn ask(&mut self, request: &Extended<'_>) -> io::Result<ResponseFrame> {
         self.serial += 1;
         let opaque = Opaque(self.serial.to_be_bytes());
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         request.compose(opaque, &mut bytes);
         self.wire.stream.write_all(&bytes)?;
         self.next(opaque)

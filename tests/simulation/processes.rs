@@ -98,7 +98,7 @@ impl Process {
 
     /// Sends a request, and returns its answer, which may come late.
     async fn ask(&mut self, request: SysvRequest<'_>) -> io::Result<ResponseFrame> {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         request.compose(Opaque([7; 4]), &mut out);
         self.stream.write_all(&out).await?;
         loop {
@@ -128,7 +128,7 @@ impl Process {
     }
 
     async fn operate(&mut self, set: i32, operations: &[Operation]) -> io::Result<Result<(), Errno>> {
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         let operations = Operations::encode(operations, &mut bytes).expect("there are few");
         let (ids, wait_ms) = (self.ids(), WAIT_FOREVER_MS);
         let answer = self.ask(SysvRequest::SemOp { ids, caller: CALLER, set, wait_ms, operations }).await?;

@@ -1,6 +1,5 @@
 //! A client of the extended operations: it sends exactly the requests of the test, and nothing by itself.
 
-use bytes::BytesMut;
 use signalbox_core::Namespace;
 use signalbox_protocol::{
     self as wire, AS_DECLARED, Claim, Credentials, Declaration, Declarations, DeclaredEntry, DeclaredState,
@@ -80,7 +79,7 @@ impl Caller {
     pub fn send(&mut self, request: &Extended<'_>) -> Opaque {
         self.opaque += 1;
         let opaque = Opaque(self.opaque.to_be_bytes());
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         request.compose(opaque, &mut bytes);
         self.wire.send(&bytes);
         opaque

@@ -112,7 +112,7 @@ impl Peer {
                 }
                 self.received.reverse();
                 for opaque in hellos {
-                    let mut out = BytesMut::new();
+                    let mut out = Vec::new();
                     Response::Failed(Status::UnknownCommand).compose(HELLO, opaque, &mut out);
                     self.send(&out).await;
                 }
@@ -138,7 +138,7 @@ impl Peer {
     }
 
     pub(crate) async fn answer(&mut self, to: &Received, response: Response<'_>) {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         response.compose(to.opcode, to.opaque, &mut out);
         self.send(&out).await;
     }
@@ -155,7 +155,7 @@ impl Peer {
     pub(crate) async fn answer_raw(&mut self, to: &Received, status: u8, body: &'static [u8]) {
         let frame =
             ResponseFrame { opcode: to.opcode, status, opaque: to.opaque, body: Bytes::from_static(body) };
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         frame.compose(&mut out);
         self.send(&out).await;
     }

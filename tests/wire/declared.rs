@@ -293,7 +293,7 @@ fn holders_of_a_semaphore_that_is_removed_now_lose_it_even_if_it_is_declared_aga
             let list = [numbered(&name, 300)];
             let declarations = Declarations::new(&list).unwrap();
             let again = Extended::Declare { ids: admin.ids(), if_exists: IfExists::Fail, declarations };
-            let mut bytes = bytes::BytesMut::new();
+            let mut bytes = Vec::new();
             gone.compose(Opaque(*b"gone"), &mut bytes);
             again.compose(Opaque(*b"next"), &mut bytes);
             admin.wire.send(&bytes);

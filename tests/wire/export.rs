@@ -1,7 +1,6 @@
 //! Exports of a server that works (`docs/protocol.md`, "Export"). The store is in memory here; `tests/daemon/backup.rs`
 //! tests the daemon under load.
 
-use bytes::BytesMut;
 use signalbox_protocol::{Extended, Features, Limit, Opaque, ReachedLimit, ResponseFrame, Status};
 use signalbox_storage::{Memory, read_export};
 
@@ -94,7 +93,7 @@ fn an_export_of_a_store_that_cannot_be_read_fails_and_the_server_goes_on() {
 /// Begins an export. When this returns, the server has executed the request.
 fn begin(caller: &mut Caller) -> Opaque {
     let opaque = Opaque(*b"exp\x01");
-    let mut bytes = BytesMut::from(&frame(NOOP, *b"noop", &[])[..]);
+    let mut bytes = frame(NOOP, *b"noop", &[]);
     Extended::Export.compose(opaque, &mut bytes);
     // Both arrive together, so both are executed before the first is answered.
     caller.wire.send(&bytes);

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::time::Duration;
 
 use crate::support::*;
-use bytes::BytesMut;
 use signalbox::server::steps::LEDGER_REQUESTS;
 use signalbox_core::Namespace;
 use signalbox_protocol::{Extended, Opaque};
@@ -163,7 +162,7 @@ async fn other_connections_are_served_between_extended_requests_of_one_read() {
     const MORE: usize = 10;
     let server = NearServer::start();
     let mut peer = server.connect(1 << 16);
-    let mut request = BytesMut::new();
+    let mut request = Vec::new();
     Extended::KeepAlive.compose(Opaque(*b"many"), &mut request);
     let mut answers = [0; 1 << 12];
     peer.write_all(&request).await.unwrap();

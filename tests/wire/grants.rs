@@ -101,7 +101,7 @@ fn the_opaque_of_a_waiting_request_is_refused_for_another_request() {
     holder.take(one_of(1, b"a"));
     let asked = waiter.want(one_of(1, b"a"), LONG);
     wait_for_waiters(&server, 1);
-    let mut bytes = bytes::BytesMut::new();
+    let mut bytes = Vec::new();
     let ids = waiter.ids();
     Extended::AcquireGrant { ids, claim: one_of(1, b"b"), queueing: NOW, place: None }
         .compose(asked, &mut bytes);
@@ -294,7 +294,7 @@ async fn a_connection_that_reads_nothing_can_be_revoked_like_any_other() {
     plain.write_all(&frame(DUMP, [0; 4], &[])).await.unwrap();
     // The time passes only when the server has nothing to do: it waits for the peer to read.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let mut bytes = BytesMut::new();
+    let mut bytes = Vec::new();
     Extended::Holders { namespace: on_wire(Namespace::Counters), name }.compose(Opaque([1; 4]), &mut bytes);
     let holders = answers(&mut admin, &bytes, 2).await;
     let what = Revocation::Session(holders[0].list_entry().unwrap().unwrap().session);
@@ -313,7 +313,7 @@ fn a_watch_gets_no_events_of_an_earlier_watch_with_the_same_opaque() {
     let [mut watcher, mut plain] = callers(&server);
     assert_eq!(plain.wire.acquire(b"a", 1, 1).status, 0);
     watcher.hello("watcher");
-    let mut bytes = bytes::BytesMut::new();
+    let mut bytes = Vec::new();
     let [watch, unwatch] = [1_u8, 2].map(|number| signalbox_protocol::Opaque([number; 4]));
     let scope = Scope::Prefix(b"");
     Extended::Watch { namespace: on_wire(Namespace::Counters), scope }.compose(watch, &mut bytes);

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use signalbox::config::Config;
 use signalbox_core::Namespace;
 use signalbox_protocol::{
@@ -165,7 +164,7 @@ async fn loopback_of_a_remote_proxy_is_no_administrator() {
         (header_of("203.0.113.9:1"), NOT_FOUND),
     ] {
         let mut client = server.connect(1000);
-        let mut bytes = BytesMut::from(&header[..]);
+        let mut bytes = header.to_vec();
         Extended::DeleteCounter { name: b"absent" }.compose(Opaque([0; 4]), &mut bytes);
         client.write_all(&bytes).await.unwrap();
         let mut answer = [0; 12];
@@ -303,7 +302,7 @@ impl Process {
     }
 
     fn ask(wire: &mut Wire, request: &SysvRequest<'_>) -> ResponseFrame {
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         request.compose(Opaque([7; 4]), &mut bytes);
         wire.send(&bytes);
         let Answer { opcode, status, opaque, body, .. } = wire.answer();
@@ -323,7 +322,7 @@ impl Process {
 
     /// Adds one, which the server takes back when the process ends.
     fn add_with_undo(&mut self, set: i32) {
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         let add = [Operation { number: 0, change: 1, flags: SEM_UNDO }];
         let operations = Operations::encode(&add, &mut bytes).unwrap();
         let ids = self.ids();

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use signalbox_core::Namespace;
 use signalbox_protocol::{
     self as wire, AddressRange, Claim, Extended, Groups, Milliseconds, Notice, Opaque, OpenedSession,
@@ -84,10 +84,10 @@ fn the_list_has_leased_sessions_connections_and_processes() {
 
     let ttl = Some(Milliseconds(LONG_MS));
     let user = wire::Caller { uid: 1, gid: 1 };
-    let mut groups = BytesMut::new();
+    let mut groups = Vec::new();
     let groups = Groups::encode(&[], &mut groups);
     let open = SysvRequest::OpenProcess { ttl, pid: 77, caller: user, groups, label: b"php" };
-    let mut bytes = BytesMut::new();
+    let mut bytes = Vec::new();
     open.compose(Opaque(*b"proc"), &mut bytes);
     let mut process = caller_from(&server, "127.0.0.5");
     process.wire.send(&bytes);

@@ -151,7 +151,7 @@ fn a_silent_session_expires_and_its_resources_go_to_the_waiters() {
     let server = TestServer::start();
     let [mut silent, mut waiter] = [caller(&server), caller(&server)];
     // The shortest time to live that the server allows. The session cannot end between two requests that come together.
-    let mut bytes = bytes::BytesMut::new();
+    let mut bytes = Vec::new();
     let [open, take] = [1_u8, 2].map(|number| Opaque([number; 4]));
     Extended::OpenSession { ttl: Some(Milliseconds(1)), label: b"", key: None }.compose(open, &mut bytes);
     let ids = silent.ids();

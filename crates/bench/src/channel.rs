@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use mio::net::TcpStream;
 
 use super::dialect::{Answer, Dialect, Request, Sequence};
@@ -29,7 +29,7 @@ pub(super) struct Sent {
 #[derive(Debug)]
 pub(super) struct Channel {
     stream: Socket,
-    outgoing: BytesMut,
+    outgoing: Vec<u8>,
     received: BytesMut,
     in_flight: VecDeque<Sent>,
     next: u32,
@@ -43,7 +43,7 @@ impl Channel {
     pub(super) fn over(stream: Socket) -> Self {
         Self {
             stream,
-            outgoing: BytesMut::new(),
+            outgoing: Vec::new(),
             received: BytesMut::new(),
             in_flight: VecDeque::new(),
             next: 0,
@@ -74,7 +74,7 @@ impl Channel {
                 return Ok(());
             }
             match self.stream.write(&self.outgoing) {
-                Ok(written) => self.outgoing.advance(written),
+                Ok(written) => drop(self.outgoing.drain(..written)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Disconnect::from(error).into()),

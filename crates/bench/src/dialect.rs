@@ -26,10 +26,10 @@ pub struct Answer {
 /// A protocol with one response to each request, in the order of the requests.
 pub trait Dialect {
     /// Appends the request that a connection sends before all others, and whose answer it awaits; nothing: there is none.
-    fn introduce(&self, _out: &mut BytesMut) {}
+    fn introduce(&self, _out: &mut Vec<u8>) {}
 
     /// Appends a request to `out`.
-    fn compose(&self, sequence: Sequence, request: Request<'_>, out: &mut BytesMut);
+    fn compose(&self, sequence: Sequence, request: Request<'_>, out: &mut Vec<u8>);
 
     /// Takes the first response from `received`; `None` if it is incomplete.
     fn parse(&self, received: &mut BytesMut) -> Result<Option<Answer>, LoadError>;
@@ -43,7 +43,7 @@ pub struct Yrmcds {
 }
 
 impl Dialect for Yrmcds {
-    fn introduce(&self, out: &mut BytesMut) {
+    fn introduce(&self, out: &mut Vec<u8>) {
         if let Some(token) = &self.token {
             let hello = Extended::Hello {
                 version: EXTENDED_VERSION,
@@ -55,7 +55,7 @@ impl Dialect for Yrmcds {
         }
     }
 
-    fn compose(&self, sequence: Sequence, request: Request<'_>, out: &mut BytesMut) {
+    fn compose(&self, sequence: Sequence, request: Request<'_>, out: &mut Vec<u8>) {
         request.compose(Opaque(sequence.0.to_be_bytes()), out);
     }
 

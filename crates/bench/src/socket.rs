@@ -82,7 +82,7 @@ impl Socket {
             }
             None => None,
         };
-        let mut hello = BytesMut::new();
+        let mut hello = Vec::new();
         dialect.introduce(&mut hello);
         if !hello.is_empty() {
             stream.set_read_timeout(Some(timeout))?;

@@ -197,7 +197,7 @@ impl<'a> From<SysvRequest<'a>> for Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
-    fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
+    fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
         match self {
             Self::Plain(request) => request.compose(opaque, out),
             Self::Extended(request) => request.compose(opaque, out),
@@ -237,7 +237,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     /// Composed requests that the writer has not taken yet.
-    outgoing: BytesMut,
+    outgoing: Vec<u8>,
     waiting: HashMap<Opaque, Waiting>,
     opaque_last: u32,
 }
@@ -301,7 +301,7 @@ impl Shared {
 
     /// Writes all that is queued, in one batch. The next batch collects during the write.
     async fn write_requests(&self, mut writer: impl AsyncWrite + Unpin) -> Disconnect {
-        let mut batch = BytesMut::new();
+        let mut batch = Vec::new();
         loop {
             self.queued.notified().await;
             std::mem::swap(&mut self.state().outgoing, &mut batch);
@@ -384,7 +384,7 @@ impl Shared {
         }
         self.end.send_replace(Some(reason));
         state.waiting = HashMap::new();
-        state.outgoing = BytesMut::new();
+        state.outgoing = Vec::new();
         drop(state);
         self.room.notify_waiters();
     }
@@ -413,7 +413,7 @@ mod tests {
     async fn answer(far: &mut DuplexStream, opaque: u32, body: &'static [u8]) {
         let opaque = Opaque(opaque.to_be_bytes());
         let frame = ResponseFrame { opcode: 0, status: 0, opaque, body: body.into() };
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         frame.compose(&mut out);
         far.write_all(&out).await.unwrap();
     }

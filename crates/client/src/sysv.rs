@@ -20,8 +20,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
-
 use super::connection::Connection;
 use super::requested::requesting;
 use super::{Direct, Error, ErrorKind, Series};
@@ -148,7 +146,7 @@ impl Direct {
     /// ```
     pub async fn open_process(&self, identity: &Identity<'_>) -> Result<Process, Error> {
         let Identity { pid, caller, groups, label } = *identity;
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         let groups = Groups::encode(groups, &mut bytes);
         let label = &label[..label.len().min(LABEL_BYTES_MAX)];
         let request = SysvRequest::OpenProcess { ttl: None, pid, caller, groups, label };
@@ -228,7 +226,7 @@ impl Process {
             let wait_ms = timeout.map_or(WAIT_FOREVER_MS, |timeout| {
                 Milliseconds::saturating_from(timeout).0.min(WAIT_FOREVER_MS - 1)
             });
-            let mut bytes = BytesMut::new();
+            let mut bytes = Vec::new();
             let operations = Operations::encode(operations, &mut bytes).ok_or(Errno::TooBig)?;
             let (ids, caller) = (self.direct.next_ids(), self.caller);
             let request = SysvRequest::SemOp { ids, caller, set, wait_ms, operations };
@@ -335,7 +333,7 @@ impl Process {
     /// # }
     /// ```
     pub async fn set_values(&self, set: i32, values: &[u16]) -> Result<(), Error> {
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         let encoded = Values::encode(values, &mut bytes);
         let encoded = encoded.ok_or_else(|| Error::from(Errno::Inval).of(of_set("change", set)))?;
         self.control("change", set, SetCommand::SetAll(encoded), ResponseFrame::call_done).await

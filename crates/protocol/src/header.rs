@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 
 use super::status::Status;
 use crate::codes::codes;
@@ -97,7 +97,7 @@ impl Header {
     }
 
     /// Appends a frame with the body that `compose_body` appends. The length in the header is written afterwards.
-    pub(super) fn compose_before(mut self, out: &mut BytesMut, compose_body: impl FnOnce(&mut BytesMut)) {
+    pub(super) fn compose_before(mut self, out: &mut Vec<u8>, compose_body: impl FnOnce(&mut Vec<u8>)) {
         let start = out.len();
         out.put_bytes(0, HEADER_BYTES);
         compose_body(out);

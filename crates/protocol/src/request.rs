@@ -1,6 +1,6 @@
 //! Requests of yrmcds' protocols and their encoding (`counter.md`, "Request header").
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 
 use super::extended::{Extended, ExtendedOpcode};
 use super::fields::Fields;
@@ -168,7 +168,7 @@ impl<'a> Request<'a> {
     ///
     /// # Panics
     /// If the name is longer than [`NAME_BYTES_MAX`](crate::NAME_BYTES_MAX).
-    pub fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
+    pub fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
         let (amounts, name): (&[u32], Option<&[u8]>) = match self {
             Self::Noop | Self::Stats | Self::Dump => (&[], None),
             Self::Get { name } => (&[], Some(name)),

@@ -1,6 +1,6 @@
 //! Responses and their encoding (`counter.md`, "Response header").
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use thiserror::Error;
 
 use super::header::{Header, Opaque, RESPONSE_MAGIC};
@@ -37,7 +37,7 @@ impl Response<'_> {
     /// Appends the encoded frame to `out`, as the response to a request with this opcode and opaque (`counter.md`,
     /// "Response header").
     #[inline]
-    pub fn compose(&self, opcode: u8, opaque: Opaque, out: &mut BytesMut) {
+    pub fn compose(&self, opcode: u8, opaque: Opaque, out: &mut Vec<u8>) {
         let header = |status: Status, body_bytes: usize| {
             Header {
                 magic: RESPONSE_MAGIC,
@@ -49,12 +49,11 @@ impl Response<'_> {
             .bytes()
         };
         match self {
-            Self::Done => out.put_slice(&header(Status::NoError, 0)),
+            Self::Done => out.extend_from_slice(&header(Status::NoError, 0)),
             Self::Resources(resources) => {
-                let mut frame = [0; 16];
-                frame[..12].copy_from_slice(&header(Status::NoError, 4));
-                frame[12..].copy_from_slice(&resources.to_be_bytes());
-                out.put_slice(&frame);
+                let [h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, h10, h11] = header(Status::NoError, 4);
+                let [r0, r1, r2, r3] = resources.to_be_bytes();
+                out.extend_from_slice(&[h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, h10, h11, r0, r1, r2, r3]);
             }
             Self::Entry(entry) => {
                 out.put_slice(&header(Status::NoError, 10 + entry.name.len()));
@@ -159,7 +158,7 @@ impl ResponseFrame {
     }
 
     /// Appends the encoded frame to `out`; the inverse of decoding it.
-    pub fn compose(&self, out: &mut BytesMut) {
+    pub fn compose(&self, out: &mut Vec<u8>) {
         let header = Header {
             magic: RESPONSE_MAGIC,
             opcode: self.opcode,

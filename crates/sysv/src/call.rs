@@ -7,7 +7,6 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use signalbox_protocol::{
     BodyError, Caller, Credentials, EXTENDED_VERSION, Errno, Extended, Features, Groups, LABEL_BYTES_MAX,
     Milliseconds, Opaque, OpenedProcess, ResponseFrame, SetCommand, Status, SysvRequest,
@@ -136,7 +135,7 @@ impl<'a> Attempts<'a> {
                 is_caught: self.is_caught,
             };
             let is_repeated = self.is_sent;
-            let compose = |rows: &mut BytesMut, opaque, out: &mut BytesMut| {
+            let compose = |rows: &mut Vec<u8>, opaque, out: &mut Vec<u8>| {
                 self.call.compose(ids, rows, opaque, out);
             };
             let outcome = connection.exchange(&mut wait, compose);
@@ -249,7 +248,7 @@ impl<'a> Attempts<'a> {
 
     fn open_process(&mut self) -> Result<(Connection, OpenedProcess), Obstacle> {
         let label = self.label();
-        let (groups, mut rows) = (groups(), BytesMut::new());
+        let (groups, mut rows) = (groups(), Vec::new());
         // SAFETY: these calls have no arguments and cannot fail.
         let caller = unsafe { Caller { uid: libc::geteuid(), gid: libc::getegid() } };
         let request = SysvRequest::OpenProcess {
@@ -295,7 +294,7 @@ impl<'a> Attempts<'a> {
         &mut self,
         connection: &mut Connection,
         limit: Duration,
-        compose: impl FnOnce(Opaque, &mut BytesMut),
+        compose: impl FnOnce(Opaque, &mut Vec<u8>),
     ) -> Result<ResponseFrame, Obstacle> {
         let until = Some(Instant::now() + limit);
         let mut wait =

@@ -37,9 +37,9 @@ pub struct Connection {
 #[derive(Debug)]
 struct Buffers {
     input: BytesMut,
-    output: BytesMut,
+    output: Vec<u8>,
     /// Operations or values on their way into a request.
-    rows: BytesMut,
+    rows: Vec<u8>,
 }
 
 /// Why there is no response.
@@ -105,8 +105,8 @@ impl Connection {
     }
 
     fn over(socket: Socket, place: Place, peer: SocketAddr) -> Self {
-        let room = || BytesMut::with_capacity(REQUEST_BYTES);
-        let buffers = Buffers { input: room(), output: room(), rows: room() };
+        let room = || Vec::with_capacity(REQUEST_BYTES);
+        let buffers = Buffers { input: BytesMut::with_capacity(REQUEST_BYTES), output: room(), rows: room() };
         Self { socket, place, peer, pid: std::process::id(), opaque: 0, buffers }
     }
 
@@ -129,7 +129,7 @@ impl Connection {
     pub fn exchange(
         &mut self,
         wait: &mut Wait<'_>,
-        compose: impl FnOnce(&mut BytesMut, Opaque, &mut BytesMut),
+        compose: impl FnOnce(&mut Vec<u8>, Opaque, &mut Vec<u8>),
     ) -> Result<ResponseFrame, Lost> {
         let response = self.try_exchange(wait, compose);
         if let Err(Lost::Broken(_)) = response {
@@ -141,7 +141,7 @@ impl Connection {
     fn try_exchange(
         &mut self,
         wait: &mut Wait<'_>,
-        compose: impl FnOnce(&mut BytesMut, Opaque, &mut BytesMut),
+        compose: impl FnOnce(&mut Vec<u8>, Opaque, &mut Vec<u8>),
     ) -> Result<ResponseFrame, Lost> {
         if !self.socket.identity().is_open() {
             return Err(Lost::Closed);

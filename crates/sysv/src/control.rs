@@ -2,7 +2,6 @@
 
 use std::ffi::{c_int, c_void};
 
-use bytes::BytesMut;
 use libc::{semid_ds, time_t};
 use signalbox_protocol::{BodyError, Errno, Ownership, ResponseFrame, SetCommand, SetStat, Values};
 
@@ -88,7 +87,7 @@ pub unsafe fn control(
             let values = argument.pointer::<u16>()?;
             // SAFETY: the program passes as many values as the set has semaphores, and does not change them meanwhile.
             let values = unsafe { std::slice::from_raw_parts(values, count as usize) };
-            let mut bytes = BytesMut::new();
+            let mut bytes = Vec::new();
             let values = Values::encode(values, &mut bytes).expect("a set has at most 32000 semaphores");
             on_set.change(SetCommand::SetAll(values))
         }

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use bytes::BytesMut;
 use signalbox_protocol::{
     Caller, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Opaque, Operation, Operations, RequestIds, SEM_UNDO, SetCommand,
     SysvRequest, WAIT_FOREVER_MS,
@@ -40,7 +39,7 @@ impl Call<'_> {
     }
 
     /// Appends the request.
-    pub fn compose(&self, ids: RequestIds, rows: &mut BytesMut, opaque: Opaque, out: &mut BytesMut) {
+    pub fn compose(&self, ids: RequestIds, rows: &mut Vec<u8>, opaque: Opaque, out: &mut Vec<u8>) {
         let caller = caller();
         match *self {
             Self::Get { key, count, flags } => {

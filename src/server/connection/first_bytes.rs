@@ -16,7 +16,7 @@ pub(super) enum Opening {
     /// With a handshake, whose first bytes these are.
     Tls(BytesMut),
     /// With a plain request, to which this is the answer.
-    Plain(BytesMut),
+    Plain(Vec<u8>),
 }
 
 /// Reads the first byte, or a whole header where it is of a plain request, within the time of a frame.
@@ -47,8 +47,8 @@ async fn read_untimed<S: AsyncRead + Unpin>(stream: &mut S, traffic: &Traffic) -
 }
 
 /// The answer to a request with this header that is not executed.
-fn refusal(header: &[u8; HEADER_BYTES]) -> BytesMut {
-    let mut answer = BytesMut::new();
+fn refusal(header: &[u8; HEADER_BYTES]) -> Vec<u8> {
+    let mut answer = Vec::new();
     let opaque = Opaque([header[8], header[9], header[10], header[11]]);
     Response::Failed(Status::TlsRequired).compose(header[1], opaque, &mut answer);
     answer

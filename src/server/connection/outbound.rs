@@ -7,7 +7,6 @@ use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
 
 use super::super::buffers::Buffers;
@@ -22,13 +21,13 @@ const OUTPUT_BYTES_MIN: usize = 4 * 1024;
 
 #[derive(Default)]
 pub(super) struct Outbound {
-    buffer: BytesMut,
+    buffer: Vec<u8>,
+    /// How many bytes at its start the peer has taken.
+    written: usize,
     /// The output has not been offered to the peer: it is sent in the next turn.
     deferred: bool,
     /// The stream may have output that it has accepted and not sent, as one over TLS does.
     is_unflushed: bool,
-    /// The peer took a part of the output by itself. The buffer has lost that part, so its capacity says too little.
-    partly_written: bool,
 }
 
 impl Outbound {
@@ -42,15 +41,12 @@ impl Outbound {
     /// Returns the buffer to the thread, unless output waits in it.
     pub(super) fn return_buffer(&mut self, buffers: &mut Buffers) {
         if self.buffer.is_empty() {
-            let buffer = mem::take(&mut self.buffer);
-            if !mem::take(&mut self.partly_written) {
-                buffers.take_back(buffer);
-            }
+            buffers.take_back(mem::take(&mut self.buffer));
         }
     }
 
     /// Where responses are appended.
-    pub(super) fn buffer(&mut self) -> &mut BytesMut {
+    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
 
@@ -60,7 +56,8 @@ impl Outbound {
 
     /// Whether so much output waits that nothing more may be read.
     pub(super) fn is_full(&self, is_memory_exhausted: bool) -> bool {
-        self.buffer.len() > if is_memory_exhausted { OUTPUT_BYTES_MIN } else { OUTPUT_BYTES_MAX }
+        self.buffer.len() - self.written
+            > if is_memory_exhausted { OUTPUT_BYTES_MIN } else { OUTPUT_BYTES_MAX }
     }
 
     /// Whether output waits that the peer did not take when it was offered.
@@ -87,7 +84,9 @@ impl Outbound {
     ) -> Poll<Result<(), End>> {
         self.deferred = false;
         while !self.buffer.is_empty() {
-            let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(context, &self.buffer) else {
+            let Poll::Ready(written) =
+                Pin::new(&mut *stream).poll_write(context, &self.buffer[self.written..])
+            else {
                 return Poll::Pending;
             };
             let written = written.map_err(End::Io)?;
@@ -96,12 +95,10 @@ impl Outbound {
             }
             traffic.note_sent(written);
             self.is_unflushed = true;
-            if written == self.buffer.len() {
-                // Unlike `advance`, this keeps the whole buffer for further use.
-                self.buffer.clear();
-            } else {
-                self.buffer.advance(written);
-                self.partly_written = true;
+            self.written += written;
+            if 2 * self.written >= self.buffer.len() {
+                // What is left moves to the start, which is no more than was written: mostly nothing.
+                self.buffer.drain(..mem::take(&mut self.written));
             }
         }
         if self.is_unflushed {

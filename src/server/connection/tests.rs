@@ -32,8 +32,8 @@ fn connection<'a>(
 }
 
 /// Two requests. Their two answers are as long as they are.
-fn two_requests() -> BytesMut {
-    let mut requests = BytesMut::new();
+fn two_requests() -> Vec<u8> {
+    let mut requests = Vec::new();
     Request::Noop.compose(Opaque([1; 4]), &mut requests);
     Request::Noop.compose(Opaque([2; 4]), &mut requests);
     requests
@@ -80,7 +80,7 @@ async fn plain_requests_for_a_watched_name_yield_to_others() {
     let mut session = server.core.open_session();
     let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);
     let mut connection = connection(&server, &session, stream);
-    let mut requests = BytesMut::new();
+    let mut requests = Vec::new();
     for _ in 0..steps::LEDGER_REQUESTS {
         Request::Acquire { name: b"watched", resources: 1, maximum: 1 }
             .compose(Opaque([1; 4]), &mut requests);
@@ -114,7 +114,7 @@ async fn a_client_without_the_right_is_slowed_down() {
         }
         server.port(Namespace::Counters).metrics.traffic.commands(Opcode::Get)
     };
-    let mut request = BytesMut::new();
+    let mut request = Vec::new();
     Request::Get { name: b"name" }.compose(Opaque([1; 4]), &mut request);
     peer.write_all(&request).await.unwrap();
     assert_eq!(turns_and_commands(), 1);
@@ -136,7 +136,7 @@ async fn a_dump_does_not_pause_while_the_server_stops() {
     }
     let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);
     let mut connection = connection(&server, &session, stream);
-    let mut requests = BytesMut::new();
+    let mut requests = Vec::new();
     Request::Dump.compose(Opaque([1; 4]), &mut requests);
     peer.write_all(&requests).await.unwrap();
     assert!(connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop())).is_ready());
@@ -145,7 +145,7 @@ async fn a_dump_does_not_pause_while_the_server_stops() {
     server.close();
     let begun = Instant::now();
     let read = async {
-        let mut answers = BytesMut::new();
+        let mut answers = Vec::new();
         while peer.read_buf(&mut answers).await.is_ok() {
             answers.clear();
         }

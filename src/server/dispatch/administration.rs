@@ -1,7 +1,6 @@
 //! Authentication, the audit log, and the administrative requests about all sessions of a client or all records
 //! (`docs/protocol.md`, "RevokeClient", "RevokeIdentity" and "Export").
 
-use bytes::BytesMut;
 use tracing::{info, warn};
 
 use super::super::access::{IsClosed, Outcome as Audited, Target, after};
@@ -22,7 +21,7 @@ impl Executor<'_> {
     pub(super) fn authenticate(
         &mut self,
         credentials: Credentials<'_>,
-        out: &mut BytesMut,
+        out: &mut Vec<u8>,
     ) -> Result<(), Denial> {
         if credentials.0.is_empty() {
             return Ok(());

@@ -1,7 +1,5 @@
 //! Answers of the core as bytes, whether they come at once or later.
 
-use bytes::BytesMut;
-
 use super::convert::{
     declared_state_on_wire, errno_on_wire, grant_on_wire, limit_on_wire, stat_on_wire, status_of,
     ttl_left_on_wire,
@@ -13,7 +11,7 @@ use signalbox_protocol::{
 };
 
 /// Appends the answer to a request with this opcode.
-pub(super) fn compose_answer(opcode: ExtendedOpcode, opaque: Opaque, answer: &Answer, out: &mut BytesMut) {
+pub(super) fn compose_answer(opcode: ExtendedOpcode, opaque: Opaque, answer: &Answer, out: &mut Vec<u8>) {
     let code = opcode.code();
     let response = match (opcode, answer) {
         (ExtendedOpcode::AcquireGrant | ExtendedOpcode::AcquireAll, Answer::Granted(granted)) => {
@@ -49,7 +47,7 @@ pub(super) fn compose_answer(opcode: ExtendedOpcode, opaque: Opaque, answer: &An
     response.compose(code, opaque, out);
 }
 
-fn compose_granted(opcode: ExtendedOpcode, opaque: Opaque, granted: &Granted, out: &mut BytesMut) {
+fn compose_granted(opcode: ExtendedOpcode, opaque: Opaque, granted: &Granted, out: &mut Vec<u8>) {
     let grant = grant_on_wire(granted.grant);
     let ttl_left = ttl_left_on_wire(granted.ttl_left_ms);
     if opcode == ExtendedOpcode::AcquireAll {
@@ -74,7 +72,7 @@ fn compose_granted(opcode: ExtendedOpcode, opaque: Opaque, granted: &Granted, ou
 }
 
 /// Appends the response to a request that was refused; it names the limit that was reached.
-pub(super) fn compose_refusal(opcode: u8, opaque: Opaque, refusal: Refusal, out: &mut BytesMut) {
+pub(super) fn compose_refusal(opcode: u8, opaque: Opaque, refusal: Refusal, out: &mut Vec<u8>) {
     match refusal {
         Refusal::LimitReached(limit) => {
             ExtendedResponse::LimitReached(limit_on_wire(limit)).compose(opcode, opaque, out);
@@ -84,7 +82,7 @@ pub(super) fn compose_refusal(opcode: u8, opaque: Opaque, refusal: Refusal, out:
 }
 
 /// Appends a response that has a status and no body.
-pub(super) fn compose_status(opcode: u8, opaque: Opaque, status: Status, out: &mut BytesMut) {
+pub(super) fn compose_status(opcode: u8, opaque: Opaque, status: Status, out: &mut Vec<u8>) {
     Response::Failed(status).compose(opcode, opaque, out);
 }
 
@@ -93,7 +91,7 @@ pub(super) fn compose_result(
     opcode: SysvOpcode,
     opaque: Opaque,
     result: Result<SetAnswer, Errno>,
-    out: &mut BytesMut,
+    out: &mut Vec<u8>,
 ) {
     let result = match result {
         Ok(SetAnswer::Done) => Ok(SysvAnswer::Done),

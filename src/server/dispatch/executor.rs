@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 
-use bytes::BytesMut;
 use tracing::warn;
 
 use super::super::metrics::{AcquireRefusal, Tally};
@@ -49,7 +48,7 @@ impl Executor<'_> {
     /// Executes one frame and appends its response to `out`. A response of many frames is returned instead, and a request
     /// that has to wait is answered later.
     #[inline]
-    pub(in crate::server) fn execute(&mut self, frame: &Frame<'_>, out: &mut BytesMut) -> NextStep {
+    pub(in crate::server) fn execute(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> NextStep {
         match frame.class() {
             FrameClass::Plain(_) => self.execute_plain(frame, out),
             FrameClass::Extended(opcode) => self.execute_extended(opcode, frame, out),
@@ -62,7 +61,7 @@ impl Executor<'_> {
     }
 
     #[inline]
-    fn execute_plain(&mut self, frame: &Frame<'_>, out: &mut BytesMut) -> NextStep {
+    fn execute_plain(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> NextStep {
         let answer = |response: Response<'_>, out| response.compose(frame.opcode(), frame.opaque(), out);
         let request = match frame.parse() {
             Ok(request) => request,

@@ -1,6 +1,5 @@
 //! Executes the extended operations (`docs/protocol.md`, "Extended operations").
 
-use bytes::BytesMut;
 use tracing::info;
 
 use super::super::access::Right;
@@ -59,7 +58,7 @@ impl Executor<'_> {
         &mut self,
         opcode: ExtendedOpcode,
         frame: &Frame<'_>,
-        out: &mut BytesMut,
+        out: &mut Vec<u8>,
     ) -> NextStep {
         let opaque = frame.opaque();
         // Refused requests count, too: the client forgets what it sent before a request that was answered.
@@ -350,7 +349,7 @@ impl Executor<'_> {
     }
 
     /// Where clients reach the nodes of the cluster.
-    fn compose_whereabouts(&self, opaque: Opaque, out: &mut BytesMut) {
+    fn compose_whereabouts(&self, opaque: Opaque, out: &mut Vec<u8>) {
         let opcode = ExtendedOpcode::Where.code();
         let Some(whereabouts) = self.server.whereabouts() else {
             return compose_status(opcode, opaque, Status::UnknownCommand, out);

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use bytes::BytesMut;
-
 use super::super::access::{Change, Right, Standing, Target};
 use super::super::client_address::Client;
 use super::super::state::Server;
@@ -108,7 +106,7 @@ impl ExtendedState {
         &mut self,
         server: &Server,
         now: UnixSeconds,
-        out: &mut BytesMut,
+        out: &mut Vec<u8>,
     ) -> Change {
         if self.standing.is_stale(&server.access, now) {
             self.look_at_rules(server, out)
@@ -120,12 +118,12 @@ impl ExtendedState {
     /// As [`Self::refresh_standing`], if the connection was told of new rules and has not looked at them. Returns whether the
     /// client has lost rights.
     #[inline]
-    pub(in crate::server) fn obey_new_rules(&mut self, server: &Server, out: &mut BytesMut) -> bool {
+    pub(in crate::server) fn obey_new_rules(&mut self, server: &Server, out: &mut Vec<u8>) -> bool {
         self.mailbox.take_new_rules() && self.look_at_rules(server, out) == Change::Lost
     }
 
     #[cold]
-    fn look_at_rules(&mut self, server: &Server, out: &mut BytesMut) -> Change {
+    fn look_at_rules(&mut self, server: &Server, out: &mut Vec<u8>) -> Change {
         let change = self.standing.refresh(&server.access, &self.client, self.is_encrypted);
         if change == Change::Lost {
             self.end_what_is_not_permitted(server, out);
@@ -138,7 +136,7 @@ impl ExtendedState {
     }
 
     /// Ends the watches and waiting requests of a client that has lost rights.
-    pub(super) fn end_what_is_not_permitted(&mut self, server: &Server, out: &mut BytesMut) {
+    pub(super) fn end_what_is_not_permitted(&mut self, server: &Server, out: &mut Vec<u8>) {
         let now = server.moment();
         if !self.standing.may(Right::Read, Target::Server) {
             for watch in self.watches.keys().copied().collect::<Vec<_>>() {
@@ -287,7 +285,7 @@ impl ExtendedState {
         &mut self,
         server: &Server,
         bytes: usize,
-        out: &mut BytesMut,
+        out: &mut Vec<u8>,
     ) -> Result<(), Revoked> {
         while out.len() < bytes
             && let Some(message) = self.mailbox.take()
@@ -304,7 +302,7 @@ impl ExtendedState {
         Ok(())
     }
 
-    fn compose(&mut self, server: &Server, message: Message, out: &mut BytesMut) -> Result<(), Revoked> {
+    fn compose(&mut self, server: &Server, message: Message, out: &mut Vec<u8>) -> Result<(), Revoked> {
         match message {
             Message::Answer { token, outcome } => {
                 let opaque = opaque_of(token);
@@ -357,7 +355,7 @@ impl ExtendedState {
         if is_better_relayed { &[] } else { addresses }
     }
 
-    fn compose_notice(&self, server: &Server, hello: Opaque, notice: Notice, out: &mut BytesMut) {
+    fn compose_notice(&self, server: &Server, hello: Opaque, notice: Notice, out: &mut Vec<u8>) {
         let opcode = ExtendedOpcode::Hello.code();
         let Some(notice) = notice_on_wire(notice, self.last_request) else {
             let Some(whereabouts) = server.whereabouts() else { return };

@@ -4,7 +4,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::vec::IntoIter;
 
-use bytes::BytesMut;
 use tokio::time::Sleep;
 
 use super::super::export::{Export, Next};
@@ -102,7 +101,7 @@ impl ResponseStream {
         server: &Server,
         now: UnixSeconds,
         bytes: usize,
-        out: &mut BytesMut,
+        out: &mut Vec<u8>,
     ) -> bool {
         while out.len() < bytes {
             let (opcode, is_more) = match &mut self.source {
@@ -195,7 +194,7 @@ impl ResponseStream {
 }
 
 /// Composes the next part of an export, or its end. Returns whether more follows.
-fn compose_next(export: &mut Export, opaque: Opaque, out: &mut BytesMut) -> bool {
+fn compose_next(export: &mut Export, opaque: Opaque, out: &mut Vec<u8>) -> bool {
     let opcode = ExtendedOpcode::Export.code();
     let last = match export.take_next() {
         Some(Next::Text(text)) => {
@@ -248,7 +247,7 @@ mod tests {
             let (mut is_more, mut bytes) = (true, 0);
             while is_more {
                 poll_fn(|context| response.poll_chunk(context)).await;
-                let mut out = BytesMut::new();
+                let mut out = Vec::new();
                 is_more = response.fill_chunk(&server, now, steps::DUMP_CHUNK_BYTES, &mut out);
                 bytes += out.len();
             }

@@ -1,7 +1,5 @@
 //! Executes the operations of System V semaphore sets (`docs/protocol.md`, "System V semaphores").
 
-use bytes::BytesMut;
-
 use super::super::steps;
 use super::answer::{compose_refusal, compose_result, compose_status};
 use super::convert::{caller_of, ids_of, operation_of, token_of};
@@ -33,7 +31,7 @@ impl Executor<'_> {
         &mut self,
         opcode: SysvOpcode,
         frame: &Frame<'_>,
-        out: &mut BytesMut,
+        out: &mut Vec<u8>,
     ) -> NextStep {
         let opaque = frame.opaque();
         let outcome = frame.parse_sysv().map_err(Denial::Status).and_then(|request| {

@@ -129,13 +129,13 @@ fn parsed<'a>(frame: &Frame<'a>) -> Result<Parsed<'a>, Status> {
 
 impl Parsed<'_> {
     fn composed(&self, opaque: Opaque) -> Vec<u8> {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         match self {
             Self::Plain(request) => request.compose(opaque, &mut out),
             Self::Extended(request) => request.compose(opaque, &mut out),
             Self::Sysv(request) => request.compose(opaque, &mut out),
         }
-        out.to_vec()
+        out
     }
 }
 
@@ -179,12 +179,12 @@ fn responses_come_back(data: &[u8]) {
     let mut buffer = BytesMut::from(data);
     let mut sent = data;
     while let Ok(Some(frame)) = ResponseCodec.decode(&mut buffer) {
-        let mut again = BytesMut::new();
+        let mut again = Vec::new();
         frame.compose(&mut again);
         // The fourth byte is reserved.
         assert_eq!((&again[..3], &again[4..]), (&sent[..3], &sent[4..again.len()]));
         let body_of = |response: Response<'_>| {
-            let mut out = BytesMut::new();
+            let mut out = Vec::new();
             response.compose(frame.opcode, frame.opaque, &mut out);
             out.split_off(12)
         };
@@ -205,14 +205,20 @@ fn responses_come_back(data: &[u8]) {
     }
 }
 
+/// The one frame that was composed.
+fn decoded(composed: &[u8]) -> ResponseFrame {
+    let mut bytes = BytesMut::from(composed);
+    let frame = ResponseCodec.decode(&mut bytes).expect("it is a frame").expect("it is whole");
+    assert!(bytes.is_empty(), "nothing follows it");
+    frame
+}
+
 /// Any body may belong to any operation: a body that can be parsed must be the same after encoding and parsing again.
 fn extended_bodies_come_back(frame: &ResponseFrame) {
     let again = |response: ExtendedResponse<'_>| {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         response.compose(frame.opcode, frame.opaque, &mut out);
-        let again = ResponseCodec.decode(&mut out).expect("it is a frame").expect("it is whole");
-        assert!(out.is_empty(), "nothing follows it");
-        again
+        decoded(&out)
     };
     if let Ok(answer) = frame.hello() {
         assert_eq!(again(ExtendedResponse::Hello(answer)).hello(), Ok(answer));
@@ -340,20 +346,15 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
 
 /// As [`extended_bodies_come_back`], for System V semaphores.
 fn sysv_bodies_come_back(frame: &ResponseFrame) {
-    let decoded = |mut out: BytesMut| {
-        let again = ResponseCodec.decode(&mut out).expect("it is a frame").expect("it is whole");
-        assert!(out.is_empty(), "nothing follows it");
-        again
-    };
     let again = |answer: &SysvAnswer| {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         SysvAnswer::compose(Ok(answer), SysvOpcode::SemCtl, frame.opaque, &mut out);
-        decoded(out)
+        decoded(&out)
     };
     if let Ok(opened) = frame.opened_process() {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         opened.compose(frame.opaque, &mut out);
-        let again = decoded(out).opened_process().expect("it is one");
+        let again = decoded(&out).opened_process().expect("it is one");
         assert_eq!((again.process, again.ttl), (opened.process, opened.ttl));
     }
     if let Ok(Ok((set, count))) = frame.call_set() {
@@ -369,13 +370,13 @@ fn sysv_bodies_come_back(frame: &ResponseFrame) {
         assert_eq!(again(&SysvAnswer::Stat(stat)).call_stat(), Ok(Ok(stat)));
     }
     if let Ok(Some(listed)) = frame.listed_set() {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         listed.compose(frame.opaque, &mut out);
-        assert_eq!(decoded(out).listed_set(), Ok(Some(listed)));
+        assert_eq!(decoded(&out).listed_set(), Ok(Some(listed)));
     }
     if let Ok(Some(listed)) = frame.listed_user() {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         listed.compose(frame.opaque, &mut out);
-        assert_eq!(decoded(out).listed_user(), Ok(Some(listed)));
+        assert_eq!(decoded(&out).listed_user(), Ok(Some(listed)));
     }
 }

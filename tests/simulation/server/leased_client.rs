@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use signalbox_core::Namespace;
 use signalbox_protocol::{Extended, GrantId, Opaque, RequestId, Revocation, Scope, WaitingRequest};
 use tokio::time::sleep;
@@ -271,7 +270,7 @@ impl LeasedClient {
             }
             Action::Cut => {
                 if self.random.percent(50) {
-                    let mut bytes = BytesMut::new();
+                    let mut bytes = Vec::new();
                     let verify = Extended::VerifyGrant { grant: GrantId(1) };
                     verify.compose(Opaque(*b"part"), &mut bytes);
                     bytes.truncate(self.random.between(1, bytes.len() as u64 - 1) as usize);

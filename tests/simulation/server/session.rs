@@ -7,7 +7,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use signalbox_core::Namespace;
 use signalbox_protocol::{Extended, Milliseconds};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -101,7 +100,7 @@ impl ClientSession {
     ) -> Result<SessionView, End> {
         let scene = &connector.scene;
         if says_hello {
-            let mut bytes = BytesMut::new();
+            let mut bytes = Vec::new();
             connection.compose_hello(&mut bytes);
             connection.send(&bytes, Pace::Whole).await?;
             let hello = connection.answer().await?.hello();
@@ -155,7 +154,7 @@ impl ClientSession {
         if self.is_over {
             return;
         }
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         if random.percent(80) {
             connection.compose_hello(&mut bytes);
         }
@@ -207,7 +206,7 @@ impl ClientSession {
         random: &mut Random,
     ) {
         let Some(connection) = self.connection(place) else { return };
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         connection.compose(request, kind, &mut bytes);
         self.send(place, &bytes, random).await;
     }
@@ -215,7 +214,7 @@ impl ClientSession {
     /// Sends new requests with ids.
     pub async fn ask(&mut self, operations: Vec<Operation>, random: &mut Random) {
         let Some(connection) = &mut self.newest else { return };
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         for operation in operations {
             let forgets = random.percent(50);
             self.view.ask(connection, operation, forgets, &mut bytes);
@@ -226,7 +225,7 @@ impl ClientSession {
     /// Sends a request again.
     pub async fn repeat(&mut self, id: u64, random: &mut Random) {
         let Some(connection) = &mut self.newest else { return };
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         self.view.repeat(connection, id, &mut bytes);
         self.send(Place::Newest, &bytes, random).await;
     }

@@ -139,7 +139,7 @@ impl SessionConnection {
     }
 
     /// Appends a request to `bytes`. Returns the opaque that its answer will have.
-    pub fn compose(&mut self, request: &Extended<'_>, kind: RequestKind, bytes: &mut BytesMut) -> u32 {
+    pub fn compose(&mut self, request: &Extended<'_>, kind: RequestKind, bytes: &mut Vec<u8>) -> u32 {
         self.serial += 1;
         request.compose(Opaque(self.serial.to_be_bytes()), bytes);
         let sent_ms = self.scene.state().now_ms;
@@ -154,7 +154,7 @@ impl SessionConnection {
     }
 
     /// Appends a Hello to `bytes`.
-    pub fn compose_hello(&mut self, bytes: &mut BytesMut) {
+    pub fn compose_hello(&mut self, bytes: &mut Vec<u8>) {
         self.says_hello = true;
         let hello = Extended::Hello {
             version: 1,
@@ -195,7 +195,7 @@ impl SessionConnection {
 
     /// Sends one request while no other is pending, and returns the answer.
     pub async fn ask(&mut self, request: &Extended<'_>, kind: RequestKind) -> Result<ResponseFrame, End> {
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         self.compose(request, kind, &mut bytes);
         self.send(&bytes, Pace::Whole).await?;
         self.answer().await

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::BytesMut;
 use signalbox_core::Namespace;
 use signalbox_protocol::{
     Claim, Claims, Extended, GrantId, Milliseconds, Queueing, RequestId, RequestIds, Revocation, SessionKey,
@@ -201,7 +200,7 @@ impl SessionView {
         connection: &mut SessionConnection,
         operation: Operation,
         forgets: bool,
-        bytes: &mut BytesMut,
+        bytes: &mut Vec<u8>,
     ) {
         self.last_id += 1;
         if forgets || self.last_id - self.floor > ANSWERS_MAX {
@@ -242,7 +241,7 @@ impl SessionView {
     }
 
     /// Appends a request again.
-    pub fn repeat(&mut self, connection: &mut SessionConnection, id: u64, bytes: &mut BytesMut) {
+    pub fn repeat(&mut self, connection: &mut SessionConnection, id: u64, bytes: &mut Vec<u8>) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         let ids = RequestIds { own: RequestId(id), lowest_unanswered: RequestId(self.floor) };
         let (mut list, mut wait) = (Vec::new(), None);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::iter;
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 use thiserror::Error;
 
 use super::value::PLACE_BYTES;
@@ -174,7 +174,7 @@ impl<'a> Claims<'a> {
         Some((claims, flags))
     }
 
-    pub(super) fn compose(&self, flags: u8, out: &mut BytesMut) {
+    pub(super) fn compose(&self, flags: u8, out: &mut Vec<u8>) {
         out.put_u16(u16::try_from(self.len()).expect("the count was checked"));
         out.put_slice(&[0, flags]);
         for claim in self.iter() {

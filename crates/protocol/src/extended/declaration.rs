@@ -3,7 +3,7 @@
 use std::fmt;
 use std::iter;
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 use thiserror::Error;
 
 use super::{
@@ -32,7 +32,7 @@ impl IfExists {
         Self::from_code(code)
     }
 
-    pub(super) fn compose(self, out: &mut BytesMut) {
+    pub(super) fn compose(self, out: &mut Vec<u8>) {
         out.put_slice(&[self.code(), 0, 0, 0]);
     }
 }
@@ -60,7 +60,7 @@ impl Resizing {
         }
     }
 
-    pub(super) fn compose(self, out: &mut BytesMut) {
+    pub(super) fn compose(self, out: &mut Vec<u8>) {
         let (how, amount) = match self {
             Self::To(amount) => (0, amount),
             Self::GrowBy(amount) => (1, amount),
@@ -87,7 +87,7 @@ impl Pausing {
         Self::from_code(code)
     }
 
-    pub(super) fn compose(self, out: &mut BytesMut) {
+    pub(super) fn compose(self, out: &mut Vec<u8>) {
         out.put_slice(&[self.code(), 0, 0, 0]);
     }
 }
@@ -112,7 +112,7 @@ impl SlotChange {
         }
     }
 
-    pub(super) fn compose(self, out: &mut BytesMut) {
+    pub(super) fn compose(self, out: &mut Vec<u8>) {
         let (how, slot) = match self {
             Self::Out(slot) => (0, slot),
             Self::In(slot) => (1, slot),
@@ -149,7 +149,7 @@ impl Removal {
         }
     }
 
-    pub(super) fn compose(self, out: &mut BytesMut) {
+    pub(super) fn compose(self, out: &mut Vec<u8>) {
         let (how, grace) = match self {
             Self::IfIdle => (0, 0),
             Self::WithLastHolder => (1, 0),
@@ -180,7 +180,7 @@ impl Idle {
         }
     }
 
-    pub(super) fn compose(self, out: &mut BytesMut) {
+    pub(super) fn compose(self, out: &mut Vec<u8>) {
         let (what, number) = match self {
             Self::Level(level) => (0, level),
             Self::Slot(slot) => (1, slot.into()),
@@ -317,7 +317,7 @@ impl<'a> Declarations<'a> {
         Some(declarations)
     }
 
-    pub(super) fn compose(&self, out: &mut BytesMut) {
+    pub(super) fn compose(&self, out: &mut Vec<u8>) {
         out.put_u16(u16::try_from(self.len()).expect("the count was checked"));
         out.put_u16(0);
         for declaration in self.iter() {

@@ -1,6 +1,6 @@
 //! The state of declared semaphores in responses.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 
 use super::value::{put_slots, read_slots};
 use super::{Generation, length_of};
@@ -18,7 +18,7 @@ pub struct DeclaredState {
 }
 
 impl DeclaredState {
-    pub(super) fn compose(&self, out: &mut BytesMut) {
+    pub(super) fn compose(&self, out: &mut Vec<u8>) {
         out.put_u64(self.generation.0);
         out.put_u32(self.capacity);
         out.put_u32(self.in_use);
@@ -30,7 +30,7 @@ impl DeclaredState {
 }
 
 /// Encodes the rows of the response to Declare.
-pub(super) fn put_declared_states(rows: &[DeclaredState], out: &mut BytesMut) {
+pub(super) fn put_declared_states(rows: &[DeclaredState], out: &mut Vec<u8>) {
     out.put_u16(u16::try_from(rows.len()).expect("a request declares few semaphores"));
     out.put_u16(0);
     rows.iter().for_each(|row| row.compose(out));
@@ -75,7 +75,7 @@ const FLAG_CONFIGURED: u8 = 1 << 2;
 const FLAG_PAUSED: u8 = 1 << 3;
 
 impl DeclaredEntry<&[u8], &[u16]> {
-    pub(super) fn compose(&self, out: &mut BytesMut) {
+    pub(super) fn compose(&self, out: &mut Vec<u8>) {
         let flags = [
             (self.numbered, FLAG_NUMBERED),
             (self.removing, FLAG_REMOVING),

@@ -1,6 +1,6 @@
 //! What the server sends without a request: the events of a Watch, and notices.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 
 use super::{GrantId, Milliseconds, Namespace, length_of};
 use crate::Opaque;
@@ -114,7 +114,7 @@ impl EventKind {
 }
 
 impl Event<&[u8]> {
-    pub(super) fn compose(&self, out: &mut BytesMut) {
+    pub(super) fn compose(&self, out: &mut Vec<u8>) {
         out.put_u64(self.number);
         out.put_u8(self.kind.code());
         out.put_u8(self.namespace.code());
@@ -191,7 +191,7 @@ pub struct End {
 }
 
 impl Notice {
-    pub(super) fn compose(&self, out: &mut BytesMut) {
+    pub(super) fn compose(&self, out: &mut Vec<u8>) {
         let (kind, number, end) = match *self {
             Self::GrantRevoked { grant, end } => (1, grant.0, Some(end)),
             Self::SessionRevoked { session, end } => (2, session, Some(end)),

@@ -1,6 +1,6 @@
 //! Extended requests and their encoding (`docs/protocol.md`, "Extended operations").
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 
 use super::claims::{FLAG_PLACE, FLAG_SLOT, flags_of};
 use super::{
@@ -238,7 +238,7 @@ impl Queueing {
         Some(Self { wait, queue_max: (queue_max != NO_NUMBER).then_some(queue_max) })
     }
 
-    fn compose(self, out: &mut BytesMut) {
+    fn compose(self, out: &mut Vec<u8>) {
         out.put_u32(self.wait.to_wire());
         out.put_u32(self.queue_max.unwrap_or(NO_NUMBER));
     }
@@ -455,11 +455,11 @@ impl<'a> Extended<'a> {
     ///
     /// # Panics
     /// If a name, label or credentials are longer than 65535 bytes.
-    pub fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
+    pub fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
         Header::request(self.opcode().code(), opaque).compose_before(out, |out| self.compose_body(out));
     }
 
-    fn compose_body(&self, out: &mut BytesMut) {
+    fn compose_body(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hello { version, label, credentials, features } => {
                 out.put_u32(*version);
@@ -609,18 +609,18 @@ fn read_name<'a>(fields: &mut Fields<'a>) -> Option<(Namespace, &'a [u8])> {
 }
 
 /// Encodes a namespace, a byte that has flags or is reserved, and a name.
-fn put_name(namespace: Namespace, flags: u8, name: &[u8], out: &mut BytesMut) {
+fn put_name(namespace: Namespace, flags: u8, name: &[u8], out: &mut Vec<u8>) {
     out.put_u8(namespace.code());
     out.put_u8(flags);
     put_text(name, out);
 }
 
-fn put_text(text: &[u8], out: &mut BytesMut) {
+fn put_text(text: &[u8], out: &mut Vec<u8>) {
     out.put_u16(length_of(text));
     out.put_slice(text);
 }
 
-fn put_ids(ids: RequestIds, out: &mut BytesMut) {
+fn put_ids(ids: RequestIds, out: &mut Vec<u8>) {
     out.put_u64(ids.own.0);
     out.put_u64(ids.lowest_unanswered.0);
 }

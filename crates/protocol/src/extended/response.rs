@@ -2,7 +2,7 @@
 
 use super::value::put_slots;
 use super::value::read_slots;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 
 use super::declared::{put_declared_states, read_declared_states};
 use super::{
@@ -69,7 +69,7 @@ impl ExtendedResponse<'_> {
     /// # Panics
     /// If a name, label or address is longer than 65535 bytes, there are more than 65535 capacities or slots of a name,
     /// or a semaphore's label is longer than 255 bytes.
-    pub fn compose(&self, opcode: u8, opaque: Opaque, out: &mut BytesMut) {
+    pub fn compose(&self, opcode: u8, opaque: Opaque, out: &mut Vec<u8>) {
         if let Self::Plain(response) = self {
             return response.compose(opcode, opaque, out);
         }
@@ -157,7 +157,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    fn compose(self, out: &mut BytesMut) {
+    fn compose(self, out: &mut Vec<u8>) {
         for share in [self.connections, self.sessions, self.waiters, self.watches] {
             out.put_u32(share);
         }
@@ -176,7 +176,7 @@ impl Shares {
 }
 
 impl HelloAnswer {
-    fn compose(&self, out: &mut BytesMut) {
+    fn compose(&self, out: &mut Vec<u8>) {
         out.put_u32(self.version);
         out.put_u32(self.features.0);
         out.put_u64(self.session);
@@ -225,7 +225,7 @@ pub struct Inspected {
 }
 
 impl Inspected {
-    fn compose(&self, out: &mut BytesMut) {
+    fn compose(&self, out: &mut Vec<u8>) {
         let numbers = [self.in_use, self.peak, self.waiting, self.capacity, self.available];
         numbers.into_iter().for_each(|number| out.put_u32(number));
     }
@@ -268,7 +268,7 @@ pub struct Granted<S> {
 }
 
 impl Granted<&[u16]> {
-    fn compose(&self, out: &mut BytesMut) {
+    fn compose(&self, out: &mut Vec<u8>) {
         out.put_u64(self.grant.0);
         out.put_u32(self.resources);
         out.put_u32(self.capacity);
@@ -305,7 +305,7 @@ pub struct AllGranted<C, S> {
 }
 
 impl AllGranted<&[u32], &[&[u16]]> {
-    fn compose(&self, out: &mut BytesMut) {
+    fn compose(&self, out: &mut Vec<u8>) {
         out.put_u64(self.grant.0);
         out.put_u32(self.ttl_left.to_wire());
         out.put_u16(u16::try_from(self.capacities.len()).expect("a request has few names"));
@@ -384,7 +384,7 @@ pub struct ListEntry<T, S> {
 }
 
 impl ListEntry<&[u8], &[u16]> {
-    fn compose(&self, out: &mut BytesMut) {
+    fn compose(&self, out: &mut Vec<u8>) {
         out.put_u64(GrantId::to_wire(self.grant));
         out.put_u64(self.session);
         out.put_u64(self.since.unwrap_or(0));

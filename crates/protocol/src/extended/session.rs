@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 
 use super::{NO_NUMBER, TtlLeft, length_of};
 use crate::codes::codes;
@@ -48,7 +48,7 @@ pub struct SessionEntry<T> {
 const FLAG_ATTACHED: u8 = 1 << 0;
 
 impl SessionEntry<&[u8]> {
-    pub(super) fn compose(&self, out: &mut BytesMut) {
+    pub(super) fn compose(&self, out: &mut Vec<u8>) {
         let flags = if self.attached { FLAG_ATTACHED } else { 0 };
         out.put_slice(&[self.kind as u8, flags, 0, 0]);
         out.put_u64(self.session);
@@ -109,7 +109,7 @@ impl AddressRange {
         (range.first <= range.last).then_some(range)
     }
 
-    pub(super) fn compose(self, out: &mut BytesMut) {
+    pub(super) fn compose(self, out: &mut Vec<u8>) {
         out.put_slice(&self.first.octets());
         out.put_slice(&self.last.octets());
     }

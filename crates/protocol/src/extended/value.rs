@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 
 use super::NO_NUMBER;
 use crate::codes::codes;
@@ -112,7 +112,7 @@ impl Place {
         Some(Self { id: GrantId(fields.u64()?), proof: fields.array()? })
     }
 
-    pub(super) fn compose(&self, out: &mut BytesMut) {
+    pub(super) fn compose(&self, out: &mut Vec<u8>) {
         out.put_u64(self.id.0);
         out.put_slice(&self.proof);
     }
@@ -271,7 +271,7 @@ impl Features {
     }
 }
 
-pub(super) fn put_slots(slots: &[u16], out: &mut BytesMut) {
+pub(super) fn put_slots(slots: &[u16], out: &mut Vec<u8>) {
     slots.iter().for_each(|slot| out.put_u16(*slot));
 }
 

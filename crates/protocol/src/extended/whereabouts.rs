@@ -1,6 +1,6 @@
 //! Where clients reach the nodes of a cluster: the response to Where, and the notice Moved.
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 
 use super::event::Notice;
 use super::{Milliseconds, length_of};
@@ -38,7 +38,7 @@ pub struct Moved<A> {
 }
 
 impl Whereabouts<&[String]> {
-    pub(super) fn compose(&self, out: &mut BytesMut) {
+    pub(super) fn compose(&self, out: &mut Vec<u8>) {
         out.put_u32(self.epoch);
         out.put_u32(self.renew_deadline.0);
         out.put_slice(&[if self.is_relayed { FLAG_RELAYED } else { 0 }, 0, 0, 0]);
@@ -57,7 +57,7 @@ impl Whereabouts<Vec<String>> {
 }
 
 impl Moved<&[String]> {
-    pub(super) fn compose(&self, out: &mut BytesMut) {
+    pub(super) fn compose(&self, out: &mut Vec<u8>) {
         Notice::Moved { epoch: self.epoch }.compose(out);
         put_addresses(self.addresses, out);
     }
@@ -71,7 +71,7 @@ impl Moved<Vec<String>> {
     }
 }
 
-fn put_addresses(addresses: &[String], out: &mut BytesMut) {
+fn put_addresses(addresses: &[String], out: &mut Vec<u8>) {
     let addresses = &addresses[..addresses.len().min(ADDRESSES_MAX)];
     out.put_u16(addresses.len() as u16);
     for address in addresses {

@@ -1,6 +1,6 @@
 //! Answers of the System V operations and their encoding (`docs/protocol.md`, "System V semaphores").
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 
 use super::{Errno, SysvOpcode};
 use crate::extended::{Milliseconds, SessionKey};
@@ -73,7 +73,7 @@ impl SetStat {
         })
     }
 
-    pub(super) fn compose(&self, out: &mut BytesMut) {
+    pub(super) fn compose(&self, out: &mut Vec<u8>) {
         out.put_i32(self.key);
         for field in [self.uid, self.gid, self.creator_uid, self.creator_gid, self.mode] {
             out.put_u32(field);
@@ -86,7 +86,7 @@ impl SetStat {
 
 impl SysvAnswer {
     /// Appends the frame that answers SemGet, SemOp or SemCtl, under this opcode and opaque.
-    pub fn compose(result: Result<&Self, Errno>, opcode: SysvOpcode, opaque: Opaque, out: &mut BytesMut) {
+    pub fn compose(result: Result<&Self, Errno>, opcode: SysvOpcode, opaque: Opaque, out: &mut Vec<u8>) {
         success(opcode, opaque).compose_before(out, |out| {
             out.put_u32(result.err().map_or(0, Errno::code));
             match result {
@@ -108,7 +108,7 @@ impl SysvAnswer {
 
 impl OpenedProcess {
     /// Appends the frame that answers OpenProcess.
-    pub fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
+    pub fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
         success(SysvOpcode::OpenProcess, opaque).compose_before(out, |out| {
             out.put_u64(self.process);
             out.put_slice(&self.key.0);

@@ -1,6 +1,6 @@
 //! Entries of the listings of sets (`docs/protocol.md`, "ListSets" and "ListUsers").
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 
 use super::answer::success;
 use super::request::count_of;
@@ -57,7 +57,7 @@ pub enum UserRole {
 
 impl ListedSet {
     /// Appends the frame of one entry.
-    pub fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
+    pub fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
         success(SysvOpcode::ListSets, opaque).compose_before(out, |out| {
             out.put_i32(self.set);
             self.stat.compose(out);
@@ -82,7 +82,7 @@ impl ListedUser {
     ///
     /// # Panics
     /// If the label or the operations are more than 65535.
-    pub fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
+    pub fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
         success(SysvOpcode::ListUsers, opaque).compose_before(out, |out| {
             let role = match self.role {
                 UserRole::Adjusts => 0,
@@ -94,7 +94,7 @@ impl ListedUser {
             out.put_u32(self.uid);
             out.put_u16(count_of(self.label.len()));
             out.put_slice(&self.label);
-            let mut bytes = BytesMut::new();
+            let mut bytes = Vec::new();
             let operations = Operations::encode(&self.operations, &mut bytes);
             operations.expect("operations are counted before they are listed").compose(out);
         });

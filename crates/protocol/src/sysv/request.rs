@@ -1,6 +1,6 @@
 //! Requests of the System V operations and their encoding (`docs/protocol.md`, "System V semaphores").
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 
 use super::{GROUPS_MAX, SysvOpcode};
 use crate::extended::{LABEL_BYTES_MAX, Milliseconds, RequestId, RequestIds, SessionKey};
@@ -162,7 +162,7 @@ impl Caller {
         Some(Self { uid: fields.u32()?, gid: fields.u32()? })
     }
 
-    fn compose(self, out: &mut BytesMut) {
+    fn compose(self, out: &mut Vec<u8>) {
         out.put_u32(self.uid);
         out.put_u32(self.gid);
     }
@@ -170,7 +170,7 @@ impl Caller {
 
 impl<'a> Groups<'a> {
     /// Encodes groups into `bytes`. Those beyond [`GROUPS_MAX`] are left out.
-    pub fn encode(groups: &[u32], bytes: &'a mut BytesMut) -> Self {
+    pub fn encode(groups: &[u32], bytes: &'a mut Vec<u8>) -> Self {
         bytes.clear();
         groups.iter().take(GROUPS_MAX).for_each(|group| bytes.put_u32(*group));
         Self(bytes)
@@ -184,7 +184,7 @@ impl<'a> Groups<'a> {
 
 impl<'a> Operations<'a> {
     /// Encodes operations into `bytes`. `None`: they are more than fit on the wire.
-    pub fn encode(operations: &[Operation], bytes: &'a mut BytesMut) -> Option<Self> {
+    pub fn encode(operations: &[Operation], bytes: &'a mut Vec<u8>) -> Option<Self> {
         u16::try_from(operations.len()).ok()?;
         bytes.clear();
         for Operation { number, change, flags } in operations {
@@ -215,7 +215,7 @@ impl<'a> Operations<'a> {
         fields.bytes(count * OPERATION_BYTES).map(Self)
     }
 
-    pub(super) fn compose(self, out: &mut BytesMut) {
+    pub(super) fn compose(self, out: &mut Vec<u8>) {
         out.put_u16(count_of(self.count()));
         out.put_slice(self.0);
     }
@@ -223,7 +223,7 @@ impl<'a> Operations<'a> {
 
 impl<'a> Values<'a> {
     /// Encodes values into `bytes`. `None`: they are more than fit on the wire.
-    pub fn encode(values: &[u16], bytes: &'a mut BytesMut) -> Option<Self> {
+    pub fn encode(values: &[u16], bytes: &'a mut Vec<u8>) -> Option<Self> {
         u16::try_from(values.len()).ok()?;
         bytes.clear();
         values.iter().for_each(|value| bytes.put_u16(*value));
@@ -245,7 +245,7 @@ impl<'a> Values<'a> {
         fields.bytes(count * 2).map(Self)
     }
 
-    pub(super) fn compose(self, out: &mut BytesMut) {
+    pub(super) fn compose(self, out: &mut Vec<u8>) {
         out.put_u16(count_of(self.count()));
         out.put_slice(self.0);
     }
@@ -277,7 +277,7 @@ impl<'a> SetCommand<'a> {
         })
     }
 
-    fn compose(&self, out: &mut BytesMut) {
+    fn compose(&self, out: &mut Vec<u8>) {
         let (code, number) = match *self {
             Self::Remove => (0, 0),
             Self::SetOwnership(_) => (1, 0),
@@ -366,11 +366,11 @@ impl<'a> SysvRequest<'a> {
     ///
     /// # Panics
     /// If a label is longer than 65535 bytes.
-    pub fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
+    pub fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
         Header::request(self.opcode().code(), opaque).compose_before(out, |out| self.compose_body(out));
     }
 
-    fn compose_body(&self, out: &mut BytesMut) {
+    fn compose_body(&self, out: &mut Vec<u8>) {
         match self {
             Self::OpenProcess { ttl, pid, caller, groups, label } => {
                 out.put_u32(ttl.map_or(0, |ttl| ttl.0));
@@ -409,7 +409,7 @@ impl<'a> SysvRequest<'a> {
     }
 }
 
-fn put_call(ids: RequestIds, caller: Caller, out: &mut BytesMut) {
+fn put_call(ids: RequestIds, caller: Caller, out: &mut Vec<u8>) {
     let RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) } = ids;
     out.put_u64(own);
     out.put_u64(lowest);
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(open_process(1024, LABEL_BYTES_MAX), Ok((1024, LABEL_BYTES_MAX)));
         assert_eq!(open_process(1025, 0), Err(Status::InvalidArguments));
         assert_eq!(open_process(0, LABEL_BYTES_MAX + 1), Err(Status::InvalidArguments));
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         assert_eq!(Groups::encode(&[7; 1025], &mut bytes).iter().count(), 1024, "more are left out");
     }
 }

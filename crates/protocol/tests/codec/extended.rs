@@ -506,8 +506,18 @@ fn status_of(opcode: ExtendedOpcode, body: &[u8]) -> Status {
     parse(opcode.code(), body, |parsed| parsed.err().unwrap_or(Status::NoError))
 }
 
-fn body_of(request: &Extended<'_>) -> BytesMut {
-    let mut out = BytesMut::new();
+/// The frame that was composed, as a client decodes it.
+fn decoded(compose: impl FnOnce(&mut Vec<u8>)) -> ResponseFrame {
+    let mut out = Vec::new();
+    compose(&mut out);
+    let mut bytes = BytesMut::from(&out[..]);
+    let frame = ResponseCodec.decode(&mut bytes).unwrap().unwrap();
+    assert!(bytes.is_empty());
+    frame
+}
+
+fn body_of(request: &Extended<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
     request.compose(Opaque(*b"what"), &mut out);
     let body = out.split_off(12);
     assert_eq!(
@@ -582,10 +592,7 @@ proptest! {
     ) {
         let (slots_of_all, states) = (values.slots_of_all(), values.states());
         for (response, read) in values.responses(&slots_of_all, &states) {
-            let mut bytes = BytesMut::new();
-            response.compose(0x20, Opaque(values.opaque), &mut bytes);
-            let frame = ResponseCodec.decode(&mut bytes).unwrap().unwrap();
-            prop_assert!(bytes.is_empty());
+            let frame = decoded(|out| response.compose(0x20, Opaque(values.opaque), out));
             let status = if let ExtendedResponse::Queued(_) = response { Status::Queued } else { Status::NoError };
             let expected = (0x20, status.code(), Opaque(values.opaque));
             prop_assert_eq!((frame.opcode, frame.status, frame.opaque), expected);
@@ -900,15 +907,14 @@ fn numbers_with_a_special_meaning_are_never_sent_by_mistake() {
             Ok(Extended::AcquireGrant { ids: first_ids(), claim, queueing: nearly, place: None })
         );
     });
-    let mut bytes = BytesMut::new();
     let verified = VerifiedGrant {
         session: 1,
         ttl_left: TtlLeft::For(longest),
         state: GrantState::Held,
         grace_left: GraceLeft::For(longest),
     };
-    ExtendedResponse::Verified(verified).compose(0x34, Opaque([0; 4]), &mut bytes);
-    let verified = ResponseCodec.decode(&mut bytes).unwrap().unwrap().verified().unwrap();
+    let frame = decoded(|out| ExtendedResponse::Verified(verified).compose(0x34, Opaque([0; 4]), out));
+    let verified = frame.verified().unwrap();
     assert_eq!(verified.ttl_left, TtlLeft::For(Milliseconds(u32::MAX - 1)));
     assert_eq!(verified.grace_left, GraceLeft::For(Milliseconds(u32::MAX - 1)));
     assert_eq!(Milliseconds::saturating_from(Duration::MAX), longest);
@@ -919,9 +925,7 @@ fn numbers_with_a_special_meaning_are_never_sent_by_mistake() {
 fn a_limit_is_named_in_the_text_of_its_status() {
     for limit in Limit::ALL {
         let reached = ReachedLimit { limit, max: u64::MAX, is_share: false };
-        let mut bytes = BytesMut::new();
-        ExtendedResponse::LimitReached(reached).compose(0x30, Opaque([7; 4]), &mut bytes);
-        let frame = ResponseCodec.decode(&mut bytes).unwrap().unwrap();
+        let frame = decoded(|out| ExtendedResponse::LimitReached(reached).compose(0x30, Opaque([7; 4]), out));
         assert_eq!((frame.opcode, frame.status), (0x30, Status::LimitReached.code()));
         assert_eq!(frame.reached_limit(), Some(reached), "{frame:?}");
     }
@@ -956,10 +960,9 @@ fn names_beyond_the_end_of_a_list_of_slots_have_none() {
         capacities: &[3, 4][..],
         slots: &[&[0, 2][..]][..],
     };
-    let mut bytes = BytesMut::new();
-    ExtendedResponse::AllGranted(granted).compose(0x33, Opaque([0; 4]), &mut bytes);
-    assert_eq!(bytes[28..], [0, 0, 0, 3, 0, 0, 0, 4, 0, 2, 0, 0, 0, 0, 0, 2]);
-    let read = ResponseCodec.decode(&mut bytes).unwrap().unwrap().all_granted().unwrap();
+    let frame = decoded(|out| ExtendedResponse::AllGranted(granted).compose(0x33, Opaque([0; 4]), out));
+    assert_eq!(frame.body[16..], [0, 0, 0, 3, 0, 0, 0, 4, 0, 2, 0, 0, 0, 0, 0, 2]);
+    let read = frame.all_granted().unwrap();
     assert_eq!(read.slots, [vec![0, 2], Vec::new()]);
 }
 
