@@ -53,9 +53,9 @@ impl Client {
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use signalbox_client::{self, blocking::Client};
+    /// use signalbox_client::blocking::Client;
     ///
-    /// let builder = client::Client::builder("lock.example.org".parse()?).label("nightly report");
+    /// let builder = signalbox_client::Client::builder("lock.example.org".parse()?).label("nightly report");
     /// let client = Client::connect_with(builder)?;
     /// # Ok(())
     /// # }
