@@ -5,7 +5,7 @@
 FROM rust:1.95-bookworm AS build
 WORKDIR /source
 COPY . .
-RUN cargo build --locked --profile dist
+RUN cargo build --locked --profile dist --bin signalbox
 
 FROM debian:bookworm-slim
 COPY --from=build /source/target/dist/signalbox /usr/bin/signalbox
