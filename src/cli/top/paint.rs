@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crossterm::cursor::MoveTo;
+use crossterm::cursor::{MoveTo, MoveToColumn};
 use crossterm::queue;
 use crossterm::style::{Attribute, Color, Print, SetAttribute, SetForegroundColor};
 use crossterm::terminal::{Clear, ClearType};
@@ -26,8 +26,9 @@ pub(super) struct Span {
 /// A line from left to right.
 pub(super) type Line = Vec<Span>;
 
+/// Messages may have several lines: a character that moves the cursor becomes a space.
 pub(super) fn span(text: impl Into<String>, style: Style) -> Span {
-    Span { text: text.into(), style }
+    Span { text: text.into().replace(char::is_control, " "), style }
 }
 
 /// The start of a text that takes so many columns at most.
@@ -37,7 +38,12 @@ fn cut(text: &str, columns: usize) -> &str {
         used += character.width().unwrap_or(0);
         (used > columns).then_some(at)
     });
-    end.map_or(text, |end| &text[..end])
+    let mut text = end.map_or(text, |end| &text[..end]);
+    // Some characters are wider together, such as a heart and the selector of its emoji.
+    while text.width() > columns {
+        text = &text[..text.floor_char_boundary(text.len() - 1)];
+    }
+    text
 }
 
 /// A text in exactly so many columns: it is cut, or filled with spaces.
@@ -69,7 +75,7 @@ impl Shown {
         for (row, line) in lines.iter().enumerate().take(size.1.into()) {
             if self.lines.get(row) != Some(line) {
                 queue!(out, MoveTo(0, row as u16))?;
-                write_line(line, size.0.into(), out)?;
+                write_line(line, size.0, out)?;
             }
         }
         self.lines = lines;
@@ -77,8 +83,11 @@ impl Shown {
     }
 }
 
-fn write_line(line: &Line, mut columns: usize, out: &mut impl Write) -> io::Result<()> {
+fn write_line(line: &Line, width: u16, out: &mut impl Write) -> io::Result<()> {
+    let mut columns = usize::from(width);
     for Span { text, style } in line {
+        // Terminals differ in how wide some characters are; what follows these is in its column on all of them.
+        queue!(out, MoveToColumn(width - columns as u16))?;
         let text = cut(text, columns);
         columns = columns.saturating_sub(text.width());
         if let Some(color) = style.color {

@@ -220,7 +220,7 @@ fn rates_are_those_between_two_updates() {
 #[test]
 fn a_failed_update_is_shown_until_one_succeeds() {
     let mut model = model(vec![name(b"kept", 1, 0)]);
-    model.problem = Some("the server is gone".to_owned());
+    model.problem = Some("the server\nis gone".to_owned());
     let lines = screen(&model, 80, 10);
     assert!(lines[9].contains("the server is gone") && lines[4].ends_with("kept"), "{lines:?}");
     model.update(snapshot(Vec::new()));
@@ -239,6 +239,7 @@ fn updates_can_be_stopped() {
 #[test]
 fn a_number_is_never_cut_and_a_wide_character_takes_two_columns() {
     assert_eq!(fitted("ポート", 5, false), "ポー ");
+    assert_eq!(fitted("a❤\u{fe0f}", 2, false), "a❤");
     let mut model = model(Vec::new());
     model.act(Action::View(View::Sessions));
     let mut wide = snapshot(Vec::new());
