@@ -3,6 +3,8 @@
 //! The server decides by these types, the configuration has them in its rules, and `signalbox token` edits the file of
 //! tokens. Nothing here knows clients, connections or requests. `file` does the only I/O.
 
+#![warn(clippy::unwrap_used)]
+
 mod file;
 mod rights;
 mod text;

@@ -8,6 +8,8 @@
 //!
 //! Callers provide the threads (one generator each) and print the figures.
 
+#![warn(clippy::unwrap_used)]
+
 mod channel;
 mod dialect;
 mod error;

@@ -77,6 +77,8 @@
 //! operations: it lists holders and waiters, watches names, revokes grants, and declares semaphores whose capacity an
 //! administrator sets. [`sysv`] has System V semaphore sets, which programs share that call `semop`.
 
+#![warn(clippy::unwrap_used)]
+
 mod address;
 pub mod blocking;
 mod connection;

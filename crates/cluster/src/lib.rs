@@ -8,6 +8,8 @@
 //! `store` commits the records of the node that leads, as links of a `chain`. In a `handover`, a leader that is drained chooses
 //! the next one. `admin`, `drain` and `data` are for operators.
 
+#![warn(clippy::unwrap_used)]
+
 pub mod admin;
 pub mod chain;
 pub mod clock;

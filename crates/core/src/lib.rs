@@ -15,6 +15,8 @@
 //! `object` maintains invariant 1 of `docs/design.md` (the consumption is the sum of the holdings); [`Core::check`]
 //! checks it at any time.
 
+#![warn(clippy::unwrap_used)]
+
 mod alarm;
 mod api;
 mod claim;

@@ -5,6 +5,8 @@
 //! this server (`docs/protocol.md`). `core` implements the operations. A proxy's
 //! header ([`ProxyHeader`]) and the start of a relayed connection ([`relay`]) are the only other input.
 
+#![warn(clippy::unwrap_used)]
+
 mod codec;
 mod codes;
 mod extended;

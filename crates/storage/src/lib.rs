@@ -6,6 +6,8 @@
 //!
 //! Nothing here logs or depends on the server: everything worth reporting is returned.
 
+#![warn(clippy::unwrap_used)]
+
 mod backend;
 mod check;
 mod directory;

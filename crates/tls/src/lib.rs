@@ -1,5 +1,7 @@
 //! What client and server share of TLS: the files, and which cryptography and version are used.
 
+#![warn(clippy::unwrap_used)]
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
