@@ -41,7 +41,7 @@ pub(super) struct Shared {
     /// Connections that were accepted.
     pub(super) accepted: Count,
     /// A permit for each request that reads and is being computed.
-    pub(super) computed: Arc<Semaphore>,
+    pub(super) computed: Semaphore,
     pub(super) series: Selection,
     pub(super) requests: Count,
 }
@@ -72,7 +72,7 @@ impl Shared {
             refused: Count::default(),
             warnings: Throttle::default(),
             accepted: Count::default(),
-            computed: Arc::new(Semaphore::new(COMPUTED_MAX)),
+            computed: Semaphore::new(COMPUTED_MAX),
             series: Selection::default(),
             requests: Count::default(),
         }
