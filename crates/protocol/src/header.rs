@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::BufMut;
 
 use super::status::Status;
-use crate::codes::codes;
+use signalbox_model::codes;
 
 /// The length of a header in bytes (`counter.md`, "Request header" and "Response header").
 pub const HEADER_BYTES: usize = 12;

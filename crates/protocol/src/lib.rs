@@ -8,7 +8,6 @@
 #![warn(clippy::unwrap_used)]
 
 mod codec;
-mod codes;
 mod extended;
 mod fields;
 mod header;

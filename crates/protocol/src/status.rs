@@ -1,6 +1,6 @@
 //! The status byte of a response and its message.
 
-use crate::codes::codes;
+use signalbox_model::codes;
 
 codes! {
     /// The result of a request (`counter.md`, "Response status"; the statuses of this server alone: `docs/protocol.md`,

@@ -9,10 +9,10 @@ use thiserror::Error;
 use super::{
     DECLARATIONS_MAX, LABEL_BYTES_MAX, Milliseconds, NUMBERED_CAPACITY_MAX, checked_label, length_of,
 };
-use crate::codes::codes;
 use crate::fields::Fields;
 use crate::header::NAME_BYTES_MAX;
 use crate::header::REQUEST_BODY_BYTES_MAX;
+use signalbox_model::codes;
 
 codes! {
     /// What Declare does with a semaphore that is declared already (`docs/protocol.md`, "Declare").

@@ -1,6 +1,6 @@
 //! The opcodes of the extended operations.
 
-use crate::codes::codes;
+use signalbox_model::codes;
 
 codes! {
     /// The operations that this server adds to yrmcds' protocols, with their codes (`docs/protocol.md`, "Extended

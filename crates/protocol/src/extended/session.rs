@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use bytes::{BufMut, Bytes};
 
 use super::{NO_NUMBER, TtlLeft, length_of};
-use crate::codes::codes;
 use crate::fields::Fields;
+use signalbox_model::codes;
 
 codes! {
     /// What a session belongs to (`docs/protocol.md`, "Sessions").

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::BufMut;
 
 use super::NO_NUMBER;
-use crate::codes::codes;
 use crate::fields::Fields;
+use signalbox_model::codes;
 
 codes! {
     /// The kind of a name. Extended requests carry it, because they work over both ports (`docs/protocol.md`, "Extended

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::codes::codes;
+use signalbox_model::codes;
 
 codes! {
     /// Why a System V call failed: the names of `errno.h`, with Linux's numbers on the wire (`docs/protocol.md`, "System V

@@ -1,6 +1,6 @@
 //! The opcodes of the System V operations.
 
-use crate::codes::codes;
+use signalbox_model::codes;
 
 codes! {
     /// The operations on semaphore sets, with their codes (`docs/protocol.md`, "System V semaphores").

@@ -1,6 +1,8 @@
 //! Enums of codes on the wire: each code is written once.
 
 /// Defines an enum with these codes.
+#[macro_export]
+#[doc(hidden)]
 macro_rules! codes {
     (
         $(#[$attribute:meta])*
@@ -33,5 +35,3 @@ macro_rules! codes {
         }
     };
 }
-
-pub(crate) use codes;
