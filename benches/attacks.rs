@@ -15,10 +15,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use signalbox_bench::{Distribution, Pace, Record};
-use signalbox_protocol::{
-    Claim, Claims, Credentials, Extended, Features, Milliseconds, Namespace, Opaque, Queueing, Request,
-    RequestId, RequestIds, Scope, Wait,
-};
+use signalbox_model::{Claim, Milliseconds, Namespace, RequestId, RequestIds, Scope};
+use signalbox_protocol::{Claims, Credentials, Extended, Features, Opaque, Queueing, Request, Wait};
 use socket2::{Domain, SockRef, Socket, Type};
 use support::answers::{Answers, statistic};
 use support::arguments::FromCargo;
@@ -219,7 +217,7 @@ impl Attacker {
                 Request::Acquire { name: &name, resources: 1, maximum: 1 }.compose(opaque, out);
             }
             Some(Attack::Watches) => {
-                let scope = Scope::Prefix(b"");
+                let scope = Scope::Prefix(&b""[..]);
                 Extended::Watch { namespace: Namespace::Semaphores, scope }.compose(opaque, out);
             }
             Some(Attack::Stats) => Request::Stats.compose(opaque, out),
@@ -313,9 +311,9 @@ struct Run {
 }
 
 /// Ends the attack when it is dropped, also by a panic.
-struct Until<'a>(&'a AtomicBool);
+struct Idle<'a>(&'a AtomicBool);
 
-impl Drop for Until<'_> {
+impl Drop for Idle<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -332,7 +330,7 @@ fn run(what: Option<Attack>, connections: usize, rate: f64, seconds: f64) -> Run
     let is_over = AtomicBool::new(false);
     let record = thread::scope(|scope| {
         scope.spawn(|| attack(what, address, connections, &is_over));
-        let _until = Until(&is_over);
+        let _until = Idle(&is_over);
         let begun = Instant::now();
         while begun.elapsed() < WARM_UP || what.is_some_and(|what| !what.has_its_share(address)) {
             assert!(begun.elapsed() < WARM_UP_MAX, "the attacker never has its share");

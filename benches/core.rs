@@ -5,7 +5,9 @@ use std::num::NonZeroU32;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use signalbox::server::steps::{ENDING_NAMES, SWEEP_NAMES};
-use signalbox_core::{Claim, Core, NameHasher, Namespace, Session, UnixSeconds};
+use signalbox_core::{Claim, Core, NameHasher, Session};
+use signalbox_model::Namespace;
+use signalbox_model::UnixSeconds;
 
 const NAMES: u32 = 10_000;
 const NAMES_MANY: u32 = 1_000_000;

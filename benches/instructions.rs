@@ -9,7 +9,9 @@
 use std::process::Command;
 
 use bytes::BytesMut;
-use signalbox_core::{Claim, Core, NameHasher, Namespace, UnixSeconds};
+use signalbox_core::{Claim, Core, NameHasher};
+use signalbox_model::Namespace;
+use signalbox_model::UnixSeconds;
 use signalbox_protocol::{Opaque, Request, RequestCodec, Response};
 
 const NAMES: u32 = 10_000;

@@ -13,7 +13,9 @@ use std::num::NonZeroU32;
 use clap::Parser;
 use signalbox::server::steps::{DUMP_CHUNK_BYTES, ENDING_NAMES, SWEEP_NAMES};
 use signalbox_bench::Histogram;
-use signalbox_core::{Claim, Core, Dump, NameHasher, Namespace, Session, UnixSeconds};
+use signalbox_core::{Claim, Core, Dump, NameHasher, Session};
+use signalbox_model::Namespace;
+use signalbox_model::UnixSeconds;
 use thread::thread_cpu;
 
 /// Bytes of a Dump's entry beside its name: a header of 12 and a body of 10.

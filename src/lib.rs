@@ -11,4 +11,3 @@ pub mod cli;
 mod cluster;
 pub mod config;
 pub mod server;
-mod views;

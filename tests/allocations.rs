@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 
 use bytes::BytesMut;
-use signalbox_core::{Claim, Core, NameHasher, Namespace, UnixSeconds};
-use signalbox_protocol::{
-    self as wire, Claims, Extended, Opaque, Queueing, Request, RequestCodec, RequestId, RequestIds, Wait,
-};
+use signalbox_core::{Claim, Core, NameHasher};
+use signalbox_model::{Namespace, UnixSeconds};
+use signalbox_model::{RequestId, RequestIds};
+use signalbox_protocol::{Claims, Extended, Opaque, Queueing, Request, RequestCodec, Wait};
 
 const NOW: UnixSeconds = UnixSeconds(1_000_000_000);
 
@@ -82,10 +82,10 @@ fn decoding_a_sequence_of_frames_allocates_nothing_once_the_buffer_exists() {
 #[test]
 fn parsing_many_names_at_once_allocates_nothing() {
     let names: Vec<_> = (0..64u8).map(|byte| [byte; 100]).collect();
-    let namespace = signalbox_protocol::Namespace::Semaphores;
+    let namespace = signalbox_model::Namespace::Semaphores;
     let list: Vec<_> = names
         .iter()
-        .map(|name| wire::Claim { namespace, name, resources: 1, maximum: 2, slot: None })
+        .map(|name| signalbox_model::Claim { namespace, name, resources: 1, maximum: 2, slot: None })
         .collect();
     let request = Extended::AcquireAll {
         ids: RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) },

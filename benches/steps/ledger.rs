@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use signalbox::server::steps::WATCH_NAMES;
 use signalbox_core::{
-    Answer, Call, Claim, ConnectionId, Core, GrantId, ListingKind, Mailbox, Moment, MonotonicMs, Namespace,
-    Outcome, Queueing, RequestId, RequestIds, Scope, SessionId, SessionKey, Token, Until, Waiting, Want,
+    Answer, Call, Claim, Core, ListingKind, Mailbox, Moment, MonotonicMs, Outcome, Queueing, Token, Waiting,
+    Want,
+};
+use signalbox_model::{
+    ConnectionId, GrantId, Idle, Namespace, RequestId, RequestIds, Scope, SessionId, SessionKey,
 };
 
 use super::{NOW, Steps, empty, filled};
@@ -67,19 +70,23 @@ pub fn release(steps: &mut Steps) {
 
 /// A release frees what 100,000 waiters wait for, and 1,000 watches are about other names.
 pub fn watched_elsewhere(steps: &mut Steps) {
-    watched(steps, MANY, |number| Scope::Name(own_name(number).into()));
+    watched(steps, MANY, |number| Scope::Name(own_name(number)));
 }
 
 /// A release frees what 10,000 waiters wait for, and 1,000 watches are informed.
 pub fn watched_by_all(steps: &mut Steps) {
-    watched(steps, MANY / 10, |_| Scope::Prefix(Box::default()));
+    watched(steps, MANY / 10, |_| Scope::Prefix(Vec::new()));
 }
 
-fn watched(steps: &mut Steps, waiters: u32, scope: impl Fn(u32) -> Scope) {
+fn watched(steps: &mut Steps, waiters: u32, scope: impl Fn(u32) -> Scope<Vec<u8>>) {
     let (core, holder, grant) = awaited(waiters);
     for number in 0..WATCHES {
-        let mut tour =
-            core.watch(connect(&core), Token(1), SPACE, scope(number), at(0)).expect("there is room");
+        let scope = scope(number);
+        let scope = match &scope {
+            Scope::Name(name) => Scope::Name(&name[..]),
+            Scope::Prefix(prefix) => Scope::Prefix(&prefix[..]),
+        };
+        let mut tour = core.watch(connect(&core), Token(1), SPACE, scope, at(0)).expect("there is room");
         while core.show(&mut tour, WATCH_NAMES) {}
     }
     give_back(steps, &core, holder, grant);
@@ -185,7 +192,7 @@ pub fn show(steps: &mut Steps, names: u32) {
     let (core, _held) = filled(names);
     let mailbox = Arc::default();
     let connection = connect_with(&core, &mailbox);
-    let all = Scope::Prefix(Box::default());
+    let all = Scope::Prefix(&[][..]);
     let mut tour = core.watch(connection, Token(1), SPACE, all, at(0)).expect("there is room");
     while steps.time(|| core.show(&mut tour, WATCH_NAMES)) {
         while let Some(message) = mailbox.take() {
@@ -242,7 +249,7 @@ fn await_idle(core: &Core, requests: u32) -> (ConnectionId, Arc<Mailbox>) {
         let asked = core.await_idle(
             (connection, Token(request.into())),
             (SPACE, NAME),
-            Until::Level(0),
+            Idle::Level(0),
             TTL_MS,
             at(0),
         );

@@ -3,9 +3,8 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
-use signalbox_protocol::{
-    Claim, Extended, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId, RequestIds, Wait,
-};
+use signalbox_model::{Claim, Milliseconds, Namespace, RequestId, RequestIds};
+use signalbox_protocol::{Extended, Opaque, Queueing, Request, Wait};
 
 use super::answers::Answers;
 

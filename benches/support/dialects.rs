@@ -2,7 +2,8 @@
 
 use bytes::{Buf, BytesMut};
 use signalbox_bench::{Answer, Dialect, LoadError, Sequence, Yrmcds};
-use signalbox_protocol::{Request, Status};
+use signalbox_model::Status;
+use signalbox_protocol::Request;
 
 /// One of the protocols that are compared.
 #[derive(Clone, Debug)]

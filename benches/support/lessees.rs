@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use mio::{Events, Interest, Poll, Token};
-use signalbox_protocol::{
-    Claim, Extended, ExtendedOpcode, GrantId, Milliseconds, Namespace, Opaque, Queueing, RequestId,
-    RequestIds, ResponseCodec, ResponseFrame, Wait,
-};
+use signalbox_model::{Claim, GrantId, Milliseconds, Namespace, RequestId, RequestIds};
+use signalbox_protocol::{Extended, ExtendedOpcode, Opaque, Queueing, ResponseCodec, ResponseFrame, Wait};
 
 /// Pairs of a grant and its release per second. All clients from one thread, which costs least of the processors that the
 /// server needs too. `first` is the number of the first client: those of a run before may still hold their names.

@@ -17,8 +17,8 @@ use super::signals::Signals;
 use super::slots;
 use super::time::time;
 use super::wanted::{Waiting, Wanted};
-use crate::views::hex;
 use signalbox_client::HandedOver;
+use signalbox_model::views::hex;
 
 const LONG: &str = "\
 Acquire resources for a script, and print the session that holds them

@@ -15,8 +15,8 @@ use super::output::json;
 use super::pattern::WholeNames;
 use super::server::{Server, exists};
 use super::time::{WaitLimit, wait_limit_or_none};
-use crate::views::Named;
 use signalbox_client::{Direct, Idle, Namespace, Status};
+use signalbox_model::views::Named;
 
 const LONG: &str = "\
 Wait until a counter or semaphore is idle

@@ -14,6 +14,7 @@ use super::pattern::WholeNames;
 use super::server::Server;
 use super::wanted::has_amount;
 use signalbox_client::{Declaration, Error, IfExists, Status};
+use signalbox_model::Operation;
 
 const LONG: &str = "\
 Declare semaphores, all of them or none
@@ -109,7 +110,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Existing::Set => IfExists::Set,
     };
     let direct = server.direct().await?;
-    let result = server.answer(direct.declare(&declarations, if_exists)).await?;
+    let operation = Operation::Declare { if_exists, declarations };
+    let result = server.answer(direct.change(&operation)).await?;
     let declared = match result {
         Err(error) if error.status() == Some(Status::NotPermitted) => {
             let what_failed = format!("cannot declare {}", quoted(names));
@@ -118,7 +120,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
         result => result.map_err(|error| refused(error, names))?,
     };
-    print(Form::of_output(*json), names.iter().zip(&declared))?;
+    print(Form::of_output(*json), names.iter().zip(declared.states()))?;
     Ok(Exit::Success.into())
 }
 

@@ -14,8 +14,9 @@ use super::output::{Form, escaped, json};
 use super::pattern::looks_like_pattern;
 use super::server::{Server, permission_denied};
 use super::table::{Column, Rows};
-use crate::views::Named;
 use signalbox_client::{DeclaredEntry, DeclaredState, Direct, Error, Generation, Status};
+use signalbox_model::Changed;
+use signalbox_model::views::Named;
 
 const COLUMNS: [Column; 4] = [
     Column::number("CAPACITY", 10),
@@ -45,8 +46,8 @@ impl Change {
     }
 
     /// Prints the state after the change.
-    pub(super) fn print(&self, name: &Name, changed: &DeclaredState) -> Result<ExitCode, Failure> {
-        print(Form::of_output(self.json), [(name, changed)].into_iter())?;
+    pub(super) fn print(&self, name: &Name, changed: &Changed) -> Result<ExitCode, Failure> {
+        print(Form::of_output(self.json), changed.states().iter().map(|state| (name, state)))?;
         Ok(Exit::Success.into())
     }
 }

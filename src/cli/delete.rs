@@ -8,6 +8,7 @@ use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::server::{Server, permission_denied};
 use signalbox_client::{Namespace, Status};
+use signalbox_model::Operation;
 
 const LONG: &str = "\
 Delete a counter that is not in use
@@ -47,7 +48,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, server } = arguments;
     let direct = server.direct().await?;
     let what_failed = format!("counter {name} was not deleted");
-    let message = match server.answer(direct.delete_counter(name.bytes())).await? {
+    let message = match server.answer(direct.change(&Operation::DeleteCounter { name: name.bytes() })).await?
+    {
         Err(error) if error.status() == Some(Status::NotFound) => return Err(server.not_found(name).await),
         Err(error) if error.status() == Some(Status::InUse) => {
             let state = match server.answer(direct.inspect(Namespace::Counters, name.bytes())).await? {
@@ -60,7 +62,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             )
         }
         Err(error) if error.status() == Some(Status::NotPermitted) => permission_denied(&what_failed),
-        result => return Ok(result.map(|()| Exit::Success.into())?),
+        result => return Ok(result.map(|_| Exit::Success.into())?),
     };
     Err(Failure::new(Exit::Failure, message))
 }

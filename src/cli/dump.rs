@@ -15,8 +15,8 @@ use super::output::{Form, escaped, json};
 use super::pattern::{self, PatternArguments};
 use super::server::Server;
 use super::table::{Column, Rows};
-use crate::views::Named;
 use signalbox_client::DumpEntry;
+use signalbox_model::views::Named;
 
 const LONG: &str = "\
 List all counters, or with --semaphore all semaphores

@@ -10,8 +10,8 @@ use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::output::json;
 use super::server::Server;
-use crate::views::Named;
 use signalbox_client::{Namespace, Resources, Status};
+use signalbox_model::views::Named;
 
 const LONG: &str = "\
 Print how many resources of a counter are in use, or with --semaphore how many of a semaphore are available

@@ -15,8 +15,8 @@ use super::pattern::{self, PatternArguments};
 use super::server::Server;
 use super::slots;
 use super::table::{Column, Rows};
-use crate::views::Semaphore;
 use signalbox_client::{DeclaredEntry, Scope};
+use signalbox_model::views::Semaphore;
 
 const LONG: &str = "\
 List declared semaphores, ordered by name

@@ -19,8 +19,8 @@ use super::server::Server;
 use super::slots;
 use super::sysv::{SysvOption, list_users};
 use super::table::{Column, Rows};
-use crate::views;
 use signalbox_client::{DeclaredEntry, Direct, Error, ListEntry, Namespace, Series, Status};
+use signalbox_model::views;
 
 pub(super) const HOLDERS_LONG: &str = "\
 List the holders of a counter or semaphore

@@ -7,6 +7,7 @@ mod acquire;
 mod arguments;
 mod await_idle;
 pub mod bench;
+mod cancel;
 mod check_config;
 mod cluster;
 mod complete_names;
@@ -67,8 +68,7 @@ use exit::{Exit, Failure};
 use listing::ListingKind;
 use output::cut;
 use server::block_on;
-
-use signalbox_client::Pausing;
+use signalbox_model::ServiceChange;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -197,6 +197,7 @@ enum Command {
     Renew(renew::Arguments),
     Release(release::Arguments),
     Revoke(revoke::Arguments),
+    Cancel(cancel::Arguments),
     Verify(verify::Arguments),
     Bench(bench::Arguments),
     Sysv(sysv::Arguments),
@@ -237,8 +238,8 @@ pub fn main() -> ExitCode {
         Command::Top(arguments) => top::run(&arguments),
         Command::Declare(arguments) => block_on(declare::run(&arguments)),
         Command::Resize(arguments) => block_on(resize::run(&arguments)),
-        Command::Pause(arguments) => block_on(pause::run(&arguments, Pausing::Pause)),
-        Command::Resume(arguments) => block_on(pause::run(&arguments, Pausing::Resume)),
+        Command::Pause(arguments) => block_on(pause::run(&arguments, ServiceChange::Pause)),
+        Command::Resume(arguments) => block_on(pause::run(&arguments, ServiceChange::Resume)),
         Command::Slot(arguments) => block_on(slot::run(&arguments)),
         Command::Remove(arguments) => block_on(remove::run(&arguments)),
         Command::Delete(arguments) => block_on(delete::run(&arguments)),
@@ -249,6 +250,7 @@ pub fn main() -> ExitCode {
         Command::Acquire(arguments) => block_on(acquire::run(&arguments)),
         Command::Renew(arguments) => block_on(renew::run(&arguments)),
         Command::Release(arguments) => block_on(release::run(&arguments)),
+        Command::Cancel(arguments) => block_on(cancel::run(&arguments)),
         Command::Revoke(arguments) => block_on(revoke::run(&arguments)),
         Command::Verify(arguments) => block_on(verify::run(&arguments)),
         Command::Bench(arguments) => bench::run(&arguments),

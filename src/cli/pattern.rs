@@ -25,7 +25,7 @@ impl PatternArguments {
         self.pattern.as_ref().filter(|pattern| matches!(scope(pattern, self.exact), Scope::Name(_)))
     }
 
-    pub(super) fn scope(&self) -> Scope<'_> {
+    pub(super) fn scope(&self) -> Scope<&[u8]> {
         self.pattern.as_ref().map_or(Scope::Prefix(b""), |pattern| scope(pattern, self.exact))
     }
 }
@@ -62,14 +62,14 @@ pub(super) fn looks_like_pattern(name: &[u8]) -> bool {
 }
 
 /// The names that a pattern stands for.
-pub(super) fn scope(pattern: &Name, is_exact: bool) -> Scope<'_> {
+pub(super) fn scope(pattern: &Name, is_exact: bool) -> Scope<&[u8]> {
     match pattern.bytes().strip_suffix(b"*").filter(|_| !is_exact) {
         Some(prefix) => Scope::Prefix(prefix),
         None => Scope::Name(pattern.bytes()),
     }
 }
 
-pub(super) fn contains(scope: Scope<'_>, name: &[u8]) -> bool {
+pub(super) fn contains(scope: Scope<&[u8]>, name: &[u8]) -> bool {
     match scope {
         Scope::Name(only) => name == only,
         Scope::Prefix(prefix) => name.starts_with(prefix),

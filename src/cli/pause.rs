@@ -7,7 +7,7 @@ use clap::Args;
 use super::declared::{Change, refused};
 use super::exit::Failure;
 use super::name::Name;
-use signalbox_client::Pausing;
+use signalbox_model::{Operation, ServiceChange};
 
 pub(super) const PAUSE_LONG: &str = "\
 Pause a declared semaphore
@@ -51,11 +51,12 @@ pub(super) struct Arguments {
     change: Change,
 }
 
-pub(super) async fn run(arguments: &Arguments, how: Pausing) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments, how: ServiceChange) -> Result<ExitCode, Failure> {
     let Arguments { name, change } = arguments;
     let server = &change.server;
     let direct = server.direct().await?;
-    match server.answer(direct.pause(name.bytes(), how, change.generation())).await? {
+    let operation = Operation::ChangeService { name: name.bytes(), how, expected: change.generation() };
+    match server.answer(direct.change(&operation)).await? {
         Ok(changed) => change.print(name, &changed),
         Err(error) => Err(refused(server, &direct, error, name).await),
     }

@@ -12,6 +12,7 @@ use super::number::within;
 use super::server::Server;
 use super::time::time_or_none;
 use signalbox_client::{Generation, Milliseconds, Removal, Status};
+use signalbox_model::Operation;
 
 const LONG: &str = "\
 Remove a declared semaphore
@@ -76,7 +77,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         When::Now => Removal::Now { grace: Milliseconds::saturating_from(grace.unwrap_or(GRACE)) },
     };
     let direct = server.direct().await?;
-    match server.answer(direct.remove(name.bytes(), how, generation.map(Generation))).await? {
+    let operation = Operation::Remove { name: name.bytes(), how, expected: generation.map(Generation) };
+    match server.answer(direct.change(&operation)).await? {
         Err(error) if error.status() == Some(Status::InUse) => {
             let message = format!(
                 "semaphore {name} was not removed because it is held; release it first, or use --when last-holder or \
@@ -85,6 +87,6 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             Err(Failure::new(Exit::Failure, message))
         }
         Err(error) => Err(refused(server, &direct, error, name).await),
-        Ok(()) => Ok(Exit::Success.into()),
+        Ok(_) => Ok(Exit::Success.into()),
     }
 }

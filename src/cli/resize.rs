@@ -10,6 +10,7 @@ use super::declared::{Change, find, refused};
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use signalbox_client::{DeclaredEntry, Resizing, Status};
+use signalbox_model::Operation;
 
 const LONG: &str = "\
 Change the capacity of a declared semaphore
@@ -50,7 +51,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, capacity, change } = arguments;
     let server = &change.server;
     let direct = server.direct().await?;
-    let resized = match server.answer(direct.resize(name.bytes(), *capacity, change.generation())).await? {
+    let operation = Operation::Resize { name: name.bytes(), how: *capacity, expected: change.generation() };
+    let resized = match server.answer(direct.change(&operation)).await? {
         Err(error) if error.status() == Some(Status::InvalidArguments) => {
             let entry = server.answer(find(&direct, name.bytes())).await?.ok().flatten();
             return Err(Failure::new(Exit::Failure, out_of_range(name, *capacity, entry.as_ref())));

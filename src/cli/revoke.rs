@@ -11,7 +11,8 @@ use super::number::within;
 use super::server::{Server, permission_denied};
 use super::time::time_or_none;
 use crate::config::Clients;
-use signalbox_client::{AddressRange, GrantId, Revocation, Status};
+use signalbox_client::{GrantId, Revocation, Status};
+use signalbox_model::{Changed, Milliseconds, Operation, SessionId};
 
 const LONG: &str = "\
 Revoke a grant, or a session or all leased sessions of a client with everything that they hold
@@ -70,34 +71,40 @@ struct Target {
 }
 
 impl Target {
-    fn revocation(&self) -> Revocation {
-        match (self.grant, self.session, &self.client) {
+    fn revocation(&self) -> Result<Revocation<'_>, Failure> {
+        Ok(match (self.grant, self.session, &self.client) {
             (Some(grant), None, None) => Revocation::Grant(GrantId(grant)),
-            (None, Some(session), None) => Revocation::Session(session),
-            (None, None, Some(Clients::Network(network))) => {
-                let (first, last) = network.range().into_inner();
-                Revocation::Client(AddressRange { first, last })
-            }
-            (None, None, Some(Clients::Identity(identity))) => Revocation::Identity(identity.clone()),
+            (None, Some(session), None) => Revocation::Session(session_id(session)?),
+            (None, None, Some(clients)) => clients.revocation(),
             _ => unreachable!("clap requires exactly one of them"),
-        }
+        })
     }
+}
+
+/// The session with this number. No session has the number 0.
+pub(super) fn session_id(number: u64) -> Result<SessionId, Failure> {
+    SessionId::from_number(number).ok_or_else(|| Failure::new(Exit::Failure, no_such_session(number)))
+}
+
+pub(super) fn no_such_session(number: u64) -> String {
+    format!("session {number} does not exist; \"signalbox sessions\" lists sessions")
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { target, grace, server } = arguments;
-    let revocation = target.revocation();
+    let what = target.revocation()?;
     let direct = server.direct().await?;
-    let error = match server.answer(direct.revoke(revocation.clone(), *grace)).await? {
-        Ok(revoked) => {
-            if let Revocation::Client(_) | Revocation::Identity(_) = revocation {
-                writeln!(io::stdout(), "{revoked}")?;
+    let operation = Operation::Revoke { what, grace: Milliseconds::saturating_from(*grace) };
+    let error = match server.answer(direct.change(&operation)).await? {
+        Ok(changed) => {
+            if let Changed::Count(sessions) = changed {
+                writeln!(io::stdout(), "{sessions}")?;
             }
             return Ok(Exit::Success.into());
         }
         Err(error) => error,
     };
-    let message = match (error.status(), revocation) {
+    let message = match (error.status(), what) {
         (Some(Status::NotAcquired | Status::NoSuchSession), Revocation::Grant(grant)) => {
             format!(
                 "grant {} is not held; nothing was revoked; \"signalbox holders\" lists the grants of a name",
@@ -105,9 +112,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             )
         }
         (Some(Status::NotAcquired | Status::NoSuchSession), Revocation::Session(session)) => {
-            format!(
-                "session {session} does not exist; nothing was revoked; \"signalbox holders\" lists sessions"
-            )
+            no_such_session(session.number())
         }
         (Some(Status::NotPermitted), _) => permission_denied("nothing was revoked"),
         _ => return Err(error.into()),

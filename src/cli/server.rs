@@ -13,7 +13,6 @@ use super::pattern::looks_like_pattern;
 use super::time::time;
 use super::tls::TlsOptions;
 use super::token_source::TokenSource;
-use crate::views::kind_of;
 use signalbox_client::race::{Accepted, Limit, Stage, first_answer};
 use signalbox_client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
@@ -183,7 +182,7 @@ impl Server {
 
     /// What a name refers to: a counter or a semaphore.
     pub(super) fn kind(&self) -> &'static str {
-        kind_of(self.namespace())
+        self.namespace().noun()
     }
 
     /// The namespace of the names in the request.

@@ -178,7 +178,7 @@ fn bytes_of(digits: &str) -> Option<[u8; 16]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::hex;
+    use signalbox_model::views::hex;
 
     #[test]
     fn a_key_is_what_was_printed_and_nothing_else() {

@@ -14,8 +14,8 @@ use super::exit::{Exit, Failure};
 use super::output::{Form, NOTHING, json, or_nothing};
 use super::server::Server;
 use super::table::{Column, Rows};
-use crate::views::{Session, kind_of_session};
 use signalbox_client::{SessionEntry, TtlLeft};
+use signalbox_model::views::{Session, kind_of_session};
 
 const LONG: &str = "\
 List all sessions of a server: who is connected, or holds something without a connection

@@ -10,7 +10,8 @@ use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::number::within;
 use super::time::{WaitLimit, wait_limit};
-use signalbox_client::{Direct, Idle, Namespace, SlotChange, Status};
+use signalbox_client::{Direct, Idle, Namespace, Status};
+use signalbox_model::{Operation, ServiceChange};
 
 const LONG: &str = "\
 Take a slot of a declared semaphore out of service, or put it back
@@ -64,8 +65,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, slot, put_in, wait, change, .. } = arguments;
     let server = &change.server;
     let direct = server.direct().await?;
-    let how = if *put_in { SlotChange::In(*slot) } else { SlotChange::Out(*slot) };
-    let changed = match server.answer(direct.set_slot(name.bytes(), how, change.generation())).await? {
+    let how = if *put_in { ServiceChange::SlotIn(*slot) } else { ServiceChange::SlotOut(*slot) };
+    let operation = Operation::ChangeService { name: name.bytes(), how, expected: change.generation() };
+    let changed = match server.answer(direct.change(&operation)).await? {
         Err(error) if error.status() == Some(Status::NoSuchSlot) => {
             return Err(slot_refused(server, &direct, error, name, *slot).await);
         }

@@ -16,8 +16,8 @@ use super::output::{Form, NOTHING, escaped, json, or_nothing};
 use super::server::Server;
 use super::sysv::{SysvOption, show_named};
 use super::table::Rows;
-use crate::views::{self, Declaration, Usage};
 use signalbox_client::{DeclaredEntry, Direct, Error, Namespace, Status};
+use signalbox_model::views::{self, Declaration, Usage};
 
 const LONG: &str = "\
 Show the usage of a counter or semaphore, its holders and its queue

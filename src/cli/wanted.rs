@@ -10,7 +10,6 @@ use super::number::within;
 use super::output::escaped;
 use super::pattern::WholeNames;
 use super::time::{WaitLimit, wait_limit};
-use crate::views::kind_of;
 use signalbox_client::{Claim, Namespace};
 
 /// The arguments that say what to acquire.
@@ -242,7 +241,7 @@ impl Amounts {
 
     /// What one of the names refers to.
     pub(super) fn kind_of(&self, amount: &Amount) -> &'static str {
-        kind_of(self.namespace_of(amount))
+        self.namespace_of(amount).noun()
     }
 
     /// The kinds and the names, such as `counter "backup"` or `counters "a", "b" and semaphore "gpu"`.

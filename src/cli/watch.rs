@@ -16,8 +16,8 @@ use super::server::{Server, exists, other};
 use super::sysv::{SysvOption, Watched};
 use super::table::{Column, Rows};
 use super::time::time;
-use crate::views::{Named, kind_of};
 use signalbox_client::{Direct, Disconnect, Event, EventKind, Namespace, Scope};
+use signalbox_model::views::Named;
 
 const LONG: &str = "\
 Print the events of a counter or semaphore, or of all names with a prefix
@@ -125,9 +125,10 @@ async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
     // Standard output flushes after each line, so that events are visible when they happen.
     let mut rows = Rows::new(form, &COLUMNS, io::stdout().lock());
     while let Some(event) = events.next().await {
-        let event = event?;
-        let Some(kind) = word(event.kind) else { continue };
-        rows.push(|| cells(&event, kind), || json(&Line::of(&event, kind)))?;
+        let (number, event) = event?;
+        // A kind that this version does not know is ignored.
+        let Some(kind) = event.kind.name() else { continue };
+        rows.push(|| cells(&event, kind), || json(&Line::of(number, &event, kind)))?;
         if event.kind != EventKind::Present {
             // From now on, events are visible when they happen.
             rows.settle()?;
@@ -150,9 +151,9 @@ async fn point_out_other(server: &Server, direct: &Direct, name: &[u8]) -> Resul
     {
         warn(&format!(
             "{} \"{}\" does not exist, but a {} of this name does; to watch that one, {advice} --semaphore",
-            kind_of(own),
+            own.noun(),
             escaped(name),
-            kind_of(other)
+            other.noun()
         ));
     }
     Ok(())
@@ -166,28 +167,6 @@ fn cells(event: &Event<Bytes>, kind: &str) -> Vec<String> {
     cells.extend([*resources, *in_use, *waiting].map(|number| number.to_string()));
     cells.push(or_nothing(&event.name));
     cells
-}
-
-/// The kind of an event in one word; `None` for a kind that this version does not know, which is ignored.
-fn word(kind: EventKind) -> Option<&'static str> {
-    Some(match kind {
-        EventKind::Present => "present",
-        EventKind::Live => "live",
-        EventKind::Missed => "missed",
-        EventKind::Granted => "granted",
-        EventKind::Released => "released",
-        EventKind::Queued => "queued",
-        EventKind::Left => "left",
-        EventKind::Expired => "expired",
-        EventKind::Revoked => "revoked",
-        EventKind::Resized => "resized",
-        EventKind::Removed => "removed",
-        EventKind::Paused => "paused",
-        EventKind::Resumed => "resumed",
-        EventKind::SlotOut => "slot-out",
-        EventKind::SlotIn => "slot-in",
-        EventKind::Other(_) => return None,
-    })
 }
 
 /// An event in JSON.
@@ -206,9 +185,9 @@ struct Line {
 }
 
 impl Line {
-    fn of(event: &Event<Bytes>, kind: &'static str) -> Self {
+    fn of(number: u64, event: &Event<Bytes>, kind: &'static str) -> Self {
         Self {
-            number: event.number,
+            number,
             event: kind,
             grant: event.grant.map(|grant| grant.0.to_string()),
             session: event.session.map(|session| session.to_string()),

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use super::network::Network;
+use signalbox_model::{AddressRange, Revocation};
 
 /// Some clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +12,19 @@ pub enum Clients {
     Network(Network),
     /// Those with this identity: `token:NAME` or `certificate:NAME`.
     Identity(String),
+}
+
+impl Clients {
+    /// The revocation of their leased sessions.
+    pub fn revocation(&self) -> Revocation<'_> {
+        match self {
+            Self::Network(network) => {
+                let (first, last) = network.range().into_inner();
+                Revocation::Addresses(AddressRange { first, last })
+            }
+            Self::Identity(identity) => Revocation::Identity(identity.as_bytes()),
+        }
+    }
 }
 
 /// The text names no clients.

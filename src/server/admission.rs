@@ -8,7 +8,7 @@ use super::client_address::ClientAddress;
 use super::port::Port;
 use super::shares::{ClientUsage, ConnectionLimit, Counted, Listening};
 use super::state::Server;
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 
 /// Counts one connection of a port, and of its client, until it is dropped.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nix::time::{ClockId, clock_gettime};
 
-use signalbox_core::UnixSeconds;
+use signalbox_model::UnixSeconds;
 
 /// A clock of Unix time. It may be set back and forth: only the intervals of counters and the times of listings use it.
 #[derive(Clone)]

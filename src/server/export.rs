@@ -269,7 +269,8 @@ mod tests {
     use std::future::poll_fn;
 
     use super::*;
-    use signalbox_core::{Change, Record, SessionId, SessionKey, SessionRecord};
+    use signalbox_core::{Change, Record, SessionRecord};
+    use signalbox_model::{SessionId, SessionKey};
     use signalbox_storage::Memory;
 
     /// A store with so many sessions, each of which is half a part or more.

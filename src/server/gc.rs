@@ -10,7 +10,8 @@ use tracing::debug;
 use super::port::port_name;
 use super::state::Server;
 use super::steps;
-use signalbox_core::{Namespace, UnixSeconds};
+use signalbox_model::Namespace;
+use signalbox_model::UnixSeconds;
 
 /// Time between two readings of the clock, which may be set back or forth.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);

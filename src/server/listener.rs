@@ -15,7 +15,7 @@ use super::socket;
 use super::state::Server;
 use super::throttle::Throttle;
 use super::workers::Spawn;
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 
 /// A source of connections: a socket or a simulated one.
 pub trait Listener: Send + 'static {

@@ -28,6 +28,7 @@ mod memory;
 mod metrics;
 mod new_rules;
 mod node_view;
+mod operations;
 mod peers;
 mod port;
 mod privileges;

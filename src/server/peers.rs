@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use signalbox_core::{Connected, ConnectionId, Mailbox, MonotonicMs, SessionClient, SessionId};
+use signalbox_core::{Connected, Mailbox, MonotonicMs, SessionClient};
+use signalbox_model::{ConnectionId, SessionId};
 
 /// By the session of the connection.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +31,12 @@ impl Peers {
 
     pub(super) fn find(&self, connection: ConnectionId) -> Option<Peer> {
         self.find_session(connection.session())
+    }
+
+    /// The address of a connection as text; empty if there is none.
+    pub(super) fn address_text(&self, connection: Option<ConnectionId>) -> Box<[u8]> {
+        let peer = connection.and_then(|connection| self.find(connection));
+        peer.map(|peer| peer.address.to_string()).unwrap_or_default().into_bytes().into()
     }
 
     /// The connection with this session; `None`: it has ended, or the session is a leased one.

@@ -6,7 +6,8 @@ use super::conflicts::Conflicts;
 use super::metrics::Metrics;
 use super::throttle::Throttle;
 use crate::config::{Config, PortConfig};
-use signalbox_core::{Core, Limits, Namespace};
+use signalbox_core::{Core, Limits};
+use signalbox_model::Namespace;
 
 /// One port: the namespace of its plain requests, its limits and its figures.
 #[derive(Debug)]

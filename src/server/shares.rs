@@ -20,7 +20,8 @@ use super::rate::Rate;
 use super::refusal_log::RefusalLog;
 use super::steps;
 use crate::config::Config;
-use signalbox_core::{ClientKey, ClientShare, Namespace};
+use signalbox_core::{ClientKey, ClientShare};
+use signalbox_model::Namespace;
 
 /// The shares of the clients of a process.
 #[derive(Debug, Default)]

@@ -26,9 +26,10 @@ use crate::config::{Config, TlsConfig};
 use signalbox_cluster::fence::Fence;
 use signalbox_cluster::keys::Advertised;
 use signalbox_core::{
-    ClientShare, Core, KeyRule, LedgerLimits, MemoryLimit, Moment, MonotonicMs, NameHasher, Namespace, Order,
-    SysvLimits,
+    ClientShare, Core, KeyRule, LedgerLimits, MemoryLimit, Moment, MonotonicMs, NameHasher, SysvLimits,
 };
+use signalbox_model::Namespace;
+use signalbox_model::sysv::Order;
 
 /// The state that all tasks of a server share.
 #[derive(Debug)]

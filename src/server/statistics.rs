@@ -11,7 +11,8 @@ use super::memory::MemoryBudget;
 use super::metrics::AcquireRefusal::{Limit, NotAvailable};
 use super::port::Port;
 use super::state::Server;
-use signalbox_core::{LedgerStats, Namespace, SysvStats};
+use signalbox_core::{LedgerStats, SysvStats};
+use signalbox_model::Namespace;
 use signalbox_protocol::Opcode;
 
 /// A number, and where it is shown.

@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tracing::{error, info};
 
-use super::dispatch::status_of;
 use super::ending::end_at_once;
 use super::state::Server;
 use crate::config::DeclareConfig;
-use signalbox_core::{Batch, CommitOutcome, Declare, PlaceKey, Refusal};
+use signalbox_core::{Batch, CommitOutcome};
+use signalbox_model::{Declaration, PlaceKey, Refusal};
 use signalbox_storage::{CommitError, Storage, StorageError};
 
 /// The pause after a commit that failed.
@@ -130,7 +130,7 @@ impl Server {
     pub(super) fn declare_configured(&self, declared: &[DeclareConfig]) -> Vec<Box<[u8]>> {
         let wanted: Vec<_> = declared
             .iter()
-            .map(|declare| Declare {
+            .map(|declare| Declaration {
                 name: declare.name.as_bytes(),
                 capacity: declare.capacity,
                 numbered: declare.slots,
@@ -150,7 +150,7 @@ impl Server {
                     error!(%name, "semaphore.declare: there are semaphore.max_names of them already; raise it");
                 }
                 other => {
-                    let reason = status_of(*other).message();
+                    let reason = other.status().message();
                     error!(%name, reason, "semaphore.declare: the semaphore stays as it was");
                 }
             }

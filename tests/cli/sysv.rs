@@ -7,7 +7,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 use signalbox_client::Client;
-use signalbox_client::sysv::{Caller, Errno, Identity, Operation, Process, SEM_UNDO};
+use signalbox_client::sysv::{Caller, Errno, Identity, Operation, Process, SEM_UNDO, SetId};
 use tokio::process::Command;
 
 use super::{assert_fails, finished, line, objects, program_at, ran, stderr, stdout, stdout_of};
@@ -40,7 +40,7 @@ const fn operation(number: u16, change: i16, flags: u16) -> Operation {
 struct Scene {
     daemon: Daemon,
     server: SocketAddr,
-    set: i32,
+    set: SetId,
     holder: Worker,
     _waiter: tokio::task::JoinHandle<()>,
 }
@@ -87,11 +87,11 @@ async fn sets_are_listed() {
     }
     let listed = objects(scene.server, &["sysv", "list"]).await;
     assert_eq!(listed[0]["key"], "0x0000002a");
-    assert_eq!((&listed[0]["id"], &listed[0]["mode"]), (&json!(scene.set), &json!("0640")));
+    assert_eq!((&listed[0]["id"], &listed[0]["mode"]), (&json!(scene.set.0), &json!("0640")));
     assert_eq!((&listed[0]["waiting"], &listed[0]["adjusting"]), (&json!(1), &json!(1)));
     assert_eq!(
         (&listed[1]["key"], &listed[1]["id"], &listed[1]["operated"]),
-        (&Value::Null, &json!(private), &Value::Null)
+        (&Value::Null, &json!(private.0), &Value::Null)
     );
 }
 
@@ -273,7 +273,7 @@ async fn a_watch_prints_what_changes() {
 
     let other = scene.holder.process.create(7, 1, 0o600).await.unwrap();
     let created = next().await;
-    assert_eq!((&created["event"], &created["id"]), (&json!("created"), &json!(other)));
+    assert_eq!((&created["event"], &created["id"]), (&json!("created"), &json!(other.0)));
     scene.holder.process.set_value(other, 0, 5).await.unwrap();
     let changed = next().await;
     assert_eq!((&changed["event"], &changed["values"]), (&json!("changed"), &json!([5])));

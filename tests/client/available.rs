@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::started;
 use crate::support::{PATIENCE, TestServer};
-use signalbox_client::{
-    Client, Declaration, IfExists, Namespace, Pausing, Resizing, SlotChange, Status, blocking,
-};
+use crate::{change_service, declare};
+use signalbox_client::{Client, Declaration, Namespace, Resizing, Status, blocking};
+use signalbox_model::{Operation, ServiceChange};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn what_is_neither_in_use_nor_out_of_service_is_available() {
@@ -23,18 +23,19 @@ async fn what_is_neither_in_use_nor_out_of_service_is_available() {
 
     let direct = client.direct().await.unwrap();
     let gpus = Declaration { name: b"gpu", capacity: 4, numbered: true, label: b"" };
-    direct.declare(&[gpus], IfExists::Fail).await.unwrap();
+    declare(&direct, gpus).await;
     assert_eq!(available("gpu").await, 4);
     let held = client.semaphore("gpu").declared().resources(2).acquire().await.unwrap();
     assert_eq!((available("gpu").await, held.slots()), (2, &[0, 1][..]));
-    direct.set_slot(b"gpu", SlotChange::Out(0), None).await.unwrap();
+    change_service(&direct, b"gpu", ServiceChange::SlotOut(0)).await;
     assert_eq!(available("gpu").await, 2, "a slot that is held is in use, and counts once");
-    direct.set_slot(b"gpu", SlotChange::Out(3), None).await.unwrap();
+    change_service(&direct, b"gpu", ServiceChange::SlotOut(3)).await;
     assert_eq!(available("gpu").await, 1);
-    direct.pause(b"gpu", Pausing::Pause, None).await.unwrap();
+    change_service(&direct, b"gpu", ServiceChange::Pause).await;
     assert_eq!(available("gpu").await, 0);
-    direct.pause(b"gpu", Pausing::Resume, None).await.unwrap();
-    direct.resize(b"gpu", Resizing::To(1), None).await.unwrap();
+    change_service(&direct, b"gpu", ServiceChange::Resume).await;
+    let shrink = Operation::Resize { name: b"gpu", how: Resizing::To(1), expected: None };
+    direct.change(&shrink).await.unwrap();
     assert_eq!(available("gpu").await, 0, "more is in use than the capacity");
     let usage = direct.inspect(Namespace::Semaphores, b"gpu").await.unwrap();
     assert_eq!((usage.in_use, usage.capacity, usage.available), (2, 1, 0));

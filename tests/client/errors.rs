@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use crate::revoke;
 use crate::support::TestServer;
 use crate::support::fake_server::soon;
 use signalbox_client::{
     Claim, Client, Error, ErrorKind, Lost, Namespace, PlainClient, Resizing, Revocation, Status,
 };
+use signalbox_model::Operation;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn errors_name_what_was_requested() {
@@ -30,20 +32,21 @@ async fn errors_name_what_was_requested() {
     let direct = client.direct().await.unwrap();
     let gone = direct.inspect(Namespace::Semaphores, b"none").await.unwrap_err();
     is(gone, "inspect semaphore \"none\"");
-    let unknown = direct.resize(b"none", Resizing::GrowBy(2), None).await.unwrap_err();
+    let grow = Operation::Resize { name: b"none", how: Resizing::GrowBy(2), expected: None };
+    let unknown = direct.change(&grow).await.unwrap_err();
     is(unknown, "resize semaphore \"none\" by +2");
     let listed = direct.holders(Namespace::Counters, b"none").await.unwrap().next().await.unwrap();
     is(listed.unwrap_err(), "list the holders of counter \"none\"");
     let plain = PlainClient::connect(&address).await.unwrap();
     is(plain.get(b"none").await.unwrap_err(), "get \"none\"");
 
-    direct.revoke(Revocation::Grant(held.id()), Duration::ZERO).await.unwrap();
+    revoke(&direct, Revocation::Grant(held.id()), Duration::ZERO).await;
     let lost = soon("the loss", held.guard(std::future::pending::<()>())).await.unwrap_err();
     assert_eq!(lost.lost(), Some(Lost::Revoked));
     is(lost, "hold 2 of counter \"a\" (maximum 2)");
     is(held.release().await.unwrap_err(), "release 2 of counter \"a\" (maximum 2)");
     let held = client.semaphore("b").capacity(1).acquire().await.unwrap();
-    direct.revoke(Revocation::Grant(held.id()), Duration::ZERO).await.unwrap();
+    revoke(&direct, Revocation::Grant(held.id()), Duration::ZERO).await;
     soon("the loss", held.lost()).await;
     is(held.hand_over().await.unwrap_err(), "hand over 1 of semaphore \"b\" (capacity 1)");
     drop(direct);

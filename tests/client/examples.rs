@@ -145,7 +145,7 @@ fn a_leader_waits_for_an_unreachable_server_and_leads_again_after_a_revocation()
         use signalbox_client::{Client, GrantId, Revocation};
         let client = Client::connect(&server.counters.to_string().parse().unwrap()).await.unwrap();
         let what = Revocation::Grant(GrantId(grant.parse().unwrap()));
-        client.direct().await.unwrap().revoke(what, crate::support::PATIENCE).await.unwrap();
+        crate::revoke(&client.direct().await.unwrap(), what, crate::support::PATIENCE).await;
     });
     leader.expect_output("an administrator");
     eventually("it leads again", || leader.output().matches("leading by grant").count() == 2);

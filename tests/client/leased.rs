@@ -13,12 +13,13 @@ use crate::support::caller::Caller;
 use crate::support::fake_server::soon;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{TestServer, eventually};
+use crate::{change_service, declare, revoke};
 use signalbox_client::{
-    Address, Admission, Builder, Claim, Client, Declaration, Disconnect, ErrorKind, EventKind, IfExists,
-    Lost, Maximum, Namespace, Pausing, PlainClient, Resources, Revocation, Scope, SlotChange, Status,
-    blocking,
+    Address, Admission, Builder, Claim, Client, Declaration, Disconnect, ErrorKind, EventKind, Lost, Maximum,
+    Namespace, PlainClient, Resources, Revocation, Scope, Status, blocking,
 };
-use signalbox_protocol::{Extended, SessionKind};
+use signalbox_model::{Operation, ServiceChange, SessionKind};
+use signalbox_protocol::Extended;
 
 /// Short enough that a test can wait for its end.
 const SHORT: Duration = Duration::from_secs(1);
@@ -180,7 +181,7 @@ async fn guarded_work_ends_with_the_permit() {
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
     assert_eq!(permit.guard(async { 7 }).await.unwrap(), 7);
     let direct = client.direct().await.unwrap();
-    direct.revoke(Revocation::Grant(permit.id()), Duration::from_secs(2)).await.unwrap();
+    revoke(&direct, Revocation::Grant(permit.id()), Duration::from_secs(2)).await;
     soon("the notice", permit.revocation()).await;
     assert!(permit.time_left().is_none_or(|left| left < Duration::from_secs(2)));
     let work = permit.guard(std::future::pending::<()>());
@@ -355,19 +356,17 @@ async fn holders_and_events_are_available_over_a_direct_connection() {
     assert_eq!(dump.next().await.unwrap().unwrap().name, "a");
     assert!(dump.next().await.is_none());
     for expected in [EventKind::Present, EventKind::Live] {
-        assert_eq!(watch.next().await.unwrap().unwrap().kind, expected);
+        assert_eq!(watch.next().await.unwrap().unwrap().1.kind, expected);
     }
     let usage = direct.inspect(Namespace::Counters, b"a").await.unwrap();
     assert_eq!((usage.in_use, usage.waiting, usage.capacity), (1, 0, 0));
-    assert!(matches!(
-        direct.delete_counter(b"a").await.unwrap_err().kind(),
-        ErrorKind::Status(Status::InUse)
-    ));
+    let delete = Operation::DeleteCounter { name: b"a" };
+    assert_eq!(direct.change(&delete).await.unwrap_err().status(), Some(Status::InUse));
     permit.release().await.unwrap();
-    let released = soon("the event", watch.next()).await.unwrap().unwrap();
+    let (_, released) = soon("the event", watch.next()).await.unwrap().unwrap();
     assert_eq!((released.kind, &released.name[..]), (EventKind::Released, &b"a"[..]));
-    direct.delete_counter(b"a").await.unwrap();
-    let removed = soon("the event", watch.next()).await.unwrap().unwrap();
+    direct.change(&delete).await.unwrap();
+    let (_, removed) = soon("the event", watch.next()).await.unwrap().unwrap();
     assert_eq!((removed.kind, &removed.name[..]), (EventKind::Removed, &b"a"[..]));
 }
 
@@ -452,24 +451,24 @@ async fn a_particular_slot_is_acquired_in_and_out_of_service() {
     let client = builder(server.counters).connect().await.unwrap();
     let direct = client.direct().await.unwrap();
     let gpus = Declaration { name: b"gpu", capacity: 4, numbered: true, label: b"" };
-    direct.declare(&[gpus], IfExists::Fail).await.unwrap();
+    declare(&direct, gpus).await;
     let third = || client.semaphore("gpu").declared().slot(3);
     let permit = third().acquire().await.unwrap();
     assert_eq!(permit.slots(), [3]);
-    direct.set_slot(b"gpu", SlotChange::Out(3), None).await.unwrap();
+    change_service(&direct, b"gpu", ServiceChange::SlotOut(3)).await;
     permit.release().await.unwrap();
     let none = third().try_acquire().await;
     assert_eq!(none.unwrap_err().status(), Some(Status::ResourceNotAvailable));
     let waiting = third().acquire();
-    direct.set_slot(b"gpu", SlotChange::In(3), None).await.unwrap();
+    change_service(&direct, b"gpu", ServiceChange::SlotIn(3)).await;
     assert_eq!(soon("the slot", waiting).await.unwrap().slots(), [3]);
     let beyond = client.semaphore("gpu").declared().slot(4).acquire().await;
     assert_eq!(beyond.unwrap_err().status(), Some(Status::NoSuchSlot));
 
-    direct.pause(b"gpu", Pausing::Pause, None).await.unwrap();
+    change_service(&direct, b"gpu", ServiceChange::Pause).await;
     let paused = client.semaphore("gpu").declared().try_acquire().await;
     assert_eq!(paused.unwrap_err().status(), Some(Status::ResourceNotAvailable));
-    direct.pause(b"gpu", Pausing::Resume, None).await.unwrap();
+    change_service(&direct, b"gpu", ServiceChange::Resume).await;
     drop(client.semaphore("gpu").declared().try_acquire().await.unwrap());
 }
 
@@ -657,7 +656,7 @@ async fn a_revoked_permit_is_not_handed_over() {
     let client = connected(&server).await;
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
     let direct = client.direct().await.unwrap();
-    direct.revoke(Revocation::Grant(permit.id()), Duration::ZERO).await.unwrap();
+    revoke(&direct, Revocation::Grant(permit.id()), Duration::ZERO).await;
     assert_eq!(soon("the loss", permit.lost()).await, Lost::Revoked);
     let handed = soon("an answer", permit.hand_over()).await;
     assert!(matches!(handed.unwrap_err().kind(), ErrorKind::Lost(Lost::Revoked)));

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use signalbox_client::Client;
+use signalbox_model::{GrantId, Milliseconds, Namespace, SessionKey, TtlLeft};
 use signalbox_protocol::{
-    Extended, ExtendedOpcode, ExtendedResponse, Features, GrantId, Granted, HelloAnswer, Milliseconds,
-    Namespace, OpenedSession, RequestCodec, Response, SessionKey, Shares, TtlLeft, Whereabouts,
+    Extended, ExtendedOpcode, ExtendedResponse, Features, Granted, HelloAnswer, OpenedSession, RequestCodec,
+    Response, Shares, Whereabouts,
 };
 
 use crate::support::{PATIENCE, eventually};

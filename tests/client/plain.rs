@@ -7,7 +7,8 @@ use crate::support::fake_server::{FakeServer, Outcome, Peer, Received, soon};
 use signalbox_client::{
     Address, ConnectError, Disconnect, Error, ErrorKind, Maximum, PlainClient, Resources,
 };
-use signalbox_protocol::{DumpEntry, Response, Status};
+use signalbox_model::Status;
+use signalbox_protocol::{DumpEntry, Response};
 
 async fn connected() -> (PlainClient, Peer) {
     let server = FakeServer::bind().await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::started;
 use crate::support::{PATIENCE, TestServer};
 use signalbox_client::sysv::{
-    Caller, Errno, IPC_NOWAIT, Identity, Operation, Ownership, Process, SEM_UNDO, UserRole,
+    Caller, Errno, IPC_NOWAIT, Identity, Operation, Ownership, Process, SEM_UNDO, SetId, UserRole,
 };
 use signalbox_client::{Client, Direct, Features, Status};
 
@@ -23,7 +23,7 @@ const fn take(flags: u16) -> Operation {
 }
 
 /// Waits until as many calls wait for the first semaphore to grow.
-async fn until_waiting(process: &Process, set: i32, calls: u32) {
+async fn until_waiting(process: &Process, set: SetId, calls: u32) {
     let waiting = async {
         while process.semaphores(set).await.unwrap()[0].waiting_for_growth != calls {
             tokio::task::yield_now().await;
@@ -56,7 +56,10 @@ async fn calls_do_what_those_of_the_kernel_do() {
     assert_eq!(other.remove(set).await.unwrap_err().errno(), Some(Errno::Perm));
     root.set_ownership(set, Ownership { uid: 1000, gid: 1000, mode: 0o640 }).await.unwrap();
     let stat = other.stat(set).await.unwrap();
-    assert_eq!((stat.uid, stat.creator_uid, stat.mode, stat.count), (1000, 0, 0o640, 100));
+    assert_eq!(
+        (stat.ownership.uid, stat.creator_uid, stat.ownership.mode, stat.count),
+        (1000, 0, 0o640, 100)
+    );
     other.set_values(set, &[3; 100]).await.unwrap();
     assert_eq!(other.values(set).await.unwrap(), [3; 100]);
     assert_eq!(other.set_values(set, &[3; 99]).await.unwrap_err().errno(), Some(Errno::Inval));
@@ -88,7 +91,7 @@ async fn listings_show_who_has_adjustments_and_who_waits() {
     }
     let label = || Box::from(&b"test"[..]);
     assert_eq!(all, [(UserRole::Adjusts, 1, 0, 1, label()), (UserRole::Waits, 2, 5, -1, label())]);
-    let error = direct.set_users(1).await.unwrap().next().await.unwrap().unwrap_err();
+    let error = direct.set_users(SetId(1)).await.unwrap().next().await.unwrap().unwrap_err();
     assert_eq!(error.status(), Some(Status::NotFound));
 
     // The end of the holder's connection gives back what it took.

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::support::caller::{Caller, LONG, NOW, one_of};
+use crate::support::caller::{Caller, Changes, LONG, NOW, one_of};
 use crate::support::daemon::*;
 use crate::support::sysv_program::SysvProgram;
 use crate::support::*;
@@ -17,11 +17,11 @@ use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use serde_json::Value;
 use signalbox_client::{Address, Client, Lost, Token};
-use signalbox_protocol::{
-    AddressRange, Claim, Claims, Credentials, Declaration, Declarations, Extended, Features, GrantId, Idle,
-    IfExists, Milliseconds, Namespace, Notice, Pausing, Removal, Resizing, ResponseFrame, Revocation, Scope,
-    SessionKind, SlotChange, Status, Wait,
+use signalbox_model::{
+    AddressRange, Cancellation, Claim, Declaration, GrantId, Idle, IfExists, Milliseconds, Namespace, Notice,
+    Operation, Removal, Resizing, Revocation, Scope, ServiceChange, SessionId, SessionKind, Status,
 };
+use signalbox_protocol::{Claims, Credentials, Extended, Features, ResponseFrame, Wait};
 
 const NOT_PERMITTED: u8 = Status::NotPermitted as u8;
 
@@ -111,11 +111,23 @@ fn requests(caller: &mut Caller) -> Vec<(&'static str, Extended<'static>)> {
     let claim = Claim { namespace, name, resources: 1, maximum: 1, slot: None };
     let claims = Claims::new(Box::leak(vec![claim].into_boxed_slice())).unwrap();
     let declaration = Declaration { name, capacity: 1, numbered: false, label: b"" };
-    let declarations = Declarations::new(Box::leak(vec![declaration].into_boxed_slice())).unwrap();
     let grace = Milliseconds(0);
     let nobody = "2001:db8::1".parse().unwrap();
     let clients = AddressRange { first: nobody, last: nobody };
-    vec![
+    let expected = None;
+    let changes = [
+        Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declaration] },
+        Operation::Resize { expected, how: Resizing::To(2), name },
+        Operation::ChangeService { expected, how: ServiceChange::Pause, name },
+        Operation::ChangeService { expected, how: ServiceChange::SlotOut(0), name },
+        Operation::Remove { expected, how: Removal::IfIdle, name },
+        Operation::DeleteCounter { name },
+        Operation::Cancel(Cancellation::Request(GrantId(1))),
+        Operation::Revoke { what: Revocation::Grant(GrantId(1)), grace },
+        Operation::Revoke { what: Revocation::Addresses(clients), grace },
+        Operation::Revoke { what: Revocation::Identity(b"token:nobody"), grace },
+    ];
+    let mut requests = vec![
         ("acquire", Extended::OpenSession { ttl: None, label: b"", key: None }),
         ("acquire", Extended::KeepAlive),
         ("acquire", Extended::AcquireGrant { ids, claim, queueing: NOW, place: None }),
@@ -129,15 +141,6 @@ fn requests(caller: &mut Caller) -> Vec<(&'static str, Extended<'static>)> {
         ("read", Extended::Sessions),
         ("read", Extended::Watch { namespace, scope: Scope::Name(name) }),
         ("read", Extended::Watch { namespace, scope: Scope::Prefix(b"") }),
-        ("administer", Extended::Declare { ids, if_exists: IfExists::Fail, declarations }),
-        ("administer", Extended::Resize { ids, expected: None, how: Resizing::To(2), name }),
-        ("administer", Extended::Pause { ids, expected: None, how: Pausing::Pause, name }),
-        ("administer", Extended::SetSlot { ids, expected: None, how: SlotChange::Out(0), name }),
-        ("administer", Extended::Remove { ids, expected: None, how: Removal::IfIdle, name }),
-        ("administer", Extended::DeleteCounter { name }),
-        ("administer", Extended::Revoke { ids, what: Revocation::Grant(GrantId(1)), grace }),
-        ("administer", Extended::RevokeClient { clients, grace }),
-        ("administer", Extended::RevokeIdentity { identity: b"token:nobody", grace }),
         ("administer", Extended::Export),
         ("none", Extended::ReleaseGrant { ids, grant: GrantId(1) }),
         ("none", Extended::CloseSession),
@@ -150,7 +153,9 @@ fn requests(caller: &mut Caller) -> Vec<(&'static str, Extended<'static>)> {
                 features: Features::default(),
             },
         ),
-    ]
+    ];
+    requests.extend(changes.map(|operation| ("administer", Extended::Change { ids, operation })));
+    requests
 }
 
 #[test]
@@ -233,22 +238,24 @@ fn sessions_are_listed_and_revoked_by_the_tokens_of_their_clients() {
         [(first, "token:web"), (second, "token:web"), (third, "token:batch"), (fourth, ""), (fifth, "")];
     let expected = expected.map(|(session, identity)| (session, identity.as_bytes().to_vec()));
     assert_eq!(identities(), expected);
-    let revoke = Extended::RevokeIdentity { identity: b"token:web", grace: Milliseconds(0) };
-    let none = Extended::RevokeIdentity { identity: b"web", grace: Milliseconds(0) };
     let mut other = guarded.from("127.0.0.1");
-    for (request, revoked) in [(&none, 0), (&revoke, 2), (&revoke, 0)] {
-        assert_eq!(other.ask(request).revoked(), Ok(revoked));
-    }
+    let mut revoke = |identity| {
+        let what = Revocation::Identity(identity);
+        other.change(Operation::Revoke { what, grace: Milliseconds(0) }).revoked()
+    };
+    assert_eq!([revoke(b"web"), revoke(b"token:web"), revoke(b"token:web")], [0, 2, 0]);
     // What is shown later counts too, for the session that is attached then and for those that are opened.
     assert_eq!(show(&mut late, web.as_bytes()).status, OK);
     assert_eq!(identities()[2..], [(fifth, b"token:web".to_vec())]);
     let sixth = late.open(60_000).session;
     assert_eq!(identities()[3..], [(sixth, b"token:web".to_vec())]);
-    assert_eq!(other.ask(&revoke).revoked(), Ok(2));
+    assert_eq!(revoke(b"token:web"), 2);
     assert_eq!(identities(), expected[2..4]);
     assert!(matches!(one.next().notice(), Ok(Some(Notice::SessionRevoked { .. }))));
     assert_eq!(show(&mut one, web.as_bytes()).status, OK, "its connection stays");
-    assert!(guarded.audit().iter().any(|line| line["operation"] == "RevokeIdentity token:web"));
+    assert!(
+        guarded.audit().iter().any(|line| line["operation"] == "revoke the leased sessions of \"token:web\"")
+    );
 }
 
 #[test]
@@ -548,15 +555,14 @@ fn administrative_changes_are_in_the_audit_log_also_after_it_was_moved() {
     let secret = guarded.create("operator", &["--rights", "all"]);
     let mut operator = guarded.from("127.0.0.1");
     assert_eq!(show(&mut operator, secret.as_bytes()).status, OK);
-    let declaration = [Declaration { name: b"gpu", capacity: 2, numbered: false, label: b"" }];
-    let ids = operator.ids();
-    let declarations = Declarations::new(&declaration).unwrap();
-    let declare = Extended::Declare { ids, if_exists: IfExists::Fail, declarations };
-    assert_eq!(operator.ask(&declare).status, OK);
-    assert_eq!(guarded.from("127.0.0.2").ask(&declare).status, NOT_PERMITTED);
+    let declarations = vec![Declaration { name: b"gpu", capacity: 2, numbered: false, label: b"" }];
+    let declare = Operation::Declare { if_exists: IfExists::Fail, declarations };
+    assert_eq!(operator.change(declare.clone()).status, OK);
+    assert_eq!(guarded.from("127.0.0.2").change(declare).status, NOT_PERMITTED);
     let lines = guarded.audit();
     let find = |outcome: &str| {
-        lines.iter().find(|line| line["operation"] == "Declare with capacity 2" && line["outcome"] == outcome)
+        let operation = "declare semaphore \"gpu\" with capacity 2";
+        lines.iter().find(|line| line["operation"] == operation && line["outcome"] == outcome)
     };
     let done = find("done").unwrap_or_else(|| panic!("{lines:?}"));
     assert_eq!(done["identity"], "token:operator");
@@ -564,7 +570,7 @@ fn administrative_changes_are_in_the_audit_log_also_after_it_was_moved() {
     assert!(done["client"].as_str().unwrap().starts_with("127.0.0.1:") && done["time"].is_string());
     let refused = find("refused").unwrap_or_else(|| panic!("{lines:?}"));
     assert!(refused["client"].as_str().unwrap().starts_with("127.0.0.2:"));
-    assert_eq!(refused["reason"], Status::NotPermitted.message());
+    assert_eq!(refused["reason"], "not_permitted");
     let log = guarded.file.directory().join("audit.log");
     std::fs::rename(&log, log.with_extension("1")).unwrap();
     guarded.reload();
@@ -575,52 +581,54 @@ fn administrative_changes_are_in_the_audit_log_also_after_it_was_moved() {
 #[test]
 fn the_audit_log_has_the_amounts_and_slots_of_each_change() {
     let mut guarded = Guarded::start("networks = ['127.0.0.2 read']");
-    let expected = None;
-    let (grant, session) = (Revocation::Grant(GrantId(7)), Revocation::Session(9));
+    let (name, expected) = (&b"gpu"[..], None);
     let (none, grace) = (Milliseconds(0), Milliseconds(5_000));
     let (first, last) = ("2001:db8::1".parse().unwrap(), "2001:db8::9".parse().unwrap());
-    let resize = |ids, how| Extended::Resize { ids, expected, how, name: b"gpu" };
-    let set_slot = |ids, how| Extended::SetSlot { ids, expected, how, name: b"gpu" };
-    let remove = |ids, how| Extended::Remove { ids, expected, how, name: b"gpu" };
-    let declarations = [
-        Declaration { name: b"gpu", capacity: 4, numbered: true, label: b"" },
-        Declaration { name: b"db", capacity: 80, numbered: false, label: b"" },
-    ];
-    let declarations = Declarations::new(&declarations).unwrap();
-    let mut administrator = guarded.from("127.0.0.1");
-    let mut reader = guarded.from("127.0.0.2");
-    let mut ids = || administrator.ids();
+    let declare = |declaration| {
+        let (if_exists, declarations) = (IfExists::Set, vec![declaration]);
+        Operation::Declare { if_exists, declarations }
+    };
+    let resize = |how| Operation::Resize { expected, how, name };
+    let service = |how| Operation::ChangeService { expected, how, name };
+    let remove = |how| Operation::Remove { expected, how, name };
+    let revoke = |what, grace| Operation::Revoke { what, grace };
+    let gpu = Declaration { name, capacity: 4, numbered: true, label: b"" };
+    let db = Declaration { name: b"db", capacity: 80, numbered: false, label: b"" };
+    let (gpu_too, db_too) =
+        (declare(gpu).to_string(), "declare semaphore \"db\" with capacity 80, or change it");
     let changes = [
+        (declare(gpu), "declare semaphore \"gpu\" with capacity 4 and numbered slots, or change it"),
+        (resize(Resizing::To(9)), "resize semaphore \"gpu\" to 9"),
+        (resize(Resizing::GrowBy(2)), "resize semaphore \"gpu\" by +2"),
+        (resize(Resizing::ShrinkBy(3)), "resize semaphore \"gpu\" by -3"),
+        (service(ServiceChange::SlotOut(3)), "take slot 3 of semaphore \"gpu\" out of service"),
+        (service(ServiceChange::SlotIn(3)), "put slot 3 of semaphore \"gpu\" back into service"),
+        (service(ServiceChange::Pause), "pause semaphore \"gpu\""),
+        (service(ServiceChange::Resume), "resume semaphore \"gpu\""),
+        (revoke(Revocation::Grant(GrantId(7)), none), "revoke grant 7"),
         (
-            Extended::Declare { ids: ids(), if_exists: IfExists::Set, declarations },
-            "Declare with capacity 4 with slots, changes an existing one",
-        ),
-        (resize(ids(), Resizing::To(9)), "Resize to 9"),
-        (resize(ids(), Resizing::GrowBy(2)), "Resize by +2"),
-        (resize(ids(), Resizing::ShrinkBy(3)), "Resize by -3"),
-        (set_slot(ids(), SlotChange::Out(3)), "SetSlot 3 out of service"),
-        (set_slot(ids(), SlotChange::In(3)), "SetSlot 3 into service"),
-        (Extended::Pause { ids: ids(), expected, how: Pausing::Pause, name: b"gpu" }, "Pause"),
-        (Extended::Pause { ids: ids(), expected, how: Pausing::Resume, name: b"gpu" }, "Resume"),
-        (Extended::Revoke { ids: ids(), what: grant, grace: none }, "Revoke grant 7"),
-        (Extended::Revoke { ids: ids(), what: session, grace }, "Revoke session 9, grace 5000 ms"),
-        (
-            Extended::RevokeClient { clients: AddressRange { first, last }, grace },
-            "RevokeClient 2001:db8::1-2001:db8::9, grace 5000 ms",
+            revoke(Revocation::Session(SessionId::new(9)), grace),
+            "revoke session 9 with a grace period of 5 s",
         ),
         (
-            Extended::RevokeIdentity { identity: b"token:web", grace },
-            "RevokeIdentity token:web, grace 5000 ms",
+            revoke(Revocation::Addresses(AddressRange { first, last }), grace),
+            "revoke the leased sessions of 2001:db8::1 to 2001:db8::9 with a grace period of 5 s",
         ),
-        (remove(ids(), Removal::WithLastHolder), "Remove with its last holder"),
-        (remove(ids(), Removal::Now { grace }), "Remove now, grace 5000 ms"),
-        (remove(ids(), Removal::Now { grace: none }), "Remove now"),
-        (remove(ids(), Removal::IfIdle), "Remove if idle"),
+        (
+            revoke(Revocation::Identity(b"token:web"), grace),
+            "revoke the leased sessions of \"token:web\" with a grace period of 5 s",
+        ),
+        (remove(Removal::WithLastHolder), "remove semaphore \"gpu\" with its last holder"),
+        (remove(Removal::Now { grace }), "remove semaphore \"gpu\" now with a grace period of 5 s"),
+        (remove(Removal::Now { grace: none }), "remove semaphore \"gpu\" now"),
+        (remove(Removal::IfIdle), "remove semaphore \"gpu\" if it is idle"),
     ];
-    for (request, operation) in &changes {
+    let both = Operation::Declare { if_exists: IfExists::Set, declarations: vec![gpu, db] };
+    let mut callers = ["127.0.0.1", "127.0.0.2"].map(|address| guarded.from(address));
+    for operation in [&both].into_iter().chain(changes.iter().map(|(operation, _)| operation)) {
         // What is refused is there with the same text as what is made.
-        assert_eq!(reader.ask(request).status, NOT_PERMITTED, "{operation}");
-        administrator.ask(request);
+        let [_, refused] = callers.each_mut().map(|caller| caller.change(operation.clone()).status);
+        assert_eq!(refused, NOT_PERMITTED, "{operation}");
     }
     let lines = guarded.audit();
     for address in ["127.0.0.1:", "127.0.0.2:"] {
@@ -630,8 +638,9 @@ fn the_audit_log_has_the_amounts_and_slots_of_each_change() {
         let mut operations: Vec<_> = of_client
             .map(|line| (line["operation"].as_str().unwrap(), line["target"].as_str().unwrap()))
             .collect();
-        let second = ("Declare with capacity 80, changes an existing one", "semaphore \"db\"");
-        assert_eq!(operations.remove(1), second, "a line for each name");
+        let of_both: Vec<_> = operations.drain(..2).collect();
+        let each = [(&gpu_too[..], "semaphore \"gpu\""), (db_too, "semaphore \"db\"")];
+        assert_eq!(of_both, each, "a line for each name");
         let operations: Vec<_> = operations.iter().map(|(operation, _)| *operation).collect();
         assert_eq!(operations, changes.each_ref().map(|(_, operation)| *operation), "from {address}");
     }

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use nix::sys::signal::Signal;
-use signalbox_protocol::{Claims, Extended, GrantId, Milliseconds, RequestId, RequestIds};
+use signalbox_model::{GrantId, Milliseconds, RequestId, RequestIds};
+use signalbox_protocol::{Claims, Extended};
 
 use crate::support::caller::{Caller, NOW, counted, declare_new, semaphore};
 use crate::support::daemon::*;

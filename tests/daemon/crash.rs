@@ -11,14 +11,15 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::support::caller::NOW;
+use crate::support::caller::{Changes, NOW, declaring};
 use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
-use signalbox_protocol::{
-    AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, Extended, GrantId, IfExists, Milliseconds,
-    Namespace, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing, ResponseFrame, Status,
+use signalbox_model::{
+    AS_DECLARED, Claim, Declaration, DeclaredEntry, GrantId, IfExists, Milliseconds, Namespace, Operation,
+    Removal, RequestId, RequestIds, Resizing, Status,
 };
+use signalbox_protocol::{Extended, Opaque, OpenedSession, ResponseFrame};
 
 const ROUNDS: u32 = 50;
 const CLIENTS: usize = 8;
@@ -212,7 +213,9 @@ impl Client {
         let ids =
             RequestIds { own: RequestId(self.request), lowest_unanswered: RequestId(self.request.max(1)) };
         let own = &self.own[..];
-        let resize = |name, how| Extended::Resize { ids, expected: None, how, name };
+        let expected = None;
+        let change = |operation| Extended::Change { ids, operation };
+        let resize = |name, how| change(Operation::Resize { expected, how, name });
         match *op {
             Op::Open => connection.ask(&Extended::OpenSession { ttl: Some(TTL), label: b"", key: None }),
             Op::Close => connection.ask(&Extended::CloseSession),
@@ -227,12 +230,11 @@ impl Client {
             Op::ResizeOwn(to) => connection.ask(&resize(own, Resizing::To(to))),
             Op::Declare { capacity, numbered } => {
                 let list = [Declaration { name: own, capacity, numbered, label: b"own" }];
-                let declarations = Declarations::new(&list).unwrap();
-                connection.ask(&Extended::Declare { ids, if_exists: IfExists::Fail, declarations })
+                connection.ask(&change(declaring(IfExists::Fail, &list)))
             }
             Op::RemoveOwn => {
                 let how = Removal::WithLastHolder;
-                connection.ask(&Extended::Remove { ids, expected: None, how, name: own })
+                connection.ask(&change(Operation::Remove { expected, how, name: own }))
             }
         }
     }
@@ -268,7 +270,7 @@ impl Client {
                 self.held.insert(granted.grant, Held { name, slots: granted.slots });
             }
             Op::Grow | Op::Resize(_) | Op::ResizeOwn(_) => {
-                let declared = answer.resized().unwrap();
+                let declared = answer.resized();
                 // A resize to the same capacity changes nothing, and the generation stays.
                 let is_change = match *op {
                     Op::Resize(_) => self.moving != declared.capacity,
@@ -288,7 +290,7 @@ impl Client {
                 }
             }
             Op::Declare { capacity, .. } => {
-                let declared = answer.declared().unwrap()[0];
+                let declared = answer.declared()[0];
                 assert!(is_new(self.highest, declared.generation.0), "{declared:?} after {}", self.highest);
                 self.highest = self.highest.max(declared.generation.0);
                 self.declared = Some((capacity, declared.generation.0));
@@ -436,9 +438,8 @@ fn acknowledged_state_survives_every_crash_and_nothing_exists_twice() {
             let declare = |name, capacity, numbered| Declaration { name, capacity, numbered, label: b"" };
             let list =
                 [declare(FIXED, FIXED_CAPACITY, true), declare(MOVING, 20, true), declare(GROWING, 0, false)];
-            let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
-            let declarations = Declarations::new(&list).unwrap();
-            let request = Extended::Declare { ids, if_exists: IfExists::Fail, declarations };
+            let operation = declaring(IfExists::Fail, &list);
+            let request = Extended::Change { ids: RequestIds::FIRST, operation };
             assert_eq!(admin.ask(&request).unwrap().status, OK);
         }
         check_acknowledged(&clients, &mut admin).unwrap();

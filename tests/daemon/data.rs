@@ -8,9 +8,10 @@ use crate::support::caller::{Caller, LONG, NOW, counted, declare, list, numbered
 use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
-use signalbox_protocol::{
-    Claim, Declaration, DeclaredEntry, Extended, Features, IfExists, Milliseconds, Removal, Resizing, Status,
+use signalbox_model::{
+    Claim, Declaration, DeclaredEntry, IfExists, Milliseconds, Operation, Removal, Resizing, Status,
 };
+use signalbox_protocol::{Extended, Features};
 
 /// The status for an error of the operating system.
 const EX_OSERR: i32 = 71;
@@ -308,13 +309,12 @@ fn only_the_file_changes_the_semaphores_that_it_declares() {
     assert_eq!(names(&mut admin), [("lane".to_owned(), 8, true), ("lift".to_owned(), 2, false)]);
     assert!(list(&mut admin, b"").iter().all(|entry| entry.configured));
     let not_permitted = Status::NotPermitted.code();
-    let ids = admin.ids();
-    let grow = Extended::Resize { ids, expected: None, how: Resizing::GrowBy(1), name: b"lift" };
-    assert_eq!(admin.ask(&grow).status, not_permitted);
+    let expected = None;
+    let grow = |name| Operation::Resize { name, how: Resizing::GrowBy(1), expected };
+    assert_eq!(admin.change(grow(b"lift")).status, not_permitted);
     for how in [Removal::IfIdle, Removal::WithLastHolder, Removal::Now { grace: Milliseconds(0) }] {
-        let ids = admin.ids();
-        let remove = Extended::Remove { ids, expected: None, how, name: b"lift" };
-        assert_eq!(admin.ask(&remove).status, not_permitted);
+        let remove = Operation::Remove { name: b"lift", how, expected };
+        assert_eq!(admin.change(remove).status, not_permitted);
     }
     assert_eq!(declared(&mut admin, counted(b"lift", 9)), not_permitted);
     assert_eq!(declared(&mut admin, counted(b"own", 1)), OK);
@@ -335,9 +335,7 @@ fn only_the_file_changes_the_semaphores_that_it_declares() {
     );
     let refused = admin.want(semaphore(1, b"lane"), NOW);
     assert_eq!(admin.answer(refused).status, Status::Removed.code());
-    let ids = admin.ids();
-    let grow = Extended::Resize { ids, expected: None, how: Resizing::GrowBy(1), name: b"own" };
-    assert_eq!(admin.ask(&grow).status, not_permitted);
+    assert_eq!(admin.change(grow(b"own")).status, not_permitted);
 
     daemon.signal(Signal::SIGKILL);
     daemon.exit_status();

@@ -7,7 +7,7 @@ use crate::support::caller::{Caller, LONG, one_of};
 use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
-use signalbox_protocol::{Notice, Status};
+use signalbox_model::{Notice, Status};
 
 #[test]
 fn without_a_file_both_namespaces_answer_on_loopback_only() {

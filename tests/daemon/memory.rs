@@ -7,7 +7,8 @@ use crate::support::caller::{Caller, LONG};
 use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
-use signalbox_protocol::{Claim, Claims, Extended, Namespace, Status};
+use signalbox_model::{Claim, Namespace, Status};
+use signalbox_protocol::{Claims, Extended};
 
 const MIB: u64 = 1 << 20;
 

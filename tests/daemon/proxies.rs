@@ -3,10 +3,10 @@
 
 use std::net::{SocketAddr, TcpStream};
 
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 use signalbox_protocol::Extended;
 
-use crate::support::caller::{Caller, on_wire};
+use crate::support::caller::Caller;
 use crate::support::daemon::*;
 use crate::support::documents::example;
 use crate::support::haproxy::HaProxy;
@@ -62,7 +62,7 @@ fn haproxy_as_documented_lets_clients_keep_their_addresses() {
             Namespace::Semaphores => daemon.semaphore(),
         };
         let mut lister = Caller::new(direct);
-        let opaque = lister.send(&Extended::Holders { namespace: on_wire(namespace), name: b"held" });
+        let opaque = lister.send(&Extended::Holders { namespace, name: b"held" });
         let holder = lister.answer(opaque).list_entry().unwrap().expect("there is a holder");
         let address = client.stream.local_addr().unwrap().to_string();
         assert_eq!(str::from_utf8(&holder.address).unwrap(), address);

@@ -7,10 +7,10 @@ use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use signalbox_protocol::{
-    Claim, Claims, Credentials, Extended, Features, GrantId, Limit, Milliseconds, Namespace, OpenedSession,
-    ReachedLimit, RequestId, RequestIds, ResponseFrame, Scope, Status,
+use signalbox_model::{
+    Claim, GrantId, Limit, Milliseconds, Namespace, ReachedLimit, RequestId, RequestIds, Scope, Status,
 };
+use signalbox_protocol::{Claims, Credentials, Extended, Features, OpenedSession, ResponseFrame};
 
 /// The address of the honest client. The attacker has 127.0.0.1.
 const HONEST: &str = "127.0.0.2";

@@ -249,7 +249,7 @@ fn sigusr1_omits_a_port_that_is_not_enabled() {
 #[test]
 fn all_waiters_are_answered_when_the_server_stops() {
     use crate::support::caller::{Caller, LONG, one_of};
-    use signalbox_protocol::Status;
+    use signalbox_model::Status;
     let mut daemon = Daemon::start();
     let mut holder = Caller::new(daemon.counter());
     holder.take(one_of(1, b"a"));

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use signalbox_client::blocking::Client;
-use signalbox_protocol::{Extended, Notice, Status};
+use signalbox_model::{Notice, Status};
+use signalbox_protocol::{Extended, Moved};
 
 use crate::support::caller::Caller;
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
@@ -142,9 +143,8 @@ fn the_leader_says_where_the_nodes_are_and_where_it_moves() {
     let drained = cluster.administer(relay, &["drain", &name, "--to", &to]);
     assert!(drained.status.success(), "{}", stderr(&drained));
     for caller in [&mut direct, &mut relayed] {
-        let notice = caller.next();
-        assert_eq!(notice.notice(), Ok(Some(Notice::Moved { epoch: 1 })));
-        assert_eq!(notice.moved().unwrap().addresses, next);
+        let moved = Moved { epoch: 1, addresses: next.clone() };
+        assert_eq!(caller.next().notice(), Ok(Some(Notice::Moved(moved))));
         assert!(matches!(caller.next().notice(), Ok(Some(Notice::ShuttingDown))));
     }
 }

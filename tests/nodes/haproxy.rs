@@ -3,10 +3,10 @@
 use std::net::{SocketAddr, TcpStream};
 
 use nix::sys::signal::Signal;
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 use signalbox_protocol::Extended;
 
-use crate::support::caller::{Caller, on_wire};
+use crate::support::caller::Caller;
 use crate::support::cluster::TestCluster;
 use crate::support::documents::example;
 use crate::support::haproxy::HaProxy;
@@ -60,7 +60,7 @@ fn haproxy_as_documented_follows_the_leader_and_ends_connections_to_a_frozen_one
     let [mut counters, mut semaphores] = proxies.map(|proxy| holder(proxy, b"job"));
     // The node knows the client's own address.
     let mut lister = Caller::new(Wire::connect_from("127.0.0.3", proxies[0]));
-    let counter_holders = Extended::Holders { namespace: on_wire(Namespace::Counters), name: b"job" };
+    let counter_holders = Extended::Holders { namespace: Namespace::Counters, name: b"job" };
     let opaque = lister.send(&counter_holders);
     let holder_entry = lister.answer(opaque).list_entry().unwrap().expect("there is a holder");
     let address = counters.stream.local_addr().unwrap().to_string();

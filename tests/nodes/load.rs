@@ -21,6 +21,7 @@ use self::clients::{Administrator, Declared, Keeper, Kept, PlainWorker, Progress
 use self::verdict::{Belief, Outage, PlainBelief};
 use crate::support::cluster::TestCluster;
 use crate::support::namespaces::Machine;
+use signalbox_model::Operation;
 
 const WORKERS: usize = 8;
 
@@ -98,7 +99,8 @@ impl Load {
         let client = cluster.client(|builder| builder);
         let declaration =
             Declaration { name: SLOTS_NAME.as_bytes(), capacity: SLOTS.into(), numbered: true, label: b"" };
-        client.wait(async { client.direct().await?.declare(&[declaration], IfExists::Fail).await }).unwrap();
+        let declare = Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declaration] };
+        client.wait(async { client.direct().await?.change(&declare).await }).unwrap();
         client.close();
         let addresses = cluster.servers().split(',').map(|address| address.parse().unwrap()).collect();
         Self { addresses, runners }

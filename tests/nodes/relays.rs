@@ -11,7 +11,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
-use signalbox_protocol::{Extended, Milliseconds, Status};
+use signalbox_model::{Milliseconds, Operation, Revocation, Status};
+use signalbox_protocol::Extended;
 
 #[path = "../tls/certificates.rs"]
 #[allow(dead_code, reason = "the tests of TLS use more of it")]
@@ -405,8 +406,8 @@ fn clients_with_and_without_tls_are_relayed_over_tls() {
     assert_eq!(opening.send(&statement, proof.as_ref()), Some(0));
     let mut stranger = Caller::new(Wire::over(opening.stream));
     stranger.hello("stranger");
-    let revoke = Extended::RevokeIdentity { identity: b"worker", grace: Milliseconds(0) };
-    assert_eq!(stranger.ask(&revoke).status, Status::NotPermitted.code());
+    let (what, grace) = (Revocation::Identity(b"worker"), Milliseconds(0));
+    assert_eq!(stranger.change(Operation::Revoke { what, grace }).status, Status::NotPermitted.code());
     cluster.daemon(leader).logged("the leader says so", |line| {
         line["fields"]["error"].as_str().is_some_and(|error| error.contains("it was not begun by the relay"))
     });

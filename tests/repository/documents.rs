@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::support::TestServer;
-use signalbox_protocol::{EventKind, ExtendedOpcode, Opcode, Status};
+use signalbox_model::{EventKind, Status};
+use signalbox_protocol::{ExtendedOpcode, Opcode};
 
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

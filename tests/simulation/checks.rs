@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use signalbox::server::Server;
-use signalbox_core::{DumpItem, LedgerStats, Namespace, Record, UnixSeconds};
+use signalbox_core::{DumpItem, LedgerStats, Record};
+use signalbox_model::Namespace;
+use signalbox_model::UnixSeconds;
 
 use crate::disk::Disk;
 use crate::order::Order;

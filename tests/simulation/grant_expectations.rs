@@ -8,7 +8,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use signalbox::server::Server;
-use signalbox_core::{GrantId, Moment, MonotonicMs, Refusal, UnixSeconds, Verified};
+use signalbox_core::{Moment, MonotonicMs};
+use signalbox_model::{GrantId, Refusal};
+use signalbox_model::{Milliseconds, TtlLeft, UnixSeconds, VerifiedGrant};
 
 use crate::scene::Key;
 
@@ -182,7 +184,7 @@ impl GrantExpectations {
         let mut gone = Vec::new();
         for grant in &self.received {
             let held = server.core().verify(GrantId(*grant), moment);
-            if let Ok(Verified { session, ttl_left_ms: Some(0), .. }) = held {
+            if let Ok(VerifiedGrant { session, ttl_left: TtlLeft::For(Milliseconds(0)), .. }) = held {
                 return Err(format!("grant {grant} of {session:?} is held although its lease has ended"));
             }
             if held.is_ok() && self.released.contains_key(grant) {
@@ -195,7 +197,7 @@ impl GrantExpectations {
                 continue;
             }
             let expected = &self.grants[grant];
-            if !held.as_ref().is_ok_and(|verified| verified.session.number() == expected.session) {
+            if !held.as_ref().is_ok_and(|verified| verified.session == expected.session) {
                 return Err(format!(
                     "session {} counts on grant {grant} until {} ms, but the server answers {held:?}",
                     expected.session,

@@ -19,7 +19,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use signalbox::config::Config;
 use signalbox::server::{Listener, SameThread, Server, expire, serve_port, sweep_counters, sweep_semaphores};
 use signalbox_client::{Address, ConnectError};
-use signalbox_core::{Declare, Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
+use signalbox_core::{Moment, MonotonicMs, NameHasher};
+use signalbox_model::UnixSeconds;
+use signalbox_model::{Declaration, Namespace};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, timeout};
 use turmoil::Sim;
@@ -113,7 +115,7 @@ pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) ->
 fn declare(shared: &[Shared], server: &Server) {
     let mut declares = Vec::new();
     for Shared { name, capacity } in shared {
-        declares.push(Declare { name, capacity: *capacity, numbered: true, label: b"" });
+        declares.push(Declaration { name, capacity: *capacity, numbered: true, label: b"" });
     }
     let refused = server
         .core()

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use signalbox::server::Server;
-use signalbox_core::{Listed, ListingKind, Namespace, SessionId};
+use signalbox_core::{ListingKind, NameEntry};
+use signalbox_model::{Namespace, SessionId};
 
 use crate::scene::{Key, key};
 
@@ -67,10 +68,12 @@ impl Snapshot {
 
 fn look(server: &Server, namespace: Namespace, name: &[u8]) -> Snapshot {
     let mut snapshot = Snapshot::default();
-    for Listed { grant, session, .. } in list(server, namespace, name, ListingKind::Waiters) {
+    for NameEntry { grant, session, .. } in list(server, namespace, name, ListingKind::Waiters) {
+        let session = SessionId::new(session);
         snapshot.waiting.extend(grant.map(|grant| (grant.0, session)));
     }
-    for Listed { grant, session, resources, .. } in list(server, namespace, name, ListingKind::Holders) {
+    for NameEntry { grant, session, resources, .. } in list(server, namespace, name, ListingKind::Holders) {
+        let session = SessionId::new(session);
         match grant {
             Some(grant) => _ = snapshot.held.insert(grant.0, session),
             None => snapshot.plain += u64::from(resources),
@@ -79,7 +82,7 @@ fn look(server: &Server, namespace: Namespace, name: &[u8]) -> Snapshot {
     snapshot
 }
 
-pub fn list(server: &Server, namespace: Namespace, name: &[u8], kind: ListingKind) -> Vec<Listed> {
+pub fn list(server: &Server, namespace: Namespace, name: &[u8], kind: ListingKind) -> Vec<NameEntry> {
     let Ok(mut listing) = server.core().listing(namespace, name, kind) else { return Vec::new() };
     let mut all = Vec::new();
     loop {
@@ -87,7 +90,7 @@ pub fn list(server: &Server, namespace: Namespace, name: &[u8], kind: ListingKin
         if some.is_empty() {
             return all;
         }
-        all.extend(some);
+        all.extend(some.into_iter().map(|(entry, _)| entry));
     }
 }
 

@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use signalbox_core::Namespace;
+use signalbox_model::sysv::{Caller, Errno, IPC_CREAT, Operation, SEM_UNDO, SetId};
+use signalbox_model::{Milliseconds, Namespace, RequestId, RequestIds, Status};
 use signalbox_protocol::{
-    Caller, Errno, Groups, IPC_CREAT, Milliseconds, Opaque, OpenedProcess, Operation, Operations, RequestId,
-    RequestIds, ResponseCodec, ResponseFrame, SEM_UNDO, Status, SysvRequest, WAIT_FOREVER_MS,
+    Groups, Opaque, OpenedProcess, Operations, ResponseCodec, ResponseFrame, SysvRequest, WAIT_FOREVER_MS,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
@@ -120,14 +120,14 @@ impl Process {
         RequestIds { own, lowest_unanswered: own }
     }
 
-    async fn set(&mut self) -> io::Result<i32> {
+    async fn set(&mut self) -> io::Result<SetId> {
         let ids = self.ids();
         let get = SysvRequest::SemGet { ids, caller: CALLER, key: KEY, count: 1, flags: IPC_CREAT | 0o600 };
         let answer = self.ask(get).await?.call_set().map_err(io::Error::other)?;
         answer.map(|(set, _)| set).map_err(|errno| io::Error::other(errno.name()))
     }
 
-    async fn operate(&mut self, set: i32, operations: &[Operation]) -> io::Result<Result<(), Errno>> {
+    async fn operate(&mut self, set: SetId, operations: &[Operation]) -> io::Result<Result<(), Errno>> {
         let mut bytes = Vec::new();
         let operations = Operations::encode(operations, &mut bytes).expect("there are few");
         let (ids, wait_ms) = (self.ids(), WAIT_FOREVER_MS);

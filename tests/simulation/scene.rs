@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use signalbox::server::{Clock, Server};
-use signalbox_core::{Namespace, UnixSeconds};
+use signalbox_model::Namespace;
+use signalbox_model::UnixSeconds;
 use tokio::sync::Notify;
 
 use crate::disk::Disk;

@@ -1,10 +1,12 @@
 //! A client of the extended operations: it sends exactly the requests of the test, and nothing by itself.
 
-use signalbox_core::Namespace;
+use signalbox_model::{
+    AS_DECLARED, Changed, Claim, Declaration, DeclaredEntry, DeclaredState, GrantId, IfExists, Milliseconds,
+    Namespace, Operation, RequestId, RequestIds, Resizing, Revocation,
+};
 use signalbox_protocol::{
-    self as wire, AS_DECLARED, Claim, Credentials, Declaration, Declarations, DeclaredEntry, DeclaredState,
-    Extended, Features, GrantId, Granted, HelloAnswer, IfExists, Milliseconds, Opaque, OpenedSession,
-    Queueing, RequestId, RequestIds, ResponseFrame, Wait,
+    Credentials, Extended, Features, Granted, HelloAnswer, Opaque, OpenedSession, Queueing, ResponseFrame,
+    Wait,
 };
 
 use super::{Answer, OK, Wire};
@@ -28,12 +30,12 @@ pub fn for_ms(span_ms: u32) -> Queueing {
 
 /// One of at most `maximum` of a counter.
 pub fn one_of(maximum: u32, name: &[u8]) -> Claim<'_> {
-    Claim { namespace: wire::Namespace::Counters, name, resources: 1, maximum, slot: None }
+    Claim { namespace: Namespace::Counters, name, resources: 1, maximum, slot: None }
 }
 
 /// So many of a declared semaphore.
 pub fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
-    Claim { namespace: wire::Namespace::Semaphores, name, resources, maximum: AS_DECLARED, slot: None }
+    Claim { namespace: Namespace::Semaphores, name, resources, maximum: AS_DECLARED, slot: None }
 }
 
 pub fn counted(name: &[u8], capacity: u32) -> Declaration<'_> {
@@ -44,9 +46,12 @@ pub fn numbered(name: &[u8], capacity: u32) -> Declaration<'_> {
     Declaration { name, capacity, numbered: true, label: b"" }
 }
 
+pub fn declaring<'a>(if_exists: IfExists, list: &[Declaration<'a>]) -> Operation<'a> {
+    Operation::Declare { if_exists, declarations: list.to_vec() }
+}
+
 pub fn declare(caller: &mut Caller, if_exists: IfExists, list: &[Declaration<'_>]) -> ResponseFrame {
-    let ids = caller.ids();
-    caller.ask(&Extended::Declare { ids, if_exists, declarations: Declarations::new(list).unwrap() })
+    caller.change(declaring(if_exists, list))
 }
 
 /// Declares a semaphore that is not declared.
@@ -54,7 +59,7 @@ pub fn declare(caller: &mut Caller, if_exists: IfExists, list: &[Declaration<'_>
 pub fn declare_new(caller: &mut Caller, declaration: Declaration<'_>) -> DeclaredState {
     let answer = declare(caller, IfExists::Fail, &[declaration]);
     assert_eq!(answer.status, OK, "{answer:?}");
-    answer.declared().unwrap()[0]
+    answer.declared()[0]
 }
 
 /// The declared semaphores whose names begin with this prefix.
@@ -63,10 +68,33 @@ pub fn list(caller: &mut Caller, prefix: &[u8]) -> Vec<DeclaredEntry<bytes::Byte
     std::iter::from_fn(|| caller.answer(opaque).declared_entry().unwrap()).collect()
 }
 
-pub fn on_wire(namespace: Namespace) -> wire::Namespace {
-    match namespace {
-        Namespace::Counters => wire::Namespace::Counters,
-        Namespace::Semaphores => wire::Namespace::Semaphores,
+/// What the answers to changes contain.
+pub trait Changes {
+    /// The states in the answer to a Declare.
+    fn declared(&self) -> Vec<DeclaredState>;
+    /// The state in the answer to a Resize, Pause or SetSlot.
+    fn resized(&self) -> DeclaredState;
+    /// The number in the answer to a RevokeClient or RevokeIdentity.
+    fn revoked(&self) -> u64;
+}
+
+impl Changes for ResponseFrame {
+    fn declared(&self) -> Vec<DeclaredState> {
+        let declare = Operation::Declare { if_exists: IfExists::Fail, declarations: Vec::new() };
+        self.changed(&declare).unwrap().states().to_vec()
+    }
+
+    fn resized(&self) -> DeclaredState {
+        let resize = Operation::Resize { name: b"", how: Resizing::To(0), expected: None };
+        self.changed(&resize).unwrap().states()[0]
+    }
+
+    fn revoked(&self) -> u64 {
+        let revoke = Operation::Revoke { what: Revocation::Identity(b""), grace: Milliseconds(0) };
+        match self.changed(&revoke).unwrap() {
+            Changed::Count(count) => count,
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -101,6 +129,18 @@ impl Caller {
     /// Sends a request and returns its answer, which must be the next response.
     pub fn ask(&mut self, request: &Extended<'_>) -> ResponseFrame {
         let opaque = self.send(request);
+        self.answer(opaque)
+    }
+
+    /// Requests a change under new ids, without waiting for the answer.
+    pub fn begin(&mut self, operation: Operation<'_>) -> Opaque {
+        let ids = self.ids();
+        self.send(&Extended::Change { ids, operation })
+    }
+
+    /// Requests a change under new ids.
+    pub fn change(&mut self, operation: Operation<'_>) -> ResponseFrame {
+        let opaque = self.begin(operation);
         self.answer(opaque)
     }
 

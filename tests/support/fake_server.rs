@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use signalbox_protocol::{DumpEntry, Opaque, Request, RequestCodec, Response, ResponseFrame, Status};
+use signalbox_model::Status;
+use signalbox_protocol::{DumpEntry, Opaque, Request, RequestCodec, Response, ResponseFrame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

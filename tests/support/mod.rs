@@ -33,7 +33,9 @@ use signalbox::config::Config;
 use signalbox::server::{
     Clock, Listener, SameThread, Server, Workers, expire, serve_port, sweep_counters, sweep_semaphores,
 };
-use signalbox_core::{NameHasher, Namespace, UnixSeconds};
+use signalbox_core::NameHasher;
+use signalbox_model::Namespace;
+use signalbox_model::UnixSeconds;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 
 pub const NOOP: u8 = 0x00;

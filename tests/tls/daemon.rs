@@ -233,7 +233,7 @@ fn rules_give_rights_by_the_name_in_a_certificate() {
         authority.file().display()
     );
     let mut daemon = started(&lines);
-    let not_permitted = signalbox_protocol::Status::NotPermitted.code();
+    let not_permitted = signalbox_model::Status::NotPermitted.code();
     for (name, acquired, read) in [
         (Some("worker"), OK, not_permitted),
         (Some("other"), not_permitted, not_permitted),

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use signalbox::config::PlainRule;
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 
 use crate::certificates::{Files, for_loopback};
 use crate::support::*;

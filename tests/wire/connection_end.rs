@@ -4,7 +4,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use crate::support::*;
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Acquires two names on a connection, ends it, and checks that both are free again.

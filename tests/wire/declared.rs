@@ -4,16 +4,15 @@
 use std::collections::BTreeMap;
 
 use crate::support::caller::{
-    Caller, LONG, counted, declare, declare_new, for_ms, list, numbered, on_wire, semaphore,
+    Caller, Changes, LONG, counted, declare, declare_new, declaring, for_ms, list, numbered, semaphore,
 };
 use crate::support::store::StoredServer;
 use crate::support::{NOT_AVAILABLE, NOT_FOUND, OK, TestServer, eventually};
-use signalbox_core::Namespace;
-use signalbox_protocol::{
-    Claim, Declaration, Declarations, DeclaredState, Extended, Generation, GrantId, GrantState, Granted,
-    Idle, IfExists, Milliseconds, Notice, Opaque, Removal, Resizing, ResponseFrame, Revocation, Status, Wait,
-    WaitingRequest,
+use signalbox_model::{
+    Claim, Declaration, DeclaredState, Generation, GrantId, GrantState, Idle, IfExists, Milliseconds,
+    Namespace, Notice, Operation, Removal, Resizing, Revocation, Status,
 };
+use signalbox_protocol::{Extended, Granted, Opaque, ResponseFrame, Wait, WaitingRequest};
 use signalbox_storage::Memory;
 
 /// The server that a test runs on.
@@ -66,20 +65,18 @@ fn ask_to_resize(
     how: Resizing,
     expected: Option<Generation>,
 ) -> ResponseFrame {
-    let ids = caller.ids();
-    caller.ask(&Extended::Resize { ids, expected, how, name })
+    caller.change(Operation::Resize { expected, how, name })
 }
 
 #[track_caller]
 fn resize(caller: &mut Caller, name: &[u8], how: Resizing) -> DeclaredState {
     let answer = ask_to_resize(caller, name, how, None);
     assert_eq!(answer.status, OK, "{answer:?}");
-    answer.resized().unwrap()
+    answer.resized()
 }
 
 fn remove(caller: &mut Caller, name: &[u8], how: Removal) -> u8 {
-    let ids = caller.ids();
-    caller.ask(&Extended::Remove { ids, expected: None, how, name }).status
+    caller.change(Operation::Remove { expected: None, how, name }).status
 }
 
 /// Capacity, usage and queue length of one semaphore; `None` means that it is not declared.
@@ -90,7 +87,7 @@ fn listed(caller: &mut Caller, name: &[u8]) -> Option<(u32, u32, u32)> {
 }
 
 fn await_idle(caller: &mut Caller, name: &[u8], until: Idle, wait: Wait) -> Opaque {
-    caller.send(&Extended::AwaitIdle { wait, until, namespace: on_wire(Namespace::Semaphores), name })
+    caller.send(&Extended::AwaitIdle { wait, until, namespace: Namespace::Semaphores, name })
 }
 
 /// The state of a grant, or the status if it is not held.
@@ -109,7 +106,7 @@ fn several_semaphores_are_declared_together_or_not_at_all() {
         let [mut admin] = server.callers();
         let labelled = Declaration { label: b"two lifts", ..counted(b"lift", 2) };
         let answer = declare(&mut admin, IfExists::Fail, &[labelled, numbered(b"lane", 3)]);
-        let rows = answer.declared().unwrap();
+        let rows = answer.declared();
         assert_eq!(rows.iter().map(|row| (row.capacity, row.in_use)).collect::<Vec<_>>(), [(2, 0), (3, 0)]);
         assert!(rows[0].generation != rows[1].generation);
         let entries = list(&mut admin, b"");
@@ -131,9 +128,9 @@ fn several_semaphores_are_declared_together_or_not_at_all() {
             None,
             "the semaphore that did not exist is not declared either"
         );
-        let kept = declare(&mut admin, IfExists::Keep, &both).declared().unwrap();
+        let kept = declare(&mut admin, IfExists::Keep, &both).declared();
         assert_eq!((kept[0].capacity, kept[1]), (1, rows[0]), "the existing semaphore is unchanged");
-        let set = declare(&mut admin, IfExists::Set, &both).declared().unwrap();
+        let set = declare(&mut admin, IfExists::Set, &both).declared();
         assert_eq!(set[0], kept[0], "an equal declaration changes nothing");
         assert!(set[1].generation > kept[1].generation && set[1].capacity == 9);
         assert_eq!(&list(&mut admin, b"lift")[0].label[..], b"", "the last declaration sets the label too");
@@ -197,8 +194,10 @@ fn a_change_repeated_while_it_is_stored_answers_the_last_request() {
         let [mut admin] = server.callers();
         declare_new(&mut admin, counted(b"a", 1));
         for _ in 0..50 {
-            let grow =
-                Extended::Resize { ids: admin.ids(), expected: None, how: Resizing::GrowBy(1), name: b"a" };
+            let grow = Extended::Change {
+                ids: admin.ids(),
+                operation: Operation::Resize { expected: None, how: Resizing::GrowBy(1), name: b"a" },
+            };
             let (first, second) = (admin.send(&grow), admin.send(&grow));
             let mut answers = BTreeMap::new();
             for _ in 0..2 {
@@ -289,10 +288,12 @@ fn holders_of_a_semaphore_that_is_removed_now_lose_it_even_if_it_is_declared_aga
             declare_new(&mut admin, numbered(&name, 300));
             let held: Vec<_> = (0..200).map(|_| holder.take(semaphore(1, &name)).grant).collect();
             let how = Removal::Now { grace: Milliseconds(0) };
-            let gone = Extended::Remove { ids: admin.ids(), expected: None, how, name: &name };
-            let list = [numbered(&name, 300)];
-            let declarations = Declarations::new(&list).unwrap();
-            let again = Extended::Declare { ids: admin.ids(), if_exists: IfExists::Fail, declarations };
+            let gone = Extended::Change {
+                ids: admin.ids(),
+                operation: Operation::Remove { expected: None, how, name: &name },
+            };
+            let operation = declaring(IfExists::Fail, &[numbered(&name, 300)]);
+            let again = Extended::Change { ids: admin.ids(), operation };
             let mut bytes = Vec::new();
             gone.compose(Opaque(*b"gone"), &mut bytes);
             again.compose(Opaque(*b"next"), &mut bytes);
@@ -438,9 +439,8 @@ fn a_grant_is_verified_as_held_retiring_or_released() {
         assert_eq!([verify(&mut service, low), verify(&mut service, high)], [HELD, RETIRING]);
         resize(&mut admin, b"a", Resizing::To(4));
         assert_eq!([verify(&mut service, low), verify(&mut service, high)], [HELD, HELD]);
-        let (ids, what) = (admin.ids(), Revocation::Grant(high));
-        let revoke = Extended::Revoke { ids, what, grace: Milliseconds(60_000) };
-        assert_eq!(admin.ask(&revoke).status, OK);
+        let (what, grace) = (Revocation::Grant(high), Milliseconds(60_000));
+        assert_eq!(admin.change(Operation::Revoke { what, grace }).status, OK);
         assert_eq!([verify(&mut service, low), verify(&mut service, high)], [HELD, RETIRING]);
         assert_eq!(holder.give_back(high), OK);
         assert_eq!([verify(&mut service, low), verify(&mut service, high)], [HELD, GONE]);

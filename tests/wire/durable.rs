@@ -7,19 +7,18 @@ use std::task::Waker;
 use std::time::Duration;
 
 use crate::support::caller::{
-    Caller, LONG, NOW, counted, declare, declare_new, list, numbered, on_wire, one_of, semaphore,
+    Caller, Changes, LONG, NOW, counted, declare, declare_new, declaring, list, numbered, one_of, semaphore,
 };
 use crate::support::failing::{FailingStorage, Fault, Faults};
 use crate::support::store::{By, StoredServer};
 use crate::support::{NOT_AVAILABLE, NOT_FOUND, OK, TestServer, eventually};
-use signalbox_core::{
-    BatchLimit, CommitOutcome, Declare, Moment, MonotonicMs, Namespace, Record, UnixSeconds,
+use signalbox_core::{BatchLimit, CommitOutcome, Moment, MonotonicMs, Record};
+use signalbox_model::{
+    Claim, Declaration, Generation, GrantId, GrantState, IfExists, Milliseconds, Namespace, Notice, Removal,
+    RequestIds, Resizing, Revocation, SessionKey, Status, TtlLeft,
 };
-use signalbox_protocol::{
-    Claim, Claims, Declaration, Declarations, Extended, Generation, GrantId, GrantState, Granted, IfExists,
-    Milliseconds, Notice, Opaque, OpenedSession, Removal, RequestIds, Resizing, ResponseFrame, Revocation,
-    SessionKey, Status, TtlLeft,
-};
+use signalbox_model::{Operation, SessionId, UnixSeconds};
+use signalbox_protocol::{Claims, Extended, Granted, Opaque, OpenedSession, ResponseFrame};
 use signalbox_storage::Memory;
 
 const LONG_MS: u32 = 60_000;
@@ -46,11 +45,11 @@ fn continued(server: &StoredServer, session: OpenedSession, used: u64) -> Caller
 }
 
 fn resizing(ids: RequestIds, name: &[u8], how: Resizing) -> Extended<'_> {
-    Extended::Resize { ids, expected: None, how, name }
+    Extended::Change { ids, operation: Operation::Resize { expected: None, how, name } }
 }
 
 fn removing(ids: RequestIds, name: &[u8], how: Removal) -> Extended<'_> {
-    Extended::Remove { ids, expected: None, how, name }
+    Extended::Change { ids, operation: Operation::Remove { expected: None, how, name } }
 }
 
 /// Capacity, usage and generation of a declared semaphore, and a flag for its removal; `None` means not declared.
@@ -113,7 +112,7 @@ fn a_leased_session_keeps_its_grants_after_a_crash() {
     ];
     let requests =
         wants.map(|claim| Extended::AcquireGrant { ids: before.ids(), claim, queueing: NOW, place: None });
-    let held = requests.map(|request| before.ask(&request).granted().unwrap());
+    let held = requests.each_ref().map(|request| before.ask(request).granted().unwrap());
     let names = [semaphore(2, b"slots"), one_of(5, b"0"), Claim { maximum: 4, ..semaphore(4, b"all") }];
     let claims = Claims::new(&names).unwrap();
     let all = Extended::AcquireAll { ids: before.ids(), queueing: NOW, claims, place: None };
@@ -212,10 +211,8 @@ fn a_change_is_answered_only_after_it_is_stored() {
     };
     stored(&mut one, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"", key: None });
     let list = [counted(b"a", 2)];
-    let declarations = Declarations::new(&list).unwrap();
-    let if_exists = IfExists::Fail;
     let ids = one.ids();
-    stored(&mut one, &Extended::Declare { ids, if_exists, declarations });
+    stored(&mut one, &Extended::Change { ids, operation: declaring(IfExists::Fail, &list) });
     let request =
         Extended::AcquireGrant { ids: one.ids(), claim: semaphore(1, b"a"), queueing: NOW, place: None };
     let first = stored(&mut one, &request).granted().unwrap();
@@ -224,8 +221,9 @@ fn a_change_is_answered_only_after_it_is_stored() {
     let second = stored(&mut one, &request).granted().unwrap();
     let ids = one.ids();
     stored(&mut one, &Extended::ReleaseGrant { ids, grant: first.grant });
-    let (ids, what) = (revoker.ids(), Revocation::Grant(second.grant));
-    stored(&mut revoker, &Extended::Revoke { ids, what, grace: Milliseconds(LONG_MS) });
+    let (what, grace) = (Revocation::Grant(second.grant), Milliseconds(LONG_MS));
+    let ids = revoker.ids();
+    stored(&mut revoker, &Extended::Change { ids, operation: Operation::Revoke { what, grace } });
     let ids = one.ids();
     stored(&mut one, &resizing(ids, b"a", Resizing::To(1)));
     let ids = one.ids();
@@ -272,7 +270,7 @@ fn declarations_are_unchanged_after_a_crash() {
     let low = holder.take(semaphore(2, b"lane"));
     let high = holder.take(semaphore(2, b"lane"));
     let ids = admin.ids();
-    let lane = admin.ask(&resizing(ids, b"lane", Resizing::To(3))).resized().unwrap();
+    let lane = admin.ask(&resizing(ids, b"lane", Resizing::To(3))).resized();
 
     let server = server.crash();
     let mut admin = caller(&server);
@@ -323,9 +321,8 @@ fn a_change_repeated_after_a_crash_is_made_once() {
     let server = StoredServer::start(&Memory::default());
     let mut before = caller(&server);
     let session = before.open(LONG_MS);
-    let list = [counted(b"a", 1)];
-    let declarations = Declarations::new(&list).unwrap();
-    let declare = Extended::Declare { ids: before.ids(), if_exists: IfExists::Fail, declarations };
+    let operation = declaring(IfExists::Fail, &[counted(b"a", 1)]);
+    let declare = Extended::Change { ids: before.ids(), operation };
     let grow = resizing(before.ids(), b"a", Resizing::GrowBy(1));
     let take =
         Extended::AcquireGrant { ids: before.ids(), claim: semaphore(1, b"a"), queueing: NOW, place: None };
@@ -378,9 +375,8 @@ fn a_revocation_continues_after_a_crash() {
     let [mut admin, mut one, mut other] = callers(&server);
     let (session, revoked) = (one.open(LONG_MS), other.open(LONG_MS));
     let grants = [one.take(one_of(1, b"a")), other.take(one_of(1, b"b"))].map(|granted| granted.grant);
-    for what in [Revocation::Grant(grants[0]), Revocation::Session(revoked.session)] {
-        let ids = admin.ids();
-        assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace: Milliseconds(300) }).status, OK);
+    for what in [Revocation::Grant(grants[0]), Revocation::Session(SessionId::new(revoked.session))] {
+        assert_eq!(admin.change(Operation::Revoke { what, grace: Milliseconds(300) }).status, OK);
     }
     let server = server.crash();
     let mut service = caller(&server);
@@ -525,9 +521,7 @@ fn a_repeated_opening_is_answered_when_the_session_is_stored_and_after_a_restart
 fn answers_do_not_expose_state_that_is_not_stored() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut one, mut other] = callers(&server);
-    let list = [counted(b"a", 1)];
-    let declarations = Declarations::new(&list).unwrap();
-    let declare = |ids| Extended::Declare { ids, if_exists: IfExists::Keep, declarations };
+    let declare = |ids| Extended::Change { ids, operation: declaring(IfExists::Keep, &[counted(b"a", 1)]) };
     let ids = one.ids();
     let first = one.send(&declare(ids));
     one.sync();
@@ -545,10 +539,7 @@ fn answers_do_not_expose_state_that_is_not_stored() {
 
 /// Sets a declared semaphore, which nothing has been stored of when this returns.
 fn send_set(caller: &mut Caller, declaration: Declaration<'_>) -> Opaque {
-    let ids = caller.ids();
-    let list = [declaration];
-    let declarations = Declarations::new(&list).unwrap();
-    let opaque = caller.send(&Extended::Declare { ids, if_exists: IfExists::Set, declarations });
+    let opaque = caller.begin(declaring(IfExists::Set, &[declaration]));
     caller.sync();
     opaque
 }
@@ -604,10 +595,8 @@ fn changes_in_flight_take_effect_in_order_when_the_store_works_again() {
         caller.answer(opaque)
     };
     let list = [numbered(b"a", 4)];
-    let declarations = Declarations::new(&list).unwrap();
-    let ids = admin.ids();
-    let opaque = admin.send(&Extended::Declare { ids, if_exists: IfExists::Fail, declarations });
-    let declared = stored(&mut admin, opaque).declared().unwrap()[0];
+    let opaque = admin.begin(declaring(IfExists::Fail, &list));
+    let declared = stored(&mut admin, opaque).declared()[0];
     let held = holder.take(semaphore(3, b"a"));
     let mut asked = Vec::new();
     for how in [Resizing::To(9), Resizing::GrowBy(1), Resizing::ShrinkBy(8)] {
@@ -616,8 +605,7 @@ fn changes_in_flight_take_effect_in_order_when_the_store_works_again() {
     }
     let ids = admin.ids();
     asked.push(admin.send(&removing(ids, b"a", Removal::WithLastHolder)));
-    let ids = admin.ids();
-    asked.push(admin.send(&Extended::Declare { ids, if_exists: IfExists::Fail, declarations }));
+    asked.push(admin.begin(declaring(IfExists::Fail, &list)));
     admin.sync();
     server.faults.fail_nth(1, Fault::Full);
     assert!(!server.store_next());
@@ -680,10 +668,7 @@ fn what_waits_for_the_store_does_not_grow_while_it_fails() {
     assert_eq!(one.answer(opened).status, OK);
     server.faults.fail_all(Fault::Full);
     for round in 0..100 {
-        let list = [counted(b"a", 1)];
-        let declarations = Declarations::new(&list).unwrap();
-        let ids = one.ids();
-        let declare = one.send(&Extended::Declare { ids, if_exists: IfExists::Set, declarations });
+        let declare = one.begin(declaring(IfExists::Set, &[counted(b"a", 1)]));
         let take = one.want(one_of(1, b"c"), NOW);
         let open = opener.send(&Extended::OpenSession { ttl: None, label: b"", key: None });
         // From then on, requests are refused at once.
@@ -721,7 +706,7 @@ fn stored(server: &StoredServer, caller: &mut Caller, request: &Extended<'_>) ->
 const A: [Declaration<'_>; 1] = [Declaration { name: b"a", capacity: 100, numbered: false, label: b"" }];
 
 fn declaring_a(ids: RequestIds) -> Extended<'static> {
-    Extended::Declare { ids, if_exists: IfExists::Fail, declarations: Declarations::new(&A).unwrap() }
+    Extended::Change { ids, operation: declaring(IfExists::Fail, &A) }
 }
 
 /// A server on which a session holds one of a declared semaphore `a`, all of it stored; an administrator, and the grant.
@@ -775,7 +760,7 @@ fn a_removal_at_once_continues_even_if_the_configuration_declares_the_name() {
         eventually("it is in flight", || {
             listed(&mut caller(&server), b"a").is_some_and(|(.., removing)| removing)
         });
-        let configured = Declare { name: b"a", capacity: 100, numbered: false, label: b"" };
+        let configured = Declaration { name: b"a", capacity: 100, numbered: false, label: b"" };
         let core = server.server.server.core();
         let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
         assert_eq!(core.declare_configured(&[configured], now), []);
@@ -805,14 +790,13 @@ fn a_grant_revoked_before_it_is_stored_is_followed_by_a_notice() {
     let taken = holder.want(one_of(1, b"c"), NOW);
     let mut grant = None;
     eventually("it is granted before it is stored", || {
-        let opaque = admin.send(&Extended::Holders { namespace: on_wire(Namespace::Counters), name: b"c" });
+        let opaque = admin.send(&Extended::Holders { namespace: Namespace::Counters, name: b"c" });
         let entries: Vec<_> = std::iter::from_fn(|| admin.answer(opaque).list_entry().ok()?).collect();
         grant = entries.first().and_then(|entry| entry.grant);
         grant.is_some()
     });
-    let what = Revocation::Grant(grant.unwrap());
-    let ids = admin.ids();
-    let revoked = admin.send(&Extended::Revoke { ids, what, grace: Milliseconds(LONG_MS) });
+    let (what, grace) = (Revocation::Grant(grant.unwrap()), Milliseconds(LONG_MS));
+    let revoked = admin.begin(Operation::Revoke { what, grace });
     let revokes = |frame: &ResponseFrame| matches!(frame.notice(), Ok(Some(Notice::GrantRevoked { .. })));
     assert!(revokes(&holder.next()), "a notice is sent at once");
     assert!(server.store_next());

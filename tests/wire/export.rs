@@ -1,7 +1,8 @@
 //! Exports of a server that works (`docs/protocol.md`, "Export"). The store is in memory here; `tests/daemon/backup.rs`
 //! tests the daemon under load.
 
-use signalbox_protocol::{Extended, Features, Limit, Opaque, ReachedLimit, ResponseFrame, Status};
+use signalbox_model::{Limit, ReachedLimit, Status};
+use signalbox_protocol::{Extended, Features, Opaque, ResponseFrame};
 use signalbox_storage::{Memory, read_export};
 
 use crate::proxies::{from_proxy, header_of, trusting};

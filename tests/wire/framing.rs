@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::*;
 use signalbox::server::steps::LEDGER_REQUESTS;
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 use signalbox_protocol::{Extended, Opaque};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

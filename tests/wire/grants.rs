@@ -1,15 +1,17 @@
 //! Grants and their queues, over real sockets (`docs/protocol.md`, "Extended operations").
 
-use crate::support::caller::{Caller, LONG, NOW, for_ms, on_wire, one_of};
+use crate::support::caller::{Caller, LONG, NOW, for_ms, one_of};
 use crate::support::{ACQUIRE, DUMP, GET, NearServer, TestServer, eventually, frame, named};
 use bytes::BytesMut;
+use signalbox_model::{
+    Claim, EventKind, GraceLeft, GrantState, Milliseconds, Namespace, Notice, Operation, RequestIds,
+    Revocation, Scope, SessionId, Status,
+};
 use signalbox_protocol::{
-    Claim, Claims, EventKind, Extended, GraceLeft, GrantState, Milliseconds, Notice, Opaque, Queueing,
-    RequestId, RequestIds, ResponseCodec, ResponseFrame, Revocation, Scope, Status, Wait, WaitingRequest,
+    Claims, Extended, Opaque, Queueing, ResponseCodec, ResponseFrame, Wait, WaitingRequest,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use signalbox_core::Namespace;
 use std::time::Duration;
 
 fn callers<const COUNT: usize>(server: &TestServer) -> [Caller; COUNT] {
@@ -66,8 +68,7 @@ fn each_way_in_which_a_wait_ends_has_its_own_status() {
     let cancel = waiter.ask(&Extended::Cancel(WaitingRequest::Opaque(asked)));
     assert_eq!(cancel.status, code(Status::NotFound));
 
-    let never =
-        Claim { namespace: on_wire(Namespace::Semaphores), resources: 1, maximum: 1, name: b"s", slot: None };
+    let never = Claim { namespace: Namespace::Semaphores, resources: 1, maximum: 1, name: b"s", slot: None };
     holder.take(never);
     let never = Claim { resources: 2, maximum: 2, ..never };
     let asked = waiter.want(never, LONG);
@@ -147,7 +148,7 @@ fn holders_and_waiters_are_listed() {
     let held = holder.take(Claim { resources: 2, ..one_of(3, b"a") });
     waiter.want(one_of(3, b"a"), LONG);
     wait_for_waiters(&server, 1);
-    let (namespace, name) = (on_wire(Namespace::Counters), &b"a"[..]);
+    let (namespace, name) = (Namespace::Counters, &b"a"[..]);
     let mut list = |request: Extended<'_>| {
         let opaque = plain.send(&request);
         std::iter::from_fn(|| plain.answer(opaque).list_entry().unwrap()).collect::<Vec<_>>()
@@ -170,16 +171,16 @@ fn a_watch_publishes_the_present_state_and_then_the_changes() {
     let server = TestServer::start();
     let [mut watcher, mut plain, mut waiter] = callers(&server);
     assert_eq!(plain.wire.acquire(b"app/a", 1, 1).status, 0);
-    let namespace = on_wire(Namespace::Counters);
+    let namespace = Namespace::Counters;
     let watch = Extended::Watch { namespace, scope: Scope::Prefix(b"app/") };
     assert_eq!(watcher.ask(&watch).status, code(Status::NotPermitted), "without Hello");
     watcher.hello("watcher");
     let opaque = watcher.send(&watch);
     let mut number = 0;
     let mut next = |watcher: &mut Caller| {
-        let event = watcher.answer(opaque).event().unwrap();
+        let (now, event) = watcher.answer(opaque).event().unwrap();
         number += 1;
-        assert_eq!(event.number, number, "without gaps");
+        assert_eq!(now, number, "without gaps");
         (event.kind, event.name.to_vec(), event.resources, event.in_use, event.waiting)
     };
     assert_eq!(next(&mut watcher), (EventKind::Present, b"app/a".to_vec(), 0, 1, 0));
@@ -209,22 +210,21 @@ fn a_revoked_grant_is_released_after_its_grace_period() {
     let held = holder.take(one_of(1, b"a"));
     let asked = waiter.want(one_of(1, b"a"), LONG);
     wait_for_waiters(&server, 1);
-    let (ids, what) = (admin.ids(), Revocation::Grant(held.grant));
+    let what = Revocation::Grant(held.grant);
     let grace = Milliseconds(30);
     // The notice counts from the receipt of the last request.
     let request = holder.send(&Extended::Where);
     holder.answer(request);
     let quiet = Duration::from_millis(50);
     std::thread::sleep(quiet);
-    assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace }).status, 0);
+    assert_eq!(admin.change(Operation::Revoke { what, grace }).status, 0);
     let notice = holder.next().notice().unwrap();
     let Some(Notice::GrantRevoked { grant, end }) = notice else { panic!("{notice:?}") };
     assert_eq!((grant, end.request), (held.grant, request));
     assert!(Duration::from(end.after) >= quiet + Duration::from(grace), "{end:?}");
     assert_eq!(waiter.answer(asked).status, 0);
     assert_eq!(holder.give_back(held.grant), code(Status::NotAcquired));
-    let ids = admin.ids();
-    assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace }).status, code(Status::NotAcquired));
+    assert_eq!(admin.change(Operation::Revoke { what, grace }).status, code(Status::NotAcquired));
     check(&server);
 }
 
@@ -237,8 +237,7 @@ fn verify_grant_reports_the_grace_period_of_the_grant_or_its_session_whichever_e
     let session = other.ask(&Extended::VerifyGrant { grant: held.grant }).verified().unwrap();
     assert_eq!(session.grace_left, GraceLeft::NotRevoked);
     let mut grace_left_after = |what, grace| {
-        let ids = admin.ids();
-        assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace: Milliseconds(grace) }).status, 0);
+        assert_eq!(admin.change(Operation::Revoke { what, grace: Milliseconds(grace) }).status, 0);
         let verified = other.ask(&Extended::VerifyGrant { grant: held.grant }).verified().unwrap();
         assert_eq!(verified.state, GrantState::Retiring);
         let GraceLeft::For(Milliseconds(left)) = verified.grace_left else { panic!("{verified:?}") };
@@ -246,7 +245,7 @@ fn verify_grant_reports_the_grace_period_of_the_grant_or_its_session_whichever_e
     };
     let of_grant = grace_left_after(Revocation::Grant(held.grant), 3_000_000);
     assert!(of_grant > 2_000_000 && of_grant <= 3_000_000, "{of_grant}");
-    let of_session = grace_left_after(Revocation::Session(session.session), 1_000_000);
+    let of_session = grace_left_after(Revocation::Session(SessionId::new(session.session)), 1_000_000);
     assert!(of_session > 500_000 && of_session <= 1_000_000, "{of_session}");
     let later = grace_left_after(Revocation::Grant(held.grant), 2_000_000);
     assert!(later <= of_session, "{later}");
@@ -258,12 +257,12 @@ fn a_connection_whose_session_is_revoked_is_closed() {
     let server = TestServer::start();
     let [mut admin, mut plain] = callers(&server);
     assert_eq!(plain.wire.acquire(b"a", 1, 1).status, 0);
-    let name = Extended::Holders { namespace: on_wire(Namespace::Counters), name: b"a" };
+    let name = Extended::Holders { namespace: Namespace::Counters, name: b"a" };
     let opaque = admin.send(&name);
     let session = admin.answer(opaque).list_entry().unwrap().unwrap().session;
     assert!(admin.answer(opaque).list_entry().unwrap().is_none());
-    let (ids, what) = (admin.ids(), Revocation::Session(session));
-    assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace: Milliseconds(0) }).status, 0);
+    let what = Revocation::Session(SessionId::new(session));
+    assert_eq!(admin.change(Operation::Revoke { what, grace: Milliseconds(0) }).status, 0);
     assert!(plain.wire.is_closed());
     eventually("its holding is released", || admin.wire.get(b"a").number() == 0);
     check(&server);
@@ -295,12 +294,12 @@ async fn a_connection_that_reads_nothing_can_be_revoked_like_any_other() {
     // The time passes only when the server has nothing to do: it waits for the peer to read.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let mut bytes = Vec::new();
-    Extended::Holders { namespace: on_wire(Namespace::Counters), name }.compose(Opaque([1; 4]), &mut bytes);
+    Extended::Holders { namespace: Namespace::Counters, name }.compose(Opaque([1; 4]), &mut bytes);
     let holders = answers(&mut admin, &bytes, 2).await;
-    let what = Revocation::Session(holders[0].list_entry().unwrap().unwrap().session);
-    let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
+    let what = Revocation::Session(SessionId::new(holders[0].list_entry().unwrap().unwrap().session));
+    let operation = Operation::Revoke { what, grace: Milliseconds(0) };
     bytes.clear();
-    Extended::Revoke { ids, what, grace: Milliseconds(0) }.compose(Opaque([2; 4]), &mut bytes);
+    Extended::Change { ids: RequestIds::FIRST, operation }.compose(Opaque([2; 4]), &mut bytes);
     assert_eq!(answers(&mut admin, &bytes, 1).await[0].status, 0);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let found = answers(&mut admin, &frame(GET, [0; 4], &named(&[], name)), 1).await;
@@ -315,13 +314,13 @@ fn a_watch_gets_no_events_of_an_earlier_watch_with_the_same_opaque() {
     watcher.hello("watcher");
     let mut bytes = Vec::new();
     let [watch, unwatch] = [1_u8, 2].map(|number| signalbox_protocol::Opaque([number; 4]));
-    let scope = Scope::Prefix(b"");
-    Extended::Watch { namespace: on_wire(Namespace::Counters), scope }.compose(watch, &mut bytes);
+    let scope = Scope::Prefix(&b""[..]);
+    Extended::Watch { namespace: Namespace::Counters, scope }.compose(watch, &mut bytes);
     Extended::Unwatch { watch }.compose(unwatch, &mut bytes);
-    Extended::Watch { namespace: on_wire(Namespace::Semaphores), scope }.compose(watch, &mut bytes);
+    Extended::Watch { namespace: Namespace::Semaphores, scope }.compose(watch, &mut bytes);
     watcher.wire.send(&bytes);
     assert_eq!(watcher.answer(unwatch).status, 0);
-    assert_eq!(watcher.answer(watch).event().unwrap().kind, EventKind::Live, "there are no semaphores");
+    assert_eq!(watcher.answer(watch).event().unwrap().1.kind, EventKind::Live, "there are no semaphores");
     watcher.sync();
     check(&server);
 }

@@ -1,13 +1,13 @@
 //! Inspect, DeleteCounter and the port in the answer to Hello (`docs/protocol.md`).
 
-use signalbox_core::Namespace;
-use signalbox_protocol::{self as wire, EventKind, Extended, Inspected, Scope, Status};
+use signalbox_model::{EventKind, Inspected, Namespace, Operation, Scope, Status};
+use signalbox_protocol::Extended;
 
-use crate::support::caller::{Caller, LONG, on_wire, one_of};
+use crate::support::caller::{Caller, LONG, one_of};
 use crate::support::{NOT_FOUND, OK, TestServer, eventually};
 
 fn inspect(caller: &mut Caller, namespace: Namespace, name: &[u8]) -> Result<Inspected, u8> {
-    let answer = caller.ask(&Extended::Inspect { namespace: on_wire(namespace), name });
+    let answer = caller.ask(&Extended::Inspect { namespace, name });
     if answer.status == OK { Ok(answer.inspected().unwrap()) } else { Err(answer.status) }
 }
 
@@ -35,12 +35,12 @@ fn a_name_of_either_kind_is_inspected_on_either_port() {
 fn a_counter_is_deleted_only_while_it_is_not_in_use() {
     let server = TestServer::start();
     let (mut plain, mut caller) = (server.counter(), Caller::new(server.semaphore()));
-    let delete = |caller: &mut Caller, name: &[u8]| caller.ask(&Extended::DeleteCounter { name }).status;
+    let delete = |caller: &mut Caller, name: &[u8]| caller.change(Operation::DeleteCounter { name }).status;
     assert_eq!(delete(&mut caller, b"a"), NOT_FOUND);
     caller.hello("watcher");
-    let scope = Scope::Name(b"a");
-    let watch = caller.send(&Extended::Watch { namespace: wire::Namespace::Counters, scope });
-    assert_eq!(caller.answer(watch).event().unwrap().kind, EventKind::Live);
+    let scope = Scope::Name(&b"a"[..]);
+    let watch = caller.send(&Extended::Watch { namespace: Namespace::Counters, scope });
+    assert_eq!(caller.answer(watch).event().unwrap().1.kind, EventKind::Live);
     let mut deleter = Caller::new(server.counter());
     for name in [&b"a"[..], b"b"] {
         assert_eq!(plain.acquire(name, 2, 2).status, OK);
@@ -57,7 +57,7 @@ fn a_counter_is_deleted_only_while_it_is_not_in_use() {
     assert_eq!(delete(&mut deleter, b"a"), OK);
     assert_eq!(delete(&mut deleter, b"a"), NOT_FOUND);
     assert_eq!(plain.stat("objects"), 1, "the other counter");
-    let kinds: Vec<_> = (0..6).map(|_| caller.answer(watch).event().unwrap().kind).collect();
+    let kinds: Vec<_> = (0..6).map(|_| caller.answer(watch).event().unwrap().1.kind).collect();
     assert_eq!(kinds.last(), Some(&EventKind::Removed), "{kinds:?}");
     assert_eq!(plain.acquire(b"a", 1, 1).status, OK, "the name can be used again");
     server.server.core().check_ledger().unwrap();

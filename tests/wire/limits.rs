@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::support::caller::{Caller, LONG, NOW, one_of};
 use crate::support::*;
 use bytes::BytesMut;
-use signalbox_protocol::{
-    Extended, Features, Idle, Limit, Milliseconds, Namespace, ReachedLimit, RequestId, RequestIds,
-    ResponseFrame, Scope, Shares, Status, Wait,
+use signalbox_model::{
+    Idle, Limit, Milliseconds, Namespace, ReachedLimit, RequestId, RequestIds, Scope, Status,
 };
+use signalbox_protocol::{Extended, Features, ResponseFrame, Shares, Wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]

@@ -17,7 +17,7 @@ use crate::support::{
 };
 use history::{Answer, Call, Name, Operation};
 use search::{Verdict, check};
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 
 const CLIENTS: usize = 5;
 const NAMES: usize = 2;

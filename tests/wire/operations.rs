@@ -2,7 +2,7 @@
 //! implements the protocol (see `support`).
 
 use crate::support::*;
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 
 /// Runs a test on each namespace that is served.
 fn on_both(test: impl Fn(Namespace, &mut dyn FnMut() -> Wire)) {

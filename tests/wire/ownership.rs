@@ -1,6 +1,7 @@
 //! A server whose store belongs to another server answers nothing that depends on the store.
 
-use signalbox_protocol::{Extended, Milliseconds};
+use signalbox_model::Milliseconds;
+use signalbox_protocol::Extended;
 use signalbox_storage::Memory;
 
 use crate::support::caller::Caller;

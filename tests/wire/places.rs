@@ -4,10 +4,8 @@
 use crate::support::caller::{Caller, LONG, NOW, one_of};
 use crate::support::store::StoredServer;
 use crate::support::{NOT_AVAILABLE, OK, TestServer};
-use signalbox_protocol::{
-    Claim, Extended, Features, GrantId, Namespace, Opaque, OpenedSession, Place, Queueing, RequestIds,
-    ResponseFrame, Status,
-};
+use signalbox_model::{Claim, GrantId, Namespace, Place, RequestIds, Status};
+use signalbox_protocol::{Extended, Features, Opaque, OpenedSession, Queueing, ResponseFrame};
 use signalbox_storage::Memory;
 
 const LONG_MS: u32 = 60_000;

@@ -4,14 +4,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use signalbox::config::Config;
-use signalbox_core::Namespace;
-use signalbox_protocol::{
-    Caller as User, Extended, Groups, IPC_CREAT, Milliseconds, Opaque, Operation, Operations, RequestId,
-    RequestIds, ResponseFrame, SEM_UNDO, SetCommand, Status, SysvRequest, WAIT_FOREVER_MS,
-};
+use signalbox_model::sysv::{Caller as User, IPC_CREAT, Operation, SEM_UNDO, SetCommand, SetId};
+use signalbox_model::{Milliseconds, Namespace, Operation as Change, RequestId, RequestIds, Status};
+use signalbox_protocol::{Extended, Groups, Opaque, Operations, ResponseFrame, SysvRequest, WAIT_FOREVER_MS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::caller::{Caller, on_wire};
+use crate::support::caller::Caller;
 use crate::support::*;
 
 /// Where the proxy of most tests is.
@@ -57,7 +55,7 @@ pub(super) fn from_proxy(server: &TestServer, header: &[u8]) -> Wire {
 /// The address of the only holder of a counter.
 fn address_of_holder(server: &TestServer, name: &[u8]) -> String {
     let mut lister = Caller::new(server.counter());
-    let opaque = lister.send(&Extended::Holders { namespace: on_wire(Namespace::Counters), name });
+    let opaque = lister.send(&Extended::Holders { namespace: Namespace::Counters, name });
     let entry = lister.answer(opaque).list_entry().unwrap().expect("there is a holder");
     assert!(lister.answer(opaque).list_entry().unwrap().is_none(), "there is one holder");
     String::from_utf8(entry.address.to_vec()).unwrap()
@@ -65,7 +63,7 @@ fn address_of_holder(server: &TestServer, name: &[u8]) -> String {
 
 /// What an administrative request is answered: `NOT_FOUND` says that it is permitted.
 fn administration(wire: Wire) -> u8 {
-    Caller::new(wire).ask(&Extended::DeleteCounter { name: b"absent" }).status
+    Caller::new(wire).change(Change::DeleteCounter { name: b"absent" }).status
 }
 
 const REFUSED: u8 = Status::NotPermitted as u8;
@@ -165,7 +163,8 @@ async fn loopback_of_a_remote_proxy_is_no_administrator() {
     ] {
         let mut client = server.connect(1000);
         let mut bytes = header.to_vec();
-        Extended::DeleteCounter { name: b"absent" }.compose(Opaque([0; 4]), &mut bytes);
+        let operation = Change::DeleteCounter { name: b"absent" };
+        Extended::Change { ids: RequestIds::FIRST, operation }.compose(Opaque([0; 4]), &mut bytes);
         client.write_all(&bytes).await.unwrap();
         let mut answer = [0; 12];
         client.read_exact(&mut answer).await.unwrap();
@@ -314,14 +313,14 @@ impl Process {
         RequestIds { own: RequestId(self.request), lowest_unanswered: RequestId(1) }
     }
 
-    fn get(&mut self, key: i32) -> i32 {
+    fn get(&mut self, key: i32) -> SetId {
         let get =
             SysvRequest::SemGet { ids: self.ids(), caller: USER, key, count: 1, flags: IPC_CREAT | 0o600 };
         Self::ask(&mut self.wire, &get).call_set().unwrap().unwrap().0
     }
 
     /// Adds one, which the server takes back when the process ends.
-    fn add_with_undo(&mut self, set: i32) {
+    fn add_with_undo(&mut self, set: SetId) {
         let mut bytes = Vec::new();
         let add = [Operation { number: 0, change: 1, flags: SEM_UNDO }];
         let operations = Operations::encode(&add, &mut bytes).unwrap();
@@ -330,7 +329,7 @@ impl Process {
         Self::ask(&mut self.wire, &call).call_done().unwrap().unwrap();
     }
 
-    fn value(&mut self, set: i32) -> u32 {
+    fn value(&mut self, set: SetId) -> u32 {
         let ids = self.ids();
         let call = SysvRequest::SemCtl { ids, caller: USER, set, command: SetCommand::GetValue(0) };
         Self::ask(&mut self.wire, &call).call_number().unwrap().unwrap()

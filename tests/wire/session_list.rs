@@ -4,15 +4,15 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use signalbox_core::Namespace;
-use signalbox_protocol::{
-    self as wire, AddressRange, Claim, Extended, Groups, Milliseconds, Notice, Opaque, OpenedSession,
-    SessionEntry, SessionKind, Status, SysvRequest, TtlLeft,
+use signalbox_model::{
+    AddressRange, Claim, Milliseconds, Namespace, Notice, Operation, Revocation, SessionEntry, SessionKind,
+    Status, TtlLeft, sysv,
 };
+use signalbox_protocol::{Extended, Groups, Opaque, OpenedSession, SysvRequest, WaitingRequest};
 use signalbox_storage::Memory;
 
 use crate::proxies::{from_proxy, header_of, trusting};
-use crate::support::caller::{Caller, LONG, on_wire, one_of};
+use crate::support::caller::{Caller, Changes, LONG, one_of};
 use crate::support::failing::Fault;
 use crate::support::store::StoredServer;
 use crate::support::{OK, TestServer, Wire, eventually};
@@ -50,7 +50,8 @@ fn caller_from(server: &TestServer, address: &str) -> Caller {
 
 fn revoke(administrator: &mut Caller, first: &str, last: &str, grace_ms: u32) -> Opaque {
     let clients = AddressRange { first: mapped(first), last: mapped(last) };
-    administrator.send(&Extended::RevokeClient { clients, grace: Milliseconds(grace_ms) })
+    let operation = Operation::Revoke { what: Revocation::Addresses(clients), grace: Milliseconds(grace_ms) };
+    administrator.begin(operation)
 }
 
 fn mapped(address: &str) -> std::net::Ipv6Addr {
@@ -83,7 +84,7 @@ fn the_list_has_leased_sessions_connections_and_processes() {
     assert!(entry.age_s.is_some());
 
     let ttl = Some(Milliseconds(LONG_MS));
-    let user = wire::Caller { uid: 1, gid: 1 };
+    let user = sysv::Caller { uid: 1, gid: 1 };
     let mut groups = Vec::new();
     let groups = Groups::encode(&[], &mut groups);
     let open = SysvRequest::OpenProcess { ttl, pid: 77, caller: user, groups, label: b"php" };
@@ -99,7 +100,7 @@ fn the_list_has_leased_sessions_connections_and_processes() {
     assert_eq!(entries.len(), 1 + 4 + 1, "the plain client is listed too: {entries:?}");
     assert!(entries.iter().any(|entry| address(entry).starts_with("127.0.0.4:") && entry.label.is_empty()));
     let entry = entries.last().unwrap();
-    assert_eq!((entry.kind, entry.session, entry.attached), (SessionKind::Process, opened.process, true));
+    assert_eq!((entry.kind, entry.session, entry.attached), (SessionKind::Process, opened.process.0, true));
     assert_eq!((&entry.label[..], entry.ttl_left), (&b"php"[..], TtlLeft::Connection));
     assert!(address(entry).starts_with("127.0.0.5:"), "{entry:?}");
 
@@ -127,7 +128,7 @@ fn the_number_of_waiting_requests_follows_grants_and_cancels() {
     assert_eq!(waiter.answer(first).status, OK);
     let entry = found(&mut lister, session);
     assert_eq!((entry.grants, entry.waiting), (1, 1));
-    let cancel = waiter.send(&Extended::Cancel(wire::WaitingRequest::Opaque(second)));
+    let cancel = waiter.send(&Extended::Cancel(WaitingRequest::Opaque(second)));
     let answers = [waiter.next(), waiter.next()].map(|answer| answer.opaque);
     assert!(answers.contains(&second) && answers.contains(&cancel));
     let entry = found(&mut lister, session);
@@ -164,7 +165,7 @@ fn the_list_has_the_addresses_that_a_proxy_states() {
     let refused = revoke(&mut behind, "::", "ffff::", 0);
     assert_eq!(behind.answer(refused).status, Status::NotPermitted.code());
     let asked = revoke(&mut lister, "2001:db8::", "2001:db8::ffff", 0);
-    assert_eq!(lister.answer(asked).revoked(), Ok(1));
+    assert_eq!(lister.answer(asked).revoked(), 1);
     eventually("the session has ended", || server.server.core().ledger_stats().sessions == 0);
 }
 
@@ -188,13 +189,8 @@ fn a_long_list_has_every_session_once() {
 
 /// Opens so many sessions over one connection, each with a grant of the same counter.
 fn open_many(caller: &mut Caller, count: u32) -> Vec<OpenedSession> {
-    let claim = Claim {
-        namespace: on_wire(Namespace::Counters),
-        name: b"many",
-        resources: 1,
-        maximum: u32::MAX,
-        slot: None,
-    };
+    let claim =
+        Claim { namespace: Namespace::Counters, name: b"many", resources: 1, maximum: u32::MAX, slot: None };
     let open = |_| {
         let session = caller.open(LONG_MS);
         caller.take(claim);
@@ -212,9 +208,9 @@ fn all_leased_sessions_of_a_client_end_and_those_of_others_stay() {
     let sessions = open_many(&mut one, 700);
     let kept = open_many(&mut other, 3);
     let none = revoke(&mut administrator, "127.0.0.5", "127.0.0.255", 0);
-    assert_eq!(administrator.answer(none).revoked(), Ok(0));
+    assert_eq!(administrator.answer(none).revoked(), 0);
     let asked = revoke(&mut administrator, "127.0.0.3", "127.0.0.3", 0);
-    assert_eq!(administrator.answer(asked).revoked(), Ok(700));
+    assert_eq!(administrator.answer(asked).revoked(), 700);
     eventually("what they held is free", || server.counter().get(b"many").number() == 3);
     for session in [&sessions[0], &sessions[699]] {
         assert_eq!(one.attach(*session), Status::NoSuchSession.code());
@@ -222,7 +218,7 @@ fn all_leased_sessions_of_a_client_end_and_those_of_others_stay() {
     assert_eq!(one.wire.acquire(b"plain", 1, 1).status, OK, "the connection stays");
     assert!(kept.into_iter().all(|session| other.attach(session) == OK));
     let again = revoke(&mut administrator, "127.0.0.3", "127.0.0.3", 0);
-    assert_eq!(administrator.answer(again).revoked(), Ok(0));
+    assert_eq!(administrator.answer(again).revoked(), 0);
     server.server.core().check_ledger().unwrap();
 }
 
@@ -234,7 +230,7 @@ fn the_clients_of_revoked_sessions_have_a_grace_period() {
     let session = holder.open(LONG_MS);
     let held = holder.take(one_of(1, b"a"));
     let asked = revoke(&mut administrator, "127.0.0.0", "127.0.0.255", LONG_MS / 2);
-    assert_eq!(administrator.answer(asked).revoked(), Ok(1));
+    assert_eq!(administrator.answer(asked).revoked(), 1);
     let notice = holder.next().notice().unwrap();
     let Some(Notice::SessionRevoked { session: revoked, end }) = notice else { panic!("{notice:?}") };
     assert!(revoked == session.session && end.after.0 >= LONG_MS / 2, "{notice:?}");
@@ -242,7 +238,7 @@ fn the_clients_of_revoked_sessions_have_a_grace_period() {
     assert!(left.0 <= LONG_MS / 2, "{left:?}");
     assert_eq!(holder.give_back(held.grant), OK, "it is held during the grace period");
     let asked = revoke(&mut administrator, "127.0.0.3", "127.0.0.3", 0);
-    assert_eq!(administrator.answer(asked).revoked(), Ok(1), "the grace period is cut short");
+    assert_eq!(administrator.answer(asked).revoked(), 1, "the grace period is cut short");
     eventually("the session has ended", || server.server.core().ledger_stats().sessions == 0);
 }
 
@@ -260,7 +256,7 @@ fn a_revocation_of_clients_is_answered_when_it_is_stored_and_stands_if_the_store
     let [mut holder, mut administrator] = [(); 2].map(|()| Caller::new(server.server.counter()));
     let session = holder.open(LONG_MS);
     let asked = revoke(&mut administrator, "127.0.0.1", "127.0.0.1", LONG_MS / 2);
-    assert_eq!(administrator.answer(asked).revoked(), Ok(1));
+    assert_eq!(administrator.answer(asked).revoked(), 1);
     let server = server.crash();
     let mut administrator = Caller::new(server.server.counter());
     let TtlLeft::For(left) = found(&mut administrator, session.session).ttl_left else { panic!() };
@@ -270,7 +266,7 @@ fn a_revocation_of_clients_is_answered_when_it_is_stored_and_stands_if_the_store
     assert_eq!(holder.attach(session), OK);
     server.faults.fail_all(Fault::Full);
     let asked = revoke(&mut administrator, "127.0.0.1", "127.0.0.1", 0);
-    assert_eq!(administrator.answer(asked).revoked(), Ok(1));
+    assert_eq!(administrator.answer(asked).revoked(), 1);
     server.faults.stop();
     eventually("the session has ended", || server.server.server.core().ledger_stats().sessions == 0);
     server.check_ledger();

@@ -2,9 +2,8 @@
 
 use crate::support::caller::{Caller, LONG, NOW, one_of};
 use crate::support::{TestServer, eventually};
-use signalbox_protocol::{
-    Extended, Milliseconds, Namespace, Notice, Opaque, Scope, SessionKey, Status, TtlLeft,
-};
+use signalbox_model::{Milliseconds, Namespace, Notice, Scope, SessionKey, Status, TtlLeft};
+use signalbox_protocol::{Extended, Opaque};
 
 fn caller(server: &TestServer) -> Caller {
     Caller::new(server.counter())

@@ -2,16 +2,18 @@
 //! "Pause" and "SetSlot"). The store is in memory here.
 
 use crate::support::caller::{
-    Caller, LONG, NOW, counted, declare_new, for_ms, list, numbered, on_wire, one_of, semaphore,
+    Caller, Changes, LONG, NOW, counted, declare_new, for_ms, list, numbered, one_of, semaphore,
 };
 use crate::support::failing::Fault;
 use crate::support::store::{By, StoredServer};
 use crate::support::{NOT_AVAILABLE, NOT_FOUND, OK, eventually};
-use signalbox_core::{Declare, Moment, MonotonicMs, Namespace, UnixSeconds};
-use signalbox_protocol::{
-    Claim, Claims, DeclaredEntry, DeclaredState, Event, EventKind, Extended, Generation, GrantState, Idle,
-    Opaque, Pausing, Resizing, ResponseFrame, Scope, SlotChange, Status, Wait,
+use signalbox_core::{Moment, MonotonicMs};
+use signalbox_model::{
+    Claim, DeclaredEntry, DeclaredState, Event, EventKind, Generation, GrantState, Idle, Namespace, Resizing,
+    Scope, Status,
 };
+use signalbox_model::{Declaration, Operation, ServiceChange, UnixSeconds};
+use signalbox_protocol::{Claims, Extended, Opaque, ResponseFrame, Wait};
 use signalbox_storage::Memory;
 
 const NO_SUCH_SLOT: u8 = Status::NoSuchSlot as u8;
@@ -38,36 +40,33 @@ fn slot(number: u16, name: &[u8]) -> Claim<'_> {
     Claim { slot: Some(number), ..any(name) }
 }
 
-fn ask_to_pause(caller: &mut Caller, name: &[u8], how: Pausing) -> ResponseFrame {
-    let ids = caller.ids();
-    caller.ask(&Extended::Pause { ids, expected: None, how, name })
+fn ask_to_pause(caller: &mut Caller, name: &[u8], how: ServiceChange) -> ResponseFrame {
+    caller.change(Operation::ChangeService { expected: None, how, name })
 }
 
 #[track_caller]
-fn pause(caller: &mut Caller, name: &[u8], how: Pausing) -> Generation {
+fn pause(caller: &mut Caller, name: &[u8], how: ServiceChange) -> Generation {
     let answer = ask_to_pause(caller, name, how);
     assert_eq!(answer.status, OK, "{answer:?}");
-    answer.resized().unwrap().generation
+    answer.resized().generation
 }
 
-fn ask_to_set(caller: &mut Caller, name: &[u8], how: SlotChange) -> ResponseFrame {
-    let ids = caller.ids();
-    caller.ask(&Extended::SetSlot { ids, expected: None, how, name })
+fn ask_to_set(caller: &mut Caller, name: &[u8], how: ServiceChange) -> ResponseFrame {
+    caller.change(Operation::ChangeService { expected: None, how, name })
 }
 
 #[track_caller]
-fn set_slot(caller: &mut Caller, name: &[u8], how: SlotChange) -> Generation {
+fn set_slot(caller: &mut Caller, name: &[u8], how: ServiceChange) -> Generation {
     let answer = ask_to_set(caller, name, how);
     assert_eq!(answer.status, OK, "{answer:?}");
-    answer.resized().unwrap().generation
+    answer.resized().generation
 }
 
 #[track_caller]
 fn resize(caller: &mut Caller, name: &[u8], how: Resizing) -> DeclaredState {
-    let ids = caller.ids();
-    let answer = caller.ask(&Extended::Resize { ids, expected: None, how, name });
+    let answer = caller.change(Operation::Resize { expected: None, how, name });
     assert_eq!(answer.status, OK, "{answer:?}");
-    answer.resized().unwrap()
+    answer.resized()
 }
 
 fn listed(caller: &mut Caller, name: &[u8]) -> DeclaredEntry<bytes::Bytes> {
@@ -109,7 +108,7 @@ fn a_particular_slot_is_granted_in_the_order_of_the_queue() {
     let behind = second.want(any(b"gpu"), LONG);
     wait_for_waiters(&server, 2);
     assert_eq!(plain.wire.acquire(b"gpu", 1, 8).status, NOT_AVAILABLE);
-    let waiters = admin.send(&Extended::Waiters { namespace: on_wire(Namespace::Semaphores), name: b"gpu" });
+    let waiters = admin.send(&Extended::Waiters { namespace: Namespace::Semaphores, name: b"gpu" });
     let waiters: Vec<_> = std::iter::from_fn(|| admin.answer(waiters).list_entry().unwrap()).collect();
     assert_eq!(waiters.iter().map(|waiter| &waiter.slots[..]).collect::<Vec<_>>(), [&[5][..], &[]]);
 
@@ -166,14 +165,14 @@ fn a_slot_out_of_service_keeps_its_holder_and_is_not_granted_again() {
     let [mut admin, mut holder, mut waiter, mut other] = callers(&server);
     declare_new(&mut admin, numbered(b"gpu", 3));
     let held = holder.take(slot(1, b"gpu"));
-    let out = set_slot(&mut admin, b"gpu", SlotChange::Out(1));
-    assert_eq!(set_slot(&mut admin, b"gpu", SlotChange::Out(1)), out, "it is out of service already");
+    let out = set_slot(&mut admin, b"gpu", ServiceChange::SlotOut(1));
+    assert_eq!(set_slot(&mut admin, b"gpu", ServiceChange::SlotOut(1)), out, "it is out of service already");
     let entry = listed(&mut admin, b"gpu");
     assert_eq!((entry.capacity, entry.in_use, entry.generation, entry.slots_out), (3, 1, out, vec![1]));
     let verified = holder.ask(&Extended::VerifyGrant { grant: held.grant }).verified().unwrap();
     assert_eq!(verified.state, GrantState::Retiring, "its holder should release it soon");
 
-    let namespace = on_wire(Namespace::Semaphores);
+    let namespace = Namespace::Semaphores;
     let (wait, until) = (Wait::ServerDefault, Idle::Slot(1));
     let idle = admin.send(&Extended::AwaitIdle { wait, until, namespace, name: b"gpu" });
     let waits = waiter.want(slot(1, b"gpu"), LONG);
@@ -192,7 +191,7 @@ fn a_slot_out_of_service_keeps_its_holder_and_is_not_granted_again() {
     assert_eq!(other.wire.acquire(b"gpu", 1, 3).status, NOT_AVAILABLE);
     let waits = waiter.want(any(b"gpu"), LONG);
     wait_for_waiters(&server, 1);
-    assert!(set_slot(&mut admin, b"gpu", SlotChange::In(1)) > out);
+    assert!(set_slot(&mut admin, b"gpu", ServiceChange::SlotIn(1)) > out);
     assert_eq!(slots_of(&mut waiter, waits), [1]);
     assert!(listed(&mut admin, b"gpu").slots_out.is_empty());
     server.check();
@@ -204,8 +203,8 @@ fn a_paused_semaphore_grants_nothing_and_keeps_its_queue() {
     let [mut admin, mut holder, mut first, mut second, mut plain] = callers(&server);
     declare_new(&mut admin, counted(b"deploys", 2));
     let held = holder.take(any(b"deploys"));
-    let paused = pause(&mut admin, b"deploys", Pausing::Pause);
-    assert_eq!(pause(&mut admin, b"deploys", Pausing::Pause), paused, "it is paused already");
+    let paused = pause(&mut admin, b"deploys", ServiceChange::Pause);
+    assert_eq!(pause(&mut admin, b"deploys", ServiceChange::Pause), paused, "it is paused already");
     let entry = listed(&mut admin, b"deploys");
     assert!(entry.paused && (entry.capacity, entry.in_use) == (2, 1), "{entry:?}");
     assert_eq!(admin.wire.get(b"deploys").number(), 0);
@@ -227,14 +226,14 @@ fn a_paused_semaphore_grants_nothing_and_keeps_its_queue() {
     resize(&mut admin, b"deploys", Resizing::To(3));
     assert_eq!(listed(&mut admin, b"deploys").waiting, 2, "a resize does not end the pause");
 
-    assert!(pause(&mut admin, b"deploys", Pausing::Resume) > paused);
+    assert!(pause(&mut admin, b"deploys", ServiceChange::Resume) > paused);
     assert!(slots_of(&mut first, in_queue).is_empty());
     assert!(slots_of(&mut second, all).is_empty());
     assert!(!listed(&mut admin, b"deploys").paused);
     server.check();
 }
 
-fn verify(caller: &mut Caller, grant: signalbox_protocol::GrantId) -> GrantState {
+fn verify(caller: &mut Caller, grant: signalbox_model::GrantId) -> GrantState {
     caller.ask(&Extended::VerifyGrant { grant }).verified().unwrap().state
 }
 
@@ -244,21 +243,21 @@ fn a_watch_reports_pauses_and_slots() {
     let [mut admin, mut watcher] = callers(&server);
     declare_new(&mut admin, numbered(b"gpu", 4));
     watcher.hello("watcher");
-    let namespace = on_wire(Namespace::Semaphores);
+    let namespace = Namespace::Semaphores;
     let watch = watcher.send(&Extended::Watch { namespace, scope: Scope::Name(b"gpu") });
     let next = |watcher: &mut Caller| {
-        let Event { kind, resources, .. } = watcher.answer(watch).event().unwrap();
+        let (_, Event { kind, resources, .. }) = watcher.answer(watch).event().unwrap();
         (kind, resources)
     };
     assert_eq!([next(&mut watcher).0, next(&mut watcher).0], [EventKind::Present, EventKind::Live]);
-    pause(&mut admin, b"gpu", Pausing::Pause);
-    set_slot(&mut admin, b"gpu", SlotChange::Out(2));
+    pause(&mut admin, b"gpu", ServiceChange::Pause);
+    set_slot(&mut admin, b"gpu", ServiceChange::SlotOut(2));
     // None of these changes anything.
     resize(&mut admin, b"gpu", Resizing::To(4));
-    pause(&mut admin, b"gpu", Pausing::Pause);
-    set_slot(&mut admin, b"gpu", SlotChange::Out(2));
-    set_slot(&mut admin, b"gpu", SlotChange::In(2));
-    pause(&mut admin, b"gpu", Pausing::Resume);
+    pause(&mut admin, b"gpu", ServiceChange::Pause);
+    set_slot(&mut admin, b"gpu", ServiceChange::SlotOut(2));
+    set_slot(&mut admin, b"gpu", ServiceChange::SlotIn(2));
+    pause(&mut admin, b"gpu", ServiceChange::Resume);
     let events =
         [(EventKind::Paused, 0), (EventKind::SlotOut, 2), (EventKind::SlotIn, 2), (EventKind::Resumed, 0)];
     assert_eq!(events.map(|_| next(&mut watcher)), events);
@@ -273,9 +272,9 @@ fn a_pause_and_slots_out_of_service_survive_a_crash() {
     declare_new(&mut admin, numbered(b"gpu", 4));
     let held = holder.take(slot(2, b"gpu"));
     for number in [0, 2] {
-        set_slot(&mut admin, b"gpu", SlotChange::Out(number));
+        set_slot(&mut admin, b"gpu", ServiceChange::SlotOut(number));
     }
-    pause(&mut admin, b"deploys", Pausing::Pause);
+    pause(&mut admin, b"deploys", ServiceChange::Pause);
 
     let server = server.crash();
     let [mut admin, mut waiter] = callers(&server);
@@ -291,7 +290,7 @@ fn a_pause_and_slots_out_of_service_survive_a_crash() {
     assert_eq!([waiter.take(any(b"gpu")).slots, waiter.take(any(b"gpu")).slots], [[1], [3]]);
     let waits = waiter.want(any(b"deploys"), LONG);
     wait_for_waiters(&server, 1);
-    pause(&mut admin, b"deploys", Pausing::Resume);
+    pause(&mut admin, b"deploys", ServiceChange::Resume);
     slots_of(&mut waiter, waits);
     server.check();
 }
@@ -303,8 +302,8 @@ fn a_change_that_cannot_be_stored_takes_effect_later_or_is_refused() {
     declare_new(&mut admin, numbered(b"gpu", 2));
     server.faults.fail_all(Fault::Full);
     let not_stored = Status::NotStored.code();
-    assert_eq!(ask_to_set(&mut admin, b"gpu", SlotChange::Out(0)).status, not_stored);
-    assert_eq!(ask_to_pause(&mut admin, b"gpu", Pausing::Pause).status, not_stored);
+    assert_eq!(ask_to_set(&mut admin, b"gpu", ServiceChange::SlotOut(0)).status, not_stored);
+    assert_eq!(ask_to_pause(&mut admin, b"gpu", ServiceChange::Pause).status, not_stored);
     assert_eq!(holder.take(any(b"gpu")).slots, [0], "the first change is not stored");
     server.faults.stop();
     eventually("the first change is stored", || server.server.server.core().is_stored());
@@ -320,22 +319,21 @@ fn a_semaphore_of_the_configuration_can_be_paused() {
     let [mut admin, mut holder] = callers(&server);
     let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
     let configure = |capacity| {
-        let declare = Declare { name: b"lift", capacity, numbered: true, label: b"" };
+        let declare = Declaration { name: b"lift", capacity, numbered: true, label: b"" };
         assert_eq!(server.server.server.core().declare_configured(&[declare], now), []);
     };
     configure(2);
-    pause(&mut admin, b"lift", Pausing::Pause);
-    set_slot(&mut admin, b"lift", SlotChange::Out(1));
+    pause(&mut admin, b"lift", ServiceChange::Pause);
+    set_slot(&mut admin, b"lift", ServiceChange::SlotOut(1));
     configure(2);
     configure(3);
     let entry = listed(&mut admin, b"lift");
     assert!(entry.paused && entry.configured && entry.slots_out == [1], "{entry:?}");
     assert_eq!(try_take(&mut holder, any(b"lift")), NOT_AVAILABLE);
-    pause(&mut admin, b"lift", Pausing::Resume);
+    pause(&mut admin, b"lift", ServiceChange::Resume);
     assert_eq!([holder.take(any(b"lift")).slots, holder.take(any(b"lift")).slots], [[0], [2]]);
-    let ids = admin.ids();
     let how = Resizing::To(5);
-    let refused = admin.ask(&Extended::Resize { ids, expected: None, how, name: b"lift" });
+    let refused = admin.change(Operation::Resize { expected: None, how, name: b"lift" });
     assert_eq!(refused.status, Status::NotPermitted.code());
     server.check();
 }
@@ -348,14 +346,13 @@ fn a_pause_that_is_not_stored_yet_stays_in_a_newer_configuration() {
         let [mut admin, mut holder] = callers(&server);
         let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
         let configure = |capacity| {
-            let declare = Declare { name: b"lift", capacity, numbered: false, label: b"" };
+            let declare = Declaration { name: b"lift", capacity, numbered: false, label: b"" };
             assert_eq!(server.server.server.core().declare_configured(&[declare], now), []);
         };
         configure(2);
         while server.store().is_some() {}
-        let ids = admin.ids();
-        let paused = Extended::Pause { ids, expected: None, how: Pausing::Pause, name: b"lift" };
-        let paused = admin.send(&paused);
+        let (name, how, expected) = (b"lift", ServiceChange::Pause, None);
+        let paused = admin.begin(Operation::ChangeService { name, how, expected });
         admin.sync();
         configure(3);
         if !is_stored {

@@ -4,8 +4,9 @@ use bytes::BytesMut;
 
 use super::error::LoadError;
 use signalbox_client::Token;
+use signalbox_model::Status;
 pub(super) use signalbox_protocol::Request;
-use signalbox_protocol::{EXTENDED_VERSION, Extended, Features, Opaque, ResponseCodec, Status};
+use signalbox_protocol::{EXTENDED_VERSION, Extended, Features, Opaque, ResponseCodec};
 
 /// What listings of sessions call the connections of a load that shows a token.
 const LABEL: &[u8] = b"signalbox bench";

@@ -25,9 +25,8 @@ use tracing::debug;
 
 use super::error::{ConnectError, Disconnect, Error};
 use super::{Token, success};
-use signalbox_protocol::{
-    Credentials, Extended, Opaque, Request, ResponseCodec, ResponseFrame, Status, SysvRequest,
-};
+use signalbox_model::Status;
+use signalbox_protocol::{Credentials, Extended, Opaque, Request, ResponseCodec, ResponseFrame, SysvRequest};
 
 /// While this many bytes of requests are queued, callers wait before they queue more: some thousand requests of usual
 /// size.
@@ -171,7 +170,7 @@ impl Drop for Connection {
 }
 
 /// A request of any kind, before it has an opaque.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Outgoing<'a> {
     Plain(Request<'a>),
     Extended(Extended<'a>),

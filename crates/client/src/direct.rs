@@ -9,11 +9,13 @@ use bytes::Bytes;
 
 use super::connection::Connection;
 use super::requested::{about, requesting};
-use super::{Disconnect, Error, Revocation, Series, Token, checked};
-use signalbox_protocol::{
-    DumpEntry, EXTENDED_VERSION, Event, Extended, Features, GrantId, HelloAnswer, Inspected, ListEntry,
-    Milliseconds, Namespace, Request, RequestId, RequestIds, ResponseFrame, Scope, SessionEntry, SessionKey,
+use super::{Disconnect, Error, Series, Token, checked};
+use signalbox_model::{
+    Event, GrantId, Inspected, ListEntry, Namespace, RequestId, RequestIds, Scope, SessionEntry, SessionKey,
     VerifiedGrant,
+};
+use signalbox_protocol::{
+    DumpEntry, EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame,
 };
 
 /// A connection for extended operations. Clones share it; it is closed when the last clone and the last series of it
@@ -110,30 +112,6 @@ impl Direct {
     /// ```
     pub async fn verify(&self, grant: GrantId) -> Result<VerifiedGrant, Error> {
         Ok(self.connection.ask_for_success(Extended::VerifyGrant { grant }).await?.verified()?)
-    }
-
-    /// Revokes a grant, a session, or the leased sessions of a client at the end of a grace period; the server notifies the
-    /// holders at once (`docs/protocol.md`, "Revoke", "RevokeClient" and "RevokeIdentity"). Returns how many grants or sessions were revoked,
-    /// which is 1 unless a client was named. Fails with [`Status::NotPermitted`](super::Status::NotPermitted) if the server
-    /// does not permit it from this address.
-    ///
-    /// ```no_run
-    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-    /// use signalbox_client::{GrantId, Revocation};
-    /// use std::time::Duration;
-    ///
-    /// direct.revoke(Revocation::Grant(GrantId(4711)), Duration::from_secs(10)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn revoke(&self, what: Revocation, grace: Duration) -> Result<u64, Error> {
-        let (ids, grace) = (self.next_ids(), Milliseconds::saturating_from(grace));
-        match what.request(ids, grace) {
-            request @ (Extended::RevokeClient { .. } | Extended::RevokeIdentity { .. }) => {
-                Ok(self.connection.ask_for_success(request).await?.revoked()?)
-            }
-            request => self.connection.ask_for_success(request).await.map(|_| 1),
-        }
     }
 
     /// Lists all sessions: leased ones, those of connections, and processes of System V semaphores (`docs/protocol.md`,
@@ -262,25 +240,7 @@ impl Direct {
         .await
     }
 
-    /// Deletes a counter that is not in use, for example because its name was mistyped (`docs/protocol.md`,
-    /// "DeleteCounter"). Fails with [`Status::InUse`](super::Status::InUse) if it is held or a request waits for it, and
-    /// with [`Status::NotPermitted`](super::Status::NotPermitted) if the server does not permit it from this address.
-    ///
-    /// ```no_run
-    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-    /// direct.delete_counter(b"bakcup").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn delete_counter(&self, name: &[u8]) -> Result<(), Error> {
-        requesting(|| about("delete", Namespace::Counters, name), async {
-            let request = Extended::DeleteCounter { name: checked(name)? };
-            self.connection.ask_for_success(request).await.map(drop)
-        })
-        .await
-    }
-
-    /// Reports the current state of names, and then their events (`docs/protocol.md`, "Watch"). Dropping the series
+    /// Reports the current state of names, and then their events, each with its number, from 1 (`docs/protocol.md`, "Watch"). Dropping the series
     /// does not end the watch at the server; closing the connection does.
     ///
     /// ```no_run
@@ -289,12 +249,17 @@ impl Direct {
     ///
     /// let mut watch = direct.watch(Namespace::Counters, Scope::Prefix(b"tenant/")).await?;
     /// while let Some(event) = watch.next().await {
-    ///     println!("{:?}", event?);
+    ///     let (number, event) = event?;
+    ///     println!("{number}: {event:?}");
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn watch(&self, namespace: Namespace, scope: Scope<'_>) -> Result<Series<Event<Bytes>>, Error> {
+    pub async fn watch(
+        &self,
+        namespace: Namespace,
+        scope: Scope<&[u8]>,
+    ) -> Result<Series<(u64, Event<Bytes>)>, Error> {
         let requested = match scope {
             Scope::Name(name) => Some(about("watch", namespace, name)),
             Scope::Prefix(_) => None,

@@ -11,9 +11,9 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::{limit, sysv};
-use signalbox_protocol::{
-    BodyError, ClaimsError, DeclarationError, DecodeError, Errno, NAME_BYTES_MAX, ReachedLimit, Status,
-};
+use signalbox_model::sysv::Errno;
+use signalbox_model::{ReachedLimit, Status};
+use signalbox_protocol::{BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX};
 
 /// Why a request failed, and for what.
 ///
@@ -192,7 +192,7 @@ impl<T: Into<ErrorKind>> From<T> for Error {
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The server refused the request (`docs/protocol.md`, "Statuses").
-    #[error("{}", advice(*.0))]
+    #[error("{}", .0.advice())]
     Status(Status),
     /// The server refused the request with the status `Limit reached`.
     #[error("{}", limit::advice(*.limit))]
@@ -292,73 +292,6 @@ pub enum Lost {
     /// The runtime or the thread that renews the lease has ended, or the client was closed.
     #[error("the client was closed or its runtime was shut down, so the lease is not renewed; stop the work")]
     Stopped,
-}
-
-/// The message for a refusal: what the state is, and what to do.
-fn advice(status: Status) -> &'static str {
-    match status {
-        Status::NoError => "the server reports success",
-        Status::NotFound => {
-            "the name does not exist; acquire it with a capacity or maximum, which creates it"
-        }
-        Status::InvalidArguments => {
-            "the server refused the arguments; request at least 1 resource and at most the capacity or maximum"
-        }
-        Status::ResourceNotAvailable => {
-            "the requested resources are in use; try again later, or wait for them in the queue"
-        }
-        Status::NotAcquired => {
-            "more resources were to be released than are held; release at most what was acquired"
-        }
-        Status::TimedOut => {
-            "the requested resources stayed in use until the timeout; try again, or use a longer timeout"
-        }
-        Status::QueueFull => {
-            "the queue for the requested resources is full; try again later, or accept a longer queue"
-        }
-        Status::Canceled => "the request was canceled while it waited, and nothing was acquired",
-        Status::Revoked => "an administrator revoked the grant or session; stop the work",
-        Status::Removed => "an administrator removed the name; use another name, or declare it again",
-        Status::NoSuchSession => "the session does not exist, or has ended; open another session",
-        Status::AlreadyExists => {
-            "the semaphore is declared already; keep it, or set it to the new declaration"
-        }
-        Status::GenerationDiffers => {
-            "the semaphore was changed since its generation was read; read it again, then repeat the change"
-        }
-        Status::InUse => {
-            "the semaphore is held; wait until all holders have released it, or choose another way of removal"
-        }
-        Status::NoSuchSlot => {
-            "the semaphore has no such slot; its capacity is smaller, or its resources are not numbered slots: list the declared \
-             semaphores"
-        }
-        Status::Queued => "the request waits in the queue; its answer follows",
-        Status::UnknownCommand => {
-            "the server does not support this operation; use a signalbox server that does"
-        }
-        Status::OutOfMemory => {
-            "the server has no memory or no room for another name; look at its memory (`memory_max`) and its limit of names \
-             (`max_names`)"
-        }
-        Status::NotPermitted => {
-            "the server does not permit this operation to this client; use a token that has the right and is accepted, or an \
-             address that is permitted"
-        }
-        Status::ShuttingDown => "the server is shutting down; try again after its restart",
-        Status::LimitReached => "a limit of the server is reached; close or finish something first",
-        Status::TlsRequired => {
-            "the server accepts only connections over TLS; connect with TLS (on the command line, --tls)"
-        }
-        Status::NotStored => {
-            "the server cannot write to its disk; a change of a declared semaphore may take effect when it can, so list it \
-             then; repeat anything else later"
-        }
-        Status::ExportFailed => {
-            "the export is incomplete: the server could not read its records, or the client took them too slowly; the \
-             server's log has the reason"
-        }
-    }
 }
 
 /// Why a connection ended.

@@ -92,11 +92,9 @@ mod plain_permit;
 #[doc(hidden)] // For the command line.
 pub mod race;
 mod requested;
-mod revoke;
 mod series;
 mod socket;
 pub mod sysv;
-mod text;
 #[cfg(feature = "tls")]
 mod tls;
 mod token;
@@ -113,22 +111,24 @@ pub use lease::{
 };
 pub use plain::PlainClient;
 pub use plain_permit::PlainPermit;
-pub use revoke::Revocation;
 pub use series::Series;
 #[cfg(feature = "tls")]
 pub use tls::{FileError, Tls, TlsFiles, TlsFilesError, TlsStream};
 
-// The types of the protocol that the methods of the client take or return.
+// The types that the methods of the client take or return.
+#[doc(hidden)] // For the command line.
+pub use signalbox_model::is_unsafe;
+pub use signalbox_model::{
+    AddressRange, Cancellation, Changed, Declaration, DeclaredEntry, DeclaredState, Event, EventKind,
+    Generation, GraceLeft, GrantId, GrantState, Idle, IfExists, Inspected, Limit, ListEntry, Milliseconds,
+    Namespace, Operation, ReachedLimit, Removal, Resizing, Revocation, Scope, ServiceChange, SessionEntry,
+    SessionId, SessionKey, SessionKind, Status, TtlLeft, VerifiedGrant,
+};
 pub use signalbox_protocol::{
-    AddressRange, BodyError, ClaimsError, Declaration, DeclarationError, DeclaredEntry, DeclaredState,
-    DecodeError, DumpEntry, Event, EventKind, Features, Generation, GraceLeft, GrantId, GrantState,
-    HelloAnswer, Idle, IfExists, Inspected, Limit, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace,
-    Pausing, ReachedLimit, Removal, Resizing, Scope, SessionEntry, SessionKey, SessionKind, Shares,
-    SlotChange, Statistic, Status, TtlLeft, VerifiedGrant, Wait,
+    BodyError, ClaimsError, DeclarationError, DecodeError, DumpEntry, Features, HelloAnswer, NAME_BYTES_MAX,
+    Shares, Statistic, Wait,
 };
 pub use token::Token;
-
-pub use text::is_unsafe;
 
 use signalbox_protocol::ResponseFrame;
 

@@ -1,6 +1,6 @@
 //! The message for a refusal because of a limit of the server.
 
-use signalbox_protocol::{Limit, ReachedLimit};
+use signalbox_model::{Limit, ReachedLimit};
 
 /// Which limit is reached, and what to do. `None`: the server did not say which.
 pub(super) fn advice(reached: Option<ReachedLimit>) -> String {

@@ -14,13 +14,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
 use super::connection::Connection;
-use super::requested::{Quoted, requesting};
+use super::requested::requesting;
 use super::{
     Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Error, Maximum, PlainPermit, Resources, Series,
     Token, checked, socket,
 };
+use signalbox_model::Quoted;
+use signalbox_model::Status;
 use signalbox_protocol::{
-    DumpEntry, EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame, Statistic, Status,
+    DumpEntry, EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame, Statistic,
 };
 
 /// A connection to a server. Clones share it; it is closed when the last clone is dropped.

@@ -23,13 +23,17 @@ use std::time::Duration;
 use super::connection::Connection;
 use super::requested::requesting;
 use super::{Direct, Error, ErrorKind, Series};
+use signalbox_model::Milliseconds;
+use signalbox_model::sysv::{IPC_CREAT, IPC_EXCL, IPC_PRIVATE, SetCommand};
 use signalbox_protocol::{
-    BodyError, Extended, Groups, IPC_CREAT, IPC_EXCL, LABEL_BYTES_MAX, Milliseconds, Opaque, Operations,
-    ResponseFrame, SetCommand, SysvRequest, Values, WAIT_FOREVER_MS, WaitingRequest,
+    BodyError, Extended, Groups, LABEL_BYTES_MAX, Opaque, Operations, ResponseFrame, SysvRequest,
+    WAIT_FOREVER_MS, WaitingRequest,
 };
 
-pub use signalbox_protocol::{
-    Caller, Errno, IPC_NOWAIT, ListedSet, ListedUser, Operation, Ownership, SEM_UNDO, SetStat, UserRole,
+pub use signalbox_model::UnixSeconds;
+pub use signalbox_model::sysv::{
+    Caller, Errno, IPC_NOWAIT, ListedSet, ListedUser, Operation, Order, Ownership, ProcessId, SEM_UNDO,
+    SetId, SetStat, UserRole,
 };
 
 /// Semaphores whose state is read at once.
@@ -57,8 +61,8 @@ pub struct Identity<'a> {
 /// The state of one semaphore of a set.
 ///
 /// ```no_run
-/// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
-/// for semaphore in process.semaphores(0x4000_0001).await? {
+/// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
+/// for semaphore in process.semaphores(set).await? {
 ///     println!("{} ({} calls wait)", semaphore.value, semaphore.waiting_for_growth);
 /// }
 /// # Ok(())
@@ -121,12 +125,12 @@ impl Direct {
     /// set.
     ///
     /// ```no_run
-    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-    /// let mut users = direct.set_users(0x4000_0001).await?;
+    /// # async fn example(direct: signalbox_client::Direct, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
+    /// let mut users = direct.set_users(set).await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn set_users(&self, set: i32) -> Result<Series<ListedUser>, Error> {
+    pub async fn set_users(&self, set: SetId) -> Result<Series<ListedUser>, Error> {
         let requested = of_set("list the users of", set);
         let request = SysvRequest::ListUsers { set };
         Series::ask(self.connection(), request, ResponseFrame::listed_user, Some(requested)).await
@@ -165,7 +169,7 @@ impl Process {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn find(&self, key: i32) -> Result<(i32, u32), Error> {
+    pub async fn find(&self, key: i32) -> Result<(SetId, u32), Error> {
         self.get("find", key, 0, 0).await
     }
 
@@ -178,7 +182,7 @@ impl Process {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn create(&self, key: i32, semaphores: u32, mode: u32) -> Result<i32, Error> {
+    pub async fn create(&self, key: i32, semaphores: u32, mode: u32) -> Result<SetId, Error> {
         let flags = IPC_CREAT | IPC_EXCL | (mode & 0o777);
         Ok(self.get("create", key, semaphores, flags).await?.0)
     }
@@ -189,9 +193,9 @@ impl Process {
         key: i32,
         count: u32,
         flags: u32,
-    ) -> Result<(i32, u32), Error> {
+    ) -> Result<(SetId, u32), Error> {
         let requested = || match key {
-            0 => format!("{operation} a semaphore set without a key"),
+            IPC_PRIVATE => format!("{operation} a semaphore set without a key"),
             _ => format!("{operation} the semaphore set with the key {key:#010x}"),
         };
         requesting(requested, async {
@@ -218,7 +222,7 @@ impl Process {
     /// ```
     pub async fn operate(
         &self,
-        set: i32,
+        set: SetId,
         operations: &[Operation],
         timeout: Option<Duration>,
     ) -> Result<(), Error> {
@@ -242,24 +246,24 @@ impl Process {
     /// The owner, the mode and the times of a set: IPC_STAT.
     ///
     /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
-    /// println!("{:#o}", process.stat(0x4000_0001).await?.mode);
+    /// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
+    /// println!("{:#o}", process.stat(set).await?.ownership.mode);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn stat(&self, set: i32) -> Result<SetStat, Error> {
+    pub async fn stat(&self, set: SetId) -> Result<SetStat, Error> {
         self.control("read", set, SetCommand::Stat, ResponseFrame::call_stat).await
     }
 
     /// The values of all semaphores of a set at one time: GETALL.
     ///
     /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
-    /// println!("{:?}", process.values(0x4000_0001).await?);
+    /// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
+    /// println!("{:?}", process.values(set).await?);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn values(&self, set: i32) -> Result<Vec<u16>, Error> {
+    pub async fn values(&self, set: SetId) -> Result<Vec<u16>, Error> {
         self.control("read", set, SetCommand::GetAll, ResponseFrame::call_values).await
     }
 
@@ -267,12 +271,12 @@ impl Process {
     /// the other.
     ///
     /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
-    /// println!("changed by process {}", process.semaphores(0x4000_0001).await?[0].pid);
+    /// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
+    /// println!("changed by process {}", process.semaphores(set).await?[0].pid);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn semaphores(&self, set: i32) -> Result<Vec<Semaphore>, Error> {
+    pub async fn semaphores(&self, set: SetId) -> Result<Vec<Semaphore>, Error> {
         let values = self.values(set).await?;
         requesting(|| of_set("read", set), async {
             let mut semaphores = Vec::with_capacity(values.len());
@@ -287,7 +291,7 @@ impl Process {
     /// Adds semaphores with these values, whose further state is read.
     async fn read_further(
         &self,
-        set: i32,
+        set: SetId,
         values: &[u16],
         semaphores: &mut Vec<Semaphore>,
     ) -> Result<(), Error> {
@@ -314,12 +318,12 @@ impl Process {
     /// Sets the value of a semaphore: SETVAL. Clears the adjustments that processes have of it.
     ///
     /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
-    /// process.set_value(0x4000_0001, 0, 1).await?;
+    /// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
+    /// process.set_value(set, 0, 1).await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn set_value(&self, set: i32, number: u32, value: u16) -> Result<(), Error> {
+    pub async fn set_value(&self, set: SetId, number: u32, value: u16) -> Result<(), Error> {
         let command = SetCommand::SetValue(number, value.into());
         self.control("change", set, command, ResponseFrame::call_done).await
     }
@@ -327,29 +331,30 @@ impl Process {
     /// Sets the values of all semaphores: SETALL. Clears the adjustments that processes have of them.
     ///
     /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
-    /// process.set_values(0x4000_0001, &[1, 0, 0]).await?;
+    /// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
+    /// process.set_values(set, &[1, 0, 0]).await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn set_values(&self, set: i32, values: &[u16]) -> Result<(), Error> {
-        let mut bytes = Vec::new();
-        let encoded = Values::encode(values, &mut bytes);
-        let encoded = encoded.ok_or_else(|| Error::from(Errno::Inval).of(of_set("change", set)))?;
-        self.control("change", set, SetCommand::SetAll(encoded), ResponseFrame::call_done).await
+    pub async fn set_values(&self, set: SetId, values: &[u16]) -> Result<(), Error> {
+        // More do not fit on the wire, and no set has them.
+        if values.len() > u16::MAX.into() {
+            return Err(Error::from(Errno::Inval).of(of_set("change", set)));
+        }
+        self.control("change", set, SetCommand::SetAll(values.into()), ResponseFrame::call_done).await
     }
 
     /// Sets the owner and the mode of a set: IPC_SET.
     ///
     /// ```no_run
-    /// # async fn example(process: signalbox_client::sysv::Process) -> Result<(), signalbox_client::Error> {
+    /// # async fn example(process: signalbox_client::sysv::Process, set: signalbox_client::sysv::SetId) -> Result<(), signalbox_client::Error> {
     /// use signalbox_client::sysv::Ownership;
     ///
-    /// process.set_ownership(0x4000_0001, Ownership { uid: 33, gid: 33, mode: 0o600 }).await?;
+    /// process.set_ownership(set, Ownership { uid: 33, gid: 33, mode: 0o600 }).await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn set_ownership(&self, set: i32, ownership: Ownership) -> Result<(), Error> {
+    pub async fn set_ownership(&self, set: SetId, ownership: Ownership) -> Result<(), Error> {
         self.control("change", set, SetCommand::SetOwnership(ownership), ResponseFrame::call_done).await
     }
 
@@ -362,15 +367,15 @@ impl Process {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn remove(&self, set: i32) -> Result<(), Error> {
+    pub async fn remove(&self, set: SetId) -> Result<(), Error> {
         self.control("remove", set, SetCommand::Remove, ResponseFrame::call_done).await
     }
 
     async fn control<T>(
         &self,
         operation: &'static str,
-        set: i32,
-        command: SetCommand<'_>,
+        set: SetId,
+        command: SetCommand,
         read: impl FnOnce(&ResponseFrame) -> Result<Result<T, Errno>, BodyError>,
     ) -> Result<T, Error> {
         requesting(|| of_set(operation, set), async {
@@ -379,7 +384,7 @@ impl Process {
         .await
     }
 
-    fn command<'a>(&self, set: i32, command: SetCommand<'a>) -> SysvRequest<'a> {
+    fn command(&self, set: SetId, command: SetCommand) -> SysvRequest<'static> {
         SysvRequest::SemCtl { ids: self.direct.next_ids(), caller: self.caller, set, command }
     }
 
@@ -410,7 +415,7 @@ fn called<T>(result: Result<Result<T, Errno>, BodyError>) -> Result<T, Error> {
 }
 
 /// A request about one set.
-fn of_set(operation: &str, set: i32) -> String {
+fn of_set(operation: &str, set: SetId) -> String {
     format!("{operation} semaphore set {set}")
 }
 

@@ -22,7 +22,7 @@ use std::{fmt, io};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 
 /// The version of the layout of keys.
 pub const LAYOUT: u32 = 1;

@@ -7,38 +7,25 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use crate::claim::Claim;
-use crate::ids::{ConnectionId, Place, SessionId, SessionKey, Token};
+use crate::ids::Token;
 use crate::journal::Step;
 use crate::ledger::{
-    Declare, DeclaredListing, Lease, Ledger, LedgerContext, Listed, Listing, ListingKind, Queueing, Scope,
-    Shown, Want,
+    DeclaredListing, Lease, Ledger, LedgerContext, Listing, ListingKind, NameEntry, Queueing, Shown, Want,
 };
-use crate::mailbox::{EventKind, Notice};
-use crate::namespace::Namespace;
 use crate::object::{Availability, DumpItem, ObjectRef};
 use crate::outcome::{Call, Outcome};
-use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::state::Core;
 use crate::sync::Ordering;
-use crate::time::{Due, Moment, UnixSeconds};
+use crate::time::{Due, Moment};
 use crate::visit::Visit;
+use signalbox_model::{
+    ConnectionId, Declaration, EventKind, Inspected, Namespace, Notice, Place, Refusal, Scope, SessionId,
+    SessionKey, UnixSeconds,
+};
 
 /// Semaphores of the configuration that are declared in one step.
 const CONFIGURED_STEP: usize = 64;
-
-/// The usage of a name (`docs/protocol.md`, "Inspect").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inspected {
-    /// Resources in use.
-    pub in_use: u32,
-    /// Most resources in use at once, as in [`DumpItem`].
-    pub peak: u32,
-    /// Requests that wait.
-    pub waiting: u32,
-    /// The capacity of a semaphore, and what of it is available; `None`: the name is a counter.
-    pub availability: Option<Availability>,
-}
 
 /// Limits and figures.
 impl Core {
@@ -124,7 +111,7 @@ impl Core {
 
     /// Declares the semaphores of the configuration, and removes those that it declared before. Returns those that it
     /// cannot apply, with the reason.
-    pub fn declare_configured(&self, wanted: &[Declare<'_>], now: Moment) -> Vec<(Box<[u8]>, Refusal)> {
+    pub fn declare_configured(&self, wanted: &[Declaration<'_>], now: Moment) -> Vec<(Box<[u8]>, Refusal)> {
         let context = self.context(now.unix);
         let mut refused = Vec::new();
         for some in wanted.chunks(CONFIGURED_STEP) {
@@ -163,7 +150,7 @@ impl Core {
 
     /// Tells all clients that said Hello that another node of the cluster is going to lead.
     pub fn announce_move(&self) {
-        self.ledger().announce(Notice::Moved);
+        self.ledger().announce(Notice::Moved(()));
     }
 
     /// Refuses new requests for grants, and answers those that wait, in steps. Returns whether there is more to do.
@@ -181,11 +168,13 @@ impl Core {
         let object = found.ok_or(Refusal::NotFound)?;
         let (DumpItem { consumption, peak }, availability) = object.usage(self.interval(now.unix));
         let waiting = ledger.waiting(namespace, &object);
-        Ok(Inspected { in_use: consumption, peak, waiting, availability })
+        let Availability { capacity, available } =
+            availability.unwrap_or(Availability { capacity: 0, available: 0 });
+        Ok(Inspected { in_use: consumption, peak, waiting, capacity, available })
     }
 
     /// Deletes a counter that is not held and that no request waits for, with the peak of its interval.
-    pub fn delete_counter(&self, name: &[u8]) -> Result<(), Refusal> {
+    pub(super) fn delete_counter(&self, name: &[u8]) -> Result<(), Refusal> {
         let ledger = self.ledger();
         let deleted = self.registry(Namespace::Counters).delete_unused(name)?;
         ledger.publish(Namespace::Counters, &deleted, EventKind::Removed, None, None, 0);
@@ -198,8 +187,8 @@ impl Core {
         exists.map(|()| Listing::new(namespace, name, kind)).ok_or(Refusal::NotFound)
     }
 
-    /// The next entries of a listing; none at its end.
-    pub fn list(&self, listing: &mut Listing) -> Vec<Listed> {
+    /// The next entries of a listing, each with the connection of its session; none at its end. Their addresses are empty.
+    pub fn list(&self, listing: &mut Listing) -> Vec<(NameEntry, Option<ConnectionId>)> {
         let ledger = self.ledger();
         let (namespace, name) = listing.name();
         match self.registry(namespace).find(name, ObjectRef::clone) {
@@ -214,7 +203,7 @@ impl Core {
         connection: ConnectionId,
         token: Token,
         namespace: Namespace,
-        scope: Scope,
+        scope: Scope<&[u8]>,
         now: Moment,
     ) -> Result<WatchSnapshot, Refusal> {
         self.ledger().watch(connection, token, namespace, scope, self.context(now.unix))?;

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::time::UnixSeconds;
+use signalbox_model::UnixSeconds;
 
 /// The number of an interval since the epoch: boundaries are at multiples of its length in Unix time.
 ///

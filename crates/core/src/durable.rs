@@ -3,11 +3,10 @@
 //! The core lists changes in order; a store keeps the last record that was put under each key. Everything else (what
 //! connections hold, waiters, watches) ends with the process.
 
-use crate::ids::{GrantId, PlaceKey, RequestId, SessionId, SessionKey};
-use crate::namespace::Namespace;
 use crate::semaphore::SLOTS_MAX;
 use crate::sysv::{SysvKey, SysvRecord};
-use crate::time::UnixSeconds;
+use signalbox_model::UnixSeconds;
+use signalbox_model::{DeclaredState, GrantId, Namespace, PlaceKey, RequestId, SessionId, SessionKey};
 
 /// One change of the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,7 +125,7 @@ pub enum Origin {
 }
 
 /// A leased session.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionRecord {
     /// Its number.
     pub session: SessionId,
@@ -185,17 +184,6 @@ pub struct AnswerRecord {
     pub answer: Box<[DeclaredState]>,
 }
 
-/// The state of a declared semaphore after a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeclaredState {
-    /// The generation: the number of the change.
-    pub generation: u64,
-    /// The capacity after the change.
-    pub capacity: u32,
-    /// Resources in use at the time of the change.
-    pub in_use: u32,
-}
-
 impl Record {
     /// The key of the record.
     pub fn key(&self) -> Key {
@@ -210,14 +198,3 @@ impl Record {
         }
     }
 }
-
-/// Compares the session's key like any other field, for tests and for checks of a store. A key that a client presents is
-/// compared by [`SessionKey`] in constant time.
-impl PartialEq for SessionRecord {
-    fn eq(&self, other: &Self) -> bool {
-        (self.session, self.key.0, self.ttl_ms, &self.label, self.revoked_grace_ms)
-            == (other.session, other.key.0, other.ttl_ms, &other.label, other.revoked_grace_ms)
-    }
-}
-
-impl Eq for SessionRecord {}

@@ -10,8 +10,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::ids::ConnectionId;
 use crate::session::HandleIndex;
+use signalbox_model::ConnectionId;
 
 /// The resources of one object that one session holds.
 #[derive(Clone, Copy, Debug)]

@@ -31,10 +31,8 @@ mod ledger;
 mod limit;
 mod mailbox;
 mod name;
-mod namespace;
 mod object;
 mod outcome;
-mod refusal;
 mod registry;
 mod request_log;
 mod ring_map;
@@ -51,41 +49,35 @@ mod time;
 mod visit;
 
 pub use ahash::RandomState as NameHasher;
-pub use api::{Inspected, WatchSnapshot};
+pub use api::WatchSnapshot;
 pub use claim::Claim;
 pub use durable::{
-    AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantRecord, Key, Origin, PartRecord, Record,
-    Service, SessionRecord,
+    AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, Origin, PartRecord, Record, Service,
+    SessionRecord,
 };
-pub use ids::{
-    ConnectionId, GrantId, Place, PlaceKey, PlaceProof, RequestId, RequestIds, SessionId, SessionKey, Token,
-};
+pub use ids::Token;
 pub use journal::BatchLimit;
 pub use ledger::{
-    CheckedNames, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, IfExists, Lease, LedgerLimits,
-    LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, Scope, ServiceChange, TICK_MS,
-    Until, WaitedListing, Waiting, Want,
+    CheckedNames, DeclaredListing, DeclaredSemaphore, GRANT_SLOTS_MAX, Lease, LedgerLimits, LedgerStats,
+    Listing, ListingKind, NameEntry, Queueing, TICK_MS, WaitedListing, Waiting, Want,
 };
 pub use limit::MemoryLimit;
-pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice};
-pub use namespace::Namespace;
-pub use object::{Availability, DumpItem};
-pub use outcome::{Answer, Call, Granted, Opened, Outcome, Verified};
-pub use refusal::{Limit, LimitKind, Refusal};
+pub use mailbox::{EVENTS_MAX, Mailbox, Message};
+pub use object::DumpItem;
+pub use outcome::{Answer, Call, Executed, Granted, Opened, Outcome};
 pub use registry::{Limits, RegistryStats};
 pub use request_log::REQUESTS_MAX;
 pub use semaphore::SLOTS_MAX;
 pub use session::{Ending, Session};
-pub use session_client::{ClientSelector, SessionClient};
-pub use session_listing::{Connected, ListedId, ListedSession, SessionListing};
+pub use session_client::SessionClient;
+pub use session_listing::{Connected, ListedSession, SessionListing};
 pub use share::{ClientKey, ClientShare};
 pub use state::Core;
 pub use store::{Batch, CommitOutcome};
 pub use sysv::{
-    AdjustmentsRecord, Caller, ConnectionEnd, Errno, KeyRule, ListedSet, ListedUser, OpenedProcess,
-    Operation, Order, Ownership, ProcessId, ProcessRecord, ResultRecord, SemaphoreRecord, SetAnswer,
-    SetCheck, SetCommand, SetId, SetListing, SetRecord, SetStat, StoredAnswer, SysvCall, SysvKey, SysvLimits,
-    SysvOutcome, SysvRecord, SysvStats, UserListing, UserRole,
+    AdjustmentsRecord, ConnectionEnd, KeyRule, OpenedProcess, ProcessRecord, ResultRecord, SemaphoreRecord,
+    SetCheck, SetListing, SetRecord, StoredAnswer, SysvCall, SysvKey, SysvLimits, SysvOutcome, SysvRecord,
+    SysvStats, UserListing,
 };
-pub use time::{Due, Moment, MonotonicMs, UnixSeconds};
+pub use time::{Due, Moment, MonotonicMs};
 pub use visit::{Check, CheckFailure, Dump, NamePlace, Survey, Surveyed, Sweep};

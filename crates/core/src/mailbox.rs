@@ -8,16 +8,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use crate::ids::{GrantId, SessionId, Token};
+use crate::ids::Token;
 use crate::invariant::lock;
-use crate::namespace::Namespace;
 use crate::outcome::Answer;
-use crate::refusal::Refusal;
 use crate::session_client::SessionClient;
 use crate::share::ClientKey;
 use crate::sync::{AtomicBool, Mutex, Ordering};
-use crate::sysv::{Errno, SetAnswer};
 use crate::time::MonotonicMs;
+use signalbox_model::sysv::{Errno, SetAnswer};
+use signalbox_model::{Event, EventKind, Namespace, Notice, Refusal};
 
 /// Events that wait for a reader; further ones are counted and dropped.
 pub const EVENTS_MAX: usize = 1024;
@@ -47,96 +46,12 @@ pub enum Message {
         /// The connection's name for the watch.
         token: Token,
         /// The event.
-        event: Event,
+        event: Event<Box<[u8]>>,
     },
-    /// News about what the connection holds.
-    Notice(Notice),
+    /// What happens to what the connection holds, with the time when it ends.
+    Notice(Notice<MonotonicMs>),
     /// The connection's session was revoked: the server has to close the connection.
     Close,
-}
-
-/// An event of a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// What happened.
-    pub kind: EventKind,
-    /// The namespace of the name.
-    pub namespace: Namespace,
-    /// The name's bytes; empty where the event is not about a name.
-    pub name: Box<[u8]>,
-    /// The grant of the event; `None`: there is none, or the resources were taken by plain Acquires.
-    pub grant: Option<GrantId>,
-    /// The session of the event, if there is one.
-    pub session: Option<SessionId>,
-    /// The resources of the event; for [`EventKind::Missed`], the number of events.
-    pub resources: u32,
-    /// Resources in use after the event.
-    pub in_use: u32,
-    /// Waiters after the event.
-    pub waiting: u32,
-}
-
-/// The kind of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
-    /// The state of a name when the watch began.
-    Present,
-    /// Every name that existed when the watch began has been reported.
-    Live,
-    /// Events were dropped because the reader was too slow.
-    Missed,
-    /// Resources were acquired.
-    Granted,
-    /// Resources were released.
-    Released,
-    /// A request began to wait.
-    Queued,
-    /// A request stopped waiting without a grant.
-    Left,
-    /// A session expired, and its resources were released.
-    Expired,
-    /// A grant or a session was revoked.
-    Revoked,
-    /// The capacity of a declared semaphore was set; it is the event's resources.
-    Resized,
-    /// A declared semaphore was removed.
-    Removed,
-    /// A semaphore was paused.
-    Paused,
-    /// A semaphore is not paused any more.
-    Resumed,
-    /// A slot of a semaphore was taken out of service; the number of the slot takes the place of the resources.
-    SlotOut,
-    /// A slot of a semaphore was put back into service; likewise.
-    SlotIn,
-}
-
-/// News about what a connection holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// A grant is revoked; it ends when the grace period is over.
-    GrantRevoked {
-        /// The grant.
-        grant: GrantId,
-        /// When that is.
-        at: MonotonicMs,
-    },
-    /// A session is revoked; it ends when the grace period is over.
-    SessionRevoked {
-        /// The session.
-        session: SessionId,
-        /// When that is.
-        at: MonotonicMs,
-    },
-    /// Another connection attached to the session of this connection.
-    AttachedElsewhere {
-        /// The session.
-        session: SessionId,
-    },
-    /// The server is shutting down and grants nothing more.
-    ShuttingDown,
-    /// Another node of the cluster is going to lead.
-    Moved,
 }
 
 /// The messages of one connection.
@@ -245,7 +160,7 @@ impl Mailbox {
             self.is_filled.store(false, Ordering::Release);
         }
         let (token, count) = missed?;
-        Some(Message::Event { token, event: Event::about_no_name(EventKind::Missed, count) })
+        Some(Message::Event { token, event: event_without_name(EventKind::Missed, count) })
     }
 
     /// Whether one more event would be kept.
@@ -320,17 +235,16 @@ impl Messages {
     }
 }
 
-impl Event {
-    pub(super) fn about_no_name(kind: EventKind, resources: u32) -> Self {
-        Self {
-            kind,
-            namespace: Namespace::Counters,
-            name: Box::default(),
-            grant: None,
-            session: None,
-            resources,
-            in_use: 0,
-            waiting: 0,
-        }
+/// An event that is not about a name.
+pub(super) fn event_without_name(kind: EventKind, resources: u32) -> Event<Box<[u8]>> {
+    Event {
+        kind,
+        namespace: Namespace::Counters,
+        name: Box::default(),
+        grant: None,
+        session: None,
+        resources,
+        in_use: 0,
+        waiting: 0,
     }
 }

@@ -11,14 +11,12 @@ use std::sync::Arc;
 use crate::claim::Claim;
 use crate::counter::{Counter, Interval};
 use crate::holders::{Holders, Holding, Tracking};
-use crate::ids::ConnectionId;
 use crate::invariant::{invariant, lock};
 use crate::name::Name;
-use crate::namespace::Namespace;
-use crate::refusal::Refusal;
 use crate::semaphore::{Lifecycle, Semaphore, Withheld};
 use crate::session::{HandleIndex, Session};
 use crate::sync::Mutex;
+use signalbox_model::{ConnectionId, Namespace, Refusal};
 
 /// A shared handle to an object; the map finds it by its name.
 #[derive(Clone, Debug)]

@@ -1,8 +1,7 @@
 //! Requests to the ledger and their outcomes, at once or later.
 
-use crate::durable::DeclaredState;
-use crate::ids::{ConnectionId, GrantId, RequestIds, SessionId, SessionKey, Token};
-use crate::refusal::Refusal;
+use crate::ids::Token;
+use signalbox_model::{ConnectionId, DeclaredState, GrantId, Refusal, RequestIds, SessionId, SessionKey};
 
 /// Which request of which connection asks for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +25,25 @@ pub enum Outcome {
     Refused(Refusal),
 }
 
+/// The outcome of an administrator's operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Executed {
+    /// The outcome of the request.
+    pub outcome: Outcome,
+    /// Whether this request has changed something, or will. A repeated one has not, nor one that finds all as it asks for.
+    pub is_change: bool,
+}
+
+impl Executed {
+    /// The outcome of an operation that is executed at once.
+    pub(super) fn at_once(result: Result<Answer, Refusal>) -> Self {
+        match result {
+            Ok(answer) => Self { outcome: Outcome::Answered(answer), is_change: true },
+            Err(refusal) => Self { outcome: Outcome::Refused(refusal), is_change: false },
+        }
+    }
+}
+
 /// The answer to a request that was not refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -41,6 +59,11 @@ pub enum Answer {
     Revoked {
         /// How many.
         sessions: u64,
+    },
+    /// Waiting requests were canceled.
+    Canceled {
+        /// How many.
+        requests: u64,
     },
     /// The usage has dropped to the level of the request.
     Idle {
@@ -67,7 +90,7 @@ pub struct Granted {
 }
 
 /// A leased session that was opened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// Its number.
     pub session: SessionId,
@@ -75,26 +98,4 @@ pub struct Opened {
     pub key: SessionKey,
     /// Its time to live in milliseconds.
     pub ttl_ms: u32,
-}
-
-impl PartialEq for Opened {
-    fn eq(&self, other: &Self) -> bool {
-        (self.session, self.key.0, self.ttl_ms) == (other.session, other.key.0, other.ttl_ms)
-    }
-}
-
-impl Eq for Opened {}
-
-/// A grant that is held, as VerifyGrant reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verified {
-    /// The session that holds it.
-    pub session: SessionId,
-    /// The rest of its lease in milliseconds; `None`: it lasts as long as the connection.
-    pub ttl_left_ms: Option<u32>,
-    /// Whether it should end soon: it is being revoked, its slot is above the capacity since a shrink or out of service, or
-    /// its semaphore is being removed or was removed and declared again.
-    pub is_retiring: bool,
-    /// The rest of the grace period in milliseconds if the grant or its session is being revoked.
-    pub grace_left_ms: Option<u32>,
 }

@@ -16,13 +16,12 @@ use dashmap::{DashMap, Entry};
 use crate::claim::Claim;
 use crate::counter::Interval;
 use crate::name::NameHash;
-use crate::namespace::Namespace;
 use crate::object::{ObjectRef, PlainError};
-use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 #[cfg(shuttle)]
 use crate::sync::{DashMap, Entry};
+use signalbox_model::{Namespace, Refusal};
 
 /// Enough shards that, with a million names, the handles of one shard are copied in about 70 us; more shards cost every
 /// operation cache misses (`docs/decisions/0002-the-table-of-names.md`).

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use crate::ids::{RequestId, RequestIds};
-use crate::refusal::{Limit, LimitKind, Refusal};
+use crate::limit::limit_reached;
 use crate::ring_map::RingMap;
+use signalbox_model::Limit;
+use signalbox_model::{Refusal, RequestId, RequestIds};
 
 /// How far the requests of a session may be above the lowest unanswered one; their replies are cached.
 pub const REQUESTS_MAX: u64 = 1024;
@@ -74,7 +75,7 @@ impl<R: Reply> RequestLog<R> {
         }
         self.replies.shrink();
         if own - self.floor > REQUESTS_MAX {
-            return Err(Limit::reached(LimitKind::Requests, REQUESTS_MAX as usize));
+            return Err(limit_reached(Limit::Requests, REQUESTS_MAX as usize));
         }
         Ok(self.get(ids.own))
     }

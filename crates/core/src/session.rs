@@ -8,13 +8,12 @@
 //!
 //! Invariant: an index refers to a handle exactly while the session has a holding in the object.
 
-use crate::ids::ConnectionId;
 use crate::invariant::invariant;
 use crate::name::NameHash;
-use crate::namespace::Namespace;
 use crate::object::ObjectRef;
 use crate::state::Core;
-use crate::time::UnixSeconds;
+use signalbox_model::UnixSeconds;
+use signalbox_model::{ConnectionId, Namespace};
 
 /// The index of the handle of one object within a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

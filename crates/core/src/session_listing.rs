@@ -1,43 +1,14 @@
 //! The listing of all sessions: leased ones, those of connections, and processes of System V calls. It takes some entries
 //! a step, so that a long one delays no other request. A session that opens or ends during the listing may be in it or not.
 
-use crate::ids::{ConnectionId, SessionId};
 use crate::session_client::SessionClient;
 use crate::state::Core;
-use crate::sysv::ProcessId;
 use crate::time::{Moment, MonotonicMs};
+use signalbox_model::sysv::ProcessId;
+use signalbox_model::{ConnectionId, Milliseconds, SessionEntry, SessionId, TtlLeft};
 
-/// A session of any kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedSession {
-    /// Its kind and its id.
-    pub id: ListedId,
-    /// Its label.
-    pub label: Box<[u8]>,
-    /// The client that is attached or was last; `None`: not known since the start of the server.
-    pub client: Option<SessionClient>,
-    /// Whether a connection is attached; a connection is to its own session.
-    pub is_attached: bool,
-    /// How long it has existed, in milliseconds; `None`: since before the start of the server.
-    pub age_ms: Option<u64>,
-    /// Grants that it holds; of a process, the sets that it has adjustments of.
-    pub grants: u32,
-    /// Requests that wait.
-    pub waiting: u32,
-    /// The time until it ends unless it is renewed, in milliseconds; `None`: as long as its connection lasts.
-    pub ttl_left_ms: Option<u32>,
-}
-
-/// The id of a listed session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListedId {
-    /// A leased session.
-    Leased(SessionId),
-    /// The session of a connection.
-    Connection(ConnectionId),
-    /// A process of System V calls.
-    Process(ProcessId),
-}
+/// A session of any kind in the listing.
+pub type ListedSession = SessionEntry<Box<[u8]>>;
 
 /// A connection, as its server knows it.
 #[derive(Clone, Debug)]
@@ -102,4 +73,21 @@ impl Core {
         }
         processes.into_iter().map(|(_, listed)| listed).collect()
     }
+}
+
+/// The parts of an entry that show the client.
+pub(crate) fn shown(client: Option<&SessionClient>) -> (Box<[u8]>, Box<[u8]>) {
+    let address = client.map(|client| client.address.to_string()).unwrap_or_default();
+    let identity = client.and_then(|client| client.identity.as_deref()).unwrap_or_default();
+    (address.into_bytes().into(), identity.as_bytes().into())
+}
+
+/// An age in whole seconds. One of more than a century is shown as that.
+pub(crate) fn age_s(since: MonotonicMs, now: MonotonicMs) -> u32 {
+    u32::try_from(since.age_ms(now) / 1000).unwrap_or(u32::MAX - 1)
+}
+
+/// What is left of a lease.
+pub(crate) fn ttl_left(left_ms: Option<u32>) -> TtlLeft {
+    left_ms.map_or(TtlLeft::Connection, |left_ms| TtlLeft::For(Milliseconds(left_ms)))
 }

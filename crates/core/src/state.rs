@@ -6,16 +6,14 @@ use ahash::RandomState as NameHasher;
 
 use crate::claim::Claim;
 use crate::counter::Interval;
-use crate::ids::ConnectionId;
 use crate::ledger::Ledger;
-use crate::namespace::Namespace;
 use crate::object::PlainError;
-use crate::refusal::Refusal;
 use crate::registry::{Limits, Registry, RegistryStats};
 use crate::session::{Ending, Session};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::sysv::Sysv;
-use crate::time::UnixSeconds;
+use signalbox_model::UnixSeconds;
+use signalbox_model::{ConnectionId, Namespace, Refusal};
 
 /// All counters, semaphores and sessions of a server.
 #[derive(Debug)]

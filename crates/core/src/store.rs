@@ -5,11 +5,11 @@
 //! in turn; neither refers to records of the other.
 
 use crate::durable::{Change, Record};
-use crate::ids::PlaceKey;
 use crate::journal::{BatchLimit, Journaled};
 use crate::state::Core;
 use crate::sync::Ordering;
 use crate::time::{Moment, MonotonicMs};
+use signalbox_model::PlaceKey;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -69,7 +69,7 @@ impl Core {
         };
         let first = self.sets_are_next.load(Ordering::Relaxed);
         let batch = take(first).or_else(|| take(!first))?;
-        // Until it is stored, it stays the turn of its journal.
+        // Idle it is stored, it stays the turn of its journal.
         self.sets_are_next.store(batch.is_of_sets, Ordering::Relaxed);
         Some(batch)
     }

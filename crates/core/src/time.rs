@@ -1,8 +1,6 @@
 //! The two times that the rules know (invariant 8 of `docs/design.md`). The core never reads a clock.
 
-/// Seconds since the Unix epoch, as the server read them from its clock: for intervals, and for what people read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct UnixSeconds(pub u64);
+use signalbox_model::UnixSeconds;
 
 /// Milliseconds since some moment in the past. They never go back: for waits and leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

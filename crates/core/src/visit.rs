@@ -3,11 +3,11 @@
 //! A visit copies the handles of one shard at a time and then works through them without any lock on the map. So its
 //! caller may pause it at any time without blocking requests; in return, a visit is not a consistent snapshot.
 
-use crate::namespace::Namespace;
 use crate::object::{Availability, DumpItem, ObjectRef};
 use crate::registry::Registry;
 use crate::state::Core;
-use crate::time::UnixSeconds;
+use signalbox_model::Namespace;
+use signalbox_model::UnixSeconds;
 
 /// The position of a visit.
 #[derive(Debug, Default)]

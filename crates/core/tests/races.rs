@@ -17,10 +17,9 @@ use std::task::Wake;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::thread;
-use signalbox_core::{
-    Claim, Core, DumpItem, Limits, Mailbox, Message, NameHasher, Namespace, Notice, Refusal, RegistryStats,
-    Session, UnixSeconds,
-};
+use signalbox_core::{Claim, Core, DumpItem, Limits, Mailbox, Message, NameHasher, RegistryStats, Session};
+use signalbox_model::UnixSeconds;
+use signalbox_model::{Namespace, Notice, Refusal};
 
 /// The default number of schedules for a scenario, for each of two schedulers in each of two namespaces.
 const SCHEDULES: usize = 1_000;

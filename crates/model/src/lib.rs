@@ -6,3 +6,30 @@
 #![warn(clippy::unwrap_used)]
 
 mod codes;
+mod declarations;
+mod events;
+mod ids;
+mod names;
+mod operations;
+mod refusals;
+mod sessions;
+pub mod sysv;
+mod text;
+mod time;
+#[cfg(feature = "views")]
+pub mod views;
+
+pub use declarations::{
+    Declaration, DeclaredEntry, DeclaredState, Idle, IfExists, Removal, Resizing, ServiceChange,
+};
+pub use events::{Event, EventKind, Notice};
+pub use ids::{
+    ConnectionId, Generation, GrantId, Place, PlaceKey, PlaceProof, RequestId, RequestIds, SessionId,
+    SessionKey,
+};
+pub use names::{AS_DECLARED, Claim, Inspected, ListEntry, Namespace, Scope};
+pub use operations::{Cancellation, Changed, Operation, Revocation, Target};
+pub use refusals::{Limit, ReachedLimit, Refusal, Status};
+pub use sessions::{AddressRange, GraceLeft, GrantState, SessionEntry, SessionKind, TtlLeft, VerifiedGrant};
+pub use text::{Quoted, about_all, is_unsafe};
+pub use time::{Milliseconds, UnixSeconds};

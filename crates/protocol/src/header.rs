@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::BufMut;
 
-use super::status::Status;
+use signalbox_model::Status;
 use signalbox_model::codes;
 
 /// The length of a header in bytes (`counter.md`, "Request header" and "Response header").

@@ -15,19 +15,14 @@ mod proxy_header;
 pub mod relay;
 mod request;
 mod response;
-mod status;
 mod sysv;
 
 pub use codec::{DecodeError, Frames, RequestCodec, ResponseCodec};
 pub use extended::{
-    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AddressRange, AllGranted, Claim, Claims, ClaimsError, Credentials,
-    DECLARATIONS_MAX, Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState,
-    EXTENDED_VERSION, End, Event, EventKind, Extended, ExtendedOpcode, ExtendedResponse, Features,
-    Generation, GraceLeft, GrantId, GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected,
-    LABEL_BYTES_MAX, Limit, ListEntry, Milliseconds, Moved, NUMBERED_CAPACITY_MAX, Namespace, Notice,
-    OpenedSession, Pausing, Place, Queueing, ReachedLimit, Removal, RequestId, RequestIds, Resizing,
-    Revocation, Scope, SessionEntry, SessionKey, SessionKind, Shares, SlotChange, TtlLeft, VerifiedGrant,
-    Wait, WaitingRequest, Whereabouts,
+    ACQUIRE_ALL_NAMES_MAX, AllGranted, Claims, ClaimsError, Credentials, DECLARATIONS_MAX, DeclarationError,
+    EXTENDED_VERSION, End, Extended, ExtendedOpcode, ExtendedResponse, Features, Granted, HelloAnswer,
+    LABEL_BYTES_MAX, Moved, NUMBERED_CAPACITY_MAX, OpenedSession, Queueing, ReceivedNotice, Shares, Wait,
+    WaitingRequest, Whereabouts, check_declarations,
 };
 pub use header::{
     HEADER_BYTES, NAME_BYTES_MAX, Opaque, Opcode, REQUEST_BODY_BYTES_MAX, REQUEST_MAGIC,
@@ -36,9 +31,7 @@ pub use header::{
 pub use proxy_header::{PROXY_HEADER_BYTES_MAX, ProxyHeader, ProxyHeaderError};
 pub use request::{Frame, FrameClass, Request};
 pub use response::{BodyError, DumpEntry, Response, ResponseFrame, Statistic};
-pub use status::Status;
 pub use sysv::{
-    Caller, Errno, GROUPS_MAX, Groups, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, ListedSet, ListedUser, OpenedProcess,
-    Operation, Operations, Ownership, SEM_UNDO, SetCommand, SetStat, SysvAnswer, SysvOpcode, SysvRequest,
-    UserRole, Values, WAIT_FOREVER_MS,
+    GROUPS_MAX, Groups, OpenedProcess, Operations, SysvOpcode, SysvRequest, WAIT_FOREVER_MS, compose_call,
+    compose_listed_set, compose_listed_user,
 };

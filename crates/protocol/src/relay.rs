@@ -12,7 +12,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::Namespace;
+use signalbox_model::Namespace;
 
 /// The first bytes of a challenge: what this port speaks, and its version.
 const MAGIC: [u8; 4] = *b"SBR\x01";

@@ -5,8 +5,8 @@ use bytes::BufMut;
 use super::extended::{Extended, ExtendedOpcode};
 use super::fields::Fields;
 use super::header::{Header, Opaque, Opcode, REQUEST_MAGIC};
-use super::status::Status;
 use super::sysv::{SysvOpcode, SysvRequest};
+use signalbox_model::Status;
 
 /// One complete frame that was received. Its body borrows from the receive buffer.
 #[derive(Clone, Copy, Debug)]

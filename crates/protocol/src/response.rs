@@ -4,7 +4,7 @@ use bytes::{BufMut, Bytes};
 use thiserror::Error;
 
 use super::header::{Header, Opaque, RESPONSE_MAGIC};
-use super::status::Status;
+use signalbox_model::Status;
 
 /// One response of the server (`counter.md` and `semaphore.md`, the section of each operation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,9 @@ use super::engine::{Opened, Options, open_engine, open_file, verify};
 use super::flush_mark::Trust;
 use super::reader::each_record;
 use super::record::describe;
-use signalbox_core::{Core, Moment, MonotonicMs, NameHasher, Namespace, Record, SysvRecord, UnixSeconds};
+use signalbox_core::{Core, Moment, MonotonicMs, NameHasher, Record, SysvRecord};
+use signalbox_model::Namespace;
+use signalbox_model::UnixSeconds;
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +113,7 @@ pub fn contradictions(records: &[Record]) -> Vec<String> {
             Record::Declaration(semaphore) => (None, vec![semaphore.generation, semaphore.created]),
             Record::Grant(grant) => (Some(grant.session), vec![grant.grant.0]),
             Record::Answer(answer) => {
-                (Some(answer.session), answer.answer.iter().map(|state| state.generation).collect())
+                (Some(answer.session), answer.answer.iter().map(|state| state.generation.0).collect())
             }
         };
         if let Some(session) = session.filter(|session| !sessions.contains(session)) {

@@ -19,10 +19,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox_core::{
-    Caller, Core, Mailbox, Moment, MonotonicMs, NameHasher, Operation, RequestId, RequestIds, SessionKey,
-    SetAnswer, SysvCall, SysvOutcome, Token, UnixSeconds,
-};
+use signalbox_core::{Core, Mailbox, Moment, MonotonicMs, NameHasher, SysvCall, SysvOutcome, Token};
+use signalbox_model::sysv::{Caller, IPC_CREAT, IPC_EXCL, Operation, SetAnswer};
+use signalbox_model::{RequestId, RequestIds, SessionKey, UnixSeconds};
 
 /// Tells a copy of this program which part it is.
 const PART: &str = "SIGNALBOX_BENCH_PART";
@@ -167,20 +166,20 @@ fn post(several: bool) -> u64 {
         caller,
     };
     let SysvOutcome::Answered(Ok(SetAnswer::Set(set, _))) =
-        core.sem_get(call(1), 1, 2, (true, true, 0o600), now)
+        core.sem_get(call(1), 1, 2, IPC_CREAT | IPC_EXCL | 0o600, now)
     else {
         panic!("a new set");
     };
-    let operation = |number, change| Operation { number, change, is_nowait: false, is_undone: false };
+    let operation = |number, change| Operation { number, change, flags: 0 };
     for waiter in 0..WAITERS {
         let amount = if waiter + 1 == WAITERS { 1 } else { 2 };
         let operations = [operation(0, -amount), operation(1, 0)];
         let operations = &operations[..if several { 2 } else { 1 }];
-        let outcome = core.sem_op(call(2 + waiter), set.number(), operations, None, now).0;
+        let outcome = core.sem_op(call(2 + waiter), set, operations, None, now).0;
         assert_eq!(outcome, SysvOutcome::Waiting);
     }
     let begun = now_ns();
-    core.sem_op(call(2 + WAITERS), set.number(), &[operation(0, 1)], None, now);
+    core.sem_op(call(2 + WAITERS), set, &[operation(0, 1)], None, now);
     let span = now_ns() - begun;
     assert!(mailbox.take().is_some(), "the last call is done");
     span

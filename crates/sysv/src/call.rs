@@ -7,9 +7,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use signalbox_model::sysv::{Caller, Errno, SetCommand, SetId};
+use signalbox_model::{Milliseconds, Status};
 use signalbox_protocol::{
-    BodyError, Caller, Credentials, EXTENDED_VERSION, Errno, Extended, Features, Groups, LABEL_BYTES_MAX,
-    Milliseconds, Opaque, OpenedProcess, ResponseFrame, SetCommand, Status, SysvRequest,
+    BodyError, Credentials, EXTENDED_VERSION, Extended, Features, Groups, LABEL_BYTES_MAX, Opaque,
+    OpenedProcess, ResponseFrame, SysvRequest,
 };
 
 use crate::connection::{Connection, Lost, Wait};
@@ -437,7 +439,7 @@ pub fn withdraw(process: &Process, settings: &Settings, shield: &Shield) {
 }
 
 /// For attempts that only reach the server.
-const NO_CALL: Call<'static> = Call::Control { set: 0, command: SetCommand::Stat };
+static NO_CALL: Call<'static> = Call::Control { set: SetId(0), command: SetCommand::Stat };
 
 /// The groups of the process, as they are when it is opened.
 fn groups() -> Vec<u32> {

@@ -3,7 +3,9 @@
 use std::ffi::{c_int, c_void};
 
 use libc::{semid_ds, time_t};
-use signalbox_protocol::{BodyError, Errno, Ownership, ResponseFrame, SetCommand, SetStat, Values};
+use signalbox_model::UnixSeconds;
+use signalbox_model::sysv::{Errno, Ownership, SetCommand, SetId, SetStat};
+use signalbox_protocol::{BodyError, ResponseFrame};
 
 use crate::call::perform;
 use crate::errno::Failed;
@@ -87,9 +89,7 @@ pub unsafe fn control(
             let values = argument.pointer::<u16>()?;
             // SAFETY: the program passes as many values as the set has semaphores, and does not change them meanwhile.
             let values = unsafe { std::slice::from_raw_parts(values, count as usize) };
-            let mut bytes = Vec::new();
-            let values = Values::encode(values, &mut bytes).expect("a set has at most 32000 semaphores");
-            on_set.change(SetCommand::SetAll(values))
+            on_set.change(SetCommand::SetAll(values.into()))
         }
         // Also SEM_STAT and SEM_STAT_ANY, as an index of the kernel's table is never that large.
         _ => Err(Failed(libc::EINVAL)),
@@ -106,17 +106,17 @@ struct Target<'a> {
 impl Target<'_> {
     fn perform<T>(
         &self,
-        command: SetCommand<'_>,
+        command: SetCommand,
         read: impl FnOnce(&ResponseFrame) -> Result<Result<T, Errno>, BodyError>,
     ) -> Result<T, Failed> {
-        perform(&Call::Control { set: self.set, command }, self.settings, self.shield, read)
+        perform(&Call::Control { set: SetId(self.set), command }, self.settings, self.shield, read)
     }
 
-    fn change(&self, command: SetCommand<'_>) -> Result<c_int, Failed> {
+    fn change(&self, command: SetCommand) -> Result<c_int, Failed> {
         self.perform(command, ResponseFrame::call_done).map(|()| 0)
     }
 
-    fn number(&self, command: SetCommand<'_>) -> Result<c_int, Failed> {
+    fn number(&self, command: SetCommand) -> Result<c_int, Failed> {
         self.perform(command, ResponseFrame::call_number).map(u32::cast_signed)
     }
 
@@ -132,16 +132,17 @@ impl Target<'_> {
 /// # Safety
 /// There is room for the structure.
 unsafe fn fill(stat: *mut semid_ds, found: &SetStat, key: i32) {
-    let seconds = |at: u64| time_t::try_from(at).unwrap_or(time_t::MAX);
+    let seconds = |at: UnixSeconds| time_t::try_from(at.0).unwrap_or(time_t::MAX);
+    let Ownership { uid, gid, mode } = found.ownership;
     // SAFETY: the structure consists of integers, for which zero is a value.
     let mut filled: semid_ds = unsafe { std::mem::zeroed() };
     filled.sem_perm.__key = key;
-    filled.sem_perm.uid = found.uid;
-    filled.sem_perm.gid = found.gid;
+    filled.sem_perm.uid = uid;
+    filled.sem_perm.gid = gid;
     filled.sem_perm.cuid = found.creator_uid;
     filled.sem_perm.cgid = found.creator_gid;
-    filled.sem_perm.mode = (found.mode & 0o777) as _;
-    filled.sem_otime = seconds(found.operated_at);
+    filled.sem_perm.mode = (mode & 0o777) as _;
+    filled.sem_otime = found.operated_at.map_or(0, seconds);
     filled.sem_ctime = seconds(found.changed_at);
     filled.sem_nsems = found.count.into();
     // SAFETY: the caller has room for it.

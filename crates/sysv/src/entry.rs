@@ -8,12 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use libc::{key_t, sembuf, size_t, timespec};
-use signalbox_protocol::{Operation, ResponseFrame};
+use signalbox_model::sysv::{OPERATIONS_MAX, Operation, SetId};
+use signalbox_protocol::ResponseFrame;
 
 use crate::call::perform;
 use crate::control::{self, Argument};
 use crate::errno::{self, Failed};
-use crate::operation::{Call, OPERATIONS_MAX, operation_of};
+use crate::operation::{Call, operation_of};
 use crate::settings::{Mode, Settings, SettingsError, mode};
 use crate::signals::Shield;
 use crate::{ids, message, next};
@@ -164,7 +165,7 @@ fn get(
 ) -> Result<c_int, Failed> {
     let count = u32::try_from(nsems).map_err(|_| Failed(libc::EINVAL))?;
     let call = Call::Get { key, count, flags: flags.cast_unsigned() };
-    let (set, count) = perform(&call, settings, shield, ResponseFrame::call_set)?;
+    let (SetId(set), count) = perform(&call, settings, shield, ResponseFrame::call_set)?;
     if !ids::is_of_server(set) {
         message::SETTINGS.report(format_args!("the server's set {set} has the id of a set of the kernel"));
         return Err(Failed(libc::ENOSPC));
@@ -202,7 +203,7 @@ unsafe fn operate(
     for (place, operation) in list.iter_mut().zip(given) {
         *place = operation_of(operation);
     }
-    let call = Call::Operate { set, operations: &list[..count], deadline };
+    let call = Call::Operate { set: SetId(set), operations: &list[..count], deadline };
     with_shield(|shield| perform(&call, settings, shield, ResponseFrame::call_done)).map(|()| 0)
 }
 

@@ -2,7 +2,8 @@
 
 use std::ffi::c_int;
 
-use signalbox_protocol::{Errno, Status};
+use signalbox_model::Status;
+use signalbox_model::sysv::Errno;
 
 /// The error number that a call fails with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,8 @@
 use std::ffi::CStr;
 use std::io::Write;
 
-use signalbox_protocol::{Milliseconds, SessionKey};
+use signalbox_model::sysv::ProcessId;
+use signalbox_model::{Milliseconds, SessionKey};
 
 use crate::call;
 use crate::process::{Name, Process};
@@ -56,7 +57,7 @@ impl Variable {
 #[derive(Debug, PartialEq)]
 struct Handed {
     pid: u32,
-    process: u64,
+    process: ProcessId,
     key: [u8; 16],
     next_request: u64,
     adjusts: bool,
@@ -67,7 +68,7 @@ impl Handed {
         let mut parts = value.split(':');
         let handed = Self {
             pid: parts.next()?.parse().ok()?,
-            process: parts.next()?.parse().ok()?,
+            process: ProcessId(parts.next()?.parse().ok()?),
             key: u128::from_str_radix(parts.next()?, 16).ok()?.to_be_bytes(),
             next_request: parts.next()?.parse().ok().filter(|next| *next > 0)?,
             adjusts: parts.next()? == "1",
@@ -108,13 +109,13 @@ mod tests {
 
     #[test]
     fn a_process_is_handed_over_as_it_is() {
-        let name = Name { process: u64::MAX, key: SessionKey([0xfe; 16]) };
+        let name = Name { process: ProcessId(u64::MAX), key: SessionKey([0xfe; 16]) };
         let (process, _) = Process::publish(name, 77, true, None);
         let variable = Variable::of(process);
         assert!(Variable::is_line(variable.text()));
         let (_, value) = variable.text().to_str().unwrap().split_once('=').unwrap();
         let (pid, key) = (std::process::id(), [0xfe; 16]);
-        let expected = Handed { pid, process: u64::MAX, key, next_request: 77, adjusts: true };
+        let expected = Handed { pid, process: ProcessId(u64::MAX), key, next_request: 77, adjusts: true };
         assert_eq!(Handed::parse(value), Some(expected));
         process.forget();
     }

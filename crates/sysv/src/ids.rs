@@ -6,8 +6,10 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Ids of the server's sets are this one and above (`docs/protocol.md`, "SemGet").
-const SERVER_IDS: c_int = 0x4000_0000;
+use signalbox_model::sysv::SetId;
+
+/// Ids of the server's sets are this one and above.
+const SERVER_IDS: c_int = SetId::FIRST.0;
 
 /// How many sets have their number of semaphores remembered. Of others, the server is asked.
 const COUNTS: usize = 256;

@@ -3,30 +3,28 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use signalbox_protocol::{
-    Caller, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Opaque, Operation, Operations, RequestIds, SEM_UNDO, SetCommand,
-    SysvRequest, WAIT_FOREVER_MS,
+use signalbox_model::RequestIds;
+use signalbox_model::sysv::{
+    Caller, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, IPC_PRIVATE, Operation, SEM_UNDO, SetCommand, SetId,
 };
-
-/// The most operations of a call (`SEMOPM`).
-pub const OPERATIONS_MAX: usize = 500;
+use signalbox_protocol::{Opaque, Operations, SysvRequest, WAIT_FOREVER_MS};
 
 /// A call for the server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Call<'a> {
     /// `semget`, with the key that all hosts share.
     Get { key: i32, count: u32, flags: u32 },
     /// `semop` and `semtimedop`; without a deadline it waits for ever.
-    Operate { set: i32, operations: &'a [Operation], deadline: Option<Instant> },
+    Operate { set: SetId, operations: &'a [Operation], deadline: Option<Instant> },
     /// `semctl`.
-    Control { set: i32, command: SetCommand<'a> },
+    Control { set: SetId, command: SetCommand },
 }
 
 impl Call<'_> {
     /// Whether the call makes no difference if it is made twice.
     pub fn is_repeatable(&self) -> bool {
         match self {
-            Self::Get { key, flags, .. } => *key != libc::IPC_PRIVATE && flags & IPC_EXCL == 0,
+            Self::Get { key, flags, .. } => *key != IPC_PRIVATE && flags & IPC_EXCL == 0,
             Self::Operate { .. } => false,
             Self::Control { command, .. } => !command.is_change(),
         }
@@ -35,7 +33,7 @@ impl Call<'_> {
     /// Whether an operation is undone when the process ends.
     pub fn adjusts(&self) -> bool {
         let Self::Operate { operations, .. } = self else { return false };
-        operations.iter().any(|operation| operation.flags & SEM_UNDO != 0)
+        operations.iter().any(|operation| operation.is_undone())
     }
 
     /// Appends the request.
@@ -52,7 +50,8 @@ impl Call<'_> {
                     Operations::encode(operations, rows).expect("the caller checked their count");
                 SysvRequest::SemOp { ids, caller, set, wait_ms, operations }.compose(opaque, out);
             }
-            Self::Control { set, command } => {
+            Self::Control { set, ref command } => {
+                let command = command.clone();
                 SysvRequest::SemCtl { ids, caller, set, command }.compose(opaque, out);
             }
         }

@@ -12,7 +12,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
-use signalbox_protocol::{RequestId, RequestIds, SessionKey};
+use signalbox_model::sysv::ProcessId;
+use signalbox_model::{RequestId, RequestIds, SessionKey};
 
 use crate::connection::Connection;
 use crate::socket::Identity;
@@ -48,7 +49,7 @@ pub struct Process {
 /// What a connection has to state to act for a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Name {
-    pub process: u64,
+    pub process: ProcessId,
     pub key: SessionKey,
 }
 
@@ -315,7 +316,7 @@ mod tests {
     fn requests_state_the_lowest_that_is_unanswered_within_the_window() {
         let process = Process {
             pid: 0,
-            name: Name { process: 1, key: SessionKey([0; 16]) },
+            name: Name { process: ProcessId(1), key: SessionKey([0; 16]) },
             next_request: AtomicU64::new(5),
             adjusts: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),

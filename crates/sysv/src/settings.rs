@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use std::{fs, io};
 
-use signalbox_protocol::{LABEL_BYTES_MAX, Milliseconds};
+use signalbox_model::Milliseconds;
+use signalbox_protocol::LABEL_BYTES_MAX;
 use thiserror::Error;
 
 use crate::keys::Keys;

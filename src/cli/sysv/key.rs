@@ -1,8 +1,5 @@
 //! Keys of sets, as arguments and as output. Like ipcs, this program shows them without a sign, in hexadecimal digits.
 
-/// The key of sets that have none (`IPC_PRIVATE`).
-pub(super) const PRIVATE: i32 = 0;
-
 /// Reads a key: in hexadecimal with `0x`, or in decimal, with or without a sign.
 pub(super) fn key(text: &str) -> Option<i32> {
     match text.strip_prefix("0x") {

@@ -9,8 +9,8 @@ use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::{Form, NOTHING, json, utc};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
-use crate::views::{Set, key_of, mode_of};
-use signalbox_client::sysv::{ListedSet, SetStat};
+use signalbox_client::sysv::{ListedSet, Order, SetStat};
+use signalbox_model::views::{Set, key_of, mode_of};
 
 const LONG: &str = "\
 List the System V semaphore sets, ordered by id
@@ -75,21 +75,21 @@ fn cells(listed: &ListedSet) -> Vec<String> {
     vec![
         key_cell(stat),
         set.to_string(),
-        stat.uid.to_string(),
-        stat.gid.to_string(),
+        stat.ownership.uid.to_string(),
+        stat.ownership.gid.to_string(),
         mode_of(stat),
         stat.count.to_string(),
         waiting.to_string(),
         adjusting.to_string(),
         operated(stat),
-        utc(stat.changed_at),
+        utc(stat.changed_at.0),
         flags(listed),
     ]
 }
 
 /// The flags of a set in a column.
 pub(super) fn flags(listed: &ListedSet) -> String {
-    let words = [(listed.is_durable, "durable"), (listed.is_fifo, "fifo")];
+    let words = [(listed.is_durable, "durable"), (listed.order == Order::Fifo, "fifo")];
     let words: Vec<_> = words.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| word).collect();
     if words.is_empty() { NOTHING.to_owned() } else { words.join(",") }
 }
@@ -101,5 +101,5 @@ pub(super) fn key_cell(stat: &SetStat) -> String {
 
 /// The time of the last operation in a column.
 pub(super) fn operated(stat: &SetStat) -> String {
-    if stat.operated_at == 0 { NOTHING.to_owned() } else { utc(stat.operated_at) }
+    stat.operated_at.map_or_else(|| NOTHING.to_owned(), |at| utc(at.0))
 }

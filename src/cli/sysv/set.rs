@@ -6,11 +6,12 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use super::key::{self, PRIVATE};
+use super::key;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::server::{Server, label};
 use signalbox_client::Direct;
-use signalbox_client::sysv::{Caller, Identity, ListedSet, Process};
+use signalbox_client::sysv::{Caller, Identity, ListedSet, Process, SetId};
+use signalbox_model::sysv::IPC_PRIVATE;
 
 /// A set, as an argument names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub(crate) enum SetName {
     /// The set with this key.
     Key(i32),
     /// The set with this id.
-    Id(i32),
+    Id(SetId),
 }
 
 /// The set of a subcommand that is only about sets.
@@ -31,7 +32,7 @@ pub(super) struct SetArgument {
 
     /// Id of the set, for example of one without a key
     #[arg(long, value_name = "ID", value_parser = id)]
-    id: Option<i32>,
+    id: Option<SetId>,
 }
 
 impl SetArgument {
@@ -45,9 +46,9 @@ impl FromStr for SetName {
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
         let set = match text.strip_prefix("id:") {
-            Some(number) => number.parse().ok().filter(|id| *id >= 0).map(Self::Id),
+            Some(number) => id(number).ok().map(Self::Id),
             None => match key::key(text) {
-                Some(PRIVATE) => {
+                Some(IPC_PRIVATE) => {
                     return Err(
                         "is the key of all sets without a key; name the set by its id, such as id:1073741825",
                     );
@@ -65,9 +66,9 @@ fn named(text: &str) -> Result<SetName, String> {
     text.parse().map_err(|error| format!("it {error}"))
 }
 
-fn id(text: &str) -> Result<i32, &'static str> {
+fn id(text: &str) -> Result<SetId, &'static str> {
     let id = text.parse().ok().filter(|id| *id >= 0);
-    id.ok_or("expected the id of a set, as \"signalbox sysv list\" shows it")
+    id.map(SetId).ok_or("expected the id of a set, as \"signalbox sysv list\" shows it")
 }
 
 /// For messages.
@@ -130,7 +131,7 @@ pub(super) async fn all(server: &Server, direct: &Direct) -> Result<Vec<ListedSe
 pub(crate) async fn completions(server: &Server) -> Option<BTreeSet<String>> {
     let direct = server.direct().await.ok()?;
     let names = all(server, &direct).await.ok()?.into_iter().map(|listed| match listed.stat.key {
-        PRIVATE => format!("id:{}", listed.set),
+        IPC_PRIVATE => format!("id:{}", listed.set),
         key => key::shown(key),
     });
     Some(names.collect())
@@ -144,7 +145,7 @@ mod tests {
     fn a_set_is_named_by_its_key_or_its_id() {
         assert_eq!("0x2a".parse(), Ok(SetName::Key(42)));
         assert_eq!("-2".parse(), Ok(SetName::Key(-2)));
-        assert_eq!("id:1073741825".parse(), Ok(SetName::Id(1_073_741_825)));
+        assert_eq!("id:1073741825".parse(), Ok(SetName::Id(SetId(1_073_741_825))));
         for text in ["0", "0x0", "", "id:", "id:-1", "job", "id:0x2a"] {
             assert!(text.parse::<SetName>().is_err(), "{text}");
         }

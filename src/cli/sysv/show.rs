@@ -14,9 +14,9 @@ use crate::cli::listing::ListingKind;
 use crate::cli::output::{Form, json, utc};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
-use crate::views::{Set, mode_of};
 use signalbox_client::Direct;
-use signalbox_client::sysv::{Errno, ListedSet, Semaphore};
+use signalbox_client::sysv::{Errno, ListedSet, Ownership, Semaphore};
+use signalbox_model::views::{Set, mode_of};
 
 const LONG: &str = "\
 Show a System V semaphore set, its semaphores and the processes that use it
@@ -102,7 +102,7 @@ async fn semaphores(
                 "the values of {name} are not shown: its mode {} does not permit user {} to read it; run as user {} or 0",
                 mode_of(&listed.stat),
                 set::caller().uid,
-                listed.stat.uid
+                listed.stat.ownership.uid
             ));
             Ok(None)
         }
@@ -121,12 +121,13 @@ struct Shown {
 impl Shown {
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let ListedSet { set, stat, waiting, adjusting, .. } = &self.listed;
+        let Ownership { uid, gid, .. } = stat.ownership;
         writeln!(out, "kind        sysv\nkey         {}\nid          {set}", list::key_cell(stat))?;
-        writeln!(out, "owner       {}:{}", stat.uid, stat.gid)?;
+        writeln!(out, "owner       {uid}:{gid}")?;
         writeln!(out, "creator     {}:{}", stat.creator_uid, stat.creator_gid)?;
         writeln!(out, "mode        {}\nsemaphores  {}", mode_of(stat), stat.count)?;
         writeln!(out, "waiting     {waiting}\nadjusting   {adjusting}")?;
-        writeln!(out, "operated    {}\nchanged     {}", list::operated(stat), utc(stat.changed_at))?;
+        writeln!(out, "operated    {}\nchanged     {}", list::operated(stat), utc(stat.changed_at.0))?;
         writeln!(out, "flags       {}", list::flags(&self.listed))?;
         if let Some(semaphores) = &self.semaphores {
             writeln!(out, "\nsemaphores:")?;

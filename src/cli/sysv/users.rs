@@ -11,9 +11,9 @@ use crate::cli::listing::ListingKind;
 use crate::cli::output::{Form, json, or_nothing};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
-use crate::views::User;
-use signalbox_client::sysv::{IPC_NOWAIT, ListedUser, Operation, SEM_UNDO, UserRole};
+use signalbox_client::sysv::{ListedUser, Operation, SetId, UserRole};
 use signalbox_client::{Direct, Status};
+use signalbox_model::views::User;
 
 const HOLDERS: [Column; 5] = [
     Column::number("PROCESS", 20).omitted(1),
@@ -61,7 +61,7 @@ impl Users {
         server: &Server,
         direct: &Direct,
         name: SetName,
-        set: i32,
+        set: SetId,
     ) -> Result<Self, Failure> {
         let mut users = server.answer(direct.set_users(set)).await??;
         let mut all = Vec::new();
@@ -109,8 +109,8 @@ pub(super) fn cells(kind: ListingKind, index: usize, user: &ListedUser) -> Vec<S
 /// is 0), and the flags.
 fn operation_text(operation: &Operation) -> String {
     let mut text = adjustment_text(operation);
-    for (flag, word) in [(IPC_NOWAIT, " NOWAIT"), (SEM_UNDO, " UNDO")] {
-        if operation.flags & flag != 0 {
+    for (is_set, word) in [(operation.is_nowait(), " NOWAIT"), (operation.is_undone(), " UNDO")] {
+        if is_set {
             text.push_str(word);
         }
     }
@@ -141,6 +141,7 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use signalbox_client::sysv::{IPC_NOWAIT, SEM_UNDO};
 
     #[test]
     fn an_operation_is_readable() {

@@ -16,9 +16,9 @@ use crate::cli::exit::Failure;
 use crate::cli::output::{Form, NOTHING, json};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
-use crate::views::Set;
 use signalbox_client::Direct;
-use signalbox_client::sysv::{Errno, ListedSet, Process};
+use signalbox_client::sysv::{Errno, ListedSet, Process, SetId};
+use signalbox_model::views::Set;
 
 const COLUMNS: [Column; 7] = [
     Column::word("EVENT", 8),
@@ -79,7 +79,7 @@ async fn states(
     direct: &Direct,
     process: &Process,
     watched: Watched,
-) -> Result<BTreeMap<i32, State>, Failure> {
+) -> Result<BTreeMap<SetId, State>, Failure> {
     let is_watched = |listed: &ListedSet| match watched {
         Watched::All => true,
         Watched::Set(name) => name.is(listed),
@@ -101,8 +101,8 @@ async fn states(
 /// The changes between two states of all sets, each with the last known state of its set. Removed sets come first, so that
 /// a set that was created again with the same key comes after them.
 fn changes<'a>(
-    before: &'a BTreeMap<i32, State>,
-    now: &'a BTreeMap<i32, State>,
+    before: &'a BTreeMap<SetId, State>,
+    now: &'a BTreeMap<SetId, State>,
 ) -> impl Iterator<Item = (&'static str, &'a State)> {
     let removed = before.iter().filter(|(set, _)| !now.contains_key(set));
     let removed = removed.map(|(_, state)| ("removed", state));

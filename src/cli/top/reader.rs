@@ -18,10 +18,10 @@ use super::super::time::unix_now_s;
 use super::snapshot::{
     DeclaredRow, Details, EntryRow, NameKey, NameRow, SessionRow, Snapshot, Usage, leases,
 };
-use crate::views::{kind_of, kind_of_session};
 use signalbox_client::{
     DeclaredEntry, Direct, DumpEntry, Error, Namespace, PlainClient, SessionEntry, Status,
 };
+use signalbox_model::views::kind_of_session;
 
 /// With more names than this, a list is used for [`DUMP_PART`] times as long as it took to read.
 const NAMES_OFTEN_MAX: usize = 10_000;
@@ -265,7 +265,7 @@ async fn details_of(direct: &Direct, key: &NameKey, leases: &BTreeMap<u64, u64>)
         Err::<_, Error>(error) if error.status() == Some(Status::NotFound) => None,
         read => Some(read?),
     };
-    Ok(Details { key: key.clone(), name: format!("{} {}", kind_of(*namespace), escaped(name)), usage })
+    Ok(Details { key: key.clone(), name: format!("{} {}", namespace.noun(), escaped(name)), usage })
 }
 
 fn entry_row(entry: &Entry, leases: &BTreeMap<u64, u64>) -> EntryRow {

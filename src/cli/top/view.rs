@@ -215,7 +215,7 @@ fn row_lines(model: &Model, colors: Colors, area: Area) -> Vec<Line> {
             visible(&rows, model, area)
                 .map(|row| {
                     let waiting = row.waiting.map_or(plain("-".to_owned()), count);
-                    let kind = crate::views::kind_of(row.key.namespace);
+                    let kind = row.key.namespace.noun();
                     vec![
                         plain(grouped(row.in_use.into())),
                         optional(row.capacity.map(u64::from)),

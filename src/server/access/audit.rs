@@ -13,16 +13,16 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use super::super::client_address::Client;
 use super::super::log::Output;
-use super::{Identity, Target};
+use super::Identity;
 
 /// How a change ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Outcome<'a> {
+pub(in crate::server) enum Ended<'a> {
     /// It is made.
     Done,
-    /// It is made, or will be when it is stored or when the grace period is over.
+    /// It was accepted, and nobody waited until it was stored.
     Accepted,
-    /// It was refused, with this status.
+    /// It was refused, with this code.
     Refused(&'a str),
 }
 
@@ -36,7 +36,7 @@ struct Line<'a> {
     client: Option<String>,
     identity: Option<String>,
     operation: &'a str,
-    target: String,
+    target: &'a str,
     outcome: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
@@ -62,21 +62,21 @@ impl Audit {
         client: Option<&Client>,
         identity: Option<&Identity>,
         operation: &str,
-        target: &Target<'_>,
-        outcome: Outcome<'_>,
+        target: &str,
+        ended: Ended<'_>,
     ) {
         let Some(output) = self.0.get() else { return };
-        let (outcome, reason) = match outcome {
-            Outcome::Done => ("done", None),
-            Outcome::Accepted => ("accepted", None),
-            Outcome::Refused(reason) => ("refused", Some(reason)),
+        let (outcome, reason) = match ended {
+            Ended::Done => ("done", None),
+            Ended::Accepted => ("accepted", None),
+            Ended::Refused(reason) => ("refused", Some(reason)),
         };
         let line = Line {
             time: time().unwrap_or_default(),
             client: client.map(ToString::to_string),
             identity: identity.map(ToString::to_string),
             operation,
-            target: shortened(target.to_string()),
+            target,
             outcome,
             reason,
         };
@@ -86,34 +86,9 @@ impl Audit {
     }
 }
 
-/// A grace period in milliseconds, behind an operation; 0: there is none.
-pub(in crate::server) fn after(grace_ms: u32) -> String {
-    if grace_ms == 0 { String::new() } else { format!(", grace {grace_ms} ms") }
-}
-
-/// A text whose start alone is written if it is long, so that names of 64 KiB do not fill the disk. It is ASCII.
-fn shortened(text: String) -> String {
-    const SHOWN_MAX: usize = 1024;
-    match text.get(..SHOWN_MAX) {
-        Some(start) if text.len() > SHOWN_MAX => format!("{start}… ({} characters)", text.len()),
-        _ => text,
-    }
-}
-
 /// The time as in the log.
 fn time() -> Result<String, fmt::Error> {
     let mut time = String::new();
     SystemTime.format_time(&mut Writer::new(&mut time))?;
     Ok(time)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_name_is_shortened() {
-        assert_eq!(shortened("a".repeat(1024)), "a".repeat(1024));
-        assert_eq!(shortened("a".repeat(1025)), format!("{}… (1025 characters)", "a".repeat(1024)));
-    }
 }

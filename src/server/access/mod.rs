@@ -16,8 +16,8 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::warn;
 
-pub(super) use audit::{Audit, Outcome, after};
-pub(super) use permissions::{Identity, Permissions, Target};
+pub(super) use audit::{Audit, Ended};
+pub(super) use permissions::{Identity, Permissions};
 pub(super) use policy::Denied;
 pub(super) use standing::{Change, IsClosed, Standing};
 
@@ -29,7 +29,8 @@ use crate::config::{AccessConfig, Config};
 use policy::{Policy, Proven};
 pub(super) use signalbox_access::Right;
 use signalbox_access::{Entry, TokenFileError, Tokens, read_tokens};
-use signalbox_core::{ClientKey, UnixSeconds};
+use signalbox_core::ClientKey;
+use signalbox_model::UnixSeconds;
 
 /// The rules in force, and the refusals that they caused.
 #[derive(Debug)]

@@ -3,24 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::super::port::port_name;
 use signalbox_access::{Right, Rights, Space, Where};
-use signalbox_core::{Namespace, UnixSeconds};
-
-/// The object of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Target<'a> {
-    /// The whole server.
-    Server,
-    /// Whatever the client names later.
-    Anywhere,
-    /// One name.
-    Name(Namespace, &'a [u8]),
-    /// A listing of the names that begin like this.
-    Prefix(Namespace, &'a [u8]),
-    /// The System V semaphore sets.
-    Sets,
-}
+use signalbox_model::{Namespace, Target, UnixSeconds};
 
 /// Who a client has proven to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +35,7 @@ impl Permissions {
 
     /// Whether the client may do this.
     pub(in crate::server) fn may(&self, right: Right, target: Target<'_>) -> bool {
-        self.rights.permit(right, target.place())
+        self.rights.permit(right, scope_of(target))
     }
 
     /// Who the client has proven to be.
@@ -79,37 +63,18 @@ impl Permissions {
     }
 }
 
-impl<'a> Target<'a> {
-    fn place(self) -> Where<'a> {
-        match self {
-            Self::Server => Where::Server,
-            Self::Anywhere => Where::Anywhere,
-            Self::Name(namespace, name) => Where::Name(space(namespace), name),
-            Self::Prefix(namespace, prefix) => Where::Prefix(space(namespace), prefix),
-            Self::Sets => Where::Prefix(Space::Sysv, b""),
-        }
-    }
-}
-
-fn space(namespace: Namespace) -> Space {
-    match namespace {
+/// What a right is about, for the rules.
+fn scope_of(target: Target<'_>) -> Where<'_> {
+    let space = |namespace| match namespace {
         Namespace::Counters => Space::Counter,
         Namespace::Semaphores => Space::Semaphore,
-    }
-}
-
-impl fmt::Display for Target<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Server | Self::Anywhere => f.write_str("server"),
-            Self::Name(namespace, name) => {
-                write!(f, "{} \"{}\"", port_name(*namespace), name.escape_ascii())
-            }
-            Self::Prefix(namespace, prefix) => {
-                write!(f, "{} \"{}\"*", port_name(*namespace), prefix.escape_ascii())
-            }
-            Self::Sets => f.write_str("semaphore sets"),
-        }
+    };
+    match target {
+        Target::Server => Where::Server,
+        Target::Anywhere => Where::Anywhere,
+        Target::Name(namespace, name) => Where::Name(space(namespace), name),
+        Target::Prefix(namespace, prefix) => Where::Prefix(space(namespace), prefix),
+        Target::Sets => Where::Prefix(Space::Sysv, b""),
     }
 }
 

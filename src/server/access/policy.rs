@@ -12,7 +12,7 @@ use super::super::client_address::Client;
 use super::permissions::{Identity, Permissions};
 use crate::config::{AccessConfig, CertificateRule, Config, NetworkRule};
 use signalbox_access::{Entry, Rights, Token, Tokens, Verdict};
-use signalbox_core::UnixSeconds;
+use signalbox_model::UnixSeconds;
 
 /// Why a token was refused. A client learns only that it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -147,9 +147,9 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::super::super::client_address::ClientAddress;
-    use super::super::{Right, Target};
+    use super::super::Right;
     use super::*;
-    use signalbox_core::Namespace;
+    use signalbox_model::{Namespace, Target};
 
     const NOW: UnixSeconds = UnixSeconds(100);
 

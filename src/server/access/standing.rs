@@ -4,11 +4,11 @@
 //! and before messages are sent, and decides again if the rules were replaced or the token has expired.
 
 use super::super::client_address::Client;
-use super::permissions::{Permissions, Target};
+use super::permissions::Permissions;
 use super::policy::{Denied, Proven};
 use super::{Access, Right};
 use signalbox_access::Entry;
-use signalbox_core::UnixSeconds;
+use signalbox_model::{Target, UnixSeconds};
 
 /// After so many refused tokens, a connection is closed.
 const FAILURES_MAX: u32 = 3;

@@ -6,7 +6,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use super::super::metrics::Traffic;
 use super::super::state::Server;
 use super::end::End;
-use signalbox_protocol::{HEADER_BYTES, Opaque, Response, Status, TLS_HANDSHAKE};
+use signalbox_model::Status;
+use signalbox_protocol::{HEADER_BYTES, Opaque, Response, TLS_HANDSHAKE};
 
 /// Room for a first message of TLS. More is allocated as bytes arrive.
 const FIRST_BYTES_USUAL: usize = 1024;

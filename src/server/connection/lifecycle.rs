@@ -31,7 +31,8 @@ use super::end::End;
 use super::first_bytes::{self, Opening};
 use super::inbound::{Inbound, READ_BYTES_MAX};
 use super::proxied::read_header;
-use signalbox_core::{ConnectionEnd, Mailbox, Session, SessionId};
+use signalbox_core::{ConnectionEnd, Mailbox, Session};
+use signalbox_model::SessionId;
 
 /// How long the server still reads from a connection that it ends, so that the peer receives the responses and not a
 /// reset.
@@ -226,7 +227,8 @@ impl OpenConnection {
             return Some((Box::new(connection), stream));
         }
         // While the server stops, it waits until a busy connection has closed in good order.
-        let Connection { stream, outbound, busy: _busy, .. } = served;
+        let Connection { stream, outbound, extended, busy: _busy, .. } = served;
+        extended.end(server);
         // Boxed, so that the task of an open connection has no room for its end.
         Box::pin(end_connection(&admission, &client, holder, place, &end)).await;
         if is_tls && outbound.is_unflushed() {

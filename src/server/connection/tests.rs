@@ -15,7 +15,8 @@ use super::*;
 use crate::config::Config;
 use signalbox_cluster::clock::BootTime;
 use signalbox_cluster::fence::Fence;
-use signalbox_core::{Claim, NameHasher, Namespace, Scope, Token};
+use signalbox_core::{Claim, NameHasher, Token};
+use signalbox_model::{Namespace, Scope};
 use signalbox_protocol::{Opaque, Opcode, Request};
 
 fn connection<'a>(
@@ -75,7 +76,7 @@ async fn plain_requests_for_a_watched_name_yield_to_others() {
     let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
     let watcher = server.core.open_session();
     server.core.join(watcher.id(), None, &Arc::default());
-    let all = Scope::Prefix(Box::default());
+    let all = Scope::Prefix(&[][..]);
     server.core.watch(watcher.id(), Token(0), Namespace::Counters, all, server.moment()).unwrap();
     let mut session = server.core.open_session();
     let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);

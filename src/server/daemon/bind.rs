@@ -9,7 +9,7 @@ use super::super::port::{port_config, port_name};
 use super::super::{socket, systemd};
 use super::error::DaemonError;
 use crate::config::{Config, HttpConfig};
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 
 /// What was bound.
 pub(super) struct Bound {

@@ -43,7 +43,7 @@ use options::log_notices;
 use service::{Service, Store};
 use signalbox_cluster::handover::Next;
 use signalbox_cluster::leadership::Term;
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 use signals::Signals;
 
 /// How long the threads of the connections may take to end.

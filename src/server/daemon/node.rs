@@ -38,7 +38,7 @@ use signalbox_cluster::participation::{self, Command, Event, Participation, Puls
 use signalbox_cluster::relays::Relays;
 use signalbox_cluster::store::ClusterStorage;
 use signalbox_cluster::timing::Timing;
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 use signalbox_storage::FORMAT;
 
 /// How often the guards look at the fences.

@@ -31,7 +31,8 @@ use signalbox_cluster::etcd::EtcdClient;
 use signalbox_cluster::fence::Fence;
 use signalbox_cluster::keys::RelaySecret;
 use signalbox_cluster::store::ClusterStorage;
-use signalbox_core::{NameHasher, Namespace};
+use signalbox_core::NameHasher;
+use signalbox_model::Namespace;
 use signalbox_storage::{FileStorage, Storage, StorageError};
 
 /// How long a stop waits until peers have taken their responses. The process has to end within 5 s.

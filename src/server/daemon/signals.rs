@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
-use super::super::access::{Outcome, Target};
+use super::super::access::Ended;
 use super::super::clock::Clock;
 use super::super::http::Http;
 use super::super::log::Log;
@@ -19,7 +19,8 @@ use super::super::state::Server;
 use super::super::{statistics, steps};
 use super::options::{Options, log_notices};
 use crate::config::{Change, Config, declaration_key};
-use signalbox_core::{Namespace, SetCheck};
+use signalbox_core::SetCheck;
+use signalbox_model::Namespace;
 
 /// Failures of the self-check that are logged one by one.
 const CHECK_FAILURES_LOGGED: usize = 100;
@@ -139,11 +140,11 @@ fn reload(
     if let Err(error) = server.audit.reopen() {
         error!(%error, "the audit log could not be reopened; the old one stays in use");
     }
-    let audit = |outcome| server.audit.record(None, None, "Reload", &Target::Server, outcome);
+    let audit = |ended| server.audit.record(None, None, "reload", "server", ended);
     let mut loaded = match options.load() {
         Ok(loaded) => loaded,
         Err(error) => {
-            audit(Outcome::Refused("the configuration cannot be used"));
+            audit(Ended::Refused("the configuration cannot be used"));
             return error!(%error, "the configuration is left as it was");
         }
     };
@@ -153,10 +154,10 @@ fn reload(
     let tls = server.load_tls(&loaded.config.tls);
     let tokens = server.access.load_tokens(&loaded.config.access);
     audit(match (&tls, &tokens) {
-        (Ok(()), Ok(())) => Outcome::Done,
-        (Err(_), Ok(())) => Outcome::Refused("the files of TLS cannot be used"),
-        (Ok(()), Err(_)) => Outcome::Refused("the file of tokens cannot be used"),
-        (Err(_), Err(_)) => Outcome::Refused("the files of TLS and the file of tokens cannot be used"),
+        (Ok(()), Ok(())) => Ended::Done,
+        (Err(_), Ok(())) => Ended::Refused("the files of TLS cannot be used"),
+        (Ok(()), Err(_)) => Ended::Refused("the file of tokens cannot be used"),
+        (Err(_), Err(_)) => Ended::Refused("the files of TLS and the file of tokens cannot be used"),
     });
     if let Err(error) = tls {
         error!(%error, "the certificates and the rules of TLS are left as they were");

@@ -1,20 +1,17 @@
-//! Authentication, the audit log, and the administrative requests about all sessions of a client or all records
-//! (`docs/protocol.md`, "RevokeClient", "RevokeIdentity" and "Export").
+//! Authentication, and the requests that need the right to administer (`docs/protocol.md`, "Changes" and "Export").
 
-use tracing::{info, warn};
+use tracing::warn;
 
-use super::super::access::{IsClosed, Outcome as Audited, Target, after};
+use super::super::access::{Ended, IsClosed};
 use super::super::export::{EXPORTS_MAX, Refused};
-use super::convert::status_of;
+use super::super::operations::Requested;
 use super::executor::Executor;
 use super::extended::{Denial, Execution};
-use super::extended_state::ExtendedState;
+use super::extended_state::{ExtendedState, WaitingRequest, token_of};
 use super::response_stream::ResponseStream;
-use signalbox_core::{ClientSelector, ConnectionId, Moment, Namespace, Outcome, Token};
-use signalbox_protocol::{
-    AddressRange, Credentials, Declaration, Extended, ExtendedResponse, IfExists, Limit, Milliseconds,
-    Opaque, Pausing, ReachedLimit, Removal, Resizing, Revocation, SlotChange, Status,
-};
+use signalbox_core::{Call, Moment, Outcome};
+use signalbox_model::{Limit, Operation, ReachedLimit, Refusal, RequestIds, Status};
+use signalbox_protocol::{Credentials, ExtendedOpcode, Opaque};
 
 impl Executor<'_> {
     /// Takes the rights of the token in Hello, if there is one. They replace those before, so what these permitted ends.
@@ -42,65 +39,43 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Writes an administrative request to the audit log with its amounts: a line for each of its names.
-    pub(super) fn audit(
-        &self,
-        request: &Extended<'_>,
-        target: Target<'_>,
-        executed: &Result<Execution<'_>, Denial>,
-    ) {
-        let status = match executed {
-            Ok(_) => Status::NoError,
-            Err(Denial::Refused(refusal)) => status_of(*refusal),
-            Err(Denial::Status(status)) => *status,
-            Err(Denial::Closed) => Status::NotPermitted,
-        };
-        let outcome = match executed {
-            Ok(Execution::Later | Execution::Queued(_) | Execution::Stream(_)) => Audited::Accepted,
-            Ok(_) => Audited::Done,
-            Err(_) => Audited::Refused(status.message()),
-        };
-        let identity = self.extended.standing.permissions().identity();
-        let record = |operation: &str, target: &Target<'_>| {
-            self.server.audit.record(Some(&self.extended.client), identity, operation, target, outcome);
-        };
-        match request {
-            Extended::Declare { if_exists, declarations, .. } => {
-                for declaration in declarations.iter() {
-                    record(
-                        &declared(&declaration, *if_exists),
-                        &Target::Name(Namespace::Semaphores, declaration.name),
-                    );
-                }
-            }
-            other => record(&audited(other), &target),
-        }
-    }
-
-    pub(super) fn revoke_clients(
-        &self,
-        request: (ConnectionId, Token),
-        clients: ClientSelector,
-        grace: Milliseconds,
+    /// Executes an operation of an administrator, and records it.
+    pub(super) fn change(
+        &mut self,
+        opaque: Opaque,
+        ids: RequestIds,
+        operation: &Operation<'_>,
         now: Moment,
-    ) -> Outcome {
-        let of = clients.to_string();
-        let outcome = self.server.core.revoke_clients(request, clients, grace.0, now);
-        if !matches!(outcome, Outcome::Refused(_)) {
-            let by = &self.extended.client;
-            info!(of, grace_ms = grace.0, %by, "revoking the leased sessions of clients");
+    ) -> Result<Execution<'static>, Denial> {
+        self.check_opaque(opaque)?;
+        let call = Call { connection: self.extended.connection, ids, token: token_of(opaque) };
+        let permissions = self.extended.standing.permissions();
+        let mut requested = Requested::new(&self.extended.client, permissions, operation);
+        match requested.execute(self.server, call, operation, now) {
+            Outcome::Answered(answer) => Ok(Execution::Answer(answer)),
+            Outcome::Refused(refusal) => Err(refusal.into()),
+            Outcome::Waiting => {
+                let requested = Some(Box::new(requested));
+                let waiting =
+                    WaitingRequest { opcode: ExtendedOpcode::of(operation), since: now.monotonic, requested };
+                self.extended.waiting.insert(opaque, waiting);
+                Ok(Execution::Later)
+            }
         }
-        outcome
     }
 
     pub(super) fn export(&self, opaque: Opaque) -> Result<Execution<'static>, Denial> {
+        self.check_opaque(opaque)?;
         match self.server.exports.begin(&self.extended.client) {
-            Ok(export) => Ok(Execution::Stream(ResponseStream::export(export, opaque))),
+            Ok(export) => {
+                self.audit_export(Ended::Accepted);
+                Ok(Execution::Stream(ResponseStream::export(export, opaque)))
+            }
             Err(Refused::NoStore) => Err(Denial::Status(Status::NotFound)),
             Err(Refused::TooMany) => {
                 let reached =
                     ReachedLimit { limit: Limit::Exports, max: EXPORTS_MAX as u64, is_share: false };
-                Ok(Execution::Response(ExtendedResponse::LimitReached(reached)))
+                Err(Denial::Refused(Refusal::LimitReached(reached)))
             }
             Err(Refused::System(error)) => {
                 warn!(%error, "an export cannot be begun");
@@ -108,43 +83,15 @@ impl Executor<'_> {
             }
         }
     }
-}
 
-/// A declaration in the audit log.
-fn declared(declaration: &Declaration<'_>, if_exists: IfExists) -> String {
-    let slots = if declaration.numbered { " with slots" } else { "" };
-    let if_exists = match if_exists {
-        IfExists::Fail => "",
-        IfExists::Keep => ", keeps an existing one",
-        IfExists::Set => ", changes an existing one",
-    };
-    format!("Declare with capacity {}{slots}{if_exists}", declaration.capacity)
-}
-
-/// An administrative request in the audit log: the operation and what it was asked to do.
-fn audited(request: &Extended<'_>) -> String {
-    match *request {
-        Extended::Resize { how: Resizing::To(capacity), .. } => format!("Resize to {capacity}"),
-        Extended::Resize { how: Resizing::GrowBy(more), .. } => format!("Resize by +{more}"),
-        Extended::Resize { how: Resizing::ShrinkBy(less), .. } => format!("Resize by -{less}"),
-        Extended::Remove { how: Removal::IfIdle, .. } => "Remove if idle".to_owned(),
-        Extended::Remove { how: Removal::WithLastHolder, .. } => "Remove with its last holder".to_owned(),
-        Extended::Remove { how: Removal::Now { grace }, .. } => format!("Remove now{}", after(grace.0)),
-        Extended::SetSlot { how: SlotChange::Out(slot), .. } => format!("SetSlot {slot} out of service"),
-        Extended::SetSlot { how: SlotChange::In(slot), .. } => format!("SetSlot {slot} into service"),
-        Extended::Pause { how: Pausing::Resume, .. } => "Resume".to_owned(),
-        Extended::Revoke { what: Revocation::Grant(grant), grace, .. } => {
-            format!("Revoke grant {}{}", grant.0, after(grace.0))
-        }
-        Extended::Revoke { what: Revocation::Session(session), grace, .. } => {
-            format!("Revoke session {session}{}", after(grace.0))
-        }
-        Extended::RevokeClient { clients: AddressRange { first, last }, grace, .. } => {
-            format!("RevokeClient {first}-{last}{}", after(grace.0))
-        }
-        Extended::RevokeIdentity { identity, grace, .. } => {
-            format!("RevokeIdentity {}{}", identity.escape_ascii(), after(grace.0))
-        }
-        ref other => format!("{:?}", other.opcode()),
+    pub(super) fn audit_export(&self, ended: Ended<'_>) {
+        let identity = self.extended.standing.permissions().identity();
+        self.server.audit.record(
+            Some(&self.extended.client),
+            identity,
+            "export all records",
+            "server",
+            ended,
+        );
     }
 }

@@ -8,12 +8,13 @@ use super::super::metrics::{AcquireRefusal, Tally};
 use super::super::port::{Port, port_name};
 use super::super::state::Server;
 use super::answer::compose_status;
-use super::convert::{limit_on_wire, status_of};
 use super::extended_state::ExtendedState;
 use super::response_stream::ResponseStream;
 use super::rights;
-use signalbox_core::{Claim, Limit, LimitKind, Refusal, Session, UnixSeconds};
-use signalbox_protocol::{Frame, FrameClass, Request, Response, Status};
+use signalbox_core::{Claim, Session};
+use signalbox_model::{Limit, Refusal, Status};
+use signalbox_model::{ReachedLimit, UnixSeconds};
+use signalbox_protocol::{Frame, FrameClass, Request, Response};
 
 /// What the connection does after a frame was executed.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub(in crate::server) struct Executor<'a> {
     pub(in crate::server) extended: &'a mut ExtendedState,
     pub(in crate::server) now: UnixSeconds,
     /// The limit on memory because of which plain Acquires are refused. The core refuses the rest.
-    pub(in crate::server) lack: Option<Limit>,
+    pub(in crate::server) lack: Option<ReachedLimit>,
     pub(in crate::server) tally: Tally,
     /// Extended requests executed so far.
     pub(in crate::server) extended_requests: usize,
@@ -166,7 +167,7 @@ impl Executor<'_> {
 
     fn refused(&self, refusal: Refusal) -> Response<'static> {
         self.note_refusal(refusal);
-        Response::Failed(status_of(refusal))
+        Response::Failed(refusal.status())
     }
 
     /// Counts refusals because of the limits on names and memory and of shares, and warns of them.
@@ -183,15 +184,11 @@ impl Executor<'_> {
                     );
                 }
             }
-            Refusal::LimitReached(limit @ Limit { is_share: true, max: share, .. }) => {
+            Refusal::LimitReached(limit @ ReachedLimit { is_share: true, max: share, .. }) => {
                 self.slow_down();
-                server.shares.note_refusal(
-                    self.extended.client.address,
-                    limit_on_wire(limit).limit.key(),
-                    share,
-                );
+                server.shares.note_refusal(self.extended.client.address, limit.limit.key(), share);
             }
-            Refusal::LimitReached(Limit { kind: LimitKind::Memory, .. }) => server.memory.note_refusal(),
+            Refusal::LimitReached(ReachedLimit { limit: Limit::Memory, .. }) => server.memory.note_refusal(),
             _ => {}
         }
     }

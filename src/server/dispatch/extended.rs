@@ -1,28 +1,19 @@
 //! Executes the extended operations (`docs/protocol.md`, "Extended operations").
 
-use tracing::info;
-
-use super::super::access::Right;
+use super::super::access::Ended;
+use super::super::operations::Requested;
 use super::super::session_limits::SessionLimits;
 use super::super::steps;
 use super::answer::{compose_answer, compose_refusal, compose_status};
-use super::convert::{
-    declare_of, ids_of, if_exists_of, inspected_on_wire, namespace_of, namespace_on_wire, pausing_of,
-    place_of, place_on_wire, removal_of, resizing_of, scope_of, slot_change_of, token_of, ttl_left_on_wire,
-    until_of, want_of,
-};
 use super::executor::{Executor, NextStep};
+use super::extended_state::{WaitingRequest, token_of};
 use super::response_stream::ResponseStream;
 use super::rights;
-use signalbox_core::{
-    Answer, Call, ClientSelector, DeclarationRecord, Declare, GrantId, ListingKind, Moment, Outcome, Place,
-    Queueing, REQUESTS_MAX, Refusal, RequestId, SessionId, SessionKey, Waiting, Want,
-};
+use signalbox_core::{Answer, Call, ListingKind, Moment, Outcome, Queueing, REQUESTS_MAX, Waiting, Want};
+use signalbox_model::{Claim, Milliseconds, Namespace, Place, Refusal, Scope, SessionId, SessionKey, Status};
 use signalbox_protocol::{
-    self as wire, ACQUIRE_ALL_NAMES_MAX, AddressRange, Declarations, EXTENDED_VERSION, Extended,
-    ExtendedOpcode, ExtendedResponse, Features, Frame, Generation, GraceLeft, GrantState, HelloAnswer,
-    IfExists, Milliseconds, Opaque, Pausing, Removal, Resizing, Response, Revocation, Shares, SlotChange,
-    Status, VerifiedGrant, Wait, WaitingRequest,
+    self as wire, ACQUIRE_ALL_NAMES_MAX, EXTENDED_VERSION, Extended, ExtendedOpcode, ExtendedResponse,
+    Features, Frame, HelloAnswer, Opaque, Response, Shares, Wait,
 };
 
 /// The features of every server, with and without a store.
@@ -78,7 +69,7 @@ impl Executor<'_> {
             Ok(Execution::Later) => {}
             Ok(Execution::Where) => self.compose_whereabouts(opaque, out),
             Ok(Execution::Queued(place)) => {
-                ExtendedResponse::Queued(place_on_wire(place)).compose(opcode.code(), opaque, out);
+                ExtendedResponse::Queued(place).compose(opcode.code(), opaque, out);
             }
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
             Err(Denial::Refused(refusal)) => {
@@ -102,17 +93,19 @@ impl Executor<'_> {
         request: &Extended<'_>,
     ) -> Result<Execution<'static>, Denial> {
         let missing = rights::missing(&self.extended.standing, request);
-        let executed = match missing.or_else(|| self.missing_in_session(request)) {
-            None => self.execute_request(opaque, request),
-            Some(missing) => {
-                self.note_missing(&format!("{:?}", request.opcode()), missing);
-                Err(Denial::Status(Status::NotPermitted))
-            }
+        let Some(missing) = missing.or_else(|| self.missing_in_session(request)) else {
+            return self.execute_request(opaque, request);
         };
-        if let Some((Right::Administer, target)) = rights::needed(request) {
-            self.audit(request, target, &executed);
+        self.note_missing(&format!("{:?}", request.opcode()), missing);
+        match request {
+            Extended::Change { operation, .. } => {
+                let permissions = self.extended.standing.permissions();
+                Requested::new(&self.extended.client, permissions, operation).not_permitted(self.server);
+            }
+            Extended::Export => self.audit_export(Ended::Refused(Status::NotPermitted.name())),
+            _ => {}
         }
-        executed
+        Err(Denial::Status(Status::NotPermitted))
     }
 
     /// The right that a request needs which would renew the lease, if the client lacks it for a name that its session holds or
@@ -138,7 +131,7 @@ impl Executor<'_> {
         let (core, connection) = (&self.server.core, self.extended.connection);
         let now = self.server.moment();
         let token = token_of(opaque);
-        let call = |ids| Call { connection, ids: ids_of(ids), token };
+        let call = |ids| Call { connection, ids, token };
         let mut place = None;
         let outcome = match *request {
             Extended::Hello { version, label, features, .. } => {
@@ -147,7 +140,6 @@ impl Executor<'_> {
             Extended::OpenSession { ttl, label, key } => self.open_session(opaque, ttl, label, key, now)?,
             Extended::AttachSession { session, key, repetitions } => {
                 let session = SessionId::from_number(session).ok_or(Refusal::NoSuchSession)?;
-                let key = SessionKey(key.0);
                 core.attach_to_repeat(session, connection, &key, repetitions)?;
                 self.extended.regain_lease(self.server);
                 return match &self.extended.lease {
@@ -167,27 +159,27 @@ impl Executor<'_> {
                 core.close_leased(connection, token, now)
             }
             Extended::AcquireGrant { ids, claim, queueing, place: presented } => {
-                let wants = [want_of(claim)?];
+                let wants = [want(claim)?];
                 let outcome;
                 (outcome, place) = self.acquire_grant(opaque, call(ids), &wants, queueing, presented, now)?;
                 outcome
             }
             Extended::AcquireAll { ids, queueing, claims, place: presented } => {
-                let wants: Vec<_> = claims.iter().map(want_of).collect::<Result<_, _>>()?;
+                let wants: Vec<_> = claims.iter().map(want).collect::<Result<_, _>>()?;
                 let outcome;
                 (outcome, place) = self.acquire_grant(opaque, call(ids), &wants, queueing, presented, now)?;
                 outcome
             }
             Extended::ReleaseGrant { ids, grant } => {
                 self.check_opaque(opaque)?;
-                core.release_grant(call(ids), GrantId(grant.0), now)
+                core.release_grant(call(ids), grant, now)
             }
             Extended::Cancel(call) => {
                 let waiting = match call {
-                    WaitingRequest::Id(id) => Waiting::Request(RequestId(id.0)),
-                    WaitingRequest::Opaque(opaque) => Waiting::Token(token_of(opaque)),
+                    wire::WaitingRequest::Id(id) => Waiting::Request(id),
+                    wire::WaitingRequest::Opaque(opaque) => Waiting::Token(token_of(opaque)),
                 };
-                if let WaitingRequest::Opaque(opaque) = call
+                if let wire::WaitingRequest::Opaque(opaque) = call
                     && self.extended.waiting_calls.contains_key(&opaque)
                 {
                     core.cancel_sem_op(connection, token_of(opaque), now);
@@ -196,13 +188,16 @@ impl Executor<'_> {
                 core.cancel(connection, waiting, now)?;
                 return Ok(DONE);
             }
-            Extended::VerifyGrant { grant } => return self.verify(GrantId(grant.0), now),
+            Extended::VerifyGrant { grant } => {
+                let verified = core.verify(grant, now)?;
+                return Ok(Execution::Response(ExtendedResponse::Verified(verified)));
+            }
             Extended::Holders { namespace, name } => {
-                let holders = core.listing(namespace_of(namespace), name, ListingKind::Holders)?;
+                let holders = core.listing(namespace, name, ListingKind::Holders)?;
                 return Ok(Execution::Stream(ResponseStream::listing(holders, opaque)));
             }
             Extended::Waiters { namespace, name } => {
-                let waiters = core.listing(namespace_of(namespace), name, ListingKind::Waiters)?;
+                let waiters = core.listing(namespace, name, ListingKind::Waiters)?;
                 return Ok(Execution::Stream(ResponseStream::listing(waiters, opaque)));
             }
             Extended::Watch { namespace, scope } => return self.watch(opaque, namespace, scope, now),
@@ -211,89 +206,19 @@ impl Executor<'_> {
                 self.extended.end_watch(watch);
                 return Ok(DONE);
             }
-            Extended::Revoke { ids, what, grace } => {
-                self.check_opaque(opaque)?;
-                self.revoke(call(ids), what, grace, now)?
-            }
             Extended::Sessions => {
                 return Ok(Execution::Stream(ResponseStream::sessions(core.sessions(), opaque)));
             }
-            Extended::RevokeClient { clients: AddressRange { first, last }, grace } => {
-                self.check_opaque(opaque)?;
-                let clients = ClientSelector::Addresses(first..=last);
-                self.revoke_clients((connection, token), clients, grace, now)
-            }
-            Extended::RevokeIdentity { identity, grace } => {
-                self.check_opaque(opaque)?;
-                // No client has an identity that is not text.
-                let clients = ClientSelector::Identity(String::from_utf8_lossy(identity).into());
-                self.revoke_clients((connection, token), clients, grace, now)
-            }
-            Extended::Export => {
-                self.check_opaque(opaque)?;
-                return self.export(opaque);
-            }
+            Extended::Export => return self.export(opaque),
+            Extended::Change { ids, ref operation } => return self.change(opaque, ids, operation, now),
             Extended::Inspect { namespace, name } => {
-                let inspected = core.inspect(namespace_of(namespace), name, now)?;
-                return Ok(Execution::Response(ExtendedResponse::Inspected(inspected_on_wire(inspected))));
-            }
-            Extended::DeleteCounter { name } => {
-                self.check_opaque(opaque)?;
-                core.delete_counter(name)?;
-                info!(name = %name.escape_ascii(), by = %self.extended.client, "counter deleted");
-                return Ok(DONE);
-            }
-            Extended::Declare { ids, if_exists, declarations } => {
-                self.check_opaque(opaque)?;
-                self.declare(call(ids), declarations, if_exists, now)
-            }
-            Extended::Resize { ids, expected, how, name } => {
-                self.check_opaque(opaque)?;
-                let before = self.declared(name);
-                let outcome = core.resize(call(ids), name, resizing_of(how), generation_of(expected), now);
-                if before != self.declared(name) {
-                    self.log_change(&outcome, name, resized(how));
-                }
-                outcome
-            }
-            Extended::Remove { ids, expected, how, name } => {
-                self.check_opaque(opaque)?;
-                let outcome = core.remove(call(ids), name, removal_of(how), generation_of(expected), now);
-                self.log_change(&outcome, name, removed(how));
-                outcome
-            }
-            Extended::Pause { ids, expected, how, name } => {
-                self.check_opaque(opaque)?;
-                let (change, expected) = (pausing_of(how), generation_of(expected));
-                let before = self.declared(name);
-                let outcome = core.change_service(call(ids), name, change, expected, now);
-                if before != self.declared(name) {
-                    let what = match how {
-                        Pausing::Pause => "paused",
-                        Pausing::Resume => "resumed",
-                    };
-                    self.log_change(&outcome, name, what.to_owned());
-                }
-                outcome
-            }
-            Extended::SetSlot { ids, expected, how, name } => {
-                self.check_opaque(opaque)?;
-                let (change, expected) = (slot_change_of(how), generation_of(expected));
-                let before = self.declared(name);
-                let outcome = core.change_service(call(ids), name, change, expected, now);
-                if before != self.declared(name) {
-                    let what = match how {
-                        SlotChange::Out(slot) => format!("slot {slot} taken out of service"),
-                        SlotChange::In(slot) => format!("slot {slot} put back into service"),
-                    };
-                    self.log_change(&outcome, name, what);
-                }
-                outcome
+                let inspected = core.inspect(namespace, name, now)?;
+                return Ok(Execution::Response(ExtendedResponse::Inspected(inspected)));
             }
             Extended::AwaitIdle { wait, until, namespace, name } => {
                 self.check_opaque(opaque)?;
-                let (key, name) = ((connection, token), (namespace_of(namespace), name));
-                core.await_idle(key, name, until_of(until), self.wait_ms(wait), now)
+                let (key, name) = ((connection, token), (namespace, name));
+                core.await_idle(key, name, until, self.wait_ms(wait), now)
             }
             Extended::List { prefix } => {
                 return Ok(Execution::Stream(ResponseStream::declared(core.declared(prefix), opaque)));
@@ -303,7 +228,9 @@ impl Executor<'_> {
             Outcome::Answered(answer) => Ok(Execution::Answer(answer)),
             Outcome::Refused(refusal) => Err(refusal.into()),
             Outcome::Waiting => {
-                self.extended.waiting.insert(opaque, (request.opcode(), now.monotonic));
+                let waiting =
+                    WaitingRequest { opcode: request.opcode(), since: now.monotonic, requested: None };
+                self.extended.waiting.insert(opaque, waiting);
                 Ok(place.map_or(Execution::Later, Execution::Queued))
             }
         }
@@ -343,7 +270,7 @@ impl Executor<'_> {
             ttl_max: Milliseconds(limits.max_ttl_ms),
             names_max: ACQUIRE_ALL_NAMES_MAX as u32,
             requests_max: REQUESTS_MAX as u32,
-            port: namespace_on_wire(self.port.namespace),
+            port: self.port.namespace,
             shares: self.shares(&limits),
         })))
     }
@@ -383,7 +310,7 @@ impl Executor<'_> {
         opaque: Opaque,
         ttl: Option<Milliseconds>,
         label: &[u8],
-        key: Option<wire::SessionKey>,
+        key: Option<SessionKey>,
         now: Moment,
     ) -> Result<Outcome, Denial> {
         self.check_opaque(opaque)?;
@@ -393,10 +320,10 @@ impl Executor<'_> {
         }
         let (core, connection, token) = (&self.server.core, self.extended.connection, token_of(opaque));
         let key = match key {
-            Some(key) => key.0,
-            None => random_key()?,
+            Some(key) => key,
+            None => SessionKey(random_key()?),
         };
-        let outcome = core.open_leased(connection, SessionKey(key), ttl_ms, label, token, now);
+        let outcome = core.open_leased(connection, key, ttl_ms, label, token, now);
         self.extended.regain_lease(self.server);
         if let Some(lease) = &self.extended.lease {
             lease.renew(now.monotonic);
@@ -414,7 +341,7 @@ impl Executor<'_> {
         call: Call,
         wants: &[Want<'_>],
         queueing: wire::Queueing,
-        presented: Option<wire::Place>,
+        presented: Option<Place>,
         now: Moment,
     ) -> Result<(Outcome, Option<Place>), Denial> {
         self.check_opaque(opaque)?;
@@ -424,7 +351,6 @@ impl Executor<'_> {
         if !self.extended.is_told_places && presented.is_none() {
             return Ok((core.acquire_grant(call, wants, queueing, now), None));
         }
-        let presented = presented.map(place_of);
         let (outcome, place) = core.acquire_grant_at(call, wants, queueing, presented, now);
         Ok((outcome, place.filter(|_| self.extended.is_told_places)))
     }
@@ -446,98 +372,20 @@ impl Executor<'_> {
         }
     }
 
-    fn verify(&self, grant: GrantId, now: Moment) -> Result<Execution<'static>, Denial> {
-        let verified = self.server.core.verify(grant, now)?;
-        let state = if verified.is_retiring { GrantState::Retiring } else { GrantState::Held };
-        Ok(Execution::Response(ExtendedResponse::Verified(VerifiedGrant {
-            session: verified.session.number(),
-            ttl_left: ttl_left_on_wire(verified.ttl_left_ms),
-            state,
-            grace_left: verified
-                .grace_left_ms
-                .map_or(GraceLeft::NotRevoked, |left| GraceLeft::For(Milliseconds(left))),
-        })))
-    }
-
     fn watch(
         &mut self,
         opaque: Opaque,
-        namespace: wire::Namespace,
-        scope: wire::Scope<'_>,
+        namespace: Namespace,
+        scope: Scope<&[u8]>,
         now: Moment,
     ) -> Result<Execution<'static>, Denial> {
         self.extended.hello.ok_or(Denial::Status(Status::NotPermitted))?;
         self.check_opaque(opaque)?;
-        let (core, namespace) = (&self.server.core, namespace_of(namespace));
-        let snapshot =
-            core.watch(self.extended.connection, token_of(opaque), namespace, scope_of(scope), now)?;
+        let core = &self.server.core;
+        let snapshot = core.watch(self.extended.connection, token_of(opaque), namespace, scope, now)?;
         self.extended.watches.insert(opaque, 0);
         self.extended.snapshots.push((opaque, snapshot));
         Ok(Execution::Later)
-    }
-
-    fn revoke(
-        &self,
-        call: Call,
-        what: Revocation,
-        grace: Milliseconds,
-        now: Moment,
-    ) -> Result<Outcome, Denial> {
-        let core = &self.server.core;
-        let outcome = match what {
-            Revocation::Grant(grant) => core.revoke_grant(call, GrantId(grant.0), grace.0, now),
-            Revocation::Session(number) => {
-                let session = SessionId::from_number(number).ok_or(Refusal::NoSuchSession)?;
-                // The ledger may not know the connection of a plain client yet.
-                if let Some(peer) = self.server.peers.find_session(session) {
-                    core.join(peer.connection, None, &peer.mailbox);
-                }
-                core.revoke_session(call, session, grace.0, now)
-            }
-        };
-        if !matches!(outcome, Outcome::Refused(_)) {
-            let (grant, session) = match what {
-                Revocation::Grant(grant) => (Some(grant.0), None),
-                Revocation::Session(session) => (None, Some(session)),
-            };
-            info!(grant, session, grace_ms = grace.0, by = %self.extended.client, "revoked");
-        }
-        Ok(outcome)
-    }
-
-    fn declare(
-        &self,
-        call: Call,
-        declarations: Declarations<'_>,
-        if_exists: IfExists,
-        now: Moment,
-    ) -> Outcome {
-        let wanted: Vec<_> = declarations.iter().map(declare_of).collect();
-        let before: Vec<_> = wanted.iter().map(|declare| self.declared(declare.name)).collect();
-        let outcome = self.server.core.declare(call, &wanted, if_exists_of(if_exists), now);
-        for (Declare { name, capacity, numbered, .. }, before) in wanted.iter().zip(before) {
-            if before != self.declared(name) {
-                let resources = if *numbered { ", numbered slots" } else { "" };
-                self.log_change(&outcome, name, format!("declared with capacity {capacity}{resources}"));
-            }
-        }
-        outcome
-    }
-
-    /// The declaration of a name, to see whether a request changed it.
-    fn declared(&self, name: &[u8]) -> Option<DeclarationRecord> {
-        let core = &self.server.core;
-        let mut listing = core.declared(name);
-        // The list is ordered by name, so the name itself precedes all longer ones.
-        let first = core.list_declared(&mut listing).into_iter().next();
-        first.map(|declared| declared.record).filter(|record| *record.name == *name)
-    }
-
-    /// Logs a change of a declared semaphore that was made or begun.
-    fn log_change(&self, outcome: &Outcome, name: &[u8], what: String) {
-        if !matches!(outcome, Outcome::Refused(_)) {
-            info!(name = %name.escape_ascii(), by = %self.extended.client, "{what}");
-        }
     }
 
     /// Refuses an opaque that a waiting request or a watch still uses: the client could not tell the responses apart.
@@ -569,22 +417,6 @@ impl From<Status> for Denial {
     }
 }
 
-fn resized(how: Resizing) -> String {
-    match how {
-        Resizing::To(capacity) => format!("resized to {capacity}"),
-        Resizing::GrowBy(more) => format!("resized by +{more}"),
-        Resizing::ShrinkBy(less) => format!("resized by -{less}"),
-    }
-}
-
-fn removed(how: Removal) -> String {
-    match how {
-        Removal::IfIdle => "removed".to_owned(),
-        Removal::WithLastHolder => "removed with its last holder".to_owned(),
-        Removal::Now { grace } => format!("removed with a grace period of {} ms", grace.0),
-    }
-}
-
 fn ttl(ttl_ms: u32) -> Execution<'static> {
     Execution::Response(ExtendedResponse::Ttl(Milliseconds(ttl_ms)))
 }
@@ -597,6 +429,7 @@ pub(super) fn random_key() -> Result<[u8; 16], Denial> {
     Ok(key)
 }
 
-fn generation_of(expected: Option<Generation>) -> Option<u64> {
-    expected.map(|generation| generation.0)
+/// What the core is asked for. The protocol has checked the claim.
+fn want(claim: Claim<'_>) -> Result<Want<'_>, Denial> {
+    Want::of(claim).ok_or(Denial::Status(Status::InvalidArguments))
 }

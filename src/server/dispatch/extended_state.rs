@@ -6,17 +6,16 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::super::access::{Change, Right, Standing, Target};
+use super::super::access::{Change, Ended, Right, Standing};
 use super::super::client_address::Client;
+use super::super::operations::Requested;
 use super::super::state::Server;
 use super::super::steps;
-use super::answer::{compose_answer, compose_refusal, compose_result, compose_status};
-use super::convert::{event_on_wire, notice_on_wire, opaque_of, token_of};
-use signalbox_core::{
-    CheckedNames, ConnectionId, GrantId, Lease, Mailbox, Message, MonotonicMs, Namespace, Notice,
-    UnixSeconds, Waiting, WatchSnapshot,
-};
-use signalbox_protocol::{ExtendedOpcode, ExtendedResponse, Moved, Opaque, Status, SysvOpcode};
+use super::answer::{compose_answer, compose_refusal, compose_status};
+use signalbox_core::{CheckedNames, Lease, Mailbox, Message, MonotonicMs, Token, Waiting, WatchSnapshot};
+use signalbox_model::{ConnectionId, GrantId, Namespace, Notice, Status};
+use signalbox_model::{Milliseconds, Target, UnixSeconds};
+use signalbox_protocol::{End, ExtendedOpcode, ExtendedResponse, Moved, Opaque, SysvOpcode, compose_call};
 
 /// A connection's state of the extended operations. The ledger learns of the connection with its first extended request,
 /// so that connections of plain clients cost it nothing.
@@ -36,8 +35,8 @@ pub(in crate::server) struct ExtendedState {
     pub(super) last_request: (Opaque, MonotonicMs),
     /// Whether the client has asked to be told the places of its waiting requests.
     pub(super) is_told_places: bool,
-    /// The opcode of each request that is not answered yet, and when it came, by its opaque.
-    pub(super) waiting: HashMap<Opaque, (ExtendedOpcode, MonotonicMs)>,
+    /// Each request that is not answered yet, by its opaque.
+    pub(super) waiting: HashMap<Opaque, WaitingRequest>,
     /// The opcode of each call on a semaphore set that is not answered yet, by its opaque.
     pub(super) waiting_calls: HashMap<Opaque, SysvOpcode>,
     /// The number of the last event of each watch.
@@ -51,6 +50,26 @@ pub(in crate::server) struct ExtendedState {
     checked_up_to: Option<GrantId>,
     /// Whether the check found a name that the client may not acquire.
     lacks_rights: bool,
+}
+
+/// A request that is not answered yet.
+#[derive(Debug)]
+pub(super) struct WaitingRequest {
+    pub(super) opcode: ExtendedOpcode,
+    /// When it came.
+    pub(super) since: MonotonicMs,
+    /// The operation of an administrator, which is recorded when it has ended.
+    pub(super) requested: Option<Box<Requested>>,
+}
+
+/// The core identifies a connection's requests and watches by the opaque that the client chose.
+pub(super) fn token_of(opaque: Opaque) -> Token {
+    Token(u32::from_be_bytes(opaque.0).into())
+}
+
+fn opaque_of(token: Token) -> Opaque {
+    let [_, _, _, _, opaque @ ..] = token.0.to_be_bytes();
+    Opaque(opaque)
 }
 
 /// The connection session was revoked: the connection has to be closed.
@@ -146,7 +165,7 @@ impl ExtendedState {
                 compose_status(ExtendedOpcode::Watch.code(), watch, Status::NotPermitted, out);
             }
         }
-        for (waiting, (opcode, _)) in &self.waiting {
+        for (waiting, WaitingRequest { opcode, .. }) in &self.waiting {
             let right = if *opcode == ExtendedOpcode::AwaitIdle { Right::Read } else { Right::Acquire };
             if !self.standing.may(right, Target::Server) {
                 // Another answer may be under way.
@@ -306,10 +325,16 @@ impl ExtendedState {
         match message {
             Message::Answer { token, outcome } => {
                 let opaque = opaque_of(token);
-                if let Some((opcode, since)) = self.waiting.remove(&opaque) {
+                if let Some(WaitingRequest { opcode, since, requested }) = self.waiting.remove(&opaque) {
                     if let ExtendedOpcode::AcquireGrant | ExtendedOpcode::AcquireAll = opcode {
                         let waited_ms = server.monotonic().0.saturating_sub(since.0);
                         server.waits.note(Duration::from_millis(waited_ms));
+                    }
+                    if let Some(requested) = requested {
+                        let ended = outcome
+                            .as_ref()
+                            .map_or_else(|refusal| Ended::Refused(refusal.status().name()), |_| Ended::Done);
+                        requested.record(server, ended);
                     }
                     match &outcome {
                         Ok(answer) => compose_answer(opcode, opaque, answer, out),
@@ -320,14 +345,14 @@ impl ExtendedState {
             Message::Operated { token, result } => {
                 let opaque = opaque_of(token);
                 if let Some(opcode) = self.waiting_calls.remove(&opaque) {
-                    compose_result(opcode, opaque, result, out);
+                    compose_call(&result, opcode, opaque, out);
                 }
             }
             Message::Event { token, event } => {
                 let opaque = opaque_of(token);
                 if let Some(number) = self.watches.get_mut(&opaque) {
                     *number += 1;
-                    let response = ExtendedResponse::Event(event_on_wire(&event, *number));
+                    let response = ExtendedResponse::Event(*number, event.borrowed());
                     response.compose(ExtendedOpcode::Watch.code(), opaque, out);
                 }
             }
@@ -355,16 +380,32 @@ impl ExtendedState {
         if is_better_relayed { &[] } else { addresses }
     }
 
-    fn compose_notice(&self, server: &Server, hello: Opaque, notice: Notice, out: &mut Vec<u8>) {
-        let opcode = ExtendedOpcode::Hello.code();
-        let Some(notice) = notice_on_wire(notice, self.last_request) else {
-            let Some(whereabouts) = server.whereabouts() else { return };
-            let Some(next) = whereabouts.next() else { return };
-            let is_permitted = self.standing.may(Right::Acquire, Target::Anywhere);
-            let addresses = if is_permitted { self.reachable(server, next.of(self.namespace)) } else { &[] };
-            let moved = ExtendedResponse::Moved(Moved { epoch: whereabouts.epoch, addresses });
-            return moved.compose(opcode, hello, out);
+    fn compose_notice(&self, server: &Server, hello: Opaque, notice: Notice<MonotonicMs>, out: &mut Vec<u8>) {
+        let (request, received) = self.last_request;
+        let end = |at| End { request, after: Milliseconds(received.until(at)) };
+        let notice = match notice {
+            Notice::GrantRevoked { grant, end: at } => Notice::GrantRevoked { grant, end: end(at) },
+            Notice::SessionRevoked { session, end: at } => Notice::SessionRevoked { session, end: end(at) },
+            Notice::AttachedElsewhere { session } => Notice::AttachedElsewhere { session },
+            Notice::ShuttingDown => Notice::ShuttingDown,
+            Notice::Moved(()) => {
+                let Some(whereabouts) = server.whereabouts() else { return };
+                let Some(next) = whereabouts.next() else { return };
+                let is_permitted = self.standing.may(Right::Acquire, Target::Anywhere);
+                let addresses =
+                    if is_permitted { self.reachable(server, next.of(self.namespace)) } else { &[] };
+                let moved = Moved { epoch: whereabouts.epoch, addresses };
+                let moved = ExtendedResponse::Notice(Notice::Moved(moved));
+                return moved.compose(ExtendedOpcode::Hello.code(), hello, out);
+            }
         };
-        ExtendedResponse::Notice(notice).compose(opcode, hello, out);
+        ExtendedResponse::Notice(notice).compose(ExtendedOpcode::Hello.code(), hello, out);
+    }
+
+    /// The connection has ended. Operations that are not stored yet are recorded as accepted.
+    pub(in crate::server) fn end(&self, server: &Server) {
+        for requested in self.waiting.values().filter_map(|waiting| waiting.requested.as_ref()) {
+            requested.record(server, Ended::Accepted);
+        }
     }
 }

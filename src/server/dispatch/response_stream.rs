@@ -9,15 +9,15 @@ use tokio::time::Sleep;
 use super::super::export::{Export, Next};
 use super::super::state::Server;
 use super::super::{statistics, steps};
-use super::convert::{
-    declared_on_wire, entry_on_wire, listed_set_on_wire, listed_user_on_wire, session_on_wire,
-};
 use signalbox_core::{
-    Declared, DeclaredListing, Dump, Listed, ListedSession, ListedSet, ListedUser, Listing, ListingKind,
-    Namespace, SessionId, SessionListing, SetListing, UnixSeconds, UserListing,
+    DeclaredListing, DeclaredSemaphore, Dump, ListedSession, Listing, ListingKind, NameEntry, SessionListing,
+    SetListing, UserListing,
 };
+use signalbox_model::sysv::{ListedSet, ListedUser};
+use signalbox_model::{ConnectionId, Namespace, SessionId, Status, UnixSeconds};
 use signalbox_protocol::{
-    DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response, Status, SysvOpcode,
+    DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response, SysvOpcode, compose_listed_set,
+    compose_listed_user,
 };
 
 /// A response of many frames. The connection sends all of it before it executes the next request.
@@ -36,8 +36,8 @@ enum Source {
     /// Of a port; it has one chunk.
     Statistics(Namespace),
     Dump(Dump),
-    Listing(Listing, IntoIter<Listed>),
-    Declared(DeclaredListing, IntoIter<Declared>),
+    Listing(Listing, IntoIter<(NameEntry, Option<ConnectionId>)>),
+    Declared(DeclaredListing, IntoIter<DeclaredSemaphore>),
     Sessions(SessionListing, IntoIter<ListedSession>),
     Export(Export),
     Sets(SetListing, IntoIter<ListedSet>),
@@ -118,13 +118,7 @@ impl ResponseStream {
                     let list = || server.core.list_sessions(listing, connected, server.moment());
                     let next = next_entry(entries, list);
                     if let Some(listed) = &next {
-                        let address = listed
-                            .client
-                            .as_ref()
-                            .map(|client| client.address.to_string())
-                            .unwrap_or_default();
-                        let entry = session_on_wire(listed, address.as_bytes());
-                        let response = ExtendedResponse::SessionEntry(entry);
+                        let response = ExtendedResponse::SessionEntry(listed.borrowed());
                         response.compose(ExtendedOpcode::Sessions.code(), self.opaque, out);
                     }
                     (ExtendedOpcode::Sessions.code(), next.is_some())
@@ -148,19 +142,19 @@ impl ResponseStream {
                         ListingKind::Waiters => ExtendedOpcode::Waiters,
                     };
                     let next = next_entry(entries, || server.core.list(listing));
-                    if let Some(listed) = &next {
-                        let address = listed.connection.and_then(|connection| server.peers.find(connection));
-                        let address = address.map(|peer| peer.address.to_string()).unwrap_or_default();
-                        let entry = ExtendedResponse::Entry(entry_on_wire(listed, address.as_bytes()));
+                    let is_more = next.is_some();
+                    if let Some((mut entry, connection)) = next {
+                        entry.address = server.peers.address_text(connection);
+                        let entry = ExtendedResponse::Entry(entry.borrowed());
                         entry.compose(opcode.code(), self.opaque, out);
                     }
-                    (opcode.code(), next.is_some())
+                    (opcode.code(), is_more)
                 }
                 Source::Declared(listing, entries) => {
                     let opcode = ExtendedOpcode::List.code();
                     let next = next_entry(entries, || server.core.list_declared(listing));
                     if let Some(declared) = &next {
-                        let entry = ExtendedResponse::DeclaredEntry(declared_on_wire(declared));
+                        let entry = ExtendedResponse::DeclaredEntry(declared.entry());
                         entry.compose(opcode, self.opaque, out);
                     }
                     (opcode, next.is_some())
@@ -168,14 +162,14 @@ impl ResponseStream {
                 Source::Sets(listing, entries) => {
                     let next = next_entry(entries, || server.core.list_sets(listing));
                     if let Some(listed) = &next {
-                        listed_set_on_wire(listed).compose(self.opaque, out);
+                        compose_listed_set(listed, self.opaque, out);
                     }
                     (SysvOpcode::ListSets.code(), next.is_some())
                 }
                 Source::Users(listing, entries) => {
                     let next = next_entry(entries, || server.core.list_set_users(listing));
                     if let Some(listed) = &next {
-                        listed_user_on_wire(listed).compose(self.opaque, out);
+                        compose_listed_user(listed, self.opaque, out);
                     }
                     (SysvOpcode::ListUsers.code(), next.is_some())
                 }

@@ -3,10 +3,10 @@
 //! What gives back is always permitted: Release, ReleaseGrant, Cancel, CloseSession, Unwatch, and the end of a connection
 //! or a process. Nobody is kept from giving back what others wait for.
 
-use super::super::access::{Right, Standing, Target};
-use super::convert::namespace_of;
-use signalbox_core::Namespace;
-use signalbox_protocol::{self as wire, Extended, Request, Scope, SetCommand, SysvRequest};
+use super::super::access::{Right, Standing};
+use super::super::operations;
+use signalbox_model::{Claim, Namespace, Scope, Target};
+use signalbox_protocol::{Extended, Request, SysvRequest};
 
 /// A right that a request needs on a target.
 pub(super) type Needed<'a> = (Right, Target<'a>);
@@ -27,8 +27,9 @@ pub(super) fn missing<'a>(standing: &Standing, request: &Extended<'a>) -> Option
     let lacks = |needed: &Needed<'_>| !standing.may(needed.0, needed.1);
     match *request {
         Extended::AcquireAll { claims, .. } => claims.iter().map(|claim| of_claim(&claim)).find(lacks),
-        Extended::Declare { declarations, .. } => {
-            declarations.iter().map(|declaration| administer(declaration.name)).find(lacks)
+        Extended::Change { ref operation, .. } => {
+            let missing = operations::missing(standing.permissions(), operation);
+            missing.map(|target| (Right::Administer, target))
         }
         ref request => needed(request).filter(lacks),
     }
@@ -36,7 +37,7 @@ pub(super) fn missing<'a>(standing: &Standing, request: &Extended<'a>) -> Option
 
 /// The right that an extended request needs, of one with several names on the first of them.
 pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
-    let read = |namespace, name| Some((Right::Read, Target::Name(namespace_of(namespace), name)));
+    let read = |namespace, name| Some((Right::Read, Target::Name(namespace, name)));
     match *request {
         Extended::Hello { .. }
         | Extended::CloseSession
@@ -58,25 +59,13 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         | Extended::AwaitIdle { namespace, name, .. } => read(namespace, name),
         Extended::Watch { namespace, scope: Scope::Name(name) } => read(namespace, name),
         Extended::Watch { namespace, scope: Scope::Prefix(prefix) } => {
-            Some((Right::Read, Target::Prefix(namespace_of(namespace), prefix)))
+            Some((Right::Read, Target::Prefix(namespace, prefix)))
         }
         Extended::List { prefix } => Some((Right::Read, Target::Prefix(Namespace::Semaphores, prefix))),
         // Sessions have grants of all names.
         Extended::Sessions => Some((Right::Read, Target::Server)),
-        Extended::Revoke { .. }
-        | Extended::RevokeClient { .. }
-        | Extended::RevokeIdentity { .. }
-        | Extended::Export => Some((Right::Administer, Target::Server)),
-        Extended::DeleteCounter { name } => {
-            Some((Right::Administer, Target::Name(Namespace::Counters, name)))
-        }
-        Extended::Declare { declarations, .. } => {
-            declarations.iter().next().map(|declaration| administer(declaration.name))
-        }
-        Extended::Resize { name, .. }
-        | Extended::Remove { name, .. }
-        | Extended::Pause { name, .. }
-        | Extended::SetSlot { name, .. } => Some(administer(name)),
+        Extended::Export => Some((Right::Administer, Target::Server)),
+        Extended::Change { ref operation, .. } => Some((Right::Administer, operation.target())),
     }
 }
 
@@ -89,27 +78,12 @@ pub(super) fn needed_for_sysv(request: &SysvRequest<'_>) -> Option<Needed<'stati
         | SysvRequest::AttachProcess { .. }
         | SysvRequest::SemGet { .. }
         | SysvRequest::SemOp { .. } => Right::Acquire,
-        SysvRequest::SemCtl { command, .. } => match command {
-            SetCommand::Remove
-            | SetCommand::SetOwnership(_)
-            | SetCommand::SetValue(..)
-            | SetCommand::SetAll(_) => Right::Acquire,
-            SetCommand::Stat
-            | SetCommand::GetValue(_)
-            | SetCommand::GetAll
-            | SetCommand::GetPid(_)
-            | SetCommand::GetNCount(_)
-            | SetCommand::GetZCount(_) => Right::Read,
-        },
-        SysvRequest::ListSets | SysvRequest::ListUsers { .. } => Right::Read,
+        SysvRequest::SemCtl { command, .. } if command.is_change() => Right::Acquire,
+        SysvRequest::SemCtl { .. } | SysvRequest::ListSets | SysvRequest::ListUsers { .. } => Right::Read,
     };
     Some((right, Target::Sets))
 }
 
-fn of_claim<'a>(claim: &wire::Claim<'a>) -> Needed<'a> {
-    (Right::Acquire, Target::Name(namespace_of(claim.namespace), claim.name))
-}
-
-fn administer(name: &[u8]) -> Needed<'_> {
-    (Right::Administer, Target::Name(Namespace::Semaphores, name))
+fn of_claim<'a>(claim: &Claim<'a>) -> Needed<'a> {
+    (Right::Acquire, Target::Name(claim.namespace, claim.name))
 }

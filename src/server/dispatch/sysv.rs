@@ -1,16 +1,17 @@
 //! Executes the operations of System V semaphore sets (`docs/protocol.md`, "System V semaphores").
 
 use super::super::steps;
-use super::answer::{compose_refusal, compose_result, compose_status};
-use super::convert::{caller_of, ids_of, operation_of, token_of};
+use super::answer::{compose_refusal, compose_status};
 use super::executor::{Executor, NextStep};
 use super::extended::{Denial, random_key};
+use super::extended_state::token_of;
 use super::response_stream::ResponseStream;
 use super::rights;
-use signalbox_core::{Errno, Ownership, ProcessId, SessionKey, SetAnswer, SetCommand, SysvCall, SysvOutcome};
+use signalbox_core::{SysvCall, SysvOutcome};
+use signalbox_model::sysv::{Errno, SetAnswer};
+use signalbox_model::{Milliseconds, SessionKey, Status};
 use signalbox_protocol::{
-    self as wire, Frame, IPC_CREAT, IPC_EXCL, Milliseconds, Opaque, OpenedProcess, Response, Status,
-    SysvOpcode, SysvRequest, WAIT_FOREVER_MS,
+    Frame, Opaque, OpenedProcess, Response, SysvOpcode, SysvRequest, WAIT_FOREVER_MS, compose_call,
 };
 
 /// How a valid request is answered.
@@ -48,7 +49,7 @@ impl Executor<'_> {
         match outcome {
             Ok(Execution::Response(response)) => response.compose(opcode.code(), opaque, out),
             Ok(Execution::Opened(opened)) => opened.compose(opaque, out),
-            Ok(Execution::Result(result)) => compose_result(opcode, opaque, result, out),
+            Ok(Execution::Result(result)) => compose_call(&result, opcode, opaque, out),
             Ok(Execution::Later) => {}
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
             Err(Denial::Refused(refusal)) => {
@@ -71,25 +72,24 @@ impl Executor<'_> {
         let (core, connection) = (&self.server.core, self.extended.connection);
         let now = self.server.moment();
         let token = token_of(opaque);
-        let call = |ids, caller| SysvCall { connection, ids: ids_of(ids), token, caller: caller_of(caller) };
+        let call = |ids, caller| SysvCall { connection, ids, token, caller };
         let outcome = match request {
             SysvRequest::OpenProcess { ttl, pid, caller, groups, label } => {
                 let ttl_ms = self.ttl_ms(ttl);
                 let key = SessionKey(random_key()?);
                 let groups: Vec<u32> = groups.iter().collect();
                 let mailbox = (connection, self.extended.mailbox());
-                let process = (pid, caller_of(caller), &groups[..]);
+                let process = (pid, caller, &groups[..]);
                 let opened = core.open_process(mailbox, key, ttl_ms, process, label, now)?;
                 return Ok(Execution::Opened(OpenedProcess {
-                    process: opened.process.number(),
-                    key: wire::SessionKey(opened.key.0),
+                    process: opened.process,
+                    key: opened.key,
                     ttl: Milliseconds(opened.ttl_ms),
                 }));
             }
             SysvRequest::AttachProcess { process, key } => {
                 let mailbox = (connection, self.extended.mailbox());
-                let process = ProcessId::from_number(process);
-                let ttl_ms = core.attach_process(mailbox, process, &SessionKey(key.0), now);
+                let ttl_ms = core.attach_process(mailbox, process, &key, now);
                 return Ok(Execution::Response(Response::Resources(ttl_ms?)));
             }
             SysvRequest::KeepProcess { grace } => {
@@ -98,12 +98,11 @@ impl Executor<'_> {
             }
             SysvRequest::SemGet { ids, caller, key, count, flags } => {
                 self.check_opaque(opaque)?;
-                let flags = (flags & IPC_CREAT != 0, flags & IPC_EXCL != 0, flags);
                 core.sem_get(call(ids, caller), key, count, flags, now)
             }
             SysvRequest::SemOp { ids, caller, set, wait_ms, operations } => {
                 self.check_opaque(opaque)?;
-                let operations: Vec<_> = operations.iter().map(operation_of).collect();
+                let operations: Vec<_> = operations.iter().collect();
                 let wait_ms = (wait_ms != WAIT_FOREVER_MS).then_some(wait_ms);
                 let (outcome, limit) = core.sem_op(call(ids, caller), set, &operations, wait_ms, now);
                 if let Some(limit) = limit {
@@ -113,25 +112,7 @@ impl Executor<'_> {
             }
             SysvRequest::SemCtl { ids, caller, set, command } => {
                 self.check_opaque(opaque)?;
-                let values: Vec<u16>;
-                let command = match command {
-                    wire::SetCommand::Remove => SetCommand::Remove,
-                    wire::SetCommand::SetOwnership(wire::Ownership { uid, gid, mode }) => {
-                        SetCommand::SetOwnership(Ownership { uid, gid, mode })
-                    }
-                    wire::SetCommand::Stat => SetCommand::Stat,
-                    wire::SetCommand::GetValue(number) => SetCommand::GetValue(number),
-                    wire::SetCommand::SetValue(number, value) => SetCommand::SetValue(number, value),
-                    wire::SetCommand::GetAll => SetCommand::GetAll,
-                    wire::SetCommand::SetAll(all) => {
-                        values = all.iter().collect();
-                        SetCommand::SetAll(&values)
-                    }
-                    wire::SetCommand::GetPid(number) => SetCommand::GetPid(number),
-                    wire::SetCommand::GetNCount(number) => SetCommand::GetNCount(number),
-                    wire::SetCommand::GetZCount(number) => SetCommand::GetZCount(number),
-                };
-                core.sem_ctl(call(ids, caller), set, command, now)
+                core.sem_ctl(call(ids, caller), set, &command, now)
             }
             SysvRequest::ListSets => {
                 return Ok(Execution::Stream(ResponseStream::sets(core.sets(), opaque)));

@@ -4,10 +4,11 @@
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 
-pub(super) use super::super::access::{Permissions, Right, Target};
+pub(super) use super::super::access::{Permissions, Right};
 use super::answer::ApiError;
 use super::peer::Peer;
 use super::shared::Shared;
+use signalbox_model::Target;
 
 const SCHEME: &str = "Bearer ";
 

@@ -12,7 +12,7 @@ use serde_json::Number;
 
 use super::super::port::port_name;
 use super::answer::ApiError;
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 
 /// The longest name.
 pub(super) const NAME_BYTES_MAX: usize = 65_535;

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 
-use super::super::dispatch::status_of;
+use super::super::access::Ended;
+use super::super::operations::Requested;
 use super::super::state::Server;
 use super::answer::ApiError;
-use signalbox_core::{
-    Answer, Call, Mailbox, Message, Moment, Outcome, Refusal, RequestId, RequestIds, Session, Token,
-};
+use signalbox_core::{Answer, Call, Mailbox, Message, Outcome, Session, Token};
+use signalbox_model::{Operation, Refusal, RequestIds, Status};
 
 /// How long a change may wait for the store.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -46,17 +46,25 @@ impl Drop for Line<'_> {
 /// Makes a change, and waits for its answer.
 pub(super) async fn request(
     server: &Server,
-    ask: impl FnOnce(Call, Moment) -> Outcome,
+    mut requested: Requested,
+    operation: &Operation<'_>,
 ) -> Result<Answer, ApiError> {
     let line = Line::open(server);
-    let (own, token) = (RequestId(1), Token(1));
-    let ids = RequestIds { own, lowest_unanswered: own };
-    let call = Call { connection: line.session.id(), ids, token };
-    match ask(call, server.moment()) {
+    let token = Token(1);
+    let call = Call { connection: line.session.id(), ids: RequestIds::FIRST, token };
+    match requested.execute(server, call, operation, server.moment()) {
         Outcome::Answered(answer) => Ok(answer),
         Outcome::Refused(refusal) => Err(refused(refusal)),
         Outcome::Waiting => {
             let answer = tokio::time::timeout(ANSWER_MAX, answer_to(&line.mailbox, token)).await;
+            requested.record(
+                server,
+                match &answer {
+                    Ok(Ok(_)) => Ended::Done,
+                    Ok(Err(refusal)) => Ended::Refused(refusal.status().name()),
+                    Err(_) => Ended::Accepted,
+                },
+            );
             answer.map_err(|_| no_answer())?.map_err(refused)
         }
     }
@@ -78,13 +86,10 @@ async fn answer_to(mailbox: &Mailbox, wanted: Token) -> Result<Answer, Refusal> 
     .await
 }
 
-/// The code of the error for a change whose answer does not come in time.
-pub(super) const NO_ANSWER: &str = "no_answer";
-
 fn no_answer() -> ApiError {
     ApiError::new(
         StatusCode::SERVICE_UNAVAILABLE,
-        NO_ANSWER,
+        "no_answer",
         format!(
             "the change was not stored within {} s and may still be; look whether it was made before it is repeated",
             ANSWER_MAX.as_secs()
@@ -94,49 +99,35 @@ fn no_answer() -> ApiError {
 
 /// The error for a refusal of the core.
 pub(super) fn refused(refusal: Refusal) -> ApiError {
-    let (status, code) = match refusal {
-        Refusal::NotFound => (StatusCode::NOT_FOUND, "not_found"),
-        Refusal::NotAcquired => (StatusCode::NOT_FOUND, "no_such_grant"),
-        Refusal::NoSuchSession => (StatusCode::NOT_FOUND, "no_such_session"),
-        Refusal::NoSuchSlot => (StatusCode::NOT_FOUND, "no_such_slot"),
-        Refusal::AlreadyExists => (StatusCode::CONFLICT, "already_exists"),
-        Refusal::GenerationDiffers => (StatusCode::CONFLICT, "generation_differs"),
-        Refusal::InUse => (StatusCode::CONFLICT, "in_use"),
-        Refusal::Removed => (StatusCode::CONFLICT, "removed"),
-        Refusal::NotPermitted => (StatusCode::CONFLICT, "configured"),
-        Refusal::OutOfRange | Refusal::StaleRequest => (StatusCode::BAD_REQUEST, "bad_request"),
-        Refusal::TooManyNames | Refusal::LimitReached(_) => {
-            (StatusCode::SERVICE_UNAVAILABLE, "limit_reached")
+    let status = refusal.status();
+    let http = match status {
+        Status::NotFound | Status::NotAcquired | Status::NoSuchSession | Status::NoSuchSlot => {
+            StatusCode::NOT_FOUND
         }
-        Refusal::NotStored => (StatusCode::SERVICE_UNAVAILABLE, "not_stored"),
-        Refusal::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "not_serving"),
-        Refusal::NotAvailable
-        | Refusal::TimedOut
-        | Refusal::QueueFull
-        | Refusal::Canceled
-        | Refusal::Revoked => (StatusCode::CONFLICT, "refused"),
+        Status::InvalidArguments => StatusCode::BAD_REQUEST,
+        Status::OutOfMemory | Status::LimitReached | Status::NotStored | Status::ShuttingDown => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        _ => StatusCode::CONFLICT,
     };
-    let advice = match code {
-        "generation_differs" => "; read it again, and repeat the change if it is still wanted",
-        "configured" => "; the configuration declares it: change it there and send SIGHUP",
-        "in_use" => "; wait until nothing holds it, or revoke its grants",
-        "not_stored" => "; the change was rolled back: look at the disk or at etcd",
-        "limit_reached" => "; raise the limit, or remove what is not needed",
-        _ => "",
+    // The client may change it, but the configuration declares it.
+    let (code, advice) = match refusal {
+        Refusal::NotPermitted => {
+            ("configured", "the configuration declares it: change it there and send SIGHUP")
+        }
+        _ => (status.name(), status.advice()),
     };
-    ApiError::new(
-        status,
-        code,
-        format!("the server has refused the change: {}{advice}", status_of(refusal).message()),
-    )
+    ApiError::new(http, code, format!("the server has refused the change: {}; {advice}", status.message()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::clock::Clock;
+    use super::super::peer::Peer;
     use super::*;
     use crate::config::Config;
     use signalbox_core::NameHasher;
+    use signalbox_model::{Milliseconds, Revocation};
 
     #[test]
     fn each_refusal_has_its_status_and_code() {
@@ -154,7 +145,7 @@ mod tests {
             (Refusal::TooManyNames, 503, "limit_reached"),
             (Refusal::NotStored, 503, "not_stored"),
             (Refusal::ShuttingDown, 503, "not_serving"),
-            (Refusal::Revoked, 409, "refused"),
+            (Refusal::Revoked, 409, "revoked"),
         ] {
             let error = refused(refusal);
             assert_eq!((error.status.as_u16(), error.code), (status, code), "{refusal:?}");
@@ -162,9 +153,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_that_is_not_stored_in_time_has_no_answer() {
+    async fn a_change_that_is_not_stored_in_time_has_no_answer_and_is_accepted() {
         let server = Server::new(&Config::without_file(), Clock::system(), NameHasher::new());
-        let error = request(&server, |_, _| Outcome::Waiting).await.unwrap_err();
-        assert_eq!((error.status.as_u16(), error.code), (503, NO_ANSWER));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        server.audit.open(file.path().to_owned()).unwrap();
+        // Nothing takes the steps of the revocation, so that no answer comes.
+        let what = Revocation::Identity(b"token:web");
+        let operation = Operation::Revoke { what, grace: Milliseconds(0) };
+        let peer = Peer::of_test();
+        let permissions = server.access.permissions_of(&peer.client);
+        let requested = Requested::new(&peer.client, &permissions, &operation);
+        let error = request(&server, requested, &operation).await.unwrap_err();
+        assert_eq!((error.status.as_u16(), error.code), (503, "no_answer"));
+        let line = std::fs::read_to_string(file.path()).unwrap();
+        assert!(line.contains(r#""outcome":"accepted""#), "{line}");
     }
 }

@@ -9,8 +9,8 @@ use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 
-use super::super::access::Outcome;
-use super::access::{Permissions, Target, permissions_of, require_token};
+use super::super::access::Ended;
+use super::access::{Permissions, permissions_of, require_token};
 use super::answer::{Answer, ApiError, Response};
 use super::api::{self, Context};
 use super::health;
@@ -76,6 +76,7 @@ pub(super) const ROUTES: &[Route] = routes! {
     "/api/v1/slot" Change api::changes::slot;
     "/api/v1/remove" Change api::changes::remove;
     "/api/v1/revoke" Change api::changes::revoke;
+    "/api/v1/cancel" Change api::changes::cancel;
     "/api/v1/delete-counter" Change api::changes::delete_counter;
 };
 
@@ -153,8 +154,8 @@ fn authorize(
     let permissions = require_token(shared, peer, headers, route.path)
         .and_then(|()| permissions_of(shared, peer, headers, route.path));
     if let (Err(error), Some(server)) = (&permissions, shared.stage().server()) {
-        let outcome = Outcome::Refused(error.code);
-        server.audit.record(Some(&peer.client), None, route.path, &Target::Server, outcome);
+        let ended = Ended::Refused(error.code);
+        server.audit.record(Some(&peer.client), None, route.path, "server", ended);
     }
     permissions
 }

@@ -15,7 +15,7 @@ use super::answer::ApiError;
 use super::metrics::Selection;
 use super::settings::Settings;
 use crate::config::{ClusterConfig, Config};
-use signalbox_core::UnixSeconds;
+use signalbox_model::UnixSeconds;
 
 /// Connections at a time. A few browsers and scrapers need far fewer.
 pub(super) const CONNECTIONS_MAX: usize = 64;

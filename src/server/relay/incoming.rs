@@ -12,7 +12,6 @@ use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
 use super::super::client_address::{ClientAddress, RelayedOver};
-use super::super::dispatch::namespace_of;
 use super::super::listener::{Backoff, Listener, admit, is_of_the_peer};
 use super::super::port::port_name;
 use super::super::state::Server;
@@ -20,7 +19,7 @@ use super::super::throttle::Throttle;
 use super::RelayNetwork;
 use super::proof::{Link, Secret};
 use signalbox_cluster::keys::RelaySecret;
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 use signalbox_protocol::relay::{Challenge, OPENING_BYTES, Opening, Outcome};
 
 /// How long a connection may take until it has proven whose it is.
@@ -121,7 +120,7 @@ impl<N: RelayNetwork> Incoming<N> {
         if !link.is_proven_by(&opening) {
             return Err(Refused::Unproven);
         }
-        let namespace = namespace_of(statement.namespace);
+        let namespace = statement.namespace;
         let plain = match self.trust {
             Trust::Network => RelayedOver::Trusted,
             Trust::Proofs => RelayedOver::Untrusted,

@@ -19,7 +19,6 @@ use tokio_rustls::client::TlsStream;
 use tracing::{debug, warn};
 
 use super::super::client_address::ClientAddress;
-use super::super::dispatch::namespace_on_wire;
 use super::super::listener::{Backoff, Listener, admit, is_of_the_peer};
 use super::super::port::port_name;
 use super::super::state::Server;
@@ -28,7 +27,7 @@ use super::RelayNetwork;
 use super::proof::{Link, Secret};
 use super::splice::{Broken, splice};
 use signalbox_cluster::relays::{Relay, RelayTerm, Relays};
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 use signalbox_protocol::TLS_HANDSHAKE;
 use signalbox_protocol::relay::{CHALLENGE_BYTES, Challenge, Outcome, Statement, VERDICT_BYTES, Verdict};
 use signalbox_tls::{FileError, VERSIONS, certificates, provider};
@@ -218,7 +217,6 @@ impl<N: RelayNetwork> Outgoing<N> {
         client: SocketAddr,
         is_encrypted_by_relay: bool,
     ) -> (Relay, Leader<N::Stream>) {
-        let namespace = namespace_on_wire(namespace);
         loop {
             let leader_changed = self.relays.leader_changed();
             let Some(term) = self.relays.leader() else {

@@ -94,7 +94,7 @@ impl Link<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use signalbox_protocol::Namespace;
+    use signalbox_model::Namespace;
 
     #[test]
     fn a_proof_holds_for_one_secret_one_nonce_and_one_statement() {

@@ -13,7 +13,7 @@ use tracing::warn;
 use super::Tls;
 use super::der::not_after;
 use crate::config::{ClientCert, TlsConfig};
-use signalbox_core::UnixSeconds;
+use signalbox_model::UnixSeconds;
 use signalbox_tls::{FileError, VERSIONS, certificates, private_key, provider};
 
 /// Why the files of TLS cannot be used.

@@ -22,7 +22,7 @@ pub(super) use handshake::{HandshakeError, handshake};
 
 use super::client_address::ClientAddress;
 use crate::config::{PlainRule, TlsConfig};
-use signalbox_core::UnixSeconds;
+use signalbox_model::UnixSeconds;
 
 /// What the server needs for TLS.
 pub(super) struct Tls {

@@ -4,10 +4,14 @@
 
 use bytes::{BufMut, BytesMut};
 use signalbox_access::{Token, Tokens};
+use signalbox_model::sysv::SetAnswer;
+use signalbox_model::{
+    Changed, IfExists, Milliseconds, Notice, Operation, Revocation, ServiceChange, Status,
+};
 use signalbox_protocol::{
-    AllGranted, DeclaredEntry, DumpEntry, Event, Extended, ExtendedResponse, Frame, FrameClass, Granted,
-    ListEntry, Opaque, PROXY_HEADER_BYTES_MAX, ProxyHeader, Request, RequestCodec, Response, ResponseCodec,
-    ResponseFrame, SessionEntry, Status, SysvAnswer, SysvOpcode, SysvRequest,
+    AllGranted, DumpEntry, Extended, ExtendedResponse, Frame, FrameClass, Granted, Moved, Opaque,
+    PROXY_HEADER_BYTES_MAX, ProxyHeader, Request, RequestCodec, Response, ResponseCodec, ResponseFrame,
+    SysvOpcode, SysvRequest, compose_call, compose_listed_set, compose_listed_user,
 };
 
 /// Decoding bytes in pieces has the same result as decoding them at once, for a server and for a client.
@@ -251,104 +255,59 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
         assert_eq!(again(ExtendedResponse::Verified(verified)).verified(), Ok(verified));
     }
     if let Ok(Some(entry)) = frame.list_entry() {
-        let ListEntry { grant, session, since, resources, position, label, address, slots } = &entry;
-        let entry_again = ListEntry {
-            grant: *grant,
-            session: *session,
-            since: *since,
-            resources: *resources,
-            position: *position,
-            label: &label[..],
-            address: &address[..],
-            slots: &slots[..],
-        };
-        assert_eq!(again(ExtendedResponse::Entry(entry_again)).list_entry(), Ok(Some(entry)));
+        assert_eq!(again(ExtendedResponse::Entry(entry.borrowed())).list_entry(), Ok(Some(entry)));
     }
     if let Ok(Some(entry)) = frame.session_entry() {
-        let SessionEntry { kind, session, attached, age_s, grants, waiting, ttl_left, label, .. } = &entry;
-        let entry_again = SessionEntry {
-            kind: *kind,
-            session: *session,
-            attached: *attached,
-            age_s: *age_s,
-            grants: *grants,
-            waiting: *waiting,
-            ttl_left: *ttl_left,
-            label: &label[..],
-            address: &entry.address[..],
-            identity: &entry.identity[..],
-        };
-        assert_eq!(again(ExtendedResponse::SessionEntry(entry_again)).session_entry(), Ok(Some(entry)));
+        assert_eq!(again(ExtendedResponse::SessionEntry(entry.borrowed())).session_entry(), Ok(Some(entry)));
     }
-    if let Ok(sessions) = frame.revoked() {
-        assert_eq!(again(ExtendedResponse::Revoked(sessions)).revoked(), Ok(sessions));
+    let revoke = Operation::Revoke { what: Revocation::Identity(b""), grace: Milliseconds(0) };
+    if let Ok(Changed::Count(count)) = frame.changed(&revoke) {
+        assert_eq!(again(ExtendedResponse::Count(count)).changed(&revoke), Ok(Changed::Count(count)));
     }
     if let Ok(Some(part)) = frame.export_part() {
         assert_eq!(again(ExtendedResponse::ExportPart(&part)).export_part(), Ok(Some(part)));
     }
-    if let Ok(settled) = frame.declared() {
-        assert_eq!(again(ExtendedResponse::Declared(&settled)).declared(), Ok(settled));
+    let declare = Operation::Declare { if_exists: IfExists::Keep, declarations: Vec::new() };
+    if let Ok(changed) = frame.changed(&declare) {
+        assert_eq!(again(ExtendedResponse::Declared(changed.states())).changed(&declare), Ok(changed));
     }
-    if let Ok(settled) = frame.resized() {
-        assert_eq!(again(ExtendedResponse::Resized(settled)).resized(), Ok(settled));
+    let pause = Operation::ChangeService { name: b"", how: ServiceChange::Pause, expected: None };
+    if let Ok(changed) = frame.changed(&pause) {
+        assert_eq!(again(ExtendedResponse::Resized(changed.states()[0])).changed(&pause), Ok(changed));
     }
     if let Ok(resources) = frame.in_use() {
         assert_eq!(again(ExtendedResponse::InUse(resources)).in_use(), Ok(resources));
     }
     if let Ok(Some(entry)) = frame.declared_entry() {
-        let DeclaredEntry {
-            generation,
-            capacity,
-            in_use,
-            waiting,
-            numbered,
-            removing,
-            configured,
-            paused,
-            name,
-            label,
-            slots_out,
-        } = &entry;
-        let entry_again = DeclaredEntry {
-            generation: *generation,
-            capacity: *capacity,
-            in_use: *in_use,
-            waiting: *waiting,
-            numbered: *numbered,
-            removing: *removing,
-            configured: *configured,
-            paused: *paused,
-            name: &name[..],
-            label: &label[..],
-            slots_out: &slots_out[..],
-        };
-        assert_eq!(again(ExtendedResponse::DeclaredEntry(entry_again)).declared_entry(), Ok(Some(entry)));
+        assert_eq!(
+            again(ExtendedResponse::DeclaredEntry(entry.borrowed())).declared_entry(),
+            Ok(Some(entry))
+        );
     }
-    if let Ok(event) = frame.event() {
-        let Event { number, kind, namespace, grant, session, resources, in_use, waiting, name } = &event;
-        let event_again = Event {
-            number: *number,
-            kind: *kind,
-            namespace: *namespace,
-            grant: *grant,
-            session: *session,
-            resources: *resources,
-            in_use: *in_use,
-            waiting: *waiting,
-            name: &name[..],
-        };
-        assert_eq!(again(ExtendedResponse::Event(event_again)).event(), Ok(event));
+    if let Ok((number, event)) = frame.event() {
+        assert_eq!(again(ExtendedResponse::Event(number, event.borrowed())).event(), Ok((number, event)));
     }
     if let Ok(Some(notice)) = frame.notice() {
-        assert_eq!(again(ExtendedResponse::Notice(notice)).notice(), Ok(Some(notice)));
+        let borrowed = match &notice {
+            Notice::Moved(Moved { epoch, addresses }) => {
+                Notice::Moved(Moved { epoch: *epoch, addresses: &addresses[..] })
+            }
+            Notice::GrantRevoked { grant, end } => Notice::GrantRevoked { grant: *grant, end: *end },
+            Notice::SessionRevoked { session, end } => {
+                Notice::SessionRevoked { session: *session, end: *end }
+            }
+            Notice::AttachedElsewhere { session } => Notice::AttachedElsewhere { session: *session },
+            Notice::ShuttingDown => Notice::ShuttingDown,
+        };
+        assert_eq!(again(ExtendedResponse::Notice(borrowed)).notice(), Ok(Some(notice)));
     }
 }
 
 /// As [`extended_bodies_come_back`], for System V semaphores.
 fn sysv_bodies_come_back(frame: &ResponseFrame) {
-    let again = |answer: &SysvAnswer| {
+    let again = |answer: SetAnswer| {
         let mut out = Vec::new();
-        SysvAnswer::compose(Ok(answer), SysvOpcode::SemCtl, frame.opaque, &mut out);
+        compose_call(&Ok(answer), SysvOpcode::SemCtl, frame.opaque, &mut out);
         decoded(&out)
     };
     if let Ok(opened) = frame.opened_process() {
@@ -358,25 +317,25 @@ fn sysv_bodies_come_back(frame: &ResponseFrame) {
         assert_eq!((again.process, again.ttl), (opened.process, opened.ttl));
     }
     if let Ok(Ok((set, count))) = frame.call_set() {
-        assert_eq!(again(&SysvAnswer::Set(set, count)).call_set(), Ok(Ok((set, count))));
+        assert_eq!(again(SetAnswer::Set(set, count)).call_set(), Ok(Ok((set, count))));
     }
     if let Ok(Ok(number)) = frame.call_number() {
-        assert_eq!(again(&SysvAnswer::Number(number)).call_number(), Ok(Ok(number)));
+        assert_eq!(again(SetAnswer::Number(number)).call_number(), Ok(Ok(number)));
     }
     if let Ok(Ok(values)) = frame.call_values() {
-        assert_eq!(again(&SysvAnswer::Values(values.clone().into())).call_values(), Ok(Ok(values)));
+        assert_eq!(again(SetAnswer::Values(values.clone().into())).call_values(), Ok(Ok(values)));
     }
     if let Ok(Ok(stat)) = frame.call_stat() {
-        assert_eq!(again(&SysvAnswer::Stat(stat)).call_stat(), Ok(Ok(stat)));
+        assert_eq!(again(SetAnswer::Stat(stat)).call_stat(), Ok(Ok(stat)));
     }
     if let Ok(Some(listed)) = frame.listed_set() {
         let mut out = Vec::new();
-        listed.compose(frame.opaque, &mut out);
+        compose_listed_set(&listed, frame.opaque, &mut out);
         assert_eq!(decoded(&out).listed_set(), Ok(Some(listed)));
     }
     if let Ok(Some(listed)) = frame.listed_user() {
         let mut out = Vec::new();
-        listed.compose(frame.opaque, &mut out);
+        compose_listed_user(&listed, frame.opaque, &mut out);
         assert_eq!(decoded(&out).listed_user(), Ok(Some(listed)));
     }
 }

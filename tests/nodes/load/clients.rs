@@ -18,6 +18,7 @@ use signalbox_client::{
 use super::verdict::{Belief, PlainBelief};
 use super::{KEPT_NAME, PLAIN_MAXIMUM, PLAIN_NAME, RUNNERS_MAXIMUM, RUNNERS_NAME, SLOTS_NAME};
 use crate::support::{ACQUIRE, NOT_AVAILABLE, OK, RELEASE, Wire, frame, named};
+use signalbox_model::Operation;
 
 /// The leases of the workers: shorter than the longest faults.
 const SHORT: Duration = Duration::from_secs(5);
@@ -362,12 +363,13 @@ impl<'a> Administrator<'a> {
         let name = format!("declared/{number:02}");
         let capacity = self.random.u32(1..1_000_000);
         let told = self.declared.0.get(&name);
-        let state = if told.is_some_and(|told| told.generation > 0) && self.random.bool() {
-            self.within(client, direct.resize(name.as_bytes(), Resizing::To(capacity), None))
+        let operation = if told.is_some_and(|told| told.generation > 0) && self.random.bool() {
+            Operation::Resize { name: name.as_bytes(), how: Resizing::To(capacity), expected: None }
         } else {
             let declaration = Declaration { name: name.as_bytes(), capacity, numbered: false, label: b"" };
-            self.within(client, direct.declare(&[declaration], IfExists::Set)).map(|states| states[0])
+            Operation::Declare { if_exists: IfExists::Set, declarations: vec![declaration] }
         };
+        let state = self.within(client, direct.change(&operation)).map(|changed| changed.states()[0]);
         let told = self.declared.0.entry(name).or_default();
         match state {
             Some(state) => {

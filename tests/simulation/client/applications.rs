@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use signalbox_client::{Claim, Client, ErrorKind, GrantId, Lost, Permit, Revocation, Status};
-use signalbox_core::Namespace;
+use signalbox_model::{Milliseconds, Namespace, Operation, SessionId};
 use tokio::time::sleep;
 
 use super::clock::SkewedClock;
@@ -310,10 +310,14 @@ impl Application {
         let revoking = async {
             let direct = client.direct().await?;
             let session = direct.verify(GrantId(grant)).await?.session;
-            let what =
-                if is_session { Revocation::Session(session) } else { Revocation::Grant(GrantId(grant)) };
+            let what = if is_session {
+                Revocation::Session(SessionId::new(session))
+            } else {
+                Revocation::Grant(GrantId(grant))
+            };
             self.expectations.revoke((grant, holder), is_session, grace_ms);
-            direct.revoke(what, Duration::from_millis(grace_ms)).await
+            let grace = Milliseconds(u32::try_from(grace_ms).unwrap());
+            direct.change(&Operation::Revoke { what, grace }).await
         };
         let drop_point = DropPoint::After(Duration::from_secs(5));
         let revoked = run_until_dropped(drop_point, revoking).await;

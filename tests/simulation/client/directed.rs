@@ -7,6 +7,7 @@ use tokio::time::{sleep, timeout};
 
 use super::drops::{DropPoint, run_until_dropped};
 use super::testbed::{CAPACITY, NAME, Testbed, run_script};
+use signalbox_model::{Milliseconds, Operation, SessionId};
 
 const NEAR: (u64, u64) = (5, 5);
 
@@ -276,8 +277,13 @@ async fn revoke(testbed: &Testbed, permit: &Permit, is_session: bool, grace: Dur
             let client = testbed.builder_on(1, "server", 10_000, 0).0.connect().await.unwrap();
             let direct = client.direct().await.unwrap();
             let session = direct.verify(grant).await.unwrap().session;
-            let what = if is_session { Revocation::Session(session) } else { Revocation::Grant(grant) };
-            direct.revoke(what, grace).await.unwrap();
+            let what = if is_session {
+                Revocation::Session(SessionId::new(session))
+            } else {
+                Revocation::Grant(grant)
+            };
+            let grace = Milliseconds::saturating_from(grace);
+            direct.change(&Operation::Revoke { what, grace }).await.unwrap();
         })
         .await;
 }
@@ -285,10 +291,10 @@ async fn revoke(testbed: &Testbed, permit: &Permit, is_session: bool, grace: Dur
 /// Waits until the server has taken a revoked grant away.
 async fn assert_lost_before_the_server_releases(testbed: &Testbed, permit: &Permit) {
     let server = testbed.server();
-    let id = signalbox_core::GrantId(permit.id().0);
+    let id = signalbox_model::GrantId(permit.id().0);
     let moment = signalbox_core::Moment {
         monotonic: signalbox_core::MonotonicMs(0),
-        unix: signalbox_core::UnixSeconds(0),
+        unix: signalbox_model::UnixSeconds(0),
     };
     while server.core().verify(id, moment).is_ok() {
         sleep(ms(1)).await;
@@ -413,7 +419,8 @@ fn a_grant_revoked_before_its_answer_arrives_is_not_held() {
                 while let Some(holder) = holders.next().await {
                     let grant = holder.unwrap().grant.unwrap();
                     if grant.0 != next {
-                        direct.revoke(Revocation::Grant(grant), Duration::ZERO).await.unwrap();
+                        let (what, grace) = (Revocation::Grant(grant), Milliseconds(0));
+                        direct.change(&Operation::Revoke { what, grace }).await.unwrap();
                     }
                 }
             })

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 
 use signalbox_client::{Lost, Permit};
-use signalbox_core::{self, Moment, MonotonicMs, UnixSeconds};
+use signalbox_core::{self, Moment, MonotonicMs};
+use signalbox_model::UnixSeconds;
 
 use crate::scene::{Key, Scene};
 
@@ -243,7 +244,7 @@ impl Expectations {
             let life = lives.iter().filter(|(first, _)| *first <= permit.grant).count();
             if let Some(server) = server.as_ref().filter(|_| life == lives.len()) {
                 let moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
-                if server.core().verify(signalbox_core::GrantId(permit.grant), moment).is_err() {
+                if server.core().verify(signalbox_model::GrantId(permit.grant), moment).is_err() {
                     permit.freed_ms.get_or_insert(now_ms);
                 }
             }

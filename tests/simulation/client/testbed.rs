@@ -7,7 +7,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use signalbox::server::Server;
 use signalbox_client::{Builder, Client};
-use signalbox_core::{LedgerStats, Namespace};
+use signalbox_core::LedgerStats;
+use signalbox_model::Namespace;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 

@@ -15,6 +15,7 @@ use crate::client::clock::SkewedClock;
 use crate::client::drops::{DropPoint, run_until_dropped};
 use crate::random::Random;
 use crate::scene::Phase;
+use signalbox_model::Operation;
 
 /// How long after a disturbance a client may take to find the node that serves.
 const FIND_MS_MAX: u64 = 20_000;
@@ -92,8 +93,9 @@ impl Application {
         for Resource { name, capacity } in &self.world.beliefs.resources {
             declarations.push(Declaration { name, capacity: *capacity, numbered: true, label: b"" });
         }
+        let declare = Operation::Declare { if_exists: IfExists::Keep, declarations };
         while !self.world.beliefs.is_declared() {
-            let declaring = async { client.direct().await?.declare(&declarations, IfExists::Keep).await };
+            let declaring = async { client.direct().await?.change(&declare).await };
             match timeout(DECLARE_MAX, declaring).await {
                 Ok(Ok(_)) => {
                     self.event(format_args!("has declared all"));

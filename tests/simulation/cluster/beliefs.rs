@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use signalbox::server::Server;
 use signalbox_client::Permit;
-use signalbox_core::{GrantId, Key, Moment, MonotonicMs, UnixSeconds};
+use signalbox_core::{Key, Moment, MonotonicMs};
+use signalbox_model::GrantId;
+use signalbox_model::UnixSeconds;
 
 use super::etcd::Etcd;
 use crate::scene::Scene;

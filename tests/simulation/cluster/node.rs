@@ -22,7 +22,9 @@ use signalbox_cluster::members::{AwaitedRelays, Members, Reading, RelaysOfBefore
 use signalbox_cluster::participation::{Command, Event, Participation, Pulse};
 use signalbox_cluster::relays::Relays;
 use signalbox_cluster::store::ClusterStorage;
-use signalbox_core::{Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
+use signalbox_core::{Moment, MonotonicMs, NameHasher};
+use signalbox_model::Namespace;
+use signalbox_model::UnixSeconds;
 use signalbox_storage::{FORMAT, Storage};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use signalbox::server::Server;
-use signalbox_core::{Key, ListingKind, Namespace, SessionId};
+use signalbox_core::{Key, ListingKind};
+use signalbox_model::{Namespace, SessionId};
 
 use super::beliefs::Resource;
 use super::etcd::Etcd;
@@ -158,7 +159,7 @@ impl Queues {
             for waiter in listed(ListingKind::Waiters) {
                 let Some(id) = waiter.grant else { continue };
                 now.waiting.insert(id.0);
-                state.note_waiter(resource, &label(&waiter.label), waiter.session, id.0)?;
+                state.note_waiter(resource, &label(&waiter.label), SessionId::new(waiter.session), id.0)?;
             }
             if let Some(before) = state.lists.get(&resource) {
                 state.check_order(before, &now, now_ms)?;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 
 use crate::support::{
     ACQUIRE, DUMP, GET, INVALID, NOOP, NOT_ACQUIRED, NOT_AVAILABLE, NOT_FOUND, OK, RELEASE, STATS,

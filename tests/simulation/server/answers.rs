@@ -3,7 +3,8 @@
 //! A client knows until when its lease lasts at least, and which connection it attached last. So it knows when the
 //! server must still have its session, and when the server may refuse a request.
 
-use signalbox_protocol::{EventKind, GrantId, Milliseconds, Notice, ResponseFrame, Status};
+use signalbox_model::{EventKind, GrantId, Milliseconds, Notice, Status};
+use signalbox_protocol::ResponseFrame;
 
 use super::request_answers::check_request_answer;
 use super::session_connection::{PendingRequest, RequestKind, SessionConnection};
@@ -102,13 +103,13 @@ fn check_connection_answer(
                     !connection.says_hello && Status::from_code(frame.status) == Some(Status::NotPermitted);
                 return is_right.then_some(SessionEvidence::Unknown).ok_or_else(|| "no watch".to_owned());
             }
-            let event = frame.event().map_err(|_| "no event")?;
+            let (number_now, event) = frame.event().map_err(|_| "no event")?;
             let is_live_now = matches!(event.kind, EventKind::Live);
-            if event.number != number + 1 || (is_live_now && is_live) {
+            if number_now != number + 1 || (is_live_now && is_live) {
                 return Err("an event out of order".to_owned());
             }
             if let Some(pending) = connection.pending.get_mut(opaque) {
-                pending.kind = RequestKind::Watch { number: event.number, is_live: is_live || is_live_now };
+                pending.kind = RequestKind::Watch { number: number_now, is_live: is_live || is_live_now };
             }
         }
         RequestKind::Unwatch { watch } => {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 use tokio::time::sleep;
 
 use super::accounting::Request;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox_core::Namespace;
-use signalbox_protocol::{Extended, GrantId, Opaque, RequestId, Revocation, Scope, WaitingRequest};
+use signalbox_model::{GrantId, Namespace, RequestId, Revocation, Scope, SessionId};
+use signalbox_protocol::{Extended, Opaque, WaitingRequest};
 use tokio::time::sleep;
 
 use super::answers::Place;
@@ -13,7 +13,6 @@ use super::session_connection::RequestKind;
 use super::session_view::{NO_GRANT, Operation, Part};
 use crate::random::Random;
 use crate::scene::{Phase, Scene, Shared};
-use crate::support::caller::on_wire;
 
 /// What a client does next. Each seed has its own weights.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -185,7 +184,7 @@ impl LeasedClient {
     }
 
     async fn list(&mut self, session: &mut ClientSession, part: Part) {
-        let list = Extended::Holders { namespace: on_wire(part.namespace), name: &part.name };
+        let list = Extended::Holders { namespace: part.namespace, name: &part.name };
         let is_quiet = session.view.unanswered().is_empty();
         session.send_request(Place::Newest, &list, RequestKind::List { is_quiet }, &mut self.random).await;
     }
@@ -235,9 +234,12 @@ impl LeasedClient {
             }
             Action::Watch => {
                 let part = self.part();
-                let scope =
-                    if self.random.percent(50) { Scope::Prefix(b"") } else { Scope::Name(&part.name) };
-                let watch = Extended::Watch { namespace: on_wire(part.namespace), scope };
+                let scope = if self.random.percent(50) {
+                    Scope::Prefix(&b""[..])
+                } else {
+                    Scope::Name(&part.name[..])
+                };
+                let watch = Extended::Watch { namespace: part.namespace, scope };
                 let kind = RequestKind::Watch { number: 0, is_live: false };
                 session.send_request(Place::Newest, &watch, kind, &mut self.random).await;
             }
@@ -385,7 +387,7 @@ impl LeasedClient {
         let what = if self.random.percent(60) {
             self.pick(&grants).map(|grant| Revocation::Grant(GrantId(grant)))
         } else {
-            self.pick(&sessions).map(Revocation::Session)
+            self.pick(&sessions).map(|number| Revocation::Session(SessionId::new(number)))
         };
         if let Some(what) = what {
             let grace_ms = self.random.weighted(&[(0, 1), (50, 1), (700, 1)]);

@@ -2,7 +2,8 @@
 //!
 //! Such an answer never changes. After a restart of the server, this holds only for a grant that is still held.
 
-use signalbox_protocol::{Milliseconds, ResponseFrame, Status, TtlLeft};
+use signalbox_model::{Milliseconds, Status, TtlLeft};
+use signalbox_protocol::ResponseFrame;
 
 use super::answers::{Answer, Place, SessionEvidence, is_not_stored};
 use super::session_connection::{PendingRequest, RequestKind, SessionConnection};

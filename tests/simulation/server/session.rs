@@ -7,8 +7,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox_core::Namespace;
-use signalbox_protocol::{Extended, Milliseconds};
+use signalbox_model::{Milliseconds, Namespace};
+use signalbox_protocol::Extended;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::answers::{Answer, Place, SessionEvidence, check, is_not_stored};

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
-use signalbox_core::Namespace;
-use signalbox_protocol::{Extended, Features, Opaque, ResponseFrame, Status};
+use signalbox_model::{Namespace, Status};
+use signalbox_protocol::{Extended, Features, Opaque, ResponseFrame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use turmoil::net::tcp::{OwnedReadHalf, OwnedWriteHalf};

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use signalbox_core::Namespace;
-use signalbox_protocol::{
-    Claim, Claims, Extended, GrantId, Milliseconds, Queueing, RequestId, RequestIds, Revocation, SessionKey,
-    Wait,
+use signalbox_model::{
+    Claim, GrantId, Milliseconds, Namespace, Operation as Change, RequestId, RequestIds, Revocation,
+    SessionKey,
 };
+use signalbox_protocol::{Claims, Extended, Queueing, Wait};
 
 use super::session_connection::{RequestKind, SessionConnection};
 use crate::scene::{Key, Scene, key};
-use crate::support::caller::on_wire;
 
 /// The id of no grant.
 pub const NO_GRANT: u64 = 1 << 60;
@@ -42,7 +41,7 @@ pub enum Operation {
         grant: u64,
     },
     Revoke {
-        what: Revocation,
+        what: Revocation<'static>,
         grace_ms: u32,
     },
 }
@@ -219,7 +218,11 @@ impl SessionView {
                 self.released.insert(*grant);
             }
             Operation::Revoke { what, grace_ms } => {
-                let (Revocation::Grant(GrantId(number)) | Revocation::Session(number)) = *what;
+                let number = match what {
+                    Revocation::Grant(grant) => grant.0,
+                    Revocation::Session(session) => session.number(),
+                    other => panic!("not revoked here: {other}"),
+                };
                 self.scene.with_expectations(self.life, |expectations, now_ms| {
                     expectations.revoke(number, now_ms + u64::from(*grace_ms));
                 });
@@ -250,7 +253,7 @@ impl SessionView {
                 wait = (*wait_ms > 0).then_some(*wait_ms);
                 let queueing = Queueing { wait: Wait::UpTo(Milliseconds(*wait_ms)), queue_max: *queue_max };
                 list.extend(parts.iter().map(|part| Claim {
-                    namespace: on_wire(part.namespace),
+                    namespace: part.namespace,
                     name: &part.name,
                     resources: part.resources,
                     maximum: part.maximum,
@@ -265,7 +268,8 @@ impl SessionView {
             }
             Operation::Release { grant } => Extended::ReleaseGrant { ids, grant: GrantId(*grant) },
             Operation::Revoke { what, grace_ms } => {
-                Extended::Revoke { ids, what: *what, grace: Milliseconds(*grace_ms) }
+                let (what, grace) = (*what, Milliseconds(*grace_ms));
+                Extended::Change { ids, operation: Change::Revoke { what, grace } }
             }
         };
         let kind = RequestKind::Request { id, wait_ms: wait };

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::clock::Moment;
-use crate::requested::{about_all, named};
 use crate::{Error, ErrorKind};
-use signalbox_protocol::{self as wire, AS_DECLARED, Claims, Milliseconds, Namespace, Queueing, Wait};
+use signalbox_model::{AS_DECLARED, Milliseconds, Namespace, Target, about_all};
+use signalbox_protocol::{Claims, Queueing, Wait};
 
 /// Resources of one name, to be acquired. The server creates a counter, or a semaphore with a capacity, that does not
 /// exist.
@@ -126,7 +126,7 @@ impl Claim {
     /// The claim, for the text of an error.
     fn requested(&self) -> String {
         let Self { namespace, ref name, resources, limit, slot } = *self;
-        let name = named(namespace, name);
+        let name = Target::Name(namespace, name);
         match (slot, limit, namespace) {
             (Some(slot), ..) => format!("slot {slot} of {name}"),
             (None, None, _) => format!("{resources} of {name}"),
@@ -139,9 +139,9 @@ impl Claim {
         }
     }
 
-    fn to_wire(&self) -> wire::Claim<'_> {
+    fn to_wire(&self) -> signalbox_model::Claim<'_> {
         let Self { namespace, ref name, resources, limit, slot } = *self;
-        wire::Claim { namespace, name, resources, maximum: limit.unwrap_or(AS_DECLARED), slot }
+        signalbox_model::Claim { namespace, name, resources, maximum: limit.unwrap_or(AS_DECLARED), slot }
     }
 }
 
@@ -178,7 +178,7 @@ impl AcquireSpec {
         about_all(operation, self.claims.iter().map(Claim::requested))
     }
 
-    pub(super) fn wire_claims(&self) -> Vec<wire::Claim<'_>> {
+    pub(super) fn wire_claims(&self) -> Vec<signalbox_model::Claim<'_>> {
         self.claims.iter().map(Claim::to_wire).collect()
     }
 

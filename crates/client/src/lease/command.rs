@@ -8,7 +8,8 @@ use super::claim::AcquireSpec;
 use super::clock::Moment;
 use super::validity::PermitValidity;
 use crate::Error;
-use signalbox_protocol::{GrantId, OpenedSession};
+use signalbox_model::GrantId;
+use signalbox_protocol::OpenedSession;
 
 /// Identifies an acquire between its caller and the driver. A [`RequestId`](signalbox_protocol::RequestId) is the number
 /// that the server sees.

@@ -28,10 +28,8 @@ use super::session_load::SessionLoad;
 use super::settings::Settings;
 use super::validity::{LeaseValidity, safe_duration};
 use crate::{Address, Disconnect, Error, ErrorKind, Lost};
-use signalbox_protocol::{
-    Extended, GraceLeft, GrantId, Notice, OpenedSession, RequestId, ResponseFrame, Status, VerifiedGrant,
-    WaitingRequest,
-};
+use signalbox_model::{GraceLeft, GrantId, Notice, RequestId, Status, VerifiedGrant};
+use signalbox_protocol::{Extended, Moved, OpenedSession, ReceivedNotice, ResponseFrame, WaitingRequest};
 
 /// The longest time that closing a session may take. After that, the session ends with its time to live.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
@@ -331,7 +329,6 @@ impl Driver {
     fn handle_response(&mut self, tag: Tag, frame: &ResponseFrame) {
         match tag {
             Tag::Hello => match frame.notice() {
-                Ok(Some(Notice::Moved { .. })) => self.follow(frame),
                 Ok(Some(notice)) => self.handle_notice(notice),
                 Ok(None) => {}
                 Err(_) => debug!("a notice of the server is malformed"),
@@ -484,7 +481,7 @@ impl Driver {
         }
     }
 
-    fn handle_notice(&mut self, notice: Notice) {
+    fn handle_notice(&mut self, notice: ReceivedNotice) {
         let Some(connection) = self.link.connection() else { return };
         match notice {
             Notice::GrantRevoked { grant, end } => self.grants.revoked(grant, connection.end_of(end)),
@@ -498,7 +495,8 @@ impl Driver {
                 self.detached(Lost::TakenOver);
             }
             Notice::ShuttingDown => info!("the server is shutting down"),
-            Notice::SessionRevoked { .. } | Notice::AttachedElsewhere { .. } | Notice::Moved { .. } => {}
+            Notice::Moved(moved) => self.on_moved(moved),
+            Notice::SessionRevoked { .. } | Notice::AttachedElsewhere { .. } => {}
         }
     }
 
@@ -515,9 +513,8 @@ impl Driver {
         self.approach_leader();
     }
 
-    /// Another node of the cluster is going to lead.
-    fn follow(&mut self, frame: &ResponseFrame) {
-        let Ok(moved) = frame.moved() else { return debug!("a notice of the server is malformed") };
+    /// Another node of the cluster is about to lead.
+    fn on_moved(&mut self, moved: Moved<Vec<String>>) {
         info!(epoch = moved.epoch, to = ?moved.addresses, "the leader of the cluster is going to stop");
         self.stay();
         self.reconnect.moved(moved);

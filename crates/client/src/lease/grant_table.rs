@@ -16,7 +16,7 @@ use tracing::warn;
 use super::clock::Moment;
 use super::validity::{LeaseValidity, PermitValidity};
 use crate::Lost;
-use signalbox_protocol::GrantId;
+use signalbox_model::GrantId;
 
 #[derive(Debug, Default)]
 pub(super) struct GrantTable {

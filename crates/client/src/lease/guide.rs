@@ -102,7 +102,7 @@ fn addresses(texts: &[String]) -> VecDeque<Address> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use signalbox_protocol::Milliseconds;
+    use signalbox_model::Milliseconds;
 
     fn texts(texts: &[&str]) -> Vec<String> {
         texts.iter().map(ToString::to_string).collect()

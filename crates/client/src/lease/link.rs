@@ -15,10 +15,8 @@ use super::validity::safe_duration;
 use crate::connection::{Answers, Connection};
 use crate::race::{Limit, Stage, first_answer};
 use crate::{Address, ConnectError, Disconnect, Error, ErrorKind, Token, success};
-use signalbox_protocol::{
-    EXTENDED_VERSION, End, Extended, Features, GrantId, Milliseconds, Opaque, OpenedSession, RequestId,
-    ResponseFrame, SessionKey, Status,
-};
+use signalbox_model::{GrantId, Milliseconds, RequestId, SessionKey, Status};
+use signalbox_protocol::{EXTENDED_VERSION, End, Extended, Features, Opaque, OpenedSession, ResponseFrame};
 
 /// The longest time that KeepAlive may stay unanswered.
 const SILENCE_MAX: Duration = Duration::from_secs(10);

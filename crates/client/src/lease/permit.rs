@@ -13,7 +13,8 @@ use super::claim::{AcquireSpec, Claim};
 use super::command::{Command, HeldGrant};
 use super::session_handle::SessionHandle;
 use crate::{Error, Lost};
-use signalbox_protocol::{GrantId, OpenedSession, SessionKey};
+use signalbox_model::{GrantId, SessionKey};
+use signalbox_protocol::OpenedSession;
 
 /// Operations on a permit, for the text of an error.
 const HOLD: &str = "hold";

@@ -14,7 +14,8 @@ use super::guide::Guide;
 use super::link::{Attaching, AttachmentFailure, Greeted, Greeting, Target, attach_at, attach_first, greet};
 use super::settings::Settings;
 use crate::{Address, ConnectError, Disconnect, Error, ErrorKind};
-use signalbox_protocol::{Moved, OpenedSession, SessionKey, Status, Whereabouts};
+use signalbox_model::{SessionKey, Status};
+use signalbox_protocol::{Moved, OpenedSession, Whereabouts};
 
 /// The first pause between two rounds, and the longest. Each is drawn between half of it and all of it.
 const PAUSE_MIN: Duration = Duration::from_millis(50);

@@ -9,9 +9,8 @@ use super::clock::Moment;
 use super::command::{AcquireOutcome, Ticket};
 use super::link::{SessionConnection, Tag};
 use crate::{Disconnect, Error, Lost, success};
-use signalbox_protocol::{
-    AllGranted, Claims, Extended, GrantId, Granted, Place, Queueing, RequestIds, ResponseFrame, Status, Wait,
-};
+use signalbox_model::{GrantId, Place, RequestIds, Status};
+use signalbox_protocol::{AllGranted, Claims, Extended, Granted, Queueing, ResponseFrame, Wait};
 
 /// A request that the server has not answered.
 #[derive(Debug)]

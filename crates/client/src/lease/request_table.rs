@@ -14,7 +14,7 @@ use super::claim::AcquireSpec;
 use super::clock::Moment;
 use super::command::{AcquireOutcome, Ticket};
 use super::request::{Operation, Request, Transmission};
-use signalbox_protocol::{Place, RequestId, RequestIds};
+use signalbox_model::{Place, RequestId, RequestIds};
 
 /// How far a request's number may be above that of the oldest unanswered one; later requests wait here. Servers
 /// remember as many answers. [`SessionLoad`](super::session_load::SessionLoad) keeps a session below this limit
@@ -170,7 +170,7 @@ pub(super) enum Cancellation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use signalbox_protocol::GrantId;
+    use signalbox_model::GrantId;
 
     fn release() -> Operation {
         Operation::Release { grant: GrantId(1), reply: None }

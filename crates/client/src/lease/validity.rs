@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::clock::{Clock, Moment};
 use crate::Lost;
-use signalbox_protocol::Milliseconds;
+use signalbox_model::Milliseconds;
 
 /// For how long a client may rely on a time that the server promised, counted from when the request was sent.
 pub(super) fn safe_duration(time: Milliseconds) -> Duration {

@@ -15,9 +15,8 @@ use signalbox_cluster::keys::{
 };
 use signalbox_cluster::leadership::Term;
 use signalbox_cluster::store::ClusterStorage;
-use signalbox_core::{
-    Change, DeclarationRecord, Key, Origin, Record, Service, SessionId, SessionKey, SessionRecord,
-};
+use signalbox_core::{Change, DeclarationRecord, Key, Origin, Record, Service, SessionRecord};
+use signalbox_model::{SessionId, SessionKey};
 use signalbox_storage::{CommitError, FORMAT, Storage};
 
 use crate::etcd::{Delivery, FakeEtcd};

@@ -4,13 +4,15 @@ use super::cached_reply::{CachedReply, RequestKind};
 use super::grant::{Grant, Queueing, Want};
 use super::replies::Changed;
 use super::state::{Ledger, LedgerContext};
-use crate::ids::{ConnectionId, GrantId, Place, RequestId, SessionId, Token};
+use crate::ids::Token;
 use crate::invariant::broken;
-use crate::mailbox::EventKind;
-use crate::outcome::{Call, Outcome, Verified};
-use crate::refusal::{Limit, LimitKind, Refusal};
+use crate::limit::limit_reached;
+use crate::outcome::{Call, Outcome};
+use crate::session_listing::ttl_left;
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
+use signalbox_model::{ConnectionId, EventKind, GrantId, Place, Refusal, RequestId, SessionId};
+use signalbox_model::{GraceLeft, GrantState, Limit, Milliseconds, VerifiedGrant};
 
 /// The request that a Cancel names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,15 +27,17 @@ impl Core {
     /// Releases a grant of the connection's session (`docs/protocol.md`, "ReleaseGrant").
     pub fn release_grant(&self, call: Call, grant: GrantId, now: Moment) -> Outcome {
         let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
-        ledger.change(call, now.monotonic, |ledger, session| {
-            let held = ledger.grants.get(grant);
-            if !held.is_some_and(|held| held.session == session && !held.is_waiting()) {
-                return Err(Refusal::NotAcquired);
-            }
-            ledger.end_grant(grant, EventKind::Released, context);
-            ledger.run_backlog(context);
-            Ok(Changed::done(ledger.is_durable(session)))
-        })
+        ledger
+            .change(call, now.monotonic, |ledger, session| {
+                let held = ledger.grants.get(grant);
+                if !held.is_some_and(|held| held.session == session && !held.is_waiting()) {
+                    return Err(Refusal::NotAcquired);
+                }
+                ledger.end_grant(grant, EventKind::Released, context);
+                ledger.run_backlog(context);
+                Ok(Changed::done(ledger.is_durable(session)))
+            })
+            .outcome
     }
 
     /// Ends the wait of a request of the connection's session (`docs/protocol.md`, "Cancel").
@@ -56,18 +60,20 @@ impl Core {
     }
 
     /// The session of a held grant, and how long it lasts (`docs/protocol.md`, "VerifyGrant").
-    pub fn verify(&self, id: GrantId, now: Moment) -> Result<Verified, Refusal> {
+    pub fn verify(&self, id: GrantId, now: Moment) -> Result<VerifiedGrant, Refusal> {
         let ledger = &*self.ledger();
         let is_held = |grant: &&Grant| !grant.is_waiting() && ledger.sessions.ending(grant.session).is_none();
         let grant = ledger.grants.get(id).filter(is_held).ok_or(Refusal::NotAcquired)?;
         let lease_left = ledger.sessions.ttl_left_ms(grant.session, now.monotonic);
         let revoked = grant.revoked().into_iter().chain(ledger.sessions.known(grant.session).revoked()).min();
         let grace_left_ms = revoked.map(|at| now.monotonic.until(at));
-        Ok(Verified {
-            session: grant.session,
-            ttl_left_ms: lease_left.into_iter().chain(grace_left_ms).min(),
-            is_retiring: grace_left_ms.is_some() || ledger.is_retiring(id, grant),
-            grace_left_ms,
+        let is_retiring = grace_left_ms.is_some() || ledger.is_retiring(id, grant);
+        Ok(VerifiedGrant {
+            session: grant.session.number(),
+            ttl_left: ttl_left(lease_left.into_iter().chain(grace_left_ms).min()),
+            state: if is_retiring { GrantState::Retiring } else { GrantState::Held },
+            grace_left: grace_left_ms
+                .map_or(GraceLeft::NotRevoked, |left| GraceLeft::For(Milliseconds(left))),
         })
     }
 }
@@ -134,7 +140,7 @@ impl Ledger {
         self.check_open()?;
         if self.sessions.known(session).grant_count() >= self.limits.grants_max {
             self.counts.limited += 1;
-            return Err(Limit::reached(LimitKind::Grants, self.limits.grants_max));
+            return Err(limit_reached(Limit::Grants, self.limits.grants_max));
         }
         place.map_or_else(|| self.next_id().map(GrantId), Ok)
     }

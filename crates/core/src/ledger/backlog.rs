@@ -7,12 +7,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::ids::{ConnectionId, GrantId, SessionId};
 use crate::mailbox::ReplyTo;
-use crate::namespace::Namespace;
 use crate::object::ObjectRef;
 use crate::session_client::ClientSelector;
 use crate::time::{Due, MonotonicMs};
+use signalbox_model::{ConnectionId, GrantId, Namespace, SessionId};
 
 /// Work of one step, in names of grants that are granted, released or visited.
 pub(super) const STEP_GRANTS: usize = 64;

@@ -1,10 +1,9 @@
 //! What the ledger keeps in the request log of a session.
 
-use crate::durable::{AnswerRecord, DeclaredState};
-use crate::ids::{GrantId, RequestId, SessionId};
+use crate::durable::AnswerRecord;
 use crate::outcome::{Answer, Granted};
-use crate::refusal::Refusal;
 use crate::request_log::{Reply, RequestLog};
+use signalbox_model::{DeclaredState, GrantId, Refusal, RequestId, SessionId};
 
 /// The reply to a request, or what it waits for.
 #[derive(Clone, Debug)]

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use super::backlog::NameRef;
 use super::state::Ledger;
-use crate::ids::{ConnectionId, GrantId};
-use crate::namespace::Namespace;
 use crate::object::ObjectRef;
 use crate::registry::Registry;
 use crate::semaphore::{Lifecycle, Withheld};
 use crate::state::Core;
+use signalbox_model::{ConnectionId, GrantId, Namespace};
 
 impl Core {
     /// Checks the ledger's invariants, and that it agrees with the objects. For tests: it visits everything at once.

@@ -4,7 +4,7 @@
 //!
 //! If the store fails, nothing is taken back: every request that waits for it is answered. A grant or a session whose client
 //! was not told of it ends as any other does, and its end is stored after its beginning. Releases, closes and revocations
-//! stand, and a changed declaration takes effect when the store works again. Until then, nothing new is granted or changed
+//! stand, and a changed declaration takes effect when the store works again. Idle then, nothing new is granted or changed
 //! that would have to be stored.
 
 use std::sync::Arc;
@@ -14,13 +14,12 @@ use super::cached_reply::CachedReply;
 use super::on_commit::OnCommit;
 use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, Record};
-use crate::ids::{PlaceKey, RequestId, SessionId};
 use crate::journal::{Journal, Journaled};
-use crate::mailbox::{EventKind, Mailbox, ReplyTo};
+use crate::mailbox::{Mailbox, ReplyTo};
 use crate::outcome::Answer;
-use crate::refusal::Refusal;
 use crate::state::Core;
 use crate::time::MonotonicMs;
+use signalbox_model::{EventKind, PlaceKey, Refusal, RequestId, SessionId};
 
 impl Core {
     /// Whether answers to a connection wait for the store and for nothing else. Calls on semaphore sets do not count: a

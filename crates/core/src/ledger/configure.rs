@@ -3,25 +3,25 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use super::declarations::{Declaration, Declare};
+use super::declarations::Declared;
 use super::listing::STEP_ENTRIES;
 use super::state::{Ledger, LedgerContext};
 use crate::durable::{Origin, Service};
 use crate::journal::Journaled;
 use crate::object::ObjectRef;
-use crate::refusal::Refusal;
 use crate::time::MonotonicMs;
+use signalbox_model::{Declaration, Refusal};
 
 impl Ledger {
     /// Declares a semaphore as the configuration says.
     pub(crate) fn configure(
         &mut self,
-        declare: &Declare<'_>,
+        declare: &Declaration<'_>,
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> Result<(), Refusal> {
         let present = self.declarations.get(declare.name);
-        let is_done = |present: &Declaration| {
+        let is_done = |present: &Declared| {
             present.says(declare) && present.origin == Origin::Configuration && !present.removing
         };
         if present.is_some_and(is_done) {
@@ -32,7 +32,7 @@ impl Ledger {
         let generation = self
             .next_id()
             .inspect_err(|_| self.release_undeclared(std::slice::from_ref(&object), context))?;
-        let after = self.successor(&object, Declaration::new(declare, generation, Origin::Configuration));
+        let after = self.successor(&object, Declared::new(declare, generation, Origin::Configuration));
         self.declare_at_once(&object, after, now, context);
         Ok(())
     }
@@ -59,7 +59,7 @@ impl Ledger {
             if declaration.origin == Origin::Configuration && !declaration.removing && !is_configured {
                 // Where no id is left, the generation stays: the removal counts all the same.
                 let generation = self.next_id().unwrap_or(declaration.generation);
-                let after = Declaration {
+                let after = Declared {
                     removing: true,
                     evicted_grace_ms: None,
                     generation,
@@ -77,7 +77,7 @@ impl Ledger {
     fn declare_at_once(
         &mut self,
         object: &ObjectRef,
-        after: Declaration,
+        after: Declared,
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) {

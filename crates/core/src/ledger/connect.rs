@@ -6,13 +6,12 @@ use super::leases::Lease;
 use super::on_commit::OnCommit;
 use super::sessions::Attachment;
 use super::state::{Ledger, LedgerContext};
-use crate::ids::{ConnectionId, GrantId, SessionId, SessionKey, Token};
-use crate::mailbox::{EventKind, Mailbox, Notice};
-use crate::namespace::Namespace;
+use crate::ids::Token;
+use crate::mailbox::Mailbox;
 use crate::outcome::{Answer, Opened, Outcome};
-use crate::refusal::Refusal;
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
+use signalbox_model::{ConnectionId, EventKind, GrantId, Namespace, Notice, Refusal, SessionId, SessionKey};
 
 /// Names of one step of a check of a session's names.
 const CHECKED_NAMES: usize = 256;
@@ -206,12 +205,12 @@ impl Ledger {
         if let Some(before) = before {
             self.detach(before, Some(Refusal::NoSuchSession));
             self.sessions.lose(before);
-            self.sessions.send(before, Notice::AttachedElsewhere { session });
+            self.sessions.send(before, Notice::AttachedElsewhere { session: session.number() });
         }
         self.detach(connection, Some(Refusal::NoSuchSession));
         self.attach_counted(connection, session);
         if let Some(at) = self.sessions.known(session).revoked() {
-            self.sessions.send(connection, Notice::SessionRevoked { session, at });
+            self.sessions.send(connection, Notice::SessionRevoked { session: session.number(), end: at });
         }
         Ok(lease)
     }

@@ -5,88 +5,14 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::durable::{DeclarationRecord, DeclaredState, Origin, Service};
-use crate::ids::GrantId;
+use crate::durable::{DeclarationRecord, Origin, Service};
 use crate::object::ObjectRef;
-use crate::refusal::Refusal;
 use crate::semaphore::Lifecycle;
-
-/// A request to declare a semaphore.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Declare<'a> {
-    /// Its name.
-    pub name: &'a [u8],
-    /// Its capacity; with numbered slots at most [`SLOTS_MAX`](crate::SLOTS_MAX).
-    pub capacity: u32,
-    /// Whether its resources are numbered slots.
-    pub numbered: bool,
-    /// Its label for people.
-    pub label: &'a [u8],
-}
-
-/// What a Declare does if the semaphore is declared already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IfExists {
-    /// The request is refused.
-    Fail,
-    /// The semaphore stays as it is.
-    Keep,
-    /// The semaphore is changed to what the request says.
-    Set,
-}
-
-/// The change of a capacity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resizing {
-    /// Sets it.
-    To(u32),
-    /// Adds to it.
-    Grow(u32),
-    /// Subtracts from it, down to 0 at most.
-    Shrink(u32),
-}
-
-/// What of a declared semaphore is taken out of service, or put back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServiceChange {
-    /// Nothing is granted any more; waiters keep their places.
-    Pause,
-    /// The opposite of [`Self::Pause`].
-    Resume,
-    /// A slot is not granted any more; its holder keeps it.
-    SlotOut(u16),
-    /// The opposite of [`Self::SlotOut`].
-    SlotIn(u16),
-}
-
-/// When a semaphore that is in use is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removal {
-    /// Never: the request is refused.
-    IfIdle,
-    /// When its last holder has left.
-    WithLastHolder,
-    /// After a grace period, at the end of which its holders lose it.
-    Now {
-        /// The grace period in milliseconds.
-        grace_ms: u32,
-    },
-}
-
-/// A declared semaphore in a listing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Declared {
-    /// Its declaration.
-    pub record: DeclarationRecord,
-    /// Resources in use.
-    pub in_use: u32,
-    /// Waiters.
-    pub waiting: u32,
-}
+use signalbox_model::{Declaration, DeclaredState, Generation, GrantId, Refusal};
 
 /// The declaration of one semaphore. [`DeclarationRecord`] describes the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Declaration {
+pub(crate) struct Declared {
     pub(super) label: Box<[u8]>,
     pub(super) generation: u64,
     pub(super) created: u64,
@@ -104,7 +30,7 @@ pub(super) struct Declarations(BTreeMap<ByName, Entry>);
 
 #[derive(Debug)]
 struct Entry {
-    declaration: Declaration,
+    declaration: Declared,
     /// The generation of the last change that has taken effect: changes up to it are over.
     effective: u64,
     /// The capacity that is in effect; `None`: no change has taken effect.
@@ -115,8 +41,8 @@ struct Entry {
 #[derive(Debug)]
 struct ByName(ObjectRef);
 
-impl Declaration {
-    pub(super) fn new(declare: &Declare<'_>, generation: u64, origin: Origin) -> Self {
+impl Declared {
+    pub(super) fn new(declare: &Declaration<'_>, generation: u64, origin: Origin) -> Self {
         Self {
             label: declare.label.into(),
             generation,
@@ -180,7 +106,7 @@ impl Declaration {
     }
 
     /// Whether it equals what a request declares.
-    pub(super) fn says(&self, declare: &Declare<'_>) -> bool {
+    pub(super) fn says(&self, declare: &Declaration<'_>) -> bool {
         self.capacity == declare.capacity
             && self.numbered == declare.numbered
             && *self.label == *declare.label
@@ -188,21 +114,25 @@ impl Declaration {
 
     /// Its state as a request is answered.
     pub(super) fn state(&self, object: &ObjectRef) -> DeclaredState {
-        DeclaredState { generation: self.generation, capacity: self.capacity, in_use: object.consumption() }
+        DeclaredState {
+            generation: Generation(self.generation),
+            capacity: self.capacity,
+            in_use: object.consumption(),
+        }
     }
 
     /// Refuses a change by a request, which may expect a generation.
-    pub(super) fn check_change(&self, generation: Option<u64>) -> Result<(), Refusal> {
+    pub(super) fn check_change(&self, expected: Option<Generation>) -> Result<(), Refusal> {
         // A semaphore that the configuration does not declare any more is being removed, and may be removed sooner.
         if self.origin == Origin::Configuration && !self.removing {
             return Err(Refusal::NotPermitted);
         }
-        self.check_generation(generation)
+        self.check_generation(expected)
     }
 
     /// Refuses a request that expects another generation.
-    pub(super) fn check_generation(&self, generation: Option<u64>) -> Result<(), Refusal> {
-        if generation.is_some_and(|generation| generation != self.generation) {
+    pub(super) fn check_generation(&self, expected: Option<Generation>) -> Result<(), Refusal> {
+        if expected.is_some_and(|expected| expected.0 != self.generation) {
             return Err(Refusal::GenerationDiffers);
         }
         Ok(())
@@ -211,7 +141,7 @@ impl Declaration {
 
 impl Declarations {
     /// The declaration of a semaphore.
-    pub(super) fn get(&self, name: &[u8]) -> Option<&Declaration> {
+    pub(super) fn get(&self, name: &[u8]) -> Option<&Declared> {
         self.0.get(name).map(|entry| &entry.declaration)
     }
 
@@ -219,7 +149,7 @@ impl Declarations {
         self.0.len()
     }
 
-    pub(super) fn entry(&self, name: &[u8]) -> Option<(&ObjectRef, &Declaration)> {
+    pub(super) fn entry(&self, name: &[u8]) -> Option<(&ObjectRef, &Declared)> {
         self.0.get_key_value(name).map(|(key, entry)| (&key.0, &entry.declaration))
     }
 
@@ -244,14 +174,14 @@ impl Declarations {
     }
 
     /// A change takes effect. Returns whether it changes the capacity.
-    pub(super) fn take_effect(&mut self, name: &[u8], change: &Declaration) -> bool {
+    pub(super) fn take_effect(&mut self, name: &[u8], change: &Declared) -> bool {
         let Some(entry) = self.0.get_mut(name) else { return false };
         entry.effective = change.generation;
         entry.capacity.replace(change.usable()) != Some(change.usable())
     }
 
     /// A semaphore is declared so from now on, which takes effect later.
-    pub(super) fn put(&mut self, object: &ObjectRef, declaration: Declaration) {
+    pub(super) fn put(&mut self, object: &ObjectRef, declaration: Declared) {
         match self.0.get_mut(object.name()) {
             Some(entry) => entry.declaration = declaration,
             None => {
@@ -267,12 +197,12 @@ impl Declarations {
     }
 
     /// The declared semaphores from this name on.
-    pub(super) fn from(&self, from: Bound<&[u8]>) -> impl Iterator<Item = (&ObjectRef, &Declaration)> {
+    pub(super) fn from(&self, from: Bound<&[u8]>) -> impl Iterator<Item = (&ObjectRef, &Declared)> {
         let all = self.0.range::<[u8], _>((from, Bound::Unbounded));
         all.map(|(key, entry)| (&key.0, &entry.declaration))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectRef, &Declaration)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectRef, &Declared)> {
         self.0.iter().map(|(key, entry)| (&key.0, &entry.declaration))
     }
 }

@@ -7,119 +7,114 @@
 //! Invariant: a name has a declaration exactly while the lifecycle of its object says so, so that no sweep collects it.
 
 use super::cached_reply::CachedReply;
-use super::declarations::{Declaration, Declare, IfExists, Removal, Resizing};
+use super::declarations::Declared;
 use super::on_commit::OnCommit;
 use super::removal::SEMAPHORES;
 use super::replies::Changed;
 use super::state::{Ledger, LedgerContext};
 use crate::claim::Claim;
-use crate::durable::{Change, DeclaredState, Origin, Record, Service};
-use crate::ids::SessionId;
+use crate::durable::{Change, Origin, Record, Service};
 use crate::journal::Journaled;
-use crate::mailbox::EventKind;
 use crate::object::ObjectRef;
-use crate::outcome::{Call, Outcome};
-use crate::refusal::Refusal;
 use crate::semaphore::{Lifecycle, SLOTS_MAX, Withheld};
-use crate::state::Core;
-use crate::time::{Due, Moment, MonotonicMs};
+use crate::time::{Due, MonotonicMs};
+use signalbox_model::{
+    ConnectionId, Declaration, DeclaredState, EventKind, Generation, IfExists, Refusal, Removal, Resizing,
+    SessionId,
+};
 
-impl Core {
+impl Ledger {
     /// Declares semaphores, all or none of them (`docs/protocol.md`, "Declare"). No name may be declared twice.
-    pub fn declare(&self, call: Call, wanted: &[Declare<'_>], if_exists: IfExists, now: Moment) -> Outcome {
-        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
-        ledger.change(call, now.monotonic, |ledger, session| {
-            ledger.check_store()?;
-            ledger.check_memory(call.connection)?;
-            ledger.check_declares(wanted, if_exists, context)?;
-            let objects = ledger.objects_to_declare(wanted, context)?;
-            let generations = wanted.iter().map(|_| ledger.next_id()).collect::<Result<Vec<_>, _>>();
-            let generations = generations.inspect_err(|_| ledger.release_undeclared(&objects, context))?;
-            let mut is_changed = false;
-            let mut states = Vec::with_capacity(wanted.len());
-            for ((declare, object), generation) in wanted.iter().zip(&objects).zip(generations) {
-                let present = ledger.declarations.get(declare.name).filter(|present| !present.removing);
-                let stays = |present: &&Declaration| if_exists == IfExists::Keep || present.says(declare);
-                if let Some(present) = present.filter(stays) {
-                    states.push(present.state(object));
-                    continue;
-                }
-                let after = ledger.successor(object, Declaration::new(declare, generation, Origin::Request));
-                states.push(after.state(object));
-                ledger.plan(object, after, false, now.monotonic, context);
-                is_changed = true;
+    pub(super) fn declare(
+        &mut self,
+        (connection, session): (ConnectionId, SessionId),
+        wanted: &[Declaration<'_>],
+        if_exists: IfExists,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<Changed, Refusal> {
+        self.check_store()?;
+        self.check_memory(connection)?;
+        self.check_declares(wanted, if_exists, context)?;
+        let objects = self.objects_to_declare(wanted, context)?;
+        let generations = wanted.iter().map(|_| self.next_id()).collect::<Result<Vec<_>, _>>();
+        let generations = generations.inspect_err(|_| self.release_undeclared(&objects, context))?;
+        let mut is_change = false;
+        let mut states = Vec::with_capacity(wanted.len());
+        for ((declare, object), generation) in wanted.iter().zip(&objects).zip(generations) {
+            let present = self.declarations.get(declare.name).filter(|present| !present.removing);
+            let stays = |present: &&Declared| if_exists == IfExists::Keep || present.says(declare);
+            if let Some(present) = present.filter(stays) {
+                states.push(present.state(object));
+                continue;
             }
-            let is_durable = is_changed || ledger.stores_answer_without_change(session);
-            Ok(Changed { reply: CachedReply::declared(states), is_durable })
-        })
+            let after = self.successor(object, Declared::new(declare, generation, Origin::Request));
+            states.push(after.state(object));
+            self.plan(object, after, false, now, context);
+            is_change = true;
+        }
+        let is_durable = is_change || self.stores_answer_without_change(session);
+        Ok(Changed { reply: CachedReply::declared(states), is_durable, is_change })
     }
 
     /// Changes the capacity of a declared semaphore, if it has the expected generation (`docs/protocol.md`, "Resize").
-    pub fn resize(
-        &self,
-        call: Call,
+    pub(super) fn resize(
+        &mut self,
+        session: SessionId,
         name: &[u8],
-        resizing: Resizing,
-        generation: Option<u64>,
-        now: Moment,
-    ) -> Outcome {
-        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
-        ledger.change(call, now.monotonic, |ledger, session| {
-            let check = |declaration: &Declaration| declaration.check_change(generation);
-            let resize = |after: &mut Declaration| {
-                after.capacity = match resizing {
-                    Resizing::To(capacity) => capacity,
-                    Resizing::Grow(by) => after.capacity.checked_add(by).ok_or(Refusal::OutOfRange)?,
-                    Resizing::Shrink(by) => after.capacity.saturating_sub(by),
-                };
-                let is_too_large = after.numbered && after.capacity > SLOTS_MAX;
-                if is_too_large { Err(Refusal::OutOfRange) } else { Ok(()) }
+        (how, expected): (Resizing, Option<Generation>),
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<Changed, Refusal> {
+        let check = |declared: &Declared| declared.check_change(expected);
+        let resize = |after: &mut Declared| {
+            after.capacity = match how {
+                Resizing::To(capacity) => capacity,
+                Resizing::GrowBy(by) => after.capacity.checked_add(by).ok_or(Refusal::OutOfRange)?,
+                Resizing::ShrinkBy(by) => after.capacity.saturating_sub(by),
             };
-            ledger.alter(session, name, check, resize, now.monotonic, context)
-        })
+            let is_too_large = after.numbered && after.capacity > SLOTS_MAX;
+            if is_too_large { Err(Refusal::OutOfRange) } else { Ok(()) }
+        };
+        self.alter(session, name, check, resize, now, context)
     }
 
     /// Removes a declared semaphore, if it has the expected generation (`docs/protocol.md`, "Remove").
-    pub fn remove(
-        &self,
-        call: Call,
+    pub(super) fn remove(
+        &mut self,
         name: &[u8],
-        removal: Removal,
-        generation: Option<u64>,
-        now: Moment,
-    ) -> Outcome {
-        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
-        ledger.change(call, now.monotonic, |ledger, _| {
-            ledger.check_store()?;
-            let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
-            declaration.check_change(generation)?;
-            let is_in_use = object.consumption() > 0 || ledger.waiting(SEMAPHORES, object) > 0;
-            if removal == Removal::IfIdle && is_in_use {
-                return Err(Refusal::InUse);
+        (how, expected): (Removal, Option<Generation>),
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<Changed, Refusal> {
+        self.check_store()?;
+        let (object, declared) = self.declarations.entry(name).ok_or(Refusal::NotFound)?;
+        declared.check_change(expected)?;
+        let is_in_use = object.consumption() > 0 || self.waiting(SEMAPHORES, object) > 0;
+        if how == Removal::IfIdle && is_in_use {
+            return Err(Refusal::InUse);
+        }
+        let (object, mut after) = (object.clone(), declared.clone());
+        after.generation = self.next_id()?;
+        match how {
+            Removal::Now { grace } => after.evicted_grace_ms = Some(grace.0),
+            // The grace period of a semaphore of this name that was removed before is not for these holders.
+            Removal::IfIdle | Removal::WithLastHolder if !after.removing => {
+                after.evicted_grace_ms = None;
             }
-            let (object, mut after) = (object.clone(), declaration.clone());
-            after.generation = ledger.next_id()?;
-            match removal {
-                Removal::Now { grace_ms } => after.evicted_grace_ms = Some(grace_ms),
-                // The grace period of a semaphore of this name that was removed before is not for these holders.
-                Removal::IfIdle | Removal::WithLastHolder if !after.removing => {
-                    after.evicted_grace_ms = None;
-                }
-                Removal::IfIdle | Removal::WithLastHolder => {}
-            }
-            after.removing = true;
-            after.service = Service::default();
-            ledger.plan(&object, after, matches!(removal, Removal::Now { .. }), now.monotonic, context);
-            Ok(Changed { reply: CachedReply::declared([] as [DeclaredState; 0]), is_durable: true })
-        })
+            Removal::IfIdle | Removal::WithLastHolder => {}
+        }
+        after.removing = true;
+        after.service = Service::default();
+        self.plan(&object, after, matches!(how, Removal::Now { .. }), now, context);
+        let reply = CachedReply::declared([] as [DeclaredState; 0]);
+        Ok(Changed { reply, is_durable: true, is_change: true })
     }
-}
 
-impl Ledger {
     /// Refuses semaphores that cannot be declared as requested, before anything is changed.
     fn check_declares(
         &self,
-        wanted: &[Declare<'_>],
+        wanted: &[Declaration<'_>],
         if_exists: IfExists,
         context: LedgerContext<'_>,
     ) -> Result<(), Refusal> {
@@ -144,8 +139,8 @@ impl Ledger {
     /// have.
     pub(super) fn check_numbering(
         &self,
-        declare: &Declare<'_>,
-        present: Option<&Declaration>,
+        declare: &Declaration<'_>,
+        present: Option<&Declared>,
         context: LedgerContext<'_>,
     ) -> Result<(), Refusal> {
         let was_numbered = present.is_some_and(|present| present.numbered);
@@ -159,7 +154,7 @@ impl Ledger {
     /// The objects of names that will be declared, all or none.
     fn objects_to_declare(
         &self,
-        wanted: &[Declare<'_>],
+        wanted: &[Declaration<'_>],
         context: LedgerContext<'_>,
     ) -> Result<Vec<ObjectRef>, Refusal> {
         let mut objects = Vec::with_capacity(wanted.len());
@@ -174,7 +169,7 @@ impl Ledger {
     /// sweep may collect at any moment what nothing refers to.
     pub(super) fn object_to_declare(
         &self,
-        declare: &Declare<'_>,
+        declare: &Declaration<'_>,
         context: LedgerContext<'_>,
     ) -> Result<ObjectRef, Refusal> {
         let keep = |object: &ObjectRef| {
@@ -199,7 +194,7 @@ impl Ledger {
 
     /// A declaration with what it takes over from the one before it: from which id on grants belong to it, what of it is
     /// out of service, and whether holders of a semaphore that was removed at once are still to be evicted.
-    pub(super) fn successor(&self, object: &ObjectRef, mut after: Declaration) -> Declaration {
+    pub(super) fn successor(&self, object: &ObjectRef, mut after: Declared) -> Declared {
         let present = self.declarations.get(object.name());
         match present {
             Some(present) if !present.removing => {
@@ -223,8 +218,8 @@ impl Ledger {
         &mut self,
         session: SessionId,
         name: &[u8],
-        check: impl FnOnce(&Declaration) -> Result<(), Refusal>,
-        alter: impl FnOnce(&mut Declaration) -> Result<(), Refusal>,
+        check: impl FnOnce(&Declared) -> Result<(), Refusal>,
+        alter: impl FnOnce(&mut Declared) -> Result<(), Refusal>,
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> Result<Changed, Refusal> {
@@ -245,7 +240,7 @@ impl Ledger {
         if is_changed {
             self.plan(&object, after, false, now, context);
         }
-        Ok(Changed { reply, is_durable })
+        Ok(Changed { reply, is_durable, is_change: is_changed })
     }
 
     /// Whether the answer to a request that changed nothing waits for a commit all the same: the present state may not be
@@ -259,7 +254,7 @@ impl Ledger {
     fn plan(
         &mut self,
         object: &ObjectRef,
-        after: Declaration,
+        after: Declared,
         evicts: bool,
         now: MonotonicMs,
         context: LedgerContext<'_>,
@@ -300,7 +295,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn put_declaration(&mut self, object: &ObjectRef, after: &Declaration) {
+    pub(super) fn put_declaration(&mut self, object: &ObjectRef, after: &Declared) {
         self.store(Change::Put(Record::Declaration(after.record(object.name()))));
         self.declarations.put(object, after.clone());
     }
@@ -310,7 +305,7 @@ impl Ledger {
     pub(super) fn declaration_committed(
         &mut self,
         object: &ObjectRef,
-        after: &Declaration,
+        after: &Declared,
         evicts: bool,
         now: MonotonicMs,
         context: LedgerContext<'_>,
@@ -326,14 +321,14 @@ impl Ledger {
     pub(super) fn apply(
         &mut self,
         object: &ObjectRef,
-        after: &Declaration,
+        after: &Declared,
         evicts: bool,
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) {
         let is_resized = self.declarations.take_effect(object.name(), after);
         if after.removing {
-            // Until a declaration that was requested since takes effect, the semaphore is closed.
+            // Idle a declaration that was requested since takes effect, the semaphore is closed.
             self.follow(object, after);
             object.set_tracking(|tracking| tracking.awaited = true);
             self.dismiss(object, after, evicts, now);

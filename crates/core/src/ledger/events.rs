@@ -2,10 +2,8 @@
 
 use super::grant::Part;
 use super::state::Ledger;
-use crate::ids::{GrantId, SessionId};
-use crate::mailbox::{Event, EventKind};
-use crate::namespace::Namespace;
 use crate::object::ObjectRef;
+use signalbox_model::{Event, EventKind, GrantId, Namespace, SessionId};
 
 /// Watches that are informed for as much work as a name of a grant is.
 const WATCHES_OF_WORK: usize = 8;
@@ -31,7 +29,7 @@ impl Ledger {
                 namespace,
                 name: object.name().into(),
                 grant,
-                session,
+                session: session.map(SessionId::number),
                 resources,
                 in_use: object.consumption(),
                 waiting: self.waiting(namespace, object),

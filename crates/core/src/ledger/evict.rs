@@ -7,11 +7,10 @@ use std::sync::Arc;
 use super::backlog::{STEP_GRANTS, Task, TaskKind};
 use super::removal::SEMAPHORES;
 use super::state::{Ledger, LedgerContext};
-use crate::ids::{ConnectionId, GrantId};
-use crate::mailbox::{Mailbox, Notice};
-use crate::refusal::Refusal;
+use crate::mailbox::Mailbox;
 use crate::state::Core;
 use crate::time::{Moment, MonotonicMs};
+use signalbox_model::{ConnectionId, GrantId, Notice, Refusal};
 
 impl Core {
     /// Takes a step of the revocations of clients, or of the evictions from semaphores that are removed at once. Returns
@@ -72,7 +71,8 @@ impl Ledger {
             if grace_ms > 0 {
                 for connection in &holders {
                     let session = connection.session();
-                    self.sessions.send(*connection, Notice::SessionRevoked { session, at });
+                    self.sessions
+                        .send(*connection, Notice::SessionRevoked { session: session.number(), end: at });
                 }
             }
             if !holders.is_empty() {

@@ -4,10 +4,8 @@ use std::task::Waker;
 
 use super::backlog::{STEP_GRANTS, TIMELESS_KINDS, TaskKind};
 use super::state::{Ledger, LedgerContext};
-use crate::ids::{GrantId, SessionId};
-use crate::mailbox::{EventKind, Notice};
-use crate::refusal::Refusal;
 use crate::time::{Due, MonotonicMs};
+use signalbox_model::{EventKind, GrantId, Notice, Refusal, SessionId};
 
 impl Ledger {
     /// Takes a step of what is due. Returns whether there is more to do at once.
@@ -86,7 +84,7 @@ impl Ledger {
     }
 
     /// Sends a notice to all connections.
-    pub(crate) fn announce(&self, notice: Notice) {
+    pub(crate) fn announce(&self, notice: Notice<MonotonicMs>) {
         let connections = self.sessions.iter().filter(|(_, state)| state.lease().is_none());
         for (session, _) in connections {
             self.sessions.send(session.connection(), notice);

@@ -1,15 +1,15 @@
 //! Grants, and the waiters that they come from: one thing with one id, in two phases.
 
-use std::num::NonZeroU8;
+use std::num::{NonZeroU8, NonZeroU32};
 
 use super::cached_reply::CachedGrant;
 use super::slots::SlotTables;
 use crate::claim::Claim;
-use crate::ids::{GrantId, RequestId, SessionId};
 use crate::mailbox::ReplyTo;
-use crate::namespace::Namespace;
 use crate::object::ObjectRef;
-use crate::time::{MonotonicMs, UnixSeconds};
+use crate::time::MonotonicMs;
+use signalbox_model::{AS_DECLARED, UnixSeconds};
+use signalbox_model::{GrantId, Namespace, RequestId, SessionId};
 
 /// What a request wants of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,20 @@ pub struct Want<'a> {
     /// The only slot that will do, of a semaphore whose resources are numbered. Then the claim is for one resource of an
     /// existing semaphore.
     pub slot: Option<u16>,
+}
+
+impl<'a> Want<'a> {
+    /// What a request claims of one name; `None` if the claim breaks a rule of the protocol. A semaphore is only created if the
+    /// request has a capacity and no slot.
+    pub fn of(claim: signalbox_model::Claim<'a>) -> Option<Self> {
+        let signalbox_model::Claim { namespace, name, resources, maximum, slot } = claim;
+        let is_of_existing = namespace == Namespace::Semaphores && (maximum == AS_DECLARED || slot.is_some());
+        let claim = match is_of_existing {
+            true => Claim::of_existing(NonZeroU32::new(resources)?),
+            false => Claim::new(resources, maximum)?,
+        };
+        Some(Self { namespace, name, claim, slot })
+    }
 }
 
 /// Whether a request waits if it cannot be granted at once.

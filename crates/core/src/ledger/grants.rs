@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::grant::{Grant, Waiting};
-use crate::ids::GrantId;
 use crate::invariant::broken;
-use crate::time::{MonotonicMs, UnixSeconds};
+use crate::time::MonotonicMs;
+use signalbox_model::GrantId;
+use signalbox_model::UnixSeconds;
 
 #[derive(Debug, Default)]
 pub(super) struct Grants {

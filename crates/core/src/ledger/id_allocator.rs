@@ -3,7 +3,7 @@
 //! Invariants: ids grow and are never reused. With a store, no id above the reservation in it is allocated, so
 //! that a later run starts above all ids of this one.
 
-use crate::refusal::Refusal;
+use signalbox_model::Refusal;
 
 /// How many ids are reserved at a time. The reservation is extended when half of it is left: more than can be allocated
 /// while a store fails. Ids follow the clock, so these are a minute of it.

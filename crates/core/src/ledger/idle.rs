@@ -1,16 +1,17 @@
 //! AwaitIdle: a request waits until the usage of a name has dropped. It does not acquire anything.
 
 use super::backlog::STEP_GRANTS;
-use super::idle_waiters::{IdleRequest, IdleWaiter, Until};
+use super::idle_waiters::{IdleRequest, IdleWaiter};
 use super::state::Ledger;
 use crate::clients::Counted;
-use crate::ids::{ConnectionId, Token};
-use crate::namespace::Namespace;
+use crate::ids::Token;
+use crate::limit::limit_reached;
 use crate::object::ObjectRef;
 use crate::outcome::{Answer, Outcome};
-use crate::refusal::{Limit, LimitKind, Refusal};
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
+use signalbox_model::{ConnectionId, Namespace, Refusal};
+use signalbox_model::{Idle, Limit};
 
 /// A waiting request with its entries in the tables, rounded up. The name exists without it.
 pub(super) const IDLE_WAITER_BYTES: usize = 512;
@@ -22,7 +23,7 @@ impl Core {
         &self,
         (connection, token): (ConnectionId, Token),
         (namespace, name): (Namespace, &[u8]),
-        until: Until,
+        until: Idle,
         wait_ms: u32,
         now: Moment,
     ) -> Outcome {
@@ -73,15 +74,15 @@ impl Ledger {
         self.check_memory_uncounted(connection)?;
         let grants_max = self.limits.grants_max;
         if self.idle_waiters.count_of(connection) >= grants_max {
-            return Err(Limit::reached(LimitKind::Grants, grants_max));
+            return Err(limit_reached(Limit::Grants, grants_max));
         }
         self.check_idle_queue(connection, self.idle_waiters.count_for(namespace, object))
     }
 
-    fn is_idle(&self, object: &ObjectRef, until: Until) -> bool {
+    fn is_idle(&self, object: &ObjectRef, until: Idle) -> bool {
         match until {
-            Until::Level(level) => object.consumption() <= level,
-            Until::Slot(number) => !self.slots.is_taken(object, number),
+            Idle::Level(level) => object.consumption() <= level,
+            Idle::Slot(number) => !self.slots.is_taken(object, number),
         }
     }
 

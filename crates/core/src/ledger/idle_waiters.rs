@@ -6,20 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::sets::remove_from;
-use crate::ids::{ConnectionId, Token};
+use crate::ids::Token;
 use crate::mailbox::ReplyTo;
-use crate::namespace::Namespace;
 use crate::object::ObjectRef;
 use crate::time::{Due, MonotonicMs};
-
-/// What an AwaitIdle waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
-    /// At most this many resources are in use.
-    Level(u32),
-    /// No grant has the slot with this number.
-    Slot(u16),
-}
+use signalbox_model::{ConnectionId, Idle, Namespace};
 
 /// A request, by its connection and the connection's name for it.
 pub(super) type IdleRequest = (ConnectionId, Token);
@@ -44,7 +35,7 @@ pub(super) struct IdleWaiters {
 pub(super) struct IdleWaiter {
     pub(super) namespace: Namespace,
     pub(super) object: ObjectRef,
-    pub(super) until: Until,
+    pub(super) until: Idle,
     pub(super) deadline: MonotonicMs,
     pub(super) reply_to: ReplyTo,
 }
@@ -75,20 +66,20 @@ pub(super) struct SatisfiedRequest {
 }
 
 impl NameWaiters {
-    fn insert(&mut self, until: Until, number: u64, request: IdleRequest) {
+    fn insert(&mut self, until: Idle, number: u64, request: IdleRequest) {
         let requests = match until {
-            Until::Level(level) => self.levels.entry(level).or_default(),
-            Until::Slot(slot) => self.slots.entry(slot).or_default(),
+            Idle::Level(level) => self.levels.entry(level).or_default(),
+            Idle::Slot(slot) => self.slots.entry(slot).or_default(),
         };
         requests.insert((number, request));
         self.count += 1;
     }
 
     /// Removes a request, unless it was satisfied.
-    fn remove(&mut self, until: Until, request: (u64, IdleRequest)) {
+    fn remove(&mut self, until: Idle, request: (u64, IdleRequest)) {
         let was_there = match until {
-            Until::Level(level) => remove_from(&mut self.levels, &level, &request),
-            Until::Slot(slot) => remove_from(&mut self.slots, &slot, &request),
+            Idle::Level(level) => remove_from(&mut self.levels, &level, &request),
+            Idle::Slot(slot) => remove_from(&mut self.slots, &slot, &request),
         };
         self.count -= usize::from(was_there);
     }

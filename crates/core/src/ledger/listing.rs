@@ -4,16 +4,15 @@
 use std::ops::Bound;
 use std::vec::IntoIter;
 
-use super::declarations::{Declaration, Declared};
+use super::declarations::Declared;
 use super::grant::Part;
 use super::queues::Head;
 use super::removal::SEMAPHORES;
 use super::state::Ledger;
-use crate::ids::{ConnectionId, GrantId, SessionId};
-use crate::namespace::Namespace;
+use crate::durable::{DeclarationRecord, Origin};
 use crate::object::ObjectRef;
 use crate::state::Core;
-use crate::time::UnixSeconds;
+use signalbox_model::{ConnectionId, DeclaredEntry, Generation, GrantId, ListEntry, Namespace, SessionId};
 
 /// Entries of one step, and bytes of the names, labels and slots of declared semaphores.
 pub(super) const STEP_ENTRIES: usize = 128;
@@ -28,26 +27,39 @@ pub enum ListingKind {
     Waiters,
 }
 
-/// A holder or a waiter.
+/// A declared semaphore in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// The id of the grant or the waiter; `None`: held by plain Acquires.
-    pub grant: Option<GrantId>,
-    /// The session that holds or waits.
-    pub session: SessionId,
-    /// Since when; `None`: not known, as of plain Acquires.
-    pub since: Option<UnixSeconds>,
-    /// The resources of the name.
-    pub resources: u32,
-    /// A waiter's position in the queue, from 1; 0 for a holder.
-    pub position: u32,
-    /// The slots of a grant, in ascending order; of a waiter, the slot that it asks for.
-    pub slots: Box<[u16]>,
-    /// The label of the session.
-    pub label: Box<[u8]>,
-    /// The connection of the session; `None`: it has none now.
-    pub connection: Option<ConnectionId>,
+pub struct DeclaredSemaphore {
+    /// Its declaration.
+    pub record: DeclarationRecord,
+    /// Resources in use.
+    pub in_use: u32,
+    /// Waiters.
+    pub waiting: u32,
 }
+
+impl DeclaredSemaphore {
+    /// What clients see of it.
+    pub fn entry(&self) -> DeclaredEntry<&[u8], &[u16]> {
+        let DeclarationRecord { name, label, service, .. } = &self.record;
+        DeclaredEntry {
+            generation: Generation(self.record.generation),
+            capacity: self.record.capacity,
+            in_use: self.in_use,
+            waiting: self.waiting,
+            numbered: self.record.numbered,
+            removing: self.record.removing,
+            configured: self.record.origin == Origin::Configuration,
+            paused: service.paused,
+            name,
+            label,
+            slots_out: &service.slots_out,
+        }
+    }
+}
+
+/// A holder or a waiter in a listing.
+pub type NameEntry = ListEntry<Box<[u8]>, Box<[u16]>>;
 
 /// A listing of the holders or waiters of a name.
 #[derive(Debug)]
@@ -130,14 +142,14 @@ impl Core {
     }
 
     /// The next declared semaphores of a listing; none at its end.
-    pub fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<Declared> {
+    pub fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<DeclaredSemaphore> {
         let ledger = &*self.ledger();
         let from = match &listing.after {
             Some(after) => Bound::Excluded(&after[..]),
             None => Bound::Included(&listing.prefix[..]),
         };
         let mut bytes = 0;
-        let has_room = |(object, declaration): &(&ObjectRef, &Declaration)| {
+        let has_room = |(object, declaration): &(&ObjectRef, &Declared)| {
             let is_first = bytes == 0;
             bytes += object.name().len() + declaration.label.len();
             bytes += 2 * declaration.service.slots_out.len();
@@ -149,8 +161,8 @@ impl Core {
             .take_while(|(object, _)| object.name().starts_with(&listing.prefix))
             .take(STEP_ENTRIES)
             .take_while(has_room)
-            .map(|(object, declaration)| Declared {
-                record: declaration.record(object.name()),
+            .map(|(object, declared)| DeclaredSemaphore {
+                record: declared.record(object.name()),
                 in_use: object.consumption(),
                 waiting: ledger.waiting(SEMAPHORES, object),
             })
@@ -164,7 +176,11 @@ impl Core {
 
 impl Ledger {
     /// The next entries of a listing; none at its end.
-    pub(crate) fn list(&self, listing: &mut Listing, object: &ObjectRef) -> Vec<Listed> {
+    pub(crate) fn list(
+        &self,
+        listing: &mut Listing,
+        object: &ObjectRef,
+    ) -> Vec<(NameEntry, Option<ConnectionId>)> {
         let namespace = listing.namespace;
         if let State::PlainHolders(plain) = &mut listing.state {
             let plain = plain.get_or_insert_with(|| object.holdings().into_iter());
@@ -195,21 +211,30 @@ impl Ledger {
         }
     }
 
-    fn listed_holding(&self, (connection, resources): (ConnectionId, u32)) -> Listed {
-        let session = connection.session();
-        Listed {
+    fn listed_holding(
+        &self,
+        (connection, resources): (ConnectionId, u32),
+    ) -> (NameEntry, Option<ConnectionId>) {
+        let entry = NameEntry {
             grant: None,
-            session,
+            session: connection.number(),
             since: None,
             resources,
             position: 0,
             slots: Box::default(),
-            label: self.label(session),
-            connection: Some(connection),
-        }
+            label: self.label(connection.session()),
+            address: Box::default(),
+        };
+        (entry, Some(connection))
     }
 
-    fn listed_grant(&self, id: GrantId, namespace: Namespace, object: &ObjectRef, position: u32) -> Listed {
+    fn listed_grant(
+        &self,
+        id: GrantId,
+        namespace: Namespace,
+        object: &ObjectRef,
+        position: u32,
+    ) -> (NameEntry, Option<ConnectionId>) {
         let grant = self.grants.known(id);
         let is_of_name = |part: &&Part| part.namespace == namespace && part.object() == Some(object);
         let part = grant.parts().iter().find(is_of_name);
@@ -217,16 +242,17 @@ impl Ledger {
             0 => self.slots.of(object, id).into(),
             _ => part.and_then(|part| part.slot).into_iter().collect(),
         };
-        Listed {
+        let entry = NameEntry {
             grant: Some(id),
-            session: grant.session,
-            since: Some(grant.since()),
+            session: grant.session.number(),
+            since: Some(grant.since().0),
             resources: part.map_or(0, |part| part.claim.resources),
             position,
             slots,
             label: self.label(grant.session),
-            connection: self.sessions.connection_of(grant.session),
-        }
+            address: Box::default(),
+        };
+        (entry, self.sessions.connection_of(grant.session))
     }
 
     fn label(&self, session: SessionId) -> Box<[u8]> {

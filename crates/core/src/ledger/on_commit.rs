@@ -1,9 +1,9 @@
 //! What happens when a change is committed.
 
-use super::declarations::Declaration;
-use crate::ids::{RequestId, SessionId};
+use super::declarations::Declared;
 use crate::mailbox::ReplyTo;
 use crate::object::ObjectRef;
+use signalbox_model::{RequestId, SessionId};
 
 #[derive(Debug)]
 pub(crate) enum OnCommit {
@@ -16,7 +16,7 @@ pub(crate) enum OnCommit {
     /// A session was opened; its client is answered.
     Opened(SessionId),
     /// A declared semaphore becomes `after`; `evicts`: its holders lose it.
-    Declared { object: ObjectRef, after: Box<Declaration>, evicts: bool },
+    Declared { object: ObjectRef, after: Box<Declared>, evicts: bool },
     /// Ids up to this one are reserved.
     Reserved(u64),
 }

@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 
 use super::cached_reply::CachedReply;
-use crate::ids::{RequestId, SessionId};
 use crate::mailbox::ReplyTo;
-use crate::refusal::Refusal;
 use crate::time::MonotonicMs;
+use signalbox_model::{Refusal, RequestId, SessionId};
 
 /// An answer that waits for a commit.
 #[derive(Debug)]

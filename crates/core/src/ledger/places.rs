@@ -31,8 +31,8 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::backlog::NameRef;
 use super::grant::{Grant, Part, Target};
-use crate::ids::{GrantId, PlaceKey, PlaceProof, SessionId};
 use crate::time::MonotonicMs;
+use signalbox_model::{GrantId, PlaceKey, PlaceProof, SessionId};
 
 #[derive(Debug, Default)]
 pub(super) struct Places {

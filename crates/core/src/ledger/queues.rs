@@ -7,9 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use crate::ids::GrantId;
-use crate::namespace::Namespace;
 use crate::object::ObjectRef;
+use signalbox_model::{GrantId, Namespace};
 
 /// A range of ids.
 pub(super) type IdRange = (Bound<GrantId>, Bound<GrantId>);

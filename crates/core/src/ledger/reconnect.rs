@@ -3,10 +3,9 @@
 use super::backlog::NameRef;
 use super::grant::{Grant, Target};
 use super::state::Ledger;
-use crate::ids::{GrantId, Place, SessionId};
 use crate::outcome::Call;
-use crate::refusal::Refusal;
 use crate::time::{Due, MonotonicMs};
+use signalbox_model::{GrantId, Place, Refusal, SessionId};
 
 impl Ledger {
     /// The place of a request that waits, for its client; `None`: it does not wait, or would not survive a restart.
@@ -24,7 +23,7 @@ impl Ledger {
         let Place { id, proof } = presented?;
         let is_proven = self.is_durable(grant.session)
             && self.places.is_repeated(id)
-            && self.places.proof(id, grant).is_some_and(|own| own.is(&proof));
+            && self.places.proof(id, grant).is_some_and(|own| own == proof);
         // A place is of one request, which waits once. If a semaphore was removed since, the wait is over with it.
         let is_free = self.grants.get(id).is_none() && !self.waits_for_removed(id, grant);
         let place = (is_proven && is_free).then_some(id);

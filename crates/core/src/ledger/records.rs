@@ -4,9 +4,8 @@ use super::grant::{Grant, Part};
 use super::on_commit::OnCommit;
 use super::state::Ledger;
 use crate::durable::{Change, GrantRecord, PartRecord, Record, SessionRecord};
-use crate::ids::{GrantId, SessionId};
-use crate::refusal::Refusal;
 use crate::time::MonotonicMs;
+use signalbox_model::{GrantId, Refusal, SessionId};
 
 impl Ledger {
     /// Whether the grants of a session outlive the process.

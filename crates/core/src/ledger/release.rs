@@ -7,13 +7,10 @@ use super::cached_reply::CachedReply;
 use super::grant::{Grant, Part};
 use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, Key};
-use crate::ids::{GrantId, SessionId};
 use crate::invariant::{broken, invariant};
 use crate::journal::Journaled;
-use crate::mailbox::EventKind;
-use crate::namespace::Namespace;
 use crate::object::ObjectRef;
-use crate::refusal::Refusal;
+use signalbox_model::{EventKind, GrantId, Namespace, Refusal, SessionId};
 
 impl Ledger {
     /// Ends a waiter without a grant: what it has taken is returned, and its request is refused.

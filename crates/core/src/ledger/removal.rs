@@ -4,17 +4,14 @@
 use std::ops::Bound;
 
 use super::backlog::{Eviction, RefuseWaiters, STEP_GRANTS, Task};
-use super::declarations::Declaration;
+use super::declarations::Declared;
 use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, Key};
-use crate::ids::GrantId;
 use crate::journal::Journaled;
-use crate::mailbox::EventKind;
-use crate::namespace::Namespace;
 use crate::object::ObjectRef;
-use crate::refusal::Refusal;
 use crate::semaphore::{Lifecycle, Withheld};
 use crate::time::{Due, MonotonicMs};
+use signalbox_model::{EventKind, GrantId, Namespace, Refusal};
 
 pub(super) const SEMAPHORES: Namespace = Namespace::Semaphores;
 
@@ -46,7 +43,7 @@ impl Ledger {
     /// Ends removals that were under way when the process ended, after everything was restored. Grace periods start again.
     pub(super) fn resume_removals(&mut self, now: MonotonicMs, context: LedgerContext<'_>) {
         let is_removed =
-            |declaration: &Declaration| declaration.removing || declaration.evicted_grace_ms.is_some();
+            |declaration: &Declared| declaration.removing || declaration.evicted_grace_ms.is_some();
         let removed = self.declarations.iter().filter(|(_, declaration)| is_removed(declaration));
         let removed: Vec<_> =
             removed.map(|(object, declaration)| (object.clone(), declaration.clone())).collect();
@@ -60,13 +57,7 @@ impl Ledger {
     }
 
     /// Has the waiters of a removed semaphore refused, and its holders evicted if it was removed at once.
-    pub(super) fn dismiss(
-        &mut self,
-        object: &ObjectRef,
-        removal: &Declaration,
-        evicts: bool,
-        now: MonotonicMs,
-    ) {
+    pub(super) fn dismiss(&mut self, object: &ObjectRef, removal: &Declared, evicts: bool, now: MonotonicMs) {
         let removed = GrantId(removal.generation);
         self.refuse_waiters_later(object, Some(removed));
         if let Some(grace_ms) = removal.evicted_grace_ms.filter(|_| evicts) {

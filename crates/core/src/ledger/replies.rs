@@ -8,24 +8,24 @@ use super::pending_replies::PendingReply;
 use super::sessions::Attachment;
 use super::state::Ledger;
 use crate::durable::{Change, Key, Record};
-use crate::ids::{ConnectionId, GrantId, RequestId, RequestIds, SessionId};
 use crate::journal::Journaled;
-use crate::mailbox::Notice;
-use crate::outcome::{Answer, Call, Opened, Outcome};
-use crate::refusal::Refusal;
+use crate::outcome::{Answer, Call, Executed, Opened, Outcome};
 use crate::time::MonotonicMs;
+use signalbox_model::{ConnectionId, GrantId, Notice, Refusal, RequestId, RequestIds, SessionId};
 
 /// The result of a change.
 pub(super) struct Changed {
     pub(super) reply: CachedReply,
     /// Whether the reply waits for a commit, if there is a store.
     pub(super) is_durable: bool,
+    /// Whether something has changed.
+    pub(super) is_change: bool,
 }
 
 impl Changed {
     /// A change with no result of its own.
     pub(super) fn done(is_durable: bool) -> Self {
-        Self { reply: CachedReply::Done(Ok(())), is_durable }
+        Self { reply: CachedReply::Done(Ok(())), is_durable, is_change: true }
     }
 }
 
@@ -36,18 +36,18 @@ impl Ledger {
         call: Call,
         now: MonotonicMs,
         change: impl FnOnce(&mut Self, SessionId) -> Result<Changed, Refusal>,
-    ) -> Outcome {
+    ) -> Executed {
         let (session, repeated) = match self.begin(call.connection, call.ids) {
             Ok(begun) => begun,
-            Err(refusal) => return Outcome::Refused(refusal),
+            Err(refusal) => return Executed::at_once(Err(refusal)),
         };
         let request = call.ids.own;
-        let reply = match repeated {
-            Some(repeated) => repeated,
+        let (reply, is_change) = match repeated {
+            Some(repeated) => (repeated, false),
             None => match change(self, session) {
-                Ok(Changed { reply, is_durable: true }) if self.journal.is_some() => {
+                Ok(Changed { reply, is_durable: true, is_change }) if self.journal.is_some() => {
                     self.reply_on_commit(session, request, PendingReply { reply, received: now, to: None });
-                    CachedReply::Committing
+                    (CachedReply::Committing, is_change)
                 }
                 // A refusal has changed nothing, so a repeated request may be made anew: where memory is scarce, and where
                 // the store would have to forget the refusal.
@@ -55,17 +55,18 @@ impl Ledger {
                     if refusal == Refusal::NotStored
                         || self.check_memory_uncounted(call.connection).is_err() =>
                 {
-                    return Outcome::Refused(refusal);
+                    return Executed::at_once(Err(refusal));
                 }
                 changed => {
+                    let is_change = changed.as_ref().is_ok_and(|changed| changed.is_change);
                     let done = changed.map(|changed| changed.reply);
                     let reply = done.unwrap_or_else(|refusal| CachedReply::Done(Err(refusal)));
                     self.cache(session, request, reply.clone());
-                    reply
+                    (reply, is_change)
                 }
             },
         };
-        self.answer(session, reply, RequestKind::Change, call, now)
+        Executed { outcome: self.answer(session, reply, RequestKind::Change, call, now), is_change }
     }
 
     /// The session that a request is for, and the reply if the request was made before.
@@ -260,7 +261,7 @@ impl Ledger {
         // A grant that is gone, or was not revoked, needs no notice.
         let Some(grant) = self.grants.get(id) else { return };
         if let Some(at) = grant.revoked() {
-            self.sessions.send_to_session(grant.session, Notice::GrantRevoked { grant: id, at });
+            self.sessions.send_to_session(grant.session, Notice::GrantRevoked { grant: id, end: at });
         }
     }
 

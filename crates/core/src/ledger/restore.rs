@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 
 use super::cached_reply::CachedReply;
-use super::declarations::Declaration;
+use super::declarations::Declared;
 use super::declare::claim_of;
 use super::grant::{Grant, Part, Target};
 use super::removal::SEMAPHORES;
 use super::state::{Ledger, LedgerContext};
 use crate::claim::Claim;
 use crate::durable::{AnswerRecord, DeclarationRecord, GrantRecord, PartRecord, Record, SessionRecord};
-use crate::ids::GrantId;
 use crate::invariant::broken;
 use crate::object::ObjectRef;
 use crate::semaphore::SLOTS_MAX;
 use crate::time::MonotonicMs;
+use signalbox_model::GrantId;
 
 /// A higher reservation would soon leave no ids, so no server has made one.
 const RESERVATION_MAX: u64 = u64::MAX - (1 << 40);
@@ -67,7 +67,7 @@ impl Ledger {
         }
         let claim = claim_of(record.capacity);
         let object = context.registry(SEMAPHORES).restore(SEMAPHORES, &record.name, claim, context.interval);
-        let declaration = Declaration::of(record);
+        let declaration = Declared::of(record);
         self.slots.set_numbered(&object, declaration.numbered);
         self.follow(&object, &declaration);
         if declaration.removing {

@@ -6,71 +6,72 @@ use super::on_commit::OnCommit;
 use super::replies::Changed;
 use super::sessions::SessionState;
 use super::state::{Ledger, LedgerContext};
-use crate::ids::{ConnectionId, GrantId, SessionId, Token};
+use crate::ids::Token;
 use crate::journal::Journaled;
-use crate::mailbox::{EventKind, Notice};
-use crate::outcome::{Answer, Call, Outcome};
-use crate::refusal::Refusal;
+use crate::outcome::{Answer, Outcome};
 use crate::session_client::ClientSelector;
-use crate::state::Core;
-use crate::time::{Due, Moment, MonotonicMs};
+use crate::time::{Due, MonotonicMs};
+use signalbox_model::{ConnectionId, EventKind, GrantId, Milliseconds, Notice, Refusal, SessionId};
 
 /// Sessions that one step of the revocation of clients looks at.
 const STEP_VISITS: usize = 4 * STEP_GRANTS;
 
-impl Core {
+impl Ledger {
     /// Revokes a grant (`docs/protocol.md`, "Revoke"): it ends after a grace period.
-    pub fn revoke_grant(&self, call: Call, grant: GrantId, grace_ms: u32, now: Moment) -> Outcome {
-        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
-        ledger.change(call, now.monotonic, |ledger, _| {
-            let session = ledger.grants.get(grant).ok_or(Refusal::NotAcquired)?.session;
-            let is_durable = ledger.is_durable(session);
-            ledger.revoke_known_grant(grant, grace_ms, now.monotonic, context);
-            ledger.run_backlog(context);
-            Ok(Changed::done(is_durable))
-        })
+    pub(super) fn revoke_grant(
+        &mut self,
+        grant: GrantId,
+        grace: Milliseconds,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<Changed, Refusal> {
+        let session = self.grants.get(grant).ok_or(Refusal::NotAcquired)?.session;
+        let is_durable = self.is_durable(session);
+        self.revoke_known_grant(grant, grace.0, now, context);
+        self.run_backlog(context);
+        Ok(Changed::done(is_durable))
     }
 
     /// Revokes a session (`docs/protocol.md`, "Revoke"): it ends after a grace period. The connection of a connection's
     /// session has to have joined; it is closed then.
-    pub fn revoke_session(&self, call: Call, session: SessionId, grace_ms: u32, now: Moment) -> Outcome {
-        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
-        ledger.change(call, now.monotonic, |ledger, _| {
-            let is_durable = ledger.is_durable(session);
-            let at = ledger.revoke_session_at(session, now.monotonic.after(grace_ms), now.monotonic)?;
-            if at <= now.monotonic {
-                ledger.expire(now.monotonic, context);
-            }
-            Ok(Changed::done(is_durable))
-        })
+    pub(super) fn revoke_session(
+        &mut self,
+        session: SessionId,
+        grace: Milliseconds,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<Changed, Refusal> {
+        let is_durable = self.is_durable(session);
+        let at = self.revoke_session_at(session, now.after(grace.0), now)?;
+        if at <= now {
+            self.expire(now, context);
+        }
+        Ok(Changed::done(is_durable))
     }
 
     /// Revokes the leased sessions that these clients have or had last (`docs/protocol.md`, "RevokeClient" and
     /// "RevokeIdentity"): each ends after a grace period. The answer, which comes later, has their number.
-    pub fn revoke_clients(
-        &self,
+    pub(super) fn revoke_clients(
+        &mut self,
         (connection, token): (ConnectionId, Token),
         clients: ClientSelector,
-        grace_ms: u32,
-        now: Moment,
+        grace: Milliseconds,
+        now: MonotonicMs,
     ) -> Outcome {
-        let ledger = &mut *self.ledger();
-        if let Err(refusal) = ledger.sessions.check_staying(connection) {
+        if let Err(refusal) = self.sessions.check_staying(connection) {
             return Outcome::Refused(refusal);
         }
-        let Some(reply_to) = ledger.sessions.reply_to(connection, token) else {
+        let Some(reply_to) = self.sessions.reply_to(connection, token) else {
             return Outcome::Refused(Refusal::NoSuchSession);
         };
-        let at = now.monotonic.after(grace_ms);
-        let last = ledger.sessions.last_leased();
+        let at = now.after(grace.0);
+        let last = self.sessions.last_leased();
         let task = ClientRevocation { clients, at, after: None, last, revoked: 0, reply_to };
-        ledger.backlog.push(Task::RevokeClients(task));
-        ledger.alarm.ring(Due::Now);
+        self.backlog.push(Task::RevokeClients(task));
+        self.alarm.ring(Due::Now);
         Outcome::Waiting
     }
-}
 
-impl Ledger {
     /// Revokes a grant or a waiter that exists. The caller runs the backlog.
     pub(super) fn revoke_known_grant(
         &mut self,
@@ -86,7 +87,7 @@ impl Ledger {
             self.refuse_waiter(id, Refusal::Revoked, context);
         } else if grace_ms == 0 {
             self.end_grant(id, EventKind::Revoked, context);
-            self.sessions.send_to_session(session, Notice::GrantRevoked { grant: id, at: now });
+            self.sessions.send_to_session(session, Notice::GrantRevoked { grant: id, end: now });
         } else {
             let before = grant.revoked();
             let at = self.grants.revoke_at(id, now.after(grace_ms));
@@ -153,7 +154,7 @@ impl Ledger {
             self.store_session(session, now);
             self.end_unit();
         }
-        self.sessions.send_to_session(session, Notice::SessionRevoked { session, at });
+        self.sessions.send_to_session(session, Notice::SessionRevoked { session: session.number(), end: at });
         let end = self.sessions.end_of(session).unwrap_or(at);
         self.sessions.set_deadline(session, end);
         self.alarm.ring(Due::At(end));

@@ -9,14 +9,11 @@ use super::removal::SEMAPHORES;
 use super::slots::GRANT_SLOTS_MAX;
 use super::state::{Ledger, LedgerContext};
 use crate::claim::Claim;
-use crate::ids::GrantId;
 use crate::invariant::broken;
-use crate::mailbox::EventKind;
-use crate::namespace::Namespace;
 use crate::object::{Granting, ObjectRef, QueuePlace};
-use crate::refusal::Refusal;
 use crate::semaphore::Lifecycle;
 use crate::time::Due;
+use signalbox_model::{EventKind, GrantId, Namespace, Refusal};
 
 /// The outcome of taking the next name of a waiter.
 enum Progress {

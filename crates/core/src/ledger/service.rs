@@ -6,44 +6,37 @@
 //! Invariant: what is withheld of a semaphore's capacity is all of it while the semaphore is paused, and else its slots
 //! that are out of service and not taken, as the changes say that have taken effect.
 
-use super::declarations::{Declaration, ServiceChange};
+use super::declarations::Declared;
 use super::removal::SEMAPHORES;
-use super::state::Ledger;
+use super::replies::Changed;
+use super::state::{Ledger, LedgerContext};
 use crate::durable::Service;
-use crate::mailbox::EventKind;
 use crate::object::ObjectRef;
-use crate::outcome::{Call, Outcome};
-use crate::refusal::Refusal;
 use crate::semaphore::{Lifecycle, Withheld};
-use crate::state::Core;
-use crate::time::Moment;
-
-impl Core {
-    /// Pauses or resumes a declared semaphore, or takes a slot of it out of service or puts it back, if it has the
-    /// expected generation (`docs/protocol.md`, "Pause" and "SetSlot").
-    pub fn change_service(
-        &self,
-        call: Call,
-        name: &[u8],
-        change: ServiceChange,
-        generation: Option<u64>,
-        now: Moment,
-    ) -> Outcome {
-        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
-        ledger.change(call, now.monotonic, |ledger, session| {
-            let check = |declaration: &Declaration| declaration.check_generation(generation);
-            let set_service = |after: &mut Declaration| {
-                after.service = service_after(after, change)?;
-                Ok(())
-            };
-            ledger.alter(session, name, check, set_service, now.monotonic, context)
-        })
-    }
-}
+use crate::time::MonotonicMs;
+use signalbox_model::{EventKind, Generation, Refusal, ServiceChange, SessionId};
 
 impl Ledger {
+    /// Pauses or resumes a declared semaphore, or takes a slot of it out of service or puts it back, if it has the
+    /// expected generation (`docs/protocol.md`, "Pause" and "SetSlot").
+    pub(super) fn change_service(
+        &mut self,
+        session: SessionId,
+        name: &[u8],
+        (how, expected): (ServiceChange, Option<Generation>),
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<Changed, Refusal> {
+        let check = |declared: &Declared| declared.check_generation(expected);
+        let set_service = |after: &mut Declared| {
+            after.service = service_after(after, how)?;
+            Ok(())
+        };
+        self.alter(session, name, check, set_service, now, context)
+    }
+
     /// Applies a declaration to its semaphore. Returns the slots that were out of service before.
-    pub(super) fn follow(&mut self, object: &ObjectRef, declaration: &Declaration) -> Vec<u16> {
+    pub(super) fn follow(&mut self, object: &ObjectRef, declaration: &Declared) -> Vec<u16> {
         let slots_out = self.slots.set_out(object, &declaration.service.slots_out);
         let withheld = self.withheld(object, declaration.service.paused, declaration.usable());
         object.declare(declaration.lifecycle(), declaration.usable(), withheld);
@@ -65,7 +58,7 @@ impl Ledger {
         &self,
         object: &ObjectRef,
         (was_paused, were_out): (bool, &[u16]),
-        after: &Declaration,
+        after: &Declared,
     ) {
         let publish = |kind, number| self.publish(SEMAPHORES, object, kind, None, None, number);
         let Service { paused, slots_out } = &after.service;
@@ -85,7 +78,7 @@ impl Ledger {
     /// Whether a semaphore will never have a slot, unless it is changed.
     pub(super) fn lacks_slot(&self, object: &ObjectRef, slot: u16) -> bool {
         match object.lifecycle() {
-            // Until the removal is committed, nothing is refused because of it.
+            // Idle the removal is committed, nothing is refused because of it.
             Lifecycle::Closing => false,
             Lifecycle::Numbered => object.capacity().is_none_or(|capacity| capacity <= slot.into()),
             Lifecycle::Implicit | Lifecycle::Declared | Lifecycle::Removing => true,
@@ -94,7 +87,7 @@ impl Ledger {
 }
 
 /// What of a semaphore is out of service after a change.
-fn service_after(declaration: &Declaration, change: ServiceChange) -> Result<Service, Refusal> {
+fn service_after(declaration: &Declared, change: ServiceChange) -> Result<Service, Refusal> {
     let mut service = declaration.service.clone();
     match change {
         ServiceChange::Pause => service.paused = true,

@@ -5,10 +5,9 @@ use super::on_commit::OnCommit;
 use super::sessions::Attachment;
 use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, Key};
-use crate::ids::{GrantId, SessionId};
 use crate::journal::Journaled;
-use crate::mailbox::{EventKind, Message};
-use crate::refusal::Refusal;
+use crate::mailbox::Message;
+use signalbox_model::{EventKind, GrantId, Refusal, SessionId};
 
 /// The work that the end of a session is besides its grants, in names.
 const SESSION_WORK: usize = 2;

@@ -3,9 +3,9 @@
 use super::listing::STEP_ENTRIES;
 use super::sessions::SessionState;
 use super::state::Ledger;
-use crate::ids::SessionId;
-use crate::session_listing::{Connected, ListedId, ListedSession};
+use crate::session_listing::{Connected, ListedSession, age_s, shown, ttl_left};
 use crate::time::MonotonicMs;
+use signalbox_model::{SessionId, SessionKind};
 
 impl Ledger {
     /// The next leased sessions after one; none at the end.
@@ -15,15 +15,18 @@ impl Ledger {
         now: MonotonicMs,
     ) -> Vec<(SessionId, ListedSession)> {
         let listed = |(session, state): (SessionId, &SessionState)| {
+            let (address, identity) = shown(state.client());
             let listed = ListedSession {
-                id: ListedId::Leased(session),
+                kind: SessionKind::Leased,
+                session: session.number(),
                 label: state.label().into(),
-                client: state.client().cloned(),
-                is_attached: self.sessions.connection_of(session).is_some(),
-                age_ms: state.opened().map(|opened| opened.age_ms(now)),
+                address,
+                identity,
+                attached: self.sessions.connection_of(session).is_some(),
+                age_s: state.opened().map(|opened| age_s(opened, now)),
                 grants: held(state),
                 waiting: state.waiting(),
-                ttl_left_ms: self.sessions.ttl_left_ms(session, now),
+                ttl_left: ttl_left(self.sessions.ttl_left_ms(session, now)),
             };
             (session, listed)
         };
@@ -34,15 +37,18 @@ impl Ledger {
     pub(crate) fn list_connection(&self, connected: Connected, now: MonotonicMs) -> ListedSession {
         let Connected { connection, client, opened } = connected;
         let state = self.sessions.get(connection.session());
+        let (address, identity) = shown(Some(&client));
         ListedSession {
-            id: ListedId::Connection(connection),
+            kind: SessionKind::Connection,
+            session: connection.number(),
             label: state.map_or_else(Box::default, |state| state.label().into()),
-            client: Some(client),
-            is_attached: true,
-            age_ms: Some(opened.age_ms(now)),
+            address,
+            identity,
+            attached: true,
+            age_s: Some(age_s(opened, now)),
             grants: state.map_or(0, held),
             waiting: state.map_or(0, SessionState::waiting),
-            ttl_left_ms: state.and_then(SessionState::revoked).map(|at| now.until(at)),
+            ttl_left: ttl_left(state.and_then(SessionState::revoked).map(|at| now.until(at))),
         }
     }
 }

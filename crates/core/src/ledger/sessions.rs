@@ -12,15 +12,15 @@ use std::sync::Arc;
 
 use super::cached_reply::CachedReply;
 use super::leases::{Gaps, Lease};
-use crate::ids::{ConnectionId, GrantId, SessionId, SessionKey, Token};
+use crate::ids::Token;
 use crate::invariant::{broken, invariant};
-use crate::mailbox::{EventKind, Mailbox, Message, Notice, ReplyTo};
-use crate::refusal::Refusal;
+use crate::mailbox::{Mailbox, Message, ReplyTo};
 use crate::request_log::RequestLog;
 use crate::ring_map::RingMap;
 use crate::session_client::SessionClient;
 use crate::share::ClientKey;
 use crate::time::MonotonicMs;
+use signalbox_model::{ConnectionId, EventKind, GrantId, Notice, Refusal, SessionId, SessionKey};
 
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
@@ -264,7 +264,7 @@ impl Sessions {
     pub(super) fn unlock(&self, session: SessionId, key: &SessionKey) -> Result<Arc<Lease>, Refusal> {
         let (own, lease) = self.get(session).and_then(SessionState::lease).ok_or(Refusal::NoSuchSession)?;
         // A session that is ending attaches no connection: what it would acquire would be lost.
-        if !own.is(key) || self.ending(session).is_some() {
+        if own != key || self.ending(session).is_some() {
             return Err(Refusal::NoSuchSession);
         }
         Ok(Arc::clone(lease))
@@ -373,14 +373,14 @@ impl Sessions {
     }
 
     /// Sends a notice to a connection, unless it has ended.
-    pub(super) fn send(&self, connection: ConnectionId, notice: Notice) {
+    pub(super) fn send(&self, connection: ConnectionId, notice: Notice<MonotonicMs>) {
         if let Some(mailbox) = self.mailbox(connection) {
             mailbox.put(Message::Notice(notice));
         }
     }
 
     /// Sends a notice to the connection of a session, if it has one now.
-    pub(super) fn send_to_session(&self, session: SessionId, notice: Notice) {
+    pub(super) fn send_to_session(&self, session: SessionId, notice: Notice<MonotonicMs>) {
         if let Some(connection) = self.connection_of(session) {
             self.send(connection, notice);
         }

@@ -13,12 +13,12 @@ use super::sessions::SessionState;
 use super::state::{Ledger, LedgerContext, LedgerLimits};
 use super::watches::Watch;
 use crate::clients::Counted;
-use crate::ids::{ConnectionId, GrantId, RequestId, SessionId};
-use crate::mailbox::EventKind;
-use crate::refusal::{Limit, LimitKind, Refusal};
+use crate::limit::{check_limit, limit_reached};
 use crate::request_log::RequestLog;
 use crate::share::ClientKey;
 use crate::state::Core;
+use signalbox_model::Limit;
+use signalbox_model::{ConnectionId, EventKind, GrantId, Refusal, RequestId, SessionId};
 
 impl Core {
     /// Whether the client of a connection has its share of sessions, so that another one takes the place of one of them, or is
@@ -124,7 +124,7 @@ impl Ledger {
 
     fn check_sessions(&self, client: Option<ClientKey>) -> Result<(), Refusal> {
         let (all, own) = (self.sessions.leased() as usize, self.clients.count(client, Counted::Sessions));
-        Limit::check(LimitKind::Sessions, (self.limits.sessions_max, self.limits.client_share), all, own)
+        check_limit(Limit::Sessions, (self.limits.sessions_max, self.limits.client_share), all, own)
     }
 
     /// Checks that the client of a connection may open one more leased session. At a limit, its own oldest unused
@@ -149,7 +149,7 @@ impl Ledger {
             }
         }
         self.counts.limited += 1;
-        Err(Limit::reached(LimitKind::Sessions, self.limits.sessions_max))
+        Err(limit_reached(Limit::Sessions, self.limits.sessions_max))
     }
 
     /// Checks that a waiter may join a queue with this many waiters. The waiter is counted already.
@@ -158,20 +158,20 @@ impl Ledger {
         let own = self.clients.count(client, Counted::Waiters).saturating_sub(1);
         // One with a place was in the queue before the restart, and keeps its place.
         let own = if self.places.is_repeated(id) { 0 } else { own };
-        Limit::check(LimitKind::Waiters, (self.limits.waiters_max, self.limits.client_share), waiting, own)
+        check_limit(Limit::Waiters, (self.limits.waiters_max, self.limits.client_share), waiting, own)
     }
 
     /// Checks that a connection's AwaitIdle request may join this many others for a name.
     pub(super) fn check_idle_queue(&self, connection: ConnectionId, waiting: usize) -> Result<(), Refusal> {
         let own = self.clients.count(self.sessions.owner_of(connection), Counted::Waiters);
-        Limit::check(LimitKind::Waiters, (self.limits.waiters_max, self.limits.client_share), waiting, own)
+        check_limit(Limit::Waiters, (self.limits.waiters_max, self.limits.client_share), waiting, own)
     }
 
     /// Checks that a connection may begin one more watch.
     pub(super) fn check_watches(&self, connection: ConnectionId) -> Result<(), Refusal> {
         let own = self.clients.count(self.sessions.owner_of(connection), Counted::Watches);
         let limit = (self.limits.watches_max, self.limits.client_share);
-        Limit::check(LimitKind::Watches, limit, self.watches.len(), own)
+        check_limit(Limit::Watches, limit, self.watches.len(), own)
     }
 
     /// The counts are those of everything that clients have, and every unused session is found.

@@ -15,14 +15,12 @@ use super::watches::Watches;
 use crate::alarm::Alarm;
 use crate::clients::Clients;
 use crate::counter::Interval;
-use crate::ids::{GrantId, SessionId};
 use crate::journal::{Journal, Journaled};
 use crate::limit::MemoryLimit;
-use crate::namespace::Namespace;
-use crate::refusal::Refusal;
 use crate::registry::Registry;
 use crate::share::ClientShare;
-use crate::time::UnixSeconds;
+use signalbox_model::UnixSeconds;
+use signalbox_model::{GrantId, Namespace, Refusal, SessionId};
 
 /// Limits of the ledger.
 #[derive(Clone, Copy, Debug)]

@@ -1,15 +1,14 @@
 //! Watches: a connection learns what happens to a name, or to all names with a prefix.
 
 use super::state::{Ledger, LedgerContext};
-use super::watches::{Scope, Watch, WatchId};
+use super::watches::{Watch, WatchId};
 use crate::clients::Counted;
-use crate::ids::{ConnectionId, Token};
-use crate::mailbox::{Event, EventKind};
-use crate::namespace::Namespace;
+use crate::ids::Token;
+use crate::mailbox::event_without_name;
 use crate::object::ObjectRef;
-use crate::refusal::Refusal;
 use crate::state::Core;
 use crate::time::Moment;
+use signalbox_model::{ConnectionId, Event, EventKind, Namespace, Refusal, Scope};
 
 /// What came of showing a name to a watch that begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +38,7 @@ impl Ledger {
         connection: ConnectionId,
         token: Token,
         namespace: Namespace,
-        scope: Scope,
+        scope: Scope<&[u8]>,
         context: LedgerContext<'_>,
     ) -> Result<(), Refusal> {
         self.sessions.check_staying(connection)?;
@@ -100,7 +99,7 @@ impl Ledger {
         if !watch.has_room() {
             return Shown::Full;
         }
-        watch.send(token, Event::about_no_name(EventKind::Live, 0));
+        watch.send(token, event_without_name(EventKind::Live, 0));
         Shown::Done
     }
 

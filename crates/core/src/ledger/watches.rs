@@ -6,18 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::sets::remove_from;
-use crate::ids::{ConnectionId, Token};
-use crate::mailbox::{Event, Mailbox, Message};
-use crate::namespace::Namespace;
-
-/// The names that a watch covers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// One name.
-    Name(Box<[u8]>),
-    /// All names that start with these bytes.
-    Prefix(Box<[u8]>),
-}
+use crate::ids::Token;
+use crate::mailbox::{Mailbox, Message};
+use signalbox_model::{ConnectionId, Event, Namespace, Scope};
 
 /// A watch, by its connection and the connection's name for it.
 pub(super) type WatchId = (ConnectionId, Token);
@@ -31,7 +22,7 @@ pub(super) struct Watches {
 #[derive(Debug)]
 pub(super) struct Watch {
     namespace: Namespace,
-    scope: Scope,
+    scope: Scope<Box<[u8]>>,
     mailbox: Arc<Mailbox>,
 }
 
@@ -46,17 +37,12 @@ struct Scopes {
     prefixes: BTreeMap<usize, BTreeMap<Box<[u8]>, BTreeSet<WatchId>>>,
 }
 
-impl Scope {
-    fn covers(&self, name: &[u8]) -> bool {
-        match self {
-            Self::Name(own) => **own == *name,
-            Self::Prefix(prefix) => name.starts_with(prefix),
-        }
-    }
-}
-
 impl Watch {
-    pub(super) fn new(namespace: Namespace, scope: Scope, mailbox: Arc<Mailbox>) -> Self {
+    pub(super) fn new(namespace: Namespace, scope: Scope<&[u8]>, mailbox: Arc<Mailbox>) -> Self {
+        let scope = match scope {
+            Scope::Name(name) => Scope::Name(name.into()),
+            Scope::Prefix(prefix) => Scope::Prefix(prefix.into()),
+        };
         Self { namespace, scope, mailbox }
     }
 
@@ -65,7 +51,10 @@ impl Watch {
     }
 
     pub(super) fn covers(&self, name: &[u8]) -> bool {
-        self.scope.covers(name)
+        match &self.scope {
+            Scope::Name(own) => **own == *name,
+            Scope::Prefix(prefix) => name.starts_with(prefix),
+        }
     }
 
     /// What it counts for in the memory of its client, in bytes: its entries in the tables, and its name in two of them.
@@ -79,13 +68,13 @@ impl Watch {
         self.mailbox.has_room()
     }
 
-    pub(super) fn send(&self, token: Token, event: Event) {
+    pub(super) fn send(&self, token: Token, event: Event<Box<[u8]>>) {
         self.mailbox.put(Message::Event { token, event });
     }
 }
 
 impl Scopes {
-    fn insert(&mut self, scope: &Scope, id: WatchId) {
+    fn insert(&mut self, scope: &Scope<Box<[u8]>>, id: WatchId) {
         let ids = match scope {
             Scope::Name(name) => self.names.entry(name.clone()).or_default(),
             Scope::Prefix(prefix) => {
@@ -95,7 +84,7 @@ impl Scopes {
         ids.insert(id);
     }
 
-    fn remove(&mut self, scope: &Scope, id: WatchId) {
+    fn remove(&mut self, scope: &Scope<Box<[u8]>>, id: WatchId) {
         match scope {
             Scope::Name(name) => {
                 remove_from(&mut self.names, name, &id);

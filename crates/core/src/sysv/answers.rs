@@ -1,16 +1,15 @@
 //! What all calls share: each is made once for all requests with its number, and answered at once or later.
 
 use super::calls::{SysvCall, SysvOutcome};
-use super::errno::Errno;
 use super::reply::{Done, Place, Reply};
 use super::set::{Completed, Completion};
 use super::state::Sysv;
-use super::types::{ProcessId, SetAnswer, SetId, undoes};
-use crate::ids::RequestId;
+use super::values::undoes;
 use crate::journal::{Journal, Journaled};
 use crate::mailbox::{Message, ReplyTo};
-use crate::refusal::Refusal;
 use crate::time::Moment;
+use signalbox_model::sysv::{Errno, ProcessId, SetAnswer, SetId};
+use signalbox_model::{Refusal, RequestId};
 use std::sync::Arc;
 
 /// Sends the result of a call, if its connection is known.

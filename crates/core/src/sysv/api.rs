@@ -5,10 +5,10 @@ use super::end::ConnectionEnd;
 use super::listing::SetListing;
 use super::rules::{KeyRule, Rules};
 use super::state::{Sysv, SysvLimits, SysvStats};
-use crate::ids::ConnectionId;
 use crate::journal::Step;
 use crate::state::Core;
 use crate::time::Moment;
+use signalbox_model::ConnectionId;
 
 impl Core {
     /// Sets the limits of sets and processes. What exceeds a lowered limit stays.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::processes::{OpenedProcess, Process};
 use super::state::Sysv;
-use super::types::{Caller, ProcessId};
-use crate::ids::{ConnectionId, SessionKey};
+use crate::limit::check_limit;
 use crate::mailbox::Mailbox;
-use crate::refusal::{Limit, LimitKind, Refusal};
 use crate::state::Core;
 use crate::time::Moment;
+use signalbox_model::sysv::{Caller, ProcessId};
+use signalbox_model::{ConnectionId, Limit, Refusal, SessionKey};
 
 impl Core {
     /// Opens a process and attaches the connection, which has this mailbox, to it. `key` is the process's secret,
@@ -50,7 +50,7 @@ impl Core {
         now: Moment,
     ) -> Result<u32, Refusal> {
         let sysv = &mut *self.sysv();
-        let found = sysv.processes.get(process).filter(|found| found.key.is(key));
+        let found = sysv.processes.get(process).filter(|found| found.key == *key);
         // One whose end has begun has lost adjustments already.
         let is_over = |found: &Process| found.deadline().is_some_and(|deadline| deadline <= now.monotonic);
         if found.is_none_or(is_over) {
@@ -84,7 +84,7 @@ impl Sysv {
         loop {
             let (all, own) = (self.processes.len(), self.processes.count_of(client));
             let limit = (self.limits.processes_max, self.limits.client_share);
-            let Err(refusal) = Limit::check(LimitKind::Sessions, limit, all, own) else { return Ok(()) };
+            let Err(refusal) = check_limit(Limit::Sessions, limit, all, own) else { return Ok(()) };
             let Some(unused) = self.processes.pop_unused(client) else { return Err(refusal) };
             self.end_process_step(unused, now);
         }

@@ -1,20 +1,20 @@
 //! The calls of programs: `semget`, `semop`, `semctl`.
 
-use super::errno::Errno;
 use super::reply::Reply;
-use super::set::{ALTER, READ, Set};
+use super::set::{ALTER, READ, SEMAPHORES_MAX, Set};
 use super::state::Sysv;
-use super::types::{
-    Caller, OPERATIONS_MAX, Operation, Ownership, PRIVATE, ProcessId, SEMAPHORES_MAX, SetAnswer, SetId,
-    VALUE_MAX, WAITING_OPERATIONS_MAX, alters, undoes,
-};
-use super::values::Verdict;
-use super::waiters::Waiter;
-use crate::ids::{ConnectionId, RequestIds, Token};
+use super::values::{VALUE_MAX, Verdict, alters, undoes};
+use super::waiters::{WAITING_OPERATIONS_MAX, Waiter};
+use crate::ids::Token;
 use crate::journal::Journaled;
-use crate::refusal::{Limit, LimitKind, Refusal};
+use crate::limit::{check_limit, limit_reached};
 use crate::state::Core;
 use crate::time::{Due, Moment};
+use signalbox_model::sysv::{
+    Caller, Errno, IPC_CREAT, IPC_EXCL, IPC_PRIVATE, OPERATIONS_MAX, Operation, ProcessId, SetAnswer,
+    SetCommand, SetId,
+};
+use signalbox_model::{ConnectionId, Limit, Refusal, RequestIds};
 use std::sync::Arc;
 
 /// Which request of which connection makes a call.
@@ -54,53 +54,15 @@ impl From<Errno> for NotWaiting {
     }
 }
 
-/// What `semctl` does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetCommand<'a> {
-    /// IPC_RMID.
-    Remove,
-    /// IPC_SET.
-    SetOwnership(Ownership),
-    /// IPC_STAT.
-    Stat,
-    /// GETVAL of a semaphore.
-    GetValue(u32),
-    /// SETVAL of a semaphore.
-    SetValue(u32, i32),
-    /// GETALL.
-    GetAll,
-    /// SETALL.
-    SetAll(&'a [u16]),
-    /// GETPID of a semaphore.
-    GetPid(u32),
-    /// GETNCNT of a semaphore.
-    GetNCount(u32),
-    /// GETZCNT of a semaphore.
-    GetZCount(u32),
-}
-
-impl SetCommand<'_> {
-    fn is_change(self) -> bool {
-        matches!(self, Self::Remove | Self::SetOwnership(_) | Self::SetValue(..) | Self::SetAll(_))
-    }
-}
-
 fn checked_value(value: i32) -> Result<u16, Errno> {
     u16::try_from(value).ok().filter(|value| *value <= VALUE_MAX).ok_or(Errno::Range)
 }
 
 impl Core {
-    /// Finds or creates a set: `semget`. The flags are IPC_CREAT, IPC_EXCL, and those that have the nine bits of the mode.
-    pub fn sem_get(
-        &self,
-        call: SysvCall,
-        key: i32,
-        count: u32,
-        (creates, is_exclusive, flags): (bool, bool, u32),
-        now: Moment,
-    ) -> SysvOutcome {
+    /// Finds or creates a set: `semget`. The flags are [`IPC_CREAT`], [`IPC_EXCL`] and the nine bits of the mode.
+    pub fn sem_get(&self, call: SysvCall, key: i32, count: u32, flags: u32, now: Moment) -> SysvOutcome {
         let sysv = &mut *self.sysv();
-        let present = sysv.sets.by_key(key).filter(|_| key != PRIVATE);
+        let present = sysv.sets.by_key(key).filter(|_| key != IPC_PRIVATE);
         let is_durable = match present {
             Some(id) => sysv.is_durable(id),
             None => sysv.makes_durable(key),
@@ -110,14 +72,14 @@ impl Core {
                 return Err(Errno::Inval);
             }
             let Some(id) = present else {
-                if key != PRIVATE && !creates {
+                if key != IPC_PRIVATE && flags & IPC_CREAT == 0 {
                     return Err(Errno::NoEnt);
                 }
                 let id = sysv.create(call.caller, key, count, flags, now)?;
                 sysv.store_set(id);
                 return Ok((SetAnswer::Set(id, count), is_durable));
             };
-            if creates && is_exclusive {
+            if flags & IPC_CREAT != 0 && flags & IPC_EXCL != 0 {
                 return Err(Errno::Exist);
             }
             let set = sysv.sets.get(id).ok_or(Errno::NoEnt)?;
@@ -135,7 +97,7 @@ impl Core {
     pub fn sem_op(
         &self,
         call: SysvCall,
-        set: i32,
+        set: SetId,
         operations: &[Operation],
         wait_ms: Option<u32>,
         now: Moment,
@@ -153,14 +115,14 @@ impl Core {
         let mut limit = None;
         let result = match sysv.start(call, process, set, operations, now) {
             Err(errno) => Err(errno),
-            Ok((id, Verdict::Performed)) => {
+            Ok(Verdict::Performed) => {
                 let outcome = sysv.settle(call, process, is_durable, Ok((SetAnswer::Done, is_durable)));
-                sysv.complete_after(id, Some(operations), now);
+                sysv.complete_after(set, Some(operations), now);
                 return (outcome, None);
             }
-            Ok((_, Verdict::Failed(errno))) => Err(errno),
-            Ok((id, Verdict::Blocked(blocking))) => {
-                match sysv.wait(call, (id, process), operations, blocking, wait_ms, now) {
+            Ok(Verdict::Failed(errno)) => Err(errno),
+            Ok(Verdict::Blocked(blocking)) => {
+                match sysv.wait(call, (set, process), operations, blocking, wait_ms, now) {
                     Ok(()) => return (SysvOutcome::Waiting, None),
                     Err(NotWaiting::Errno(errno)) => Err(errno),
                     Err(NotWaiting::Limit(refusal)) => {
@@ -174,24 +136,23 @@ impl Core {
     }
 
     /// Reads or changes a set: `semctl`.
-    pub fn sem_ctl(&self, call: SysvCall, set: i32, command: SetCommand<'_>, now: Moment) -> SysvOutcome {
+    pub fn sem_ctl(&self, call: SysvCall, set: SetId, command: &SetCommand, now: Moment) -> SysvOutcome {
         let sysv = &mut *self.sysv();
         let is_durable = sysv.is_named_durable(set);
         if command.is_change() {
             let mut changed = None;
             let outcome = sysv.once(call, is_durable, |sysv, process| {
                 // The kernel looks at the value before it looks for the set.
-                if let SetCommand::SetValue(_, value) = command {
+                if let SetCommand::SetValue(_, value) = *command {
                     checked_value(value)?;
                 }
-                let id = SetId::from_number(set).ok_or(Errno::Inval)?;
-                changed = Some((id, sysv.change(call.caller, process, id, command, now)?));
+                changed = Some(sysv.change(call.caller, process, set, command, now)?);
                 Ok((SetAnswer::Done, is_durable))
             });
             match changed {
-                Some((id, Some(removed))) => sysv.dismiss(id, removed),
-                Some((id, None)) if !matches!(command, SetCommand::SetOwnership(_)) => {
-                    sysv.complete_after(id, None, now);
+                Some(Some(removed)) => sysv.dismiss(set, removed),
+                Some(None) if !matches!(command, SetCommand::SetOwnership(_)) => {
+                    sysv.complete_after(set, None, now);
                 }
                 Some(_) | None => {}
             }
@@ -258,17 +219,16 @@ impl Sysv {
         &mut self,
         call: SysvCall,
         process: ProcessId,
-        set: i32,
+        id: SetId,
         operations: &[Operation],
         now: Moment,
-    ) -> Result<(SetId, Verdict), Errno> {
+    ) -> Result<Verdict, Errno> {
         if operations.is_empty() {
             return Err(Errno::Inval);
         }
         if operations.len() > OPERATIONS_MAX {
             return Err(Errno::TooBig);
         }
-        let id = SetId::from_number(set).ok_or(Errno::Inval)?;
         let acting = self.processes.get_mut(process).ok_or(Errno::Inval)?;
         let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
         let has = set.values.count();
@@ -291,7 +251,7 @@ impl Sysv {
                 self.store_adjustments(process, id);
             }
         }
-        Ok((id, verdict))
+        Ok(verdict)
     }
 
     /// Completes the calls that these operations have made possible, or any change.
@@ -327,11 +287,11 @@ impl Sysv {
         let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
         let own = self.processes.waiting_of_client(process);
         if operations.len() > 1 && set.waiters.many_operations() + operations.len() > WAITING_OPERATIONS_MAX {
-            let reached = Limit::reached(LimitKind::Waiters, WAITING_OPERATIONS_MAX);
+            let reached = limit_reached(Limit::Waiters, WAITING_OPERATIONS_MAX);
             return Err(NotWaiting::Limit(reached));
         }
         let limit = (self.limits.waiters_max, self.limits.client_share);
-        Limit::check(LimitKind::Waiters, limit, set.waiters.len(), own).map_err(NotWaiting::Limit)?;
+        check_limit(Limit::Waiters, limit, set.waiters.len(), own).map_err(NotWaiting::Limit)?;
         let bytes = self.processes.bytes_of_client(process);
         self.limits.memory.check(self.limits.client_share, bytes).map_err(NotWaiting::Limit)?;
         let deadline = wait_ms.map(|wait_ms| now.monotonic.after(wait_ms));
@@ -361,13 +321,13 @@ impl Sysv {
         caller: Caller,
         process: ProcessId,
         id: SetId,
-        command: SetCommand<'_>,
+        command: &SetCommand,
         now: Moment,
     ) -> Result<Option<Set>, Errno> {
         let acting = self.processes.get(process).ok_or(Errno::Inval)?;
         let (pid, groups) = (acting.pid, &acting.groups);
         let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
-        match command {
+        match *command {
             SetCommand::Remove => {
                 set.check_owner(caller)?;
                 return Ok(self.remove(id));
@@ -383,7 +343,7 @@ impl Sysv {
                 set.check_access(caller, groups, ALTER)?;
                 set.set_value(number, value, pid, now.unix);
             }
-            SetCommand::SetAll(values) => {
+            SetCommand::SetAll(ref values) => {
                 set.check_access(caller, groups, ALTER)?;
                 if values.len() != set.values.count() {
                     return Err(Errno::Inval);
@@ -408,18 +368,17 @@ impl Sysv {
         &self,
         caller: Caller,
         process: ProcessId,
-        set: i32,
-        command: SetCommand<'_>,
+        set: SetId,
+        command: &SetCommand,
     ) -> Result<SetAnswer, Errno> {
-        let id = SetId::from_number(set).ok_or(Errno::Inval)?;
-        let set = self.sets.get(id).ok_or(Errno::Inval)?;
+        let set = self.sets.get(set).ok_or(Errno::Inval)?;
         set.check_access(caller, self.groups_of(process), READ)?;
         let semaphore = |number: u32| set.values.get(number as usize).ok_or(Errno::Inval);
         let counted = |number: u32, count: fn(&Set, u16) -> usize| {
             semaphore(number)?;
             Ok(SetAnswer::Number(count(set, number as u16) as u32))
         };
-        match command {
+        match *command {
             SetCommand::GetValue(number) => Ok(SetAnswer::Number(semaphore(number)?.value.into())),
             SetCommand::GetPid(number) => Ok(SetAnswer::Number(semaphore(number)?.pid)),
             SetCommand::GetAll => Ok(SetAnswer::Values(set.values.iter().collect())),

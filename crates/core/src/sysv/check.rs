@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use super::set::Set;
 use super::state::Sysv;
-use super::types::{Order, SetId, VALUE_MAX};
+use super::values::VALUE_MAX;
 use super::waiters::List;
 use crate::state::Core;
+use signalbox_model::sysv::{Order, SetId};
 
 /// Sets of one step of a check.
 const STEP_SETS: usize = 16;
@@ -46,7 +47,7 @@ impl Core {
         for (process, state) in sysv.processes.iter() {
             for set in state.adjusts.values() {
                 if !sysv.sets.get(*set).is_some_and(|set| set.values.has_adjuster(process)) {
-                    return Err(format!("process {process} has no adjustments of set {}", set.number()));
+                    return Err(format!("process {process} has no adjustments of set {set}"));
                 }
             }
         }
@@ -80,18 +81,17 @@ impl Core {
 
 impl Sysv {
     fn check_set(&self, id: SetId, set: &Set) -> Result<(), String> {
-        let number = id.number();
         if set.is_durable && self.journal.is_none() {
-            return Err(format!("set {number} is durable, but there is no store"));
+            return Err(format!("set {id} is durable, but there is no store"));
         }
         if set.values.iter().any(|value| value > VALUE_MAX) {
-            return Err(format!("a value of set {number} is above {VALUE_MAX}"));
+            return Err(format!("a value of set {id} is above {VALUE_MAX}"));
         }
         set.waiters.check()?;
         for (place, waiter) in set.waiters.iter() {
             let process = self.processes.get(waiter.process);
             if process.and_then(|process| process.waiting().get(&waiter.request)) != Some(&(id, place)) {
-                return Err(format!("a waiting call of set {number} belongs to no process"));
+                return Err(format!("a waiting call of set {id} belongs to no process"));
             }
             let could_run = match waiter.list() {
                 // It may wait for those before it.
@@ -101,14 +101,14 @@ impl Sysv {
                 List::ManyAlter | List::ManyZero => false,
             };
             if could_run {
-                return Err(format!("a call waits for set {number} that could be performed"));
+                return Err(format!("a call waits for set {id} that could be performed"));
             }
         }
         if set.is_durable {
             for (process, _) in set.values.adjusting() {
                 if self.processes.get(process).is_some_and(|process| !process.is_stored) {
                     return Err(format!(
-                        "process {process} has adjustments of durable set {number}, and is not stored"
+                        "process {process} has adjustments of durable set {id}, and is not stored"
                     ));
                 }
             }
@@ -116,7 +116,7 @@ impl Sysv {
         for process in set.values.adjusters() {
             let is_known = self.processes.get(process).is_some_and(|process| process.turn_of(id).is_some());
             if !is_known {
-                return Err(format!("set {number} has adjustments of process {process}, which has none"));
+                return Err(format!("set {id} has adjustments of process {process}, which has none"));
             }
         }
         Ok(())

@@ -3,9 +3,8 @@
 //! A durable set has a record, and so has each process that has used one. Its adjustments of a set are a record of their
 //! own, so that a call writes no more than the set, its own adjustments and its result.
 
-use super::types::{Order, Ownership, ProcessId, SetAnswer, SetId};
-use crate::ids::{RequestId, SessionKey};
-use crate::time::UnixSeconds;
+use signalbox_model::sysv::{Order, Ownership, ProcessId, SetAnswer, SetId};
+use signalbox_model::{RequestId, SessionKey, UnixSeconds};
 
 /// The key of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

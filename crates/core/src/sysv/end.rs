@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::durable::SysvKey;
-use super::errno::Errno;
 use super::set::{Completed, Set};
 use super::state::Sysv;
-use super::types::{ProcessId, SetId};
-use crate::ids::ConnectionId;
 use crate::journal::Journaled;
 use crate::time::{Due, Moment};
+use signalbox_model::ConnectionId;
+use signalbox_model::sysv::{Errno, ProcessId, SetId};
 
 /// Calls whose wait one step ends.
 const STEP_WAITERS: usize = 64;

@@ -3,58 +3,15 @@
 use super::processes::Process;
 use super::reply::Place;
 use super::state::Sysv;
-use super::types::{Operation, Order, ProcessId, SetId, SetStat};
 use super::waiters::Waiter;
-use crate::refusal::Refusal;
-use crate::session_listing::{ListedId, ListedSession};
+use crate::session_listing::{ListedSession, age_s, shown, ttl_left};
 use crate::state::Core;
 use crate::time::MonotonicMs;
+use signalbox_model::sysv::{ListedSet, ListedUser, Operation, ProcessId, SetId, UserRole};
+use signalbox_model::{Refusal, SessionKind};
 
 /// Entries of one step.
 const STEP_ENTRIES: usize = 64;
-
-/// One set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListedSet {
-    /// Its id.
-    pub set: SetId,
-    /// Its key, owner, mode and times.
-    pub stat: SetStat,
-    /// Calls that wait.
-    pub waiting: usize,
-    /// Processes with adjustments.
-    pub adjusting: usize,
-    /// In which order waiting calls are performed.
-    pub order: Order,
-    /// Whether it survives a restart.
-    pub is_durable: bool,
-}
-
-/// How a process uses a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UserRole {
-    /// It has adjustments, which are applied when it ends.
-    Adjusts,
-    /// A call of it waits.
-    Waits,
-}
-
-/// A process that uses a set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedUser {
-    /// How it uses the set.
-    pub role: UserRole,
-    /// The process.
-    pub process: ProcessId,
-    /// Its number on its machine.
-    pub pid: u32,
-    /// Its user.
-    pub uid: u32,
-    /// What it is called.
-    pub label: Box<[u8]>,
-    /// The operations of a call that waits; or the adjustments, each as an operation.
-    pub operations: Box<[Operation]>,
-}
 
 /// How far a listing of all sets has come.
 #[derive(Debug, Default)]
@@ -82,8 +39,8 @@ impl Core {
             .map(|(id, set)| ListedSet {
                 set: id,
                 stat: set.stat(),
-                waiting: set.waiters.len(),
-                adjusting: set.values.adjusting().count(),
+                waiting: count(set.waiters.len()),
+                adjusting: count(set.values.adjusting().count()),
                 order: set.order(),
                 is_durable: set.is_durable,
             })
@@ -93,9 +50,9 @@ impl Core {
     }
 
     /// Begins a listing of the processes that have adjustments of a set or wait for it.
-    pub fn set_users(&self, set: i32) -> Result<UserListing, Refusal> {
-        let id = SetId::from_number(set).filter(|id| self.sysv().sets.get(*id).is_some());
-        Ok(UserListing { set: id.ok_or(Refusal::NotFound)?, last: Last::Adjusting(None) })
+    pub fn set_users(&self, set: SetId) -> Result<UserListing, Refusal> {
+        self.sysv().sets.get(set).ok_or(Refusal::NotFound)?;
+        Ok(UserListing { set, last: Last::Adjusting(None) })
     }
 
     /// The next entries of a listing of users; none at its end. First come the processes with adjustments, then the calls
@@ -106,8 +63,7 @@ impl Core {
         if let Last::Adjusting(last) = &mut listing.last {
             let rest = set.values.adjusting().filter(|(process, _)| last.is_none_or(|last| *process > last));
             let users = rest.take(STEP_ENTRIES).map(|(process, adjustments)| {
-                let operation =
-                    |(number, change)| Operation { number, change, is_nowait: false, is_undone: false };
+                let operation = |(number, change)| Operation { number, change, flags: 0 };
                 let operations = adjustments.map(operation).collect();
                 sysv.listed_user(UserRole::Adjusts, process, operations)
             });
@@ -135,17 +91,19 @@ impl Sysv {
         after: Option<ProcessId>,
         now: MonotonicMs,
     ) -> Vec<(ProcessId, ListedSession)> {
-        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let listed = |(id, process): (ProcessId, &Process)| {
+            let (address, identity) = shown(process.client.as_ref());
             let listed = ListedSession {
-                id: ListedId::Process(id),
+                kind: SessionKind::Process,
+                session: id.0,
                 label: process.label.clone(),
-                client: process.client.clone(),
-                is_attached: process.is_connected(),
-                age_ms: process.opened.map(|opened| opened.age_ms(now)),
+                address,
+                identity,
+                attached: process.is_connected(),
+                age_s: process.opened.map(|opened| age_s(opened, now)),
                 grants: count(process.adjusts.len()),
                 waiting: count(process.waiting().len()),
-                ttl_left_ms: process.deadline().map(|deadline| now.until(deadline)),
+                ttl_left: ttl_left(process.deadline().map(|deadline| now.until(deadline))),
             };
             (id, listed)
         };
@@ -163,4 +121,8 @@ impl Sysv {
             operations,
         }
     }
+}
+
+fn count(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -4,12 +4,12 @@
 //! (SEM_UNDO), which are applied when it ends. What a call does is exactly what Linux does (`man 2 semop`); where a rule
 //! follows from the order in which the kernel looks at waiting calls, the comment says so.
 //!
+//! What calls ask and answer is defined in `signalbox_model::sysv`.
+//!
 //! Sets have a lock of their own. They share no state with the ledger: a call concerns one set and one process.
 //!
 //! | file | has |
 //! |---|---|
-//! | `types` | what calls say: sets, processes, operations and answers |
-//! | `errno` | the errors of calls |
 //! | `durable` | the facts that outlive the process, as records |
 //! | `values` | values and adjustments, and how a list of operations changes them, all or none |
 //! | `waiters` | the calls that wait for a set |
@@ -39,7 +39,6 @@ mod calls;
 mod check;
 mod durable;
 mod end;
-mod errno;
 mod listing;
 mod processes;
 mod reply;
@@ -49,21 +48,18 @@ mod set;
 mod sets;
 mod state;
 mod storing;
-mod types;
 mod values;
 mod waiters;
 
-pub use calls::{SetCommand, SysvCall, SysvOutcome};
+pub use calls::{SysvCall, SysvOutcome};
 pub use check::SetCheck;
 pub use durable::{
     AdjustmentsRecord, ProcessRecord, ResultRecord, SemaphoreRecord, SetRecord, StoredAnswer, SysvKey,
     SysvRecord,
 };
 pub use end::ConnectionEnd;
-pub use errno::Errno;
-pub use listing::{ListedSet, ListedUser, SetListing, UserListing, UserRole};
+pub use listing::{SetListing, UserListing};
 pub use processes::OpenedProcess;
 pub use rules::KeyRule;
 pub(crate) use state::Sysv;
 pub use state::{SysvLimits, SysvStats};
-pub use types::{Caller, Operation, Order, Ownership, ProcessId, SetAnswer, SetId, SetStat};

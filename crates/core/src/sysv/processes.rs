@@ -5,14 +5,14 @@
 //! attached to it last.
 
 use super::reply::{Place, Reply};
-use super::types::{ProcessId, SetId};
 use crate::clients::{Clients, Counted, Counts};
-use crate::ids::{ConnectionId, RequestId, SessionKey};
 use crate::mailbox::Mailbox;
 use crate::request_log::RequestLog;
 use crate::session_client::SessionClient;
 use crate::share::ClientKey;
 use crate::time::MonotonicMs;
+use signalbox_model::sysv::{ProcessId, SetId};
+use signalbox_model::{ConnectionId, RequestId, SessionKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::Bound;

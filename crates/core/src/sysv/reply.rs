@@ -1,10 +1,9 @@
 //! What is kept of a call: its result, or what it waits for.
 
-use super::errno::Errno;
-use super::types::{ProcessId, SetAnswer, SetId};
-use crate::ids::RequestId;
 use crate::mailbox::ReplyTo;
 use crate::request_log;
+use signalbox_model::RequestId;
+use signalbox_model::sysv::{Errno, ProcessId, SetAnswer, SetId};
 
 /// The place of a waiting call among those of its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,10 +5,11 @@
 use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, SetRecord, SysvKey, SysvRecord};
 use super::processes::{OpenedProcess, Process};
 use super::reply::{Done, Reply};
-use super::set::Set;
+use super::set::{SEMAPHORES_MAX, Set};
 use super::state::Sysv;
-use super::types::{PRIVATE, SEMAPHORES_MAX, VALUE_MAX};
+use super::values::VALUE_MAX;
 use crate::time::{Moment, MonotonicMs};
+use signalbox_model::sysv::IPC_PRIVATE;
 
 impl Sysv {
     /// Restores a record. An error describes a contradiction to the records before it.
@@ -31,18 +32,18 @@ impl Sysv {
     }
 
     fn restore_set(&mut self, record: &SetRecord) -> Result<(), String> {
-        let (set, number) = (record.set, record.set.number());
+        let set = record.set;
         let count = record.semaphores.len();
         if count == 0 || count > SEMAPHORES_MAX as usize {
-            return Err(format!("semaphore set {number} has {count} semaphores"));
+            return Err(format!("semaphore set {set} has {count} semaphores"));
         }
         if record.semaphores.iter().any(|semaphore| semaphore.value > VALUE_MAX) {
-            return Err(format!("semaphore set {number} has a value above {VALUE_MAX}"));
+            return Err(format!("semaphore set {set} has a value above {VALUE_MAX}"));
         }
-        if record.key != PRIVATE
+        if record.key != IPC_PRIVATE
             && let Some(other) = self.sets.by_key(record.key)
         {
-            return Err(format!("semaphore sets {} and {number} have the same key", other.number()));
+            return Err(format!("semaphore sets {other} and {set} have the same key"));
         }
         self.sets.insert_as(set, Set::restore(record));
         Ok(())
@@ -53,7 +54,7 @@ impl Sysv {
         let opened = OpenedProcess { process, key, ttl_ms };
         let mut restored = Process::new(&opened, pid, uid, groups, label);
         restored.is_stored = true;
-        self.processes.start_after(process.number());
+        self.processes.start_after(process.0);
         self.processes.insert(process, restored);
         let lives_on_ms = if is_ending { 0 } else { ttl_ms };
         self.processes.set_deadline(process, now.monotonic.after(lives_on_ms));
@@ -62,10 +63,9 @@ impl Sysv {
 
     fn restore_adjustments(&mut self, record: AdjustmentsRecord) -> Result<(), String> {
         let AdjustmentsRecord { process, set: id, turn, clearances, adjustments } = record;
-        let number = id.number();
         let owner = self.processes.get_mut(process);
         let owner = owner.ok_or_else(|| {
-            format!("adjustments of semaphore set {number} belong to process {process}, which does not exist")
+            format!("adjustments of semaphore set {id} belong to process {process}, which does not exist")
         })?;
         let Some(set) = self.sets.get_mut(id) else {
             // The set was removed, and the process that removed it ended before that was stored of its adjustments.
@@ -74,7 +74,7 @@ impl Sysv {
         };
         if set.values.count() != adjustments.len() {
             return Err(format!(
-                "process {process} has adjustments of semaphore set {number}, which has another number of semaphores"
+                "process {process} has adjustments of semaphore set {id}, which has another number of semaphores"
             ));
         }
         if owner.adjusts.insert(turn, id).is_some() {

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::types::{Order, PRIVATE};
+use signalbox_model::sysv::{IPC_PRIVATE, Order};
 
 /// What applies to the sets with some keys, from when they are created.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,4 +39,4 @@ impl Rules {
     }
 }
 
-const _: () = assert!(PRIVATE == 0);
+const _: () = assert!(IPC_PRIVATE == 0);

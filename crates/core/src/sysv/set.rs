@@ -5,14 +5,16 @@
 //! arrival: there, a call takes nothing from a semaphore that a call before it waits to take from.
 
 use super::durable::SetRecord;
-use super::errno::Errno;
 use super::reply::Place;
-use super::types::{Caller, Operation, Order, Ownership, ProcessId, SetId, SetStat, alters};
-use super::values::{Values, Verdict};
+use super::values::{Values, Verdict, alters};
 use super::waiters::{Waiter, Waiters};
-use crate::time::UnixSeconds;
+use signalbox_model::UnixSeconds;
+use signalbox_model::sysv::{Caller, Errno, Operation, Order, Ownership, ProcessId, SetId, SetStat};
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
+
+/// The most semaphores of a set (SEMMSL).
+pub(super) const SEMAPHORES_MAX: u32 = 32000;
 
 /// The bit of a mode that permits reading.
 pub(super) const READ: u32 = 0o4;
@@ -329,13 +331,13 @@ mod tests {
     use std::iter;
 
     use super::*;
-    use crate::ids::RequestId;
+    use signalbox_model::RequestId;
 
     const LONG: usize = 300;
     const SHORT: usize = 300;
 
     fn operation(number: u16, change: i16) -> Operation {
-        Operation { number, change, is_nowait: false, is_undone: false }
+        Operation { number, change, flags: 0 }
     }
 
     /// A set where calls wait that have many operations, and behind them calls with two, which take from semaphore 0.
@@ -344,7 +346,7 @@ mod tests {
         let mut set = Set::new(1, (order, false), caller, 0o600, 4, UnixSeconds(1));
         let mut push = |operations: Vec<Operation>, blocking| {
             set.waiters.push(Waiter {
-                process: ProcessId::from_number(1),
+                process: ProcessId(1),
                 request: RequestId(1),
                 pid: 1,
                 operations: operations.into(),

@@ -3,7 +3,7 @@
 //! Invariants: no two sets have the same key, except those without one; an id is not used again for a long time.
 
 use super::set::Set;
-use super::types::{FIRST_ID, PRIVATE, SetId};
+use signalbox_model::sysv::{IPC_PRIVATE, SetId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
@@ -17,7 +17,7 @@ pub(super) struct Sets {
 
 impl Default for Sets {
     fn default() -> Self {
-        Self { all: BTreeMap::new(), by_key: HashMap::new(), last: SetId(FIRST_ID), semaphores: 0 }
+        Self { all: BTreeMap::new(), by_key: HashMap::new(), last: SetId::FIRST, semaphores: 0 }
     }
 }
 
@@ -25,7 +25,7 @@ impl Sets {
     /// Ids are drawn from here on. Different runs of a server start elsewhere, so that an id of an earlier run names no
     /// set.
     pub(super) fn start_after(&mut self, start: u32) {
-        self.last = SetId(FIRST_ID | (start >> 2).cast_signed());
+        self.last = SetId(SetId::FIRST.0 | (start >> 2).cast_signed());
     }
 
     pub(super) fn len(&self) -> usize {
@@ -38,9 +38,9 @@ impl Sets {
     }
 
     pub(super) fn insert(&mut self, set: Set) -> SetId {
-        let mut id = self.last.next();
+        let mut id = after(self.last);
         while self.all.contains_key(&id) {
-            id = id.next();
+            id = after(id);
         }
         self.last = id;
         self.insert_as(id, set);
@@ -50,7 +50,7 @@ impl Sets {
     /// Adds a set with an id that no set has. No other set has its key.
     pub(super) fn insert_as(&mut self, id: SetId, set: Set) {
         self.semaphores += set.values.count() as u64;
-        if set.key != PRIVATE {
+        if set.key != IPC_PRIVATE {
             self.by_key.insert(set.key, id);
         }
         self.all.insert(id, set);
@@ -59,7 +59,7 @@ impl Sets {
     pub(super) fn remove(&mut self, id: SetId) -> Option<Set> {
         let set = self.all.remove(&id)?;
         self.semaphores -= set.values.count() as u64;
-        if set.key != PRIVATE {
+        if set.key != IPC_PRIVATE {
             self.by_key.remove(&set.key);
         }
         Some(set)
@@ -86,4 +86,9 @@ impl Sets {
         let from = id.map_or(Bound::Unbounded, Bound::Excluded);
         self.all.range((from, Bound::Unbounded)).map(|(id, set)| (*id, set))
     }
+}
+
+/// The id that is tried after this one.
+fn after(SetId(id): SetId) -> SetId {
+    id.checked_add(1).map_or(SetId::FIRST, SetId)
 }

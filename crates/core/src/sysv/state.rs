@@ -7,12 +7,12 @@ use super::processes::Processes;
 use super::reply::{Held, Place};
 use super::rules::Rules;
 use super::sets::Sets;
-use super::types::SetId;
 use crate::alarm::Alarm;
 use crate::journal::{Journal, Journaled};
 use crate::limit::MemoryLimit;
 use crate::share::ClientShare;
 use crate::time::MonotonicMs;
+use signalbox_model::sysv::SetId;
 
 /// Limits of sets and processes.
 #[derive(Clone, Copy, Debug)]

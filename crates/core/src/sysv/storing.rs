@@ -10,11 +10,11 @@ use super::answers::send;
 use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, StoredAnswer, SysvKey, SysvRecord};
 use super::reply::{Done, Held, Reply};
 use super::state::Sysv;
-use super::types::{ProcessId, SetId};
 use crate::durable::{Change, Key, Record};
-use crate::ids::RequestId;
 use crate::journal::{Journal, Journaled};
 use crate::mailbox::ReplyTo;
+use signalbox_model::RequestId;
+use signalbox_model::sysv::{ProcessId, SetId};
 use std::mem;
 use std::task::Waker;
 
@@ -74,9 +74,8 @@ impl Sysv {
 
     /// Whether the result of a call on what a client calls so depends on a durable set. One that does not exist may have
     /// been a durable one whose removal is not stored.
-    pub(super) fn is_named_durable(&self, set: i32) -> bool {
-        let set = SetId::from_number(set).and_then(|id| self.sets.get(id));
-        set.is_none_or(|set| set.is_durable) && self.journal.is_some()
+    pub(super) fn is_named_durable(&self, set: SetId) -> bool {
+        self.sets.get(set).is_none_or(|set| set.is_durable) && self.journal.is_some()
     }
 
     pub(super) fn store_set(&mut self, id: SetId) {

@@ -3,9 +3,11 @@
 //! Invariants: a value is 0 to 32767; an adjustment is -32768 to 32767; a list that is not performed changes nothing.
 
 use super::durable::SemaphoreRecord;
-use super::errno::Errno;
-use super::types::{Operation, ProcessId, VALUE_MAX, undoes};
+use signalbox_model::sysv::{Errno, Operation, ProcessId};
 use std::collections::BTreeMap;
+
+/// The highest value of a semaphore (SEMVMX).
+pub(super) const VALUE_MAX: u16 = 32767;
 
 /// What became of a list of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +156,7 @@ impl Values {
                 for done in operations[..index].iter().rev() {
                     let value = &mut self.semaphores[usize::from(done.number)].value;
                     *value = value.wrapping_sub_signed(done.change);
-                    if let (true, Some(adjustments)) = (done.is_undone, adjustments.as_deref_mut()) {
+                    if let (true, Some(adjustments)) = (done.is_undone(), adjustments.as_deref_mut()) {
                         adjustments[usize::from(done.number)] += done.change;
                     }
                 }
@@ -221,6 +223,16 @@ impl Values {
     }
 }
 
+/// Whether a list has an operation that alters a value. The others only wait until a value is 0.
+pub(super) fn alters(operations: &[Operation]) -> bool {
+    operations.iter().any(|operation| operation.change != 0)
+}
+
+/// Whether a list has an operation that the end of the process undoes.
+pub(super) fn undoes(operations: &[Operation]) -> bool {
+    operations.iter().any(|operation| operation.is_undone())
+}
+
 /// Performs one operation. If it cannot be performed, nothing has changed.
 fn perform_one(
     semaphores: &mut [Semaphore],
@@ -229,18 +241,22 @@ fn perform_one(
     index: usize,
     reserved: impl Fn(u16) -> bool,
 ) -> Option<Verdict> {
-    let Operation { number, change, is_nowait, is_undone } = *operation;
+    let Operation { number, change, .. } = *operation;
     let is_reserved = change < 0 && reserved(number);
     let number = usize::from(number);
     let value = i32::from(semaphores[number].value);
     let result = value + i32::from(change);
     if result < 0 || (change == 0 && value != 0) || is_reserved {
-        return Some(if is_nowait { Verdict::Failed(Errno::Again) } else { Verdict::Blocked(index) });
+        return Some(if operation.is_nowait() {
+            Verdict::Failed(Errno::Again)
+        } else {
+            Verdict::Blocked(index)
+        });
     }
     if result > i32::from(VALUE_MAX) {
         return Some(Verdict::Failed(Errno::Range));
     }
-    if let (true, Some(adjustments)) = (is_undone, adjustments) {
+    if let (true, Some(adjustments)) = (operation.is_undone(), adjustments) {
         let adjusted = i16::try_from(i32::from(adjustments[number]) - i32::from(change));
         let Ok(adjusted) = adjusted else { return Some(Verdict::Failed(Errno::Range)) };
         adjustments[number] = adjusted;

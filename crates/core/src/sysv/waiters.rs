@@ -6,11 +6,16 @@
 //! Invariants: each call is in exactly one index; an index has no other calls.
 
 use super::reply::Place;
-use super::types::{Operation, ProcessId, alters};
-use crate::ids::RequestId;
+use super::values::alters;
 use crate::mailbox::ReplyTo;
 use crate::time::MonotonicMs;
+use signalbox_model::RequestId;
+use signalbox_model::sysv::{Operation, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The most operations of all calls with several operations that wait for one set. Each change of the set looks at them,
+/// and each of them that it completes may make others possible: the limit bounds what one call costs the server.
+pub(super) const WAITING_OPERATIONS_MAX: usize = 16_384;
 
 /// A waiting call with its entries in the tables, rounded up, in bytes.
 const WAITER_BYTES: usize = 512;

@@ -14,10 +14,14 @@ use std::task::Waker;
 
 use proptest::prelude::*;
 use signalbox_core::{
-    Batch, BatchLimit, Caller, Change, CommitOutcome, ConnectionEnd, ConnectionId, Core, Errno, Key, KeyRule,
-    Mailbox, Message, Moment, MonotonicMs, NameHasher, Operation, ProcessId, Record, RequestId, RequestIds,
-    SessionKey, SetAnswer, SetCommand, SysvCall, SysvOutcome, SysvRecord, Token, UnixSeconds, UserRole,
+    Batch, BatchLimit, Change, CommitOutcome, ConnectionEnd, Core, Key, KeyRule, Mailbox, Message, Moment,
+    MonotonicMs, NameHasher, Record, SysvCall, SysvOutcome, SysvRecord, Token,
 };
+use signalbox_model::sysv::{
+    Caller, Errno, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Operation, ProcessId, SEM_UNDO, SetAnswer, SetCommand,
+    SetId, UserRole,
+};
+use signalbox_model::{ConnectionId, RequestId, RequestIds, SessionKey, UnixSeconds};
 
 use crate::cases;
 
@@ -93,7 +97,7 @@ struct Client {
 
 struct World {
     core: Core,
-    set: i32,
+    set: SetId,
     clients: Vec<Client>,
     disk: BTreeMap<Key, Record>,
     batch: Option<Batch>,
@@ -105,7 +109,7 @@ struct World {
 }
 
 fn operation(change: i16, waits: bool) -> Operation {
-    Operation { number: 0, change, is_nowait: !waits, is_undone: true }
+    Operation { number: 0, change, flags: SEM_UNDO | if waits { 0 } else { IPC_NOWAIT } }
 }
 
 fn write(disk: &mut BTreeMap<Key, Record>, changes: &[Change]) {
@@ -130,7 +134,7 @@ impl World {
             (0..CLIENTS as u32).map(|pid| Client { pid: 100 + pid, ..Client::default() }).collect();
         let mut world = Self {
             core: new_core(),
-            set: 0,
+            set: SetId(0),
             clients,
             disk: BTreeMap::new(),
             batch: None,
@@ -148,9 +152,9 @@ impl World {
 
     fn make_set(&mut self) {
         let now = self.now();
-        let made = self.observe(|core, call| core.sem_get(call, KEY, 1, (true, true, 0o600), now));
+        let made = self.observe(|core, call| core.sem_get(call, KEY, 1, IPC_CREAT | IPC_EXCL | 0o600, now));
         let Some(SetAnswer::Set(set, 1)) = made else { panic!("{made:?}") };
-        self.set = set.number();
+        self.set = set;
         self.clear(false);
     }
 
@@ -179,15 +183,16 @@ impl World {
     fn clear(&mut self, all: bool) {
         let (set, now) = (self.set, self.now());
         let values = [UNITS as u16];
-        let command = if all { SetCommand::SetAll(&values) } else { SetCommand::SetValue(0, UNITS.into()) };
-        if self.observe(|core, call| core.sem_ctl(call, set, command, now)).is_some() {
+        let command =
+            if all { SetCommand::SetAll(values.into()) } else { SetCommand::SetValue(0, UNITS.into()) };
+        if self.observe(|core, call| core.sem_ctl(call, set, &command, now)).is_some() {
             self.clients.iter_mut().for_each(|client| client.units = 0);
         }
     }
 
     fn remake(&mut self, crashes: bool) {
         let (set, now) = (self.set, self.now());
-        if self.observe(|core, call| core.sem_ctl(call, set, SetCommand::Remove, now)).is_some() {
+        if self.observe(|core, call| core.sem_ctl(call, set, &SetCommand::Remove, now)).is_some() {
             self.clients.iter_mut().for_each(|client| client.units = 0);
             if crashes {
                 self.crash(false);
@@ -416,7 +421,7 @@ impl World {
 
         let (observer, mailbox) = self.observer();
         let call = self.call(observer, RequestId(1));
-        let result = match self.core.sem_ctl(call, self.set, SetCommand::GetValue(0), self.now()) {
+        let result = match self.core.sem_ctl(call, self.set, &SetCommand::GetValue(0), self.now()) {
             SysvOutcome::Answered(result) => result,
             other => panic!("{other:?} {:?}", mailbox.take()),
         };
@@ -461,7 +466,7 @@ impl World {
                 }
                 SysvRecord::Process(process) => process.process,
                 SysvRecord::Adjustments(adjustments) => {
-                    assert_eq!(adjustments.set.number(), self.set);
+                    assert_eq!(adjustments.set, self.set);
                     adjustments.process
                 }
                 SysvRecord::Result(result) => {

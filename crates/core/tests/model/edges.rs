@@ -5,11 +5,16 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox_core::{
-    Answer, AnswerRecord, BatchLimit, Call, Change, Claim, CommitOutcome, ConnectionId, Core, Declare,
-    DeclaredState, Event, EventKind, GRANT_SLOTS_MAX, Granted, IfExists, LedgerLimits, Limit, LimitKind,
-    Mailbox, MemoryLimit, Message, Moment, MonotonicMs, NameHasher, Namespace, Outcome, Queueing, Record,
-    Refusal, Removal, RequestId, RequestIds, Scope, Service, ServiceChange, Session, SessionId, SessionKey,
-    SessionRecord, Token, UnixSeconds, Until, Want,
+    Answer, AnswerRecord, BatchLimit, Call, Change, Claim, CommitOutcome, Core, GRANT_SLOTS_MAX, Granted,
+    LedgerLimits, Mailbox, MemoryLimit, Message, Moment, MonotonicMs, NameHasher, Outcome, Queueing, Record,
+    Service, Session, SessionRecord, Token, Want,
+};
+use signalbox_model::{
+    ConnectionId, DeclaredState, Event, EventKind, IfExists, Limit, Namespace, Refusal, Removal, RequestId,
+    RequestIds, Scope, ServiceChange, SessionId, SessionKey,
+};
+use signalbox_model::{
+    Declaration, Generation, Idle, Milliseconds, Operation, ReachedLimit, Revocation, UnixSeconds,
 };
 
 use crate::declaration;
@@ -99,20 +104,28 @@ impl Server {
     }
 
     fn declare(&mut self, by: usize, capacity: u32, numbered: bool) -> Outcome {
-        let declare = Declare { name: NAME, capacity, numbered, label: b"" };
+        let declare = Declaration { name: NAME, capacity, numbered, label: b"" };
         let call = self.call(by);
-        self.core.declare(call, &[declare], IfExists::Set, START)
+        self.core
+            .execute(
+                call,
+                &Operation::Declare { if_exists: IfExists::Set, declarations: vec![declare] },
+                START,
+            )
+            .outcome
     }
 
     /// The configuration declares a semaphore with this many slots, and nothing else; `None`: nothing.
     fn configure(&self, slots: Option<u32>) {
-        let declare = slots.map(|capacity| Declare { name: NAME, capacity, numbered: true, label: b"" });
+        let declare = slots.map(|capacity| Declaration { name: NAME, capacity, numbered: true, label: b"" });
         assert_eq!(self.core.declare_configured(declare.as_slice(), START), []);
     }
 
     fn change_service(&mut self, by: usize, change: ServiceChange) -> Outcome {
         let call = self.call(by);
-        self.core.change_service(call, NAME, change, None, START)
+        self.core
+            .execute(call, &Operation::ChangeService { name: NAME, how: change, expected: None }, START)
+            .outcome
     }
 
     /// What of the declared semaphore is out of service.
@@ -152,20 +165,26 @@ fn the_grace_period_of_a_removal_stays_or_goes_with_its_holders() {
     server.store();
     let remove = |server: &mut Server, removal| {
         let call = server.call(1);
-        assert_eq!(server.core.remove(call, NAME, removal, None, START), Outcome::Waiting);
+        assert_eq!(
+            server
+                .core
+                .execute(call, &Operation::Remove { name: NAME, how: removal, expected: None }, START)
+                .outcome,
+            Outcome::Waiting
+        );
     };
     let declared = |server: &Server| {
         let listed = server.core.list_declared(&mut server.core.declared(b""));
         listed[0].record.evicted_grace_ms
     };
-    remove(&mut server, Removal::Now { grace_ms: 1000 });
+    remove(&mut server, Removal::Now { grace: Milliseconds(1000) });
     server.store();
     server.declare(0, 2, false);
     server.store();
     assert_eq!(declared(&server), Some(1000));
 
     // The configuration declares it, and removes it with its last holder.
-    let configured = Declare { name: NAME, capacity: 3, numbered: false, label: b"" };
+    let configured = Declaration { name: NAME, capacity: 3, numbered: false, label: b"" };
     server.core.declare_configured(&[configured], START);
     assert_eq!(declared(&server), Some(1000));
     server.core.declare_configured(&[], START);
@@ -183,7 +202,17 @@ fn the_revocation_of_a_grant_is_stored() {
         other => panic!("{other:?}"),
     };
     let call = server.call(1);
-    assert_eq!(server.core.revoke_grant(call, grant, 500, START), Outcome::Waiting);
+    assert_eq!(
+        server
+            .core
+            .execute(
+                call,
+                &Operation::Revoke { what: Revocation::Grant(grant), grace: Milliseconds(500) },
+                START
+            )
+            .outcome,
+        Outcome::Waiting
+    );
     let revoked_grace_ms = |change: &Change| match change {
         Change::Put(Record::Grant(record)) => Some((record.grant, record.revoked_grace_ms)),
         _ => None,
@@ -199,7 +228,14 @@ fn a_request_that_waits_for_a_commit_is_refused_when_its_session_is_revoked() {
     assert_eq!(server.declare(0, 2, false), Outcome::Waiting);
     let declared = Token(server.requests);
     let call = server.call(1);
-    server.core.revoke_session(call, session, 0, START);
+    server
+        .core
+        .execute(
+            call,
+            &Operation::Revoke { what: Revocation::Session(session), grace: Milliseconds(0) },
+            START,
+        )
+        .outcome;
     while server.core.expire(START) {}
     let answers = |messages: Vec<Message>| {
         let answer = |message| match message {
@@ -247,8 +283,8 @@ fn an_idle_wait_that_a_limit_refuses_is_counted() {
     server.core.set_ledger_limits(LedgerLimits { waiters_max: 0, ..LedgerLimits::NONE });
     server.granted(0, &[NAME]);
     let waiting = (server.id(1), Token(1));
-    let outcome = server.core.await_idle(waiting, (SEMAPHORES, NAME), Until::Level(0), 1, START);
-    let limit = Limit { kind: LimitKind::Waiters, max: 0, is_share: false };
+    let outcome = server.core.await_idle(waiting, (SEMAPHORES, NAME), Idle::Level(0), 1, START);
+    let limit = ReachedLimit { limit: Limit::Waiters, max: 0, is_share: false };
     assert_eq!(outcome, Outcome::Refused(Refusal::LimitReached(limit)));
     assert_eq!(server.core.ledger_stats().limited, 1);
 }
@@ -256,7 +292,7 @@ fn an_idle_wait_that_a_limit_refuses_is_counted() {
 #[test]
 fn without_memory_nothing_is_added_and_what_was_answered_is_answered_again() {
     const FULL: MemoryLimit = MemoryLimit { in_use: || 11, max: 10 };
-    let refusal = Refusal::LimitReached(Limit { kind: LimitKind::Memory, max: 10, is_share: false });
+    let refusal = Refusal::LimitReached(ReachedLimit { limit: Limit::Memory, max: 10, is_share: false });
     let mut server = Server::new();
     let call = server.call(0);
     let claim = Claim::new(1, 1).unwrap();
@@ -272,9 +308,9 @@ fn without_memory_nothing_is_added_and_what_was_answered_is_answered_again() {
     let opened = server.core.open_leased(id, key, 1000, b"", Token(0), START);
     assert_eq!(opened, Outcome::Refused(refusal));
     assert_eq!(server.declare(1, 1, false), Outcome::Refused(refusal));
-    let watched = server.core.watch(id, Token(9), SEMAPHORES, Scope::Name(NAME.into()), START);
+    let watched = server.core.watch(id, Token(9), SEMAPHORES, Scope::Name(NAME), START);
     assert_eq!(watched.err(), Some(refusal));
-    let idle = server.core.await_idle((id, Token(8)), (SEMAPHORES, NAME), Until::Level(0), 1, START);
+    let idle = server.core.await_idle((id, Token(8)), (SEMAPHORES, NAME), Idle::Level(0), 1, START);
     assert_eq!(idle, Outcome::Refused(refusal));
     assert_eq!(server.core.ledger_stats().limited, 5);
     let call = server.call(0);
@@ -379,7 +415,14 @@ fn a_slot_out_of_service_makes_no_room_when_its_holder_leaves() {
     let granted = server.granted(0, &[NAME]);
     assert_eq!(*granted.slots, [[0].into()]);
     let call = server.call(0);
-    let out = server.core.change_service(call, NAME, ServiceChange::SlotOut(0), None, START);
+    let out = server
+        .core
+        .execute(
+            call,
+            &Operation::ChangeService { name: NAME, how: ServiceChange::SlotOut(0), expected: None },
+            START,
+        )
+        .outcome;
     assert!(matches!(out, Outcome::Answered(_)));
     let call = server.call(0);
     assert!(matches!(server.core.release_grant(call, granted.grant, START), Outcome::Answered(_)));
@@ -461,13 +504,31 @@ fn an_unused_semaphore_has_its_declared_capacity_before_the_declaration_is_store
 fn all_holders_lose_the_semaphores_whose_grace_periods_end_at_the_same_time() {
     let mut server = Server::new();
     for (by, name) in [b"a", b"b"].into_iter().enumerate() {
-        let declare = Declare { name, capacity: 1, numbered: false, label: b"" };
+        let declare = Declaration { name, capacity: 1, numbered: false, label: b"" };
         let call = server.call(by);
-        server.core.declare(call, &[declare], IfExists::Fail, START);
+        server
+            .core
+            .execute(
+                call,
+                &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] },
+                START,
+            )
+            .outcome;
         let (session, _) = &mut server.connections[by];
         server.core.acquire(SEMAPHORES, name, Claim::new(1, 1).unwrap(), session, START.unix).unwrap();
         let call = server.call(by);
-        server.core.remove(call, name, Removal::Now { grace_ms: 1000 }, None, START);
+        server
+            .core
+            .execute(
+                call,
+                &Operation::Remove {
+                    name: name,
+                    how: Removal::Now { grace: Milliseconds(1000) },
+                    expected: None,
+                },
+                START,
+            )
+            .outcome;
     }
     let mailbox_of = |connection| {
         let of = server.connections.iter().find(|(session, _)| session.id() == connection);
@@ -549,7 +610,7 @@ fn sessions_with_many_replies_end_in_a_step_each() {
 fn a_request_that_is_repeated_after_a_restart_gets_the_same_answer() {
     let mut server = Server::new();
     let (record, state) =
-        (session_record(100, 1000), DeclaredState { generation: 3, capacity: 2, in_use: 1 });
+        (session_record(100, 1000), DeclaredState { generation: Generation(3), capacity: 2, in_use: 1 });
     let (session, key) = (record.session, SessionKey([1; 16]));
     let answer = AnswerRecord { session, request: RequestId(1), answer: [state].into() };
     let error = server.core.restore(Record::Answer(answer.clone()), START).unwrap_err();

@@ -12,11 +12,14 @@ use std::task::Waker;
 use proptest::prelude::*;
 use run::{NAMES, Request, Run, Step};
 use signalbox_core::{
-    Answer, BatchLimit, Call, Claim, CommitOutcome, Core, GrantId, GrantRecord, IfExists, Moment,
-    MonotonicMs, NameHasher, Namespace, Outcome, PartRecord, Queueing, Record, Refusal, Removal, RequestId,
-    RequestIds, Resizing, Service, ServiceChange, SessionId, SessionKey, SessionRecord, Token, UnixSeconds,
-    Want,
+    Answer, BatchLimit, Call, Claim, CommitOutcome, Core, GrantRecord, Moment, MonotonicMs, NameHasher,
+    Outcome, PartRecord, Queueing, Record, Service, SessionRecord, Token, Want,
 };
+use signalbox_model::{
+    GrantId, IfExists, Namespace, Refusal, Removal, RequestId, RequestIds, Resizing, ServiceChange,
+    SessionId, SessionKey,
+};
+use signalbox_model::{Milliseconds, UnixSeconds};
 
 use crate::{cases, declaration};
 
@@ -30,13 +33,13 @@ fn requests() -> impl Strategy<Value = Request> {
     let removals = prop_oneof![
         1 => Just(Removal::IfIdle),
         3 => Just(Removal::WithLastHolder),
-        2 => prop::sample::select(vec![0, 500]).prop_map(|grace_ms| Removal::Now { grace_ms }),
+        2 => prop::sample::select(vec![0, 500]).prop_map(|ms| Removal::Now { grace: Milliseconds(ms) }),
     ];
     let capacities = || prop_oneof![9 => 0..5u32, 1 => Just(2 * run::MANY)];
     let resizings = prop_oneof![
         2 => (0..5u32).prop_map(Resizing::To),
-        2 => (1..3u32).prop_map(Resizing::Grow),
-        1 => (1..3u32).prop_map(Resizing::Shrink),
+        2 => (1..3u32).prop_map(Resizing::GrowBy),
+        1 => (1..3u32).prop_map(Resizing::ShrinkBy),
     ];
     let slots = || prop_oneof![6 => 0..4u16, 1 => Just(70)];
     let service_changes = prop_oneof![
@@ -352,7 +355,7 @@ fn nothing_is_granted_before_the_first_mark_is_stored() {
 #[test]
 fn a_grant_made_during_a_removal_at_once_may_be_revoked_before_it_is_answered() {
     let once = |by| ask(by, Request::Acquire { wants: vec![(NAMES[0], 1)], slot: None, waits: false });
-    let removed = [declare(0, 0, IfExists::Fail), remove(0, Removal::Now { grace_ms: 0 })];
+    let removed = [declare(0, 0, IfExists::Fail), remove(0, Removal::Now { grace: Milliseconds(0) })];
     let requests = [once(0), Step::Open { by: 1 }, once(1)];
     take(&[&requests[..], &removed, &STORE, &[Step::Time { by_ms: 1 }]].concat());
 }

@@ -18,12 +18,18 @@ use std::task::{Wake, Waker};
 use model::{Attachment, Client, INTERVAL_S, Key, Model, Want, semaphore};
 use proptest::prelude::*;
 use signalbox_core::{
-    Answer, BatchLimit, Call, CheckedNames, Claim, ClientKey, ClientSelector, ClientShare, CommitOutcome,
-    ConnectionId, Core, Declare, Due, EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId, IfExists,
-    Lease, LedgerLimits, Limits, Listed, ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher,
-    Namespace, Notice, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal, RequestId, RequestIds, Resizing,
-    SLOTS_MAX, Scope, ServiceChange, Session, SessionClient, SessionId, SessionKey, Token, UnixSeconds,
-    Until, Waiting,
+    Answer, BatchLimit, Call, CheckedNames, Claim, ClientKey, ClientShare, CommitOutcome, Core, Due,
+    EVENTS_MAX, Executed, GRANT_SLOTS_MAX, Lease, LedgerLimits, Limits, ListingKind, Mailbox, Message,
+    Moment, MonotonicMs, NameEntry, NameHasher, Outcome, Queueing, REQUESTS_MAX, SLOTS_MAX, Session,
+    SessionClient, Token, Waiting,
+};
+use signalbox_model::{
+    AddressRange, Cancellation, Declaration, Generation, Idle, Milliseconds, Operation, Revocation,
+    UnixSeconds,
+};
+use signalbox_model::{
+    ConnectionId, Event, EventKind, GrantId, IfExists, Namespace, Notice, Refusal, Removal, RequestId,
+    RequestIds, Resizing, Scope, ServiceChange, SessionId, SessionKey,
 };
 
 use crate::cases;
@@ -51,6 +57,12 @@ enum Step {
         ids: Ids,
         grant: usize,
     },
+    /// By an administrator.
+    CancelWaiting {
+        by: usize,
+        waiter: usize,
+        of_session: bool,
+    },
     Cancel {
         by: usize,
         waiter: usize,
@@ -73,7 +85,7 @@ enum Step {
     },
     RevokeClients {
         by: usize,
-        clients: ClientSelector,
+        clients: Revocation<'static>,
         grace_ms: u32,
     },
     PlainAcquire {
@@ -123,7 +135,7 @@ enum Step {
     Watch {
         by: usize,
         namespace: Namespace,
-        scope: Scope,
+        scope: Scope<&'static [u8]>,
     },
     Unwatch {
         by: usize,
@@ -132,7 +144,7 @@ enum Step {
     Declare {
         by: usize,
         ids: Ids,
-        wanted: Vec<Declare<'static>>,
+        wanted: Vec<Declaration<'static>>,
         if_exists: IfExists,
     },
     Resize {
@@ -157,12 +169,12 @@ enum Step {
         expected: Expected,
     },
     Configure {
-        wanted: Vec<Declare<'static>>,
+        wanted: Vec<Declaration<'static>>,
     },
     AwaitIdle {
         by: usize,
         key: Key,
-        until: Until,
+        until: Idle,
         wait_ms: u32,
     },
     Inspect {
@@ -267,9 +279,9 @@ fn shown(by: usize) -> SessionClient {
 #[derive(Debug, Default, PartialEq)]
 struct Received {
     answers: BTreeMap<Token, Vec<Message>>,
-    notices: Vec<Notice>,
+    notices: Vec<Notice<MonotonicMs>>,
     is_closed: bool,
-    events: BTreeMap<(Token, Box<[u8]>), Vec<Event>>,
+    events: BTreeMap<(Token, Box<[u8]>), Vec<Event<Box<[u8]>>>>,
 }
 
 fn new_core() -> Core {
@@ -280,7 +292,7 @@ fn messages_of(mailbox: &Mailbox) -> Vec<Message> {
     std::iter::from_fn(|| mailbox.take()).collect()
 }
 
-fn list(core: &Core, key: Key, kind: ListingKind) -> Vec<Listed> {
+fn list(core: &Core, key: Key, kind: ListingKind) -> Vec<(NameEntry, Option<ConnectionId>)> {
     let mut listed = Vec::new();
     let Ok(mut listing) = core.listing(key.0, key.1, kind) else { return listed };
     loop {
@@ -293,8 +305,8 @@ fn list(core: &Core, key: Key, kind: ListingKind) -> Vec<Listed> {
 }
 
 /// Plain holdings come first. Their order is not guaranteed.
-fn by_grant(mut listed: Vec<Listed>) -> Vec<Listed> {
-    listed.sort_by_key(|listed| (listed.grant, listed.grant.is_none().then_some(listed.session)));
+fn by_grant(mut listed: Vec<(NameEntry, Option<ConnectionId>)>) -> Vec<(NameEntry, Option<ConnectionId>)> {
+    listed.sort_by_key(|(listed, _)| (listed.grant, listed.grant.is_none().then_some(listed.session)));
     listed
 }
 
@@ -390,6 +402,13 @@ impl Pair {
         Call { connection: self.id(by), ids: self.ids(by, ids), token: self.token() }
     }
 
+    /// One of the existing sessions, or one that never existed.
+    fn session(&self, choice: usize) -> SessionId {
+        let sessions = self.model.sessions.iter().map(|session| session.id);
+        let sessions: Vec<_> = sessions.chain(SessionId::from_number(u64::MAX)).collect();
+        sessions[choice % sessions.len()]
+    }
+
     /// A grant that is held or waits, or any other id.
     fn grant(&self, choice: usize) -> GrantId {
         let alive = self.model.grants.len();
@@ -448,6 +467,17 @@ impl Pair {
                 let found = self.core.release_grant(call, grant, now);
                 assert_eq!(found, self.model.release(call, grant));
             }
+            Step::CancelWaiting { by, waiter, of_session } => {
+                let what = match of_session {
+                    true => Cancellation::Session(self.session(waiter)),
+                    false => Cancellation::Request(self.grant(waiter)),
+                };
+                let call = Call { connection: self.id(by), ids: RequestIds::FIRST, token: self.token() };
+                let found = self.core.execute(call, &Operation::Cancel(what), now).outcome;
+                let expected = self.model.cancel_waiting(what);
+                let expected = expected.map(|requests| Outcome::Answered(Answer::Canceled { requests }));
+                assert_eq!(found, expected.unwrap_or_else(Outcome::Refused));
+            }
             Step::Cancel { by, waiter, by_token } => {
                 let (connection, waiting) = (self.id(by), self.waiting(waiter, by_token));
                 let found = self.core.cancel(connection, waiting, now);
@@ -459,23 +489,38 @@ impl Pair {
             }
             Step::RevokeGrant { by, ids, grant, grace_ms } => {
                 let (call, grant) = (self.call(by, ids), self.grant(grant));
-                let found = self.core.revoke_grant(call, grant, grace_ms, now);
+                let found = self
+                    .core
+                    .execute(
+                        call,
+                        &Operation::Revoke { what: Revocation::Grant(grant), grace: Milliseconds(grace_ms) },
+                        now,
+                    )
+                    .outcome;
                 assert_eq!(found, self.model.revoke_grant(call, grant, grace_ms));
             }
             Step::RevokeSession { by, ids, session, grace_ms } => {
                 let call = self.call(by, ids);
-                // The existing sessions, and one that never existed.
-                let sessions = self.model.sessions.iter().map(|session| session.id);
-                let sessions: Vec<_> = sessions.chain(SessionId::from_number(u64::MAX)).collect();
-                let session = sessions[session % sessions.len()];
-                let found = self.core.revoke_session(call, session, grace_ms, now);
+                let session = self.session(session);
+                let found = self
+                    .core
+                    .execute(
+                        call,
+                        &Operation::Revoke {
+                            what: Revocation::Session(session),
+                            grace: Milliseconds(grace_ms),
+                        },
+                        now,
+                    )
+                    .outcome;
                 assert_eq!(found, self.model.revoke_session(call, session, grace_ms));
             }
-            Step::RevokeClients { by, ref clients, grace_ms } => {
-                let caller = (self.id(by), self.token());
-                let asked = self.core.revoke_clients(caller, clients.clone(), grace_ms, now);
-                assert_eq!(asked, Outcome::Waiting);
-                self.model.revoke_clients(caller, clients, grace_ms);
+            Step::RevokeClients { by, clients, grace_ms } => {
+                let call = Call { connection: self.id(by), ids: RequestIds::FIRST, token: self.token() };
+                let operation = Operation::Revoke { what: clients, grace: Milliseconds(grace_ms) };
+                let asked = self.core.execute(call, &operation, now);
+                assert_eq!(asked, Executed { outcome: Outcome::Waiting, is_change: true });
+                self.model.revoke_clients((call.connection, call.token), clients, grace_ms);
                 self.take(&Step::Time { by_ms: 0 });
             }
             Step::PlainAcquire { by, want: want @ Want { key, resources, maximum, .. } } => {
@@ -538,22 +583,50 @@ impl Pair {
             }
             Step::Declare { by, ids, ref wanted, if_exists } => {
                 let call = self.call(by, ids);
-                let found = self.core.declare(call, wanted, if_exists, now);
+                let found = self
+                    .core
+                    .execute(
+                        call,
+                        &Operation::Declare { if_exists: if_exists, declarations: wanted.to_vec() },
+                        now,
+                    )
+                    .outcome;
                 assert_eq!(found, self.model.declare(call, wanted, if_exists));
             }
             Step::Resize { by, ids, name, resizing, expected } => {
                 let (call, generation) = (self.call(by, ids), self.generation(name, expected));
-                let found = self.core.resize(call, name, resizing, generation, now);
+                let found = self
+                    .core
+                    .execute(
+                        call,
+                        &Operation::Resize { name, how: resizing, expected: generation.map(Generation) },
+                        now,
+                    )
+                    .outcome;
                 assert_eq!(found, self.model.resize(call, name, resizing, generation));
             }
             Step::ChangeService { by, ids, name, change, expected } => {
                 let (call, generation) = (self.call(by, ids), self.generation(name, expected));
-                let found = self.core.change_service(call, name, change, generation, now);
+                let found = self
+                    .core
+                    .execute(
+                        call,
+                        &Operation::ChangeService { name, how: change, expected: generation.map(Generation) },
+                        now,
+                    )
+                    .outcome;
                 assert_eq!(found, self.model.change_service(call, name, change, generation));
             }
             Step::Remove { by, ids, name, removal, expected } => {
                 let (call, generation) = (self.call(by, ids), self.generation(name, expected));
-                let found = self.core.remove(call, name, removal, generation, now);
+                let found = self
+                    .core
+                    .execute(
+                        call,
+                        &Operation::Remove { name, how: removal, expected: generation.map(Generation) },
+                        now,
+                    )
+                    .outcome;
                 assert_eq!(found, self.model.remove(call, name, removal, generation));
             }
             Step::Configure { ref wanted } => {
@@ -567,11 +640,18 @@ impl Pair {
             }
             Step::Inspect { key: (namespace, name) } => {
                 let found = self.core.inspect(namespace, name, now);
-                let found = found.map(|found| (found.in_use, found.waiting as usize, found.availability));
+                let found = found
+                    .map(|found| (found.in_use, found.waiting as usize, found.capacity, found.available));
                 assert_eq!(found, self.model.inspect((namespace, name)));
             }
             Step::DeleteCounter { name } => {
-                assert_eq!(self.core.delete_counter(name), self.model.delete_counter(name));
+                let call = Call { connection: self.id(0), ids: RequestIds::FIRST, token: self.token() };
+                let found = self.core.execute(call, &Operation::DeleteCounter { name }, now).outcome;
+                let expected = self.model.delete_counter(name);
+                assert_eq!(
+                    found,
+                    expected.map_or_else(Outcome::Refused, |()| Outcome::Answered(Answer::Done))
+                );
             }
             Step::Sweep { namespace } => {
                 self.model.sweep(namespace);
@@ -583,8 +663,8 @@ impl Pair {
                 let plain_holders = |key: Key| {
                     let holders = list(&self.core, key, ListingKind::Holders).into_iter();
                     holders
-                        .filter(|holder| holder.grant.is_none())
-                        .map(|holder| holder.session.connection())
+                        .filter(|(holder, _)| holder.grant.is_none())
+                        .map(|(holder, _)| ConnectionId::new(holder.session))
                         .collect()
                 };
                 self.model.evict(plain_holders);
@@ -753,7 +833,7 @@ impl Pair {
                 let waiters = list(&self.core, key, ListingKind::Waiters);
                 assert_eq!(waiters, self.model.waiters(key), "the waiters for {shown:?}");
                 let holders = list(&self.core, key, ListingKind::Holders);
-                let held: u64 = holders.iter().map(|holder| u64::from(holder.resources)).sum();
+                let held: u64 = holders.iter().map(|(holder, _)| u64::from(holder.resources)).sum();
                 assert_eq!(held, self.model.consumption(key), "the consumption of {shown:?}");
                 assert_eq!(by_grant(holders), by_grant(self.model.holders(key)), "the holders of {shown:?}");
             }
@@ -870,11 +950,11 @@ fn names() -> impl Strategy<Value = &'static [u8]> {
     prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(2)].prop_map(|name: usize| NAMES[name])
 }
 
-fn declares() -> impl Strategy<Value = Declare<'static>> {
+fn declares() -> impl Strategy<Value = Declaration<'static>> {
     let capacities =
         prop_oneof![12 => 0..5u32, 1 => Just(MANY), 1 => Just(SLOTS_MAX + 1), 1 => Just(u32::MAX)];
     let labels = prop::sample::select(vec![&b""[..], b"label"]);
-    (names(), capacities, any::<bool>(), labels).prop_map(|(name, capacity, numbered, label)| Declare {
+    (names(), capacities, any::<bool>(), labels).prop_map(|(name, capacity, numbered, label)| Declaration {
         name,
         capacity,
         numbered,
@@ -883,7 +963,9 @@ fn declares() -> impl Strategy<Value = Declare<'static>> {
 }
 
 /// No name twice.
-fn many_declares(counts: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Vec<Declare<'static>>> {
+fn many_declares(
+    counts: std::ops::RangeInclusive<usize>,
+) -> impl Strategy<Value = Vec<Declaration<'static>>> {
     prop::collection::vec(declares(), counts).prop_map(|mut declares| {
         let names: Vec<_> = declares.iter().map(|declare| declare.name).collect();
         let mut place = 0;
@@ -896,7 +978,7 @@ fn many_declares(counts: std::ops::RangeInclusive<usize>) -> impl Strategy<Value
 }
 
 /// The configuration is validated before it reaches the core.
-fn configurations() -> impl Strategy<Value = Vec<Declare<'static>>> {
+fn configurations() -> impl Strategy<Value = Vec<Declaration<'static>>> {
     many_declares(0..=2).prop_map(|mut declares| {
         declares.retain(|declare| !declare.numbered || declare.capacity <= SLOTS_MAX);
         declares
@@ -906,9 +988,9 @@ fn configurations() -> impl Strategy<Value = Vec<Declare<'static>>> {
 fn resizings() -> impl Strategy<Value = Resizing> {
     prop_oneof![
         3 => (0..5u32).prop_map(Resizing::To),
-        2 => (0..3u32).prop_map(Resizing::Grow),
-        2 => (0..3u32).prop_map(Resizing::Shrink),
-        1 => prop::sample::select(vec![SLOTS_MAX, u32::MAX]).prop_map(Resizing::Grow),
+        2 => (0..3u32).prop_map(Resizing::GrowBy),
+        2 => (0..3u32).prop_map(Resizing::ShrinkBy),
+        1 => prop::sample::select(vec![SLOTS_MAX, u32::MAX]).prop_map(Resizing::GrowBy),
         1 => Just(Resizing::To(MANY)),
     ]
 }
@@ -917,7 +999,7 @@ fn removals() -> impl Strategy<Value = Removal> {
     prop_oneof![
         1 => Just(Removal::IfIdle),
         2 => Just(Removal::WithLastHolder),
-        2 => graces_ms().prop_map(|grace_ms| Removal::Now { grace_ms }),
+        2 => graces_ms().prop_map(|ms| Removal::Now { grace: Milliseconds(ms) }),
     ]
 }
 
@@ -935,10 +1017,10 @@ fn expectations() -> impl Strategy<Value = Expected> {
 }
 
 /// Only semaphores have slots.
-fn idles() -> impl Strategy<Value = (Key, Until)> {
+fn idles() -> impl Strategy<Value = (Key, Idle)> {
     prop_oneof![
-        2 => (keys(), (0..3u32).prop_map(Until::Level)),
-        1 => (names().prop_map(semaphore), slots().prop_map(Until::Slot)),
+        2 => (keys(), (0..3u32).prop_map(Idle::Level)),
+        1 => (names().prop_map(semaphore), slots().prop_map(Idle::Slot)),
     ]
 }
 
@@ -974,13 +1056,13 @@ fn graces_ms() -> impl Strategy<Value = u32> {
     prop_oneof![2 => Just(0), 1 => Just(50), 1 => Just(2500)]
 }
 
-fn clients() -> impl Strategy<Value = ClientSelector> {
+fn clients() -> impl Strategy<Value = Revocation<'static>> {
     let mapped = |by| address(by).to_ipv6_mapped();
     prop_oneof![
         2 => (0..CONNECTIONS, 0..2usize)
-            .prop_map(move |(first, more)| ClientSelector::Addresses(mapped(first)..=mapped(first + more))),
+            .prop_map(move |(first, more)| Revocation::Addresses(AddressRange { first: mapped(first), last: mapped(first + more) })),
         1 => prop::sample::select(IDENTITIES.to_vec())
-            .prop_map(|identity| ClientSelector::Identity(identity.into())),
+            .prop_map(|identity| Revocation::Identity(identity.as_bytes())),
     ]
 }
 
@@ -996,10 +1078,10 @@ fn times_ms() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn scopes() -> impl Strategy<Value = Scope> {
+fn scopes() -> impl Strategy<Value = Scope<&'static [u8]>> {
     prop_oneof![
-        prop::sample::select(NAMES.to_vec()).prop_map(|name| Scope::Name(name.into())),
-        prop::sample::select(vec![&b""[..], b"b"]).prop_map(|prefix| Scope::Prefix(prefix.into())),
+        prop::sample::select(NAMES.to_vec()).prop_map(|name| Scope::Name(name)),
+        prop::sample::select(vec![&b""[..], b"b"]).prop_map(|prefix| Scope::Prefix(prefix)),
     ]
 }
 
@@ -1013,6 +1095,8 @@ fn steps() -> impl Strategy<Value = Step> {
         12 => (by(), ids(), choice()).prop_map(|(by, ids, grant)| Step::Release { by, ids, grant }),
         4 => (by(), choice(), any::<bool>())
             .prop_map(|(by, waiter, by_token)| Step::Cancel { by, waiter, by_token }),
+        2 => (by(), choice(), any::<bool>())
+            .prop_map(|(by, waiter, of_session)| Step::CancelWaiting { by, waiter, of_session }),
         2 => choice().prop_map(|grant| Step::Verify { grant }),
         3 => (by(), ids(), choice(), graces_ms())
             .prop_map(|(by, ids, grant, grace_ms)| Step::RevokeGrant { by, ids, grant, grace_ms }),
@@ -1140,9 +1224,9 @@ fn connections_that_lose_a_semaphore_at_once_end_in_one_step() {
         pair.step(&Step::Acquire { by, ids, wants: vec![want(key, 1, 1)], queueing });
     }
     assert_eq!(pair.core.ledger_stats().waiters, 2);
-    let wanted = vec![Declare { name, capacity: 2, numbered: false, label: b"" }];
+    let wanted = vec![Declaration { name, capacity: 2, numbered: false, label: b"" }];
     pair.step(&Step::Declare { by: 0, ids, wanted, if_exists: IfExists::Fail });
-    let removal = Removal::Now { grace_ms: 0 };
+    let removal = Removal::Now { grace: Milliseconds(0) };
     pair.step(&Step::Remove { by: 0, ids, name, removal, expected: Expected::Any });
     pair.step(&Step::Time { by_ms: 1 });
     assert_eq!(pair.core.ledger_stats().waiters, 0);
@@ -1219,14 +1303,14 @@ impl Server {
     }
 
     fn watch(&self, by: usize, key: Key) {
-        let scope = Scope::Name(key.1.into());
+        let scope = Scope::Name(key.1);
         let mut snapshot = self.core.watch(self.id(by), Token(0), key.0, scope, START).unwrap();
         while self.core.show(&mut snapshot, 100) {}
         messages_of(&self.connections[by].mailbox);
     }
 
     /// Sends requests that wait until a name is idle, with the tokens of a range.
-    fn await_idle(&self, by: usize, key: Key, until: Until, wait_ms: u32, tokens: Range<u64>) {
+    fn await_idle(&self, by: usize, key: Key, until: Idle, wait_ms: u32, tokens: Range<u64>) {
         for token in tokens {
             let outcome = self.core.await_idle((self.id(by), Token(token)), key, until, wait_ms, START);
             assert_eq!(outcome, Outcome::Waiting);
@@ -1263,7 +1347,7 @@ fn a_session_with_many_grants_ends_in_steps_and_gets_nothing_meanwhile() {
         assert_eq!(server.acquire(0, &[ONE], 1, 1), Outcome::Waiting);
         let grants: Vec<_> = (0..GRANTS).map(|_| server.granted(0, &[TWO], 1, GRANTS)).collect();
         assert_eq!(server.acquire(1, &[TWO], GRANTS, GRANTS), Outcome::Waiting);
-        let session = list(&server.core, ONE, ListingKind::Waiters)[0].session;
+        let session = SessionId::new(list(&server.core, ONE, ListingKind::Waiters)[0].0.session);
         server.watch(2, TWO);
         let (holder, now) = (server.id(0), at(100));
         assert!(server.core.verify(grants[0], at(99)).is_ok());
@@ -1307,8 +1391,10 @@ fn sessions_of_a_client_are_revoked_in_steps_and_later_ones_stay() {
     for _ in 0..SESSIONS {
         pair.open(1, 1000);
     }
-    let clients = ClientSelector::Identity(IDENTITIES[0].into());
-    assert_eq!(pair.core.revoke_clients((pair.id(0), Token(0)), clients, 0, pair.now()), Outcome::Waiting);
+    let call = Call { connection: pair.id(0), ids: RequestIds::FIRST, token: Token(0) };
+    let what = Revocation::Identity(IDENTITIES[0].as_bytes());
+    let operation = Operation::Revoke { what, grace: Milliseconds(0) };
+    assert_eq!(pair.core.execute(call, &operation, pair.now()).outcome, Outcome::Waiting);
     assert!(pair.core.evict(pair.now(), |_| None));
     let revoked = pair.core.ledger_stats().revoked;
     assert!((1..SESSIONS).contains(&revoked), "{revoked} of {SESSIONS} sessions in one step");
@@ -1327,11 +1413,37 @@ fn a_second_revoke_never_delays_the_first() {
         for (grace_ms, left_ms) in [(500, 500), (900, 500), (200, 200)] {
             let call = server.call(1);
             let (outcome, notice) = if is_session {
-                let notice = Notice::SessionRevoked { session, at: at(left_ms).monotonic };
-                (server.core.revoke_session(call, session, grace_ms, START), notice)
+                let notice = Notice::SessionRevoked { session: session.number(), end: at(left_ms).monotonic };
+                (
+                    server
+                        .core
+                        .execute(
+                            call,
+                            &Operation::Revoke {
+                                what: Revocation::Session(session),
+                                grace: Milliseconds(grace_ms),
+                            },
+                            START,
+                        )
+                        .outcome,
+                    notice,
+                )
             } else {
-                let notice = Notice::GrantRevoked { grant, at: at(left_ms).monotonic };
-                (server.core.revoke_grant(call, grant, grace_ms, START), notice)
+                let notice = Notice::GrantRevoked { grant, end: at(left_ms).monotonic };
+                (
+                    server
+                        .core
+                        .execute(
+                            call,
+                            &Operation::Revoke {
+                                what: Revocation::Grant(grant),
+                                grace: Milliseconds(grace_ms),
+                            },
+                            START,
+                        )
+                        .outcome,
+                    notice,
+                )
             };
             assert_eq!(outcome, Outcome::Answered(Answer::Done));
             assert_eq!(messages_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
@@ -1351,8 +1463,10 @@ fn many_waiters_are_served_in_steps_and_in_order() {
     for _ in 0..WAITERS {
         assert_eq!(server.acquire(1, &[ONE], 1, WAITERS as u32), Outcome::Waiting);
     }
-    let order: Vec<_> =
-        list(&server.core, ONE, ListingKind::Waiters).into_iter().filter_map(|waiter| waiter.grant).collect();
+    let order: Vec<_> = list(&server.core, ONE, ListingKind::Waiters)
+        .into_iter()
+        .filter_map(|(waiter, _)| waiter.grant)
+        .collect();
     assert_eq!(order.len(), WAITERS);
     server.release(0, all);
     let mut served = server.answers(1);
@@ -1377,8 +1491,8 @@ fn many_idle_waiters_are_answered_in_steps_with_the_state_at_that_moment() {
     const WAIT_MS: u32 = 10;
     let mut server = Server::new(2);
     let grant = server.granted(0, &[ONE], 1, 2);
-    server.await_idle(1, ONE, Until::Level(0), WAIT_MS, 0..REQUESTS / 2);
-    server.await_idle(1, ONE, Until::Level(0), u32::MAX, REQUESTS / 2..REQUESTS);
+    server.await_idle(1, ONE, Idle::Level(0), WAIT_MS, 0..REQUESTS / 2);
+    server.await_idle(1, ONE, Idle::Level(0), u32::MAX, REQUESTS / 2..REQUESTS);
     let alarm = Arc::<Alarm>::default();
     assert_eq!(
         server.core.next_due(&Waker::from(Arc::clone(&alarm))),
@@ -1396,7 +1510,7 @@ fn many_idle_waiters_are_answered_in_steps_with_the_state_at_that_moment() {
     let last = Waiting::Token(Token(REQUESTS - 1));
     assert_eq!(server.core.cancel(server.id(1), last, START), Ok(()));
     assert_eq!(server.idle_answers(1), [(REQUESTS - 1, Err(Refusal::Canceled))]);
-    server.await_idle(1, ONE, Until::Level(0), u32::MAX, REQUESTS - 1..REQUESTS);
+    server.await_idle(1, ONE, Idle::Level(0), u32::MAX, REQUESTS - 1..REQUESTS);
     // The remaining idle waiters do not time out.
     let later = at(u64::from(WAIT_MS) + 1);
     while server.core.expire(later) {
@@ -1417,7 +1531,7 @@ fn idle_waiters_are_answered_in_steps_if_grants_are_released_while_queues_are_se
     let keys: Vec<Key> = (0..200).map(|number| (Namespace::Counters, name(number).as_bytes())).collect();
     let grants: Vec<_> = keys.chunks(50).map(|keys| server.granted(0, keys, 1, 1)).collect();
     for (key, token) in keys.iter().zip(0..) {
-        server.await_idle(1, *key, Until::Level(0), u32::MAX, token..token + 1);
+        server.await_idle(1, *key, Idle::Level(0), u32::MAX, token..token + 1);
     }
     let all = server.granted(0, &[ONE], 1000, 1000);
     for _ in 0..1000 {
@@ -1447,17 +1561,24 @@ fn requests_of_a_connection_whose_session_is_revoked_are_refused() {
     server.granted(0, &[ONE], 1, 1);
     server.open(2, 1000, START);
     server.granted(2, &[TWO], 1, 1);
-    let session = list(&server.core, TWO, ListingKind::Holders)[0].session;
-    server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS);
+    let session = SessionId::new(list(&server.core, TWO, ListingKind::Holders)[0].0.session);
+    server.await_idle(1, ONE, Idle::Level(0), u32::MAX, 0..REQUESTS);
     let (revoked, call) = (server.id(1), server.call(0));
-    let outcome = server.core.revoke_session(call, revoked.session(), 0, START);
+    let outcome = server
+        .core
+        .execute(
+            call,
+            &Operation::Revoke { what: Revocation::Session(revoked.session()), grace: Milliseconds(0) },
+            START,
+        )
+        .outcome;
     assert_eq!(outcome, Outcome::Answered(Answer::Done));
     let gone = Refusal::NoSuchSession;
     for is_over in [false, true] {
         let core = &server.core;
-        let idle = core.await_idle((revoked, Token(1000)), ONE, Until::Level(0), 1, START);
+        let idle = core.await_idle((revoked, Token(1000)), ONE, Idle::Level(0), 1, START);
         assert_eq!(idle, Outcome::Refused(gone));
-        let watch = core.watch(revoked, Token(1001), ONE.0, Scope::Prefix(Box::default()), START);
+        let watch = core.watch(revoked, Token(1001), ONE.0, Scope::Prefix(&b""[..]), START);
         assert_eq!(watch.err(), Some(gone));
         assert_eq!(core.attach(session, revoked, &SessionKey([3; 16]), START).err(), Some(gone));
         // With the key of no session, and of the one that exists.
@@ -1480,8 +1601,8 @@ fn a_stopping_server_answers_completed_waits_before_it_refuses_the_others() {
     const REQUESTS: u64 = 100;
     let mut server = Server::new(2);
     let [one, _two] = [ONE, TWO].map(|key| server.granted(0, &[key], 1, 1));
-    server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS);
-    server.await_idle(1, TWO, Until::Level(0), u32::MAX, REQUESTS..2 * REQUESTS);
+    server.await_idle(1, ONE, Idle::Level(0), u32::MAX, 0..REQUESTS);
+    server.await_idle(1, TWO, Idle::Level(0), u32::MAX, REQUESTS..2 * REQUESTS);
     server.release(0, one);
     while server.core.shut_down(START) {
         assert_eq!(server.core.check_ledger(), Ok(()));
@@ -1509,7 +1630,7 @@ fn a_connection_with_many_waiting_requests_ends_in_steps() {
         assert_eq!(server.acquire(1, &[ONE], 1, REQUESTS), Outcome::Waiting);
     }
     let last = RequestIds { own: RequestId(server.requests), lowest_unanswered: RequestId(server.requests) };
-    server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS.into());
+    server.await_idle(1, ONE, Idle::Level(0), u32::MAX, 0..REQUESTS.into());
     let gone = server.id(1);
     let mut steps = 1;
     while server.core.leave(gone, START) {
@@ -1523,7 +1644,7 @@ fn a_connection_with_many_waiting_requests_ends_in_steps() {
         "the waiters of the session remain without a connection"
     );
     // Another connection gets the answer of the request that it repeats.
-    let session = list(&server.core, ONE, ListingKind::Waiters)[0].session;
+    let session = SessionId::new(list(&server.core, ONE, ListingKind::Waiters)[0].0.session);
     server.core.attach(session, server.id(2), &SessionKey([2; 16]), START).unwrap();
     let wants = [signalbox_core::Want {
         namespace: ONE.0,
@@ -1550,7 +1671,7 @@ fn another_connection_can_take_over_the_session_of_a_connection_that_ends_in_ste
     for _ in 0..REQUESTS {
         assert_eq!(server.acquire(1, &[ONE], 1, 1), Outcome::Waiting);
     }
-    let session = list(&server.core, ONE, ListingKind::Waiters)[0].session;
+    let session = SessionId::new(list(&server.core, ONE, ListingKind::Waiters)[0].0.session);
     assert!(server.core.leave(server.id(1), START), "the work takes more than one step");
     let lease = server.core.attach(session, server.id(2), &SessionKey([2; 16]), START);
     while server.core.leave(server.id(1), START) {}
@@ -1572,7 +1693,7 @@ fn the_live_event_is_published_when_the_mailbox_has_room() {
         server.core.acquire(Namespace::Counters, name.as_bytes(), claim, session, START.unix).unwrap();
     }
     let watcher = server.id(0);
-    let all = Scope::Prefix(Box::default());
+    let all = Scope::Prefix(&b""[..]);
     let mut snapshot = server.core.watch(watcher, Token(1), Namespace::Counters, all, START).unwrap();
     assert!(server.core.show(&mut snapshot, 2 * EVENTS_MAX), "there is no room for Live");
     let present = messages_of(&server.connections[0].mailbox);
@@ -1592,7 +1713,7 @@ proptest! {
     ) {
         let mut server = Server::new(1);
         let watcher = server.id(0);
-        let scope = Scope::Name(ONE.1.into());
+        let scope = Scope::Name(ONE.1);
         let mut snapshot = server.core.watch(watcher, Token(1), ONE.0, scope, START).unwrap();
         prop_assert!(!server.core.show(&mut snapshot, 1));
         let mailbox = Arc::clone(&server.connections[0].mailbox);
@@ -1699,7 +1820,7 @@ fn a_connection_that_lost_its_session_gets_no_answer_to_a_request_that_is_being_
     assert_eq!(server.core.acquire_grant(call, &wants, queueing, START), Outcome::Waiting);
     let other = server.id(1);
     server.core.attach(session, other, &SessionKey([1; 16]), START).unwrap();
-    let notice = Message::Notice(Notice::AttachedElsewhere { session });
+    let notice = Message::Notice(Notice::AttachedElsewhere { session: session.number() });
     let refused = Message::Answer { token: call.token, outcome: Err(Refusal::NoSuchSession) };
     assert_eq!(messages_of(&server.connections[0].mailbox), [refused, notice]);
     store(&server.core);
@@ -1713,15 +1834,29 @@ const LAST: Key = (Namespace::Semaphores, b"last");
 impl Server {
     /// Declares [`LAST`] with one resource.
     fn declare_last(&mut self, by: usize) {
-        let declare = Declare { name: LAST.1, capacity: 1, numbered: false, label: b"" };
+        let declare = Declaration { name: LAST.1, capacity: 1, numbered: false, label: b"" };
         let call = self.call(by);
-        let outcome = self.core.declare(call, &[declare], IfExists::Fail, START);
+        let outcome = self
+            .core
+            .execute(
+                call,
+                &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] },
+                START,
+            )
+            .outcome;
         assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
     }
 
     fn remove_last(&mut self, by: usize) {
         let call = self.call(by);
-        let outcome = self.core.remove(call, LAST.1, Removal::WithLastHolder, None, START);
+        let outcome = self
+            .core
+            .execute(
+                call,
+                &Operation::Remove { name: LAST.1, how: Removal::WithLastHolder, expected: None },
+                START,
+            )
+            .outcome;
         assert_eq!(outcome, Outcome::Answered(Answer::Declared(Box::default())));
     }
 }
@@ -1753,20 +1888,33 @@ fn a_removed_semaphore_is_deleted_when_shutdown_refuses_the_waiter_that_reserved
 fn waiters_for_a_removed_semaphore_are_refused_even_if_it_is_declared_again_at_once() {
     const WAITERS: usize = 300;
     let mut server = Server::new(3);
-    let declare = Declare { name: b"one", capacity: 1, numbered: false, label: b"" };
+    let declare = Declaration { name: b"one", capacity: 1, numbered: false, label: b"" };
     let call = server.call(2);
-    let outcome = server.core.declare(call, &[declare], IfExists::Fail, START);
+    let outcome = server
+        .core
+        .execute(call, &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] }, START)
+        .outcome;
     assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
     server.granted(0, &[semaphore(b"one")], 1, 1);
     for _ in 0..WAITERS {
         assert_eq!(server.acquire(1, &[semaphore(b"one")], 1, 1), Outcome::Waiting);
     }
     let call = server.call(2);
-    let outcome = server.core.remove(call, b"one", Removal::WithLastHolder, None, START);
+    let outcome = server
+        .core
+        .execute(
+            call,
+            &Operation::Remove { name: b"one", how: Removal::WithLastHolder, expected: None },
+            START,
+        )
+        .outcome;
     assert_eq!(outcome, Outcome::Answered(Answer::Declared(Box::default())));
     let call = server.call(2);
-    let again = Declare { capacity: 1000, ..declare };
-    let outcome = server.core.declare(call, &[again], IfExists::Fail, START);
+    let again = Declaration { capacity: 1000, ..declare };
+    let outcome = server
+        .core
+        .execute(call, &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![again] }, START)
+        .outcome;
     assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
     while server.core.expire(START) {}
     let mut answered = 0;
@@ -1799,9 +1947,16 @@ fn a_waiter_gets_no_more_slots_than_one_grant_may_have() {
     for slots in [GRANT_SLOTS_MAX as u32 - 1, GRANT_SLOTS_MAX as u32] {
         let mut server = Server::new(3);
         let declare = |server: &mut Server, name, capacity, numbered| {
-            let declare = Declare { name, capacity, numbered, label: b"" };
+            let declare = Declaration { name, capacity, numbered, label: b"" };
             let call = server.call(2);
-            let outcome = server.core.declare(call, &[declare], IfExists::Set, START);
+            let outcome = server
+                .core
+                .execute(
+                    call,
+                    &Operation::Declare { if_exists: IfExists::Set, declarations: vec![declare] },
+                    START,
+                )
+                .outcome;
             assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
         };
         declare(&mut server, b"a", MANY, true);
@@ -1850,7 +2005,7 @@ fn an_ended_watch_leaves_no_events_and_no_count_of_missed_ones() {
     let (watcher, token) = (server.id(0), Token(1));
     let mailbox = Arc::clone(&server.connections[0].mailbox);
     let watch = |server: &Server| {
-        let scope = Scope::Name(ONE.1.into());
+        let scope = Scope::Name(ONE.1);
         let mut snapshot = server.core.watch(watcher, token, ONE.0, scope, START).unwrap();
         assert!(!server.core.show(&mut snapshot, 2));
         messages_of(&mailbox)
@@ -1879,7 +2034,7 @@ fn an_ended_watch_leaves_no_events_and_no_count_of_missed_ones() {
 fn a_sweep_does_not_collect_a_semaphore_that_is_being_declared() {
     let names: Vec<_> = (0..500).map(|number| format!("{number}").into_bytes()).collect();
     let declares: Vec<_> =
-        names.iter().map(|name| Declare { name, capacity: 1, numbered: false, label: b"" }).collect();
+        names.iter().map(|name| Declaration { name, capacity: 1, numbered: false, label: b"" }).collect();
     let is_over = AtomicBool::new(false);
     let mut server = Server::new(1);
     let calls: Vec<_> = (0..100).map(|_| server.call(0)).collect();
@@ -1893,7 +2048,12 @@ fn a_sweep_does_not_collect_a_semaphore_that_is_being_declared() {
         });
         let mut outcome = Ok(());
         for call in calls {
-            core.declare(call, &declares, IfExists::Fail, START);
+            core.execute(
+                call,
+                &Operation::Declare { if_exists: IfExists::Fail, declarations: declares.to_vec() },
+                START,
+            )
+            .outcome;
             outcome = core.check_ledger();
             if outcome.is_err() {
                 break;
@@ -1914,16 +2074,29 @@ fn a_watch_gets_no_event_of_a_removed_semaphore_after_its_removal() {
     server.core.keep_journal(Waker::noop().clone(), None);
     server.core.begin_serving(START.monotonic, START);
     store(&server.core);
-    let declare = Declare { name: b"one", capacity: 2, numbered: false, label: b"" };
+    let declare = Declaration { name: b"one", capacity: 2, numbered: false, label: b"" };
     let call = server.call(1);
-    server.core.declare(call, &[declare], IfExists::Fail, START);
+    server
+        .core
+        .execute(call, &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] }, START)
+        .outcome;
     store(&server.core);
     server.watch(0, semaphore(b"one"));
     for _ in 0..2 {
         let call = server.call(1);
-        server.core.declare(call, &[declare], IfExists::Keep, START);
+        server
+            .core
+            .execute(
+                call,
+                &Operation::Declare { if_exists: IfExists::Keep, declarations: vec![declare] },
+                START,
+            )
+            .outcome;
         let call = server.call(1);
-        server.core.remove(call, b"one", Removal::IfIdle, None, START);
+        server
+            .core
+            .execute(call, &Operation::Remove { name: b"one", how: Removal::IfIdle, expected: None }, START)
+            .outcome;
     }
     store(&server.core);
     let kind = |message| match message {

@@ -12,9 +12,12 @@ use std::task::Waker;
 
 use proptest::prelude::*;
 use signalbox_core::{
-    Answer, BatchLimit, Call, Change, Claim, CommitOutcome, ConnectionId, Core, GrantId, Key, ListingKind,
-    Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Outcome, Place, PlaceKey, Queueing, Record,
-    RequestId, RequestIds, SessionId, SessionKey, Token, UnixSeconds, Waiting, Want,
+    Answer, BatchLimit, Call, Change, Claim, CommitOutcome, Core, Key, ListingKind, Mailbox, Message, Moment,
+    MonotonicMs, NameHasher, Outcome, Queueing, Record, Token, Waiting, Want,
+};
+use signalbox_model::UnixSeconds;
+use signalbox_model::{
+    ConnectionId, GrantId, Namespace, Place, PlaceKey, RequestId, RequestIds, SessionId, SessionKey,
 };
 
 use crate::cases;
@@ -636,7 +639,8 @@ fn list(core: &Core, name: &[u8], kind: ListingKind) -> Vec<(u64, u32)> {
         if some.is_empty() {
             return listed;
         }
-        listed.extend(some.iter().map(|entry| (entry.grant.map_or(0, |grant| grant.0), entry.resources)));
+        listed
+            .extend(some.iter().map(|(entry, _)| (entry.grant.map_or(0, |grant| grant.0), entry.resources)));
     }
 }
 

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use proptest::prelude::*;
-use signalbox_core::{Claim, Core, NameHasher, Namespace, UnixSeconds};
+use signalbox_core::{Claim, Core, NameHasher};
+use signalbox_model::Namespace;
+use signalbox_model::UnixSeconds;
 
 use crate::cases;
 

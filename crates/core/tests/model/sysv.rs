@@ -4,10 +4,15 @@
 use std::sync::Arc;
 
 use signalbox_core::{
-    Caller, ClientKey, ClientShare, ConnectionEnd, ConnectionId, Core, Errno, KeyRule, Limit, LimitKind,
-    Mailbox, MemoryLimit, Message, Moment, MonotonicMs, NameHasher, OpenedProcess, Operation, Order,
-    Ownership, Refusal, RequestId, RequestIds, SessionKey, SetAnswer, SetCheck, SetCommand, SetId, SysvCall,
-    SysvLimits, SysvOutcome, Token, UnixSeconds, UserRole,
+    ClientKey, ClientShare, ConnectionEnd, Core, KeyRule, Mailbox, MemoryLimit, Message, Moment, MonotonicMs,
+    NameHasher, OpenedProcess, SetCheck, SysvCall, SysvLimits, SysvOutcome, Token,
+};
+use signalbox_model::sysv::{
+    Caller, Errno, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Operation, Order, Ownership, SEM_UNDO, SetAnswer,
+    SetCommand, SetId, UserRole,
+};
+use signalbox_model::{
+    ConnectionId, Limit, ReachedLimit, Refusal, RequestId, RequestIds, SessionKey, UnixSeconds,
 };
 
 const TTL_MS: u32 = 30_000;
@@ -29,23 +34,23 @@ struct Process {
 }
 
 fn take(number: u16, amount: i16) -> Operation {
-    Operation { number, change: -amount, is_nowait: false, is_undone: false }
+    Operation { number, change: -amount, flags: 0 }
 }
 
 fn post(number: u16, amount: i16) -> Operation {
-    Operation { number, change: amount, is_nowait: false, is_undone: false }
+    Operation { number, change: amount, flags: 0 }
 }
 
 fn zero(number: u16) -> Operation {
-    Operation { number, change: 0, is_nowait: false, is_undone: false }
+    Operation { number, change: 0, flags: 0 }
 }
 
 fn nowait(operation: Operation) -> Operation {
-    Operation { is_nowait: true, ..operation }
+    Operation { flags: operation.flags | IPC_NOWAIT, ..operation }
 }
 
 fn undo(operation: Operation) -> Operation {
-    Operation { is_undone: true, ..operation }
+    Operation { flags: operation.flags | SEM_UNDO, ..operation }
 }
 
 impl World {
@@ -92,58 +97,51 @@ impl World {
         }
     }
 
-    fn get(
-        &mut self,
-        by: usize,
-        key: i32,
-        count: u32,
-        creates: bool,
-        exclusive: bool,
-    ) -> Result<SetId, Errno> {
+    fn get(&mut self, by: usize, key: i32, count: u32, flags: u32) -> Result<SetId, Errno> {
         let call = self.call(by);
-        match self.core.sem_get(call, key, count, (creates, exclusive, 0o600), self.now()) {
+        match self.core.sem_get(call, key, count, flags | 0o600, self.now()) {
             SysvOutcome::Answered(Ok(SetAnswer::Set(set, _))) => Ok(set),
             SysvOutcome::Answered(Err(errno)) => Err(errno),
             other => panic!("{other:?}"),
         }
     }
 
-    fn set(&mut self, count: u32) -> i32 {
-        self.get(0, KEY, count, true, true).unwrap().number()
+    fn set(&mut self, count: u32) -> SetId {
+        self.get(0, KEY, count, IPC_CREAT | IPC_EXCL).unwrap()
     }
 
-    fn op(&mut self, by: usize, set: i32, operations: &[Operation]) -> SysvOutcome {
+    fn op(&mut self, by: usize, set: SetId, operations: &[Operation]) -> SysvOutcome {
         let call = self.call(by);
         let outcome = self.core.sem_op(call, set, operations, None, self.now()).0;
         self.check();
         outcome
     }
 
-    fn done(&mut self, by: usize, set: i32, operations: &[Operation]) {
+    fn done(&mut self, by: usize, set: SetId, operations: &[Operation]) {
         assert_eq!(self.op(by, set, operations), SysvOutcome::Answered(Ok(SetAnswer::Done)));
     }
 
-    fn waits(&mut self, by: usize, set: i32, operations: &[Operation]) {
+    fn waits(&mut self, by: usize, set: SetId, operations: &[Operation]) {
         assert_eq!(self.op(by, set, operations), SysvOutcome::Waiting);
     }
 
-    fn fails(&mut self, by: usize, set: i32, operations: &[Operation], errno: Errno) {
+    fn fails(&mut self, by: usize, set: SetId, operations: &[Operation], errno: Errno) {
         assert_eq!(self.op(by, set, operations), SysvOutcome::Answered(Err(errno)));
     }
 
-    fn control(&mut self, by: usize, set: i32, command: SetCommand<'_>) -> Result<SetAnswer, Errno> {
+    fn control(&mut self, by: usize, set: SetId, command: SetCommand) -> Result<SetAnswer, Errno> {
         let call = self.call(by);
-        let outcome = self.core.sem_ctl(call, set, command, self.now());
+        let outcome = self.core.sem_ctl(call, set, &command, self.now());
         self.check();
         let SysvOutcome::Answered(result) = outcome else { panic!("{outcome:?}") };
         result
     }
 
-    fn set_value(&mut self, set: i32, number: u32, value: i32) {
+    fn set_value(&mut self, set: SetId, number: u32, value: i32) {
         assert_eq!(self.control(0, set, SetCommand::SetValue(number, value)), Ok(SetAnswer::Done));
     }
 
-    fn values(&mut self, set: i32) -> Vec<u16> {
+    fn values(&mut self, set: SetId) -> Vec<u16> {
         match self.control(0, set, SetCommand::GetAll) {
             Ok(SetAnswer::Values(values)) => values.into(),
             other => panic!("{other:?}"),
@@ -187,22 +185,26 @@ const DONE: [Result<(), Errno>; 1] = [Ok(())];
 #[test]
 fn a_set_is_found_by_its_key_or_created() {
     let mut world = World::new(1);
-    assert_eq!(world.get(0, KEY, 3, false, false), Err(Errno::NoEnt));
-    assert_eq!(world.get(0, KEY, 0, true, false), Err(Errno::Inval), "a new set has semaphores");
-    assert_eq!(world.get(0, KEY, 32_001, true, false), Err(Errno::Inval));
-    let set = world.get(0, KEY, 3, true, true).unwrap();
-    assert_eq!(world.get(0, KEY, 3, true, true), Err(Errno::Exist));
+    assert_eq!(world.get(0, KEY, 3, 0), Err(Errno::NoEnt));
+    assert_eq!(world.get(0, KEY, 0, IPC_CREAT), Err(Errno::Inval), "a new set has semaphores");
+    assert_eq!(world.get(0, KEY, 32_001, IPC_CREAT), Err(Errno::Inval));
+    let set = world.get(0, KEY, 3, IPC_CREAT | IPC_EXCL).unwrap();
+    assert_eq!(world.get(0, KEY, 3, IPC_CREAT | IPC_EXCL), Err(Errno::Exist));
     for count in 0..=3 {
-        assert_eq!(world.get(0, KEY, count, true, false), Ok(set));
+        assert_eq!(world.get(0, KEY, count, IPC_CREAT), Ok(set));
     }
-    assert_eq!(world.get(0, KEY, 4, false, false), Err(Errno::Inval), "it has fewer");
-    assert_eq!(world.values(set.number()), [0, 0, 0]);
-    let private = [(); 2].map(|()| world.get(0, 0, 1, false, false).unwrap());
+    assert_eq!(world.get(0, KEY, 4, 0), Err(Errno::Inval), "it has fewer");
+    assert_eq!(world.values(set), [0, 0, 0]);
+    let private = [(); 2].map(|()| world.get(0, 0, 1, 0).unwrap());
     assert!(private[0] != private[1] && !private.contains(&set), "sets without a key are new");
-    assert_eq!(world.control(0, set.number(), SetCommand::Remove), Ok(SetAnswer::Done));
-    assert_ne!(world.get(0, KEY, 3, true, false), Ok(set), "another id");
-    assert_eq!(world.control(0, set.number(), SetCommand::GetAll), Err(Errno::Inval));
-    assert_eq!(world.op(0, 5, &[post(0, 1)]), SysvOutcome::Answered(Err(Errno::Inval)), "an id of a kernel");
+    assert_eq!(world.control(0, set, SetCommand::Remove), Ok(SetAnswer::Done));
+    assert_ne!(world.get(0, KEY, 3, IPC_CREAT), Ok(set), "another id");
+    assert_eq!(world.control(0, set, SetCommand::GetAll), Err(Errno::Inval));
+    assert_eq!(
+        world.op(0, SetId(5), &[post(0, 1)]),
+        SysvOutcome::Answered(Err(Errno::Inval)),
+        "an id of a kernel"
+    );
 }
 
 #[test]
@@ -212,9 +214,9 @@ fn limits_of_sets_and_processes_are_obeyed() {
         SysvLimits { processes_max: 2, sets_max: 2, semaphores_max: 5, waiters_max: 1, ..SysvLimits::NONE };
     world.core.set_sysv_limits(limits);
     let set = world.set(3);
-    assert_eq!(world.get(0, 1, 3, true, false), Err(Errno::NoSpc), "too many semaphores");
-    assert!(world.get(0, 1, 2, true, false).is_ok());
-    assert_eq!(world.get(0, 2, 1, true, false), Err(Errno::NoSpc), "too many sets");
+    assert_eq!(world.get(0, 1, 3, IPC_CREAT), Err(Errno::NoSpc), "too many semaphores");
+    assert!(world.get(0, 1, 2, IPC_CREAT).is_ok());
+    assert_eq!(world.get(0, 2, 1, IPC_CREAT), Err(Errno::NoSpc), "too many sets");
     world.waits(0, set, &[take(0, 1)]);
     world.fails(1, set, &[take(0, 1)], Errno::NoMem);
     let (connection, mailbox) = (world.core.open_session().id(), Arc::default());
@@ -261,7 +263,7 @@ fn a_client_with_its_share_of_the_waiting_calls_leaves_the_rest_to_others() {
     let call = world.call(greedy[4]);
     let (outcome, limit) = world.core.sem_op(call, set, &[take(0, 1)], None, world.now());
     assert_eq!(outcome, SysvOutcome::Answered(Err(Errno::NoMem)));
-    let share = Limit { kind: LimitKind::Waiters, max: 2, is_share: true };
+    let share = ReachedLimit { limit: Limit::Waiters, max: 2, is_share: true };
     assert_eq!(limit, Some(Refusal::LimitReached(share)));
     world.waits(other, set, &[take(0, 1)]);
     // Three of the client's calls are performed, so it has less than its share.
@@ -299,7 +301,7 @@ fn a_client_with_its_share_of_the_memory_in_processes_and_results_leaves_the_res
     assert_eq!(repeat(first), failed);
     assert_eq!(repeat(last), SysvOutcome::Answered(Ok(SetAnswer::Done)));
 
-    let share = Refusal::LimitReached(Limit { kind: LimitKind::Memory, max: 12_000, is_share: true });
+    let share = Refusal::LimitReached(ReachedLimit { limit: Limit::Memory, max: 12_000, is_share: true });
     let call = world.call(blocked);
     let (outcome, limit) = world.core.sem_op(call, set, &[take(1, 1)], None, world.now());
     assert_eq!((outcome, limit), (SysvOutcome::Answered(Err(Errno::NoMem)), Some(share)));
@@ -312,7 +314,7 @@ fn a_client_with_its_share_of_the_memory_in_processes_and_results_leaves_the_res
     // The client needs its results no more.
     let mut call = world.call(greedy);
     call.ids.lowest_unanswered = call.ids.own;
-    world.core.sem_ctl(call, set, SetCommand::GetAll, world.now());
+    world.core.sem_ctl(call, set, &SetCommand::GetAll, world.now());
     world.waits(blocked, set, &[take(1, 1)]);
 }
 
@@ -323,7 +325,7 @@ fn without_memory_a_process_gets_no_new_adjustments_and_goes_on_with_those_that_
     let mailbox = Arc::new(Mailbox::of(([192, 0, 2, 1], 4660).into(), Some(ClientKey([1; 16]))));
     let [adjusting, greedy, further] =
         [(); 3].map(|()| world.start_of(Arc::clone(&mailbox), 100, Caller { uid: 0, gid: 0 }, &[]));
-    let (set, other) = (world.set(2), world.get(0, 1, 1, true, true).unwrap().number());
+    let (set, other) = (world.set(2), world.get(0, 1, 1, IPC_CREAT | IPC_EXCL).unwrap());
     world.done(adjusting, set, &[undo(post(0, 3))]);
     let client_share = ClientShare { percent: 12, least: 1 };
     let with = |in_use| {
@@ -335,7 +337,7 @@ fn without_memory_a_process_gets_no_new_adjustments_and_goes_on_with_those_that_
     let call = world.call(greedy);
     let (waiting, limit) = world.core.sem_op(call, set, &[take(1, 1)], None, world.now());
     assert_eq!(waiting, SysvOutcome::Answered(Err(Errno::NoMem)));
-    assert!(matches!(limit, Some(Refusal::LimitReached(Limit { is_share: true, .. }))), "{limit:?}");
+    assert!(matches!(limit, Some(Refusal::LimitReached(ReachedLimit { is_share: true, .. }))), "{limit:?}");
     world.done(greedy, set, &[undo(post(0, 1))]);
 
     world.core.set_sysv_limits(with(|| 10_001));
@@ -502,7 +504,7 @@ fn a_set_obeys_its_mode() {
     assert_eq!(world.control(0, set, SetCommand::SetOwnership(nobody)), Err(Errno::Inval));
     // The mode is checked for what semget asks for.
     let call = world.call(member);
-    let outcome = world.core.sem_get(call, KEY, 0, (false, false, 0o600), world.now());
+    let outcome = world.core.sem_get(call, KEY, 0, 0o600, world.now());
     assert_eq!(outcome, SysvOutcome::Answered(Err(Errno::Access)));
     assert_eq!(world.control(member, set, SetCommand::Remove), Err(Errno::Perm));
     assert_eq!(world.control(owner, set, SetCommand::Remove), Ok(SetAnswer::Done));
@@ -515,8 +517,8 @@ fn values_are_checked() {
     for (number, value, errno) in [(0, -1, Errno::Range), (0, 32_768, Errno::Range), (2, 0, Errno::Inval)] {
         assert_eq!(world.control(0, set, SetCommand::SetValue(number, value)), Err(errno));
     }
-    assert_eq!(world.control(0, set, SetCommand::SetAll(&[1, 32_768])), Err(Errno::Range));
-    assert_eq!(world.control(0, set, SetCommand::SetAll(&[1])), Err(Errno::Inval));
+    assert_eq!(world.control(0, set, SetCommand::SetAll([1, 32_768].into())), Err(Errno::Range));
+    assert_eq!(world.control(0, set, SetCommand::SetAll([1].into())), Err(Errno::Inval));
     for command in
         [SetCommand::GetValue(2), SetCommand::GetPid(2), SetCommand::GetNCount(2), SetCommand::GetZCount(2)]
     {
@@ -584,7 +586,7 @@ fn listings_show_who_adjusts_and_who_waits() {
         shown,
         [(UserRole::Adjusts, 101, &[take(1, 4)][..]), (UserRole::Waits, 102, &[take(0, 1), take(1, 2)])]
     );
-    assert_eq!(world.core.set_users(5).map(|_| ()), Err(Refusal::NotFound));
+    assert_eq!(world.core.set_users(SetId(5)).map(|_| ()), Err(Refusal::NotFound));
 }
 
 #[test]
@@ -655,7 +657,7 @@ fn in_the_order_of_arrival_a_call_that_leaves_makes_room_for_those_behind_it() {
 fn a_check_visits_every_set_in_steps() {
     let mut world = World::new(1);
     for key in 1..=40 {
-        world.get(0, key, 1, true, true).unwrap();
+        world.get(0, key, 1, IPC_CREAT | IPC_EXCL).unwrap();
     }
     let mut check = SetCheck::default();
     let mut steps = 1;

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox_core::{
-    Answer, BatchLimit, Call, Caller, Change, Claim, CommitOutcome, ConnectionId, Core, Declare, GrantId,
-    IfExists, Key, KeyRule, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Operation, Outcome,
-    Queueing, Record, Refusal, Removal, RequestId, RequestIds, Service, SessionKey, SetAnswer, SetCommand,
-    SysvCall, SysvKey, SysvOutcome, Token, UnixSeconds, Want,
+    Answer, BatchLimit, Call, Change, Claim, CommitOutcome, Core, Key, KeyRule, Mailbox, Message, Moment,
+    MonotonicMs, NameHasher, Outcome, Queueing, Record, Service, SysvCall, SysvKey, SysvOutcome, Token, Want,
+};
+use signalbox_model::sysv::{Caller, IPC_CREAT, IPC_EXCL, Operation, SEM_UNDO, SetAnswer, SetCommand, SetId};
+use signalbox_model::{
+    ConnectionId, Declaration, GrantId, IfExists, Milliseconds, Namespace, Refusal, Removal, RequestId,
+    RequestIds, SessionKey, UnixSeconds,
 };
 
 use crate::declaration;
@@ -88,32 +91,33 @@ impl Server {
         }
     }
 
-    fn make_set(&mut self, key: i32, semaphores: u32) -> i32 {
-        let made = self.call(|core, call| core.sem_get(call, key, semaphores, (true, true, 0o600), START));
+    fn make_set(&mut self, key: i32, semaphores: u32) -> SetId {
+        let made =
+            self.call(|core, call| core.sem_get(call, key, semaphores, IPC_CREAT | IPC_EXCL | 0o600, START));
         match self.result(&made) {
-            SetAnswer::Set(set, _) => set.number(),
+            SetAnswer::Set(set, _) => set,
             other => panic!("{other:?}"),
         }
     }
 
-    fn control(&mut self, set: i32, command: SetCommand<'_>) {
-        let done = self.call(|core, call| core.sem_ctl(call, set, command, START));
+    fn control(&mut self, set: SetId, command: SetCommand) {
+        let done = self.call(|core, call| core.sem_ctl(call, set, &command, START));
         assert_eq!(self.result(&done), SetAnswer::Done);
     }
 
-    fn value(&self, set: i32) -> u32 {
+    fn value(&self, set: SetId) -> u32 {
         let (connection, _) = self.process();
         let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
         let call = SysvCall { connection, ids, token: Token(1), caller: CALLER };
-        match self.core.sem_ctl(call, set, SetCommand::GetValue(0), START) {
+        match self.core.sem_ctl(call, set, &SetCommand::GetValue(0), START) {
             SysvOutcome::Answered(Ok(SetAnswer::Number(value))) => value,
             other => panic!("{other:?}"),
         }
     }
 
     /// Has so many processes add 1 to the first semaphore, which their ends undo.
-    fn adjust(&mut self, set: i32, processes: usize) {
-        let operation = Operation { number: 0, change: 1, is_nowait: false, is_undone: true };
+    fn adjust(&mut self, set: SetId, processes: usize) {
+        let operation = Operation { number: 0, change: 1, flags: SEM_UNDO };
         for _ in 0..processes {
             self.call(|core, call| core.sem_op(call, set, &[operation], None, START).0);
         }
@@ -141,7 +145,7 @@ const SETS: [(u32, usize); 2] = [(1, 4_200), (32_000, 40)];
 fn a_value_that_is_set_clears_the_adjustments_of_any_number_of_processes() {
     for (semaphores, processes) in SETS {
         let all = vec![5; semaphores as usize];
-        for command in [SetCommand::SetValue(0, 5), SetCommand::SetAll(&all)] {
+        for command in [SetCommand::SetValue(0, 5), SetCommand::SetAll(all.into())] {
             let mut server = Server::start(BTreeMap::new());
             let set = server.make_set(1, semaphores);
             server.adjust(set, processes);
@@ -163,7 +167,7 @@ fn a_set_with_any_number_of_adjustments_is_removed_although_the_server_crashes()
             let mut server = Server::start(BTreeMap::new());
             let set = server.make_set(1, semaphores);
             server.adjust(set, processes);
-            let removed = server.call(|core, call| core.sem_ctl(call, set, SetCommand::Remove, START));
+            let removed = server.call(|core, call| core.sem_ctl(call, set, &SetCommand::Remove, START));
             for _ in 0..batches {
                 server.store_one();
             }
@@ -179,12 +183,12 @@ fn a_set_with_any_number_of_adjustments_is_removed_although_the_server_crashes()
 fn thousands_of_waiting_calls_are_completed_by_one() {
     let mut server = Server::start(BTreeMap::new());
     let set = server.make_set(1, 1);
-    let take = Operation { number: 0, change: -1, is_nowait: false, is_undone: true };
+    let take = Operation { number: 0, change: -1, flags: SEM_UNDO };
     let waiting: Vec<_> = (0..4_200)
         .map(|_| server.call(|core, call| core.sem_op(call, set, &[take], None, START).0))
         .collect();
     server.store();
-    server.call(|core, call| core.sem_ctl(call, set, SetCommand::SetValue(0, 4_250), START));
+    server.call(|core, call| core.sem_ctl(call, set, &SetCommand::SetValue(0, 4_250), START));
     // After each batch, a crash would leave a set from which exactly those have taken whose results are stored.
     let results = |server: &Server| {
         server.disk.keys().filter(|key| matches!(key, Key::Sysv(SysvKey::Result(..)))).count()
@@ -222,8 +226,15 @@ fn end_grants(count: usize, name_bytes: usize, is_evicted: bool) {
         let ids = RequestIds { own: RequestId(requests), lowest_unanswered: RequestId(requests) };
         Call { connection, ids, token: Token(requests) }
     };
-    let declare = Declare { name: b"gpu", capacity: 10_000, numbered: false, label: b"" };
-    server.core.declare(call(), &[declare], IfExists::Fail, START);
+    let declare = Declaration { name: b"gpu", capacity: 10_000, numbered: false, label: b"" };
+    server
+        .core
+        .execute(
+            call(),
+            &signalbox_model::Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] },
+            START,
+        )
+        .outcome;
     server.core.open_leased(connection, SessionKey([1; 16]), 1_000_000, b"", Token(0), START);
     server.store();
     for n in 0..count {
@@ -239,8 +250,15 @@ fn end_grants(count: usize, name_bytes: usize, is_evicted: bool) {
     let grants = |server: &Server| server.disk.keys().filter(|key| matches!(key, Key::Grant(_))).count();
     assert_eq!(grants(&server), count);
     let ended = if is_evicted {
-        let removal = Removal::Now { grace_ms: 1_000 };
-        server.core.remove(call(), b"gpu", removal, None, START)
+        let removal = Removal::Now { grace: Milliseconds(1_000) };
+        server
+            .core
+            .execute(
+                call(),
+                &signalbox_model::Operation::Remove { name: b"gpu", how: removal, expected: None },
+                START,
+            )
+            .outcome
     } else {
         server.core.close_leased(connection, call().token, START)
     };
@@ -282,8 +300,21 @@ fn an_opening_that_is_repeated_while_it_is_stored_keeps_its_session() {
     assert!(matches!(open(&server, 1), Outcome::Answered(Answer::Opened(_))), "it is stored");
     let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
     let call = Call { connection: connections[1].0, ids, token: Token(2) };
-    let declare = Declare { name: b"a", capacity: 1, numbered: false, label: b"" };
-    assert_eq!(server.core.declare(call, &[declare], IfExists::Fail, now), Outcome::Waiting);
+    let declare = Declaration { name: b"a", capacity: 1, numbered: false, label: b"" };
+    assert_eq!(
+        server
+            .core
+            .execute(
+                call,
+                &signalbox_model::Operation::Declare {
+                    if_exists: IfExists::Fail,
+                    declarations: vec![declare]
+                },
+                now
+            )
+            .outcome,
+        Outcome::Waiting
+    );
     let second = server.core.take_batch(BatchLimit::UNIT).unwrap();
     while server.core.complete(&second, CommitOutcome::Failed, 1, now) {}
     assert_eq!(server.core.ledger_stats().sessions, 1);
@@ -308,9 +339,22 @@ fn semaphores_with_any_slots_out_of_service_are_declared_together() {
     let names: Vec<_> = (0..SEMAPHORES).map(name).collect();
     let declares: Vec<_> = names
         .iter()
-        .map(|name| Declare { name, capacity: 65_536, numbered: true, label: b"changed" })
+        .map(|name| Declaration { name, capacity: 65_536, numbered: true, label: b"changed" })
         .collect();
-    assert_eq!(server.core.declare(call, &declares, IfExists::Set, START), Outcome::Waiting);
+    assert_eq!(
+        server
+            .core
+            .execute(
+                call,
+                &signalbox_model::Operation::Declare {
+                    if_exists: IfExists::Set,
+                    declarations: declares.to_vec()
+                },
+                START
+            )
+            .outcome,
+        Outcome::Waiting
+    );
     server.store();
     let is_changed = |record: &&Record| matches!(record, Record::Declaration(of) if *of.label == *b"changed");
     assert_eq!(server.disk.values().filter(is_changed).count(), usize::from(SEMAPHORES));

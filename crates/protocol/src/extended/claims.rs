@@ -6,47 +6,24 @@ use std::iter;
 use bytes::BufMut;
 use thiserror::Error;
 
-use super::value::PLACE_BYTES;
-use super::{ACQUIRE_ALL_NAMES_MAX, Namespace, length_of};
+use super::{ACQUIRE_ALL_NAMES_MAX, length_of};
 use crate::fields::Fields;
-use crate::header::NAME_BYTES_MAX;
-use crate::header::REQUEST_BODY_BYTES_MAX;
+use crate::header::{NAME_BYTES_MAX, REQUEST_BODY_BYTES_MAX};
+use signalbox_model::{AS_DECLARED, Claim, Namespace};
 
-/// In place of a semaphore's capacity: the semaphore keeps its own, and is not created if it does not exist
-/// (`docs/protocol.md`, "AcquireGrant").
-pub const AS_DECLARED: u32 = 0;
-
-/// Resources of one name that a request asks for (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim<'a> {
-    /// The kind of the name.
-    pub namespace: Namespace,
-    /// The name, 1 to 65535 bytes. It is created if it does not exist, except with [`AS_DECLARED`].
-    pub name: &'a [u8],
-    /// The number of resources; at least 1, and at most `maximum` unless that is [`AS_DECLARED`].
-    pub resources: u32,
-    /// The maximum of a counter for this request, the capacity of a semaphore that this request creates, or
-    /// [`AS_DECLARED`].
-    pub maximum: u32,
-    /// The slot to acquire, of a semaphore whose resources are numbered; `None`: the lowest free ones. With a slot,
-    /// `resources` is 1, and the semaphore is not created.
-    pub slot: Option<u16>,
-}
-
-impl Claim<'_> {
-    /// Checks the rules of the fields.
-    pub(super) fn check(&self) -> Result<(), ClaimsError> {
-        let as_declared = self.namespace == Namespace::Semaphores && self.maximum == AS_DECLARED;
-        if self.resources == 0 || (self.maximum < self.resources && !as_declared) {
-            return Err(ClaimsError::Amounts { resources: self.resources, maximum: self.maximum });
-        }
-        if self.slot.is_some() && (self.namespace != Namespace::Semaphores || self.resources != 1) {
-            return Err(ClaimsError::Slot { resources: self.resources });
-        }
-        match self.name.len() {
-            1..=NAME_BYTES_MAX => Ok(()),
-            bytes => Err(ClaimsError::NameLength { bytes }),
-        }
+/// Checks the rules of a claim's fields.
+pub(super) fn check(claim: &Claim<'_>) -> Result<(), ClaimsError> {
+    let Claim { namespace, name, resources, maximum, slot } = *claim;
+    let as_declared = namespace == Namespace::Semaphores && maximum == AS_DECLARED;
+    if resources == 0 || (maximum < resources && !as_declared) {
+        return Err(ClaimsError::Amounts { resources, maximum });
+    }
+    if slot.is_some() && (namespace != Namespace::Semaphores || resources != 1) {
+        return Err(ClaimsError::Slot { resources });
+    }
+    match name.len() {
+        1..=NAME_BYTES_MAX => Ok(()),
+        bytes => Err(ClaimsError::NameLength { bytes }),
     }
 }
 
@@ -97,6 +74,9 @@ pub enum ClaimsError {
 /// The bytes of an AcquireAll's body before its rows.
 const FIXED_BYTES: usize = 28;
 
+/// The bytes of a place.
+const PLACE_BYTES: usize = 24;
+
 /// The bytes of a row: resources, maximum, namespace, flags, the name's length.
 const ROW_BYTES: usize = 12;
 
@@ -132,7 +112,7 @@ impl<'a> Claims<'a> {
     pub fn new(list: &'a [Claim<'a>]) -> Result<Self, ClaimsError> {
         let names = Self(Source::Listed(list));
         names.check_count()?;
-        list.iter().try_for_each(Claim::check)?;
+        list.iter().try_for_each(check)?;
         let bytes = names.body_bytes();
         if bytes > REQUEST_BODY_BYTES_MAX {
             return Err(ClaimsError::BodyTooLong { bytes });
@@ -167,7 +147,7 @@ impl<'a> Claims<'a> {
         let claims = Self(Source::Received { rows, texts });
         claims.check_count().ok()?;
         for row in rows {
-            read_row(row, &mut texts)?.check().ok()?;
+            check(&read_row(row, &mut texts)?).ok()?;
         }
         claims.check_repetition().ok()?;
         *fields = texts.slots;
@@ -219,8 +199,8 @@ impl<'a> Claims<'a> {
     fn check_repetition(&self) -> Result<(), ClaimsError> {
         let mut sorted: [(Namespace, &[u8]); ACQUIRE_ALL_NAMES_MAX] =
             [(Namespace::Counters, &[]); ACQUIRE_ALL_NAMES_MAX];
-        for (place, claim) in sorted.iter_mut().zip(self.iter()) {
-            *place = (claim.namespace, claim.name);
+        for (entry, claim) in sorted.iter_mut().zip(self.iter()) {
+            *entry = (claim.namespace, claim.name);
         }
         let sorted = &mut sorted[..self.len()];
         sorted.sort_unstable();

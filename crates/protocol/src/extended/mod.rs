@@ -4,37 +4,23 @@
 //! They are separate from yrmcds' operations, whose requests are smaller and faster to parse.
 
 mod claims;
-mod credentials;
-mod declaration;
-mod declared;
-mod event;
-mod limit;
+mod declarations;
+mod features;
+mod layout;
+mod notice;
 mod opcode;
 mod request;
 mod response;
-mod session;
-mod value;
 mod whereabouts;
 
-pub use claims::{AS_DECLARED, Claim, Claims, ClaimsError};
-pub use credentials::Credentials;
-pub use declaration::{
-    Declaration, DeclarationError, Declarations, Idle, IfExists, Pausing, Removal, Resizing, SlotChange,
-};
-pub use declared::{DeclaredEntry, DeclaredState};
-pub use event::{End, Event, EventKind, Notice};
-pub use limit::{Limit, ReachedLimit};
+pub use claims::{Claims, ClaimsError};
+pub use declarations::{DeclarationError, check_declarations};
+pub use features::{Credentials, Features, Queueing, Wait};
+pub(crate) use layout::Part;
+pub use notice::{End, ReceivedNotice};
 pub use opcode::ExtendedOpcode;
-pub use request::{Extended, Queueing, Revocation, Scope, WaitingRequest};
-pub use response::{
-    AllGranted, ExtendedResponse, Granted, HelloAnswer, Inspected, ListEntry, OpenedSession, Shares,
-    VerifiedGrant,
-};
-pub use session::{AddressRange, SessionEntry, SessionKind};
-pub use value::{
-    Features, Generation, GraceLeft, GrantId, GrantState, Milliseconds, Namespace, Place, RequestId,
-    RequestIds, SessionKey, TtlLeft, Wait,
-};
+pub use request::{Extended, WaitingRequest};
+pub use response::{AllGranted, ExtendedResponse, Granted, HelloAnswer, OpenedSession, Shares};
 pub use whereabouts::{Moved, Whereabouts};
 
 /// The version of the extended operations, which Hello exchanges (`docs/protocol.md`, "Hello").

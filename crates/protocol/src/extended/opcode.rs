@@ -1,6 +1,6 @@
 //! The opcodes of the extended operations.
 
-use signalbox_model::codes;
+use signalbox_model::{Operation, Revocation, ServiceChange, codes};
 
 codes! {
     /// The operations that this server adds to yrmcds' protocols, with their codes (`docs/protocol.md`, "Extended
@@ -48,6 +48,8 @@ codes! {
         Export = 0x49,
         /// Revokes the leased sessions of a client with this identity.
         RevokeIdentity = 0x4a,
+        /// Cancels a waiting request, or those of a session, for an administrator.
+        CancelWaiting = 0x4b,
         /// Declares semaphores, which exist until they are removed.
         Declare = 0x50,
         /// Changes the capacity of a declared semaphore.
@@ -64,5 +66,25 @@ codes! {
         SetSlot = 0x56,
         /// Returns where clients reach the nodes of the cluster.
         Where = 0x71,
+    }
+}
+
+impl ExtendedOpcode {
+    /// The opcode of an operation.
+    pub fn of(operation: &Operation<'_>) -> Self {
+        match operation {
+            Operation::Declare { .. } => Self::Declare,
+            Operation::Resize { .. } => Self::Resize,
+            Operation::Remove { .. } => Self::Remove,
+            Operation::ChangeService { how: ServiceChange::Pause | ServiceChange::Resume, .. } => Self::Pause,
+            Operation::ChangeService {
+                how: ServiceChange::SlotOut(_) | ServiceChange::SlotIn(_), ..
+            } => Self::SetSlot,
+            Operation::DeleteCounter { .. } => Self::DeleteCounter,
+            Operation::Cancel(_) => Self::CancelWaiting,
+            Operation::Revoke { what: Revocation::Grant(_) | Revocation::Session(_), .. } => Self::Revoke,
+            Operation::Revoke { what: Revocation::Addresses(_), .. } => Self::RevokeClient,
+            Operation::Revoke { what: Revocation::Identity(_), .. } => Self::RevokeIdentity,
+        }
     }
 }

@@ -2,19 +2,21 @@
 
 use bytes::BufMut;
 
-use super::claims::{FLAG_PLACE, FLAG_SLOT, flags_of};
-use super::{
-    AddressRange, Claim, Claims, Credentials, Declarations, ExtendedOpcode, Features, Generation, GrantId,
-    Idle, IfExists, Milliseconds, NO_NUMBER, Namespace, Pausing, Place, Removal, RequestId, RequestIds,
-    Resizing, SessionKey, SlotChange, Wait, checked_label, length_of,
-};
+use super::claims::{self, Claims, FLAG_PLACE, FLAG_SLOT, flags_of};
+use super::declarations::{put_declarations, read_declarations};
+use super::features::{Credentials, Features, Queueing, Wait};
+use super::layout::Part;
+use super::{ExtendedOpcode, checked_label, length_of};
 use crate::fields::Fields;
 use crate::header::{Header, Opaque};
-use crate::status::Status;
+use signalbox_model::{
+    Cancellation, Claim, GrantId, Idle, Milliseconds, Namespace, Operation, Place, RequestId, RequestIds,
+    Revocation, Scope, ServiceChange, SessionId, SessionKey, Status,
+};
 
 /// An extended request. Each variant has a section of the same name in `docs/protocol.md`. Sessions are identified by
 /// their numbers; labels are up to [`LABEL_BYTES_MAX`](super::LABEL_BYTES_MAX) arbitrary bytes, names are 1 to 65535.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extended<'a> {
     /// "Hello".
     Hello {
@@ -106,21 +108,12 @@ pub enum Extended<'a> {
         /// The kind of the names.
         namespace: Namespace,
         /// The names to watch.
-        scope: Scope<'a>,
+        scope: Scope<&'a [u8]>,
     },
     /// "Unwatch".
     Unwatch {
         /// The opaque of the Watch to end.
         watch: Opaque,
-    },
-    /// "Revoke".
-    Revoke {
-        /// The numbers of the request.
-        ids: RequestIds,
-        /// The grant or session to revoke.
-        what: Revocation,
-        /// The grace period, during which the holder keeps it.
-        grace: Milliseconds,
     },
     /// "Inspect".
     Inspect {
@@ -129,59 +122,17 @@ pub enum Extended<'a> {
         /// The name.
         name: &'a [u8],
     },
-    /// "DeleteCounter".
-    DeleteCounter {
-        /// The name of the counter.
-        name: &'a [u8],
-    },
     /// "Sessions".
     Sessions,
-    /// "RevokeClient".
-    RevokeClient {
-        /// The addresses of the clients whose leased sessions are revoked.
-        clients: AddressRange,
-        /// The grace period, during which the holders keep what they hold.
-        grace: Milliseconds,
-    },
-    /// "RevokeIdentity".
-    RevokeIdentity {
-        /// The identity of the clients whose leased sessions are revoked, as Sessions lists it.
-        identity: &'a [u8],
-        /// The grace period, during which the holders keep what they hold.
-        grace: Milliseconds,
-    },
     /// "Export".
     Export,
-    /// "Declare".
-    Declare {
-        /// The numbers of the request.
+    /// A change by an administrator: the section of the operation.
+    Change {
+        /// The numbers of the request. DeleteCounter, CancelWaiting, RevokeClient and RevokeIdentity have none on the wire:
+        /// repeating them changes nothing more.
         ids: RequestIds,
-        /// What happens to semaphores that are declared already.
-        if_exists: IfExists,
-        /// The semaphores to declare.
-        declarations: Declarations<'a>,
-    },
-    /// "Resize".
-    Resize {
-        /// The numbers of the request.
-        ids: RequestIds,
-        /// The generation that the semaphore must have; `None`: any.
-        expected: Option<Generation>,
-        /// The change of the capacity.
-        how: Resizing,
-        /// The name of the semaphore.
-        name: &'a [u8],
-    },
-    /// "Remove".
-    Remove {
-        /// The numbers of the request.
-        ids: RequestIds,
-        /// The generation that the semaphore must have; `None`: any.
-        expected: Option<Generation>,
-        /// What happens if the semaphore is held.
-        how: Removal,
-        /// The name of the semaphore.
-        name: &'a [u8],
+        /// The change.
+        operation: Operation<'a>,
     },
     /// "AwaitIdle".
     AwaitIdle {
@@ -199,49 +150,6 @@ pub enum Extended<'a> {
         /// The prefix of the names to list; empty for all.
         prefix: &'a [u8],
     },
-    /// "Pause".
-    Pause {
-        /// The numbers of the request.
-        ids: RequestIds,
-        /// The generation that the semaphore must have; `None`: any.
-        expected: Option<Generation>,
-        /// Whether the semaphore is paused or resumed.
-        how: Pausing,
-        /// The name of the semaphore.
-        name: &'a [u8],
-    },
-    /// "SetSlot".
-    SetSlot {
-        /// The numbers of the request.
-        ids: RequestIds,
-        /// The generation that the semaphore must have; `None`: any.
-        expected: Option<Generation>,
-        /// The slot, and whether it is taken out of service or put back.
-        how: SlotChange,
-        /// The name of the semaphore.
-        name: &'a [u8],
-    },
-}
-
-/// How a request waits that cannot be granted at once (`docs/protocol.md`, "AcquireGrant").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queueing {
-    /// How long it waits.
-    pub wait: Wait,
-    /// The request joins a queue only if fewer than this many requests wait in it; `None`: no limit.
-    pub queue_max: Option<u32>,
-}
-
-impl Queueing {
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let (wait, queue_max) = (Wait::from_wire(fields.u32()?), fields.u32()?);
-        Some(Self { wait, queue_max: (queue_max != NO_NUMBER).then_some(queue_max) })
-    }
-
-    fn compose(self, out: &mut Vec<u8>) {
-        out.put_u32(self.wait.to_wire());
-        out.put_u32(self.queue_max.unwrap_or(NO_NUMBER));
-    }
 }
 
 /// Identifies the request to cancel (`docs/protocol.md`, "Cancel").
@@ -253,26 +161,8 @@ pub enum WaitingRequest {
     Opaque(Opaque),
 }
 
-/// The names of a Watch (`docs/protocol.md`, "Watch").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope<'a> {
-    /// One name; at least one byte.
-    Name(&'a [u8]),
-    /// All names with this prefix; all names if it is empty.
-    Prefix(&'a [u8]),
-}
-
 /// The bit of a Watch's flags for a prefix.
 const FLAG_PREFIX: u8 = 1;
-
-/// What Revoke revokes (`docs/protocol.md`, "Revoke").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Revocation {
-    /// One grant.
-    Grant(GrantId),
-    /// The session with this number, with all that it holds.
-    Session(u64),
-}
 
 impl<'a> Extended<'a> {
     /// Decodes the body of a request. If it breaks a rule of the operation, the error is the status of the response.
@@ -306,27 +196,27 @@ impl<'a> Extended<'a> {
             ExtendedOpcode::Where => Self::Where,
             ExtendedOpcode::CloseSession => Self::CloseSession,
             ExtendedOpcode::AcquireGrant => {
-                let ids = RequestIds::read(fields)?;
+                let ids = Part::read(fields)?;
                 let (resources, maximum) = (fields.u32()?, fields.u32()?);
-                let queueing = Queueing::read(fields)?;
+                let queueing = Part::read(fields)?;
                 let namespace = Namespace::from_code(fields.u8()?)?;
                 let flags = fields.u8()?;
                 let name = fields.name()?;
                 let slot = if flags & FLAG_SLOT != 0 { Some(fields.u16()?) } else { None };
                 let place = read_place(flags, fields)?;
                 let claim = Claim { namespace, name, resources, maximum, slot };
-                claim.check().ok()?;
+                claims::check(&claim).ok()?;
                 Self::AcquireGrant { ids, claim, queueing, place }
             }
             ExtendedOpcode::ReleaseGrant => {
-                Self::ReleaseGrant { ids: RequestIds::read(fields)?, grant: GrantId(fields.u64()?) }
+                Self::ReleaseGrant { ids: Part::read(fields)?, grant: GrantId(fields.u64()?) }
             }
             ExtendedOpcode::Cancel => Self::Cancel(match (fields.u64()?, fields.array()?) {
                 (0, opaque) => WaitingRequest::Opaque(Opaque(opaque)),
                 (id, _) => WaitingRequest::Id(RequestId(id)),
             }),
             ExtendedOpcode::AcquireAll => {
-                let (ids, queueing) = (RequestIds::read(fields)?, Queueing::read(fields)?);
+                let (ids, queueing) = (Part::read(fields)?, Part::read(fields)?);
                 let (claims, flags) = Claims::read(fields)?;
                 Self::AcquireAll { ids, queueing, claims, place: read_place(flags, fields)? }
             }
@@ -347,53 +237,14 @@ impl<'a> Extended<'a> {
                 Self::Watch { namespace, scope }
             }
             ExtendedOpcode::Unwatch => Self::Unwatch { watch: Opaque(fields.array()?) },
-            ExtendedOpcode::Revoke => {
-                let ids = RequestIds::read(fields)?;
-                let [kind, _, _, _] = fields.array()?;
-                let grace = Milliseconds(fields.u32()?);
-                let number = fields.u64()?;
-                let what = match kind {
-                    0 => Revocation::Grant(GrantId(number)),
-                    1 => Revocation::Session(number),
-                    _ => return None,
-                };
-                Self::Revoke { ids, what, grace }
-            }
             ExtendedOpcode::Inspect => {
                 let (namespace, name) = read_name(fields)?;
                 Self::Inspect { namespace, name }
             }
-            ExtendedOpcode::DeleteCounter => Self::DeleteCounter { name: fields.name()? },
             ExtendedOpcode::Sessions => Self::Sessions,
-            ExtendedOpcode::RevokeClient => Self::RevokeClient {
-                grace: Milliseconds(fields.u32()?),
-                clients: AddressRange::read(fields)?,
-            },
-            ExtendedOpcode::RevokeIdentity => {
-                let grace = Milliseconds(fields.u32()?);
-                Self::RevokeIdentity { identity: fields.text()?, grace }
-            }
             ExtendedOpcode::Export => Self::Export,
-            ExtendedOpcode::Declare => Self::Declare {
-                ids: RequestIds::read(fields)?,
-                if_exists: IfExists::read(fields)?,
-                declarations: Declarations::read(fields)?,
-            },
-            ExtendedOpcode::Resize => Self::Resize {
-                ids: RequestIds::read(fields)?,
-                expected: Generation::from_wire(fields.u64()?),
-                how: Resizing::read(fields)?,
-                name: fields.name()?,
-            },
-            ExtendedOpcode::Remove => Self::Remove {
-                ids: RequestIds::read(fields)?,
-                expected: Generation::from_wire(fields.u64()?),
-                how: Removal::read(fields)?,
-                name: fields.name()?,
-            },
             ExtendedOpcode::AwaitIdle => {
-                let wait = Wait::from_wire(fields.u32()?);
-                let until = Idle::read(fields)?;
+                let (wait, until) = (Part::read(fields)?, Part::read(fields)?);
                 let (namespace, name) = read_name(fields)?;
                 if let (Idle::Slot(_), Namespace::Counters) = (until, namespace) {
                     return None;
@@ -401,18 +252,19 @@ impl<'a> Extended<'a> {
                 Self::AwaitIdle { wait, until, namespace, name }
             }
             ExtendedOpcode::List => Self::List { prefix: fields.text()? },
-            ExtendedOpcode::Pause => Self::Pause {
-                ids: RequestIds::read(fields)?,
-                expected: Generation::from_wire(fields.u64()?),
-                how: Pausing::read(fields)?,
-                name: fields.name()?,
-            },
-            ExtendedOpcode::SetSlot => Self::SetSlot {
-                ids: RequestIds::read(fields)?,
-                expected: Generation::from_wire(fields.u64()?),
-                how: SlotChange::read(fields)?,
-                name: fields.name()?,
-            },
+            ExtendedOpcode::Revoke
+            | ExtendedOpcode::RevokeClient
+            | ExtendedOpcode::RevokeIdentity
+            | ExtendedOpcode::DeleteCounter
+            | ExtendedOpcode::CancelWaiting
+            | ExtendedOpcode::Declare
+            | ExtendedOpcode::Resize
+            | ExtendedOpcode::Remove
+            | ExtendedOpcode::Pause
+            | ExtendedOpcode::SetSlot => {
+                let ids = if has_ids(opcode) { Part::read(fields)? } else { RequestIds::FIRST };
+                Self::Change { ids, operation: read_operation(opcode, fields)? }
+            }
         })
     }
 
@@ -434,20 +286,12 @@ impl<'a> Extended<'a> {
             Self::Waiters { .. } => ExtendedOpcode::Waiters,
             Self::Watch { .. } => ExtendedOpcode::Watch,
             Self::Unwatch { .. } => ExtendedOpcode::Unwatch,
-            Self::Revoke { .. } => ExtendedOpcode::Revoke,
             Self::Inspect { .. } => ExtendedOpcode::Inspect,
-            Self::DeleteCounter { .. } => ExtendedOpcode::DeleteCounter,
             Self::Sessions => ExtendedOpcode::Sessions,
-            Self::RevokeClient { .. } => ExtendedOpcode::RevokeClient,
-            Self::RevokeIdentity { .. } => ExtendedOpcode::RevokeIdentity,
             Self::Export => ExtendedOpcode::Export,
-            Self::Declare { .. } => ExtendedOpcode::Declare,
-            Self::Resize { .. } => ExtendedOpcode::Resize,
-            Self::Remove { .. } => ExtendedOpcode::Remove,
+            Self::Change { operation, .. } => ExtendedOpcode::of(operation),
             Self::AwaitIdle { .. } => ExtendedOpcode::AwaitIdle,
             Self::List { .. } => ExtendedOpcode::List,
-            Self::Pause { .. } => ExtendedOpcode::Pause,
-            Self::SetSlot { .. } => ExtendedOpcode::SetSlot,
         }
     }
 
@@ -487,7 +331,7 @@ impl<'a> Extended<'a> {
             }
             Self::KeepAlive | Self::CloseSession | Self::Sessions | Self::Export | Self::Where => {}
             Self::AcquireGrant { ids, claim, queueing, place } => {
-                put_ids(*ids, out);
+                ids.compose(out);
                 out.put_u32(claim.resources);
                 out.put_u32(claim.maximum);
                 queueing.compose(out);
@@ -501,7 +345,7 @@ impl<'a> Extended<'a> {
                 }
             }
             Self::ReleaseGrant { ids, grant } => {
-                put_ids(*ids, out);
+                ids.compose(out);
                 out.put_u64(grant.0);
             }
             Self::Cancel(waiting) => {
@@ -513,7 +357,7 @@ impl<'a> Extended<'a> {
                 out.put_slice(&opaque);
             }
             Self::AcquireAll { ids, queueing, claims, place } => {
-                put_ids(*ids, out);
+                ids.compose(out);
                 queueing.compose(out);
                 claims.compose(place_flag(*place), out);
                 if let Some(place) = place {
@@ -526,7 +370,6 @@ impl<'a> Extended<'a> {
             | Self::Inspect { namespace, name } => {
                 put_name(*namespace, 0, name, out);
             }
-            Self::DeleteCounter { name } => put_text(name, out),
             Self::Watch { namespace, scope } => {
                 let (flags, name) = match scope {
                     Scope::Name(name) => (0, name),
@@ -535,58 +378,17 @@ impl<'a> Extended<'a> {
                 put_name(*namespace, flags, name, out);
             }
             Self::Unwatch { watch } => out.put_slice(&watch.0),
-            Self::Revoke { ids, what, grace } => {
-                let (kind, number) = match what {
-                    Revocation::Grant(grant) => (0, grant.0),
-                    Revocation::Session(session) => (1, *session),
-                };
-                put_ids(*ids, out);
-                out.put_slice(&[kind, 0, 0, 0]);
-                out.put_u32(grace.0);
-                out.put_u64(number);
-            }
-            Self::RevokeClient { clients, grace } => {
-                out.put_u32(grace.0);
-                clients.compose(out);
-            }
-            Self::RevokeIdentity { identity, grace } => {
-                out.put_u32(grace.0);
-                put_text(identity, out);
-            }
-            Self::Declare { ids, if_exists, declarations } => {
-                put_ids(*ids, out);
-                if_exists.compose(out);
-                declarations.compose(out);
-            }
-            Self::Resize { ids, expected, how, name } => {
-                put_ids(*ids, out);
-                out.put_u64(Generation::to_wire(*expected));
-                how.compose(out);
-                put_text(name, out);
-            }
-            Self::Remove { ids, expected, how, name } => {
-                put_ids(*ids, out);
-                out.put_u64(Generation::to_wire(*expected));
-                how.compose(out);
-                put_text(name, out);
-            }
             Self::AwaitIdle { wait, until, namespace, name } => {
-                out.put_u32(wait.to_wire());
+                wait.compose(out);
                 until.compose(out);
                 put_name(*namespace, 0, name, out);
             }
             Self::List { prefix } => put_text(prefix, out),
-            Self::Pause { ids, expected, how, name } => {
-                put_ids(*ids, out);
-                out.put_u64(Generation::to_wire(*expected));
-                how.compose(out);
-                put_text(name, out);
-            }
-            Self::SetSlot { ids, expected, how, name } => {
-                put_ids(*ids, out);
-                out.put_u64(Generation::to_wire(*expected));
-                how.compose(out);
-                put_text(name, out);
+            Self::Change { ids, operation } => {
+                if has_ids(self.opcode()) {
+                    ids.compose(out);
+                }
+                put_operation(operation, out);
             }
         }
     }
@@ -620,7 +422,129 @@ fn put_text(text: &[u8], out: &mut Vec<u8>) {
     out.put_slice(text);
 }
 
-fn put_ids(ids: RequestIds, out: &mut Vec<u8>) {
-    out.put_u64(ids.own.0);
-    out.put_u64(ids.lowest_unanswered.0);
+/// Whether the bodies of an operation begin with request ids.
+fn has_ids(opcode: ExtendedOpcode) -> bool {
+    !matches!(
+        opcode,
+        ExtendedOpcode::DeleteCounter
+            | ExtendedOpcode::CancelWaiting
+            | ExtendedOpcode::RevokeClient
+            | ExtendedOpcode::RevokeIdentity
+    )
+}
+
+fn read_operation<'a>(opcode: ExtendedOpcode, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
+    Some(match opcode {
+        ExtendedOpcode::Declare => {
+            Operation::Declare { if_exists: Part::read(fields)?, declarations: read_declarations(fields)? }
+        }
+        ExtendedOpcode::Resize => {
+            let (expected, how) = (Part::read(fields)?, Part::read(fields)?);
+            Operation::Resize { expected, how, name: fields.name()? }
+        }
+        ExtendedOpcode::Remove => {
+            let (expected, how) = (Part::read(fields)?, Part::read(fields)?);
+            Operation::Remove { expected, how, name: fields.name()? }
+        }
+        ExtendedOpcode::Pause | ExtendedOpcode::SetSlot => {
+            let expected = Part::read(fields)?;
+            let [code, _] = fields.array()?;
+            let slot = fields.u16()?;
+            let how = match (opcode, code) {
+                (ExtendedOpcode::Pause, 0) => ServiceChange::Pause,
+                (ExtendedOpcode::Pause, 1) => ServiceChange::Resume,
+                (ExtendedOpcode::SetSlot, 0) => ServiceChange::SlotOut(slot),
+                (ExtendedOpcode::SetSlot, 1) => ServiceChange::SlotIn(slot),
+                _ => return None,
+            };
+            Operation::ChangeService { expected, how, name: fields.name()? }
+        }
+        ExtendedOpcode::DeleteCounter => Operation::DeleteCounter { name: fields.name()? },
+        ExtendedOpcode::CancelWaiting => {
+            let [kind, _, _, _] = fields.array()?;
+            let number = fields.u64()?;
+            Operation::Cancel(match kind {
+                0 => Cancellation::Request(GrantId(number)),
+                1 => Cancellation::Session(SessionId::from_number(number)?),
+                _ => return None,
+            })
+        }
+        ExtendedOpcode::Revoke => {
+            let [kind, _, _, _] = fields.array()?;
+            let (grace, number) = (Part::read(fields)?, fields.u64()?);
+            let what = match kind {
+                0 => Revocation::Grant(GrantId(number)),
+                1 => Revocation::Session(SessionId::from_number(number)?),
+                _ => return None,
+            };
+            Operation::Revoke { what, grace }
+        }
+        ExtendedOpcode::RevokeClient => {
+            Operation::Revoke { grace: Part::read(fields)?, what: Revocation::Addresses(Part::read(fields)?) }
+        }
+        ExtendedOpcode::RevokeIdentity => {
+            Operation::Revoke { grace: Part::read(fields)?, what: Revocation::Identity(fields.text()?) }
+        }
+        _ => return None,
+    })
+}
+
+fn put_operation(operation: &Operation<'_>, out: &mut Vec<u8>) {
+    match operation {
+        Operation::Declare { if_exists, declarations } => {
+            if_exists.compose(out);
+            put_declarations(declarations, out);
+        }
+        Operation::Resize { name, how, expected } => {
+            expected.compose(out);
+            how.compose(out);
+            put_text(name, out);
+        }
+        Operation::Remove { name, how, expected } => {
+            expected.compose(out);
+            how.compose(out);
+            put_text(name, out);
+        }
+        Operation::ChangeService { name, how, expected } => {
+            let (code, slot) = match *how {
+                ServiceChange::Pause => (0, 0),
+                ServiceChange::Resume => (1, 0),
+                ServiceChange::SlotOut(slot) => (0, slot),
+                ServiceChange::SlotIn(slot) => (1, slot),
+            };
+            expected.compose(out);
+            out.put_slice(&[code, 0]);
+            out.put_u16(slot);
+            put_text(name, out);
+        }
+        Operation::DeleteCounter { name } => put_text(name, out),
+        Operation::Cancel(what) => {
+            let (kind, number) = match what {
+                Cancellation::Request(id) => (0, id.0),
+                Cancellation::Session(session) => (1, session.number()),
+            };
+            out.put_slice(&[kind, 0, 0, 0]);
+            out.put_u64(number);
+        }
+        Operation::Revoke { what: Revocation::Addresses(addresses), grace } => {
+            grace.compose(out);
+            addresses.compose(out);
+        }
+        Operation::Revoke { what: Revocation::Identity(identity), grace } => {
+            grace.compose(out);
+            put_text(identity, out);
+        }
+        Operation::Revoke { what: Revocation::Grant(GrantId(number)), grace } => {
+            put_revocation(0, *number, *grace, out)
+        }
+        Operation::Revoke { what: Revocation::Session(session), grace } => {
+            put_revocation(1, session.number(), *grace, out);
+        }
+    }
+}
+
+fn put_revocation(kind: u8, number: u64, grace: Milliseconds, out: &mut Vec<u8>) {
+    out.put_slice(&[kind, 0, 0, 0]);
+    grace.compose(out);
+    out.put_u64(number);
 }

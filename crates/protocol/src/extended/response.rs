@@ -1,18 +1,22 @@
 //! Responses to extended requests and their encoding (`docs/protocol.md`, "Extended operations").
 
-use super::value::put_slots;
-use super::value::read_slots;
 use bytes::{BufMut, Bytes};
 
-use super::declared::{put_declared_states, read_declared_states};
-use super::{
-    DeclaredEntry, DeclaredState, Event, Features, GraceLeft, GrantId, GrantState, Milliseconds, Moved,
-    Namespace, Notice, Place, ReachedLimit, SessionEntry, SessionKey, TtlLeft, Whereabouts, length_of,
+use super::features::Features;
+use super::layout::{
+    Entry, Part, count_of, put_declared_entry, put_event, put_list_entry, put_session_entry, put_slots,
+    read_event, read_slots,
 };
+use super::notice::{End, ReceivedNotice, put_notice, read_notice};
+use super::whereabouts::{Moved, Whereabouts};
 use crate::fields::Fields;
 use crate::header::{Header, Opaque};
 use crate::response::{BodyError, Response, ResponseFrame};
-use crate::status::Status;
+use signalbox_model::{
+    Changed, DeclaredEntry, DeclaredState, Event, GrantId, Inspected, ListEntry, Milliseconds, Namespace,
+    Notice, Operation, Place, ReachedLimit, Revocation, SessionEntry, SessionKey, Status, TtlLeft,
+    VerifiedGrant,
+};
 
 /// One response to an extended request, an event or a notice (`docs/protocol.md`, the section of each operation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +45,8 @@ pub enum ExtendedResponse<'a> {
     Entry(ListEntry<&'a [u8], &'a [u16]>),
     /// One entry of the response to Sessions.
     SessionEntry(SessionEntry<&'a [u8]>),
-    /// The response to RevokeClient and RevokeIdentity: how many sessions were revoked.
-    Revoked(u64),
+    /// The response to RevokeClient, RevokeIdentity and CancelWaiting: how many sessions were revoked, or requests canceled.
+    Count(u64),
     /// A part of the response to Export; not empty.
     ExportPart(&'a [u8]),
     /// The response to Declare: the state of each semaphore, in the order of the request.
@@ -53,12 +57,10 @@ pub enum ExtendedResponse<'a> {
     InUse(u32),
     /// One entry of the response to List.
     DeclaredEntry(DeclaredEntry<&'a [u8], &'a [u16]>),
-    /// An event of a Watch, under the Watch's opaque.
-    Event(Event<&'a [u8]>),
+    /// An event of a Watch, under the Watch's opaque, with its number: from 1 and without gaps.
+    Event(u64, Event<&'a [u8]>),
     /// A notice, under the opcode and opaque of Hello.
-    Notice(Notice),
-    /// The notice [`Notice::Moved`].
-    Moved(Moved<&'a [String]>),
+    Notice(Notice<End, Moved<&'a [String]>>),
     /// The response to Where.
     Where(Whereabouts<&'a [String]>),
 }
@@ -91,24 +93,22 @@ impl ExtendedResponse<'_> {
             Self::Queued(place) => place.compose(out),
             Self::Granted(granted) => granted.compose(out),
             Self::AllGranted(granted) => granted.compose(out),
-            Self::Verified(verified) => {
-                out.put_u64(verified.session);
-                out.put_u32(verified.ttl_left.to_wire());
-                out.put_slice(&[verified.state.code(), 0, 0, 0]);
-                out.put_u32(verified.grace_left.to_wire());
-            }
+            Self::Verified(verified) => verified.compose(out),
             Self::Inspected(inspected) => inspected.compose(out),
-            Self::Entry(entry) => entry.compose(out),
-            Self::SessionEntry(entry) => entry.compose(out),
-            Self::Revoked(sessions) => out.put_u64(*sessions),
+            Self::Entry(entry) => put_list_entry(entry, out),
+            Self::SessionEntry(entry) => put_session_entry(entry, out),
+            Self::Count(count) => out.put_u64(*count),
             Self::ExportPart(part) => out.put_slice(part),
-            Self::Declared(rows) => put_declared_states(rows, out),
+            Self::Declared(rows) => {
+                out.put_u16(u16::try_from(rows.len()).expect("a request declares few semaphores"));
+                out.put_u16(0);
+                rows.iter().for_each(|row| row.compose(out));
+            }
             Self::Resized(state) => state.compose(out),
             Self::InUse(resources) => out.put_u32(*resources),
-            Self::DeclaredEntry(entry) => entry.compose(out),
-            Self::Event(event) => event.compose(out),
-            Self::Notice(notice) => notice.compose(out),
-            Self::Moved(moved) => moved.compose(out),
+            Self::DeclaredEntry(entry) => put_declared_entry(entry, out),
+            Self::Event(number, event) => put_event(*number, event, out),
+            Self::Notice(notice) => put_notice(notice, out),
             Self::Where(whereabouts) => whereabouts.compose(out),
         });
     }
@@ -209,38 +209,6 @@ impl HelloAnswer {
     }
 }
 
-/// The usage of a name (`docs/protocol.md`, "Inspect").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inspected {
-    /// The resources that are in use; may be more than the capacity after a shrink.
-    pub in_use: u32,
-    /// The most that were in use at once, as Dump reports it.
-    pub peak: u32,
-    /// The requests that wait.
-    pub waiting: u32,
-    /// The capacity of a semaphore; 0 for a counter, whose requests bring a maximum each.
-    pub capacity: u32,
-    /// The resources of a semaphore that are neither in use nor out of service, 0 while it is paused; 0 for a counter.
-    pub available: u32,
-}
-
-impl Inspected {
-    fn compose(&self, out: &mut Vec<u8>) {
-        let numbers = [self.in_use, self.peak, self.waiting, self.capacity, self.available];
-        numbers.into_iter().for_each(|number| out.put_u32(number));
-    }
-
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        Some(Self {
-            in_use: fields.u32()?,
-            peak: fields.u32()?,
-            waiting: fields.u32()?,
-            capacity: fields.u32()?,
-            available: fields.u32()?,
-        })
-    }
-}
-
 /// A leased session that was opened (`docs/protocol.md`, "OpenSession").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedSession {
@@ -272,7 +240,7 @@ impl Granted<&[u16]> {
         out.put_u64(self.grant.0);
         out.put_u32(self.resources);
         out.put_u32(self.capacity);
-        out.put_u32(self.ttl_left.to_wire());
+        self.ttl_left.compose(out);
         out.put_u16(count_of(self.slots));
         out.put_u16(0);
         put_slots(self.slots, out);
@@ -283,7 +251,7 @@ impl Granted<Vec<u16>> {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let grant = GrantId(fields.u64()?);
         let (resources, capacity) = (fields.u32()?, fields.u32()?);
-        let ttl_left = TtlLeft::from_wire(fields.u32()?);
+        let ttl_left = Part::read(fields)?;
         let count = fields.length()?;
         fields.u16()?;
         let slots = read_slots(count, fields)?;
@@ -307,7 +275,7 @@ pub struct AllGranted<C, S> {
 impl AllGranted<&[u32], &[&[u16]]> {
     fn compose(&self, out: &mut Vec<u8>) {
         out.put_u64(self.grant.0);
-        out.put_u32(self.ttl_left.to_wire());
+        self.ttl_left.compose(out);
         out.put_u16(u16::try_from(self.capacities.len()).expect("a request has few names"));
         out.put_u16(0);
         self.capacities.iter().for_each(|capacity| out.put_u32(*capacity));
@@ -321,7 +289,7 @@ impl AllGranted<&[u32], &[&[u16]]> {
 impl AllGranted<Vec<u32>, Vec<Vec<u16>>> {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let grant = GrantId(fields.u64()?);
-        let ttl_left = TtlLeft::from_wire(fields.u32()?);
+        let ttl_left = Part::read(fields)?;
         let count = fields.length()?;
         fields.u16()?;
         let (capacities, _) = fields.bytes(4 * count)?.as_chunks();
@@ -330,88 +298,6 @@ impl AllGranted<Vec<u32>, Vec<Vec<u16>>> {
         let counts = counts.iter().map(|count| usize::from(u16::from_be_bytes(*count)));
         let slots = counts.map(|count| read_slots(count, fields)).collect::<Option<_>>()?;
         Some(Self { grant, ttl_left, capacities, slots })
-    }
-}
-
-/// The number of slots on the wire.
-fn count_of(slots: &[u16]) -> u16 {
-    u16::try_from(slots.len()).expect("a grant has at most 1,024 slots")
-}
-
-/// A grant that is held (`docs/protocol.md`, "VerifyGrant").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VerifiedGrant {
-    /// The number of the session that holds it.
-    pub session: u64,
-    /// How long the grant is held without a renewal.
-    pub ttl_left: TtlLeft,
-    /// Whether it should be released soon.
-    pub state: GrantState,
-    /// How long it is held if it is being revoked.
-    pub grace_left: GraceLeft,
-}
-
-impl VerifiedGrant {
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let (session, ttl_left) = (fields.u64()?, TtlLeft::from_wire(fields.u32()?));
-        let [code, _, _, _] = fields.array()?;
-        let state = GrantState::from_code(code)?;
-        let grace_left = GraceLeft::from_wire(fields.u32()?);
-        Some(Self { session, ttl_left, state, grace_left })
-    }
-}
-
-/// A holder or a waiter of a name (`docs/protocol.md`, "Holders" and "Waiters").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListEntry<T, S> {
-    /// The grant, or the future grant of a waiter; `None` for resources of plain Acquires.
-    pub grant: Option<GrantId>,
-    /// The number of the session.
-    pub session: u64,
-    /// Since when, in seconds since the Unix epoch; `None` if unknown.
-    pub since: Option<u64>,
-    /// The number of resources that are held or requested.
-    pub resources: u32,
-    /// The position in the queue, from 1; 0 for a holder.
-    pub position: u32,
-    /// The label of the session; arbitrary bytes, possibly none.
-    pub label: T,
-    /// The address of the client as text; empty while it is not connected.
-    pub address: T,
-    /// The numbers of the slots that are held, from 0 and ascending; of a waiter, the slot that it asks for. Empty if the
-    /// resources have no numbers, or the waiter asks for any.
-    pub slots: S,
-}
-
-impl ListEntry<&[u8], &[u16]> {
-    fn compose(&self, out: &mut Vec<u8>) {
-        out.put_u64(GrantId::to_wire(self.grant));
-        out.put_u64(self.session);
-        out.put_u64(self.since.unwrap_or(0));
-        out.put_u32(self.resources);
-        out.put_u32(self.position);
-        out.put_u16(length_of(self.label));
-        out.put_u16(length_of(self.address));
-        out.put_slice(self.label);
-        out.put_slice(self.address);
-        out.put_u16(count_of(self.slots));
-        put_slots(self.slots, out);
-    }
-}
-
-impl ListEntry<Bytes, Vec<u16>> {
-    fn read(body: &Bytes) -> Option<Self> {
-        let mut fields = Fields::new(body);
-        let grant = GrantId::from_wire(fields.u64()?);
-        let session = fields.u64()?;
-        let since = Some(fields.u64()?).filter(|seconds| *seconds != 0);
-        let (resources, position) = (fields.u32()?, fields.u32()?);
-        let (label_bytes, address_bytes) = (fields.length()?, fields.length()?);
-        let label = body.slice_ref(fields.bytes(label_bytes)?);
-        let address = body.slice_ref(fields.bytes(address_bytes)?);
-        let count = fields.length()?;
-        let slots = read_slots(count, &mut fields)?;
-        Some(Self { grant, session, since, resources, position, label, address, slots })
     }
 }
 
@@ -481,9 +367,28 @@ impl ResponseFrame {
         SessionEntry::read(&self.body).map(Some).ok_or(BodyError)
     }
 
-    /// The response to RevokeClient and RevokeIdentity: how many sessions were revoked.
-    pub fn revoked(&self) -> Result<u64, BodyError> {
-        Fields::new(&self.body).u64().ok_or(BodyError)
+    /// The response to an operation of an administrator.
+    pub fn changed(&self, operation: &Operation<'_>) -> Result<Changed, BodyError> {
+        let read = |mut fields: Fields<'_>| {
+            Some(match operation {
+                Operation::Declare { .. } => {
+                    let count = fields.length()?;
+                    fields.u16()?;
+                    Changed::Declared((0..count).map(|_| Part::read(&mut fields)).collect::<Option<_>>()?)
+                }
+                Operation::Resize { .. } | Operation::ChangeService { .. } => {
+                    Changed::Declared(vec![Part::read(&mut fields)?])
+                }
+                Operation::Cancel(_)
+                | Operation::Revoke { what: Revocation::Addresses(_) | Revocation::Identity(_), .. } => {
+                    Changed::Count(fields.u64()?)
+                }
+                Operation::Remove { .. } | Operation::DeleteCounter { .. } | Operation::Revoke { .. } => {
+                    Changed::Done
+                }
+            })
+        };
+        read(Fields::new(&self.body)).ok_or(BodyError)
     }
 
     /// One response to Export; `None` at the end of the export.
@@ -491,14 +396,10 @@ impl ResponseFrame {
         Ok((!self.body.is_empty()).then(|| self.body.clone()))
     }
 
-    /// The response to Declare: the state of each semaphore, in the order of the request.
-    pub fn declared(&self) -> Result<Vec<DeclaredState>, BodyError> {
-        read_declared_states(&mut Fields::new(&self.body)).ok_or(BodyError)
-    }
-
-    /// The response to Resize: the new state of the semaphore.
-    pub fn resized(&self) -> Result<DeclaredState, BodyError> {
-        DeclaredState::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    /// The limit of a response with the status [`Status::LimitReached`]; `None` if the server did not name it, or names
+    /// one that this client does not know.
+    pub fn reached_limit(&self) -> Option<ReachedLimit> {
+        ReachedLimit::read(str::from_utf8(&self.body).ok()?)
     }
 
     /// The response to AwaitIdle: the resources that are in use.
@@ -514,9 +415,9 @@ impl ResponseFrame {
         DeclaredEntry::read(&self.body).map(Some).ok_or(BodyError)
     }
 
-    /// One event of a Watch.
-    pub fn event(&self) -> Result<Event<Bytes>, BodyError> {
-        Event::read(&self.body).ok_or(BodyError)
+    /// One event of a Watch, with its number.
+    pub fn event(&self) -> Result<(u64, Event<Bytes>), BodyError> {
+        read_event(&self.body).ok_or(BodyError)
     }
 
     /// The response to Where.
@@ -524,14 +425,9 @@ impl ResponseFrame {
         Whereabouts::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
-    /// The rest of the notice [`Notice::Moved`].
-    pub fn moved(&self) -> Result<Moved<Vec<String>>, BodyError> {
-        Moved::read(&mut Fields::new(&self.body)).ok_or(BodyError)
-    }
-
     /// A notice: any response under a Hello's opaque except the first, which answers the Hello. `None` if its kind is
     /// unknown; ignore it then.
-    pub fn notice(&self) -> Result<Option<Notice>, BodyError> {
-        Notice::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    pub fn notice(&self) -> Result<Option<ReceivedNotice>, BodyError> {
+        read_notice(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 }

@@ -1,10 +1,10 @@
-//! Where clients reach the nodes of a cluster: the response to Where, and the notice Moved.
+//! Where clients reach the nodes of a cluster: in the response to Where and the notice Moved.
 
 use bytes::BufMut;
 
-use super::event::Notice;
-use super::{Milliseconds, length_of};
+use super::length_of;
 use crate::fields::Fields;
+use signalbox_model::Milliseconds;
 
 /// The most addresses of a list.
 const ADDRESSES_MAX: usize = 64;
@@ -28,7 +28,7 @@ pub struct Whereabouts<A> {
     pub others: A,
 }
 
-/// Another node is going to lead (`docs/protocol.md`, "Notices").
+/// Another node is about to lead (`docs/protocol.md`, "Notices").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved<A> {
     /// The epoch that ends.
@@ -56,22 +56,7 @@ impl Whereabouts<Vec<String>> {
     }
 }
 
-impl Moved<&[String]> {
-    pub(super) fn compose(&self, out: &mut Vec<u8>) {
-        Notice::Moved { epoch: self.epoch }.compose(out);
-        put_addresses(self.addresses, out);
-    }
-}
-
-impl Moved<Vec<String>> {
-    /// `None` for other notices, too.
-    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let Some(Notice::Moved { epoch }) = Notice::read(fields)? else { return None };
-        Some(Self { epoch, addresses: read_addresses(fields)? })
-    }
-}
-
-fn put_addresses(addresses: &[String], out: &mut Vec<u8>) {
+pub(super) fn put_addresses(addresses: &[String], out: &mut Vec<u8>) {
     let addresses = &addresses[..addresses.len().min(ADDRESSES_MAX)];
     out.put_u16(addresses.len() as u16);
     for address in addresses {
@@ -80,7 +65,7 @@ fn put_addresses(addresses: &[String], out: &mut Vec<u8>) {
     }
 }
 
-fn read_addresses(fields: &mut Fields<'_>) -> Option<Vec<String>> {
+pub(super) fn read_addresses(fields: &mut Fields<'_>) -> Option<Vec<String>> {
     let count = fields.length()?;
     let address = |_| String::from_utf8(fields.text()?.to_vec()).ok();
     (0..count).map(address).collect()

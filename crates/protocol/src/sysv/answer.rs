@@ -2,115 +2,80 @@
 
 use bytes::BufMut;
 
-use super::{Errno, SysvOpcode};
-use crate::extended::{Milliseconds, SessionKey};
+use super::SysvOpcode;
+use super::request::{put_values, read_set, read_values};
 use crate::fields::Fields;
 use crate::header::{Header, Opaque};
 use crate::response::{BodyError, ResponseFrame};
-use crate::status::Status;
-
-/// The answer to a call that succeeded; a call that failed has an [`Errno`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SysvAnswer {
-    /// The call is done: SemOp, and the commands of SemCtl that change a set.
-    Done,
-    /// SemGet: a set's id, and how many semaphores it has.
-    Set(i32, u32),
-    /// The commands of SemCtl that read a number.
-    Number(u32),
-    /// GetAll.
-    Values(Box<[u16]>),
-    /// Stat.
-    Stat(SetStat),
-}
+use signalbox_model::UnixSeconds;
+use signalbox_model::sysv::{Errno, Ownership, ProcessId, SetAnswer, SetId, SetStat};
+use signalbox_model::{Milliseconds, SessionKey, Status};
 
 /// A process that was opened (`docs/protocol.md`, "OpenProcess").
 #[derive(Clone, Copy, Debug)]
 pub struct OpenedProcess {
     /// Its number.
-    pub process: u64,
+    pub process: ProcessId,
     /// Its secret.
     pub key: SessionKey,
     /// How long it lives on after its last connection was lost.
     pub ttl: Milliseconds,
 }
 
-/// The key, the owner, the mode and the times of a set (`docs/protocol.md`, "SemCtl").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SetStat {
-    /// The key; 0 if the set was made without one.
-    pub key: i32,
-    /// The owner's user id.
-    pub uid: u32,
-    /// The owner's group id.
-    pub gid: u32,
-    /// The creator's user id.
-    pub creator_uid: u32,
-    /// The creator's group id.
-    pub creator_gid: u32,
-    /// The nine bits of the mode.
-    pub mode: u32,
-    /// When operations were performed last, in seconds since the Unix epoch; 0: never.
-    pub operated_at: u64,
-    /// When the set was created, or values or the owner were set last, in seconds since the Unix epoch.
-    pub changed_at: u64,
-    /// How many semaphores it has.
-    pub count: u32,
-}
-
-impl SetStat {
-    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        Some(Self {
-            key: fields.u32()?.cast_signed(),
-            uid: fields.u32()?,
-            gid: fields.u32()?,
-            creator_uid: fields.u32()?,
-            creator_gid: fields.u32()?,
-            mode: fields.u32()?,
-            operated_at: fields.u64()?,
-            changed_at: fields.u64()?,
-            count: fields.u32()?,
-        })
-    }
-
-    pub(super) fn compose(&self, out: &mut Vec<u8>) {
-        out.put_i32(self.key);
-        for field in [self.uid, self.gid, self.creator_uid, self.creator_gid, self.mode] {
-            out.put_u32(field);
-        }
-        out.put_u64(self.operated_at);
-        out.put_u64(self.changed_at);
-        out.put_u32(self.count);
-    }
-}
-
-impl SysvAnswer {
-    /// Appends the frame that answers SemGet, SemOp or SemCtl, under this opcode and opaque.
-    pub fn compose(result: Result<&Self, Errno>, opcode: SysvOpcode, opaque: Opaque, out: &mut Vec<u8>) {
-        success(opcode, opaque).compose_before(out, |out| {
-            out.put_u32(result.err().map_or(0, Errno::code));
-            match result {
-                Ok(Self::Set(set, count)) => {
-                    out.put_i32(*set);
-                    out.put_u32(*count);
-                }
-                Ok(Self::Number(number)) => out.put_u32(*number),
-                Ok(Self::Values(values)) => {
-                    out.put_u16(super::request::count_of(values.len()));
-                    values.iter().for_each(|value| out.put_u16(*value));
-                }
-                Ok(Self::Stat(stat)) => stat.compose(out),
-                Ok(Self::Done) | Err(_) => {}
+/// Appends the frame that answers SemGet, SemOp or SemCtl, under this opcode and opaque.
+pub fn compose_call(
+    result: &Result<SetAnswer, Errno>,
+    opcode: SysvOpcode,
+    opaque: Opaque,
+    out: &mut Vec<u8>,
+) {
+    success(opcode, opaque).compose_before(out, |out| {
+        out.put_u32(result.as_ref().err().map_or(0, |errno| errno.code()));
+        match result {
+            Ok(SetAnswer::Set(set, count)) => {
+                out.put_i32(set.0);
+                out.put_u32(*count);
             }
-        });
+            Ok(SetAnswer::Number(number)) => out.put_u32(*number),
+            Ok(SetAnswer::Values(values)) => put_values(values, out),
+            Ok(SetAnswer::Stat(stat)) => put_stat(stat, out),
+            Ok(SetAnswer::Done) | Err(_) => {}
+        }
+    });
+}
+
+/// A set that never performed operations has the time 0.
+pub(super) fn put_stat(stat: &SetStat, out: &mut Vec<u8>) {
+    let SetStat { key, ownership, creator_uid, creator_gid, operated_at, changed_at, count } = *stat;
+    let Ownership { uid, gid, mode } = ownership;
+    out.put_i32(key);
+    for field in [uid, gid, creator_uid, creator_gid, mode] {
+        out.put_u32(field);
     }
+    out.put_u64(operated_at.map_or(0, |at| at.0));
+    out.put_u64(changed_at.0);
+    out.put_u32(count);
+}
+
+pub(super) fn read_stat(fields: &mut Fields<'_>) -> Option<SetStat> {
+    let key = fields.u32()?.cast_signed();
+    let (uid, gid) = (fields.u32()?, fields.u32()?);
+    Some(SetStat {
+        key,
+        creator_uid: fields.u32()?,
+        creator_gid: fields.u32()?,
+        ownership: Ownership { uid, gid, mode: fields.u32()? },
+        operated_at: Some(fields.u64()?).filter(|at| *at != 0).map(UnixSeconds),
+        changed_at: UnixSeconds(fields.u64()?),
+        count: fields.u32()?,
+    })
 }
 
 impl OpenedProcess {
     /// Appends the frame that answers OpenProcess.
     pub fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
         success(SysvOpcode::OpenProcess, opaque).compose_before(out, |out| {
-            out.put_u64(self.process);
+            out.put_u64(self.process.0);
             out.put_slice(&self.key.0);
             out.put_u32(self.ttl.0);
         });
@@ -129,7 +94,7 @@ impl ResponseFrame {
         let mut fields = Fields::new(&self.body);
         let mut read = || {
             Some(OpenedProcess {
-                process: fields.u64()?,
+                process: ProcessId(fields.u64()?),
                 key: SessionKey(fields.array()?),
                 ttl: Milliseconds(fields.u32()?),
             })
@@ -153,8 +118,8 @@ impl ResponseFrame {
     }
 
     /// The answer to SemGet: the set's id, and how many semaphores it has.
-    pub fn call_set(&self) -> Result<Result<(i32, u32), Errno>, BodyError> {
-        self.call_fields(|fields| Some((fields.u32()?.cast_signed(), fields.u32()?)))
+    pub fn call_set(&self) -> Result<Result<(SetId, u32), Errno>, BodyError> {
+        self.call_fields(|fields| Some((read_set(fields)?, fields.u32()?)))
     }
 
     /// The answer to a command of SemCtl that reads a number.
@@ -164,12 +129,12 @@ impl ResponseFrame {
 
     /// The answer to GetAll.
     pub fn call_values(&self) -> Result<Result<Vec<u16>, Errno>, BodyError> {
-        self.call_fields(|fields| super::Values::read(fields).map(|values| values.iter().collect()))
+        self.call_fields(|fields| read_values(fields).map(Vec::from))
     }
 
     /// The answer to Stat.
     pub fn call_stat(&self) -> Result<Result<SetStat, Errno>, BodyError> {
-        self.call_fields(SetStat::read)
+        self.call_fields(read_stat)
     }
 
     fn call_fields<'a, T>(

@@ -2,132 +2,77 @@
 
 use bytes::BufMut;
 
-use super::answer::success;
-use super::request::count_of;
-use super::{Operation, Operations, SetStat, SysvOpcode};
+use super::answer::{put_stat, read_stat, success};
+use super::request::{count_of, read_set};
+use super::{Operations, SysvOpcode};
 use crate::fields::Fields;
 use crate::header::Opaque;
 use crate::response::{BodyError, ResponseFrame};
-
-/// One set (`docs/protocol.md`, "ListSets").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListedSet {
-    /// Its id.
-    pub set: i32,
-    /// Its key, owner, mode and times.
-    pub stat: SetStat,
-    /// Calls that wait.
-    pub waiting: u32,
-    /// Processes with adjustments.
-    pub adjusting: u32,
-    /// Whether it survives a restart of the server.
-    pub is_durable: bool,
-    /// Whether a call that takes from a semaphore waits for those before it that do.
-    pub is_fifo: bool,
-}
+use signalbox_model::sysv::{ListedSet, ListedUser, Order, ProcessId, UserRole};
 
 const FLAG_DURABLE: u32 = 1;
 const FLAG_FIFO: u32 = 2;
 
-/// A process that uses a set (`docs/protocol.md`, "ListUsers").
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedUser {
-    /// How it uses the set.
-    pub role: UserRole,
-    /// The process.
-    pub process: u64,
-    /// Its number on its machine.
-    pub pid: u32,
-    /// Its user.
-    pub uid: u32,
-    /// What it is called.
-    pub label: Box<[u8]>,
-    /// The operations of a call that waits; or the adjustments, each as an operation without flags.
-    pub operations: Box<[Operation]>,
+/// Appends the frame of an entry of ListSets.
+pub fn compose_listed_set(listed: &ListedSet, opaque: Opaque, out: &mut Vec<u8>) {
+    success(SysvOpcode::ListSets, opaque).compose_before(out, |out| {
+        out.put_i32(listed.set.0);
+        put_stat(&listed.stat, out);
+        out.put_u32(listed.waiting);
+        out.put_u32(listed.adjusting);
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let is_fifo = listed.order == Order::Fifo;
+        out.put_u32(flag(listed.is_durable, FLAG_DURABLE) | flag(is_fifo, FLAG_FIFO));
+    });
 }
 
-/// How a process uses a set (`docs/protocol.md`, "ListUsers").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UserRole {
-    /// It has adjustments, which are applied when it ends.
-    Adjusts,
-    /// A call of it waits.
-    Waits,
+fn read_listed_set(fields: &mut Fields<'_>) -> Option<ListedSet> {
+    let (set, stat) = (read_set(fields)?, read_stat(fields)?);
+    let (waiting, adjusting, flags) = (fields.u32()?, fields.u32()?, fields.u32()?);
+    let order = if flags & FLAG_FIFO != 0 { Order::Fifo } else { Order::Kernel };
+    Some(ListedSet { set, stat, waiting, adjusting, order, is_durable: flags & FLAG_DURABLE != 0 })
 }
 
-impl ListedSet {
-    /// Appends the frame of one entry.
-    pub fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
-        success(SysvOpcode::ListSets, opaque).compose_before(out, |out| {
-            out.put_i32(self.set);
-            self.stat.compose(out);
-            out.put_u32(self.waiting);
-            out.put_u32(self.adjusting);
-            let flag = |is_set, flag| if is_set { flag } else { 0 };
-            out.put_u32(flag(self.is_durable, FLAG_DURABLE) | flag(self.is_fifo, FLAG_FIFO));
-        });
-    }
-
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let set = fields.u32()?.cast_signed();
-        let stat = SetStat::read(fields)?;
-        let (waiting, adjusting, flags) = (fields.u32()?, fields.u32()?, fields.u32()?);
-        let [is_durable, is_fifo] = [FLAG_DURABLE, FLAG_FIFO].map(|flag| flags & flag != 0);
-        Some(Self { set, stat, waiting, adjusting, is_durable, is_fifo })
-    }
+/// Appends the frame of an entry of ListUsers.
+///
+/// # Panics
+/// If the label or the operations are more than 65535.
+pub fn compose_listed_user(listed: &ListedUser, opaque: Opaque, out: &mut Vec<u8>) {
+    success(SysvOpcode::ListUsers, opaque).compose_before(out, |out| {
+        out.put_slice(&[listed.role.code(), 0, 0, 0]);
+        out.put_u64(listed.process.0);
+        out.put_u32(listed.pid);
+        out.put_u32(listed.uid);
+        out.put_u16(count_of(listed.label.len()));
+        out.put_slice(&listed.label);
+        let mut bytes = Vec::new();
+        let operations = Operations::encode(&listed.operations, &mut bytes);
+        operations.expect("operations are counted before they are listed").compose(out);
+    });
 }
 
-impl ListedUser {
-    /// Appends the frame of one entry.
-    ///
-    /// # Panics
-    /// If the label or the operations are more than 65535.
-    pub fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
-        success(SysvOpcode::ListUsers, opaque).compose_before(out, |out| {
-            let role = match self.role {
-                UserRole::Adjusts => 0,
-                UserRole::Waits => 1,
-            };
-            out.put_slice(&[role, 0, 0, 0]);
-            out.put_u64(self.process);
-            out.put_u32(self.pid);
-            out.put_u32(self.uid);
-            out.put_u16(count_of(self.label.len()));
-            out.put_slice(&self.label);
-            let mut bytes = Vec::new();
-            let operations = Operations::encode(&self.operations, &mut bytes);
-            operations.expect("operations are counted before they are listed").compose(out);
-        });
-    }
-
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let [role, _, _, _] = fields.array()?;
-        let role = match role {
-            0 => UserRole::Adjusts,
-            1 => UserRole::Waits,
-            _ => return None,
-        };
-        Some(Self {
-            role,
-            process: fields.u64()?,
-            pid: fields.u32()?,
-            uid: fields.u32()?,
-            label: fields.text()?.into(),
-            operations: Operations::read(fields)?.iter().collect(),
-        })
-    }
+fn read_listed_user(fields: &mut Fields<'_>) -> Option<ListedUser> {
+    let [role, _, _, _] = fields.array()?;
+    Some(ListedUser {
+        role: UserRole::from_code(role)?,
+        process: ProcessId(fields.u64()?),
+        pid: fields.u32()?,
+        uid: fields.u32()?,
+        label: fields.text()?.into(),
+        operations: Operations::read(fields)?.iter().collect(),
+    })
 }
 
 /// Decoding of responses whose status is success. A body without bytes ends the listing.
 impl ResponseFrame {
     /// An entry of ListSets; `None`: there are no more.
     pub fn listed_set(&self) -> Result<Option<ListedSet>, BodyError> {
-        self.listed(ListedSet::read)
+        self.listed(read_listed_set)
     }
 
     /// An entry of ListUsers; `None`: there are no more.
     pub fn listed_user(&self) -> Result<Option<ListedUser>, BodyError> {
-        self.listed(ListedUser::read)
+        self.listed(read_listed_user)
     }
 
     fn listed<T>(&self, read: impl FnOnce(&mut Fields<'_>) -> Option<T>) -> Result<Option<T>, BodyError> {

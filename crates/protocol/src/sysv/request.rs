@@ -3,10 +3,13 @@
 use bytes::BufMut;
 
 use super::{GROUPS_MAX, SysvOpcode};
-use crate::extended::{LABEL_BYTES_MAX, Milliseconds, RequestId, RequestIds, SessionKey};
+use crate::extended::{LABEL_BYTES_MAX, Part};
 use crate::fields::Fields;
 use crate::header::{Header, Opaque};
-use crate::status::Status;
+use signalbox_model::sysv::{
+    Caller, IPC_NOWAIT, Operation, Ownership, ProcessId, SEM_UNDO, SetCommand, SetId,
+};
+use signalbox_model::{Milliseconds, RequestId, RequestIds, SessionKey, Status};
 
 /// Stands for a wait without an end.
 pub const WAIT_FOREVER_MS: u32 = u32::MAX;
@@ -16,7 +19,7 @@ const OPERATION_BYTES: usize = 6;
 
 /// A request of the System V operations. Each variant has a section of the same name in `docs/protocol.md`. Sets are
 /// identified by the ids that SemGet returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SysvRequest<'a> {
     /// "OpenProcess".
     OpenProcess {
@@ -34,7 +37,7 @@ pub enum SysvRequest<'a> {
     /// "AttachProcess".
     AttachProcess {
         /// The process.
-        process: u64,
+        process: ProcessId,
         /// Its key.
         key: SessionKey,
     },
@@ -53,7 +56,7 @@ pub enum SysvRequest<'a> {
         key: i32,
         /// The number of semaphores.
         count: u32,
-        /// [`IPC_CREAT`](super::IPC_CREAT), [`IPC_EXCL`](super::IPC_EXCL) and the nine bits of the mode.
+        /// [`IPC_CREAT`](signalbox_model::sysv::IPC_CREAT), [`IPC_EXCL`](signalbox_model::sysv::IPC_EXCL) and the nine bits of the mode.
         flags: u32,
     },
     /// "SemOp".
@@ -63,7 +66,7 @@ pub enum SysvRequest<'a> {
         /// The user and group that ask.
         caller: Caller,
         /// The set.
-        set: i32,
+        set: SetId,
         /// How long to wait; [`WAIT_FOREVER_MS`]: without an end.
         wait_ms: u32,
         /// The operations.
@@ -76,26 +79,17 @@ pub enum SysvRequest<'a> {
         /// The user and group that ask.
         caller: Caller,
         /// The set.
-        set: i32,
+        set: SetId,
         /// What to do.
-        command: SetCommand<'a>,
+        command: SetCommand,
     },
     /// "ListSets".
     ListSets,
     /// "ListUsers".
     ListUsers {
         /// The set.
-        set: i32,
+        set: SetId,
     },
-}
-
-/// The user and the group that a call is checked against, as the client states them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// The effective user id.
-    pub uid: u32,
-    /// The effective group id.
-    pub gid: u32,
 }
 
 /// Group ids, as on the wire.
@@ -105,68 +99,6 @@ pub struct Groups<'a>(&'a [u8]);
 /// A list of operations, as on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Operations<'a>(&'a [u8]);
-
-/// Values of the semaphores of a set, as on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Values<'a>(&'a [u8]);
-
-/// One operation of a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
-    /// The number of the semaphore in its set.
-    pub number: u16,
-    /// What is added to the value; 0 waits until the value is 0.
-    pub change: i16,
-    /// [`IPC_NOWAIT`](super::IPC_NOWAIT) and [`SEM_UNDO`](super::SEM_UNDO).
-    pub flags: u16,
-}
-
-/// What SemCtl does. Each variant is a row of the table in `docs/protocol.md`, "SemCtl".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetCommand<'a> {
-    /// Removes the set.
-    Remove,
-    /// Changes the owner and the mode.
-    SetOwnership(Ownership),
-    /// Reads the owner, the mode, the times and the number of semaphores.
-    Stat,
-    /// Reads a semaphore's value.
-    GetValue(u32),
-    /// Sets a semaphore's value.
-    SetValue(u32, i32),
-    /// Reads the values of all semaphores.
-    GetAll,
-    /// Sets the values of all semaphores.
-    SetAll(Values<'a>),
-    /// Reads which process changed a semaphore last.
-    GetPid(u32),
-    /// Reads how many calls wait for a semaphore's value to grow.
-    GetNCount(u32),
-    /// Reads how many calls wait for a semaphore's value to become 0.
-    GetZCount(u32),
-}
-
-/// The owner and the mode of a set (`docs/protocol.md`, "SemCtl").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ownership {
-    /// The owner's user id.
-    pub uid: u32,
-    /// The owner's group id.
-    pub gid: u32,
-    /// The mode; its nine lowest bits count.
-    pub mode: u32,
-}
-
-impl Caller {
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        Some(Self { uid: fields.u32()?, gid: fields.u32()? })
-    }
-
-    fn compose(self, out: &mut Vec<u8>) {
-        out.put_u32(self.uid);
-        out.put_u32(self.gid);
-    }
-}
 
 impl<'a> Groups<'a> {
     /// Encodes groups into `bytes`. Those beyond [`GROUPS_MAX`] are left out.
@@ -195,12 +127,12 @@ impl<'a> Operations<'a> {
         Some(Self(bytes))
     }
 
-    /// The operations.
+    /// The operations. Flags without a meaning are left out.
     pub fn iter(self) -> impl Iterator<Item = Operation> + 'a {
         let operation = |[n1, n2, c1, c2, f1, f2]: &[u8; OPERATION_BYTES]| Operation {
             number: u16::from_be_bytes([*n1, *n2]),
             change: i16::from_be_bytes([*c1, *c2]),
-            flags: u16::from_be_bytes([*f1, *f2]),
+            flags: u16::from_be_bytes([*f1, *f2]) & (IPC_NOWAIT | SEM_UNDO),
         };
         self.0.as_chunks().0.iter().map(operation)
     }
@@ -221,85 +153,74 @@ impl<'a> Operations<'a> {
     }
 }
 
-impl<'a> Values<'a> {
-    /// Encodes values into `bytes`. `None`: they are more than fit on the wire.
-    pub fn encode(values: &[u16], bytes: &'a mut Vec<u8>) -> Option<Self> {
-        u16::try_from(values.len()).ok()?;
-        bytes.clear();
-        values.iter().for_each(|value| bytes.put_u16(*value));
-        Some(Self(bytes))
-    }
-
-    /// The values.
-    pub fn iter(self) -> impl Iterator<Item = u16> + 'a {
-        self.0.as_chunks().0.iter().map(|value| u16::from_be_bytes(*value))
-    }
-
-    /// How many values there are.
-    pub fn count(self) -> usize {
-        self.0.len() / 2
-    }
-
-    pub(super) fn read(fields: &mut Fields<'a>) -> Option<Self> {
-        let count = fields.length()?;
-        fields.bytes(count * 2).map(Self)
-    }
-
-    pub(super) fn compose(self, out: &mut Vec<u8>) {
-        out.put_u16(count_of(self.count()));
-        out.put_slice(self.0);
-    }
+fn read_caller(fields: &mut Fields<'_>) -> Option<Caller> {
+    Some(Caller { uid: fields.u32()?, gid: fields.u32()? })
 }
 
-impl<'a> SetCommand<'a> {
-    /// Whether the command changes the set. The others only read it.
-    pub fn is_change(&self) -> bool {
-        matches!(self, Self::Remove | Self::SetOwnership(_) | Self::SetValue(..) | Self::SetAll(_))
-    }
+fn put_caller(caller: Caller, out: &mut Vec<u8>) {
+    out.put_u32(caller.uid);
+    out.put_u32(caller.gid);
+}
 
-    fn read(fields: &mut Fields<'a>) -> Option<Self> {
-        let [code, _, _, _] = fields.array()?;
-        let number = fields.u32()?;
-        Some(match code {
-            0 => Self::Remove,
-            1 => {
-                Self::SetOwnership(Ownership { uid: fields.u32()?, gid: fields.u32()?, mode: fields.u32()? })
-            }
-            2 => Self::Stat,
-            3 => Self::GetValue(number),
-            4 => Self::SetValue(number, fields.u32()?.cast_signed()),
-            5 => Self::GetAll,
-            6 => Self::SetAll(Values::read(fields)?),
-            7 => Self::GetPid(number),
-            8 => Self::GetNCount(number),
-            9 => Self::GetZCount(number),
-            _ => return None,
-        })
-    }
+pub(super) fn read_set(fields: &mut Fields<'_>) -> Option<SetId> {
+    fields.u32().map(|id| SetId(id.cast_signed()))
+}
 
-    fn compose(&self, out: &mut Vec<u8>) {
-        let (code, number) = match *self {
-            Self::Remove => (0, 0),
-            Self::SetOwnership(_) => (1, 0),
-            Self::Stat => (2, 0),
-            Self::GetValue(number) => (3, number),
-            Self::SetValue(number, _) => (4, number),
-            Self::GetAll => (5, 0),
-            Self::SetAll(_) => (6, 0),
-            Self::GetPid(number) => (7, number),
-            Self::GetNCount(number) => (8, number),
-            Self::GetZCount(number) => (9, number),
-        };
-        out.put_slice(&[code, 0, 0, 0]);
-        out.put_u32(number);
-        match self {
-            Self::SetOwnership(Ownership { uid, gid, mode }) => {
-                [uid, gid, mode].into_iter().for_each(|field| out.put_u32(*field));
-            }
-            Self::SetValue(_, value) => out.put_i32(*value),
-            Self::SetAll(values) => values.compose(out),
-            _ => {}
+/// The number of values, and the values.
+pub(super) fn read_values(fields: &mut Fields<'_>) -> Option<Box<[u16]>> {
+    let count = fields.length()?;
+    let values = fields.bytes(count * 2)?.as_chunks().0;
+    Some(values.iter().map(|value| u16::from_be_bytes(*value)).collect())
+}
+
+pub(super) fn put_values(values: &[u16], out: &mut Vec<u8>) {
+    out.put_u16(count_of(values.len()));
+    values.iter().for_each(|value| out.put_u16(*value));
+}
+
+fn read_command(fields: &mut Fields<'_>) -> Option<SetCommand> {
+    let [code, _, _, _] = fields.array()?;
+    let number = fields.u32()?;
+    Some(match code {
+        0 => SetCommand::Remove,
+        1 => {
+            let (uid, gid, mode) = (fields.u32()?, fields.u32()?, fields.u32()?);
+            SetCommand::SetOwnership(Ownership { uid, gid, mode })
         }
+        2 => SetCommand::Stat,
+        3 => SetCommand::GetValue(number),
+        4 => SetCommand::SetValue(number, fields.u32()?.cast_signed()),
+        5 => SetCommand::GetAll,
+        6 => SetCommand::SetAll(read_values(fields)?),
+        7 => SetCommand::GetPid(number),
+        8 => SetCommand::GetNCount(number),
+        9 => SetCommand::GetZCount(number),
+        _ => return None,
+    })
+}
+
+fn put_command(command: &SetCommand, out: &mut Vec<u8>) {
+    let (code, number) = match *command {
+        SetCommand::Remove => (0, 0),
+        SetCommand::SetOwnership(_) => (1, 0),
+        SetCommand::Stat => (2, 0),
+        SetCommand::GetValue(number) => (3, number),
+        SetCommand::SetValue(number, _) => (4, number),
+        SetCommand::GetAll => (5, 0),
+        SetCommand::SetAll(_) => (6, 0),
+        SetCommand::GetPid(number) => (7, number),
+        SetCommand::GetNCount(number) => (8, number),
+        SetCommand::GetZCount(number) => (9, number),
+    };
+    out.put_slice(&[code, 0, 0, 0]);
+    out.put_u32(number);
+    match command {
+        SetCommand::SetOwnership(Ownership { uid, gid, mode }) => {
+            [uid, gid, mode].into_iter().for_each(|field| out.put_u32(*field));
+        }
+        SetCommand::SetValue(_, value) => out.put_i32(*value),
+        SetCommand::SetAll(values) => put_values(values, out),
+        _ => {}
     }
 }
 
@@ -313,38 +234,38 @@ impl<'a> SysvRequest<'a> {
         Some(match opcode {
             SysvOpcode::OpenProcess => {
                 let (ttl, pid) = (fields.u32()?, fields.u32()?);
-                let caller = Caller::read(fields)?;
+                let caller = read_caller(fields)?;
                 let count = fields.length().filter(|count| *count <= GROUPS_MAX)?;
                 let groups = Groups(fields.bytes(count * 4)?);
                 let label = fields.text().filter(|label| label.len() <= LABEL_BYTES_MAX)?;
                 Self::OpenProcess { ttl: (ttl != 0).then_some(Milliseconds(ttl)), pid, caller, groups, label }
             }
             SysvOpcode::AttachProcess => {
-                Self::AttachProcess { process: fields.u64()?, key: SessionKey(fields.array()?) }
+                Self::AttachProcess { process: ProcessId(fields.u64()?), key: SessionKey(fields.array()?) }
             }
             SysvOpcode::KeepProcess => Self::KeepProcess { grace: Milliseconds(fields.u32()?) },
             SysvOpcode::SemGet => Self::SemGet {
-                ids: RequestIds::read(fields)?,
-                caller: Caller::read(fields)?,
+                ids: Part::read(fields)?,
+                caller: read_caller(fields)?,
                 key: fields.u32()?.cast_signed(),
                 count: fields.u32()?,
                 flags: fields.u32()?,
             },
             SysvOpcode::SemOp => Self::SemOp {
-                ids: RequestIds::read(fields)?,
-                caller: Caller::read(fields)?,
-                set: fields.u32()?.cast_signed(),
+                ids: Part::read(fields)?,
+                caller: read_caller(fields)?,
+                set: read_set(fields)?,
                 wait_ms: fields.u32()?,
                 operations: Operations::read(fields)?,
             },
             SysvOpcode::SemCtl => Self::SemCtl {
-                ids: RequestIds::read(fields)?,
-                caller: Caller::read(fields)?,
-                set: fields.u32()?.cast_signed(),
-                command: SetCommand::read(fields)?,
+                ids: Part::read(fields)?,
+                caller: read_caller(fields)?,
+                set: read_set(fields)?,
+                command: read_command(fields)?,
             },
             SysvOpcode::ListSets => Self::ListSets,
-            SysvOpcode::ListUsers => Self::ListUsers { set: fields.u32()?.cast_signed() },
+            SysvOpcode::ListUsers => Self::ListUsers { set: read_set(fields)? },
         })
     }
 
@@ -375,14 +296,14 @@ impl<'a> SysvRequest<'a> {
             Self::OpenProcess { ttl, pid, caller, groups, label } => {
                 out.put_u32(ttl.map_or(0, |ttl| ttl.0));
                 out.put_u32(*pid);
-                caller.compose(out);
+                put_caller(*caller, out);
                 out.put_u16(count_of(groups.0.len() / 4));
                 out.put_slice(groups.0);
                 out.put_u16(count_of(label.len()));
                 out.put_slice(label);
             }
             Self::AttachProcess { process, key } => {
-                out.put_u64(*process);
+                out.put_u64(process.0);
                 out.put_slice(&key.0);
             }
             Self::KeepProcess { grace } => out.put_u32(grace.0),
@@ -394,17 +315,17 @@ impl<'a> SysvRequest<'a> {
             }
             Self::SemOp { ids, caller, set, wait_ms, operations } => {
                 put_call(*ids, *caller, out);
-                out.put_i32(*set);
+                out.put_i32(set.0);
                 out.put_u32(*wait_ms);
                 operations.compose(out);
             }
             Self::SemCtl { ids, caller, set, command } => {
                 put_call(*ids, *caller, out);
-                out.put_i32(*set);
-                command.compose(out);
+                out.put_i32(set.0);
+                put_command(command, out);
             }
             Self::ListSets => {}
-            Self::ListUsers { set } => out.put_i32(*set),
+            Self::ListUsers { set } => out.put_i32(set.0),
         }
     }
 }
@@ -413,7 +334,7 @@ fn put_call(ids: RequestIds, caller: Caller, out: &mut Vec<u8>) {
     let RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) } = ids;
     out.put_u64(own);
     out.put_u64(lowest);
-    caller.compose(out);
+    put_caller(caller, out);
 }
 
 /// A number of rows or bytes on the wire.

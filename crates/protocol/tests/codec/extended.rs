@@ -4,14 +4,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
+use signalbox_model::{
+    AS_DECLARED, AddressRange, Cancellation, Changed, Claim, Declaration, DeclaredEntry, DeclaredState,
+    Event, EventKind, Generation, GraceLeft, GrantId, GrantState, Idle, IfExists, Inspected, Limit,
+    ListEntry, Milliseconds, Namespace, Notice, Operation, Place, PlaceProof, ReachedLimit, Removal,
+    RequestId, RequestIds, Resizing, Revocation, Scope, ServiceChange, SessionEntry, SessionId, SessionKey,
+    SessionKind, TtlLeft, VerifiedGrant,
+};
 use signalbox_protocol::{
-    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AddressRange, AllGranted, BodyError, Claim, Claims, ClaimsError,
-    DECLARATIONS_MAX, Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState, End, Event,
-    EventKind, Extended, ExtendedOpcode, ExtendedResponse, Features, Generation, GraceLeft, GrantId,
-    GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, Limit, ListEntry,
-    Milliseconds, Moved, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Place, Queueing,
-    ReachedLimit, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionEntry, SessionKey,
-    SessionKind, Shares, SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest, Whereabouts,
+    ACQUIRE_ALL_NAMES_MAX, AllGranted, BodyError, Claims, ClaimsError, DECLARATIONS_MAX, DeclarationError,
+    End, Extended, ExtendedOpcode, ExtendedResponse, Features, Granted, HelloAnswer, LABEL_BYTES_MAX, Moved,
+    NUMBERED_CAPACITY_MAX, OpenedSession, Queueing, Shares, Wait, WaitingRequest, Whereabouts,
+    check_declarations,
 };
 
 /// Random values for the requests and responses of every operation.
@@ -139,7 +143,7 @@ impl Values {
     }
 
     fn place(&self) -> Place {
-        Place { id: GrantId(self.numbers[0]), proof: self.key }
+        Place { id: GrantId(self.numbers[0]), proof: PlaceProof(self.key) }
     }
 
     fn clients(&self) -> AddressRange {
@@ -148,11 +152,7 @@ impl Values {
     }
 
     /// A request of every operation: AcquireAll with the names of the list, Declare with the declarations.
-    fn requests<'a>(
-        &'a self,
-        list: &'a [Claim<'a>],
-        declarations: &'a [Declaration<'a>],
-    ) -> Vec<Extended<'a>> {
+    fn requests<'a>(&'a self, list: &'a [Claim<'a>]) -> Vec<Extended<'a>> {
         let (ids, namespace, name) = (self.ids(), self.namespace(), &self.name[..]);
         let queueing = Queueing { wait: self.wait, queue_max: self.queue_max };
         let place = Some(self.place()).filter(|_| self.flag);
@@ -162,25 +162,35 @@ impl Values {
         let (opaque, request) = (Opaque(self.opaque), RequestId(self.numbers[1]));
         let expected = Some(Generation(self.numbers[2])).filter(|_| self.flag);
         let if_exists = [IfExists::Fail, IfExists::Keep, IfExists::Set][usize::from(self.kind % 3)];
-        let declarations = Declarations::new(declarations).expect("the list is valid");
         let (amount, slot) = (self.small[6], Idle::Slot(self.small[6] as u16));
         let resizings = [Resizing::To(amount), Resizing::GrowBy(amount), Resizing::ShrinkBy(amount)];
         let removals = [Removal::IfIdle, Removal::WithLastHolder, Removal::Now { grace: span }];
-        let resize = resizings.map(|how| Extended::Resize { ids, expected, how, name });
-        let remove = removals.map(|how| Extended::Remove { ids, expected, how, name });
+        let resize = resizings.map(|how| Operation::Resize { expected, how, name });
+        let remove = removals.map(|how| Operation::Remove { expected, how, name });
+        let slot_number = self.small[6] as u16;
+        let services = [
+            ServiceChange::Pause,
+            ServiceChange::Resume,
+            ServiceChange::SlotOut(slot_number),
+            ServiceChange::SlotIn(slot_number),
+        ];
+        let service = services.map(|how| Operation::ChangeService { expected, how, name });
+        let session = SessionId::new(self.numbers[0]);
+        let revocations = [Revocation::Grant(grant), Revocation::Session(session)];
+        let revoke = revocations.map(|what| Operation::Revoke { what, grace: span });
+        let declare = Operation::Declare { if_exists, declarations: self.declarations() };
+        let with_ids = resize.into_iter().chain(remove).chain(service).chain(revoke).chain([declare]);
+        let without_ids = [
+            Operation::DeleteCounter { name },
+            Operation::Cancel(Cancellation::Request(grant)),
+            Operation::Cancel(Cancellation::Session(session)),
+            Operation::Revoke { what: Revocation::Addresses(self.clients()), grace: span },
+            Operation::Revoke { what: Revocation::Identity(&self.label), grace: span },
+        ];
         let declared = [
-            Extended::Declare { ids, if_exists, declarations },
             Extended::AwaitIdle { wait: self.wait, until: Idle::Level(amount), namespace, name },
             Extended::AwaitIdle { wait: self.wait, until: slot, namespace: Namespace::Semaphores, name },
             Extended::List { prefix: &self.label },
-            Extended::Pause {
-                ids,
-                expected,
-                how: [Pausing::Pause, Pausing::Resume][usize::from(self.flag)],
-                name,
-            },
-            Extended::SetSlot { ids, expected, how: SlotChange::Out(self.small[6] as u16), name },
-            Extended::SetSlot { ids, expected, how: SlotChange::In(self.small[6] as u16), name },
         ];
         let mut requests = vec![
             Extended::Hello {
@@ -212,31 +222,33 @@ impl Values {
             Extended::Holders { namespace, name },
             Extended::Waiters { namespace, name },
             Extended::Inspect { namespace, name },
-            Extended::DeleteCounter { name },
             Extended::Sessions,
             Extended::Export,
             Extended::Where,
-            Extended::RevokeClient { clients: self.clients(), grace: span },
-            Extended::RevokeIdentity { identity: &self.label, grace: span },
             Extended::Watch { namespace, scope: Scope::Name(name) },
             Extended::Watch { namespace, scope: Scope::Prefix(&self.label) },
             Extended::Unwatch { watch: opaque },
-            Extended::Revoke {
-                ids,
-                what: match self.flag {
-                    true => Revocation::Grant(grant),
-                    false => Revocation::Session(self.numbers[0]),
-                },
-                grace: span,
-            },
         ];
-        requests.extend(resize.into_iter().chain(remove).chain(declared));
+        requests.extend(declared);
+        requests.extend(with_ids.map(|operation| Extended::Change { ids, operation }));
+        let without_ids = without_ids.map(|operation| Extended::Change { ids: RequestIds::FIRST, operation });
+        requests.extend(without_ids);
         requests
     }
 
     /// The slots that AcquireAll granted: different ones for each of eight names, none for some.
     fn slots_of_all(&self) -> Vec<&[u16]> {
         (0..8).map(|name| self.slots.get(2 * name..).unwrap_or_default()).collect()
+    }
+
+    fn notice<M>(&self, end: End) -> Notice<End, M> {
+        let number = self.numbers[0];
+        match self.kind % 4 {
+            0 => Notice::GrantRevoked { grant: GrantId(number), end },
+            1 => Notice::SessionRevoked { session: number, end },
+            2 => Notice::AttachedElsewhere { session: number },
+            _ => Notice::ShuttingDown,
+        }
     }
 
     /// The states of the declared semaphores.
@@ -325,7 +337,6 @@ impl Values {
             identity: b"token:web",
         };
         let event = Event {
-            number: first,
             kind: EventKind::from_code(self.kind),
             namespace: self.namespace(),
             grant,
@@ -350,12 +361,7 @@ impl Values {
         };
         let epoch = self.small[0];
         let end = End { request: Opaque(epoch.to_be_bytes()), after: span(0) };
-        let notice = match self.kind % 4 {
-            0 => Notice::GrantRevoked { grant: GrantId(first), end },
-            1 => Notice::SessionRevoked { session: first, end },
-            2 => Notice::AttachedElsewhere { session: first },
-            _ => Notice::ShuttingDown,
-        };
+        let notice = self.notice(end);
         let whereabouts = Whereabouts {
             epoch,
             renew_deadline: span(1),
@@ -375,11 +381,12 @@ impl Values {
                 }),
             ),
             (
-                ExtendedResponse::Moved(moved),
-                Box::new(move |frame| {
-                    let Moved { epoch, addresses } = frame.moved()?;
-                    let is_told = frame.notice()? == Some(Notice::Moved { epoch });
-                    Ok(is_told && Moved { epoch, addresses: &addresses[..] } == moved)
+                ExtendedResponse::Notice(Notice::Moved(moved)),
+                Box::new(move |frame| match frame.notice()? {
+                    Some(Notice::Moved(Moved { epoch, addresses })) => {
+                        Ok(Moved { epoch, addresses: &addresses[..] } == moved)
+                    }
+                    _ => Ok(false),
                 }),
             ),
             (ExtendedResponse::Hello(hello), Box::new(move |frame| Ok(frame.hello()? == hello))),
@@ -413,15 +420,16 @@ impl Values {
                         assert!(frame.body.is_empty(), "only an empty body ends a list");
                         return Err(BodyError);
                     };
-                    let ListEntry { grant, session, since, resources, position, label, address, slots } =
-                        read;
-                    let (label, address, slots) = (&label[..], &address[..], &slots[..]);
-                    let read =
-                        ListEntry { grant, session, since, resources, position, label, address, slots };
-                    Ok(read == entry)
+                    Ok(read.borrowed() == entry)
                 }),
             ),
-            (ExtendedResponse::Revoked(first), Box::new(move |frame| Ok(frame.revoked()? == first))),
+            (
+                ExtendedResponse::Count(first),
+                Box::new(move |frame| {
+                    let what = Cancellation::Request(GrantId(1));
+                    Ok(frame.changed(&Operation::Cancel(what))? == Changed::Count(first))
+                }),
+            ),
             (
                 ExtendedResponse::SessionEntry(session),
                 Box::new(move |frame| {
@@ -429,38 +437,30 @@ impl Values {
                         assert!(frame.body.is_empty(), "only an empty body ends a list");
                         return Err(BodyError);
                     };
-                    let SessionEntry {
-                        kind, session: id, attached, age_s, grants, waiting, ttl_left, ..
-                    } = read;
-                    let (label, address, identity) = (&read.label[..], &read.address[..], &read.identity[..]);
-                    let read = SessionEntry {
-                        kind,
-                        session: id,
-                        attached,
-                        age_s,
-                        grants,
-                        waiting,
-                        ttl_left,
-                        label,
-                        address,
-                        identity,
-                    };
-                    Ok(read == session)
+                    Ok(read.borrowed() == session)
                 }),
             ),
             (
-                ExtendedResponse::Event(event),
+                ExtendedResponse::Event(first, event),
                 Box::new(move |frame| {
-                    let Event { number, kind, namespace, grant, session, resources, in_use, waiting, name } =
-                        frame.event()?;
-                    let name = &name[..];
-                    let numbers = (resources, in_use, waiting);
-                    let same = numbers == (event.resources, event.in_use, event.waiting);
-                    Ok(same && Event { number, kind, namespace, grant, session, name, ..event } == event)
+                    let (number, read) = frame.event()?;
+                    Ok((number, read.borrowed()) == (first, event))
                 }),
             ),
-            (ExtendedResponse::Declared(states), Box::new(move |frame| Ok(frame.declared()? == states))),
-            (ExtendedResponse::Resized(states[0]), Box::new(move |frame| Ok(frame.resized()? == states[0]))),
+            (
+                ExtendedResponse::Declared(states),
+                Box::new(move |frame| {
+                    let declare = Operation::Declare { if_exists: IfExists::Fail, declarations: Vec::new() };
+                    Ok(frame.changed(&declare)?.states() == states)
+                }),
+            ),
+            (
+                ExtendedResponse::Resized(states[0]),
+                Box::new(move |frame| {
+                    let resize = Operation::Resize { name: b"a", how: Resizing::To(1), expected: None };
+                    Ok(frame.changed(&resize)?.states() == [states[0]])
+                }),
+            ),
             (
                 ExtendedResponse::InUse(self.small[0]),
                 Box::new(move |frame| Ok(frame.in_use()? == self.small[0])),
@@ -472,16 +472,13 @@ impl Values {
                         assert!(frame.body.is_empty(), "only an empty body ends a list");
                         return Err(BodyError);
                     };
-                    let DeclaredEntry { generation, capacity, in_use, waiting, numbered, removing, .. } =
-                        read;
-                    let (configured, name, label) = (read.configured, &read.name[..], &read.label[..]);
-                    let (amounts, flags) = ((capacity, in_use, waiting), (numbered, removing, configured));
-                    Ok((generation, name, label) == (declared.generation, declared.name, declared.label)
-                        && amounts == (declared.capacity, declared.in_use, declared.waiting)
-                        && flags == (declared.numbered, declared.removing, declared.configured))
+                    Ok(read.borrowed() == declared)
                 }),
             ),
-            (ExtendedResponse::Notice(notice), Box::new(move |frame| Ok(frame.notice()? == Some(notice)))),
+            (
+                ExtendedResponse::Notice(notice),
+                Box::new(move |frame| Ok(frame.notice()? == Some(self.notice(end)))),
+            ),
         ]
     }
 }
@@ -545,15 +542,15 @@ proptest! {
         values in values(),
         trailing in prop::collection::vec(any::<u8>(), 0..20),
     ) {
-        let (list, declarations) = (values.list(), values.declarations());
-        let requests = values.requests(&list, &declarations);
+        let list = values.list();
+        let requests = values.requests(&list);
         for code in (0..=u8::MAX).filter_map(ExtendedOpcode::from_code) {
             prop_assert!(requests.iter().any(|request| request.opcode() == code), "{:?} is tried", code);
         }
         for request in &requests {
             let body = [&body_of(request)[..], &trailing].concat();
             parse(request.opcode().code(), &body, |parsed| {
-                assert_eq!(parsed, Ok(*request));
+                assert_eq!(parsed.as_ref(), Ok(request));
                 assert_eq!(body_of(&parsed.unwrap()), body_of(request));
             });
         }
@@ -561,8 +558,8 @@ proptest! {
 
     #[test]
     fn truncated_requests_are_invalid(values in values()) {
-        let (list, declarations) = (values.list(), values.declarations());
-        for request in values.requests(&list, &declarations) {
+        let list = values.list();
+        for request in values.requests(&list) {
             let body = body_of(&request);
             for cut in cuts(body.len()) {
                 let bytes_of_shorter = match request {
@@ -618,7 +615,11 @@ proptest! {
         let frame = frame_with(bytes.into());
         let _ = (frame.hello(), frame.opened(), frame.ttl(), frame.granted(), frame.all_granted());
         let _ = (frame.queued(), frame.verified(), frame.list_entry(), frame.event(), frame.notice());
-        let _ = (frame.inspected(), frame.declared(), frame.resized(), frame.in_use(), frame.declared_entry());
+        let _ = (frame.inspected(), frame.in_use(), frame.declared_entry());
+        let declare = Operation::Declare { if_exists: IfExists::Fail, declarations: Vec::new() };
+        let resize = Operation::Resize { name: b"a", how: Resizing::To(1), expected: None };
+        let cancel = Operation::Cancel(Cancellation::Request(GrantId(1)));
+        let _ = [declare, resize, cancel].map(|operation| frame.changed(&operation));
         let _ = frame.reached_limit();
     }
 }
@@ -696,7 +697,7 @@ fn an_invalid_list_of_claims_states_the_reason() {
     // They fit without the 50 bytes above the limit.
     let fitting = [long[0], Claim { name: &two[50..], ..claim }];
     let request = Extended::AcquireAll {
-        ids: first_ids(),
+        ids: RequestIds::FIRST,
         queueing: at_once(),
         claims: Claims::new(&fitting).unwrap(),
         place: None,
@@ -735,8 +736,9 @@ fn declare_takes_1_to_64_valid_and_distinct_semaphores() {
         &[(0, 0, b"", b"a"), (most, 1, b"label", b"ab"), (u32::MAX, 0xfe, b"b", b"b")];
     assert_eq!(status(right), Status::NoError);
     parse(0x50, &declare(right), |parsed| {
-        let Ok(Extended::Declare { if_exists: IfExists::Fail, declarations, .. }) = parsed else {
-            panic!("{parsed:?}");
+        let Ok(Extended::Change { operation, .. }) = parsed else { panic!("{parsed:?}") };
+        let Operation::Declare { if_exists: IfExists::Fail, declarations } = operation else {
+            panic!("{operation:?}");
         };
         let names: Vec<_> =
             declarations.iter().map(|declaration| (declaration.name, declaration.label)).collect();
@@ -764,14 +766,14 @@ fn declare_takes_1_to_64_valid_and_distinct_semaphores() {
 #[test]
 fn an_invalid_list_of_declarations_states_the_reason() {
     let one = Declaration { name: b"a", capacity: 1, numbered: true, label: b"" };
-    let error = |list: &[Declaration<'_>]| Declarations::new(list).unwrap_err();
+    let error = |list: &[Declaration<'_>]| check_declarations(list).unwrap_err();
     assert_eq!(error(&[]), DeclarationError::Count { semaphores: 0 });
     assert_eq!(error(&[one; 65]), DeclarationError::Count { semaphores: 65 });
     assert_eq!(error(&[one, Declaration { name: b"b", ..one }, one]), DeclarationError::Repeated);
     let capacity = NUMBERED_CAPACITY_MAX + 1;
     let large = Declaration { capacity, ..one };
     assert_eq!(error(&[large]), DeclarationError::NumberedCapacity { capacity });
-    assert_eq!(Declarations::new(&[Declaration { numbered: false, ..large }]).unwrap().len(), 1);
+    assert_eq!(check_declarations(&[Declaration { numbered: false, ..large }]), Ok(()));
     assert_eq!(error(&[Declaration { name: b"", ..one }]), DeclarationError::NameLength { bytes: 0 });
     let label = [b'l'; LABEL_BYTES_MAX + 1];
     assert_eq!(error(&[Declaration { label: &label, ..one }]), DeclarationError::LabelLength { bytes: 256 });
@@ -780,27 +782,26 @@ fn an_invalid_list_of_declarations_states_the_reason() {
     assert_eq!(error(&long), DeclarationError::BodyTooLong { bytes: 24 + 2 * 8 + 2 * 65535 + 40 });
     // They fit without the 78 bytes above the limit.
     let fitting = [long[0], Declaration { name: &other[78..], ..long[1] }];
-    let request = Extended::Declare {
-        ids: first_ids(),
-        if_exists: IfExists::Keep,
-        declarations: Declarations::new(&fitting).unwrap(),
-    };
+    assert_eq!(check_declarations(&fitting), Ok(()));
+    let operation = Operation::Declare { if_exists: IfExists::Keep, declarations: fitting.into() };
+    let request = Extended::Change { ids: RequestIds::FIRST, operation };
     assert_eq!(body_of(&request).len(), REQUEST_BODY_BYTES_MAX);
 }
 
 /// The status of a request whose byte at this position is replaced.
-fn status_with(request: Extended<'_>, position: usize, byte: u8) -> Status {
-    let mut body = body_of(&request);
+fn status_with(request: &Extended<'_>, position: usize, byte: u8) -> Status {
+    let mut body = body_of(request);
     body[position] = byte;
     status_of(request.opcode(), &body)
 }
 
 #[test]
 fn unknown_kinds_of_resize_and_remove_are_invalid() {
-    let (ids, expected, name) = (first_ids(), None, &b"a"[..]);
-    let resize = Extended::Resize { ids, expected, how: Resizing::To(7), name };
-    let remove = Extended::Remove { ids, expected, how: Removal::IfIdle, name };
-    for request in [resize, remove] {
+    let (expected, name) = (None, &b"a"[..]);
+    let change = |operation| Extended::Change { ids: RequestIds::FIRST, operation };
+    let resize = change(Operation::Resize { expected, how: Resizing::To(7), name });
+    let remove = change(Operation::Remove { expected, how: Removal::IfIdle, name });
+    for request in [&resize, &remove] {
         assert_eq!(status_with(request, 24, 2), Status::NoError, "{request:?}");
         assert_eq!(status_with(request, 24, 3), Status::InvalidArguments, "{request:?}");
         assert_eq!(status_with(request, 25, 3), Status::NoError, "{request:?} with a reserved byte");
@@ -824,13 +825,9 @@ fn only_semaphores_have_slots_and_slot_numbers_have_16_bits() {
     assert_eq!(status(Idle::Slot(0), Namespace::Counters), Status::InvalidArguments);
     let until = Idle::Slot(u16::MAX);
     let slot = Extended::AwaitIdle { wait, until, namespace: Namespace::Semaphores, name: b"a" };
-    assert_eq!(status_with(slot, 9, 1), Status::InvalidArguments, "65536 and more");
-    assert_eq!(status_with(slot, 4, 2), Status::InvalidArguments, "neither a level nor a slot");
-    assert_eq!(status_with(slot, 15, 0), Status::InvalidArguments, "no name");
-}
-
-fn first_ids() -> RequestIds {
-    RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) }
+    assert_eq!(status_with(&slot, 9, 1), Status::InvalidArguments, "65536 and more");
+    assert_eq!(status_with(&slot, 4, 2), Status::InvalidArguments, "neither a level nor a slot");
+    assert_eq!(status_with(&slot, 15, 0), Status::InvalidArguments, "no name");
 }
 
 fn at_once() -> Queueing {
@@ -899,12 +896,12 @@ fn numbers_with_a_special_meaning_are_never_sent_by_mistake() {
     let longest = Milliseconds(u32::MAX);
     let queueing = Queueing { wait: Wait::UpTo(longest), queue_max: Some(u32::MAX) };
     let claim = Claim { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1, slot: None };
-    let request = Extended::AcquireGrant { ids: first_ids(), claim, queueing, place: None };
+    let request = Extended::AcquireGrant { ids: RequestIds::FIRST, claim, queueing, place: None };
     parse(0x30, &body_of(&request), |parsed| {
         let nearly = Queueing { wait: Wait::UpTo(Milliseconds(u32::MAX - 1)), queue_max: None };
         assert_eq!(
             parsed,
-            Ok(Extended::AcquireGrant { ids: first_ids(), claim, queueing: nearly, place: None })
+            Ok(Extended::AcquireGrant { ids: RequestIds::FIRST, claim, queueing: nearly, place: None })
         );
     });
     let verified = VerifiedGrant {

@@ -5,9 +5,10 @@ mod extended;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use proptest::prelude::*;
+use signalbox_model::Status;
 use signalbox_protocol::{
     DecodeError, DumpEntry, Opaque, REQUEST_BODY_BYTES_MAX, Request, RequestCodec, Response, ResponseCodec,
-    ResponseFrame, Status,
+    ResponseFrame,
 };
 
 /// The frames that a server decodes from bytes, and the error that ended the connection.

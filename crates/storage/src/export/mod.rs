@@ -24,8 +24,11 @@ use super::reader::each_record;
 use super::record::{FORMAT, describe};
 use super::{CommitError, Storage, StorageError};
 use signalbox_core::{
-    AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin,
-    PartRecord, PlaceKey, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
+    AnswerRecord, Change, DeclarationRecord, GrantRecord, Origin, PartRecord, Record, Service, SessionRecord,
+};
+use signalbox_model::UnixSeconds;
+use signalbox_model::{
+    DeclaredState, Generation, GrantId, Namespace, PlaceKey, RequestId, SessionId, SessionKey,
 };
 use sysv::{AdjustmentsLine, ProcessLine, ResultLine, SetLine};
 
@@ -368,7 +371,7 @@ impl From<&Record> for Line {
             },
             Record::Answer(answer) => {
                 let line = |state: &DeclaredState| DeclaredStateLine {
-                    generation: U64Text(state.generation),
+                    generation: U64Text(state.generation.0),
                     capacity: state.capacity,
                     in_use: state.in_use,
                 };
@@ -458,7 +461,7 @@ impl TryFrom<Line> for Record {
             }
             Line::Answer { session, request, answer } => {
                 let state = |line: DeclaredStateLine| DeclaredState {
-                    generation: line.generation.0,
+                    generation: Generation(line.generation.0),
                     capacity: line.capacity,
                     in_use: line.in_use,
                 };

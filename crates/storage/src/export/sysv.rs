@@ -4,9 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Line, U64Text, secret, to_bytes, to_hex, to_text};
 use signalbox_core::{
-    AdjustmentsRecord, Order, Ownership, ProcessId, ProcessRecord, RequestId, ResultRecord, SemaphoreRecord,
-    SetId, SetRecord, StoredAnswer, SysvRecord, UnixSeconds,
+    AdjustmentsRecord, ProcessRecord, ResultRecord, SemaphoreRecord, SetRecord, StoredAnswer, SysvRecord,
 };
+use signalbox_model::RequestId;
+use signalbox_model::UnixSeconds;
+use signalbox_model::sysv::{Order, Ownership, ProcessId, SetId};
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -102,7 +104,7 @@ impl From<&SetRecord> for SetLine {
             SemaphoreLine { value, pid, cleared }
         };
         Self {
-            set: record.set.number(),
+            set: record.set.0,
             key: record.key,
             order: match record.order {
                 Order::Kernel => OrderLine::Kernel,
@@ -149,7 +151,7 @@ impl From<&ProcessRecord> for ProcessLine {
     fn from(record: &ProcessRecord) -> Self {
         let (label, label_hex) = to_text(&record.label);
         Self {
-            process: U64Text(record.process.number()),
+            process: U64Text(record.process.0),
             key_hex: to_hex(&record.key.0),
             ttl_ms: record.ttl_ms,
             pid: record.pid,
@@ -167,7 +169,7 @@ impl TryFrom<ProcessLine> for SysvRecord {
 
     fn try_from(line: ProcessLine) -> Result<Self, String> {
         Ok(Self::Process(ProcessRecord {
-            process: ProcessId::from_number(line.process.0),
+            process: ProcessId(line.process.0),
             key: secret(&line.key_hex)?,
             ttl_ms: line.ttl_ms,
             pid: line.pid,
@@ -182,8 +184,8 @@ impl TryFrom<ProcessLine> for SysvRecord {
 impl From<&AdjustmentsRecord> for AdjustmentsLine {
     fn from(record: &AdjustmentsRecord) -> Self {
         Self {
-            process: U64Text(record.process.number()),
-            set: record.set.number(),
+            process: U64Text(record.process.0),
+            set: record.set.0,
             turn: U64Text(record.turn),
             clearances: record.clearances,
             adjustments: record.adjustments.to_vec(),
@@ -196,7 +198,7 @@ impl TryFrom<AdjustmentsLine> for SysvRecord {
 
     fn try_from(line: AdjustmentsLine) -> Result<Self, String> {
         Ok(Self::Adjustments(AdjustmentsRecord {
-            process: ProcessId::from_number(line.process.0),
+            process: ProcessId(line.process.0),
             set: set_id(line.set)?,
             turn: line.turn.0,
             clearances: line.clearances,
@@ -209,9 +211,9 @@ impl From<&ResultRecord> for ResultLine {
     fn from(record: &ResultRecord) -> Self {
         let (set, semaphores) = match record.answer {
             StoredAnswer::Done => (None, None),
-            StoredAnswer::Set(set, count) => (Some(set.number()), Some(count)),
+            StoredAnswer::Set(set, count) => (Some(set.0), Some(count)),
         };
-        let (process, request) = (U64Text(record.process.number()), U64Text(record.request.0));
+        let (process, request) = (U64Text(record.process.0), U64Text(record.request.0));
         Self { process, request, set, semaphores }
     }
 }
@@ -225,11 +227,12 @@ impl TryFrom<ResultLine> for SysvRecord {
             (Some(set), Some(count)) => StoredAnswer::Set(set_id(set)?, count),
             _ => return Err("the line must have both set and semaphores, or neither".to_owned()),
         };
-        let process = ProcessId::from_number(line.process.0);
+        let process = ProcessId(line.process.0);
         Ok(Self::Result(ResultRecord { process, request: RequestId(line.request.0), answer }))
     }
 }
 
 fn set_id(number: i32) -> Result<SetId, String> {
-    SetId::from_number(number).ok_or_else(|| format!("{number} is no id of a semaphore set of the server"))
+    let set = Some(SetId(number)).filter(|set| *set >= SetId::FIRST);
+    set.ok_or_else(|| format!("{number} is no id of a semaphore set of the server"))
 }

@@ -1,6 +1,6 @@
 //! Numbers and texts as bytes, and back.
 
-use signalbox_core::SessionId;
+use signalbox_model::SessionId;
 
 /// The bytes that are not decoded yet.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);

@@ -32,8 +32,11 @@ use thiserror::Error;
 
 use bytes::{DecodeResult, Reader, put_length, put_u32, put_u64};
 use signalbox_core::{
-    AnswerRecord, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord,
-    PlaceKey, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
+    AnswerRecord, DeclarationRecord, GrantRecord, Key, Origin, PartRecord, Record, Service, SessionRecord,
+};
+use signalbox_model::UnixSeconds;
+use signalbox_model::{
+    DeclaredState, Generation, GrantId, Namespace, PlaceKey, RequestId, SessionId, SessionKey,
 };
 
 /// The format of the data that this program reads and writes: the table, its keys and the bytes of records.
@@ -129,7 +132,7 @@ pub fn encode_value(record: &Record) -> Vec<u8> {
         Record::Answer(answer) => {
             put_length(&mut bytes, answer.answer.len());
             for state in &answer.answer {
-                put_u64(&mut bytes, state.generation);
+                put_u64(&mut bytes, state.generation.0);
                 put_u32(&mut bytes, state.capacity);
                 put_u32(&mut bytes, state.in_use);
             }
@@ -311,8 +314,13 @@ impl Reader<'_> {
 
     fn answer(&mut self, session: SessionId, request: RequestId) -> DecodeResult<AnswerRecord> {
         let count = self.u32()?;
-        let state =
-            |_| Ok(DeclaredState { generation: self.u64()?, capacity: self.u32()?, in_use: self.u32()? });
+        let state = |_| {
+            Ok(DeclaredState {
+                generation: Generation(self.u64()?),
+                capacity: self.u32()?,
+                in_use: self.u32()?,
+            })
+        };
         let answer = (0..count).map(state).collect::<DecodeResult<_>>()?;
         Ok(AnswerRecord { session, request, answer })
     }

@@ -12,9 +12,11 @@
 
 use super::bytes::{DecodeResult, Reader, put_length, put_u32, put_u64};
 use signalbox_core::{
-    AdjustmentsRecord, Order, Ownership, ProcessId, ProcessRecord, RequestId, ResultRecord, SemaphoreRecord,
-    SessionKey, SetId, SetRecord, StoredAnswer, SysvKey, SysvRecord, UnixSeconds,
+    AdjustmentsRecord, ProcessRecord, ResultRecord, SemaphoreRecord, SetRecord, StoredAnswer, SysvKey,
+    SysvRecord,
 };
+use signalbox_model::sysv::{Order, Ownership, ProcessId, SetId};
+use signalbox_model::{RequestId, SessionKey, UnixSeconds};
 
 pub(super) const FIRST_KIND: u8 = SET;
 pub(super) const LAST_KIND: u8 = RESULT;
@@ -35,16 +37,16 @@ pub(super) fn put_key(bytes: &mut Vec<u8>, key: SysvKey) {
         }
         SysvKey::Process(process) => {
             bytes.push(PROCESS);
-            put_u64(bytes, process.number());
+            put_u64(bytes, process.0);
         }
         SysvKey::Adjustments(process, set) => {
             bytes.push(ADJUSTMENTS);
-            put_u64(bytes, process.number());
+            put_u64(bytes, process.0);
             put_set(bytes, set);
         }
         SysvKey::Result(process, request) => {
             bytes.push(RESULT);
-            put_u64(bytes, process.number());
+            put_u64(bytes, process.0);
             put_u64(bytes, request.0);
         }
     }
@@ -101,16 +103,16 @@ pub(super) fn put_value(bytes: &mut Vec<u8>, record: &SysvRecord) {
 }
 
 fn put_set(bytes: &mut Vec<u8>, set: SetId) {
-    put_u32(bytes, set.number().cast_unsigned());
+    put_u32(bytes, set.0.cast_unsigned());
 }
 
 /// A description of a key for messages.
 pub(super) fn describe(key: SysvKey) -> String {
     match key {
-        SysvKey::Set(set) => format!("semaphore set {}", set.number()),
+        SysvKey::Set(set) => format!("semaphore set {set}"),
         SysvKey::Process(process) => format!("process {process}"),
         SysvKey::Adjustments(process, set) => {
-            format!("the adjustments of semaphore set {} by process {process}", set.number())
+            format!("the adjustments of semaphore set {set} by process {process}")
         }
         SysvKey::Result(process, request) => {
             format!("the result of request {} of process {process}", request.0)
@@ -124,7 +126,7 @@ impl Reader<'_> {
         if kind == SET {
             return self.set().map(SysvKey::Set);
         }
-        let process = ProcessId::from_number(self.u64()?);
+        let process = ProcessId(self.u64()?);
         match kind {
             PROCESS => Ok(SysvKey::Process(process)),
             ADJUSTMENTS => Ok(SysvKey::Adjustments(process, self.set()?)),
@@ -202,7 +204,7 @@ impl Reader<'_> {
     }
 
     fn set(&mut self) -> DecodeResult<SetId> {
-        SetId::from_number(self.u32()?.cast_signed())
-            .ok_or("has the id of a semaphore set that no set can have")
+        let set = SetId(self.u32()?.cast_signed());
+        if set >= SetId::FIRST { Ok(set) } else { Err("has the id of a semaphore set that no set can have") }
     }
 }

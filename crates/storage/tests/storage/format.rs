@@ -2,9 +2,10 @@
 
 use proptest::prelude::*;
 use signalbox_core::{
-    AnswerRecord, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin, PartRecord,
-    PlaceKey, Record, RequestId, Service, SessionKey, SessionRecord, UnixSeconds,
+    AnswerRecord, DeclarationRecord, GrantRecord, Origin, PartRecord, Record, Service, SessionRecord,
 };
+use signalbox_model::{DeclaredState, GrantId, Namespace, PlaceKey, RequestId, SessionKey};
+use signalbox_model::{Generation, UnixSeconds};
 use signalbox_storage::record::{decode, decode_key, encode_key, encode_value};
 
 use crate::records::{any_record, session};
@@ -138,7 +139,7 @@ fn the_encoding_of_each_kind_does_not_change() {
             Record::Answer(AnswerRecord {
                 session: session(5),
                 request: RequestId(9),
-                answer: [DeclaredState { generation: 17, capacity: 3, in_use: 2 }].into(),
+                answer: [DeclaredState { generation: Generation(17), capacity: 3, in_use: 2 }].into(),
             }),
             "0500000000000000050000000000000009",
             concat!("00000001", "0000000000000011", "00000003", "00000002"),

@@ -19,7 +19,8 @@ use std::path::Path;
 
 use disk::{Disk, Fault};
 use records::{Life, State, session};
-use signalbox_core::{Change, GrantId, Key, Record, SessionKey, SessionRecord};
+use signalbox_core::{Change, Key, Record, SessionRecord};
+use signalbox_model::{GrantId, SessionKey};
 use signalbox_storage::{
     CommitError, FILE_NAME, FORMAT, FileStorage, Memory, Options, Storage, StorageError, check,
 };

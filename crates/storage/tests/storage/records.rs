@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use signalbox_core::{
-    AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Key, Namespace, Origin,
-    PartRecord, PlaceKey, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
+    AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, Origin, PartRecord, Record, Service,
+    SessionRecord,
 };
+use signalbox_model::{DeclaredState, GrantId, Namespace, PlaceKey, RequestId, SessionId, SessionKey};
+use signalbox_model::{Generation, UnixSeconds};
 
 use crate::sysv_records::{any_sysv_record, use_of_a_set};
 
@@ -96,7 +98,7 @@ pub fn any_record() -> impl Strategy<Value = Record> {
         },
     );
     let settled = any::<(u64, u32, u32)>().prop_map(|(generation, capacity, in_use)| DeclaredState {
-        generation,
+        generation: Generation(generation),
         capacity,
         in_use,
     });
@@ -204,7 +206,12 @@ impl Life {
                     vec![Change::Put(Record::Answer(AnswerRecord {
                         session: owner,
                         request: RequestId(some),
-                        answer: [DeclaredState { generation: mark, capacity: some as u32, in_use: 3 }].into(),
+                        answer: [DeclaredState {
+                            generation: Generation(mark),
+                            capacity: some as u32,
+                            in_use: 3,
+                        }]
+                        .into(),
                     }))]
                 }
                 (6, _) => {

@@ -3,13 +3,15 @@
 
 use proptest::prelude::*;
 use signalbox_core::{
-    AdjustmentsRecord, Change, Order, Ownership, ProcessId, ProcessRecord, Record, RequestId, ResultRecord,
-    SemaphoreRecord, SessionKey, SetId, SetRecord, StoredAnswer, SysvRecord, UnixSeconds,
+    AdjustmentsRecord, Change, ProcessRecord, Record, ResultRecord, SemaphoreRecord, SetRecord, StoredAnswer,
+    SysvRecord,
 };
+use signalbox_model::sysv::{Order, Ownership, ProcessId, SetId};
+use signalbox_model::{RequestId, SessionKey, UnixSeconds};
 use signalbox_storage::contradictions;
 
 fn set_id(number: i32) -> SetId {
-    SetId::from_number(0x4000_0000 + number).unwrap()
+    SetId(SetId::FIRST.0 + number)
 }
 
 fn semaphore((value, pid, cleared): (u16, u32, u64)) -> SemaphoreRecord {
@@ -17,7 +19,7 @@ fn semaphore((value, pid, cleared): (u16, u32, u64)) -> SemaphoreRecord {
 }
 
 fn process_id() -> impl Strategy<Value = ProcessId> {
-    any::<u64>().prop_map(ProcessId::from_number)
+    any::<u64>().prop_map(ProcessId)
 }
 
 /// Any record that the types allow.
@@ -89,7 +91,7 @@ fn a_set(number: i32) -> SetRecord {
 
 fn a_process(number: u64) -> ProcessRecord {
     ProcessRecord {
-        process: ProcessId::from_number(number),
+        process: ProcessId(number),
         key: SessionKey([0xab; 16]),
         ttl_ms: 10_000,
         pid: 77,
@@ -101,7 +103,7 @@ fn a_process(number: u64) -> ProcessRecord {
 }
 
 fn adjustments(process: u64, set: i32) -> AdjustmentsRecord {
-    let process = ProcessId::from_number(process);
+    let process = ProcessId(process);
     AdjustmentsRecord {
         process,
         set: set_id(set),
@@ -112,7 +114,7 @@ fn adjustments(process: u64, set: i32) -> AdjustmentsRecord {
 }
 
 fn a_result(process: u64, request: u64, answer: StoredAnswer) -> ResultRecord {
-    ResultRecord { process: ProcessId::from_number(process), request: RequestId(request), answer }
+    ResultRecord { process: ProcessId(process), request: RequestId(request), answer }
 }
 
 /// What a process adds when it uses a set.

@@ -3,9 +3,10 @@
 use std::fs;
 
 use signalbox_core::{
-    Change, DeclarationRecord, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord, Record, RequestId,
-    Service, SessionKey, SessionRecord, SysvKey, UnixSeconds,
+    Change, DeclarationRecord, GrantRecord, Key, Origin, PartRecord, Record, Service, SessionRecord, SysvKey,
 };
+use signalbox_model::UnixSeconds;
+use signalbox_model::{GrantId, Namespace, RequestId, SessionKey};
 use signalbox_storage::{
     Counts, FILE_NAME, ImportError, Storage, StorageError, check, contradictions, export, import,
 };

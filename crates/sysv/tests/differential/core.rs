@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use signalbox_core::{
-    Caller, ConnectionEnd, ConnectionId, Core, Errno, Mailbox, Message, Moment, MonotonicMs, NameHasher,
-    Operation, RequestId, RequestIds, SessionKey, SetAnswer, SetCommand, SysvCall, SysvOutcome, Token,
-    UnixSeconds,
+    ConnectionEnd, Core, Mailbox, Message, Moment, MonotonicMs, NameHasher, SysvCall, SysvOutcome, Token,
 };
+use signalbox_model::sysv::{
+    Caller, Errno, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Operation, SEM_UNDO, SetAnswer, SetCommand, SetId,
+};
+use signalbox_model::{ConnectionId, RequestId, RequestIds, SessionKey, UnixSeconds};
 
 use super::describe;
 use super::history::{
@@ -21,7 +23,7 @@ pub struct CoreWorld {
     processes: Vec<Process>,
     observer: Process,
     /// The last id that was seen for each key.
-    sets: [i32; KEYS],
+    sets: [SetId; KEYS],
     started: usize,
     now_ms: u64,
 }
@@ -38,7 +40,7 @@ impl CoreWorld {
         let core = Core::new(10.try_into().expect("ten is not zero"), NameHasher::with_seeds(1, 2, 3, 4));
         let observer = start(&core, 0, 0);
         let mut world =
-            Self { core, processes: Vec::new(), observer, sets: [0; KEYS], started: 0, now_ms: 0 };
+            Self { core, processes: Vec::new(), observer, sets: [SetId(0); KEYS], started: 0, now_ms: 0 };
         for _ in 0..PROCESSES {
             world.started += 1;
             world.processes.push(start(&world.core, world.started as u32, 0));
@@ -56,8 +58,7 @@ impl CoreWorld {
             .map(|operation| Operation {
                 number: operation.number.into(),
                 change: operation.change,
-                is_nowait: operation.nowait,
-                is_undone: operation.undo,
+                flags: flag(operation.nowait, IPC_NOWAIT) | flag(operation.undo, SEM_UNDO),
             })
             .collect();
         let wait_ms = match timeout {
@@ -74,9 +75,9 @@ impl CoreWorld {
         }
     }
 
-    fn control(&mut self, by: usize, key: usize, command: SetCommand<'_>) {
+    fn control(&mut self, by: usize, key: usize, command: SetCommand) {
         let call = self.processes[by].call();
-        let outcome = self.core.sem_ctl(call, self.sets[key], command, self.now());
+        let outcome = self.core.sem_ctl(call, self.sets[key], &command, self.now());
         self.note(by, outcome);
     }
 
@@ -104,7 +105,7 @@ impl CoreWorld {
         let mut read = |command| match self.core.sem_ctl(
             self.observer.call(),
             self.sets[key],
-            command,
+            &command,
             moment(self.now_ms),
         ) {
             SysvOutcome::Answered(result) => result.ok(),
@@ -147,10 +148,10 @@ impl World for CoreWorld {
             _ if waits => {}
             Command::Get { key, count, creates, exclusive } => {
                 let call = self.processes[by].call();
-                let flags = (*creates, *exclusive, 0o600);
+                let flags = flag(*creates, IPC_CREAT) | flag(*exclusive, IPC_EXCL) | 0o600;
                 let outcome = self.core.sem_get(call, *key as i32 + 1, (*count).into(), flags, self.now());
                 if let SysvOutcome::Answered(Ok(SetAnswer::Set(set, _))) = &outcome {
-                    self.sets[*key] = set.number();
+                    self.sets[*key] = *set;
                 }
                 self.note(by, outcome);
             }
@@ -160,7 +161,7 @@ impl World for CoreWorld {
             }
             Command::SetAll { key, value } => {
                 let count = self.observe_set(*key).map_or(0, |set| set.len());
-                self.control(by, *key, SetCommand::SetAll(&vec![*value; count]));
+                self.control(by, *key, SetCommand::SetAll(vec![*value; count].into()));
             }
             Command::Remove { key } => self.control(by, *key, SetCommand::Remove),
         }
@@ -195,25 +196,10 @@ fn result_of(result: std::result::Result<SetAnswer, Errno>) -> Result {
     match result {
         Ok(SetAnswer::Number(number)) => Result::Value(number.into()),
         Ok(_) => Result::Value(0),
-        Err(errno) => Result::Failed(name_of(errno).to_owned()),
+        Err(errno) => Result::Failed(errno.name().to_owned()),
     }
 }
 
-fn name_of(errno: Errno) -> &'static str {
-    match errno {
-        Errno::Perm => "EPERM",
-        Errno::NoEnt => "ENOENT",
-        Errno::Intr => "EINTR",
-        Errno::Io => "EIO",
-        Errno::TooBig => "E2BIG",
-        Errno::Again => "EAGAIN",
-        Errno::NoMem => "ENOMEM",
-        Errno::Access => "EACCES",
-        Errno::Exist => "EEXIST",
-        Errno::Inval => "EINVAL",
-        Errno::FBig => "EFBIG",
-        Errno::NoSpc => "ENOSPC",
-        Errno::Range => "ERANGE",
-        Errno::IdRm => "EIDRM",
-    }
+fn flag<F: Default>(is_set: bool, flag: F) -> F {
+    if is_set { flag } else { F::default() }
 }

@@ -263,7 +263,7 @@ fn is_user(server: &TestServer, pid: u32) -> bool {
             return false;
         }
         for set in some {
-            let Ok(mut users) = core.set_users(set.set.number()) else { continue };
+            let Ok(mut users) = core.set_users(set.set) else { continue };
             loop {
                 let some = core.list_set_users(&mut users);
                 if some.is_empty() {

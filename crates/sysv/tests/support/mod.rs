@@ -15,7 +15,8 @@ use std::thread::{JoinHandle, Thread};
 
 use signalbox::config::Config;
 use signalbox::server::{Clock, Server, Workers, expire, serve_port};
-use signalbox_core::{NameHasher, Namespace};
+use signalbox_core::NameHasher;
+use signalbox_model::Namespace;
 use signalbox_storage::{Memory, Storage};
 use tokio::runtime::{Builder, Runtime};
 

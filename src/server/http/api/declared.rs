@@ -1,13 +1,13 @@
 //! Declared semaphores, as `signalbox list` prints them.
 
-use super::super::super::dispatch::declared_on_wire;
 use super::super::super::state::Server;
-use super::super::access::{Right, Target};
+use super::super::access::Right;
 use super::super::answer::{Answer, Json};
 use super::super::paging::Page;
 use super::Context;
-use crate::views::{Declaration, Semaphore};
-use signalbox_core::{Declared, Namespace};
+use signalbox_core::DeclaredSemaphore;
+use signalbox_model::views::{Declaration, Semaphore};
+use signalbox_model::{Namespace, Target};
 
 /// What was declared of a semaphore; `None`: it is not declared.
 pub(super) fn declaration(server: &Server, name: &[u8]) -> Option<Declaration> {
@@ -15,7 +15,7 @@ pub(super) fn declaration(server: &Server, name: &[u8]) -> Option<Declaration> {
     // The list is ordered by name, so the name itself precedes all longer ones.
     let first = server.core.list_declared(&mut listing).into_iter().next();
     let named = first.filter(|declared| *declared.record.name == *name);
-    named.map(|declared| Declaration::of(&declared_on_wire(&declared)))
+    named.map(|declared| Declaration::of(&declared.entry()))
 }
 
 /// Which declared semaphores a page has.
@@ -30,13 +30,12 @@ enum List {
 }
 
 impl List {
-    fn has(self, declared: &Declared) -> bool {
-        let record = &declared.record;
+    fn has(self, declared: &DeclaredSemaphore) -> bool {
         match self {
             Self::All => true,
-            Self::Paused => record.service.paused,
-            Self::AboveCapacity => declared.in_use > record.capacity,
-            Self::OutOfService => !record.service.slots_out.is_empty(),
+            Self::Paused => declared.record.service.paused,
+            Self::AboveCapacity => declared.in_use > declared.record.capacity,
+            Self::OutOfService => !declared.record.service.slots_out.is_empty(),
         }
     }
 }
@@ -55,13 +54,13 @@ pub(in super::super) async fn declared(mut context: Context) -> Answer {
     let server = context.server()?;
     context.parameters.end()?;
     let mut listing = server.core.declared(&prefix);
-    let is_wanted = |declared: &Declared| {
+    let is_wanted = |declared: &DeclaredSemaphore| {
         list.has(declared)
             && context
                 .permissions
                 .may(Right::Read, Target::Name(Namespace::Semaphores, &declared.record.name))
     };
     let next = || server.core.list_declared(&mut listing);
-    let page = page.take(next, is_wanted, |declared| Semaphore::of(&declared_on_wire(&declared))).await?;
+    let page = page.take(next, is_wanted, |declared| Semaphore::of(&declared.entry())).await?;
     Json::of(&page)
 }

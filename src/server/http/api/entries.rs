@@ -2,14 +2,13 @@
 
 use serde::Serialize;
 
-use super::super::super::dispatch::entry_on_wire;
 use super::super::super::state::Server;
-use super::super::access::Target;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Page, Paged};
-use super::{Context, no_such_name, seconds};
-use crate::views;
-use signalbox_core::{Listed, ListingKind, Namespace};
+use super::{Context, no_such_name};
+use signalbox_core::{ListingKind, NameEntry};
+use signalbox_model::views;
+use signalbox_model::{ConnectionId, Namespace, Target};
 
 /// A holder or a waiter.
 #[derive(Debug, Serialize)]
@@ -21,15 +20,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn of(server: &Server, listed: Listed) -> Self {
-        let peer = listed.connection.and_then(|connection| server.peers.find(connection));
-        let address = peer.map_or_else(String::new, |peer| peer.address.to_string());
-        let is_holder = listed.position == 0;
-        let verified =
-            listed.grant.filter(|_| is_holder).map(|grant| server.core.verify(grant, server.moment()));
-        let ttl_left_ms = verified.and_then(|verified| verified.ok()?.ttl_left_ms);
-        let entry = views::Entry::of(&entry_on_wire(&listed, address.as_bytes()));
-        Self { entry, ttl_left: ttl_left_ms.map(seconds) }
+    fn of(server: &Server, (mut entry, connection): (NameEntry, Option<ConnectionId>)) -> Self {
+        entry.address = server.peers.address_text(connection);
+        let is_holder = entry.position == 0;
+        let held = entry.grant.filter(|_| is_holder);
+        let ttl_left = held.and_then(|grant| Some(server.core.verify(grant, server.moment()).ok()?.ttl_left));
+        Self { entry: views::Entry::of(&entry), ttl_left: ttl_left.and_then(views::ttl_left_s) }
     }
 }
 

@@ -10,18 +10,14 @@ pub(super) mod sysv;
 
 use std::sync::Arc;
 
-use tracing::field::display;
-use tracing::info;
-
-use super::super::access::Outcome;
+use super::super::operations::{self, Requested};
 use super::super::state::Server;
-use super::access::{Permissions, Right, Target, refuse};
+use super::access::{Permissions, Right, refuse};
 use super::answer::ApiError;
 use super::peer::Peer;
 use super::query::Parameters;
-use super::requester::NO_ANSWER;
 use super::shared::{Shared, Stage};
-use signalbox_core::Namespace;
+use signalbox_model::{Namespace, Operation, Quoted, Target};
 
 /// A request that passed the guard.
 pub(super) struct Context {
@@ -44,13 +40,14 @@ impl Context {
         }
     }
 
-    /// Refuses the change if its client may not make it. The refusal goes to the audit log.
-    fn check_administer(&self, operation: &str, target: Target<'_>) -> Result<(), ApiError> {
-        let checked = self.check(Right::Administer, target);
-        match self.server() {
-            Ok(server) if checked.is_err() => self.record(&server, operation, target, checked),
-            _ => checked,
+    /// Refuses the operation if its client may not administer all of its targets. The refusal goes to the audit log.
+    fn administer(&self, operation: &Operation<'_>) -> Result<Requested, ApiError> {
+        let requested = Requested::new(&self.peer.client, &self.permissions, operation);
+        let Some(target) = operations::missing(&self.permissions, operation) else { return Ok(requested) };
+        if let Ok(server) = self.server() {
+            requested.not_permitted(&server);
         }
+        Err(refuse(&self.shared, &self.peer, &self.permissions, Right::Administer, target))
     }
 
     /// Refuses the request if its client may not read this.
@@ -64,37 +61,6 @@ impl Context {
         }
         Err(refuse(&self.shared, &self.peer, &self.permissions, right, target))
     }
-
-    /// Writes a change to the audit log, whether it was made or refused, and to the log if it was made.
-    fn record<T>(
-        &self,
-        server: &Server,
-        operation: &str,
-        target: Target<'_>,
-        result: Result<T, ApiError>,
-    ) -> Result<T, ApiError> {
-        let outcome = match &result {
-            Ok(_) => Outcome::Done,
-            // It is in force, and may still be stored.
-            Err(error) if error.code == NO_ANSWER => Outcome::Accepted,
-            Err(error) => Outcome::Refused(error.code),
-        };
-        let identity = self.permissions.identity();
-        server.audit.record(Some(&self.peer.client), identity, operation, &target, outcome);
-        if result.is_ok() {
-            let name =
-                if let Target::Name(_, name) = target { Some(display(name.escape_ascii())) } else { None };
-            info!(name, by = %self.peer.client, "{operation}, over HTTP");
-        }
-        result
-    }
-}
-
-/// A name in a message: its start, in quotes.
-fn quoted(name: &[u8]) -> String {
-    const SHOWN_MAX: usize = 80;
-    let text: String = String::from_utf8_lossy(name).escape_debug().take(SHOWN_MAX).collect();
-    format!("\"{text}\"")
 }
 
 /// The error about a name that does not exist; `kind` as in the request.
@@ -104,11 +70,6 @@ fn no_such_name(kind: Option<Namespace>, name: &[u8]) -> ApiError {
         Some(Namespace::Counters) => "no counter",
         Some(Namespace::Semaphores) => "no semaphore",
     };
-    let name = quoted(name);
+    let name = Quoted(name);
     ApiError::not_found(format!("{what} {name} exists; check the name; /api/v1/names lists names"))
-}
-
-/// Milliseconds as seconds.
-fn seconds(ms: impl Into<u64>) -> f64 {
-    ms.into() as f64 / 1000.0
 }

@@ -7,18 +7,18 @@
 
 use serde::Serialize;
 
-use super::super::super::dispatch::{inspected_on_wire, namespace_on_wire};
 use super::super::super::port::port_name;
 use super::super::super::state::Server;
 use super::super::super::steps;
-use super::super::access::{Right, Target};
+use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Items, Page, limit_of};
 use super::declared::declaration;
 use super::entries::{Entry, entries};
 use super::{Context, no_such_name};
-use crate::views::{Declaration, Usage};
-use signalbox_core::{Inspected, ListingKind, NamePlace, Namespace, WaitedListing};
+use signalbox_core::{ListingKind, NamePlace, WaitedListing};
+use signalbox_model::views::{Declaration, Usage};
+use signalbox_model::{Inspected, Namespace, Target};
 
 /// Names that a page looks at: less than a tenth of a second of work and pauses.
 const VISITED_MAX: usize = 65_536;
@@ -70,7 +70,7 @@ impl Cursor {
 }
 
 fn shown(namespace: Namespace, name: &[u8], inspected: Inspected) -> Usage {
-    Usage::of(namespace_on_wire(namespace), name, inspected_on_wire(inspected))
+    Usage::of(namespace, name, inspected)
 }
 
 /// Which names a page has.

@@ -11,11 +11,10 @@ use super::super::super::node_view::NodeView;
 use super::super::super::port::port_name;
 use super::super::super::state::Server;
 use super::super::super::statistics::{self, Object};
-use super::super::access::Target;
 use super::super::answer::{Answer, Json};
 use super::Context;
 use signalbox_cluster::members::SeenNode;
-use signalbox_core::Namespace;
+use signalbox_model::{Namespace, Target};
 
 /// The process at a glance.
 #[derive(Serialize)]

@@ -2,13 +2,12 @@
 
 use serde::Serialize;
 
-use super::super::super::dispatch::{listed_set_on_wire, listed_user_on_wire};
-use super::super::access::Target;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::Page;
 use super::Context;
-use crate::views::{Set, User};
-use signalbox_core::{ListedUser, UserRole};
+use signalbox_model::Target;
+use signalbox_model::sysv::{ListedUser, SetId, UserRole};
+use signalbox_model::views::{Set, User};
 
 pub(in super::super) async fn sets(mut context: Context) -> Answer {
     let page = Page::of(&mut context.parameters)?;
@@ -16,13 +15,7 @@ pub(in super::super) async fn sets(mut context: Context) -> Answer {
     context.check_read(Target::Sets)?;
     context.parameters.end()?;
     let mut listing = server.core.sets();
-    let page = page
-        .take(
-            || server.core.list_sets(&mut listing),
-            |_| true,
-            |listed| Set::of(&listed_set_on_wire(&listed)),
-        )
-        .await?;
+    let page = page.take(|| server.core.list_sets(&mut listing), |_| true, |listed| Set::of(&listed)).await?;
     Json::of(&page)
 }
 
@@ -40,7 +33,7 @@ impl Listed {
             UserRole::Adjusts => "adjusts",
             UserRole::Waits => "waits",
         };
-        Self { role, user: User::of(&listed_user_on_wire(&listed)) }
+        Self { role, user: User::of(&listed) }
     }
 }
 
@@ -52,7 +45,7 @@ pub(in super::super) async fn users(mut context: Context) -> Answer {
     let server = context.server()?;
     context.check_read(Target::Sets)?;
     context.parameters.end()?;
-    let listing = server.core.set_users(id);
+    let listing = server.core.set_users(SetId(id));
     let mut listing = listing.map_err(|_| {
         ApiError::not_found(format!("no set with the id {id} exists; /api/v1/sysv/sets lists sets"))
     })?;

@@ -17,7 +17,7 @@ use super::super::super::statistics::{Metric, Scope, Source, Unit, figures};
 use super::super::shared::{CONNECTIONS_MAX, Shared, Stage};
 use super::process::Process;
 use super::series::{Figures, Series};
-use signalbox_core::Namespace;
+use signalbox_model::Namespace;
 
 /// Writes metrics.
 pub(super) struct Families<'a>(DescriptorEncoder<'a>);

@@ -21,13 +21,14 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-use super::access::{Right, Target, permissions_of, refuse};
+use super::access::{Right, permissions_of, refuse};
 use super::answer::{ApiError, Response, respond};
 use super::peer::Peer;
 use super::shared::Shared;
 use families::Families;
 pub(super) use series::Selection;
 use series::Series;
+use signalbox_model::Target;
 
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 

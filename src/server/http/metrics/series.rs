@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::super::super::state::Server;
 use super::super::super::steps;
 use super::super::settings::Settings;
-use signalbox_core::{Inspected, Namespace};
+use signalbox_model::{Inspected, Namespace};
 
 /// How old the selection of names may be.
 const WALK_PERIOD: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ impl Figures {
 
     fn of(inspected: Inspected) -> Self {
         Self {
-            capacity: inspected.availability.map_or(0, |availability| availability.capacity.into()),
+            capacity: inspected.capacity.into(),
             in_use: inspected.in_use.into(),
             waiting: inspected.waiting.into(),
         }

@@ -95,3 +95,12 @@ export function revokeSession(session) {
     () => `session ${session.session} has ended`,
   );
 }
+
+export function cancel(waiter, item) {
+  return act(
+    { title: `Cancel request ${waiter.grant}?`, text: `It leaves the queue of "${plain(nameText(item))}". Its session keeps what it holds.`, action: "Cancel it" },
+    "/api/v1/cancel",
+    () => ({ request: waiter.grant }),
+    () => `request ${waiter.grant} is canceled`,
+  );
+}

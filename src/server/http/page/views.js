@@ -211,7 +211,14 @@ export function name(parameters) {
       ),
     },
   ]);
-  const queue = new Table("Waiting requests, in the order in which they are served", entryColumns(() => time, true));
+  const queue = new Table("Waiting requests, in the order in which they are served", [
+    ...entryColumns(() => time, true),
+    {
+      title: "Actions",
+      state: (item) => item.grant,
+      cell: (item) => buttons(button("Cancel", `Cancel request ${item.grant}`, () => actions.cancel(item, shownName))),
+    },
+  ]);
   let actionsShown = "";
   return {
     title: plain(nameText(parameters)),

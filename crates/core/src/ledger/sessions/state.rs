@@ -4,17 +4,17 @@ use std::mem;
 use std::sync::Arc;
 
 use super::{Ending, SessionKind, SessionState};
-use crate::ids::{GrantId, SessionKey, Token};
+use crate::ids::Token;
 use crate::invariant::invariant;
 use crate::ledger::cached_reply::CachedReply;
 use crate::ledger::leases::Lease;
-use crate::mailbox::{EventKind, ReplyTo};
-use crate::refusal::Refusal;
+use crate::mailbox::ReplyTo;
 use crate::request_log::RequestLog;
 use crate::ring_map::RingMap;
 use crate::session_client::SessionClient;
 use crate::share::ClientKey;
 use crate::time::MonotonicMs;
+use signalbox_model::{EventKind, GrantId, Refusal, SessionKey};
 
 /// A leased session with its entries in the tables of the ledger, rounded up.
 const LEASED_SESSION_BYTES: usize = 1024;

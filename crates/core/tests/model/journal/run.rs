@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox_core::{
-    Answer, Batch, BatchLimit, Call, Change, Claim, CommitOutcome, Core, DeclarationRecord, Declare,
-    Declared, DeclaredState, GrantId, Granted, IfExists, Key, Listed, ListingKind, Mailbox, Message, Moment,
-    MonotonicMs, NameHasher, Namespace, Outcome, Queueing, Record, Refusal, Removal, RequestId, RequestIds,
-    Resizing, Service, ServiceChange, Session, SessionId, SessionKey, Token, UnixSeconds, Want,
+    Answer, Batch, BatchLimit, Call, Change, Claim, CommitOutcome, Core, DeclarationRecord,
+    DeclaredSemaphore, Granted, Key, ListingKind, Mailbox, Message, Moment, MonotonicMs, NameEntry,
+    NameHasher, Outcome, Queueing, Record, Service, Session, Token, Want,
+};
+use signalbox_model::{ConnectionId, Declaration, Milliseconds, Operation, Revocation, UnixSeconds};
+use signalbox_model::{
+    DeclaredState, GrantId, IfExists, Namespace, Refusal, Removal, RequestId, RequestIds, Resizing,
+    ServiceChange, SessionId, SessionKey,
 };
 
 pub const CONNECTIONS: usize = 3;
@@ -261,7 +265,7 @@ impl Run {
     }
 
     fn configure(&self) {
-        let declare = |(name, capacity): &(usize, u32)| Declare {
+        let declare = |(name, capacity): &(usize, u32)| Declaration {
             name: NAMES[*name],
             capacity: *capacity,
             numbered: false,
@@ -303,7 +307,7 @@ impl Run {
         if !self.core.is_stored() {
             return BTreeMap::new();
         }
-        let out = |declared: &Declared| {
+        let out = |declared: &DeclaredSemaphore| {
             let name = static_name(&declared.record.name);
             let Service { paused, slots_out } = declared.record.service.clone();
             (name, OutOfService { paused, in_use: declared.in_use, slots_out, held: self.held_slots(name) })
@@ -312,7 +316,7 @@ impl Run {
     }
 
     fn held_slots(&self, name: &[u8]) -> BTreeSet<u16> {
-        self.holders(name).iter().flat_map(|holder| holder.slots.iter().copied()).collect()
+        self.holders(name).iter().flat_map(|(holder, _)| holder.slots.iter().copied()).collect()
     }
 
     /// What was out of service before a step was not granted in it: a change takes effect when it is stored.
@@ -507,12 +511,24 @@ impl Run {
                 self.core.release_grant(call, sent.grant, now)
             }
             Request::Declare { name, capacity, numbered, if_exists } => {
-                let declare = Declare { name, capacity, numbered, label: b"" };
-                self.core.declare(call, &[declare], if_exists, now)
+                let declare = Declaration { name, capacity, numbered, label: b"" };
+                self.core
+                    .execute(
+                        call,
+                        &Operation::Declare { if_exists: if_exists, declarations: vec![declare] },
+                        now,
+                    )
+                    .outcome
             }
-            Request::Resize { name, resizing } => self.core.resize(call, name, resizing, None, now),
+            Request::Resize { name, resizing } => {
+                self.core
+                    .execute(call, &Operation::Resize { name: name, how: resizing, expected: None }, now)
+                    .outcome
+            }
             Request::ChangeService { name, change } => {
-                self.core.change_service(call, name, change, None, now)
+                self.core
+                    .execute(call, &Operation::ChangeService { name: name, how: change, expected: None }, now)
+                    .outcome
             }
             Request::Remove { name, removal } => {
                 self.removals.insert(name, self.requests);
@@ -520,13 +536,24 @@ impl Run {
                     self.allow_end(|grant| grant.names.contains(&name));
                     self.evictions.insert(name, self.requests);
                 }
-                self.core.remove(call, name, removal, None, now)
+                self.core
+                    .execute(call, &Operation::Remove { name: name, how: removal, expected: None }, now)
+                    .outcome
             }
             Request::Revoke { grace_ms, .. } => {
                 if let Some(grant) = self.acknowledged.get_mut(&sent.grant) {
                     grant.may_have_ended = true;
                 }
-                self.core.revoke_grant(call, sent.grant, grace_ms, now)
+                self.core
+                    .execute(
+                        call,
+                        &Operation::Revoke {
+                            what: Revocation::Grant(sent.grant),
+                            grace: Milliseconds(grace_ms),
+                        },
+                        now,
+                    )
+                    .outcome
             }
         };
         match outcome {
@@ -643,7 +670,10 @@ impl Run {
             assert!(!self.core.is_storing_for(&connection.mailbox), "a client waits for the store");
         }
         for name in NAMES {
-            for holder in self.holders(name).iter().filter(|holder| self.is_leased(holder.session)) {
+            for (holder, _) in self.holders(name) {
+                if !self.is_leased(SessionId::new(holder.session)) {
+                    continue;
+                }
                 let Some(grant) = holder.grant.filter(|id| self.core.verify(*id, self.now()).is_ok()) else {
                     continue;
                 };
@@ -786,10 +816,10 @@ impl Run {
         let is_removed = self.removals.get(name).is_some_and(|position| *position >= sent.position);
         let stored = self.on_disk(name);
         assert!(
-            is_removed || stored.is_some_and(|stored| stored.generation >= state.generation),
+            is_removed || stored.is_some_and(|stored| stored.generation >= state.generation.0),
             "acknowledged before it is stored"
         );
-        self.highest = self.highest.max(state.generation);
+        self.highest = self.highest.max(state.generation.0);
     }
 
     // The invariants.
@@ -804,7 +834,7 @@ impl Run {
             let held = self.core.verify(*id, self.now());
             let held =
                 held.unwrap_or_else(|refusal| panic!("{id} was acknowledged and is not held: {refusal:?}"));
-            assert_eq!(held.session, acknowledged.session);
+            assert_eq!(held.session, acknowledged.session.number());
         }
         let holders = NAMES.map(|name| (name, self.holders(name)));
         for (name, holders) in &holders {
@@ -815,8 +845,8 @@ impl Run {
             let is_removed = self.removals.get(name).is_some_and(|removal| removal >= position);
             match declared.get(name) {
                 Some(record) => {
-                    assert!(record.generation >= state.generation || is_removed, "generations grow");
-                    if record.generation == state.generation {
+                    assert!(record.generation >= state.generation.0 || is_removed, "generations grow");
+                    if record.generation == state.generation.0 {
                         assert_eq!(record.capacity, state.capacity);
                         assert!(
                             change.is_none_or(|change| is_made(change, record)),
@@ -845,15 +875,19 @@ impl Run {
     }
 
     /// When everything is stored, the disk has exactly the grants and sessions of the ledger.
-    fn check_stored(&self, holders: &[(&'static [u8], Vec<Listed>)]) {
+    fn check_stored(&self, holders: &[(&'static [u8], Vec<(NameEntry, Option<ConnectionId>)>)]) {
         let mut held = BTreeSet::new();
         for (name, holders) in holders {
-            for holder in holders.iter().filter(|holder| self.is_leased(holder.session)) {
+            for (holder, _) in holders {
+                let session = SessionId::new(holder.session);
+                if !self.is_leased(session) {
+                    continue;
+                }
                 // A waiter for several names is listed with the names that it has reserved, and is not stored.
                 if holder.grant.is_none_or(|grant| self.core.verify(grant, self.now()).is_err()) {
                     continue;
                 }
-                held.insert((holder.grant, holder.session, *name, holder.resources, &holder.slots));
+                held.insert((holder.grant, session, *name, holder.resources, &holder.slots));
             }
         }
         let mut stored = BTreeSet::new();
@@ -869,7 +903,7 @@ impl Run {
         assert_eq!(sessions as u64, self.core.ledger_stats().sessions, "sessions on disk");
     }
 
-    fn holders(&self, name: &[u8]) -> Vec<Listed> {
+    fn holders(&self, name: &[u8]) -> Vec<(NameEntry, Option<ConnectionId>)> {
         let Ok(mut listing) = self.core.listing(SEMAPHORES, name, ListingKind::Holders) else {
             return Vec::new();
         };
@@ -893,16 +927,16 @@ impl Run {
             assert_eq!(self.on_disk(&record.name).as_ref(), Some(record), "{name} on disk");
             assert!(!record.removing || declared.waiting == 0, "{name} is removed and has waiters");
             let mut listing = self.core.listing(SEMAPHORES, &record.name, ListingKind::Waiters).unwrap();
-            for waiter in self.core.list(&mut listing) {
+            for (waiter, _) in self.core.list(&mut listing) {
                 assert!(waiter.resources <= record.capacity, "a waiter for {name} exceeds its capacity");
             }
         }
     }
 
     /// No slot is held twice, and a leased session holds the slots that were acknowledged to it.
-    fn check_slots(&self, name: &[u8], holders: &[Listed]) {
+    fn check_slots(&self, name: &[u8], holders: &[(NameEntry, Option<ConnectionId>)]) {
         let mut slots = BTreeSet::new();
-        for holder in holders {
+        for (holder, _) in holders {
             for slot in &holder.slots {
                 assert!(slots.insert(*slot), "slot {slot} is held twice");
             }

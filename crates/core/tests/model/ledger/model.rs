@@ -10,16 +10,21 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use signalbox_core::{
-    Answer, Availability, Call, ClientKey, ClientSelector, ClientShare, Connected, ConnectionId,
-    DeclarationRecord, Declare, Declared, DeclaredState, Event, EventKind, GRANT_SLOTS_MAX, GrantId, Granted,
-    IfExists, LedgerLimits, LedgerStats, Limit, LimitKind, Listed, ListedId, ListedSession, Message,
-    MonotonicMs, Namespace, Notice, Origin, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds,
-    Resizing, SLOTS_MAX, Scope, Service, ServiceChange, SessionClient, SessionId, SessionKey, Token,
-    UnixSeconds, Until, Verified, Waiting,
+    Answer, Call, ClientKey, ClientShare, Connected, DeclarationRecord, DeclaredSemaphore, GRANT_SLOTS_MAX,
+    Granted, LedgerLimits, LedgerStats, ListedSession, Message, MonotonicMs, NameEntry, Origin, Outcome,
+    Queueing, REQUESTS_MAX, SLOTS_MAX, Service, SessionClient, Token, Waiting,
+};
+use signalbox_model::{
+    Cancellation, ConnectionId, DeclaredState, Event, EventKind, Generation, GrantId, IfExists, Limit,
+    Namespace, Notice, Refusal, Removal, RequestIds, Resizing, Scope, ServiceChange, SessionId, SessionKey,
+};
+use signalbox_model::{
+    Declaration, GraceLeft, GrantState, Idle, Milliseconds, ReachedLimit, Revocation, SessionKind, TtlLeft,
+    UnixSeconds, VerifiedGrant,
 };
 
-fn limit_reached(kind: LimitKind, max: usize) -> Refusal {
-    Refusal::LimitReached(Limit { kind, max: max as u64, is_share: false })
+fn limit_reached(limit: Limit, max: usize) -> Refusal {
+    Refusal::LimitReached(ReachedLimit { limit, max: max as u64, is_share: false })
 }
 
 /// A name and its kind.
@@ -61,7 +66,7 @@ pub struct Name {
     pub key: Key,
     /// The capacity of a semaphore that an Acquire created; a counter has none.
     capacity: Option<u32>,
-    pub declared: Option<Declaration>,
+    pub declared: Option<Declared>,
     /// The holdings of connections by plain Acquires.
     pub holdings: Vec<(ConnectionId, u32)>,
     /// Every change: its interval, and the consumption before and after it.
@@ -70,7 +75,7 @@ pub struct Name {
 
 /// The declaration of a semaphore.
 #[derive(Clone)]
-pub struct Declaration {
+pub struct Declared {
     label: Vec<u8>,
     pub generation: u64,
     created: u64,
@@ -99,7 +104,7 @@ pub struct IdleWaiter {
     pub connection: ConnectionId,
     pub token: Token,
     key: Key,
-    until: Until,
+    until: Idle,
     until_ms: u64,
 }
 
@@ -187,7 +192,7 @@ pub struct Watch {
     pub connection: ConnectionId,
     pub token: Token,
     namespace: Namespace,
-    scope: Scope,
+    scope: Scope<&'static [u8]>,
 }
 
 /// The claim of a request on one name.
@@ -290,7 +295,7 @@ impl Model {
     /// for those that are held and count as in use.
     fn usable_now(&self, key: Key, maximum: u32) -> u64 {
         let limit = self.limit(key, maximum);
-        let Some(Declaration { service, .. }) = self.declaration(key) else { return limit.into() };
+        let Some(Declared { service, .. }) = self.declaration(key) else { return limit.into() };
         if service.paused {
             return 0;
         }
@@ -357,12 +362,12 @@ impl Model {
 
     /// Invariant 6.
     /// Resources in use, requests that wait, and the capacity of a semaphore with what is available of it.
-    pub fn inspect(&self, key: Key) -> Result<(u32, usize, Option<Availability>), Refusal> {
+    pub fn inspect(&self, key: Key) -> Result<(u32, usize, u32, u32), Refusal> {
         let name = self.name(key).ok_or(Refusal::NotFound)?;
         let available = self.usable_now(key, 0).saturating_sub(self.consumption(key));
         let available = u32::try_from(available).expect("a part of the capacity");
-        let availability = name.usable().map(|capacity| Availability { capacity, available });
-        Ok((self.in_use(key), self.queue(key).len(), availability))
+        let (capacity, available) = name.usable().map_or((0, 0), |capacity| (capacity, available));
+        Ok((self.in_use(key), self.queue(key).len(), capacity, available))
     }
 
     pub fn delete_counter(&mut self, name: &'static [u8]) -> Result<(), Refusal> {
@@ -471,15 +476,15 @@ impl Model {
     }
 
     /// Checks that there may be one more, for all clients and for one that has `own`.
-    fn check_limit(&self, kind: LimitKind, max: usize, in_use: usize, own: usize) -> Result<(), Refusal> {
+    fn check_limit(&self, limit: Limit, max: usize, in_use: usize, own: usize) -> Result<(), Refusal> {
         let ClientShare { percent, least } = self.limits.client_share;
         let share = (max as u128 * u128::from(percent) / 100) as usize;
         let share = share.max(least).min(max);
         if in_use >= max {
-            return Err(limit_reached(kind, max));
+            return Err(limit_reached(limit, max));
         }
         if percent < 100 && own >= share && in_use as u128 * 2 >= max as u128 {
-            return Err(Refusal::LimitReached(Limit { kind, max: share as u64, is_share: true }));
+            return Err(Refusal::LimitReached(ReachedLimit { limit, max: share as u64, is_share: true }));
         }
         Ok(())
     }
@@ -532,8 +537,7 @@ impl Model {
         let client = self.client(connection.session());
         loop {
             let (all, own) = (self.stats.sessions as usize, self.leased_of(client).count());
-            let Err(refusal) = self.check_limit(LimitKind::Sessions, self.limits.sessions_max, all, own)
-            else {
+            let Err(refusal) = self.check_limit(Limit::Sessions, self.limits.sessions_max, all, own) else {
                 return Ok(());
             };
             let Some(unused) = self.unused_of(client) else {
@@ -597,7 +601,7 @@ impl Model {
         if let Some(before) = before {
             self.detach(before, Some(Refusal::NoSuchSession));
             self.set_attachment(before, Attachment::Lost);
-            self.messages.push((before, Message::Notice(Notice::AttachedElsewhere { session: id })));
+            self.messages.push((before, Message::Notice(Notice::AttachedElsewhere { session: id.number() })));
         }
         self.detach(connection, Some(Refusal::NoSuchSession));
         self.set_attachment(connection, Attachment::To(id));
@@ -609,7 +613,7 @@ impl Model {
             *client = by;
         }
         if let Some(at_ms) = self.session(id).and_then(|session| session.revoked_ms) {
-            let notice = Notice::SessionRevoked { session: id, at: MonotonicMs(at_ms) };
+            let notice = Notice::SessionRevoked { session: id.number(), end: MonotonicMs(at_ms) };
             self.messages.push((connection, Message::Notice(notice)));
         }
         Ok(ttl_ms)
@@ -753,7 +757,7 @@ impl Model {
         session.answers.retain(|(request, _)| *request >= floor);
         if own > floor + REQUESTS_MAX {
             self.stats.limited += 1;
-            return Err(limit_reached(LimitKind::Requests, REQUESTS_MAX as usize));
+            return Err(limit_reached(Limit::Requests, REQUESTS_MAX as usize));
         }
         let found = session.answers.iter().find(|(request, _)| *request == own);
         Ok((id, found.map(|(_, reply)| reply.clone())))
@@ -798,7 +802,7 @@ impl Model {
             Some(Refusal::ShuttingDown)
         } else if grants >= self.limits.grants_max {
             self.stats.limited += 1;
-            Some(limit_reached(LimitKind::Grants, self.limits.grants_max))
+            Some(limit_reached(Limit::Grants, self.limits.grants_max))
         } else {
             None
         };
@@ -867,6 +871,29 @@ impl Model {
         })
     }
 
+    /// Those of a session newest first, so that none is granted in between.
+    pub fn cancel_waiting(&mut self, what: Cancellation) -> Result<u64, Refusal> {
+        let is_meant = |grant: &&Grant| match what {
+            _ if grant.wait.is_none() => false,
+            Cancellation::Request(id) => grant.id == id.0,
+            Cancellation::Session(session) => grant.session == session,
+        };
+        let mut waiting: Vec<_> = self.grants.iter().filter(is_meant).map(|grant| grant.id).collect();
+        match what {
+            Cancellation::Request(_) if waiting.is_empty() => return Err(Refusal::NotFound),
+            Cancellation::Session(session) if self.session(session).is_none() => {
+                return Err(Refusal::NoSuchSession);
+            }
+            _ => {}
+        }
+        waiting.sort_unstable();
+        for id in waiting.iter().rev() {
+            self.fail(*id, Refusal::Canceled);
+        }
+        self.serve();
+        Ok(waiting.len() as u64)
+    }
+
     pub fn cancel(&mut self, connection: ConnectionId, waiting: Waiting) -> Result<(), Refusal> {
         let is_idle =
             |idle: &IdleWaiter| idle.connection == connection && waiting == Waiting::Token(idle.token);
@@ -888,17 +915,19 @@ impl Model {
         Ok(())
     }
 
-    pub fn verify(&self, grant: GrantId) -> Result<Verified, Refusal> {
+    pub fn verify(&self, grant: GrantId) -> Result<VerifiedGrant, Refusal> {
         let found = self.find(grant).filter(|grant| grant.wait.is_none()).ok_or(Refusal::NotAcquired)?;
         let lease = self.ttl_left_ms(found.session, self.now_ms);
         let of_session = self.session(found.session).unwrap().revoked_ms;
         let revoked_ms = found.revoked_ms.into_iter().chain(of_session).min();
         let grace = revoked_ms.map(|at_ms| u32::try_from(at_ms - self.now_ms).unwrap());
-        Ok(Verified {
-            session: found.session,
-            ttl_left_ms: lease.into_iter().chain(grace).min(),
-            is_retiring: grace.is_some() || self.is_retiring(found),
-            grace_left_ms: grace,
+        let is_retiring = grace.is_some() || self.is_retiring(found);
+        let ttl_left_ms = lease.into_iter().chain(grace).min();
+        Ok(VerifiedGrant {
+            session: found.session.number(),
+            ttl_left: ttl_left_ms.map_or(TtlLeft::Connection, |left| TtlLeft::For(Milliseconds(left))),
+            state: if is_retiring { GrantState::Retiring } else { GrantState::Held },
+            grace_left: grace.map_or(GraceLeft::NotRevoked, |left| GraceLeft::For(Milliseconds(left))),
         })
     }
 
@@ -922,7 +951,7 @@ impl Model {
             // A second Revoke never delays the first.
             let at_ms = found.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
             found.revoked_ms = Some(at_ms);
-            self.notify(session, Notice::GrantRevoked { grant, at: MonotonicMs(at_ms) });
+            self.notify(session, Notice::GrantRevoked { grant, end: MonotonicMs(at_ms) });
             if at_ms <= now_ms {
                 self.end_grant(grant.0, EventKind::Revoked);
             }
@@ -953,7 +982,7 @@ impl Model {
         let at_ms = session.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
         session.revoked_ms = Some(at_ms);
         self.stats.revoked += 1;
-        self.notify(id, Notice::SessionRevoked { session: id, at: MonotonicMs(at_ms) });
+        self.notify(id, Notice::SessionRevoked { session: id.number(), end: MonotonicMs(at_ms) });
         Ok(at_ms)
     }
 
@@ -961,15 +990,18 @@ impl Model {
     pub fn revoke_clients(
         &mut self,
         (connection, token): (ConnectionId, Token),
-        clients: &ClientSelector,
+        clients: Revocation<'_>,
         grace_ms: u32,
     ) {
         let is_its = |session: &&Session| {
             let SessionClient { address, identity } = &session.client.shown;
             let IpAddr::V4(address) = address.ip() else { panic!("{address}") };
             let is_meant = match clients {
-                ClientSelector::Addresses(range) => range.contains(&address.to_ipv6_mapped()),
-                ClientSelector::Identity(of) => identity.as_deref() == Some(of),
+                Revocation::Addresses(range) => {
+                    (range.first..=range.last).contains(&address.to_ipv6_mapped())
+                }
+                Revocation::Identity(of) => identity.as_deref().map(str::as_bytes) == Some(of),
+                _ => panic!("{clients:?} are no clients"),
             };
             is_meant && matches!(session.kind, Kind::Leased { .. })
         };
@@ -981,7 +1013,7 @@ impl Model {
         self.messages.push((connection, Message::Answer { token, outcome }));
     }
 
-    fn notify(&mut self, id: SessionId, notice: Notice) {
+    fn notify(&mut self, id: SessionId, notice: Notice<MonotonicMs>) {
         if let Some(connection) = self.connection_of(id) {
             self.messages.push((connection, Message::Notice(notice)));
         }
@@ -996,16 +1028,16 @@ impl Model {
 
     // Declared semaphores.
 
-    pub fn declaration(&self, key: Key) -> Option<&Declaration> {
+    pub fn declaration(&self, key: Key) -> Option<&Declared> {
         self.name(key)?.declared.as_ref()
     }
 
     /// The declaration of a name that is not being removed.
-    fn active_declaration(&self, key: Key) -> Option<&Declaration> {
+    fn active_declaration(&self, key: Key) -> Option<&Declared> {
         self.declaration(key).filter(|declaration| !declaration.removing)
     }
 
-    fn set_declaration(&mut self, key: Key, declaration: Option<Declaration>) {
+    fn set_declaration(&mut self, key: Key, declaration: Option<Declared>) {
         self.names.iter_mut().find(|name| name.key == key).unwrap().declared = declaration;
     }
 
@@ -1015,8 +1047,8 @@ impl Model {
 
     fn declared_state(&self, key: Key) -> DeclaredState {
         let declaration = self.declaration(key).unwrap();
-        let Declaration { generation, capacity, .. } = *declaration;
-        DeclaredState { generation, capacity, in_use: self.in_use(key) }
+        let Declared { generation, capacity, .. } = *declaration;
+        DeclaredState { generation: Generation(generation), capacity, in_use: self.in_use(key) }
     }
 
     /// A semaphore cannot become numbered or unnumbered while it is in use.
@@ -1025,7 +1057,7 @@ impl Model {
         if was_numbered != numbered && self.consumption(key) > 0 { Err(Refusal::InUse) } else { Ok(()) }
     }
 
-    pub fn declare(&mut self, call: Call, wanted: &[Declare<'static>], if_exists: IfExists) -> Outcome {
+    pub fn declare(&mut self, call: Call, wanted: &[Declaration<'static>], if_exists: IfExists) -> Outcome {
         self.once(call, |model, _| {
             for declare in wanted {
                 model.check_declare(declare, if_exists)?;
@@ -1044,14 +1076,17 @@ impl Model {
             }
             let first = model.last_id + 1;
             model.last_id += wanted.len() as u64;
-            let change = |(declare, generation): (&Declare<'static>, u64)| {
+            let change = |(declare, generation): (&Declaration<'static>, u64)| {
                 let key = semaphore(declare.name);
-                let stays = |present: &Declaration| if_exists == IfExists::Keep || present.matches(declare);
+                let stays = |present: &Declared| if_exists == IfExists::Keep || present.matches(declare);
                 if model.active_declaration(key).is_some_and(stays) {
                     return model.declared_state(key);
                 }
-                let state =
-                    DeclaredState { generation, capacity: declare.capacity, in_use: model.in_use(key) };
+                let state = DeclaredState {
+                    generation: Generation(generation),
+                    capacity: declare.capacity,
+                    in_use: model.in_use(key),
+                };
                 model.set(declare, generation, Origin::Request);
                 state
             };
@@ -1059,7 +1094,7 @@ impl Model {
         })
     }
 
-    fn check_declare(&self, declare: &Declare<'static>, if_exists: IfExists) -> Result<(), Refusal> {
+    fn check_declare(&self, declare: &Declaration<'static>, if_exists: IfExists) -> Result<(), Refusal> {
         let key = semaphore(declare.name);
         if declare.numbered && declare.capacity > SLOTS_MAX {
             return Err(Refusal::OutOfRange);
@@ -1073,7 +1108,7 @@ impl Model {
         self.check_unused(key, declare.numbered)
     }
 
-    fn set(&mut self, declare: &Declare<'static>, generation: u64, origin: Origin) {
+    fn set(&mut self, declare: &Declaration<'static>, generation: u64, origin: Origin) {
         let key = semaphore(declare.name);
         let created = match self.declaration(key) {
             Some(present) if present.removing => generation,
@@ -1086,7 +1121,7 @@ impl Model {
         if !declare.numbered {
             service.slots_out = Box::default();
         }
-        let after = Declaration {
+        let after = Declared {
             label: declare.label.to_vec(),
             generation,
             created,
@@ -1100,7 +1135,7 @@ impl Model {
         self.become_declared(key, after);
     }
 
-    fn become_declared(&mut self, key: Key, after: Declaration) {
+    fn become_declared(&mut self, key: Key, after: Declared) {
         let capacity = after.capacity;
         let before = self.declaration(key).and_then(|_| self.name(key).unwrap().usable());
         let mut service_before =
@@ -1154,8 +1189,8 @@ impl Model {
             }
             let capacity = match resizing {
                 Resizing::To(capacity) => u64::from(capacity),
-                Resizing::Grow(by) => u64::from(after.capacity) + u64::from(by),
-                Resizing::Shrink(by) => u64::from(after.capacity.saturating_sub(by)),
+                Resizing::GrowBy(by) => u64::from(after.capacity) + u64::from(by),
+                Resizing::ShrinkBy(by) => u64::from(after.capacity.saturating_sub(by)),
             };
             let most = if after.numbered { SLOTS_MAX } else { u32::MAX };
             if capacity > u64::from(most) {
@@ -1168,13 +1203,13 @@ impl Model {
     }
 
     /// A change that leaves everything as it is, is none.
-    fn change_if(&mut self, key: Key, mut after: Declaration, is_changed: bool) -> Answer {
+    fn change_if(&mut self, key: Key, mut after: Declared, is_changed: bool) -> Answer {
         if is_changed {
             self.last_id += 1;
             after.generation = self.last_id;
         }
-        let Declaration { generation, capacity, .. } = after;
-        let state = DeclaredState { generation, capacity, in_use: self.in_use(key) };
+        let Declared { generation, capacity, .. } = after;
+        let state = DeclaredState { generation: Generation(generation), capacity, in_use: self.in_use(key) };
         if is_changed {
             self.become_declared(key, after);
         }
@@ -1230,7 +1265,7 @@ impl Model {
             if removal == Removal::IfIdle && is_held {
                 return Err(Refusal::InUse);
             }
-            if let Removal::Now { grace_ms } = removal {
+            if let Removal::Now { grace: Milliseconds(grace_ms) } = removal {
                 let plain = model.name(key).unwrap().holdings.iter().map(|(session, _)| *session).collect();
                 let at_ms = model.now_ms + u64::from(grace_ms);
                 // The generation that the removal gets below.
@@ -1245,7 +1280,7 @@ impl Model {
     fn become_removed(&mut self, key: Key, removal: Removal) {
         let mut after = self.declaration(key).unwrap().clone();
         match removal {
-            Removal::Now { grace_ms } => after.evicted_grace_ms = Some(grace_ms),
+            Removal::Now { grace } => after.evicted_grace_ms = Some(grace.0),
             _ if !after.removing => after.evicted_grace_ms = None,
             _ => {}
         }
@@ -1280,7 +1315,10 @@ impl Model {
             self.serve();
             if grace_ms > 0 {
                 for session in plain.iter().map(|connection| connection.session()) {
-                    self.notify(session, Notice::SessionRevoked { session, at: MonotonicMs(at_ms) });
+                    self.notify(
+                        session,
+                        Notice::SessionRevoked { session: session.number(), end: MonotonicMs(at_ms) },
+                    );
                 }
             }
             self.evictions.push(Eviction { key, at_ms, removed, plain, is_notified: true });
@@ -1307,11 +1345,11 @@ impl Model {
         }
     }
 
-    pub fn declare_configured(&mut self, wanted: &[Declare<'static>]) -> Vec<(Box<[u8]>, Refusal)> {
+    pub fn declare_configured(&mut self, wanted: &[Declaration<'static>]) -> Vec<(Box<[u8]>, Refusal)> {
         let mut refused = Vec::new();
         for declare in wanted {
             let is_done =
-                |present: &Declaration| present.matches(declare) && present.origin == Origin::Configuration;
+                |present: &Declared| present.matches(declare) && present.origin == Origin::Configuration;
             if !self.active_declaration(semaphore(declare.name)).is_some_and(is_done)
                 && let Err(refusal) = self.configure(declare)
             {
@@ -1319,9 +1357,8 @@ impl Model {
             }
         }
         let is_gone = |name: &&Name| {
-            let is_configured = |declaration: &Declaration| {
-                declaration.origin == Origin::Configuration && !declaration.removing
-            };
+            let is_configured =
+                |declaration: &Declared| declaration.origin == Origin::Configuration && !declaration.removing;
             name.declared.as_ref().is_some_and(is_configured)
                 && wanted.iter().all(|declare| semaphore(declare.name) != name.key)
         };
@@ -1333,7 +1370,7 @@ impl Model {
         refused
     }
 
-    fn configure(&mut self, declare: &Declare<'static>) -> Result<(), Refusal> {
+    fn configure(&mut self, declare: &Declaration<'static>) -> Result<(), Refusal> {
         let key = semaphore(declare.name);
         self.check_unused(key, declare.numbered)?;
         self.make(key, declare.capacity.max(1))?;
@@ -1342,7 +1379,7 @@ impl Model {
         Ok(())
     }
 
-    pub fn list_declared(&self) -> Vec<Declared> {
+    pub fn list_declared(&self) -> Vec<DeclaredSemaphore> {
         let mut declared: Vec<_> = self.names.iter().filter(|name| name.declared.is_some()).collect();
         declared.sort_by_key(|name| name.key);
         let listed = |name: &Name| {
@@ -1360,7 +1397,7 @@ impl Model {
                 service: declaration.service.clone(),
             };
             let waiting = self.queue(name.key).len() as u32;
-            Declared { record, in_use: self.in_use(name.key), waiting }
+            DeclaredSemaphore { record, in_use: self.in_use(name.key), waiting }
         };
         declared.into_iter().map(listed).collect()
     }
@@ -1382,7 +1419,7 @@ impl Model {
         &mut self,
         (connection, token): (ConnectionId, Token),
         key: Key,
-        until: Until,
+        until: Idle,
         wait_ms: u32,
     ) -> Outcome {
         if self.is_closing {
@@ -1403,9 +1440,9 @@ impl Model {
         let own = self.waiters_of(self.client(connection.session()));
         if of_connection >= grants_max {
             self.stats.limited += 1;
-            return Outcome::Refused(limit_reached(LimitKind::Grants, grants_max));
+            return Outcome::Refused(limit_reached(Limit::Grants, grants_max));
         }
-        if let Err(refusal) = self.check_limit(LimitKind::Waiters, waiters_max, for_name, own) {
+        if let Err(refusal) = self.check_limit(Limit::Waiters, waiters_max, for_name, own) {
             self.stats.limited += 1;
             return Outcome::Refused(refusal);
         }
@@ -1414,10 +1451,10 @@ impl Model {
         Outcome::Waiting
     }
 
-    fn is_idle(&self, key: Key, until: Until) -> bool {
+    fn is_idle(&self, key: Key, until: Idle) -> bool {
         match until {
-            Until::Level(level) => self.consumption(key) <= u64::from(level),
-            Until::Slot(number) => !self.held_slots(key).contains(&number),
+            Idle::Level(level) => self.consumption(key) <= u64::from(level),
+            Idle::Slot(number) => !self.held_slots(key).contains(&number),
         }
     }
 
@@ -1515,8 +1552,7 @@ impl Model {
             Some(_) => {
                 // Without this one.
                 let own = self.waiters_of(self.client(self.grant(id).session)) - 1;
-                let may_join =
-                    self.check_limit(LimitKind::Waiters, self.limits.waiters_max, queue.len(), own);
+                let may_join = self.check_limit(Limit::Waiters, self.limits.waiters_max, queue.len(), own);
                 self.stats.limited += u64::from(may_join.is_err());
                 may_join.map(|()| false)
             }
@@ -1700,7 +1736,7 @@ impl Model {
 
     // The visible state.
 
-    pub fn holders(&self, key: Key) -> Vec<Listed> {
+    pub fn holders(&self, key: Key) -> Vec<(NameEntry, Option<ConnectionId>)> {
         let plain = self.name(key).into_iter().flat_map(|name| &name.holdings);
         let plain =
             plain.map(|(session, resources)| self.listed(None, session.session(), None, *resources, 0, &[]));
@@ -1708,7 +1744,7 @@ impl Model {
         plain.chain(self.grants.iter().filter(holds).map(|grant| self.listed_grant(grant, key, 0))).collect()
     }
 
-    pub fn waiters(&self, key: Key) -> Vec<Listed> {
+    pub fn waiters(&self, key: Key) -> Vec<(NameEntry, Option<ConnectionId>)> {
         let queue = self.queue(key).into_iter().zip(1..);
         queue.map(|(grant, position)| self.listed_grant(grant, key, position)).collect()
     }
@@ -1716,26 +1752,29 @@ impl Model {
     /// The leased sessions and then those of connections.
     pub fn list_sessions(&self) -> Vec<ListedSession> {
         let listed = |session: &Session| {
-            let (id, is_attached) = match session.kind {
-                Kind::Connection(_) => (ListedId::Connection(session.id.connection()), true),
-                Kind::Leased { connection, .. } => (ListedId::Leased(session.id), connection.is_some()),
+            let (kind, attached) = match session.kind {
+                Kind::Connection(_) => (SessionKind::Connection, true),
+                Kind::Leased { connection, .. } => (SessionKind::Leased, connection.is_some()),
             };
             let of_it = self.grants.iter().filter(|grant| grant.session == session.id);
             let (waiting, held): (Vec<_>, Vec<_>) = of_it.partition(|grant| grant.wait.is_some());
-            let ends_ms = self.session_ends_ms(session.id);
+            let left_ms = self.session_ends_ms(session.id).map(|ends_ms| ends_ms - self.now_ms);
+            let SessionClient { address, identity } = &session.client.shown;
             ListedSession {
-                id,
+                kind,
+                session: session.id.number(),
                 label: session.label.as_slice().into(),
-                client: Some(session.client.shown.clone()),
-                is_attached,
-                age_ms: Some(self.now_ms - session.opened_ms),
+                address: address.to_string().into_bytes().into(),
+                identity: identity.as_deref().unwrap_or_default().as_bytes().into(),
+                attached,
+                age_s: Some(((self.now_ms - session.opened_ms) / 1000) as u32),
                 grants: held.len() as u32,
                 waiting: waiting.len() as u32,
-                ttl_left_ms: ends_ms.map(|ends_ms| u32::try_from(ends_ms - self.now_ms).unwrap()),
+                ttl_left: left_ms.map_or(TtlLeft::Connection, |left| TtlLeft::For(Milliseconds(left as u32))),
             }
         };
         let mut all: Vec<_> = self.sessions.iter().map(listed).collect();
-        all.sort_by_key(|session| matches!(session.id, ListedId::Connection(_)));
+        all.sort_by_key(|session| session.kind == SessionKind::Connection);
         all
     }
 
@@ -1748,7 +1787,7 @@ impl Model {
         Some(Connected { connection, client, opened: MonotonicMs(next.opened_ms) })
     }
 
-    fn listed_grant(&self, grant: &Grant, key: Key, position: u32) -> Listed {
+    fn listed_grant(&self, grant: &Grant, key: Key, position: u32) -> (NameEntry, Option<ConnectionId>) {
         let part = grant.parts.iter().find(|part| part.key == key).unwrap();
         let id = Some(GrantId(grant.id));
         let slots = if position == 0 { &part.slots[..] } else { part.wanted_slot.as_slice() };
@@ -1763,11 +1802,21 @@ impl Model {
         resources: u32,
         position: u32,
         slots: &[u16],
-    ) -> Listed {
+    ) -> (NameEntry, Option<ConnectionId>) {
         let label = self.session(session).map_or(&[][..], |session| &session.label).into();
         let connection =
             if grant.is_none() { Some(session.connection()) } else { self.connection_of(session) };
-        Listed { grant, session, since, resources, position, slots: slots.into(), label, connection }
+        let entry = NameEntry {
+            grant,
+            session: session.number(),
+            since: since.map(|since| since.0),
+            resources,
+            position,
+            slots: slots.into(),
+            label,
+            address: Box::default(),
+        };
+        (entry, connection)
     }
 
     pub fn watch(
@@ -1775,13 +1824,13 @@ impl Model {
         connection: ConnectionId,
         token: Token,
         namespace: Namespace,
-        scope: Scope,
+        scope: Scope<&'static [u8]>,
     ) -> Result<(), Refusal> {
         let client = self.client(connection.session());
         let own =
             self.watches.iter().filter(|watch| self.client(watch.connection.session()) == client).count();
         let limit = self.limits.watches_max;
-        self.check_limit(LimitKind::Watches, limit, self.watches.len(), own)
+        self.check_limit(Limit::Watches, limit, self.watches.len(), own)
             .inspect_err(|_| self.stats.limited += 1)?;
         let watch = Watch { connection, token, namespace, scope };
         let present = self.names.iter().filter(|name| watch.covers(name.key));
@@ -1842,13 +1891,13 @@ impl Model {
         grant: Option<u64>,
         session: Option<SessionId>,
         resources: u32,
-    ) -> Event {
+    ) -> Event<Box<[u8]>> {
         Event {
             kind,
             namespace: key.0,
             name: key.1.into(),
             grant: grant.map(GrantId),
-            session,
+            session: session.map(SessionId::number),
             resources,
             in_use: u32::try_from(self.consumption(key)).unwrap(),
             waiting: u32::try_from(self.queue(key).len()).unwrap(),
@@ -1892,8 +1941,8 @@ impl Name {
     }
 }
 
-impl Declaration {
-    fn matches(&self, declare: &Declare<'_>) -> bool {
+impl Declared {
+    fn matches(&self, declare: &Declaration<'_>) -> bool {
         (self.capacity, self.numbered, &self.label[..]) == (declare.capacity, declare.numbered, declare.label)
     }
 
@@ -1932,7 +1981,7 @@ impl Part {
 impl Watch {
     fn covers(&self, key: Key) -> bool {
         let is_in_scope = match &self.scope {
-            Scope::Name(name) => **name == *key.1,
+            Scope::Name(name) => *name == key.1,
             Scope::Prefix(prefix) => key.1.starts_with(prefix),
         };
         self.namespace == key.0 && is_in_scope

@@ -1,35 +1,38 @@
 //! The objects that the command line prints with `--json` and that the HTTP API answers: one definition of their keys.
 //!
-//! Each is made of an entry of the protocol. The server has the same entries before it sends them.
+//! Each is made of an entry of the model, which the server has and the client receives.
 
 use serde::Serialize;
 
-use signalbox_protocol::{
-    DeclaredEntry, IPC_NOWAIT, Inspected, ListEntry, ListedSet, ListedUser, Namespace, Operation, SEM_UNDO,
-    SessionEntry, SessionKind, SetStat, TtlLeft, UserRole,
-};
+use crate::sysv::{IPC_PRIVATE, ListedSet, ListedUser, Operation, Order, Ownership, SetStat, UserRole};
+use crate::{DeclaredEntry, Inspected, ListEntry, Namespace, SessionEntry, SessionKind, TtlLeft};
 
 /// A name in an object, for `#[serde(flatten)]`. A JSON string cannot hold bytes that are not UTF-8, so such a name has
 /// another key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(crate) enum Named {
+pub enum Named {
+    /// The name is UTF-8.
     #[serde(rename = "name")]
     Text(String),
+    /// The name is not UTF-8: its bytes in hexadecimal digits.
     #[serde(rename = "name_hex")]
     Hex(String),
 }
 
 impl Named {
-    pub(crate) fn of(name: &[u8]) -> Self {
+    /// The object of this.
+    pub fn of(name: &[u8]) -> Self {
         text_of(name).map_or_else(Self::Hex, Self::Text)
     }
 }
 
 /// A label in an object, with the two keys of [`Named`].
 #[derive(Debug, Serialize)]
-pub(crate) enum Labeled {
+pub enum Labeled {
+    /// The label is UTF-8.
     #[serde(rename = "label")]
     Text(String),
+    /// The label is not UTF-8: its bytes in hexadecimal digits.
     #[serde(rename = "label_hex")]
     Hex(String),
 }
@@ -46,7 +49,7 @@ fn text_of(bytes: &[u8]) -> Result<String, String> {
 }
 
 /// The bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -55,34 +58,33 @@ fn known(text: &[u8]) -> Option<String> {
     (!text.is_empty()).then(|| String::from_utf8_lossy(text).into_owned())
 }
 
-/// What a name of a namespace refers to.
-pub(crate) fn kind_of(namespace: Namespace) -> &'static str {
-    match namespace {
-        Namespace::Counters => "counter",
-        Namespace::Semaphores => "semaphore",
-    }
-}
-
 /// What is in use of a name, and waits for it.
 #[derive(Debug, Serialize)]
-pub(crate) struct Usage {
-    pub(crate) kind: &'static str,
+pub struct Usage {
+    /// What the name refers to.
+    pub kind: &'static str,
     #[serde(flatten)]
-    pub(crate) name: Named,
-    pub(crate) in_use: u32,
+    /// The name.
+    pub name: Named,
+    /// The resources in use.
+    pub in_use: u32,
     /// `None`: it is a counter.
-    pub(crate) capacity: Option<u32>,
-    pub(crate) available: Option<u32>,
-    pub(crate) peak: u32,
-    pub(crate) waiting: u32,
+    pub capacity: Option<u32>,
+    /// The resources that are neither in use nor out of service; `None`: it is a counter.
+    pub available: Option<u32>,
+    /// The most that were in use at once.
+    pub peak: u32,
+    /// The requests that wait.
+    pub waiting: u32,
 }
 
 impl Usage {
-    pub(crate) fn of(namespace: Namespace, name: &[u8], inspected: Inspected) -> Self {
+    /// The object of this.
+    pub fn of(namespace: Namespace, name: &[u8], inspected: Inspected) -> Self {
         let Inspected { in_use, peak, waiting, capacity, available } = inspected;
         let has_capacity = namespace == Namespace::Semaphores;
         Self {
-            kind: kind_of(namespace),
+            kind: namespace.noun(),
             name: Named::of(name),
             in_use,
             capacity: has_capacity.then_some(capacity),
@@ -95,7 +97,7 @@ impl Usage {
 
 /// A holder or a waiter of a name.
 #[derive(Debug, Serialize)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// `None`: it is a holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<u32>,
@@ -114,7 +116,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn of<T: AsRef<[u8]>, S: AsRef<[u16]>>(entry: &ListEntry<T, S>) -> Self {
+    /// The object of this.
+    pub fn of<T: AsRef<[u8]>, S: AsRef<[u16]>>(entry: &ListEntry<T, S>) -> Self {
         let is_holder = entry.position == 0;
         Self {
             position: (!is_holder).then_some(entry.position),
@@ -131,7 +134,7 @@ impl Entry {
 
 /// A declared semaphore.
 #[derive(Debug, Serialize)]
-pub(crate) struct Semaphore {
+pub struct Semaphore {
     #[serde(flatten)]
     name: Named,
     capacity: u32,
@@ -142,7 +145,8 @@ pub(crate) struct Semaphore {
 }
 
 impl Semaphore {
-    pub(crate) fn of<T: AsRef<[u8]>, S: AsRef<[u16]>>(entry: &DeclaredEntry<T, S>) -> Self {
+    /// The object of this.
+    pub fn of<T: AsRef<[u8]>, S: AsRef<[u16]>>(entry: &DeclaredEntry<T, S>) -> Self {
         let DeclaredEntry { capacity, in_use, waiting, .. } = *entry;
         let (name, declaration) = (Named::of(entry.name.as_ref()), Declaration::of(entry));
         Self { name, capacity, in_use, waiting, declaration }
@@ -151,7 +155,7 @@ impl Semaphore {
 
 /// What was declared.
 #[derive(Debug, Serialize)]
-pub(crate) struct Declaration {
+pub struct Declaration {
     /// A string: many JSON readers convert numbers to doubles, which would round it.
     generation: String,
     slots: bool,
@@ -164,7 +168,8 @@ pub(crate) struct Declaration {
 }
 
 impl Declaration {
-    pub(crate) fn of<T: AsRef<[u8]>, S: AsRef<[u16]>>(entry: &DeclaredEntry<T, S>) -> Self {
+    /// The object of this.
+    pub fn of<T: AsRef<[u8]>, S: AsRef<[u16]>>(entry: &DeclaredEntry<T, S>) -> Self {
         Self {
             generation: entry.generation.0.to_string(),
             slots: entry.numbered,
@@ -179,7 +184,7 @@ impl Declaration {
 
 /// A session.
 #[derive(Debug, Serialize)]
-pub(crate) struct Session {
+pub struct Session {
     kind: &'static str,
     /// A string: many JSON readers convert numbers to doubles, which would round it.
     session: String,
@@ -198,7 +203,8 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn of<T: AsRef<[u8]>>(entry: &SessionEntry<T>) -> Self {
+    /// The object of this.
+    pub fn of<T: AsRef<[u8]>>(entry: &SessionEntry<T>) -> Self {
         Self {
             kind: kind_of_session(entry.kind),
             session: entry.session.to_string(),
@@ -207,17 +213,23 @@ impl Session {
             age: entry.age_s,
             grants: entry.grants,
             waiting: entry.waiting,
-            ttl_left: match entry.ttl_left {
-                TtlLeft::Connection => None,
-                TtlLeft::For(left) => Some(f64::from(left.0) / 1000.0),
-            },
+            ttl_left: ttl_left_s(entry.ttl_left),
             identity: known(entry.identity.as_ref()),
             label: Labeled::of(entry.label.as_ref()),
         }
     }
 }
 
-pub(crate) fn kind_of_session(kind: SessionKind) -> &'static str {
+/// How long a lease lasts without a renewal, in seconds; `None`: as long as the connection.
+pub fn ttl_left_s(left: TtlLeft) -> Option<f64> {
+    match left {
+        TtlLeft::Connection => None,
+        TtlLeft::For(left) => Some(f64::from(left.0) / 1000.0),
+    }
+}
+
+/// What a session belongs to, in one word.
+pub fn kind_of_session(kind: SessionKind) -> &'static str {
     match kind {
         SessionKind::Leased => "leased",
         SessionKind::Connection => "connection",
@@ -227,8 +239,9 @@ pub(crate) fn kind_of_session(kind: SessionKind) -> &'static str {
 
 /// A System V semaphore set.
 #[derive(Debug, Serialize)]
-pub(crate) struct Set {
-    pub(crate) key: Option<String>,
+pub struct Set {
+    /// The key in hexadecimal digits; `None`: the set has none.
+    pub key: Option<String>,
     id: i32,
     uid: u32,
     gid: u32,
@@ -245,42 +258,42 @@ pub(crate) struct Set {
 }
 
 impl Set {
-    pub(crate) fn of(listed: &ListedSet) -> Self {
-        let ListedSet { set, stat, waiting, adjusting, is_durable, is_fifo } = listed;
+    /// The object of this.
+    pub fn of(listed: &ListedSet) -> Self {
+        let ListedSet { set, stat, waiting, adjusting, order, is_durable } = listed;
+        let Ownership { uid, gid, .. } = stat.ownership;
         Self {
             key: key_of(stat),
-            id: *set,
-            uid: stat.uid,
-            gid: stat.gid,
+            id: set.0,
+            uid,
+            gid,
             creator_uid: stat.creator_uid,
             creator_gid: stat.creator_gid,
             mode: mode_of(stat),
             semaphores: stat.count,
             waiting: *waiting,
             adjusting: *adjusting,
-            operated: Some(stat.operated_at).filter(|at| *at != 0),
-            changed: stat.changed_at,
+            operated: stat.operated_at.map(|at| at.0),
+            changed: stat.changed_at.0,
             durable: *is_durable,
-            fifo: *is_fifo,
+            fifo: *order == Order::Fifo,
         }
     }
 }
 
-/// The key of sets that have none (`IPC_PRIVATE`).
-const PRIVATE: i32 = 0;
-
 /// The key of a set; `None`: it has none.
-pub(crate) fn key_of(stat: &SetStat) -> Option<String> {
-    (stat.key != PRIVATE).then(|| format!("{:#010x}", stat.key))
+pub fn key_of(stat: &SetStat) -> Option<String> {
+    (stat.key != IPC_PRIVATE).then(|| format!("{:#010x}", stat.key))
 }
 
-pub(crate) fn mode_of(stat: &SetStat) -> String {
-    format!("{:04o}", stat.mode & 0o777)
+/// The mode in octal digits.
+pub fn mode_of(stat: &SetStat) -> String {
+    format!("{:04o}", stat.ownership.mode & 0o777)
 }
 
 /// A process that has adjustments of a set, or whose call waits.
 #[derive(Debug, Serialize)]
-pub(crate) struct User {
+pub struct User {
     /// A string: many JSON readers convert numbers to doubles, which would round it.
     process: String,
     pid: u32,
@@ -314,13 +327,14 @@ struct WaitingOperation {
 }
 
 impl User {
-    pub(crate) fn of(listed: &ListedUser) -> Self {
+    /// The object of this.
+    pub fn of(listed: &ListedUser) -> Self {
         let adjustment = |of: &Operation| Adjustment { semaphore: of.number, adjustment: of.change };
         let operation = |of: &Operation| WaitingOperation {
             semaphore: of.number,
             change: of.change,
-            nowait: of.flags & IPC_NOWAIT != 0,
-            undo: of.flags & SEM_UNDO != 0,
+            nowait: of.is_nowait(),
+            undo: of.is_undone(),
         };
         let all = listed.operations.iter();
         Self {

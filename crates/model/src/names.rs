@@ -1,0 +1,104 @@
+//! Names, and the resources of them that requests ask for.
+
+use crate::{GrantId, codes};
+
+codes! {
+    /// The kind of a name. The same bytes may name one counter and one semaphore. Extended requests carry the kind, because
+    /// they work over both ports (`docs/protocol.md`, "Extended operations").
+    #[derive(PartialOrd, Ord)]
+    pub enum Namespace: u8 {
+        /// Counters: each request gives the maximum (`counter.md`).
+        Counters = 0,
+        /// Semaphores: the request or declaration that creates a semaphore gives its capacity (`semaphore.md`).
+        Semaphores = 1,
+    }
+}
+
+impl Namespace {
+    /// Both, in the order of their default ports.
+    pub const ALL: [Self; 2] = [Self::Counters, Self::Semaphores];
+
+    /// What one name of it is called.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::Counters => "counter",
+            Self::Semaphores => "semaphore",
+        }
+    }
+}
+
+/// Names that a Watch covers (`docs/protocol.md`, "Watch").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope<N> {
+    /// One name; at least one byte.
+    Name(N),
+    /// All names with this prefix; all names if it is empty.
+    Prefix(N),
+}
+
+/// In place of a semaphore's capacity: the semaphore keeps its own, and is not created if it does not exist
+/// (`docs/protocol.md`, "AcquireGrant").
+pub const AS_DECLARED: u32 = 0;
+
+/// Resources of one name that a request asks for (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim<'a> {
+    /// The kind of the name.
+    pub namespace: Namespace,
+    /// The name, 1 to 65535 bytes. It is created if it does not exist, except with [`AS_DECLARED`].
+    pub name: &'a [u8],
+    /// The number of resources; at least 1, and at most `maximum` unless that is [`AS_DECLARED`].
+    pub resources: u32,
+    /// The maximum of a counter for this request, the capacity of a semaphore that this request creates, or
+    /// [`AS_DECLARED`].
+    pub maximum: u32,
+    /// The slot to acquire, of a semaphore whose resources are numbered; `None`: the lowest free ones. With a slot,
+    /// `resources` is 1, and the semaphore is not created.
+    pub slot: Option<u16>,
+}
+
+/// The usage of a name (`docs/protocol.md`, "Inspect").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inspected {
+    /// The resources that are in use; may be more than the capacity after a shrink.
+    pub in_use: u32,
+    /// The most that were in use at once, as Dump reports it.
+    pub peak: u32,
+    /// The requests that wait.
+    pub waiting: u32,
+    /// The capacity of a semaphore; 0 for a counter, whose requests bring a maximum each.
+    pub capacity: u32,
+    /// The resources of a semaphore that are neither in use nor out of service, 0 while it is paused; 0 for a counter.
+    pub available: u32,
+}
+
+/// A holder or a waiter of a name (`docs/protocol.md`, "Holders" and "Waiters").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListEntry<T, S> {
+    /// The grant, or the future grant of a waiter; `None` for resources of plain Acquires.
+    pub grant: Option<GrantId>,
+    /// The number of the session.
+    pub session: u64,
+    /// Since when, in seconds since the Unix epoch; `None` if unknown.
+    pub since: Option<u64>,
+    /// The number of resources that are held or requested.
+    pub resources: u32,
+    /// The position in the queue, from 1; 0 for a holder.
+    pub position: u32,
+    /// The label of the session; arbitrary bytes, possibly none.
+    pub label: T,
+    /// The address of the client as text; empty while it is not connected.
+    pub address: T,
+    /// The numbers of the slots that are held, from 0 and ascending; of a waiter, the slot that it asks for. Empty if the
+    /// resources have no numbers, or the waiter asks for any.
+    pub slots: S,
+}
+
+impl<T: AsRef<[u8]>, S: AsRef<[u16]>> ListEntry<T, S> {
+    /// The same entry with borrowed texts.
+    pub fn borrowed(&self) -> ListEntry<&[u8], &[u16]> {
+        let Self { grant, session, since, resources, position, .. } = *self;
+        let (label, address, slots) = (self.label.as_ref(), self.address.as_ref(), self.slots.as_ref());
+        ListEntry { grant, session, since, resources, position, label, address, slots }
+    }
+}

@@ -1,0 +1,274 @@
+//! Why a request is refused: one table of codes, texts and advice, and the limits that a refusal names.
+
+use std::fmt;
+
+use crate::codes;
+
+/// Defines the statuses: for each its code on the wire, its text in responses, its code in the HTTP API, and what the state is
+/// and what to do, for people.
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $variant:ident = $code:literal, $message:literal, $name:literal, $advice:literal;)*) => {
+        codes! {
+            /// The result of a request (`counter.md`, "Response status"; the statuses of this server alone:
+            /// `docs/protocol.md`, "Statuses").
+            pub enum Status: u8 {
+                $($(#[$doc])* $variant = $code,)*
+            }
+        }
+
+        impl Status {
+            /// The body of an error response with this status: byte for byte the text of yrmcds, if it has the status. Empty
+            /// for [`Self::NoError`].
+            pub fn message(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $message,)*
+                }
+            }
+
+            /// The code of an error with this status in the HTTP API.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// What the state is, and what to do, after what was requested.
+            pub fn advice(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $advice,)*
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    /// The request succeeded.
+    NoError = 0x00, "", "no_error", "the server reports success";
+    /// The name does not exist.
+    NotFound = 0x01, "Not found", "not_found",
+        "the name does not exist; acquire it with a capacity or maximum, which creates it";
+    /// The request breaks a rule of its operation and can never succeed.
+    InvalidArguments = 0x04, "Invalid arguments", "bad_request",
+        "the server refused the arguments; request at least 1 resource and at most the capacity or maximum";
+    /// The resources are in use; the same request may succeed later.
+    ResourceNotAvailable = 0x21, "Resource not available", "not_available",
+        "the requested resources are in use; try again later, or wait for them in the queue";
+    /// The connection or session holds fewer resources than the request releases, or does not hold the grant.
+    NotAcquired = 0x22, "Not acquired", "no_such_grant",
+        "more resources were to be released than are held; release at most what was acquired";
+    /// The request waited until its timeout and was not granted.
+    TimedOut = 0x23, "Timed out", "timed_out",
+        "the requested resources stayed in use until the timeout; try again, or use a longer timeout";
+    /// As many requests wait in the queue as the request accepts, or as the server allows.
+    QueueFull = 0x24, "Queue full", "queue_full",
+        "the queue for the requested resources is full; try again later, or accept a longer queue";
+    /// Cancel, or the end of the session, removed the request from the queue.
+    Canceled = 0x25, "Canceled", "canceled",
+        "the request was canceled while it waited, and nothing was acquired";
+    /// An administrator revoked the grant or the session.
+    Revoked = 0x26, "Revoked", "revoked", "an administrator revoked the grant or session; stop the work";
+    /// The name was removed while the request waited for it.
+    Removed = 0x27, "Removed", "removed",
+        "an administrator removed the name; use another name, or declare it again";
+    /// No leased session with this number and key exists, or none is attached.
+    NoSuchSession = 0x28, "No such session", "no_such_session",
+        "the session does not exist, or has ended; open another session";
+    /// The semaphore to be declared exists already.
+    AlreadyExists = 0x29, "Already exists", "already_exists",
+        "the semaphore is declared already; keep it, or set it to the new declaration";
+    /// The semaphore was changed since the generation that the request expects.
+    GenerationDiffers = 0x2a, "Generation differs", "generation_differs",
+        "the semaphore was changed since its generation was read; read it again, then repeat the change";
+    /// The semaphore is held, and the request only removes an idle one.
+    InUse = 0x2b, "In use", "in_use",
+        "the name is in use; wait until all holders have released it, revoke their grants, or choose another way of removal";
+    /// The resources of the name are not numbered, or not that far.
+    NoSuchSlot = 0x2c, "No such slot", "no_such_slot",
+        "the semaphore has no such slot; its capacity is smaller, or its resources are not numbered slots: list the declared \
+         semaphores";
+    /// The request waits at this place; its answer comes later. Only clients that ask for places get it.
+    Queued = 0x2d, "Queued", "queued", "the request waits in the queue; its answer follows";
+    /// The server does not know the opcode.
+    UnknownCommand = 0x81, "Unknown command", "unknown_command",
+        "the server does not support this operation; use a signalbox server that does";
+    /// The configured limit of names is reached.
+    OutOfMemory = 0x82, "OutOfMemory", "limit_reached",
+        "the server has no memory or no room for another name; look at its memory (`memory_max`) and its limit of names \
+         (`max_names`)";
+    /// The server does not permit the operation to this client.
+    NotPermitted = 0x83, "Not permitted", "not_permitted",
+        "the server does not permit this operation to this client; use a token that has the right and is accepted, or an \
+         address that is permitted";
+    /// The server is shutting down and grants nothing more.
+    ShuttingDown = 0x84, "Shutting down", "not_serving",
+        "the server is shutting down; try again after its restart";
+    /// A limit of sessions, requests or watches is reached.
+    LimitReached = 0x85, "Limit reached", "limit_reached",
+        "a limit of the server is reached; close or finish something first";
+    /// The change could not be written to durable storage.
+    NotStored = 0x86, "Not stored", "not_stored",
+        "the server cannot write to its disk; a change of a declared semaphore may take effect when it can, so list it \
+         then; repeat anything else later";
+    /// The server accepts no requests without TLS from this client.
+    TlsRequired = 0x87, "TLS required", "tls_required",
+        "the server accepts only connections over TLS; connect with TLS (on the command line, --tls)";
+    /// The stored records could not be read to their end.
+    ExportFailed = 0x88, "Export failed", "export_failed",
+        "the export is incomplete: the server could not read its records, or the client took them too slowly; the \
+         server's log has the reason";
+}
+
+/// Why a request was refused. A refused request has changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such name.
+    NotFound,
+    /// The resources are in use.
+    NotAvailable,
+    /// The session holds less than it asked to release.
+    NotAcquired,
+    /// The namespace has as many names as its limit allows.
+    TooManyNames,
+    /// The request's timeout has passed.
+    TimedOut,
+    /// More requests are waiting than the request accepts ahead of it.
+    QueueFull,
+    /// The request was canceled, or its owner ended the session.
+    Canceled,
+    /// The grant or the session was revoked.
+    Revoked,
+    /// There is no such session, or the connection is no longer attached to it.
+    NoSuchSession,
+    /// This limit of the server is reached.
+    LimitReached(ReachedLimit),
+    /// The request's number is below the lowest number that its client reported as unanswered, or another request has
+    /// used it.
+    StaleRequest,
+    /// The server is shutting down.
+    ShuttingDown,
+    /// The semaphore was removed, or is being removed.
+    Removed,
+    /// The semaphore is declared already.
+    AlreadyExists,
+    /// The semaphore was changed since its generation was read.
+    GenerationDiffers,
+    /// The semaphore is held.
+    InUse,
+    /// The configuration declares the semaphore, so no request may change it.
+    NotPermitted,
+    /// A number is outside its range.
+    OutOfRange,
+    /// The semaphore has no slot with this number.
+    NoSuchSlot,
+    /// The change could not be written to durable storage.
+    NotStored,
+}
+
+impl Refusal {
+    /// The status with which a client is answered.
+    pub fn status(self) -> Status {
+        match self {
+            Self::NotFound => Status::NotFound,
+            Self::NotAvailable => Status::ResourceNotAvailable,
+            Self::NotAcquired => Status::NotAcquired,
+            Self::TooManyNames => Status::OutOfMemory,
+            Self::TimedOut => Status::TimedOut,
+            Self::QueueFull => Status::QueueFull,
+            Self::Canceled => Status::Canceled,
+            Self::Revoked => Status::Revoked,
+            Self::NoSuchSession => Status::NoSuchSession,
+            Self::LimitReached(_) => Status::LimitReached,
+            Self::StaleRequest | Self::OutOfRange => Status::InvalidArguments,
+            Self::ShuttingDown => Status::ShuttingDown,
+            Self::Removed => Status::Removed,
+            Self::AlreadyExists => Status::AlreadyExists,
+            Self::GenerationDiffers => Status::GenerationDiffers,
+            Self::InUse => Status::InUse,
+            Self::NotPermitted => Status::NotPermitted,
+            Self::NoSuchSlot => Status::NoSuchSlot,
+            Self::NotStored => Status::NotStored,
+        }
+    }
+}
+
+/// What a server limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// The leased sessions of the server.
+    Sessions,
+    /// The grants and waiting requests of a session, and the AwaitIdle requests of a connection.
+    Grants,
+    /// The requests that wait for a name, and the AwaitIdle requests for it.
+    Waiters,
+    /// The Watches of the server.
+    Watches,
+    /// The exports that are read at once.
+    Exports,
+    /// How far a request id may be above the lowest unanswered one.
+    Requests,
+    /// The memory of the server, in bytes.
+    Memory,
+}
+
+impl Limit {
+    /// All limits.
+    pub const ALL: [Self; 7] = [
+        Self::Sessions,
+        Self::Grants,
+        Self::Waiters,
+        Self::Watches,
+        Self::Exports,
+        Self::Requests,
+        Self::Memory,
+    ];
+
+    /// The key of the limit in the server's configuration. [`Self::Exports`] and [`Self::Requests`] cannot be configured.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Sessions => "session.max_sessions",
+            Self::Grants => "session.max_grants",
+            Self::Waiters => "session.max_waiters",
+            Self::Watches => "session.max_watches",
+            Self::Exports => "exports_max",
+            Self::Requests => "requests_max",
+            Self::Memory => "memory_max",
+        }
+    }
+}
+
+/// A limit that a request would have exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReachedLimit {
+    /// What is limited.
+    pub limit: Limit,
+    /// The value of the limit when it refused the request; for memory, in bytes.
+    pub max: u64,
+    /// Whether it is the share of this client; otherwise it is the limit of all clients together.
+    pub is_share: bool,
+}
+
+/// What follows the value if it is the share of a client.
+const SHARE: &str = ", the share of a client";
+
+/// The text of the response: that of the status, then the key and the value, and what it is the value of unless that is
+/// obvious. The limit is a part of the text (`docs/protocol.md`, "Limit reached"), so clients that do not know it show it.
+impl fmt::Display for ReachedLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.is_share { SHARE } else { "" };
+        write!(f, "{}: {}={}{what}", Status::LimitReached.message(), self.limit.key(), self.max)
+    }
+}
+
+impl ReachedLimit {
+    /// Reads the text of a response; `None` if it names no limit, or an unknown one.
+    pub fn read(text: &str) -> Option<Self> {
+        let limit = text.strip_prefix(Status::LimitReached.message())?.strip_prefix(": ")?;
+        let (key, rest) = limit.split_once('=')?;
+        let digits = rest.find(|next: char| !next.is_ascii_digit()).unwrap_or(rest.len());
+        // A later server may add something else after the value.
+        let (max, what) = rest.split_at(digits);
+        let limit = Limit::ALL.into_iter().find(|limit| limit.key() == key)?;
+        Some(Self { limit, max: max.parse().ok()?, is_share: what == SHARE })
+    }
+}

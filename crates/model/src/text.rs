@@ -1,0 +1,128 @@
+//! Names in texts for people.
+
+use std::fmt::{self, Write as _};
+
+/// The longest part of a name that a text shows, in bytes.
+const NAME_SHOWN_MAX: usize = 255;
+
+/// The most names that a text shows.
+const NAMES_SHOWN_MAX: usize = 8;
+
+/// What is requested of several names, such as `acquire semaphore "a" and semaphore "b"`; of many, the first.
+pub fn about_all(operation: &str, names: impl ExactSizeIterator<Item = String>) -> String {
+    let count = names.len();
+    let mut text = operation.to_owned();
+    for (index, name) in names.take(NAMES_SHOWN_MAX).enumerate() {
+        text += match index {
+            0 => " ",
+            _ if index + 1 == count => " and ",
+            _ => ", ",
+        };
+        text += &name;
+    }
+    if let Some(more) = count.checked_sub(NAMES_SHOWN_MAX).filter(|more| *more > 0) {
+        text += &format!(" and {more} more");
+    }
+    text
+}
+
+/// A name in quotes, on one line and without characters that a terminal would execute. A long one is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Quoted<'a>(pub &'a [u8]);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.0[..self.0.len().min(NAME_SHOWN_MAX)];
+        f.write_str("\"")?;
+        for chunk in shown.utf8_chunks() {
+            for character in chunk.valid().chars() {
+                match character {
+                    '"' | '\\' => write!(f, "\\{character}")?,
+                    unsafe_one if is_unsafe(unsafe_one) => write!(f, "{}", unsafe_one.escape_default())?,
+                    other => f.write_char(other)?,
+                }
+            }
+            write!(f, "{}", chunk.invalid().escape_ascii())?;
+        }
+        f.write_str(if shown.len() < self.0.len() { "…\"" } else { "\"" })
+    }
+}
+
+/// Whether a character does more or less than show itself: a terminal executes control characters, direction marks change
+/// the order in which the text around them is shown, and invisible characters and unusual spaces make one name look like
+/// another. Letters that look alike, such as those of two scripts, are not among them.
+pub fn is_unsafe(character: char) -> bool {
+    let number = u32::from(character);
+    let after = RANGES.partition_point(|(_, last)| *last < number);
+    character.is_control() || RANGES.get(after).is_some_and(|(first, _)| *first <= number)
+}
+
+/// The characters of Unicode 16 with the property Default_Ignorable_Code_Point or one of the categories Cf (format), Zl,
+/// Zp and Zs (separators and spaces) except U+0020, and U+2800, which is blank too. Ascending.
+const RANGES: &[(u32, u32)] = &[
+    (0x00a0, 0x00a0),
+    (0x00ad, 0x00ad),
+    (0x034f, 0x034f),
+    (0x0600, 0x0605),
+    (0x061c, 0x061c),
+    (0x06dd, 0x06dd),
+    (0x070f, 0x070f),
+    (0x0890, 0x0891),
+    (0x08e2, 0x08e2),
+    (0x115f, 0x1160),
+    (0x1680, 0x1680),
+    (0x17b4, 0x17b5),
+    (0x180b, 0x180f),
+    (0x2000, 0x200f),
+    (0x2028, 0x202f),
+    (0x205f, 0x206f),
+    (0x2800, 0x2800),
+    (0x3000, 0x3000),
+    (0x3164, 0x3164),
+    (0xfe00, 0xfe0f),
+    (0xfeff, 0xfeff),
+    (0xffa0, 0xffa0),
+    (0xfff0, 0xfffb),
+    (0x110bd, 0x110bd),
+    (0x110cd, 0x110cd),
+    (0x13430, 0x1343f),
+    (0x1bca0, 0x1bca3),
+    (0x1d173, 0x1d17a),
+    (0xe0000, 0xe0fff),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_and_long_lists_are_cut_and_controls_are_escaped() {
+        assert_eq!(Quoted(&[b'a'; 70_000]).to_string(), format!("\"{}…\"", "a".repeat(NAME_SHOWN_MAX)));
+        let name = |index: u8| format!("semaphore \"{index}\"");
+        let few = about_all("acquire", (0..3).map(name));
+        assert_eq!(few, "acquire semaphore \"0\", semaphore \"1\" and semaphore \"2\"");
+        let many = about_all("acquire", (0..10).map(name));
+        assert!(many.ends_with(", semaphore \"7\" and 2 more"), "{many}");
+        let odd = Quoted(b"a\x1b[0m\"\xff\xc3\xa9\xe3\x85\xa4").to_string();
+        assert_eq!(odd, "\"a\\u{1b}[0m\\\"\\xff\u{e9}\\u{3164}\"");
+    }
+
+    #[test]
+    fn the_ranges_ascend() {
+        assert!(RANGES.iter().all(|(first, last)| first <= last));
+        assert!(RANGES.is_sorted_by(|(_, last), (first, _)| last < first));
+    }
+
+    #[test]
+    fn what_shows_itself_is_safe() {
+        for unsafe_one in "\u{1b}\u{7f}\u{9b}\u{a0}\u{ad}\u{34f}\u{61c}\u{200b}\u{200d}\u{2028}\u{202e}\u{2060}\u{3000}\u{3164}\
+                           \u{fe0f}\u{feff}\u{e0041}"
+            .chars()
+        {
+            assert!(is_unsafe(unsafe_one), "{unsafe_one:?}");
+        }
+        for safe in " aZ~¡ßשאйа日한０🚚\u{301}".chars() {
+            assert!(!is_unsafe(safe), "{safe:?}");
+        }
+    }
+}

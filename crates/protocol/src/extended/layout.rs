@@ -1,0 +1,408 @@
+//! The layout of the domain's types in bodies of extended requests and responses (`docs/protocol.md`, "Extended operations").
+
+use bytes::{BufMut, Bytes};
+
+use super::{NO_NUMBER, length_of};
+use crate::fields::Fields;
+use signalbox_model::{
+    AddressRange, DeclaredEntry, DeclaredState, Event, EventKind, Generation, GraceLeft, GrantId, GrantState,
+    Idle, IfExists, Inspected, ListEntry, Milliseconds, Namespace, Place, PlaceProof, Removal, RequestId,
+    RequestIds, Resizing, SessionEntry, SessionKind, TtlLeft, VerifiedGrant,
+};
+
+/// A part of a body with a fixed layout.
+pub(crate) trait Part: Sized {
+    /// Decodes it from the front; `None` if it breaks a rule.
+    fn read(fields: &mut Fields<'_>) -> Option<Self>;
+
+    fn compose(&self, out: &mut Vec<u8>);
+}
+
+/// Implements [`Part`] for a struct whose fields are parts, in this order.
+macro_rules! parts_in_order {
+    ($($struct:ident { $($field:ident),* })*) => {$(
+        impl Part for $struct {
+            fn read(fields: &mut Fields<'_>) -> Option<Self> {
+                Some(Self { $($field: Part::read(fields)?),* })
+            }
+
+            fn compose(&self, out: &mut Vec<u8>) {
+                $(self.$field.compose(out);)*
+            }
+        }
+    )*};
+}
+
+parts_in_order! {
+    DeclaredState { generation, capacity, in_use }
+    Inspected { in_use, peak, waiting, capacity, available }
+    Place { id, proof }
+    VerifiedGrant { session, ttl_left, state, grace_left }
+}
+
+/// Implements [`Part`] for a number, and for the types that are one.
+macro_rules! numbers {
+    ($($number:ident: $($newtype:ident)*;)*) => {$(
+        impl Part for $number {
+            fn read(fields: &mut Fields<'_>) -> Option<Self> {
+                fields.array().map(Self::from_be_bytes)
+            }
+
+            fn compose(&self, out: &mut Vec<u8>) {
+                out.put_slice(&self.to_be_bytes());
+            }
+        }
+
+        $(impl Part for $newtype {
+            fn read(fields: &mut Fields<'_>) -> Option<Self> {
+                Part::read(fields).map(Self)
+            }
+
+            fn compose(&self, out: &mut Vec<u8>) {
+                self.0.compose(out);
+            }
+        })*
+    )*};
+}
+
+numbers! {
+    u32: Milliseconds;
+    u64: Generation GrantId RequestId;
+}
+
+/// Implements [`Part`] for an optional id, which is 0 if there is none.
+macro_rules! optional_ids {
+    ($($id:ident)*) => {$(
+        impl Part for Option<$id> {
+            fn read(fields: &mut Fields<'_>) -> Option<Self> {
+                let number = fields.u64()?;
+                Some((number != 0).then_some($id(number)))
+            }
+
+            fn compose(&self, out: &mut Vec<u8>) {
+                out.put_u64(self.map_or(0, |id| id.0));
+            }
+        }
+    )*};
+}
+
+optional_ids! { Generation GrantId }
+
+/// Implements [`Part`] for a code of one byte, which three reserved bytes follow.
+macro_rules! padded_codes {
+    ($($code:ident)*) => {$(
+        impl Part for $code {
+            fn read(fields: &mut Fields<'_>) -> Option<Self> {
+                let [code, _, _, _] = fields.array()?;
+                Self::from_code(code)
+            }
+
+            fn compose(&self, out: &mut Vec<u8>) {
+                out.put_slice(&[self.code(), 0, 0, 0]);
+            }
+        }
+    )*};
+}
+
+padded_codes! { GrantState IfExists Namespace }
+
+/// Implements [`Part`] for a span that may be missing; the longest span is encoded as one millisecond less.
+macro_rules! optional_spans {
+    ($($span:ident or $missing:ident;)*) => {$(
+        impl Part for $span {
+            fn read(fields: &mut Fields<'_>) -> Option<Self> {
+                Some(match fields.u32()? {
+                    NO_NUMBER => Self::$missing,
+                    span => Self::For(Milliseconds(span)),
+                })
+            }
+
+            fn compose(&self, out: &mut Vec<u8>) {
+                out.put_u32(match self {
+                    Self::$missing => NO_NUMBER,
+                    Self::For(span) => span.0.min(NO_NUMBER - 1),
+                });
+            }
+        }
+    )*};
+}
+
+optional_spans! {
+    TtlLeft or Connection;
+    GraceLeft or NotRevoked;
+}
+
+impl Part for PlaceProof {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        fields.array().map(Self)
+    }
+
+    fn compose(&self, out: &mut Vec<u8>) {
+        out.put_slice(&self.0);
+    }
+}
+
+impl Part for RequestIds {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let (own, lowest_unanswered) = (RequestId::read(fields)?, RequestId::read(fields)?);
+        let in_order = (RequestId(1)..=own).contains(&lowest_unanswered);
+        in_order.then_some(Self { own, lowest_unanswered })
+    }
+
+    fn compose(&self, out: &mut Vec<u8>) {
+        self.own.compose(out);
+        self.lowest_unanswered.compose(out);
+    }
+}
+
+/// A code, three reserved bytes and a number.
+fn put_choice((code, number): (u8, u32), out: &mut Vec<u8>) {
+    out.put_slice(&[code, 0, 0, 0]);
+    out.put_u32(number);
+}
+
+fn read_choice(fields: &mut Fields<'_>) -> Option<(u8, u32)> {
+    let [code, _, _, _] = fields.array()?;
+    Some((code, fields.u32()?))
+}
+
+impl Part for Resizing {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        match read_choice(fields)? {
+            (0, capacity) => Some(Self::To(capacity)),
+            (1, more) => Some(Self::GrowBy(more)),
+            (2, less) => Some(Self::ShrinkBy(less)),
+            _ => None,
+        }
+    }
+
+    fn compose(&self, out: &mut Vec<u8>) {
+        let choice = match *self {
+            Self::To(capacity) => (0, capacity),
+            Self::GrowBy(more) => (1, more),
+            Self::ShrinkBy(less) => (2, less),
+        };
+        put_choice(choice, out);
+    }
+}
+
+/// Only [`Removal::Now`] has a grace period; otherwise the field is reserved.
+impl Part for Removal {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        match read_choice(fields)? {
+            (0, _) => Some(Self::IfIdle),
+            (1, _) => Some(Self::WithLastHolder),
+            (2, grace) => Some(Self::Now { grace: Milliseconds(grace) }),
+            _ => None,
+        }
+    }
+
+    fn compose(&self, out: &mut Vec<u8>) {
+        let choice = match *self {
+            Self::IfIdle => (0, 0),
+            Self::WithLastHolder => (1, 0),
+            Self::Now { grace } => (2, grace.0),
+        };
+        put_choice(choice, out);
+    }
+}
+
+impl Part for Idle {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        match read_choice(fields)? {
+            (0, level) => Some(Self::Level(level)),
+            (1, slot) => u16::try_from(slot).ok().map(Self::Slot),
+            _ => None,
+        }
+    }
+
+    fn compose(&self, out: &mut Vec<u8>) {
+        let choice = match *self {
+            Self::Level(level) => (0, level),
+            Self::Slot(slot) => (1, slot.into()),
+        };
+        put_choice(choice, out);
+    }
+}
+
+impl Part for AddressRange {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let range = Self { first: fields.array::<16>()?.into(), last: fields.array::<16>()?.into() };
+        (range.first <= range.last).then_some(range)
+    }
+
+    fn compose(&self, out: &mut Vec<u8>) {
+        out.put_slice(&self.first.octets());
+        out.put_slice(&self.last.octets());
+    }
+}
+
+pub(super) fn put_slots(slots: &[u16], out: &mut Vec<u8>) {
+    slots.iter().for_each(|slot| out.put_u16(*slot));
+}
+
+pub(super) fn read_slots(count: usize, fields: &mut Fields<'_>) -> Option<Vec<u16>> {
+    let (slots, _) = fields.bytes(count.checked_mul(2)?)?.as_chunks();
+    Some(slots.iter().map(|slot| u16::from_be_bytes(*slot)).collect())
+}
+
+/// The number of slots on the wire.
+pub(super) fn count_of(slots: &[u16]) -> u16 {
+    u16::try_from(slots.len()).expect("a grant has at most 1,024 slots")
+}
+
+/// A body whose texts share the memory of the frame.
+pub(super) trait Entry: Sized {
+    fn read(body: &Bytes) -> Option<Self>;
+}
+
+impl Entry for ListEntry<Bytes, Vec<u16>> {
+    fn read(body: &Bytes) -> Option<Self> {
+        let mut fields = Fields::new(body);
+        let (grant, session) = (Part::read(&mut fields)?, fields.u64()?);
+        let since = Some(fields.u64()?).filter(|seconds| *seconds != 0);
+        let (resources, position) = (fields.u32()?, fields.u32()?);
+        let (label_bytes, address_bytes) = (fields.length()?, fields.length()?);
+        let label = body.slice_ref(fields.bytes(label_bytes)?);
+        let address = body.slice_ref(fields.bytes(address_bytes)?);
+        let count = fields.length()?;
+        let slots = read_slots(count, &mut fields)?;
+        Some(Self { grant, session, since, resources, position, label, address, slots })
+    }
+}
+
+pub(super) fn put_list_entry(entry: &ListEntry<&[u8], &[u16]>, out: &mut Vec<u8>) {
+    entry.grant.compose(out);
+    out.put_u64(entry.session);
+    out.put_u64(entry.since.unwrap_or(0));
+    out.put_u32(entry.resources);
+    out.put_u32(entry.position);
+    out.put_u16(length_of(entry.label));
+    out.put_u16(length_of(entry.address));
+    out.put_slice(entry.label);
+    out.put_slice(entry.address);
+    out.put_u16(count_of(entry.slots));
+    put_slots(entry.slots, out);
+}
+
+const FLAG_ATTACHED: u8 = 1 << 0;
+
+impl Entry for SessionEntry<Bytes> {
+    fn read(body: &Bytes) -> Option<Self> {
+        let mut fields = Fields::new(body);
+        let [kind, flags, _, _] = fields.array()?;
+        let (kind, session) = (SessionKind::from_code(kind)?, fields.u64()?);
+        let age_s = Some(fields.u32()?).filter(|age| *age != NO_NUMBER);
+        let (grants, waiting) = (fields.u32()?, fields.u32()?);
+        let ttl_left = Part::read(&mut fields)?;
+        let (label_bytes, address_bytes) = (fields.length()?, fields.length()?);
+        let label = body.slice_ref(fields.bytes(label_bytes)?);
+        let address = body.slice_ref(fields.bytes(address_bytes)?);
+        let identity = body.slice_ref(fields.text()?);
+        let attached = flags & FLAG_ATTACHED != 0;
+        Some(Self { kind, session, attached, age_s, grants, waiting, ttl_left, label, address, identity })
+    }
+}
+
+pub(super) fn put_session_entry(entry: &SessionEntry<&[u8]>, out: &mut Vec<u8>) {
+    let flags = if entry.attached { FLAG_ATTACHED } else { 0 };
+    out.put_slice(&[entry.kind.code(), flags, 0, 0]);
+    out.put_u64(entry.session);
+    out.put_u32(entry.age_s.unwrap_or(NO_NUMBER));
+    out.put_u32(entry.grants);
+    out.put_u32(entry.waiting);
+    entry.ttl_left.compose(out);
+    out.put_u16(length_of(entry.label));
+    out.put_u16(length_of(entry.address));
+    out.put_slice(entry.label);
+    out.put_slice(entry.address);
+    out.put_u16(length_of(entry.identity));
+    out.put_slice(entry.identity);
+}
+
+const FLAG_NUMBERED: u8 = 1 << 0;
+const FLAG_REMOVING: u8 = 1 << 1;
+const FLAG_CONFIGURED: u8 = 1 << 2;
+const FLAG_PAUSED: u8 = 1 << 3;
+
+impl Entry for DeclaredEntry<Bytes> {
+    fn read(body: &Bytes) -> Option<Self> {
+        let mut fields = Fields::new(body);
+        let generation = Part::read(&mut fields)?;
+        let (capacity, in_use, waiting) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let flags = fields.u8()?;
+        let label_bytes = fields.u8()?.into();
+        let name_bytes = fields.length()?;
+        let name = body.slice_ref(fields.bytes(name_bytes)?);
+        let label = body.slice_ref(fields.bytes(label_bytes)?);
+        let count = usize::try_from(fields.u32()?).ok()?;
+        let slots_out = read_slots(count, &mut fields)?;
+        Some(Self {
+            generation,
+            capacity,
+            in_use,
+            waiting,
+            numbered: flags & FLAG_NUMBERED != 0,
+            removing: flags & FLAG_REMOVING != 0,
+            configured: flags & FLAG_CONFIGURED != 0,
+            paused: flags & FLAG_PAUSED != 0,
+            name,
+            label,
+            slots_out,
+        })
+    }
+}
+
+pub(super) fn put_declared_entry(entry: &DeclaredEntry<&[u8], &[u16]>, out: &mut Vec<u8>) {
+    let flags = [
+        (entry.numbered, FLAG_NUMBERED),
+        (entry.removing, FLAG_REMOVING),
+        (entry.configured, FLAG_CONFIGURED),
+        (entry.paused, FLAG_PAUSED),
+    ];
+    entry.generation.compose(out);
+    out.put_u32(entry.capacity);
+    out.put_u32(entry.in_use);
+    out.put_u32(entry.waiting);
+    out.put_u8(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
+    out.put_u8(u8::try_from(entry.label.len()).expect("a label has at most 255 bytes"));
+    out.put_u16(length_of(entry.name));
+    out.put_slice(entry.name);
+    out.put_slice(entry.label);
+    // A semaphore has up to 2^16 slots, one more than a `u16` counts.
+    out.put_u32(u32::try_from(entry.slots_out.len()).expect("a semaphore has at most 2^16 slots"));
+    put_slots(entry.slots_out, out);
+}
+
+/// Decodes an event and its number.
+pub(super) fn read_event(body: &Bytes) -> Option<(u64, Event<Bytes>)> {
+    let mut fields = Fields::new(body);
+    let number = fields.u64()?;
+    let kind = EventKind::from_code(fields.u8()?);
+    let namespace = Namespace::from_code(fields.u8()?)?;
+    let name_bytes = fields.length()?;
+    let event = Event {
+        kind,
+        namespace,
+        grant: Part::read(&mut fields)?,
+        session: Some(fields.u64()?).filter(|number| *number != 0),
+        resources: fields.u32()?,
+        in_use: fields.u32()?,
+        waiting: fields.u32()?,
+        name: body.slice_ref(fields.bytes(name_bytes)?),
+    };
+    Some((number, event))
+}
+
+pub(super) fn put_event(number: u64, event: &Event<&[u8]>, out: &mut Vec<u8>) {
+    out.put_u64(number);
+    out.put_u8(event.kind.code());
+    out.put_u8(event.namespace.code());
+    out.put_u16(length_of(event.name));
+    event.grant.compose(out);
+    out.put_u64(event.session.unwrap_or(0));
+    out.put_u32(event.resources);
+    out.put_u32(event.in_use);
+    out.put_u32(event.waiting);
+    out.put_slice(event.name);
+}

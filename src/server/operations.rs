@@ -1,0 +1,78 @@
+//! The changes that administrators make, whichever way they come: the right that each needs, its execution, and its lines in
+//! the log and in the audit log once it is known how it ended.
+
+use tracing::info;
+
+use super::access::{Ended, Identity, Permissions, Right};
+use super::client_address::Client;
+use super::state::Server;
+use signalbox_core::{Call, Executed, Moment, Outcome};
+use signalbox_model::{Operation, Revocation, Status, Target};
+
+/// An operation that a client has requested. It is recorded when it has ended, or when nobody waits for its end any longer.
+#[derive(Debug)]
+pub(super) struct Requested {
+    client: Client,
+    identity: Option<Identity>,
+    /// The texts of the operation and of its target, for each target.
+    lines: Vec<(String, String)>,
+    is_change: bool,
+}
+
+/// The first target of an operation that a client may not administer.
+pub(super) fn missing<'a>(permissions: &Permissions, operation: &Operation<'a>) -> Option<Target<'a>> {
+    let mut targets = operation.for_each_target().into_iter().map(|one| one.target());
+    targets.find(|target| !permissions.may(Right::Administer, *target))
+}
+
+impl Requested {
+    pub(super) fn new(client: &Client, permissions: &Permissions, operation: &Operation<'_>) -> Self {
+        let line = |one: Operation<'_>| (one.to_string(), one.target().to_string());
+        Self {
+            client: client.clone(),
+            identity: permissions.identity().cloned(),
+            lines: operation.for_each_target().into_iter().map(line).collect(),
+            is_change: false,
+        }
+    }
+
+    /// Executes the operation for a client that has the right. An outcome at once is recorded.
+    pub(super) fn execute(
+        &mut self,
+        server: &Server,
+        call: Call,
+        operation: &Operation<'_>,
+        now: Moment,
+    ) -> Outcome {
+        if let Operation::Revoke { what: Revocation::Session(session), .. } = operation
+            && let Some(peer) = server.peers.find_session(*session)
+        {
+            // The ledger may not know the connection of a plain client yet.
+            server.core.join(peer.connection, None, &peer.mailbox);
+        }
+        let Executed { outcome, is_change } = server.core.execute(call, operation, now);
+        self.is_change = is_change;
+        match &outcome {
+            Outcome::Answered(_) => self.record(server, Ended::Done),
+            Outcome::Refused(refusal) => self.record(server, Ended::Refused(refusal.status().name())),
+            Outcome::Waiting => {}
+        }
+        outcome
+    }
+
+    /// Records that the client lacks the right.
+    pub(super) fn not_permitted(&self, server: &Server) {
+        self.record(server, Ended::Refused(Status::NotPermitted.name()));
+    }
+
+    /// Records how the operation has ended. Only a change is logged.
+    pub(super) fn record(&self, server: &Server, ended: Ended<'_>) {
+        for (operation, target) in &self.lines {
+            server.audit.record(Some(&self.client), self.identity.as_ref(), operation, target, ended);
+            if self.is_change && ended == Ended::Done {
+                let identity = self.identity.as_ref().map(tracing::field::display);
+                info!(by = %self.client, identity, "{operation}");
+            }
+        }
+    }
+}
