@@ -18,13 +18,13 @@ use clap::{Parser, ValueEnum};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signalbox_client::blocking::Client;
-use signalbox_cluster::chain::Chain;
 use signalbox_cluster::coordinator::{Coordinator, Operation, Range, Transaction};
 use signalbox_cluster::data::import;
 use signalbox_cluster::etcd::{EtcdClient, Settings};
 use signalbox_cluster::keys::{Keys, Marker, encode};
 use signalbox_cluster::leadership::Term;
-use signalbox_cluster::timing::Timing;
+use signalbox_cluster::store::ClusterStorage;
+use signalbox_cluster::timing::{BootTime, Fence, Timing};
 use signalbox_core::Record;
 use support::answers::statistic;
 use support::arguments::FromCargo;
@@ -400,7 +400,9 @@ fn bare_commits_per_s(client: &mut EtcdClient, changes: usize, time: Duration) -
     let taken = client.transact(&Transaction { then, ..Transaction::default() }).expect("etcd answers");
     let term =
         Term { epoch: 1, leadership_modified: taken.revision, record_format: signalbox_storage::FORMAT };
-    let mut chain = Chain::new(keys.clone(), term);
+    let fence = Fence::new(BootTime::default);
+    fence.set(BootTime(Duration::MAX));
+    let mut storage = ClusterStorage::new((), keys.clone(), term, fence);
     let half = changes.div_ceil(2) as u64;
     let key = |number: u64| [keys.records().as_slice(), &number.to_be_bytes()].concat();
     let (began, mut commits) = (Instant::now(), 0_u64);
@@ -409,9 +411,9 @@ fn bare_commits_per_s(client: &mut EtcdClient, changes: usize, time: Duration) -
         let old = commits.saturating_sub(1) * half..commits * half;
         let put = |number| Operation::Put { key: key(number), value: vec![2; RECORD_BYTES] };
         let delete = |number| Operation::Delete { key: key(number) };
-        let commit = chain.begin(new.map(put).chain(old.map(delete)).collect());
+        let commit = storage.begin_writes(new.map(put).chain(old.map(delete)).collect());
         let answer = client.transact(commit.transaction());
-        assert!(matches!(chain.answered(&commit, answer), Some(Ok(()))), "nothing disturbs it");
+        assert!(matches!(storage.answered(&commit, answer), Some(Ok(()))), "nothing disturbs it");
         commits += 1;
     }
     commits as f64 / began.elapsed().as_secs_f64()

@@ -1,4 +1,4 @@
-//! The cluster of a configuration: the connection to its etcd, and the name of this node.
+//! The cluster of a configuration: the client of its etcd, the name of this node, and the times.
 
 use std::fs;
 use std::path::Path;

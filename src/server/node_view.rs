@@ -3,12 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use signalbox_cluster::clock::BootTime;
-use signalbox_cluster::fence::Fence;
 use signalbox_cluster::leadership::Phase;
-use signalbox_cluster::members::SeenNode;
-use signalbox_cluster::observatory::Observatory;
+use signalbox_cluster::members::{MemberPoller, SeenNode};
 use signalbox_cluster::relays::Relays;
+use signalbox_cluster::timing::{BootTime, Fence};
 
 /// What this process knows of its cluster.
 #[derive(Clone, Debug)]
@@ -18,12 +16,11 @@ pub(super) struct NodeView {
     pub(super) renew_deadline: Duration,
     /// The deadline of this node as the leader.
     pub(super) fence: Fence,
-    /// What it relays, and the deadline of that.
+    /// Its relays, which have their own deadline.
     pub(super) relays: Relays,
-    /// What it does.
     pub(super) phase: Arc<Mutex<Phase>>,
     /// The other nodes; `None` for a node that may not lead.
-    pub(super) observatory: Option<Observatory>,
+    pub(super) members: Option<MemberPoller>,
 }
 
 impl NodeView {
@@ -54,8 +51,8 @@ impl NodeView {
 
     /// All nodes as this one has seen them; empty for a node that may not lead.
     pub(super) fn nodes(&self) -> Vec<SeenNode> {
-        let observatory = self.observatory.as_ref();
-        observatory.map_or_else(Vec::new, |seen| seen.members().seen(BootTime::now()))
+        let poller = self.members.as_ref();
+        poller.map_or_else(Vec::new, |poller| poller.members().seen(BootTime::now()))
     }
 
     fn phase(&self) -> Phase {

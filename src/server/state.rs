@@ -23,8 +23,8 @@ use super::shares::Shares;
 use super::tls::{FirstBytes, ReloadableTls, Tls, TlsError};
 use super::whereabouts::Whereabouts;
 use crate::config::{Config, TlsConfig};
-use signalbox_cluster::fence::Fence;
 use signalbox_cluster::keys::Advertised;
+use signalbox_cluster::timing::Fence;
 use signalbox_core::{
     ClientShare, Core, KeyRule, LedgerLimits, MemoryLimit, Moment, MonotonicMs, NameHasher, SysvLimits,
 };

@@ -84,7 +84,7 @@ fn a_drain_that_is_not_possible_is_refused_and_the_leader_goes_on() {
     // What the command finds out, and what the leader does: `crates/cluster/tests/cluster/handover.rs` has the other reasons.
     for (arguments, why) in [
         (&["x"][..], "the cluster has no node \"x\"; it has \"node-0\", \"node-1\"".to_owned()),
-        (&[&stands_by], format!("node \"{stands_by}\" sends no heartbeats, so it hands nothing over")),
+        (&[&stands_by], format!("node \"{stands_by}\" sends no heartbeats, so it cannot hand over")),
         (&[&leads, "--to", &stands_by], format!("node \"{stands_by}\" sends no heartbeats; start it")),
     ] {
         let refused = cluster.administer(leader, &[&["drain"], arguments].concat());

@@ -89,7 +89,7 @@ fn a_leader_that_was_frozen_sends_nothing_more_and_ends() {
     assert!(client.try_answer().is_err(), "nothing was sent after another node had taken over");
     let status = cluster.daemon(leader).exit_status();
     assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
-    assert!(cluster.daemon(leader).said().contains("does not lead the cluster any more"));
+    assert!(cluster.daemon(leader).said().contains("no longer leads the cluster"));
 }
 
 #[test]

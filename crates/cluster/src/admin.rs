@@ -1,10 +1,9 @@
-//! The commands of an operator: they show who leads, clean up after a node that has failed, and raise the format of records.
-//! This module reads and writes etcd directly, so it works while no node serves clients.
+//! The commands of an operator that show which node leads, clean up after a node that has failed, and raise the format of
+//! records. They read and write etcd directly, so they work while no node serves clients.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::clock::BootTime;
 use super::coordinator::{CallError, Compare, Coordinator, Entry, Operation, Range, Revision, Transaction};
 use super::error::{AdminError, Unready};
 use super::keys::{
@@ -12,49 +11,50 @@ use super::keys::{
     end_of_prefix,
 };
 use super::members::{Reading, name_of, read_below};
+use super::timing::BootTime;
 use super::timing::Timing;
 
 /// The newest format of a record that this program reads and writes.
 pub use signalbox_storage::FORMAT;
 
-/// How often the heartbeats are read.
-const LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// The time between two reads of the heartbeats.
+const POLL_PERIOD: Duration = Duration::from_millis(50);
 
-/// A cluster as it is in etcd.
+/// A cluster, as read from etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterStatus {
-    /// What all nodes have in common.
+    /// The settings that all nodes have in common.
     pub format: Format,
-    /// Who leads or has led last; `None`: no node has ever led.
+    /// The node that leads or led last; `None`: no node has ever led.
     pub leadership: Option<Leadership>,
     /// The last commit.
     pub marker: Option<Marker>,
     /// The nodes by name.
     pub nodes: BTreeMap<String, NodeStatus>,
-    /// How many records there are.
+    /// The number of records.
     pub records: u64,
 }
 
-/// A node as it is in etcd.
+/// A node, as read from etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// Its own record.
+    /// Its value in etcd.
     pub node: Node,
-    /// When its last heartbeat was seen, before the end of the command; `None`: it has sent none while it was watched. etcd does
-    /// not know when something was written.
+    /// How long before the end of the command its last heartbeat was seen; `None`: it sent none while it was watched. etcd does
+    /// not know when a key was written.
     pub heartbeat_age: Option<Duration>,
     /// Connections of clients that it relays, as its last heartbeat says; `None`: it relays none, or has sent no heartbeat.
     pub relays: Option<u32>,
 }
 
-/// What a change of the format of records to the newest one of this program needs.
+/// Whether the format of records can be raised to the newest one of this program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finalization {
-    /// Nothing: the cluster writes this format, or a newer one.
+    /// The cluster writes this format already, or a newer one.
     Done,
     /// Every node reads it, so [`finalize`] may raise the format.
     Possible,
-    /// These nodes do not read it; empty if the cluster has no nodes at all.
+    /// These nodes do not read it; empty: the cluster has no nodes.
     Blocked(Vec<Unready>),
 }
 
@@ -78,7 +78,7 @@ impl Finalization {
 }
 
 impl NodeStatus {
-    /// Whether it has sent a heartbeat while it was watched.
+    /// Whether it sent a heartbeat while it was watched.
     pub fn is_alive(&self) -> bool {
         self.heartbeat_age.is_some()
     }
@@ -93,15 +93,14 @@ impl ClusterStatus {
             .then_some(leadership.node.as_str())
     }
 
-    /// What a change to the newest format of a program needs.
+    /// Whether the format of records can be raised to `own`.
     pub fn finalization(&self, own: u32) -> Finalization {
         let nodes = self.nodes.iter().map(|(name, of)| (name, &of.node));
         Finalization::new(self.format.record_format, own, nodes)
     }
 }
 
-/// Reads the state of a cluster, and watches its nodes for as long as it takes until all have sent a heartbeat, but for two
-/// retry periods at most.
+/// Reads the state of a cluster, and watches its nodes until all have sent a heartbeat, for two retry periods at most.
 pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterStatus, AdminError> {
     let format = format_of(coordinator, keys)?;
     let heard = watch(coordinator, keys, timing(&format), |_| true)?;
@@ -128,8 +127,8 @@ pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterS
     })
 }
 
-/// The nodes that send heartbeats: the last one of each, and when it was seen. It takes two retry periods at most, and less if
-/// those that are `awaited` are heard before.
+/// The nodes that send heartbeats: the revision of the last one of each, and when it was seen. Takes two retry periods, or less
+/// if all `awaited` nodes send one before.
 pub(super) fn watch(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -137,46 +136,46 @@ pub(super) fn watch(
     awaited: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, (Revision, BootTime)>, AdminError> {
     let prefix = keys.heartbeats();
-    let look = |coordinator: &mut dyn Coordinator| -> Result<BTreeMap<String, Revision>, AdminError> {
+    let read = |coordinator: &mut dyn Coordinator| -> Result<BTreeMap<String, Revision>, AdminError> {
         let entries = coordinator.range(&Range::below(&prefix))?.entries;
         Ok(entries.into_iter().map(|entry| (name_of(&prefix, &entry.key), entry.modified)).collect())
     };
-    let first = look(coordinator)?;
+    let first = read(coordinator)?;
     let deadline = coordinator.now().after(timing.retry_period() * 2);
     let mut heard = BTreeMap::<String, (Revision, BootTime)>::new();
     loop {
-        for (name, revision) in look(coordinator)? {
+        for (name, revision) in read(coordinator)? {
             let before = heard.get(&name).map(|(revision, _)| *revision).or(first.get(&name).copied());
             if before != Some(revision) {
                 heard.insert(name, (revision, coordinator.now()));
             }
         }
-        let are_heard = first.keys().all(|name| heard.contains_key(name) || !awaited(name));
-        if are_heard || coordinator.now() >= deadline {
+        let are_complete = first.keys().all(|name| heard.contains_key(name) || !awaited(name));
+        if are_complete || coordinator.now() >= deadline {
             return Ok(heard);
         }
-        coordinator.pause(LOOK_PERIOD);
+        coordinator.pause(POLL_PERIOD);
     }
 }
 
-/// The times of the cluster. Those of another version may have a renew deadline that this one does not permit: then the longest.
+/// The times of the cluster: the longest ones if the renew deadline is one that only another version permits.
 pub(super) fn timing(format: &Format) -> Timing {
     Timing::new(Duration::from_millis(format.renew_deadline_ms)).unwrap_or(Timing::LONGEST)
 }
 
-/// What happened to the leadership of a node whose process has ended.
+/// The outcome of [`release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// The node has led, and another one may take over at once.
+    /// The node led, and another one may take over at once.
     Released,
-    /// The node has not led. Its name may be used again at once.
+    /// The node did not lead. Its name may be used again at once.
     Left,
     /// There was nothing to do.
     Nothing,
 }
 
-/// Gives up what a node has of the cluster, because its process has ended: the caller has to be certain of that. With
-/// `invocation`, only what that run of the service has; without it, a node that sends heartbeats is refused.
+/// Removes a node whose process has ended, and releases its leadership. The caller must be certain that the process has ended.
+/// With `invocation`, only that run of the service is removed; without it, a node that sends heartbeats is refused.
 pub fn release(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -193,7 +192,7 @@ pub fn release(
     if invocation.is_some_and(|invocation| node.invocation != invocation) {
         return Ok(Release::Nothing);
     }
-    // A person says so. One who is wrong about a running process is found out, about a stopped one not.
+    // An operator may be mistaken. A running process is detected by its heartbeats; a stopped one is not.
     if let Some(format) = watched
         && watch(coordinator, keys, timing(&format), |node| node == name)?.contains_key(name)
     {
@@ -215,15 +214,15 @@ pub fn release(
             outcome = Release::Released;
         }
     }
-    if coordinator.transact(&transaction)?.held || is_given_up(coordinator, keys, name, &node.incarnation)? {
+    if coordinator.transact(&transaction)?.held || is_removed(coordinator, keys, name, &node.incarnation)? {
         return Ok(outcome);
     }
     Err(AdminError::Changed)
 }
 
-/// Whether a run has nothing of the cluster any more. An attempt whose answer was lost may have been performed, and is then in
-/// vain when it is repeated.
-fn is_given_up(
+/// Whether a run neither is a node nor leads. If the answer to an attempt was lost, the attempt may have been performed, and then
+/// the comparisons of a repeated one fail.
+fn is_removed(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
     name: &str,
@@ -244,13 +243,13 @@ pub(super) fn is_led_by(
     Ok(leadership.is_some_and(|of| of.state == LeadershipState::Held && of.incarnation == *incarnation))
 }
 
-/// Removes a node that will not come back, once it has been silent for two retry periods, or for the lease duration if it relays
-/// clients: a new leader does not wait for a node that does not exist, so the node must have closed its relays (invariant C5).
+/// Removes a node that will not come back, after it has sent no heartbeat for two retry periods, or for the lease duration if it
+/// relays clients: a new leader does not wait for a node without keys, so it must have closed its relays (invariant C5).
 ///
 /// # Errors
 ///
 /// [`AdminError::Alive`], [`AdminError::Leads`], [`AdminError::NoNode`], [`AdminError::NoCluster`]: nothing has changed.
-/// [`AdminError::Changed`]: the node has given a heartbeat in between.
+/// [`AdminError::Changed`]: the node has sent a heartbeat during the command.
 pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Result<(), AdminError> {
     let format = format_of(coordinator, keys)?;
     let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
@@ -264,10 +263,10 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
     let heartbeat = keys.heartbeat(name);
     let before = revision_of(coordinator, &heartbeat)?;
     let timing = timing(&format);
-    let silence = if node.relays { timing.lease_duration() } else { timing.retry_period() * 2 };
-    let deadline = coordinator.now().after(silence);
+    let silent_for = if node.relays { timing.lease_duration() } else { timing.retry_period() * 2 };
+    let deadline = coordinator.now().after(silent_for);
     while coordinator.now() < deadline {
-        coordinator.pause(LOOK_PERIOD);
+        coordinator.pause(POLL_PERIOD);
         if revision_of(coordinator, &heartbeat)? != before {
             return Err(AdminError::Alive(name.to_owned()));
         }
@@ -280,28 +279,28 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
         then: [keys.node(name), heartbeat, keys.drain(name)].map(|key| Operation::Delete { key }).into(),
         otherwise: Vec::new(),
     };
-    if coordinator.transact(&transaction)?.held || is_given_up(coordinator, keys, name, &node.incarnation)? {
+    if coordinator.transact(&transaction)?.held || is_removed(coordinator, keys, name, &node.incarnation)? {
         return Ok(());
     }
     Err(AdminError::Changed)
 }
 
-/// What [`finalize`] did.
+/// The outcome of [`finalize`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finalized {
-    /// The format that leaders wrote until now.
+    /// The format that leaders wrote before.
     pub from: u32,
     /// The format that they write from the next takeover on; the same as `from` if there was nothing to do.
     pub to: u32,
 }
 
-/// Raises the format of records to `own`, the newest one of this program, if every node reads it, also one that is silent.
-/// The leader goes on with the format of its takeover, so `own` is written from the next takeover on.
+/// Raises the format of records to `own`, the newest one of this program, if every node reads it, even a silent one. The leader
+/// continues with the format of its takeover, so `own` is written from the next takeover on.
 ///
 /// # Errors
 ///
-/// [`AdminError::Unready`], [`AdminError::NoNodes`]: nothing has changed. [`AdminError::Changed`]: a node has joined in
-/// between.
+/// [`AdminError::Unready`], [`AdminError::NoNodes`]: nothing has changed. [`AdminError::Changed`]: a node has joined during
+/// the command.
 pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Result<Finalized, AdminError> {
     let key = keys.format();
     let no_cluster = || AdminError::NoCluster(keys.prefix().to_owned());
@@ -322,7 +321,7 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
         Finalization::Blocked(nodes) => return Err(AdminError::Unready { to: own, nodes }),
         Finalization::Possible => {}
     }
-    // A node that joins before this is found by the second comparison. One that joins after it compares the format.
+    // The second comparison finds a node that has joined since. A node that joins later compares the format.
     let transaction = Transaction {
         compare: vec![
             Compare::Modified { key: key.clone(), at: stored.modified },
@@ -334,12 +333,12 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
     if coordinator.transact(&transaction)?.held {
         return Ok(Finalized { from, to: own });
     }
-    // An attempt whose answer was lost may have been performed, or another one has done the same.
+    // An earlier attempt whose answer was lost may have been performed, or another command has raised the format.
     let is_raised = read::<Format>(coordinator, &keys.format())?.is_some_and(|of| of.record_format == own);
     if is_raised { Ok(Finalized { from, to: own }) } else { Err(AdminError::Changed) }
 }
 
-/// What the nodes have in common.
+/// The format of a cluster.
 pub(super) fn format_of(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<Format, AdminError> {
     let format = read(coordinator, &keys.format())?;
     format.ok_or_else(|| AdminError::NoCluster(keys.prefix().to_owned()))
@@ -349,7 +348,7 @@ pub(super) fn entry(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Opt
     Ok(coordinator.range(&Range::of(key.to_vec()))?.entries.pop())
 }
 
-/// When a key was written last; 0 if it does not exist.
+/// The revision at which a key was written last; 0: it does not exist.
 pub(super) fn revision_of(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Revision, CallError> {
     Ok(entry(coordinator, key)?.map_or(0, |entry| entry.modified))
 }

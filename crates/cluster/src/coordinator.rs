@@ -1,21 +1,20 @@
-//! What the cluster needs of etcd: reads of ranges, and transactions. `etcd` implements it with a client, and tests with a
-//! store in memory.
+//! The interface to etcd: reads of ranges, and transactions. `etcd` implements it with a client, and tests with a store in
+//! memory.
 //!
-//! Calls block, because a node has one request of a kind in flight at a time: a transaction that compares what the one
-//! before wrote cannot be sent earlier.
+//! Calls block, because each thread has one request in flight at a time: a transaction compares what the one before it wrote.
 
 use std::thread;
 use std::time::Duration;
 
 use thiserror::Error;
 
-use super::clock::BootTime;
 use super::keys::end_of_prefix;
+use super::timing::BootTime;
 
 /// A revision of the store: it grows with every transaction that writes. 0 is before everything.
 pub type Revision = u64;
 
-/// A linearizable store of keys and values, and the time of the thread that calls it: tests simulate both.
+/// A linearizable store of keys and values, and the clock of its caller: tests simulate both.
 pub trait Coordinator: Send {
     /// Reads keys with their values, or counts keys.
     ///
@@ -43,11 +42,11 @@ pub trait Coordinator: Send {
     }
 }
 
-/// The pause before a call is repeated that was not answered. A client of etcd asks another member then.
+/// The pause before an unanswered call is repeated. A client of etcd then calls another member.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
-/// Repeats a call that is not answered, as long as it may be. What is repeated may have been performed: it must be the same
-/// afterwards.
+/// Repeats a call that is not answered, as long as `may_repeat` permits. The call may be performed more than once, so repeating it
+/// must have no further effect.
 pub(super) fn until_answered<C: Coordinator + ?Sized, T>(
     coordinator: &mut C,
     mut may_repeat: impl FnMut() -> bool,
@@ -61,7 +60,7 @@ pub(super) fn until_answered<C: Coordinator + ?Sized, T>(
     }
 }
 
-/// How often each member of etcd is asked. Once would be too little while they elect a leader, which takes up to 2.9 s.
+/// The number of attempts at each member of etcd. One is too few while they elect a leader, which takes up to 2.9 s.
 const ROUNDS: usize = 2;
 
 /// A connection to etcd that tries each member before it gives up.
@@ -97,7 +96,7 @@ impl<C: Coordinator> Coordinator for Persistent<C> {
         self.call(|inner| inner.range(range))
     }
 
-    /// A repetition of an attempt that was performed finds that its comparisons do not hold any more.
+    /// If an attempt was performed whose answer was lost, the comparisons of the next one fail.
     fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
         self.call(|inner| inner.transact(transaction))
     }
@@ -120,7 +119,7 @@ pub struct Range {
     pub to: Option<Vec<u8>>,
     /// At which revision: `None` is the latest, as of now or later (linearizable).
     pub at: Option<Revision>,
-    /// Whether only the number of keys is wanted.
+    /// Whether only the number of keys is read.
     pub count_only: bool,
 }
 
@@ -141,9 +140,9 @@ impl Range {
 pub struct RangeAnswer {
     /// The revision of the store when it was answered; with `at`, this may be a later one.
     pub revision: Revision,
-    /// How many keys the range has.
+    /// The number of keys in the range.
     pub count: u64,
-    /// They and their values, in the order of keys; empty if only their number was wanted.
+    /// The keys and values, in the order of keys; empty if only the number was read.
     pub entries: Vec<Entry>,
 }
 
@@ -161,11 +160,11 @@ pub struct Entry {
 /// A transaction: if all comparisons hold, `then` is performed, else `otherwise`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// What must hold.
+    /// The conditions.
     pub compare: Vec<Compare>,
-    /// What happens if it does. No key may occur twice among the writes.
+    /// The operations if all conditions hold. No key may be written twice.
     pub then: Vec<Operation>,
-    /// What happens if it does not.
+    /// The operations otherwise.
     pub otherwise: Vec<Operation>,
 }
 
@@ -186,7 +185,7 @@ pub enum Compare {
         /// The value.
         is: Vec<u8>,
     },
-    /// No key of a range that exists now was written after this revision.
+    /// No existing key of a range was written after this revision.
     NotAfter {
         /// The first key.
         from: Vec<u8>,
@@ -219,18 +218,18 @@ pub enum Operation {
     },
 }
 
-/// What a transaction did.
+/// The outcome of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionAnswer {
     /// The revision of the store afterwards: that of this transaction, if it wrote.
     pub revision: Revision,
     /// Whether the comparisons held.
     pub held: bool,
-    /// What the reads of the branch that was performed found, in their order; `None` for a key that does not exist.
+    /// The results of the reads in the branch that was performed, in their order; `None`: the key does not exist.
     pub read: Vec<Option<Entry>>,
 }
 
-/// Why a call has no answer of the expected kind.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CallError {
     /// It was not answered in time, the connection was lost, or etcd has no leader at present.

@@ -1,4 +1,4 @@
-//! The records of a cluster for `signalbox data`: all of them at one moment, or those of an export in an empty cluster.
+//! The records of a cluster for `signalbox data`: an export of all records at one revision, and an import into an empty cluster.
 
 use thiserror::Error;
 
@@ -13,7 +13,7 @@ use super::timing::Timing;
 use signalbox_core::Record;
 use signalbox_storage::{FORMAT, StorageError};
 
-/// The records and the bytes of one transaction of an import.
+/// The largest numbers of records and bytes in one transaction of an import.
 const RECORDS_MAX: usize = 4_000;
 const BYTES_MAX: usize = 1 << 20;
 
@@ -29,7 +29,7 @@ pub enum ImportError {
          or stop all nodes and delete these keys"
     )]
     InUse {
-        /// What the keys of the cluster begin with.
+        /// The prefix of the cluster's keys.
         prefix: String,
     },
     /// Another import runs at the same time.
@@ -37,8 +37,7 @@ pub enum ImportError {
     Concurrent,
 }
 
-/// Passes all records to `each`, as they are at one moment, those of one kind after those of another. The cluster may be
-/// in use.
+/// Passes all records at one revision to `each`, kind by kind. The cluster may be in use.
 pub fn read_all(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -53,7 +52,7 @@ pub fn read_all(
     load(keys, now.revision, &mut |range| coordinator.range(range), each)
 }
 
-/// Writes the records into a cluster that no node has joined yet. Nodes cannot join before all records are there.
+/// Writes the records into a cluster that no node has joined yet. Nodes cannot join before all records are written.
 pub fn import(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -62,8 +61,8 @@ pub fn import(
 ) -> Result<(), ImportError> {
     let renew_deadline_ms = u64::try_from(timing.renew_deadline().as_millis()).unwrap_or(u64::MAX);
     let format = |layout| encode(&Format { layout, record_format: FORMAT, renew_deadline_ms });
-    let begun = begin(coordinator, keys, &format(UNFINISHED_IMPORT))?;
-    let mut write = |then| write_alone(coordinator, keys, begun, then);
+    let claimed = claim(coordinator, keys, &format(UNFINISHED_IMPORT))?;
+    let mut write = |then| write_exclusively(coordinator, keys, claimed, then);
     let (mut batch, mut bytes) = (Vec::new(), 0);
     let entry = |record: &Record| (record_key(keys, &record.key()), record_value(FORMAT, record));
     for (key, value) in records.iter().map(entry) {
@@ -93,7 +92,7 @@ pub fn import(
 }
 
 /// Claims an empty cluster, or one with an import that was not completed, whose records it removes.
-fn begin(coordinator: &mut dyn Coordinator, keys: &Keys, unfinished: &[u8]) -> Result<Revision, ImportError> {
+fn claim(coordinator: &mut dyn Coordinator, keys: &Keys, unfinished: &[u8]) -> Result<Revision, ImportError> {
     let in_use = || ImportError::InUse { prefix: keys.prefix().to_owned() };
     let found = coordinator.range(&Range { count_only: false, ..all_keys(keys) })?.entries;
     let format = found.iter().find(|entry| entry.key == keys.format());
@@ -105,14 +104,14 @@ fn begin(coordinator: &mut dyn Coordinator, keys: &Keys, unfinished: &[u8]) -> R
     for entries in found.chunks(RECORDS_MAX) {
         let rest = entries.iter().filter(|entry| entry.key != keys.format());
         let deletions = rest.map(|entry| Operation::Delete { key: entry.key.clone() }).collect();
-        write_alone(coordinator, keys, before, deletions)?;
+        write_exclusively(coordinator, keys, before, deletions)?;
     }
-    let claim = vec![Operation::Put { key: keys.format(), value: unfinished.to_vec() }];
-    write_alone(coordinator, keys, before, claim)
+    let writes = vec![Operation::Put { key: keys.format(), value: unfinished.to_vec() }];
+    write_exclusively(coordinator, keys, before, writes)
 }
 
 /// Writes if no other import has begun, which would have changed the format key. Returns the revision afterwards.
-fn write_alone(
+fn write_exclusively(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
     format_modified: Revision,
@@ -131,7 +130,7 @@ fn all_keys(keys: &Keys) -> Range {
     Range { count_only: true, ..Range::below(prefix) }
 }
 
-/// The epoch that a number of a session begins with.
+/// The epoch in the number of a session.
 fn epoch_of(record: &Record) -> Option<u32> {
     match record {
         Record::Session(session) => u32::try_from(session.session.number() >> 32).ok(),

@@ -1,15 +1,17 @@
-//! `signalbox cluster drain`: what the command does. The node does the rest: `handover` if it leads.
+//! How an operator drains a node: what the command `signalbox cluster drain` does, and how a leader chooses its successor.
 
 use std::time::Duration;
 
 use super::admin::{entry, format_of, is_led_by, read, revision_of, timing, watch};
-use super::coordinator::{Compare, Coordinator, Operation, Revision, Transaction};
+use super::coordinator::{CallError, Compare, Coordinator, Operation, Persistent, Revision, Transaction};
 use super::error::AdminError;
-use super::keys::{Drain, Incarnation, Keys, Leadership, LeadershipState, Node, decode, encode};
-use super::members::read_below;
+use super::keys::{Drain, Incarnation, Keys, Leadership, LeadershipState, Node, Successor, decode, encode};
+use super::leadership::Term;
+use super::members::{Reading, read_below};
+use super::timing::Timing;
 
-/// The time between two looks at what the node does.
-const LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// The time between two reads.
+const POLL_PERIOD: Duration = Duration::from_millis(50);
 
 /// How long the command waits for the next leader, once the node has left.
 const NEXT_LEADER_MAX: Duration = Duration::from_secs(10);
@@ -19,19 +21,19 @@ const NEXT_LEADER_MAX: Duration = Duration::from_secs(10);
 pub struct Drained {
     /// Whether the node led.
     pub has_led: bool,
-    /// The node that leads now, and its epoch; `None`: nobody yet.
+    /// The node that leads now, and its epoch; `None`: no node leads yet.
     pub leader: Option<(String, u32)>,
 }
 
-/// Asks a node to hand over what it does, and to leave, and waits until it has. A node that leads hands over to `to`, or to any
-/// node that may lead.
+/// Asks a node to leave the cluster, and waits until it has left. A node that leads hands over to `to`, or to any node that
+/// may lead.
 ///
 /// # Errors
 ///
-/// [`AdminError::Refused`]: the node goes on. [`AdminError::NotInTime`]: it has not left within `limit`, and the request was
-/// withdrawn; a handover that had begun is still completed. [`AdminError::FellSilent`]: it gives no heartbeats for the lease
+/// [`AdminError::Refused`]: the node continues. [`AdminError::NotInTime`]: it has not left within `limit`, and the request was
+/// withdrawn; a handover that had begun is still completed. [`AdminError::FellSilent`]: it has sent no heartbeat for the lease
 /// duration, and the request was withdrawn. [`AdminError::Died`]: it has ended otherwise. [`AdminError::Call`]: etcd did not
-/// answer; the request was withdrawn if that was possible. Others: nothing was asked.
+/// answer; the request was withdrawn if possible. Others: no request was written.
 pub fn drain(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -62,7 +64,7 @@ pub fn drain(
     let left = ask(coordinator, keys, name, joined, &drain, before)
         .and_then(|()| await_leaving(coordinator, keys, name, &drain, limit, silence_max));
     if let Err(AdminError::Call(_)) = &left {
-        // Nobody would wait for what the node does later. Also an attempt to ask that was not answered may be performed.
+        // No command would wait for what the node does later. An unanswered attempt to write the request may be performed, too.
         let _ = withdraw(coordinator, key, encode(&drain));
     }
     left?;
@@ -70,8 +72,8 @@ pub fn drain(
     Ok(Drained { has_led, leader })
 }
 
-/// Asks a node, which has joined at this revision, to leave. The key of the request was written last at revision `before`, so an
-/// attempt that is repeated writes nothing if the one before was performed: for another revision, the node would begin again.
+/// Writes the request to a node that has joined at this revision. The key of the request was last written at revision `before`,
+/// so a repeated attempt writes nothing if the one before was performed: a new revision would be a new request to the node.
 fn ask(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -92,17 +94,17 @@ fn ask(
     if coordinator.transact(&request)?.held {
         return Ok(());
     }
-    // First the request: a node that leaves removes it with itself.
+    // The request is read first: a node that leaves removes it together with its own keys.
     let found = entry(coordinator, &key)?.filter(|found| found.modified != before);
-    let is_asked = match found {
+    let is_requested = match found {
         Some(found) => Drain { refused: None, ..decode(&key, &found.value)? } == *drain,
-        // An attempt was performed, and the node has obeyed already.
+        // An attempt was performed, and the node has left already.
         None => read::<Node>(coordinator, &keys.node(name))?.is_none(),
     };
-    if is_asked { Ok(()) } else { Err(AdminError::Changed) }
+    if is_requested { Ok(()) } else { Err(AdminError::Changed) }
 }
 
-/// Waits until the run is no part of the cluster any more, but only as long as it gives heartbeats.
+/// Waits until the run has left the cluster, but only as long as it sends heartbeats.
 fn await_leaving(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -114,12 +116,12 @@ fn await_leaving(
     let begun = coordinator.now();
     let mut heartbeat = (0, begun);
     loop {
-        // First the request: a node that leaves removes it with itself.
+        // The request is read first: a node that leaves removes it together with its own keys.
         let key = keys.drain(name);
         let request = entry(coordinator, &key)?;
         let node: Option<Node> = read(coordinator, &keys.node(name))?;
         if node.is_none_or(|node| node.incarnation != drain.incarnation) {
-            // It has removed the request if it has left. If it has died, the request is still there.
+            // It has removed the request if it has left in order. If it has died, the request is still there.
             return match entry(coordinator, &key)? {
                 Some(left) if request.is_some_and(|request| request.modified == left.modified) => {
                     withdraw(coordinator, key, left.value)?;
@@ -149,11 +151,11 @@ fn await_leaving(
             withdraw(coordinator, key, request.value)?;
             return Err(AdminError::NotInTime(name.to_owned(), limit));
         }
-        coordinator.pause(LOOK_PERIOD);
+        coordinator.pause(POLL_PERIOD);
     }
 }
 
-/// Removes a request that the node is not to see any more, if it still has this value.
+/// Removes a request, if it still has this value.
 fn withdraw(coordinator: &mut dyn Coordinator, key: Vec<u8>, value: Vec<u8>) -> Result<(), AdminError> {
     let transaction = Transaction {
         compare: vec![Compare::Value { key: key.clone(), is: value }],
@@ -164,7 +166,7 @@ fn withdraw(coordinator: &mut dyn Coordinator, key: Vec<u8>, value: Vec<u8>) -> 
     Ok(())
 }
 
-/// Who leads after this run.
+/// The node that leads after this run.
 fn next_leader(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -177,7 +179,122 @@ fn next_leader(
         if let Some(Leadership { node, epoch, .. }) = next {
             return Ok(Some((node, epoch)));
         }
-        coordinator.pause(LOOK_PERIOD);
+        coordinator.pause(POLL_PERIOD);
     }
     Ok(None)
+}
+
+/// The node that leads next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextLeader {
+    /// Its name and its run.
+    pub successor: Successor,
+    /// Its value in etcd.
+    pub node: Node,
+}
+
+/// An operator's request to drain a node.
+#[derive(Clone, Debug)]
+pub struct DrainRequest {
+    /// Its value in etcd.
+    pub drain: Drain,
+    /// The revision at which it was written.
+    pub written: Revision,
+}
+
+/// A leader that an operator may drain.
+#[derive(Debug)]
+pub struct DrainedLeader<C> {
+    /// A separate connection to etcd.
+    pub coordinator: Persistent<C>,
+    /// The keys of the cluster.
+    pub keys: Keys,
+    /// The name of the node.
+    pub name: String,
+    /// Its term.
+    pub term: Term,
+    /// Its run.
+    pub incarnation: Incarnation,
+    /// The times of the cluster.
+    pub timing: Timing,
+}
+
+impl<C: Coordinator> DrainedLeader<C> {
+    /// Chooses the node that leads next: the one that the request names, or one of the newest version among those that may lead
+    /// and send heartbeats. Takes the time of two heartbeats.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the node continues to lead. To be passed to [`Self::refuse`].
+    pub fn choose_successor(&mut self, request: &DrainRequest) -> Result<NextLeader, AdminError> {
+        let next = self.choose(request.drain.to.as_deref())?;
+        let modified = revision_of(&mut self.coordinator, &self.keys.drain(&self.name))?;
+        if modified == request.written { Ok(next) } else { Err(AdminError::Withdrawn) }
+    }
+
+    /// The run for which the leadership is released; `None`: it has left the cluster in the meantime, so any node may lead. To be
+    /// called when the server has stored its last change.
+    pub fn confirm_successor(&mut self, successor: Successor) -> Option<Successor> {
+        let is_member = self.is_member(&successor);
+        // If that is not known, the other nodes leave the leadership to it for the lease duration.
+        is_member.unwrap_or(true).then_some(successor)
+    }
+
+    fn is_member(&mut self, successor: &Successor) -> Result<bool, AdminError> {
+        let node: Option<Node> = read(&mut self.coordinator, &self.keys.node(&successor.node))?;
+        Ok(node.is_some_and(|node| node.incarnation == successor.incarnation))
+    }
+
+    /// Writes the reason of a refusal to etcd, where the command finds it.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: the operator may not learn the reason.
+    pub fn refuse(&mut self, request: &DrainRequest, refusal: &AdminError) -> Result<(), CallError> {
+        let key = self.keys.drain(&self.name);
+        let refused = Drain { refused: Some(refusal.to_string()), ..request.drain.clone() };
+        let leads = Compare::Modified { key: self.keys.leadership(), at: self.term.leadership_modified };
+        let transaction = Transaction {
+            compare: vec![leads, Compare::Modified { key: key.clone(), at: request.written }],
+            then: vec![Operation::Put { key, value: encode(&refused) }],
+            otherwise: Vec::new(),
+        };
+        self.coordinator.transact(&transaction).map(drop)
+    }
+
+    fn choose(&mut self, to: Option<&str>) -> Result<NextLeader, AdminError> {
+        let before = Reading::read(&mut self.coordinator, &self.keys)?;
+        let is_other = |node: &Node| node.incarnation != self.incarnation;
+        if let Some(name) = to {
+            match before.nodes.get(name) {
+                None => return Err(AdminError::no_node(name, before.nodes.keys())),
+                Some(node) if !is_other(node) => return Err(AdminError::LeadsItself(name.to_owned())),
+                Some(node) if !node.is_eligible => return Err(AdminError::NotEligible(name.to_owned())),
+                Some(_) => {}
+            }
+        }
+        let is_candidate =
+            |name: &str, node: &Node| node.is_eligible && is_other(node) && to.is_none_or(|to| to == name);
+        let awaited = |name: &str| before.nodes.get(name).is_some_and(|node| is_candidate(name, node));
+        let heard = watch(&mut self.coordinator, &self.keys, self.timing, awaited)?;
+        let now = Reading::read(&mut self.coordinator, &self.keys)?;
+        let is_alive = |name: &str, node: &Node| {
+            let heartbeat = now.heartbeats.get(name);
+            heard.contains_key(name) && heartbeat.is_some_and(|(heartbeat, _)| heartbeat.is_of(node))
+        };
+        let alive = now.nodes.iter().filter(|(name, node)| is_candidate(name, node) && is_alive(name, node));
+        match (alive.max_by_key(|(_, node)| version(&node.version)), to) {
+            (Some((name, node)), _) => {
+                let successor = Successor { node: name.clone(), incarnation: node.incarnation.clone() };
+                Ok(NextLeader { successor, node: node.clone() })
+            }
+            (None, Some(name)) => Err(AdminError::SilentSuccessor(name.to_owned())),
+            (None, None) => Err(AdminError::NoOther),
+        }
+    }
+}
+
+/// The numbers of a version, to compare two.
+fn version(text: &str) -> Vec<u64> {
+    text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
 }

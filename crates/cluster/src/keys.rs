@@ -4,15 +4,15 @@
 //! |---|---|---|
 //! | `v` | [`Format`] | by the first node, and by `signalbox cluster finalize` |
 //! | `n/NODE` | [`Node`] | when a node joins |
-//! | `b/NODE` | [`Heartbeat`] | by each node, all the time |
+//! | `b/NODE` | [`Heartbeat`] | by each node, periodically |
 //! | `p/0000/o` | [`Leadership`]: the leadership key | when a node takes over or releases |
 //! | `p/0000/m` | [`Marker`]: the commit marker | with every takeover and every commit |
 //! | `d/NODE` | [`Drain`] | by `signalbox cluster drain` |
 //! | `p/0000/r/KIND BUCKET REST` | a record | by commits |
 //!
 //! Values are JSON, which an operator can read with `etcdctl`; those of records are bytes. KIND is the first byte of a
-//! record's key and REST are the others, so that records are ordered by kind. BUCKET is a byte of a hash of the key: reading
-//! one bucket after the other takes etcd less time than reading pages of a range.
+//! record's key and REST the other bytes, so that records are ordered by kind. BUCKET is a byte of a hash of the key: etcd reads
+//! bucket after bucket faster than pages of a range.
 //!
 //! `0000` is the number of the partition, of which there is one.
 
@@ -27,7 +27,7 @@ use signalbox_model::Namespace;
 /// The version of the layout of keys.
 pub const LAYOUT: u32 = 1;
 
-/// In place of a version: records are being imported, and no node may join.
+/// In place of a version, while records are being imported: no node may join.
 pub const UNFINISHED_IMPORT: u32 = 0;
 
 /// The keys of one cluster.
@@ -36,7 +36,7 @@ pub struct Keys {
     prefix: String,
 }
 
-/// What all nodes of a cluster have in common.
+/// The settings that all nodes of a cluster have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Format {
     /// The version of the layout of keys: [`LAYOUT`].
@@ -57,7 +57,7 @@ pub struct Incarnation(pub String);
 pub struct Node {
     /// The run that has joined.
     pub incarnation: Incarnation,
-    /// The run of the service that the process belongs to, as systemd names it; empty without systemd.
+    /// The run of the systemd service (`INVOCATION_ID`); empty without systemd.
     #[serde(default)]
     pub invocation: String,
     /// The version of the program.
@@ -71,14 +71,13 @@ pub struct Node {
     /// Whether the node relays connections of clients while another one leads. A new leader waits until it has closed them.
     #[serde(default)]
     pub relays: bool,
-    /// Where other nodes reach this one with the connections that they relay when it leads; `None`: nowhere, because
-    /// `cluster.bind` is not set, or the version has no relays.
+    /// Where the node accepts relayed connections when it leads; `None`: nowhere, because `cluster.bind` is not set.
     #[serde(default)]
     pub relay_endpoint: Option<RelayEndpoint>,
-    /// Where clients reach the node, from everywhere; empty: the node does not say.
+    /// The addresses that the node advertises to clients; may be empty.
     #[serde(default, skip_serializing_if = "Advertised::is_empty")]
     pub advertised: Advertised,
-    /// Whether the node obeys a [`Drain`].
+    /// Whether the node handles a [`Drain`].
     #[serde(default)]
     pub drains: bool,
 }
@@ -129,22 +128,22 @@ pub struct RelayEndpoint {
 #[serde(transparent)]
 pub struct RelaySecret(pub String);
 
-/// A sign of life.
+/// A node writes it periodically while it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// The run that gives it.
+    /// The run that sends it.
     pub incarnation: Incarnation,
     /// Grows by one each time.
     pub count: u64,
     /// The node has no relayed connection to a leader of an epoch below this one, and will have none.
     #[serde(default)]
     pub relays_closed_below: u32,
-    /// Connections that it relays.
+    /// The number of connections that it relays.
     #[serde(default)]
     pub relays: u32,
 }
 
-/// Who leads, or led last.
+/// The node that leads, or led last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leadership {
     /// The number of the term of leadership: the fencing token of everything that is stored. It grows by one with each
@@ -154,14 +153,14 @@ pub struct Leadership {
     pub node: String,
     /// Its run.
     pub incarnation: Incarnation,
-    /// Whether it still leads, as far as it is known.
+    /// Whether it has released the leadership.
     pub state: LeadershipState,
     /// The run to which a released leadership is handed over: other nodes leave it the lease duration to take over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub successor: Option<Successor>,
 }
 
-/// A run that is to lead next.
+/// The run that leads next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Successor {
     /// The name of the node.
@@ -170,26 +169,26 @@ pub struct Successor {
     pub incarnation: Incarnation,
 }
 
-/// A request of an operator: the node is to hand over what it does for the cluster, and to leave.
+/// A request of an operator: the node hands over its leadership, if it leads, and leaves the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
     /// The run of the node.
     pub incarnation: Incarnation,
-    /// The node that is to lead next, if this one leads; `None`: any.
+    /// The node that leads next, if this one leads; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// Why the node does not do it.
+    /// Why the node has refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
 
-/// Whether a leadership has been given up.
+/// Whether a leadership was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LeadershipState {
     /// The node leads, unless it has failed.
     Held,
-    /// The node leads no more: another one may take over at once.
+    /// The node no longer leads: another one may take over at once.
     Released,
 }
 
@@ -202,11 +201,11 @@ pub struct Marker {
     pub commit: u64,
 }
 
-/// A value is not what its key should have.
+/// The value of a key cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the value of \"{key}\" in etcd cannot be read ({problem}): a newer version of signalbox, or something else, has \
-     written it"
+    "the value of \"{key}\" in etcd cannot be read ({problem}): it was written by a newer version of signalbox, or by \
+     another program"
 )]
 pub struct ValueError {
     /// The key.
@@ -216,7 +215,7 @@ pub struct ValueError {
 }
 
 impl Heartbeat {
-    /// Whether the present run of the node gives it, and not one before.
+    /// Whether the present run of the node has sent it, and not an earlier one.
     pub fn is_of(&self, node: &Node) -> bool {
         self.incarnation == node.incarnation
     }
@@ -228,7 +227,7 @@ impl Keys {
         Self { prefix: format!("/signalbox/{cluster}/") }
     }
 
-    /// What all keys of the cluster begin with.
+    /// The prefix of all keys of the cluster.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -238,7 +237,7 @@ impl Keys {
         self.key("v")
     }
 
-    /// What the keys of all nodes begin with.
+    /// The prefix of the keys of all nodes.
     pub fn nodes(&self) -> Vec<u8> {
         self.key("n/")
     }
@@ -248,7 +247,7 @@ impl Keys {
         self.key(&format!("n/{name}"))
     }
 
-    /// What the keys of all heartbeats begin with.
+    /// The prefix of the keys of all heartbeats.
     pub fn heartbeats(&self) -> Vec<u8> {
         self.key("b/")
     }
@@ -273,7 +272,7 @@ impl Keys {
         self.key("p/0000/m")
     }
 
-    /// What the keys of all records begin with.
+    /// The prefix of the keys of all records.
     pub fn records(&self) -> Vec<u8> {
         self.key("p/0000/r/")
     }
@@ -303,7 +302,7 @@ pub fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
             return end;
         }
     }
-    // etcd's way to say that the range has no end.
+    // For etcd, a range to this key has no end.
     vec![0]
 }
 
@@ -354,13 +353,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_prefix_is_the_first_key_behind_it() {
+    fn the_end_of_a_prefix_is_the_first_key_after_it() {
         assert_eq!(end_of_prefix(b"/a/"), b"/a0");
         assert_eq!(end_of_prefix(b"a\xff"), b"b");
         assert_eq!(end_of_prefix(b"\xff"), b"\0");
     }
 
-    /// The least that a node states.
+    /// The required fields of a node.
     fn stated(incarnation: &Incarnation) -> String {
         format!(
             r#"{{"incarnation":"{incarnation}","version":"","record_format":1,"addresses":[],"is_eligible":true}}"#
@@ -368,20 +367,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_does_not_state_is_read_as_what_is_safe() {
+    fn fields_that_a_node_does_not_state_have_safe_defaults() {
         let unstated = br#"{"incarnation":"1","version":"0.1.0","record_format":1,"addresses":[]}"#;
         assert!(decode::<Node>(b"n", unstated).is_err(), "a node states whether it may lead");
         let node: Node = decode(b"n", stated(&Incarnation("1".to_owned())).as_bytes()).unwrap();
         assert!(!node.relays && !node.drains && node.relay_endpoint.is_none() && node.advertised.is_empty());
         assert_eq!(node.invocation, "");
         let heartbeat: Heartbeat = decode(b"b", br#"{"incarnation":"1","count":1}"#).unwrap();
-        assert_eq!((heartbeat.relays_closed_below, heartbeat.relays), (0, 0), "it promises nothing");
+        assert_eq!((heartbeat.relays_closed_below, heartbeat.relays), (0, 0), "its relays may be open");
         let leadership = br#"{"epoch":1,"node":"a","incarnation":"1","state":"held"}"#;
         assert_eq!(decode::<Leadership>(b"o", leadership).unwrap().successor, None);
     }
 
     #[test]
-    fn only_the_present_run_of_a_node_gives_its_heartbeat() {
+    fn a_heartbeat_belongs_to_one_run_of_a_node() {
         let [first, second] = ["1", "2"].map(|run| Incarnation(run.to_owned()));
         let heartbeat = Heartbeat { incarnation: first.clone(), count: 1, relays_closed_below: 0, relays: 0 };
         let node =

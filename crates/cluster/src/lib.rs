@@ -1,31 +1,29 @@
 //! Several nodes, of which one leads and serves clients, on an etcd that stores what they share
 //! (`docs/cluster.md`, `docs/decisions/0020`).
 //!
-//! `coordinator` is what the rest needs of etcd and `etcd` the client that has it, `keys` has the layout of the keys,
-//! `timing` the times and `clock` the clock that measures them. `leadership` decides which node leads, `participation` is
-//! what a node does for its part in that, both without I/O, and the thread that does it. `fence` keeps a former leader quiet. `relays` are the connections that a node relays to the leader, `reach` is whether they reach it, and
-//! `members` what `observatory` sees of the other nodes.
-//! `store` commits the records of the node that leads, as links of a `chain`. In a `handover`, a leader that is drained chooses
-//! the next one. `admin`, `drain` and `data` are for operators.
+//! | module | contents |
+//! |---|---|
+//! | `leadership` | which node leads: a state machine without I/O, which `src/server/daemon/node.rs` drives |
+//! | `timing` | the clock, the times, and the fence, after whose deadline a former leader writes nothing |
+//! | `relays` | the connections that a node relays to the leader |
+//! | `members` | the other nodes, as a thread reads them |
+//! | `store` | the records of the node that leads, and how it commits them |
+//! | `coordinator`, `etcd` | what the others need of etcd, and the client that implements it |
+//! | `keys` | the keys in etcd and their values |
+//! | `admin`, `drain`, `data` | the commands of operators, and the handover by a leader that is drained |
+//! | `error` | why a node has ended, and why a command was not performed |
 
 #![warn(clippy::unwrap_used)]
 
 pub mod admin;
-pub mod chain;
-pub mod clock;
 pub mod coordinator;
 pub mod data;
 pub mod drain;
 pub mod error;
 pub mod etcd;
-pub mod fence;
-pub mod handover;
 pub mod keys;
 pub mod leadership;
 pub mod members;
-pub mod observatory;
-pub mod participation;
-pub mod reach;
 pub mod relays;
 pub mod store;
 pub mod timing;

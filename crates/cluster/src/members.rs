@@ -1,18 +1,25 @@
-//! What a node sees of all nodes of its cluster, and since when it has been so.
+//! All nodes of a cluster as one of them has read them, the thread that reads them, and since when each has sent no heartbeat.
 //!
-//! A new leader finds out with it which nodes may still have open relays (invariant C5, `docs/decisions/0028`), and where
+//! A new leader learns from them which nodes may still have open relays (invariant C5, `docs/decisions/0028`), and where
 //! clients reach them.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::clock::BootTime;
 use super::coordinator::{Coordinator, Entry, Range, Revision};
 use super::error::AdminError;
 use super::keys::{Advertised, Heartbeat, Incarnation, Keys, Node, ValueError, decode};
 use super::leadership::Term;
+use super::timing::BootTime;
+
+/// The time between two readings while a new leader waits for the relays of other nodes.
+pub const FAST_PERIOD: Duration = Duration::from_millis(10);
 
 /// The nodes of a cluster as they were read last.
 #[derive(Clone, Debug, Default)]
@@ -22,14 +29,14 @@ pub struct Members {
     revision: Revision,
 }
 
-/// A node, and its last sign of life.
+/// A node, and its last heartbeat.
 #[derive(Clone, Debug)]
 struct Member {
     node: Node,
-    /// `None`: it has none.
+    /// `None`: it has not sent one.
     heartbeat: Option<Heartbeat>,
     modified: Revision,
-    /// When the answer arrived that showed this heartbeat first.
+    /// When this heartbeat, or its absence, was read first.
     since: BootTime,
 }
 
@@ -38,44 +45,44 @@ struct Member {
 pub struct SeenNode {
     /// Its name.
     pub name: String,
-    /// What it has stated about itself.
+    /// Its value in etcd.
     pub node: Node,
-    /// How long ago its last heartbeat was seen first, or its absence.
+    /// How long ago its last heartbeat, or its absence, was read first.
     pub heartbeat_age: Duration,
     /// Connections of clients that it relays; `None`: it relays none, or has sent no heartbeat.
     pub relays: Option<u32>,
 }
 
-/// The wait of a new leader for the relays of earlier epochs (invariant C5).
+/// A new leader waits until the relays of earlier epochs are closed (invariant C5).
 #[derive(Clone, Debug)]
-pub struct AwaitedRelays {
+pub struct RelayWait {
     term: Term,
     /// The run that leads.
     this: Incarnation,
     lease_duration: Duration,
-    /// When a node that is still open is faulty. A silent one is waited for during the lease duration after this leader has seen
-    /// its last heartbeat, which may be later than the takeover.
+    /// A node whose relays are still open at this time is faulty. A silent one is waited for during the lease duration after
+    /// this leader has read its last heartbeat, which may be later than the takeover.
     deadline: BootTime,
-    /// The nodes that were open at the last reading after the takeover; `None`: there was none.
-    unclosed: Option<Vec<String>>,
+    /// The nodes with open relays at the last reading after the takeover; `None`: no reading yet.
+    open_nodes: Option<Vec<String>>,
 }
 
-/// What a new leader knows of the relays of earlier epochs.
+/// What a new leader knows about the relays of earlier epochs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RelaysOfBefore {
+pub enum OldRelays {
     /// They may be open.
     Open,
     /// They are closed.
     Closed,
-    /// These nodes give heartbeats that do not say so, for longer than any that receives etcd's answers: nobody waits for them any
-    /// more. One that receives none has closed its relays at its deadline (invariant C4's margins).
+    /// These nodes send heartbeats that report open relays, for longer than a node that receives etcd's answers would. The
+    /// leader no longer waits for them: a node that receives none has closed its relays at its deadline (the margins of C4).
     Faulty(Vec<String>),
 }
 
 /// Values by the names of their nodes, with the revisions at which they were written.
 pub type Written<T> = BTreeMap<String, (T, Revision)>;
 
-/// Nodes and heartbeats as they were read.
+/// All nodes and heartbeats, as they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The store at the beginning of the reading.
@@ -103,7 +110,7 @@ impl Reading {
     }
 }
 
-/// Reads the values below a prefix, by the names behind it, with the revisions at which they were written. Returns the
+/// Reads the values below a prefix, by the rest of their keys, with the revisions at which they were written. Returns the
 /// revision of the store, too.
 pub(super) fn read_below<T: DeserializeOwned>(
     coordinator: &mut dyn Coordinator,
@@ -123,7 +130,7 @@ pub(super) fn name_of(prefix: &[u8], key: &[u8]) -> String {
 }
 
 impl Members {
-    /// Takes in a reading that arrived `now`.
+    /// Applies a reading that arrived `now`.
     pub fn update(&mut self, reading: Reading, now: BootTime) {
         let Reading { revision, nodes, mut heartbeats } = reading;
         self.revision = revision;
@@ -153,8 +160,8 @@ impl Members {
         self.nodes.iter().map(seen).collect()
     }
 
-    /// Where clients reach the nodes other than the run `this` that have given a heartbeat within the lease duration. The others
-    /// may have failed, and would cost clients the time in which an attempt fails.
+    /// Where clients reach the nodes other than the run `this` that have sent a heartbeat within the lease duration. The others
+    /// may have failed, and an attempt to connect to them would cost clients time.
     pub fn advertised(&self, this: &Incarnation, lease_duration: Duration, now: BootTime) -> Advertised {
         let mut advertised = Advertised::default();
         let is_alive = |Member { node, heartbeat, since, .. }: &Member| {
@@ -168,9 +175,9 @@ impl Members {
     }
 
     /// The names of the nodes that may relay clients to a leader of an earlier epoch than that of `term`, in which the run `this`
-    /// leads. A node that gives no heartbeat for the lease duration has closed its relays. `None`: the last reading was before the
+    /// leads. A node that sends no heartbeat for the lease duration has closed its relays. `None`: the last reading was before the
     /// takeover.
-    fn unclosed(
+    fn with_open_relays(
         &self,
         term: Term,
         this: &Incarnation,
@@ -181,34 +188,103 @@ impl Members {
             return None;
         }
         let is_open = |Member { node, heartbeat, since, .. }: &Member| {
-            let promise = heartbeat.as_ref().filter(|heartbeat| heartbeat.is_of(node));
-            let has_closed = promise.is_some_and(|promise| promise.relays_closed_below >= term.epoch);
+            let report = heartbeat.as_ref().filter(|heartbeat| heartbeat.is_of(node));
+            let has_closed = report.is_some_and(|report| report.relays_closed_below >= term.epoch);
             let is_silent = now >= since.after(lease_duration);
             node.relays && node.incarnation != *this && !has_closed && !is_silent
         };
-        let unclosed = self.nodes.iter().filter(|(_, member)| is_open(member));
-        Some(unclosed.map(|(name, _)| name.clone()).collect())
+        let open = self.nodes.iter().filter(|(_, member)| is_open(member));
+        Some(open.map(|(name, _)| name.clone()).collect())
     }
 }
 
-impl AwaitedRelays {
+impl RelayWait {
     /// Begins to wait `now`, for the run `this`, which leads in this term.
     pub fn new(term: Term, this: Incarnation, lease_duration: Duration, now: BootTime) -> Self {
         let deadline = now.after(lease_duration * 2);
-        Self { term, this, lease_duration, deadline, unclosed: None }
+        Self { term, this, lease_duration, deadline, open_nodes: None }
     }
 
-    /// What the other nodes, as they were read last, say of their relays at this time.
-    pub fn look(&mut self, members: &Members, now: BootTime) -> RelaysOfBefore {
-        if let Some(unclosed) = members.unclosed(self.term, &self.this, self.lease_duration, now) {
-            self.unclosed = Some(unclosed);
+    /// What the last reading says about the relays of the other nodes.
+    pub fn check(&mut self, members: &Members, now: BootTime) -> OldRelays {
+        if let Some(nodes) = members.with_open_relays(self.term, &self.this, self.lease_duration, now) {
+            self.open_nodes = Some(nodes);
         }
-        match &self.unclosed {
-            Some(unclosed) if unclosed.is_empty() => RelaysOfBefore::Closed,
-            Some(unclosed) if now >= self.deadline => RelaysOfBefore::Faulty(unclosed.clone()),
+        match &self.open_nodes {
+            Some(nodes) if nodes.is_empty() => OldRelays::Closed,
+            Some(nodes) if now >= self.deadline => OldRelays::Faulty(nodes.clone()),
             // Without a reading, this node cannot renew either.
-            _ => RelaysOfBefore::Open,
+            _ => OldRelays::Open,
         }
+    }
+}
+
+/// The thread that reads the other nodes, and the last reading. It ends when the last clone of this is dropped.
+#[derive(Clone, Debug)]
+pub struct MemberPoller(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    thread: Thread,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    members: Mutex<Members>,
+    is_fast: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl MemberPoller {
+    /// Starts the thread, which reads the nodes of the cluster once in each period. It has its own connection to etcd.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be started.
+    pub fn start(
+        mut coordinator: impl Coordinator + 'static,
+        keys: Keys,
+        period: Duration,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let read = Arc::clone(&shared);
+        let poll = move || {
+            while !read.is_over.load(Ordering::Relaxed) {
+                // The leadership notices too if etcd does not answer, and logs it.
+                if let Ok(reading) = Reading::read(&mut coordinator, &keys) {
+                    read.members().update(reading, BootTime::now());
+                }
+                let is_fast = read.is_fast.load(Ordering::Relaxed);
+                thread::park_timeout(if is_fast { FAST_PERIOD } else { period });
+            }
+        };
+        let thread = thread::Builder::new().name("members".to_owned()).spawn(poll)?.thread().clone();
+        Ok(Self(Arc::new(Handle { shared, thread })))
+    }
+
+    /// The nodes as they were read last.
+    pub fn members(&self) -> MutexGuard<'_, Members> {
+        self.0.shared.members()
+    }
+
+    /// Whether the thread reads every [`FAST_PERIOD`] from now on, or once in each period again.
+    pub fn set_fast(&self, is_fast: bool) {
+        self.0.shared.is_fast.store(is_fast, Ordering::Relaxed);
+        self.0.thread.unpark();
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.thread.unpark();
+    }
+}
+
+impl Shared {
+    fn members(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -246,41 +322,41 @@ mod tests {
                 .collect(),
         };
         let term = Term { epoch: 5, leadership_modified: 10, record_format: 0 };
-        let begin = || AwaitedRelays::new(term, Incarnation("this".to_owned()), lease_duration, at(0));
-        let open = RelaysOfBefore::Open;
+        let begin = || RelayWait::new(term, Incarnation("this".to_owned()), lease_duration, at(0));
+        let open = OldRelays::Open;
 
-        // A silent one that is read late.
-        let (mut awaited, mut members) = (begin(), Members::default());
-        assert_eq!(awaited.look(&members, at(500)), open, "nothing was read");
+        // A silent node that is read late.
+        let (mut wait, mut members) = (begin(), Members::default());
+        assert_eq!(wait.check(&members, at(500)), open, "nothing was read");
         members.update(reading(&[("this", 9), ("silent", 2)]), at(1000));
-        assert_eq!(awaited.look(&members, at(1000)), open);
-        assert_eq!(awaited.look(&members, at(3999)), open);
-        assert_eq!(awaited.look(&members, at(4000)), RelaysOfBefore::Closed);
+        assert_eq!(wait.check(&members, at(1000)), open);
+        assert_eq!(wait.check(&members, at(3999)), open);
+        assert_eq!(wait.check(&members, at(4000)), OldRelays::Closed);
 
-        // One whose former run has promised to open no more relays.
-        let (mut awaited, mut members) = (begin(), Members::default());
+        // A node whose former run has reported that its relays are closed.
+        let (mut wait, mut members) = (begin(), Members::default());
         let mut reading_of_former = reading(&[("this", 9), ("new", 12)]);
-        let promise = Heartbeat {
+        let of_former = Heartbeat {
             incarnation: Incarnation("former".to_owned()),
             count: 1,
             relays_closed_below: u32::MAX,
             relays: 0,
         };
-        reading_of_former.heartbeats.insert("new".to_owned(), (promise, 12));
+        reading_of_former.heartbeats.insert("new".to_owned(), (of_former, 12));
         members.update(reading_of_former, at(0));
-        assert_eq!(awaited.look(&members, at(0)), open);
+        assert_eq!(wait.check(&members, at(0)), open);
 
-        // One that gives heartbeats, and does not close.
-        let (mut awaited, mut members) = (begin(), Members::default());
+        // A node that sends heartbeats, and does not close its relays.
+        let (mut wait, mut members) = (begin(), Members::default());
         for ms in (0..6000).step_by(500) {
             members.update(reading(&[("this", 9), ("faulty", 10 + ms)]), at(ms));
-            assert_eq!(awaited.look(&members, at(ms)), open);
+            assert_eq!(wait.check(&members, at(ms)), open);
         }
-        assert_eq!(awaited.look(&members, at(6000)), RelaysOfBefore::Faulty(vec!["faulty".to_owned()]));
+        assert_eq!(wait.check(&members, at(6000)), OldRelays::Faulty(vec!["faulty".to_owned()]));
     }
 
     #[test]
-    fn clients_are_told_of_the_nodes_that_give_heartbeats() {
+    fn clients_are_told_of_the_nodes_that_send_heartbeats() {
         let lease_duration = Duration::from_secs(3);
         let heartbeat = |run: &str| Heartbeat {
             incarnation: Incarnation(run.to_owned()),

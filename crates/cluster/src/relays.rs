@@ -6,27 +6,26 @@
 //! epoch all relays are closed, and that is never taken back.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::sync::{self, Notify};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-use super::clock::BootTime;
-use super::fence::Fence;
 use super::keys::RelayEndpoint;
-use super::leadership::{Relayed, Relaying};
-use super::reach::Reach;
+use super::leadership::{RelayReport, RelayTarget};
+use super::timing::{BootTime, Fence};
 
-/// For how many looks in a row, a millisecond apart or more, none of the relays may close when all are to close for good. Looks,
-/// because a process that was frozen has to get time to close them.
-const STUCK_LOOKS_MAX: u32 = 2000;
+/// For how many checks in a row, a millisecond apart or more, none of the relays may close when all are closed for good.
+/// They are counted because a process that was frozen needs time to close them.
+const STUCK_CHECKS_MAX: u32 = 2000;
 
-/// Clients that lose their leader together do not have the node look once for each.
+/// When many clients lose their leader together, the node polls etcd once in this time, and not once for each.
 const SUSPICION_PERIOD: Duration = Duration::from_millis(50);
 
-/// In how short a time the leader has to end connections for a suspicion that it has failed.
+/// The leader is suspected of a failure if it ends connections within this time.
 const ENDS_PERIOD: Duration = Duration::from_millis(100);
 
 /// The relays of a node.
@@ -37,16 +36,16 @@ struct Shared {
     state: Mutex<State>,
     /// After its deadline, nothing is forwarded.
     fence: Fence,
-    /// Wakes those that wait for another leader, in the order in which they came: tokio's watch channel wakes them in a random
-    /// one, which no simulation could repeat.
+    /// Wakes the clients that wait for a leader, in their order: tokio's watch channel would wake them in a random order, which
+    /// no simulation could repeat.
     leader_changed: Notify,
-    /// Has the node look at the cluster, and give a heartbeat, at once.
-    hurry: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Makes the node poll etcd, and send a heartbeat, at once.
+    poll_now: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Relays of lower epochs have to be closed, and none is opened.
+    /// Relays of lower epochs must be closed, and none is opened.
     epoch_min: u32,
     /// Relays of lower epochs are closed.
     closed_below: u32,
@@ -54,11 +53,11 @@ struct State {
     open: BTreeMap<u32, u32>,
     /// How many clients were relayed since the start.
     relayed: u64,
-    /// The leader to which clients can be relayed at present.
+    /// The leader to which clients can be relayed now.
     leader: Option<Arc<RelayTerm>>,
-    /// When the leader was suspected last.
+    /// When the leader was last suspected of a failure.
     suspected_at: BootTime,
-    /// Since when the ends are counted.
+    /// When the present [`ENDS_PERIOD`] began.
     ends_since: BootTime,
     /// How many connections the leader has ended since then.
     ends: u32,
@@ -69,13 +68,16 @@ struct State {
 pub struct RelayTerm {
     epoch: u32,
     endpoint: RelayEndpoint,
-    reach: Reach,
+    /// Whether the last attempt to connect has reached the leader; false before the first one.
+    is_reached: AtomicBool,
+    /// Held during an attempt while the leader is not reached. It is fair: clients get it in their order.
+    attempt: sync::Mutex<()>,
     over: CancellationToken,
 }
 
-/// Relays that do not close.
+/// The relays do not close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{connections} relayed connections are open, and none of them has closed for {STUCK_LOOKS_MAX} ms")]
+#[error("{connections} relayed connections are open, and none of them has closed for {STUCK_CHECKS_MAX} ms")]
 pub struct Stuck {
     /// How many are open.
     connections: u32,
@@ -88,28 +90,28 @@ pub struct Relay {
 }
 
 impl Relays {
-    /// No relays. Nothing is forwarded after the deadline of the fence, which [`Self::apply`] sets.
+    /// No relays yet. Nothing is forwarded after the deadline of the fence, which [`Self::apply`] sets.
     pub fn new(fence: Fence) -> Self {
-        let (state, leader_changed, hurry) = Default::default();
-        Self(Arc::new(Shared { state, fence, leader_changed, hurry }))
+        let (state, leader_changed, poll_now) = Default::default();
+        Self(Arc::new(Shared { state, fence, leader_changed, poll_now }))
     }
 
-    /// Sets the function that makes the node look at the cluster, and give a heartbeat, at once. Call it once.
-    pub fn on_news(&self, hurry: impl Fn() + Send + Sync + 'static) {
-        let is_first = self.0.hurry.set(Box::new(hurry)).is_ok();
-        assert!(is_first, "a node has one part in its cluster");
+    /// Sets the function that makes the node poll etcd, and send a heartbeat, at once. To be called once.
+    pub fn on_poll_needed(&self, poll_now: impl Fn() + Send + Sync + 'static) {
+        let is_first = self.0.poll_now.set(Box::new(poll_now)).is_ok();
+        assert!(is_first, "a node joins once");
     }
 
-    /// Follows what the node knows of the cluster. Relays to leaders of earlier epochs begin to close.
-    pub fn apply(&self, relaying: Relaying) {
+    /// Applies what the node knows about the leader. Relays to leaders of earlier epochs begin to close.
+    pub fn apply(&self, target: RelayTarget) {
         let Shared { fence, leader_changed, .. } = &*self.0;
-        let Relaying { epoch_min, leader, deadline } = relaying;
+        let RelayTarget { epoch_min, leader, deadline } = target;
         let mut state = self.state();
         state.raise_epoch_min(epoch_min);
         let is_present = fence.now() < deadline;
         let leader = leader.filter(|(epoch, _)| *epoch >= state.epoch_min && is_present);
-        let is_changed = state.follow(leader);
-        // After the cancellation of the former term: what its leader sent before it was replaced must not be forwarded now.
+        let is_changed = state.set_leader(leader);
+        // After the former term is cancelled: bytes that its leader sent before it was replaced must not be forwarded now.
         fence.set(deadline);
         drop(state);
         if is_changed {
@@ -117,10 +119,10 @@ impl Relays {
         }
     }
 
-    /// The facts about the relays that the node's heartbeats carry.
-    pub fn relayed(&self) -> Relayed {
+    /// What the node's heartbeats say about its relays.
+    pub fn report(&self) -> RelayReport {
         let state = self.state();
-        Relayed { closed_below: state.closed_below, connections: state.open.values().sum() }
+        RelayReport { closed_below: state.closed_below, connections: state.open.values().sum() }
     }
 
     /// How many connections of clients were relayed since the start.
@@ -128,12 +130,12 @@ impl Relays {
         self.state().relayed
     }
 
-    /// Nothing is forwarded after its deadline.
+    /// The fence: nothing is forwarded after its deadline.
     pub fn fence(&self) -> &Fence {
         &self.0.fence
     }
 
-    /// The leader to which clients can be relayed at present.
+    /// The leader to which clients can be relayed now.
     pub fn leader(&self) -> Option<Arc<RelayTerm>> {
         self.state().leader.clone()
     }
@@ -143,8 +145,8 @@ impl Relays {
         self.0.leader_changed.notified()
     }
 
-    /// Counts a connection that is going to be relayed; `None`: the term is over. To be called before anything is sent.
-    pub fn enter(&self, term: &Arc<RelayTerm>) -> Option<Relay> {
+    /// Counts a new connection to a leader; `None`: the term is over. To be called before anything is sent.
+    pub fn open(&self, term: &Arc<RelayTerm>) -> Option<Relay> {
         let mut state = self.state();
         if term.epoch < state.epoch_min || term.over.is_cancelled() {
             return None;
@@ -153,8 +155,8 @@ impl Relays {
         Some(Relay { relays: self.clone(), term: Arc::clone(term) })
     }
 
-    /// The leader seems to have failed: the node looks at the cluster at once, unless it has just done so.
-    pub fn suspect(&self) {
+    /// The leader seems to have failed: the node polls etcd at once, unless it has just done so.
+    pub fn suspect_leader(&self) {
         let now = self.0.fence.now();
         let mut state = self.state();
         if now.since(state.suspected_at) < SUSPICION_PERIOD {
@@ -162,42 +164,46 @@ impl Relays {
         }
         state.suspected_at = now;
         drop(state);
-        self.hurry();
+        self.poll_now();
     }
 
-    fn hurry(&self) {
-        if let Some(hurry) = self.0.hurry.get() {
-            hurry();
+    fn poll_now(&self) {
+        if let Some(poll_now) = self.0.poll_now.get() {
+            poll_now();
         }
     }
 
-    /// Closes all relays if the deadline has passed. Returns whether some are still open then: other nodes may soon count on
-    /// their end.
-    pub fn enforce(&self) -> bool {
+    /// Closes all relays if the deadline has passed. Returns whether some are still open: other nodes may soon assume that
+    /// they are closed.
+    pub fn close_overdue(&self) -> bool {
         let state = self.state();
         if state.open.is_empty() || !self.0.fence.is_past() {
             return false;
         }
-        self.follow_nobody(state);
+        self.clear_leader(state);
         true
     }
 
     /// Closes all relays for good, and waits until they are closed. That may take long if there are many: until then, this node
-    /// gives heartbeats, as a standby or as the leader, and no other one counts on their end.
+    /// sends heartbeats, as a standby or as the leader, and no other node assumes that they are closed.
     ///
     /// # Errors
     ///
     /// [`Stuck`]: they do not close. The process has to end, and must not leave the cluster before that.
     pub async fn close(&self) -> Result<(), Stuck> {
-        self.begin_to_close();
-        let (mut least, mut looks) = (u32::MAX, 0);
+        {
+            let mut state = self.state();
+            state.raise_epoch_min(u32::MAX);
+            self.clear_leader(state);
+        }
+        let (mut least, mut checks) = (u32::MAX, 0);
         loop {
-            let connections = self.relayed().connections;
+            let connections = self.report().connections;
             if connections == 0 {
                 return Ok(());
             }
-            looks = if connections < least { 0 } else { looks + 1 };
-            if looks > STUCK_LOOKS_MAX {
+            checks = if connections < least { 0 } else { checks + 1 };
+            if checks > STUCK_CHECKS_MAX {
                 return Err(Stuck { connections });
             }
             least = connections;
@@ -205,14 +211,8 @@ impl Relays {
         }
     }
 
-    fn begin_to_close(&self) {
-        let mut state = self.state();
-        state.raise_epoch_min(u32::MAX);
-        self.follow_nobody(state);
-    }
-
-    fn follow_nobody(&self, mut state: MutexGuard<'_, State>) {
-        let is_changed = state.follow(None);
+    fn clear_leader(&self, mut state: MutexGuard<'_, State>) {
+        let is_changed = state.set_leader(None);
         drop(state);
         if is_changed {
             self.0.leader_changed.notify_waiters();
@@ -225,14 +225,14 @@ impl Relays {
 }
 
 impl State {
-    /// Relays of lower epochs have to be closed from now on.
+    /// Relays of lower epochs must be closed from now on.
     fn raise_epoch_min(&mut self, epoch_min: u32) {
         self.epoch_min = self.epoch_min.max(epoch_min);
-        self.note_closed();
+        self.update_closed_below();
     }
 
-    /// Follows this leader, or none. Returns whether it is another one than before; the term of that one is over.
-    fn follow(&mut self, leader: Option<(u32, RelayEndpoint)>) -> bool {
+    /// Sets the leader. Returns whether it differs from the one before, whose term is over then.
+    fn set_leader(&mut self, leader: Option<(u32, RelayEndpoint)>) -> bool {
         let is_same = match (&self.leader, &leader) {
             (Some(term), Some((epoch, endpoint))) => term.epoch == *epoch && term.endpoint == *endpoint,
             (None, None) => true,
@@ -242,8 +242,8 @@ impl State {
             return false;
         }
         let begin = |(epoch, endpoint)| {
-            let (reach, over) = Default::default();
-            Arc::new(RelayTerm { epoch, endpoint, reach, over })
+            let (is_reached, attempt, over) = Default::default();
+            Arc::new(RelayTerm { epoch, endpoint, is_reached, attempt, over })
         };
         if let Some(former) = std::mem::replace(&mut self.leader, leader.map(begin)) {
             former.over.cancel();
@@ -251,8 +251,8 @@ impl State {
         true
     }
 
-    /// Returns whether more epochs are closed than before.
-    fn note_closed(&mut self) -> bool {
+    /// Computes [`State::closed_below`]. Returns whether it has risen.
+    fn update_closed_below(&mut self) -> bool {
         let lowest = self.open.keys().next().copied().unwrap_or(u32::MAX);
         let before = self.closed_below;
         self.closed_below = before.max(self.epoch_min.min(lowest));
@@ -271,9 +271,19 @@ impl RelayTerm {
         &self.endpoint
     }
 
-    /// Whether it is reached.
-    pub fn reach(&self) -> &Reach {
-        &self.reach
+    /// Waits until a client may try to connect to the leader. Until the leader is reached, clients make one attempt at a time,
+    /// so that a leader that has failed does not cost one for each. The caller keeps the guard until the next may be made.
+    pub async fn begin_attempt(&self) -> Option<sync::MutexGuard<'_, ()>> {
+        if self.is_reached.load(Ordering::Relaxed) {
+            return None;
+        }
+        let guard = self.attempt.lock().await;
+        (!self.is_reached.load(Ordering::Relaxed)).then_some(guard)
+    }
+
+    /// Whether the last attempt has reached the leader.
+    pub fn set_reached(&self, is_reached: bool) {
+        self.is_reached.store(is_reached, Ordering::Relaxed);
     }
 
     /// Completes when the term is over.
@@ -283,7 +293,7 @@ impl RelayTerm {
 }
 
 impl Relay {
-    /// Whether bytes may be forwarded. To be asked before each write to either side.
+    /// Whether bytes may be forwarded. To be checked before each write to either side.
     pub fn may_forward(&self) -> bool {
         !self.relays.0.fence.is_past() && !self.term.over.is_cancelled()
     }
@@ -298,8 +308,8 @@ impl Relay {
         self.relays.state().relayed += 1;
     }
 
-    /// The leader has ended the connection before its client. A leader that works does so with a single one, after bad input for
-    /// example; one that fails or stops does so with all at once. To be called before this is dropped.
+    /// The leader has ended the connection before its client did. A healthy leader ends single connections, after bad input
+    /// for example; one that fails or stops ends all at once. To be called before this is dropped.
     pub fn ended_by_leader(&self) {
         let now = self.relays.0.fence.now();
         let mut state = self.relays.state();
@@ -311,7 +321,7 @@ impl Relay {
         let is_suspicious = state.ends > 1 && state.ends >= open / 2;
         drop(state);
         if is_suspicious {
-            self.relays.suspect();
+            self.relays.suspect_leader();
         }
     }
 }
@@ -324,18 +334,18 @@ impl Drop for Relay {
         if *open == 0 {
             state.open.remove(&self.term.epoch);
         }
-        let is_news = state.note_closed();
+        let has_risen = state.update_closed_below();
         drop(state);
-        if is_news {
+        if has_risen {
             // A new leader may wait for it.
-            self.relays.hurry();
+            self.relays.poll_now();
         }
     }
 }
 
 impl std::fmt::Debug for Relays {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Relays").field("relayed", &self.relayed()).finish_non_exhaustive()
+        f.debug_struct("Relays").field("report", &self.report()).finish_non_exhaustive()
     }
 }
 
@@ -347,8 +357,9 @@ impl std::fmt::Debug for Relay {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-    use std::task::{Context, Wake, Waker};
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicU32, AtomicU64};
+    use std::task::{Context, Poll, Wake, Waker};
 
     use super::*;
     use crate::keys::RelaySecret;
@@ -369,58 +380,54 @@ mod tests {
         RelayEndpoint { address: ([10, 0, 0, 1], 1).into(), secret: RelaySecret("00".to_owned()) }
     }
 
-    fn led(epoch: u32, deadline: u64) -> Relaying {
-        Relaying { epoch_min: epoch, leader: Some((epoch, endpoint())), deadline: at(deadline) }
-    }
-
-    fn present(relays: &Relays) -> Option<Arc<RelayTerm>> {
-        relays.leader()
+    fn led(epoch: u32, deadline: u64) -> RelayTarget {
+        RelayTarget { epoch_min: epoch, leader: Some((epoch, endpoint())), deadline: at(deadline) }
     }
 
     #[test]
     fn an_epoch_is_closed_when_its_last_relay_is() {
         let (relays, _) = relays();
-        let news = Arc::new(AtomicU32::new(0));
-        let counted = Arc::clone(&news);
-        relays.on_news(move || {
+        let polls = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&polls);
+        relays.on_poll_needed(move || {
             counted.fetch_add(1, Ordering::Relaxed);
         });
         relays.apply(led(3, 1000));
-        assert_eq!(relays.relayed(), Relayed { closed_below: 3, connections: 0 });
-        let term = present(&relays).unwrap();
-        let (one, two) = (relays.enter(&term).unwrap(), relays.enter(&term).unwrap());
+        assert_eq!(relays.report(), RelayReport { closed_below: 3, connections: 0 });
+        let term = relays.leader().unwrap();
+        let (one, two) = (relays.open(&term).unwrap(), relays.open(&term).unwrap());
         assert!(one.may_forward());
         relays.apply(led(5, 1000));
         assert!(!one.may_forward(), "its term is over");
-        assert!(relays.enter(&term).is_none());
+        assert!(relays.open(&term).is_none());
         drop(one);
-        assert_eq!(relays.relayed(), Relayed { closed_below: 3, connections: 1 });
-        assert_eq!(news.load(Ordering::Relaxed), 0);
+        assert_eq!(relays.report(), RelayReport { closed_below: 3, connections: 1 });
+        assert_eq!(polls.load(Ordering::Relaxed), 0);
         drop(two);
-        assert_eq!(relays.relayed(), Relayed { closed_below: 5, connections: 0 });
-        assert_eq!(news.load(Ordering::Relaxed), 1, "the new leader waits for it");
-        assert!(relays.enter(&present(&relays).unwrap()).is_some());
+        assert_eq!(relays.report(), RelayReport { closed_below: 5, connections: 0 });
+        assert_eq!(polls.load(Ordering::Relaxed), 1, "the new leader waits for it");
+        assert!(relays.open(&relays.leader().unwrap()).is_some());
     }
 
     #[test]
     fn nothing_is_forwarded_after_the_deadline() {
         let (relays, clock) = relays();
         relays.apply(led(1, 100));
-        let term = present(&relays).unwrap();
-        let relay = relays.enter(&term).unwrap();
-        assert!(!relays.enforce());
+        let term = relays.leader().unwrap();
+        let relay = relays.open(&term).unwrap();
+        assert!(!relays.close_overdue());
         clock.store(100, Ordering::Relaxed);
         assert!(!relay.may_forward());
-        assert!(relays.enforce(), "it is still open");
-        assert!(present(&relays).is_none());
+        assert!(relays.close_overdue(), "it is still open");
+        assert!(relays.leader().is_none());
         drop(relay);
-        assert!(!relays.enforce());
+        assert!(!relays.close_overdue());
         // The same leader is there again.
         relays.apply(led(1, 200));
-        assert!(relays.enter(&term).is_none(), "it was closed for good");
-        assert!(relays.enter(&present(&relays).unwrap()).unwrap().may_forward());
+        assert!(relays.open(&term).is_none(), "it was closed for good");
+        assert!(relays.open(&relays.leader().unwrap()).unwrap().may_forward());
         relays.apply(led(2, 100));
-        assert!(present(&relays).is_none(), "what the node knows of the next leader is too old");
+        assert!(relays.leader().is_none(), "what the node knows of the next leader is too old");
     }
 
     #[test]
@@ -428,12 +435,12 @@ mod tests {
         let (relays, _) = relays();
         relays.apply(led(7, 1000));
         relays.apply(led(6, 1000));
-        assert!(present(&relays).is_none());
-        assert_eq!(relays.relayed().closed_below, 7);
-        relays.apply(Relaying { epoch_min: u32::MAX, leader: None, deadline: at(0) });
-        assert_eq!(relays.relayed().closed_below, u32::MAX);
+        assert!(relays.leader().is_none());
+        assert_eq!(relays.report().closed_below, 7);
+        relays.apply(RelayTarget { epoch_min: u32::MAX, leader: None, deadline: at(0) });
+        assert_eq!(relays.report().closed_below, u32::MAX);
         relays.apply(led(8, 1000));
-        assert!(present(&relays).is_none(), "a process that has led relays no more");
+        assert!(relays.leader().is_none(), "a process that has led relays no longer");
     }
 
     /// Remembers whether the fence was past when a term was cancelled.
@@ -452,62 +459,84 @@ mod tests {
     fn a_term_is_over_before_the_deadline_is_extended_for_the_next() {
         let (relays, clock) = relays();
         relays.apply(led(1, 100));
-        let term = present(&relays).unwrap();
+        let term = relays.leader().unwrap();
         let cancelled = Arc::new(Cancelled { fence: relays.fence().clone(), was_past: Mutex::default() });
         let waker = Waker::from(Arc::clone(&cancelled));
-        let mut over = std::pin::pin!(term.over());
+        let mut over = pin!(term.over());
         assert!(over.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         // The node wakes after its deadline, and learns of another leader before a relay has had a turn.
         clock.store(150, Ordering::Relaxed);
         relays.apply(led(2, 1000));
         assert_eq!(*cancelled.was_past.lock().unwrap(), [true]);
-        assert!(present(&relays).is_some());
+        assert!(relays.leader().is_some());
     }
 
     #[test]
     fn a_node_that_leads_may_close_its_relays_until_its_deadline() {
         let (relays, clock) = relays();
         relays.apply(led(1, 100));
-        let relay = relays.enter(&present(&relays).unwrap()).unwrap();
+        let relay = relays.open(&relays.leader().unwrap()).unwrap();
         // It leads in epoch 2, and has renewed its leadership.
-        relays.apply(Relaying { epoch_min: u32::MAX, leader: None, deadline: at(200) });
+        relays.apply(RelayTarget { epoch_min: u32::MAX, leader: None, deadline: at(200) });
         assert!(!relay.may_forward());
-        assert!(!relays.enforce(), "nobody else counts on their end");
+        assert!(!relays.close_overdue(), "no other node assumes that they are closed");
         clock.store(200, Ordering::Relaxed);
-        assert!(relays.enforce());
+        assert!(relays.close_overdue());
     }
 
     #[test]
-    fn the_end_of_one_connection_is_no_suspicion_and_that_of_most_is() {
+    fn the_leader_is_suspected_when_most_connections_end_and_not_when_one_does() {
         let (relays, clock) = relays();
-        let looks = Arc::new(AtomicU32::new(0));
-        let counted = Arc::clone(&looks);
-        relays.on_news(move || {
+        let polls = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&polls);
+        relays.on_poll_needed(move || {
             counted.fetch_add(1, Ordering::Relaxed);
         });
         clock.store(1000, Ordering::Relaxed);
         relays.apply(led(1, 100_000));
-        let term = present(&relays).unwrap();
-        let mut open: Vec<_> = (0..10).map(|_| relays.enter(&term).unwrap()).collect();
+        let term = relays.leader().unwrap();
+        let mut open: Vec<_> = (0..10).map(|_| relays.open(&term).unwrap()).collect();
         let mut end = |ms| {
             clock.store(ms, Ordering::Relaxed);
             open.pop().unwrap().ended_by_leader();
-            looks.load(Ordering::Relaxed)
+            polls.load(Ordering::Relaxed)
         };
         // One bad request now and then.
         assert_eq!([end(1000), end(1100), end(1200)], [0; 3]);
         // The leader stops.
         assert_eq!([end(2000), end(2001), end(2002)], [0, 0, 1], "half of the connections");
-        assert_eq!(end(2003), 1, "the node has just looked");
+        assert_eq!(end(2003), 1, "the node has just polled");
         assert_eq!([end(3000), end(4000), end(5000)], [1; 3], "the last one, too");
+    }
+
+    #[test]
+    fn one_client_at_a_time_tries_to_reach_a_leader() {
+        let (relays, _) = relays();
+        relays.apply(led(1, 1000));
+        let term = relays.leader().unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready(first) = pin!(term.begin_attempt()).poll(&mut context) else {
+            panic!("no other client makes an attempt")
+        };
+        let (mut second, mut third) = (pin!(term.begin_attempt()), pin!(term.begin_attempt()));
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        assert!(third.as_mut().poll(&mut context).is_pending());
+        // The first attempt fails.
+        drop(first);
+        assert!(third.as_mut().poll(&mut context).is_pending(), "the second client is before it");
+        // The second attempt reaches the leader.
+        term.set_reached(true);
+        assert!(matches!(second.as_mut().poll(&mut context), Poll::Ready(None)));
+        assert!(matches!(third.as_mut().poll(&mut context), Poll::Ready(None)));
+        assert!(matches!(pin!(term.begin_attempt()).poll(&mut context), Poll::Ready(None)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn relays_are_closed_for_good_as_long_as_some_of_them_close() {
         let (relays, _) = relays();
         relays.apply(led(1, 1000));
-        let term = present(&relays).unwrap();
-        let open: Vec<_> = (0..4).map(|_| relays.enter(&term).unwrap()).collect();
+        let term = relays.leader().unwrap();
+        let open: Vec<_> = (0..4).map(|_| relays.open(&term).unwrap()).collect();
         let closing = tokio::spawn({
             let relays = relays.clone();
             async move { relays.close().await }
@@ -515,19 +544,19 @@ mod tests {
         let begun = tokio::time::Instant::now();
         for relay in open {
             tokio::time::sleep(Duration::from_millis(1900)).await;
-            // A look at etcd is answered meanwhile, as for a node that leaves.
+            // A poll is answered meanwhile, as for a node that leaves.
             relays.apply(led(1, 100_000));
-            assert!(!relay.may_forward() && present(&relays).is_none());
-            assert!(relays.enter(&term).is_none());
-            assert_eq!(relays.relayed().closed_below, 1);
+            assert!(!relay.may_forward() && relays.leader().is_none());
+            assert!(relays.open(&term).is_none());
+            assert_eq!(relays.report().closed_below, 1);
         }
         assert_eq!(closing.await.unwrap(), Ok(()));
-        assert!(begun.elapsed() < Duration::from_millis(4 * 1900 + 100), "it waits for them alone");
-        assert_eq!(relays.relayed(), Relayed { closed_below: u32::MAX, connections: 0 });
+        assert!(begun.elapsed() < Duration::from_millis(4 * 1900 + 100), "it waits for nothing else");
+        assert_eq!(relays.report(), RelayReport { closed_below: u32::MAX, connections: 0 });
 
         let (relays, _) = self::relays();
         relays.apply(led(1, 1000));
-        let stuck = relays.enter(&present(&relays).unwrap()).unwrap();
+        let stuck = relays.open(&relays.leader().unwrap()).unwrap();
         assert_eq!(relays.close().await, Err(Stuck { connections: 1 }));
         assert!(!stuck.may_forward());
     }

@@ -1,5 +1,10 @@
 //! The records of a cluster in etcd, as a [`Storage`] of the node that leads.
 //!
+//! Each commit is a transaction that compares the leadership key and the commit marker of the commit before, so that a leader
+//! that was replaced stores nothing, and no commit is stored twice. A commit that is not answered is sent again unchanged
+//! until its outcome is known. If etcd refuses it, the next commit is the same one: an earlier attempt of it may still be
+//! applied.
+//!
 //! Each record is one key. Its value begins with the format of the record's bytes, because nodes of different versions may
 //! have written them.
 
@@ -9,71 +14,148 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use super::chain::{Chain, Commit};
 use super::coordinator::{
-    CallError, Coordinator, Operation, Range, RangeAnswer, Revision, TransactionAnswer, until_answered,
+    CallError, Compare, Coordinator, Operation, Range, RangeAnswer, Revision, Transaction, TransactionAnswer,
+    until_answered,
 };
-use super::fence::Fence;
-use super::keys::{Keys, end_of_prefix};
+use super::keys::{self, Keys, Leadership, Marker, encode, end_of_prefix};
 use super::leadership::Term;
+use super::timing::Fence;
 use signalbox_core::{BatchLimit, Change, Key, Record};
 use signalbox_storage::record::{self, FORMAT};
 use signalbox_storage::{CommitError, Snapshot, Storage, StorageError};
 
-/// Records that one answer has, about. One answer with all of them would need memory for all at once.
+/// About how many records one answer has. One answer with all of them would need memory for all at once.
 const RECORDS_OF_ANSWER: u64 = 4_000;
 
 /// The records of the cluster that this node leads.
+///
+/// Invariants: the numbers of an epoch's commits grow by one; no number is used for two different commits; a commit is stored
+/// before the next one is made.
 #[derive(Debug)]
 pub struct ClusterStorage<C> {
     coordinator: C,
     keys: Keys,
-    chain: Chain,
+    term: Term,
+    /// The last commit that is stored.
+    last: Marker,
     fence: Fence,
 }
 
-impl<C: Coordinator> ClusterStorage<C> {
-    /// The records below `keys`, which this node leads for a term. Past the deadline of `fence`, nothing more is done.
+/// A commit whose outcome is not known yet.
+#[derive(Debug)]
+pub struct Commit {
+    transaction: Transaction,
+    marker: Marker,
+}
+
+impl Commit {
+    /// What to send, unchanged until the outcome is known.
+    pub fn transaction(&self) -> &Transaction {
+        &self.transaction
+    }
+}
+
+impl<C> ClusterStorage<C> {
+    /// The records below `keys` of a node that has just taken over. After the deadline of `fence`, nothing more is done.
     pub fn new(coordinator: C, keys: Keys, term: Term, fence: Fence) -> Self {
-        let chain = Chain::new(keys.clone(), term);
-        Self { coordinator, keys, chain, fence }
+        let last = Marker { epoch: term.epoch, commit: 0 };
+        Self { coordinator, keys, term, last, fence }
     }
 
     /// Begins a commit. The caller sends its transaction and passes the answer to [`Self::answered`].
     pub fn begin(&self, changes: &[Change]) -> Commit {
-        self.chain.begin(writes(&self.keys, self.chain.term().record_format, changes))
+        self.begin_writes(writes(&self.keys, self.term.record_format, changes))
     }
 
-    /// Takes the answer to an attempt of a commit, or the report that there is none. Returns the outcome; `None`: the caller
-    /// sends the commit's transaction again.
+    /// Begins a commit of writes, in which no key occurs twice.
+    pub fn begin_writes(&self, mut writes: Vec<Operation>) -> Commit {
+        let marker = Marker { commit: self.last.commit + 1, ..self.last };
+        let (leadership, key) = (self.keys.leadership(), self.keys.marker());
+        writes.insert(0, Operation::Put { key: key.clone(), value: encode(&marker) });
+        let transaction = Transaction {
+            compare: vec![
+                Compare::Modified { key: leadership.clone(), at: self.term.leadership_modified },
+                Compare::Value { key: key.clone(), is: encode(&self.last) },
+            ],
+            then: writes,
+            otherwise: vec![Operation::Read { key: leadership }, Operation::Read { key }],
+        };
+        Commit { transaction, marker }
+    }
+
+    /// Takes the answer to an attempt of a commit. Returns the outcome; `None`: it is not known, and the caller sends the
+    /// transaction again. After [`CommitError::NotStored`], the same changes must be committed next; after
+    /// [`CommitError::LeadershipLost`], this node must store and answer nothing more.
     pub fn answered(
         &mut self,
         commit: &Commit,
         answer: Result<TransactionAnswer, CallError>,
     ) -> Option<Result<(), CommitError>> {
-        match self.chain.answered(commit, answer) {
-            None if self.fence.is_past() => {
-                Some(Err(self.chain.lost("etcd did not answer within the renew deadline".to_owned())))
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(CallError::Refused(problem)) => {
+                return Some(Err(CommitError::NotStored(StorageError::Etcd { problem })));
             }
-            outcome => outcome,
+            Err(CallError::Unanswered(_)) if self.fence.is_past() => {
+                return Some(Err(self.lost("etcd did not answer within the renew deadline".to_owned())));
+            }
+            Err(CallError::Unanswered(_)) => return None,
+        };
+        let stored = if answer.held {
+            commit.marker
+        } else {
+            match self.found(&answer) {
+                Ok(marker) => marker,
+                Err(reason) => return Some(Err(self.lost(reason))),
+            }
+        };
+        if stored != commit.marker {
+            return Some(Err(self.lost(format!(
+                "the last commit in etcd is number {} of epoch {}, and this node has made {} of epoch {}",
+                stored.commit, stored.epoch, self.last.commit, self.last.epoch
+            ))));
         }
+        self.last = stored;
+        Some(Ok(()))
+    }
+
+    fn lost(&self, reason: String) -> CommitError {
+        CommitError::LeadershipLost { epoch: self.term.epoch, reason }
+    }
+
+    /// The marker that was found by a transaction whose comparisons failed, if this node still leads.
+    fn found(&self, answer: &TransactionAnswer) -> Result<Marker, String> {
+        let [leadership, marker] = answer.read.as_slice() else {
+            return Err("etcd's answer does not have the requested reads".to_owned());
+        };
+        let leadership = leadership.as_ref().ok_or("etcd no longer has the leadership key")?;
+        if leadership.modified != self.term.leadership_modified {
+            let key = self.keys.leadership();
+            return Err(match keys::decode::<Leadership>(&key, &leadership.value) {
+                Ok(other) => format!("node \"{}\" has taken over, with epoch {}", other.node, other.epoch),
+                Err(error) => error.to_string(),
+            });
+        }
+        let marker = marker.as_ref().ok_or("etcd no longer has the commit marker")?;
+        keys::decode(&self.keys.marker(), &marker.value).map_err(|error| error.to_string())
     }
 }
 
 impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     fn epoch(&self) -> u64 {
-        self.chain.term().epoch.into()
+        self.term.epoch.into()
     }
 
     fn batch_limit(&self) -> BatchLimit {
-        // etcd accepts transactions of 1.5 MiB, and takes the longer the more a commit has.
+        // etcd accepts transactions of 1.5 MiB, and larger ones take longer.
         BatchLimit::UNIT
     }
 
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
-        let Self { coordinator, keys, chain, fence } = self;
+        let Self { coordinator, keys, term, fence, .. } = self;
         let mut call = |range: &Range| range_answered(coordinator, range, fence);
-        load(keys, chain.term().leadership_modified, &mut call, each)
+        load(keys, term.leadership_modified, &mut call, each)
     }
 
     fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError> {
@@ -94,9 +176,9 @@ impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     }
 }
 
-/// The records of a cluster as they are when they are read first.
+/// The records of a cluster at the revision of the first read.
 struct ClusterSnapshot<C> {
-    /// With connections of its own, so that it delays no commit.
+    /// It has connections of its own, so that it delays no commit.
     coordinator: C,
     keys: Keys,
     fence: Fence,
@@ -134,8 +216,8 @@ fn range_answered(
     until_answered(coordinator, || !fence.is_past(), |coordinator| coordinator.range(range))
 }
 
-/// What a batch writes in this format: the last change of each key, because etcd refuses a transaction with the same key
-/// twice. Records that the format does not have are left out.
+/// The writes of a batch in this format: the last change of each key, because etcd refuses a transaction that writes a key
+/// twice.
 fn writes(keys: &Keys, format: u32, changes: &[Change]) -> Vec<Operation> {
     let mut last = HashMap::new();
     for (place, change) in changes.iter().enumerate() {

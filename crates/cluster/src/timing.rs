@@ -1,10 +1,39 @@
-//! The times of a cluster. All of them derive from the renew deadline, which every node has to have in common.
+//! The clock of leaderships, the times that all nodes of a cluster have in common, and the fence, which applies the deadline
+//! of a leadership to the threads of a process.
 //!
-//! A leader stops [`Timing::renew_deadline`] after it sent its last successful renewal, by its own clock. Another node
-//! takes over [`Timing::lease_duration`] after it saw that renewal, by its own clock. The second is a tenth longer, so two
-//! clocks may differ in rate by 5 % with a margin; tests let them differ by 8 %.
+//! All times derive from the renew deadline. A leader stops [`Timing::renew_deadline`] after it sent its last successful
+//! renewal, by its own clock. Another node takes over [`Timing::lease_duration`] after it saw that renewal, by its own clock.
+//! The second is a tenth longer, so two clocks may differ in rate by 5 % with a margin; tests let them differ by 8 %.
 
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// A point in time of the clock that counts from the start of the machine and includes the time of suspension
+/// (`CLOCK_BOOTTIME`). Changes of the time of day do not affect it. It says nothing to another machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BootTime(pub Duration);
+
+impl BootTime {
+    /// The present, as the kernel says.
+    pub fn now() -> Self {
+        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every Linux that Rust supports has it");
+        Self(now.into())
+    }
+
+    /// The time this much later.
+    pub fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(span))
+    }
+
+    /// The time from an earlier point to this one; zero if that one is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
 
 /// The times of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,11 +42,11 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// The shortest renew deadline. An etcd that elects a leader answers nobody for up to 1.9 s.
+    /// The shortest renew deadline. An etcd that elects a leader answers no request for up to 1.9 s.
     pub const RENEW_DEADLINE_MIN: Duration = Duration::from_secs(2);
     /// The longest renew deadline.
     pub const RENEW_DEADLINE_MAX: Duration = Duration::from_secs(60);
-    /// Those of the longest renew deadline.
+    /// The times of the longest renew deadline.
     pub const LONGEST: Self = Self { renew_deadline: Self::RENEW_DEADLINE_MAX };
 
     /// The times that derive from a renew deadline; `None` if that is too short or too long.
@@ -36,13 +65,13 @@ impl Timing {
         (self.renew_deadline / 6).max(Duration::from_millis(250))
     }
 
-    /// The time between two looks of a standby at the leader. It adds to how long clients wait after an orderly stop.
-    pub fn look_period(self) -> Duration {
+    /// The time between two polls of a standby. It adds to how long clients wait after an orderly stop.
+    pub fn poll_period(self) -> Duration {
         self.retry_period() / 2
     }
 
-    /// The time between two looks of a standby that suspects the leader to have failed.
-    pub fn hurried_period(self) -> Duration {
+    /// The time between two polls of a standby that suspects that the leader has failed.
+    pub fn fast_poll_period(self) -> Duration {
         self.retry_period() / 10
     }
 
@@ -52,7 +81,7 @@ impl Timing {
         (self.renew_deadline / 5).min(Duration::from_millis(500))
     }
 
-    /// How long a call to a healthy etcd takes at most.
+    /// The longest time that a call to a healthy etcd takes.
     pub fn round_trip_max(self) -> Duration {
         self.renew_deadline / 20
     }
@@ -60,6 +89,53 @@ impl Timing {
     /// How long a node waits after it saw the leader's last renewal, before it takes over.
     pub fn lease_duration(self) -> Duration {
         self.renew_deadline + self.renew_deadline / 10 + Duration::from_millis(100)
+    }
+}
+
+/// The deadline of a leadership, which the threads of a process share. After it, the node writes nothing to a client and
+/// starts no commit.
+#[derive(Clone)]
+pub struct Fence(Arc<Shared>);
+
+struct Shared {
+    /// In nanoseconds since the machine was started.
+    deadline: AtomicU64,
+    clock: Box<dyn Fn() -> BootTime + Send + Sync>,
+}
+
+impl Fence {
+    /// A fence whose deadline has passed, by a clock that counts while the machine is suspended.
+    pub fn new(clock: impl Fn() -> BootTime + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Shared { deadline: AtomicU64::new(0), clock: Box::new(clock) }))
+    }
+
+    /// Sets the deadline.
+    pub fn set(&self, deadline: BootTime) {
+        let nanoseconds = u64::try_from(deadline.0.as_nanos()).unwrap_or(u64::MAX);
+        self.0.deadline.store(nanoseconds, Ordering::Release);
+    }
+
+    /// The deadline; `None`: it is not set.
+    pub fn deadline(&self) -> Option<BootTime> {
+        let deadline = self.0.deadline.load(Ordering::Acquire);
+        (deadline > 0).then(|| BootTime(Duration::from_nanos(deadline)))
+    }
+
+    /// Whether the deadline has passed.
+    pub fn is_past(&self) -> bool {
+        let deadline = Duration::from_nanos(self.0.deadline.load(Ordering::Acquire));
+        self.now().0 >= deadline
+    }
+
+    /// The present, by its clock.
+    pub fn now(&self) -> BootTime {
+        (self.0.clock)()
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fence").field("deadline", &self.0.deadline).finish_non_exhaustive()
     }
 }
 
@@ -73,8 +149,8 @@ mod tests {
     fn all_times_derive_from_the_renew_deadline() {
         let timing = Timing::new(3000 * MS).unwrap();
         assert_eq!((timing.renew_deadline(), timing.lease_duration()), (3000 * MS, 3400 * MS));
-        assert_eq!((timing.retry_period(), timing.look_period()), (500 * MS, 250 * MS));
-        assert_eq!((timing.hurried_period(), timing.request_timeout()), (50 * MS, 500 * MS));
+        assert_eq!((timing.retry_period(), timing.poll_period()), (500 * MS, 250 * MS));
+        assert_eq!((timing.fast_poll_period(), timing.request_timeout()), (50 * MS, 500 * MS));
         assert_eq!(timing.round_trip_max(), 150 * MS);
         let shortest = Timing::new(2000 * MS).unwrap();
         assert_eq!((shortest.lease_duration(), shortest.request_timeout()), (2300 * MS, 400 * MS));
@@ -86,5 +162,12 @@ mod tests {
         let is_permitted = |ms| Timing::new(ms * MS).is_some();
         assert!(!is_permitted(1999) && is_permitted(2000));
         assert!(is_permitted(60_000) && !is_permitted(60_001));
+    }
+
+    #[test]
+    fn the_clock_runs_forward() {
+        let before = BootTime::now();
+        assert!(before > BootTime::default());
+        assert!(BootTime::now() >= before);
     }
 }

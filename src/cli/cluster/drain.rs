@@ -1,4 +1,4 @@
-//! `signalbox cluster drain`: hands over the duties of a node, and stops it.
+//! `signalbox cluster drain`: hands over the leadership of a node, and stops it.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use super::{Source, print};
 use signalbox_cluster::drain::{Drained, drain};
 
 const LONG: &str = "\
-Hand over the duties of a node, then stop it
+Hand over the leadership of a node, then stop it
 
-A node that leads chooses its successor, which reads all records while the node goes on to serve. Then the node tells clients \
-where to connect next, answers what it has read, and ends; the successor leads at once. Clients with a lease notice a short \
-pause and lose nothing. What clients hold without a lease is released, as with every stop. A node that stands by closes the \
-connections that it relays, and ends.
+A node that leads chooses its successor. Then it tells clients where to connect next, answers the requests that it has read, and \
+ends; the successor leads at once, and reads all records. Clients with a lease notice a short pause and lose nothing. Everything \
+that clients hold without a lease is released, as with every stop. A node that stands by closes the connections that it relays, \
+and ends.
 
 The command waits until the node has left the cluster. The process ends with status 0, so systemd does not start it again; \
-\"systemctl start signalbox\" has it join as a standby. If no other node can lead, the node refuses, and goes on. A node that \
-sends no heartbeats any more is not waited for.";
+\"systemctl start signalbox\" has it join as a standby. If no other node can lead, the node refuses, and continues. The \
+command does not wait for a node that no longer sends heartbeats.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox cluster drain sb1
   signalbox cluster drain sb1 --to sb2";
 
-/// Hand over the duties of a node, then stop it
+/// Hand over the leadership of a node, then stop it
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -36,7 +36,7 @@ pub(super) struct Arguments {
     #[arg(value_name = "NODE")]
     node: String,
 
-    /// Node that is to lead next; by default one of the newest version
+    /// Node that leads next; by default one of the newest version
     #[arg(long, value_name = "NODE")]
     to: Option<String>,
 
@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
         None if *has_led => {
             format!(
-                "node \"{node}\" has left the cluster; nobody leads yet: see \"signalbox cluster status\""
+                "node \"{node}\" has left the cluster; no node leads yet: see \"signalbox cluster status\""
             )
         }
         None => format!("node \"{node}\" has left the cluster; it did not lead"),

@@ -12,12 +12,12 @@ use signalbox_cluster::admin::{FORMAT, Finalized, finalize};
 const LONG: &str = "\
 Complete an upgrade: let leaders write the newest format of records
 
-After an upgrade, leaders go on writing the format of records that the nodes agreed on before, so that the nodes can go back to \
-the version before. This command ends that: leaders write the newest format that this version knows, from the next takeover \
-on. An older version that does not read this format cannot join any more.
+After an upgrade, leaders continue to write the old format of records, so that the nodes can be downgraded. After this command, \
+leaders write the newest format that this version knows, from the next takeover on. A version that does not read this format can \
+no longer join.
 
-The command refuses while a node does not read the new format, also a node that is silent: upgrade it, or remove it with \
-\"signalbox cluster forget\". \"signalbox cluster status\" says whether there is something to finalize.";
+The command refuses while a node does not read the new format, even a silent one: upgrade it, or remove it with \
+\"signalbox cluster forget\". \"signalbox cluster status\" says whether the upgrade can be completed.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
         false => format!(
             "leaders write format {to} of records in place of format {from}, from the next takeover on; versions that do not \
-             read it cannot join any more"
+             read it can no longer join"
         ),
     };
     print(arguments.json, &json!({ "from": from, "to": to }), &sentence)

@@ -12,9 +12,9 @@ use signalbox_cluster::admin::forget;
 const LONG: &str = "\
 Remove a node that will not come back
 
-A node that stops in an orderly way leaves the cluster by itself. One whose machine is gone stays in \"signalbox cluster \
-status\" as silent, and does little harm there. This command removes it. A node that sends heartbeats, or that leads, is not \
-removed. If it relays clients, the command watches it for the lease duration, after which the node has disconnected them.";
+A node that stops in an orderly way leaves the cluster by itself. A node whose machine is lost stays in \"signalbox \
+cluster status\" as silent, and does little harm. This command removes it. A node that sends heartbeats, or that leads, is not \
+removed. If the node relays clients, the command first watches it for the lease duration, after which it has disconnected them.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,6 +40,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut cluster = arguments.source.open()?;
     let node = arguments.node.as_str();
     forget(&mut cluster.etcd, &cluster.keys, node)?;
-    let sentence = format!("node \"{node}\" is not a part of the cluster any more");
+    let sentence = format!("node \"{node}\" is no longer part of the cluster");
     print(arguments.json, &json!({ "forgotten": node }), &sentence)
 }

@@ -1,4 +1,4 @@
-//! `signalbox cluster`: what an operator asks of a cluster. It speaks to etcd, not to a server, so it works while no node
+//! `signalbox cluster`: the commands for operators of a cluster. They read and write etcd directly, so they work while no node
 //! serves clients.
 
 mod drain;
@@ -59,7 +59,7 @@ enum Action {
     Forget(forget::Arguments),
 }
 
-/// Which cluster a command is about.
+/// The cluster of a command.
 #[derive(Debug, Args)]
 pub(super) struct Source {
     /// Configuration file of this node, with the section [cluster]

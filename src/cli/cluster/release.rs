@@ -1,4 +1,4 @@
-//! `signalbox cluster release`: gives up the leadership of a node whose process has ended.
+//! `signalbox cluster release`: releases the leadership of a node whose process has ended.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,21 +22,22 @@ const EXIT_CODE: &str = "EXIT_CODE";
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
 const LONG: &str = "\
-Give up what this node has of the cluster, because its process has ended
+Remove this node from the cluster, because its process has ended
 
-If it led, another node takes over at once, and does not wait until the leadership has ended by itself.
+If the node led, another node takes over at once, and does not wait until the leadership expires.
 
-The systemd unit runs this command in ExecStopPost=. There it gives up only what that run of the service had, and only if systemd \
-reports that the main process has ended (EXIT_CODE) and the control group of the service has no other process; otherwise the \
-other nodes wait until the leadership has ended by itself. Anywhere else it needs --process-has-ended: if the process still runs, or is only \
-stopped, two nodes may serve clients for a while, and more may be held than a semaphore has. A node that sends heartbeats is refused.";
+The systemd unit runs this command in ExecStopPost=. There it removes only that run of the service, and only if systemd reports \
+that the main process has ended (EXIT_CODE) and the control group of the service has no other process; otherwise the other \
+nodes wait until the leadership expires. Anywhere else it needs --process-has-ended: if the process still runs, or is only \
+stopped, two nodes may serve clients for a while, and clients may hold more than the capacity of a semaphore. The command \
+refuses a node that sends heartbeats.";
 
 const EXAMPLES: &str = "\
 Examples:
   ExecStopPost=-/usr/bin/signalbox cluster release --config /etc/signalbox.toml
   signalbox cluster release --process-has-ended";
 
-/// Give up what this node has of the cluster, because its process has ended
+/// Remove this node from the cluster, because its process has ended
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -66,8 +67,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Ok(invocation) if is_for_systemd && !invocation.is_empty() => {
             if !has_service_ended().unwrap_or(false) {
                 let message = format!(
-                    "the service of node \"{node}\" may still have a process, so nothing is given up; other nodes wait until \
-                     its leadership has ended by itself"
+                    "the service of node \"{node}\" may still have a process, so it is not removed; other nodes wait until its \
+                     leadership expires"
                 );
                 return Err(Failure::new(Exit::Failure, message));
             }
@@ -75,7 +76,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
         _ => {
             let message = format!(
-                "whether the process of node \"{node}\" has ended is not known; if it has, give --process-has-ended"
+                "it is not known whether the process of node \"{node}\" has ended; if it has, give --process-has-ended"
             );
             return Err(Failure::new(Exit::Usage, message));
         }
@@ -83,7 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (result, sentence) = match release(&mut cluster.etcd, &cluster.keys, &node, invocation.as_deref())? {
         Release::Released => ("released", format!("node \"{node}\" led, and another node may lead now")),
         Release::Left => ("left", format!("node \"{node}\" did not lead, and has left the cluster")),
-        Release::Nothing => ("nothing", format!("node \"{node}\" had nothing to give up")),
+        Release::Nothing => ("nothing", format!("node \"{node}\" was not part of the cluster")),
     };
     print(arguments.json, &json!({ "node": node, "result": result }), &sentence)
 }
@@ -101,7 +102,7 @@ fn has_service_ended() -> io::Result<bool> {
 }
 
 /// The control group of a service, relative to the root of version 2, from the list of the groups of a process; `None`: it is
-/// in none, or in a part of one.
+/// not in one, or in a part of one.
 fn group_of_service(groups: &str) -> Option<&str> {
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     group.ends_with(".service").then_some(group)

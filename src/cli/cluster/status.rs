@@ -1,4 +1,4 @@
-//! `signalbox cluster status`: who leads, and which nodes are alive.
+//! `signalbox cluster status`: which node leads, and which nodes are alive.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -16,17 +16,17 @@ use signalbox_cluster::etcd::Expected;
 use signalbox_cluster::keys::Advertised;
 
 const LONG: &str = "\
-Show who leads, and which nodes are alive
+Show which node leads, and which nodes are alive
 
 Watches the nodes until each has sent a heartbeat, for a third of the renew deadline at most. STATE is \"leads\", \"stands \
-by\", \"relays\" for a node that may not lead, or \"silent\" if the node sent none. RELAYS is how many connections of clients the \
-node relays to the leader. HEARTBEAT is how long ago its last heartbeat was seen. FORMAT is the newest format of records that the node reads. The line record_format \
-says which one leaders write, and whether \"signalbox cluster finalize\" can raise it. Problems of etcd are reported on \
+by\", \"relays\" for a node that may not lead, or \"silent\" if the node sent none. RELAYS is the number of connections of clients \
+that the node relays to the leader. HEARTBEAT is how long ago its last heartbeat was seen. FORMAT is the newest format of records \
+that the node reads. The line record_format says which format leaders write, and whether \"signalbox cluster finalize\" can raise it. Problems of etcd are reported on \
 standard error.
 
 With NODE, only the figures of that node are shown, one to a line, with the addresses that it advertises to clients \
-(advertised) and whether it obeys \"signalbox cluster drain\" (drains). What its server counts is in the metrics of its HTTP \
-listener.
+(advertised) and whether it can be drained with \"signalbox cluster drain\" (drains). The statistics of its server are in the \
+metrics of its HTTP listener.
 
 The exit status is 0 if this node, or NODE, leads, 1 if another node leads, 2 if none does, and 69 if etcd does not answer. \
 \"This node\" is the one of the configuration file.";
@@ -37,7 +37,7 @@ Examples:
   signalbox cluster status sb2
   signalbox cluster status --json | jq -r .leader";
 
-/// Show who leads, and which nodes are alive
+/// Show which node leads, and which nodes are alive
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -153,7 +153,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn show_node(found: &ClusterStatus, name: &str, wants_json: bool) -> Result<ExitCode, Failure> {
     let nodes = nodes(found);
     let Some(node) = nodes.iter().find(|node| node.node == name) else {
-        // Not the status of a node that does not lead.
+        // `AdminError` would have the exit status of a node that does not lead.
         let error = AdminError::no_node(name, found.nodes.keys());
         return Err(Failure::new(Exit::Usage, error.to_string()));
     };
@@ -226,7 +226,7 @@ fn nodes(found: &ClusterStatus) -> Vec<ShownNode<'_>> {
         .collect()
 }
 
-/// What the line of the format adds to its number.
+/// The comment in the line of the record format.
 fn comment(finalization: &Finalization) -> String {
     match finalization {
         Finalization::Done => String::new(),

@@ -1,4 +1,4 @@
-//! The thread of a leader that an operator drains.
+//! The thread of a leader that prepares a handover when an operator drains the node.
 
 use std::sync::mpsc::{self, Sender};
 use std::{io, thread};
@@ -6,55 +6,50 @@ use std::{io, thread};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
+use signalbox_cluster::drain::{DrainRequest, DrainedLeader, NextLeader};
 use signalbox_cluster::etcd::EtcdClient;
-use signalbox_cluster::handover::{Leader, Next, Refused, Request};
 use signalbox_cluster::keys::Successor;
 
-/// A leader that has chosen its successor.
-pub(super) struct Prepared {
-    leader: Leader<EtcdClient>,
-    next: Next,
+/// A handover whose successor is chosen.
+pub(super) struct Handover {
+    leader: DrainedLeader<EtcdClient>,
+    pub(super) next: NextLeader,
 }
 
-/// Starts the thread of a node that leads. It obeys requests until it has chosen a successor, which `ready` receives.
+/// Starts the thread of a node that leads. It handles requests until it has chosen a successor, and sends the handover to `ready`.
 pub(super) fn start(
-    mut leader: Leader<EtcdClient>,
-    ready: oneshot::Sender<Prepared>,
-) -> io::Result<Sender<Request>> {
-    let (requests, received) = mpsc::channel::<Request>();
-    let obey = move || {
+    mut leader: DrainedLeader<EtcdClient>,
+    ready: oneshot::Sender<Handover>,
+) -> io::Result<Sender<DrainRequest>> {
+    let (requests, received) = mpsc::channel::<DrainRequest>();
+    let prepare = move || {
         for request in received {
             info!(to = request.drain.to, "an operator drains this node");
-            match leader.obey(&request) {
+            match leader.choose_successor(&request) {
                 Ok(next) => {
                     // The daemon may be about to stop for another reason.
-                    let _ = ready.send(Prepared { leader, next });
+                    let _ = ready.send(Handover { leader, next });
                     return;
                 }
-                Err(Refused { refusal, told }) => {
-                    warn!(%refusal, "this node goes on to lead");
-                    if let Err(error) = told {
-                        warn!(%error, "the operator could not be told that the handover is refused");
+                Err(refusal) => {
+                    warn!(%refusal, "this node continues to lead");
+                    if let Err(error) = leader.refuse(&request, &refusal) {
+                        warn!(%error, "the refusal of the handover could not be written to etcd");
                     }
                 }
             }
         }
     };
-    thread::Builder::new().name("handover".to_owned()).spawn(obey)?;
+    thread::Builder::new().name("handover".to_owned()).spawn(prepare)?;
     Ok(requests)
 }
 
-impl Prepared {
-    /// Who leads next.
-    pub(super) fn next(&self) -> &Next {
-        &self.next
-    }
-
-    /// Whom to release the leadership for, when everything is stored. Blocks. `None`: any node.
+impl Handover {
+    /// The run for which the leadership is released, when everything is stored; `None`: any node. Blocks.
     pub(super) fn complete(self) -> Option<Successor> {
-        let Self { mut leader, next } = self;
-        let name = next.successor.node.clone();
-        let successor = leader.successor(next);
+        let Self { mut leader, next: NextLeader { successor, .. } } = self;
+        let name = successor.node.clone();
+        let successor = leader.confirm_successor(successor);
         if successor.is_none() {
             warn!(successor = name, "the successor has left the cluster; any node may lead next");
         }

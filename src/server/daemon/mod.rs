@@ -1,8 +1,8 @@
 //! The life of the daemon: it reads the configuration, binds the ports, serves, waits for signals, and stops.
 //!
 //! `bind` has the sockets, `service` what exists only while clients are served, and `signals` what signals do to a running
-//! daemon. With a cluster, `node` is this process as one of its nodes: it serves clients while it leads. The sockets, the
-//! worker threads and the log belong to the process.
+//! daemon. With a cluster, `node` joins it, and this process serves clients while it leads. The sockets, the worker threads and
+//! the log belong to the process.
 
 mod bind;
 mod error;
@@ -41,7 +41,7 @@ use node::{Node, Prepared};
 pub use options::Options;
 use options::log_notices;
 use service::{Service, Store};
-use signalbox_cluster::handover::Next;
+use signalbox_cluster::drain::NextLeader;
 use signalbox_cluster::leadership::Term;
 use signalbox_model::Namespace;
 use signals::Signals;
@@ -129,7 +129,7 @@ fn serve(
                     return Ok(());
                 }
                 Err(error) => {
-                    // If it still takes part, no client is connected, and another node may lead at once.
+                    // No client is connected, so another node may lead at once.
                     runtime.block_on(node.leave(None));
                     return Err(error);
                 }
@@ -140,7 +140,7 @@ fn serve(
     let relays = match (&mut node, term) {
         (Some(node), Some(term)) => {
             // Before the records are restored: leases and the reconnect window start with the first commit after that, and no
-            // client could come back meanwhile.
+            // client could connect during the wait.
             runtime.block_on(node.await_relays(term));
             node.relay_port(term)
         }
@@ -152,13 +152,13 @@ fn serve(
     }
     service.serve(runtime, config, listeners, relays, &workers)?;
     if let Some(outgoing) = outgoing {
-        outgoing.serve_here(service.server());
+        outgoing.on_leading(service.server());
     }
 
     let server = Arc::clone(service.server());
     let (ready, prepared) = oneshot::channel();
     let drains = match (&node, term) {
-        (Some(node), Some(term)) => Some(node.obey_drains(term, ready)?),
+        (Some(node), Some(term)) => Some(node.prepare_handovers(term, ready)?),
         _ => None,
     };
     let handover = runtime.block_on(async {
@@ -177,7 +177,7 @@ fn serve(
                     service.server().announce_move_to_others();
                 }
                 Some(handover) => {
-                    let Next { successor, node } = handover.next();
+                    let NextLeader { successor, node } = &handover.next;
                     info!(successor = successor.node, "handing over, and stopping");
                     service.server().announce_move(node.advertised.clone());
                 }
@@ -187,7 +187,7 @@ fn serve(
             handover
         };
         match (&mut node, &drains) {
-            // Also while it drains: a leader without a pulse renews nothing, and would be killed.
+            // Also while it drains: a leader whose threads do not report renews nothing, and would be killed.
             (Some(node), Some(drains)) => tokio::select! {
                 handover = serve => handover,
                 never = node.serve(&workers, &server, drains) => match never {},
@@ -199,21 +199,19 @@ fn serve(
     if let Some(node) = &mut node {
         if workers.end(WORKERS_END_MAX) {
             node.has_no_clients();
-            let successor = handover.and_then(handover::Prepared::complete);
+            let successor = handover.and_then(handover::Handover::complete);
             runtime.block_on(node.leave(successor));
         } else {
-            warn!(
-                "connections of clients are left, so other nodes wait until the leadership has ended by itself"
-            );
+            warn!("connections of clients are left, so other nodes wait until the leadership expires");
         }
     }
     info!("stopped");
     Ok(())
 }
 
-/// Waits until this node leads its cluster, and lets its ports listen then; `None`: a signal came before that. Until then, it
-/// relays clients to the leader if it is configured to. No client is connected when this returns. `None` also if an operator
-/// drains the node. `stopped` handles signals, and ends when one stops the daemon.
+/// Waits until this node leads its cluster, and lets its ports listen then; `None`: a signal or an operator who drains the node
+/// came first. Until then, it relays clients to the leader if it is configured to. No client is connected when this returns.
+/// `stopped` handles signals, and ends when one stops the daemon.
 fn lead(
     runtime: &Runtime,
     node: &mut Node,
@@ -251,7 +249,7 @@ fn accept_for_relays(
     Ok(tasks)
 }
 
-/// Waits until this node leads its cluster; `None`: a signal came before that, or an operator drains the node.
+/// Waits until this node leads its cluster; `None`: a signal or an operator who drains the node came first.
 async fn stand_by(node: &mut Node, stopped: impl Future<Output = ()>) -> Result<Option<Term>, DaemonError> {
     tokio::select! {
         term = node.lead() => term,

@@ -1,10 +1,13 @@
-//! A node of a cluster: it joins, waits until it leads, keeps quiet when it does not lead any more, and leaves.
+//! A node of a cluster: it joins, waits until it leads, serves clients, and leaves. When it no longer leads, it kills its process.
+//!
+//! A thread, [`take_part`], drives the state machine `signalbox_cluster::leadership`, with a connection to etcd of its own, so
+//! that a slow commit delays no renewal. The thread writes no log, because that may block; it sends events to the daemon instead.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
@@ -21,48 +24,43 @@ use super::super::whereabouts::Whereabouts;
 use super::super::workers::Workers;
 use super::super::{ending, socket};
 use super::error::DaemonError;
-use super::handover;
+use super::handover::{self, Handover};
 use super::service::RelayPort;
 use crate::cluster::{client, node_name, timing};
 use crate::config::{ClusterConfig, Config};
-use signalbox_cluster::clock::BootTime;
-use signalbox_cluster::coordinator::Persistent;
+use signalbox_cluster::coordinator::{Coordinator, Persistent};
+use signalbox_cluster::drain::{DrainRequest, DrainedLeader};
+use signalbox_cluster::error::Ending;
 use signalbox_cluster::etcd::{EtcdClient, Expected, SettingsError};
-use signalbox_cluster::fence::Fence;
-use signalbox_cluster::handover::{Leader, Request};
 use signalbox_cluster::keys::{self, Advertised, Incarnation, Keys, RelayEndpoint, RelaySecret, Successor};
-use signalbox_cluster::leadership::{self, Ending, Machine, Phase, Term};
-use signalbox_cluster::members::{AwaitedRelays, RelaysOfBefore};
-use signalbox_cluster::observatory::Observatory;
-use signalbox_cluster::participation::{self, Command, Event, Participation, Pulse};
+use signalbox_cluster::leadership::{self, Event, Input, Machine, Phase, Step, Term};
+use signalbox_cluster::members::{FAST_PERIOD, MemberPoller, OldRelays, RelayWait};
 use signalbox_cluster::relays::Relays;
 use signalbox_cluster::store::ClusterStorage;
-use signalbox_cluster::timing::Timing;
+use signalbox_cluster::timing::{BootTime, Fence, Timing};
+use signalbox_core::Namespace;
 use signalbox_model::Namespace;
 use signalbox_storage::FORMAT;
 
-/// How often the guards look at the fences.
+/// How often the guards check the fences.
 const GUARD_PERIOD: Duration = Duration::from_millis(20);
 
-/// For how many periods relays may be open after their deadline. Together with the end of the process, that has to be shorter
+/// For how many periods relays may be open after their deadline. Together with the end of the process, that must be shorter
 /// than the time by which the lease duration exceeds the renew deadline.
-const GUARD_TURNS_MAX: u32 = 3;
+const OVERDUE_PERIODS_MAX: u32 = 3;
 
-/// What the log says when relays do not close.
+/// The log line when relays do not close.
 const RELAYS_NOT_CLOSED: &str = "this node could not close the connections that it relays: it ends at once";
 
-/// The time between two looks at the other nodes, while a new leader waits for them.
-const OBSERVATION_PAUSE: Duration = Duration::from_millis(10);
-
-/// The connections to etcd that a node needs, and what it is. Its files are read already.
+/// A node before it joins. Its files are read already.
 pub(super) struct Prepared {
     config: ClusterConfig,
     node: String,
     etcd: EtcdClient,
-    /// For what concerns an operator; it is allowed more time.
+    /// For warnings and handovers, with a longer timeout.
     inspector: EtcdClient,
     authority: Option<RelayAuthority>,
-    /// The hosts at which clients reach it.
+    /// The hosts at which clients reach the node.
     advertise: Vec<String>,
 }
 
@@ -70,20 +68,20 @@ pub(super) struct Prepared {
 pub(super) struct Node {
     keys: Keys,
     timing: Timing,
-    pulse: Pulse,
-    /// Its part in the leadership.
-    participation: Sender<Command>,
+    /// To the thread of the leadership, and from it.
+    inputs: Sender<Input>,
     events: UnboundedReceiver<Event>,
     /// Clones of it have connections of their own: a slow commit must not delay a renewal.
     etcd: EtcdClient,
-    duty: Arc<Duty>,
+    /// Whether the node leaves, so that its process is no longer killed when it does not lead.
+    is_leaving: Arc<AtomicBool>,
     incarnation: Incarnation,
-    /// For what concerns an operator.
+    /// For handovers.
     inspector: Persistent<EtcdClient>,
     authority: Option<RelayAuthority>,
-    /// The port for relays while it leads, and what they have to know.
+    /// The port for relays while the node leads, and its secret.
     relay_port: Option<(TcpListener, RelaySecret)>,
-    /// Where clients reach it.
+    /// Where clients reach the node.
     advertised: Advertised,
     view: NodeView,
 }
@@ -102,7 +100,7 @@ impl Prepared {
         Ok(Self { node, etcd, inspector, authority: authority.map_err(wrong)?, advertise, config })
     }
 
-    /// Begins to join. `addresses` are those at which clients reach this node, and `relay_port` is for relays of other nodes.
+    /// Begins to join. Clients reach this node at `addresses`, and other nodes relay to `relay_port`.
     pub(super) fn join(
         self,
         addresses: &[(Namespace, SocketAddr)],
@@ -135,27 +133,26 @@ impl Prepared {
             timing,
             oldest_record_format: FORMAT,
         });
-        let observe = || Observatory::start(etcd.clone(), keys.clone(), timing.retry_period());
+        let poll = || MemberPoller::start(etcd.clone(), keys.clone(), timing.retry_period());
         let view = NodeView {
             renew_deadline: timing.renew_deadline(),
             fence: Fence::new(BootTime::now),
             relays: Relays::new(Fence::new(BootTime::now)),
             phase: Arc::new(Mutex::new(Phase::Joining)),
-            observatory: config.is_eligible.then(observe).transpose()?,
+            members: config.is_eligible.then(poll).transpose()?,
             name,
         };
-        let pulse = Pulse::default();
-        let duty = Arc::new(Duty::default());
+        let is_leaving = Arc::new(AtomicBool::new(false));
+        let (inputs, received) = mpsc::channel();
         let (sender, events) = unbounded_channel();
-        let participation = Participation::new(
-            machine,
-            view.fence.clone(),
-            pulse.clone(),
-            timing.renew_deadline() / 2,
-            view.relays.clone(),
-            teller(sender, Arc::clone(&duty), &view),
-        );
-        let participation = participation::start(participation, etcd.clone(), BootTime::now)?;
+        let wake = inputs.clone();
+        // The thread may have ended already.
+        view.relays.on_poll_needed(move || drop(wake.send(Input::PollNow)));
+        let report = reporter(sender, Arc::clone(&is_leaving), &view);
+        let (client, fence, relays) = (etcd.clone(), view.fence.clone(), view.relays.clone());
+        thread::Builder::new()
+            .name("leadership".to_owned())
+            .spawn(move || take_part(machine, client, &fence, &relays, &received, report))?;
         if config.relays() {
             guard_relays(view.relays.clone())?;
         }
@@ -165,11 +162,10 @@ impl Prepared {
         Ok(Node {
             keys,
             timing,
-            pulse,
-            participation,
+            inputs,
             events,
             etcd,
-            duty,
+            is_leaving,
             incarnation,
             inspector,
             authority,
@@ -181,7 +177,7 @@ impl Prepared {
 }
 
 impl Node {
-    /// Waits until this node leads; `None`: an operator drains it before that.
+    /// Waits until this node leads; `None`: an operator drains it first.
     pub(super) async fn lead(&mut self) -> Result<Option<Term>, DaemonError> {
         loop {
             return match self.next().await {
@@ -200,23 +196,23 @@ impl Node {
         }
     }
 
-    /// The fence that keeps the node quiet when it does not lead.
+    /// The fence, after whose deadline the node writes nothing to clients.
     pub(super) fn fence(&self) -> &Fence {
         &self.view.fence
     }
 
-    /// The records, once the node leads.
+    /// The records of the cluster in a term of this node.
     pub(super) fn storage(&self, term: Term) -> ClusterStorage<EtcdClient> {
         ClusterStorage::new(self.etcd.clone(), self.keys.clone(), term, self.view.fence.clone())
     }
 
-    /// Starts the thread that obeys requests to hand the leadership over. `ready` receives the first handover that is prepared.
-    pub(super) fn obey_drains(
+    /// Starts the thread that prepares handovers. `ready` receives the first one that succeeds.
+    pub(super) fn prepare_handovers(
         &self,
         term: Term,
-        ready: oneshot::Sender<handover::Prepared>,
-    ) -> io::Result<Sender<Request>> {
-        let leader = Leader {
+        ready: oneshot::Sender<Handover>,
+    ) -> io::Result<Sender<DrainRequest>> {
+        let leader = DrainedLeader {
             coordinator: self.inspector.clone(),
             keys: self.keys.clone(),
             name: self.view.name.clone(),
@@ -227,7 +223,7 @@ impl Node {
         handover::start(leader, ready)
     }
 
-    /// What it knows of the cluster, for metrics and the status page.
+    /// What the node knows of the cluster, for metrics and the status page.
     pub(super) fn view(&self) -> NodeView {
         self.view.clone()
     }
@@ -243,22 +239,22 @@ impl Node {
         )
     }
 
-    /// Closes what the node relays, for good. Kills the process if that does not succeed. It does not leave the cluster then, so
-    /// a new leader waits for it.
+    /// Closes all relayed connections for good. If that fails, it kills the process, which has not left the cluster then, so
+    /// that a new leader waits for it.
     pub(super) async fn close_relays(&self) {
         if let Err(stuck) = self.view.relays.close().await {
             ending::end_at_once(RELAYS_NOT_CLOSED, format!("{stuck}; please report this"));
         }
     }
 
-    /// Has the port for relays accept connections.
+    /// Lets the port for relays accept connections.
     pub(super) fn listen_for_relays(&self) -> Result<(), DaemonError> {
         let Some((port, _)) = &self.relay_port else { return Ok(()) };
         let bound = socket::listen(port);
         bound.map_err(|source| DaemonError::Bind { key: "cluster.bind".to_owned(), source })
     }
 
-    /// The port for relays, once the node leads.
+    /// The port for relays in a term of this node.
     pub(super) fn relay_port(&mut self, term: Term) -> Option<RelayPort> {
         let (listener, secret) = self.relay_port.take()?;
         Some(RelayPort { listener, secret, epoch: term.epoch })
@@ -266,81 +262,82 @@ impl Node {
 
     /// Waits until no other node relays clients to a leader before this one (invariant C5).
     pub(super) async fn await_relays(&mut self, term: Term) {
-        let observatory = self.view.observatory.as_ref().expect("a node that leads may lead");
-        observatory.hurry();
+        let poller = self.view.members.as_ref().expect("a node that leads is eligible");
+        poller.set_fast(true);
         let (this, lease_duration) = (self.incarnation.clone(), self.timing.lease_duration());
-        let mut awaited = AwaitedRelays::new(term, this, lease_duration, BootTime::now());
+        let mut wait = RelayWait::new(term, this, lease_duration, BootTime::now());
         loop {
-            let relays = awaited.look(&observatory.members(), BootTime::now());
+            let relays = wait.check(&poller.members(), BootTime::now());
             match relays {
-                RelaysOfBefore::Open => tokio::time::sleep(OBSERVATION_PAUSE).await,
-                RelaysOfBefore::Closed => break,
-                RelaysOfBefore::Faulty(nodes) => {
+                OldRelays::Open => tokio::time::sleep(FAST_PERIOD).await,
+                OldRelays::Closed => break,
+                OldRelays::Faulty(nodes) => {
                     error!(
                         nodes = nodes.join(" "),
-                        "these nodes give heartbeats, but do not say that they have closed the connections that they relayed to \
-                         the leader before: clients of theirs may believe that they still hold something; check that \
-                         these nodes receive etcd's answers, and restart them"
+                        "these nodes send heartbeats, but do not report that they have closed the connections that they relayed \
+                         to the leader before; their clients may believe that they still hold something; check that these \
+                         nodes receive etcd's answers, and restart them"
                     );
                     break;
                 }
             }
         }
-        observatory.relax();
+        poller.set_fast(false);
     }
 
-    /// Where clients reach the cluster in this term. The other nodes follow when it serves.
+    /// Where clients reach the cluster in this term. The addresses of the other nodes are added while the node serves.
     pub(super) fn whereabouts(&self, term: Term) -> Whereabouts {
         Whereabouts::new(term.epoch, self.timing.renew_deadline(), self.advertised.clone())
     }
 
     /// Where clients reach the other nodes.
     pub(super) fn others(&self) -> Advertised {
-        let Some(observatory) = &self.view.observatory else { return Advertised::default() };
+        let Some(poller) = &self.view.members else { return Advertised::default() };
         let lease_duration = self.timing.lease_duration();
-        observatory.members().advertised(&self.incarnation, lease_duration, BootTime::now())
+        poller.members().advertised(&self.incarnation, lease_duration, BootTime::now())
     }
 
-    /// Renewals depend on the threads that serve clients from now on. Does not end: a node that leads no more kills its
+    /// From now on, renewals depend on the threads that serve clients. Does not return: a node that no longer leads kills its
     /// process.
     pub(super) async fn serve(
         &mut self,
         workers: &Workers,
         server: &Server,
-        drains: &Sender<Request>,
+        drains: &Sender<DrainRequest>,
     ) -> Infallible {
-        let mut turn = tokio::time::interval(self.timing.retry_period());
+        let mut period = tokio::time::interval(self.timing.retry_period());
         loop {
             tokio::select! {
                 Some(event) = self.events.recv() => match event {
                     // After a handover was prepared, its thread has ended, and the node is about to leave.
                     Event::Drain(request) => drop(drains.send(request)),
-                    event => self.note(&event),
+                    event => self.log(&event),
                 },
-                _ = turn.tick() => {
+                _ = period.tick() => {
                     server.set_other_nodes(self.others());
                     if workers.finish_turns(Instant::now() + self.timing.retry_period()).await {
-                        self.pulse.beat(BootTime::now());
+                        // The thread may have ended already, and has reported it.
+                        let _ = self.inputs.send(Input::ThreadsRan(BootTime::now()));
                     }
                 }
             }
         }
     }
 
-    /// No client has a connection to this node any more, so nothing depends on its leadership, and the process is not killed if
-    /// that ends.
+    /// The last connection of a client is closed, so no client depends on the leadership, and the process is not killed if that
+    /// ends.
     pub(super) fn has_no_clients(&self) {
-        self.duty.end();
+        self.is_leaving.store(true, Ordering::Release);
         // Nothing more is written to any client.
         self.view.fence.set(BootTime::default());
     }
 
-    /// Leaves the cluster, so that `successor` can lead at once, or any node if that is `None`. No client may have a connection
-    /// to this node any more.
+    /// Leaves the cluster. `successor` can lead at once, or any node if that is `None`. No client may have a connection to this
+    /// node.
     pub(super) async fn leave(&mut self, successor: Option<Successor>) {
         self.has_no_clients();
-        // The thread may have ended already, and has told so.
-        let _ = self.participation.send(Command::Release(successor));
+        // The thread may have ended already, and has reported it.
+        let _ = self.inputs.send(Input::Release(successor));
         let limit = Instant::now() + self.timing.request_timeout() * 4;
         while let Ok(Some(event)) = tokio::time::timeout_at(limit, self.next()).await {
             if let Event::Phase(Phase::Over(_)) = event {
@@ -351,15 +348,15 @@ impl Node {
 
     async fn next(&mut self) -> Option<Event> {
         let event = self.events.recv().await;
-        event.iter().for_each(|event| self.note(event));
+        event.iter().for_each(|event| self.log(event));
         event
     }
 
-    /// Logs an event. The daemon ends with other endings as its error.
-    fn note(&self, event: &Event) {
+    /// Logs an event. The daemon ends with the other endings as its error.
+    fn log(&self, event: &Event) {
         let node = &self.view.name;
         match event {
-            Event::Phase(Phase::Standby { leader: None }) => info!(node, "standby, nobody has led yet"),
+            Event::Phase(Phase::Standby { leader: None }) => info!(node, "standby, no node has led yet"),
             Event::Phase(Phase::Standby { leader: Some((leader, epoch)) }) => {
                 info!(node, "standby of node \"{leader}\" in epoch {epoch}");
             }
@@ -369,10 +366,10 @@ impl Node {
             Event::Phase(Phase::Over(ending @ Ending::Released)) => info!(node, "{ending}"),
             Event::Phase(Phase::Over(ending @ Ending::NotReleased(_))) => warn!(node, "{ending}"),
             Event::Phase(_) | Event::Drain(..) => {}
-            Event::Trouble(reason) => {
+            Event::EtcdFailing(reason) => {
                 warn!(reason, "etcd does not answer as it should; its members are tried in turn");
             }
-            Event::Recovered => info!("etcd answers again"),
+            Event::EtcdRecovered => info!("etcd answers again"),
         }
     }
 }
@@ -392,7 +389,8 @@ fn advertised_at(hosts: &[String], ports: &[(Namespace, SocketAddr)]) -> Adverti
     Advertised { counters: of(Namespace::Counters), semaphores: of(Namespace::Semaphores) }
 }
 
-/// Why a node does not lead. What a restart cannot change is told apart, because a supervisor should not try it then.
+/// The error of a node that has ended before it led. Errors that a restart cannot fix have exit statuses of their own, because a
+/// supervisor should not restart the node then.
 fn not_joined(ending: &Ending) -> DaemonError {
     let problem = ending.to_string();
     match ending {
@@ -407,45 +405,61 @@ fn not_joined(ending: &Ending) -> DaemonError {
     }
 }
 
-/// Whether the process is to be killed when it does not lead any more.
-#[derive(Debug, Default)]
-struct Duty(AtomicU8);
-
-impl Duty {
-    /// It does not lead yet.
-    const NONE: u8 = 0;
-    /// It leads, and clients rely on that.
-    const TO_LEAD: u8 = 1;
-    /// It leaves, and does not lead again.
-    const ENDED: u8 = 2;
-
-    /// The process leads. Returns whether clients are going to rely on that: not if it is leaving.
-    fn begin(&self) -> bool {
-        self.0.compare_exchange(Self::NONE, Self::TO_LEAD, Ordering::AcqRel, Ordering::Acquire).is_ok()
-    }
-
-    fn is_to_lead(&self) -> bool {
-        self.0.load(Ordering::Acquire) == Self::TO_LEAD
-    }
-
-    fn end(&self) {
-        self.0.store(Self::ENDED, Ordering::Release);
+/// Drives the state machine of the leadership until it ends.
+fn take_part(
+    mut machine: Machine,
+    mut etcd: EtcdClient,
+    fence: &Fence,
+    relays: &Relays,
+    inputs: &Receiver<Input>,
+    mut report: impl FnMut(Event),
+) {
+    loop {
+        inputs.try_iter().for_each(|input| machine.handle(input, BootTime::now()));
+        machine.set_relay_report(relays.report());
+        let now = BootTime::now();
+        let step = machine.next(now);
+        relays.apply(machine.relay_target());
+        fence.set(machine.deadline().unwrap_or_default());
+        while let Some(event) = machine.poll_event() {
+            report(event);
+        }
+        match step {
+            Step::Send(transaction) => {
+                machine.sent(BootTime::now());
+                let answer = etcd.transact(&transaction);
+                machine.answered(answer, BootTime::now());
+            }
+            Step::WaitUntil(until) => {
+                // The only error is the timeout: `relays` has a sender.
+                if let Ok(input) = inputs.recv_timeout(until.since(now)) {
+                    machine.handle(input, BootTime::now());
+                }
+            }
+            Step::End => return,
+        }
     }
 }
 
-/// Tells the daemon the events, and kills the process when it has to lead and does not.
-fn teller(
+/// Reports events to the daemon, and kills the process when it led and no longer does, unless it is leaving.
+fn reporter(
     sender: UnboundedSender<Event>,
-    duty: Arc<Duty>,
+    is_leaving: Arc<AtomicBool>,
     view: &NodeView,
 ) -> impl FnMut(Event) + Send + 'static + use<> {
     let (fence, known_phase) = (view.fence.clone(), Arc::clone(&view.phase));
+    let mut has_led = false;
     move |event| {
         if let Event::Phase(phase) = &event {
             known_phase.lock().unwrap_or_else(PoisonError::into_inner).clone_from(phase);
             match phase {
-                Phase::Leading(_) if duty.begin() => guard(fence.clone(), Arc::clone(&duty)),
-                Phase::Over(ending) if duty.is_to_lead() => end_at_once(ending.to_string()),
+                Phase::Leading(_) if !has_led => {
+                    has_led = true;
+                    guard(fence.clone(), Arc::clone(&is_leaving));
+                }
+                Phase::Over(ending) if has_led && !is_leaving.load(Ordering::Acquire) => {
+                    kill_process(ending.to_string());
+                }
                 _ => {}
             }
         }
@@ -455,30 +469,29 @@ fn teller(
 }
 
 /// Kills the process when the deadline of its leadership passes, whatever its other threads do.
-fn guard(fence: Fence, duty: Arc<Duty>) {
+fn guard(fence: Fence, is_leaving: Arc<AtomicBool>) {
     let watch = move || {
-        while duty.is_to_lead() {
-            // A node that leaves moves the fence to the past after its duty has ended.
-            if fence.is_past() && duty.is_to_lead() {
-                end_at_once("etcd has not confirmed the leadership within the renew deadline".to_owned());
+        while !is_leaving.load(Ordering::Acquire) {
+            // A node that leaves sets `is_leaving` before the fence.
+            if fence.is_past() && !is_leaving.load(Ordering::Acquire) {
+                kill_process("etcd has not confirmed the leadership within the renew deadline".to_owned());
             }
             thread::sleep(GUARD_PERIOD);
         }
     };
-    let started = thread::Builder::new().name("fence".to_owned()).spawn(watch);
-    if started.is_err() {
-        end_at_once("the thread that guards the leadership could not be started".to_owned());
+    if thread::Builder::new().name("fence".to_owned()).spawn(watch).is_err() {
+        kill_process("the thread that guards the leadership could not be started".to_owned());
     }
 }
 
-/// Closes what the node relays when it does not reach etcd in time. Kills the process if its threads do not do so in time: the
-/// kernel closes all connections at once.
+/// Closes all relayed connections when the node does not reach etcd in time. If its threads do not close them in time, it kills
+/// the process: the kernel closes all connections at once.
 fn guard_relays(relays: Relays) -> io::Result<()> {
     let watch = move || {
-        let mut turns_overdue = 0;
+        let mut periods = 0;
         loop {
-            turns_overdue = if relays.enforce() { turns_overdue + 1 } else { 0 };
-            if turns_overdue > GUARD_TURNS_MAX {
+            periods = if relays.close_overdue() { periods + 1 } else { 0 };
+            if periods > OVERDUE_PERIODS_MAX {
                 ending::end_at_once(
                     RELAYS_NOT_CLOSED,
                     "etcd has not confirmed its heartbeat within the renew deadline, and closing them takes too long"
@@ -492,15 +505,15 @@ fn guard_relays(relays: Relays) -> io::Result<()> {
     Ok(())
 }
 
-/// Kills the process of a node that led and does not lead any more.
-fn end_at_once(reason: String) -> ! {
+/// Kills the process of a node that no longer leads.
+fn kill_process(reason: String) -> ! {
     ending::end_at_once(
-        "this node does not lead the cluster any more: it ends at once, and joins again when it is restarted",
+        "this node no longer leads the cluster: it ends at once, and joins again when it is restarted",
         reason,
     )
 }
 
-/// Logs what an operator should know about etcd, in a thread of its own.
+/// Logs warnings about etcd, in a thread of its own.
 fn inspect(mut inspector: EtcdClient, keys: &Keys, timing: Timing) -> io::Result<()> {
     let expected = Expected::of(keys, timing.renew_deadline());
     thread::Builder::new().name("etcd-check".to_owned()).spawn(move || {

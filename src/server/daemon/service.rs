@@ -28,10 +28,10 @@ use super::error::DaemonError;
 use crate::config::{ClientCert, Config, PlainRule};
 use signalbox_access::Rights;
 use signalbox_cluster::etcd::EtcdClient;
-use signalbox_cluster::fence::Fence;
 use signalbox_cluster::keys::RelaySecret;
 use signalbox_cluster::store::ClusterStorage;
-use signalbox_core::NameHasher;
+use signalbox_cluster::timing::Fence;
+use signalbox_core::{NameHasher, Namespace};
 use signalbox_model::Namespace;
 use signalbox_storage::{FileStorage, Storage, StorageError};
 

@@ -17,16 +17,16 @@ use super::super::port::port_name;
 use super::super::state::Server;
 use super::super::throttle::Throttle;
 use super::RelayNetwork;
-use super::proof::{Link, Secret};
+use super::proof::{Handshake, Secret};
 use signalbox_cluster::keys::RelaySecret;
 use signalbox_model::Namespace;
 use signalbox_protocol::relay::{Challenge, OPENING_BYTES, Opening, Outcome};
 
-/// How long a connection may take until it has proven whose it is.
-const OPENING_MAX: Duration = Duration::from_secs(5);
+/// How long the handshake of a connection may take.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
-/// Connections at a time that have proven nothing yet. More wait to be accepted.
-const UNPROVEN_MAX: usize = 1024;
+/// The largest number of handshakes at a time. Further connections wait to be accepted.
+const HANDSHAKES_MAX: usize = 1024;
 
 /// The port for relays of the node that leads.
 pub struct Incoming<N> {
@@ -40,12 +40,12 @@ pub struct Incoming<N> {
     warnings: Throttle,
 }
 
-/// Why the leader believes what a relay states of its client.
+/// Why the leader trusts the client address that a relay states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Nobody can take the place of a relay once it has proven itself.
+    /// The network between nodes is trusted.
     Network,
-    /// The relay proves over TLS that it is still there. Otherwise the client's address gives no rights.
+    /// The relay proves its identity within TLS. Otherwise the client's address gives no rights.
     Proofs,
 }
 
@@ -54,7 +54,7 @@ pub enum Trust {
 enum Refused {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("it has not stated in time for whom it is")]
+    #[error("it has not completed the handshake in time")]
     Timeout,
     #[error(
         "it does not speak the protocol of relays, or does not know this leader's secret; only nodes of the cluster \
@@ -70,8 +70,8 @@ enum Refused {
 }
 
 impl<N: RelayNetwork> Incoming<N> {
-    /// A port that serves connections of `enabled` namespaces for relays which know the secret and mean this epoch. `trust` says
-    /// what their statements are worth.
+    /// A port that serves connections of `enabled` namespaces for relays that know the secret and name this epoch. `trust` says
+    /// whether the client addresses that they state give rights.
     pub fn new(
         server: Arc<Server>,
         network: N,
@@ -85,12 +85,12 @@ impl<N: RelayNetwork> Incoming<N> {
     }
 
     async fn accept(&self, mut stream: N::Stream, relay: SocketAddr) {
-        let opened = tokio::time::timeout(OPENING_MAX, self.open(&mut stream, relay)).await;
+        let opened = tokio::time::timeout(HANDSHAKE_MAX, self.handshake(&mut stream, relay)).await;
         match opened.unwrap_or(Err(Refused::Timeout)) {
             Ok((namespace, client)) => {
                 admit::<N::Listener>(&self.server, namespace, stream, client, self.network.spawner());
             }
-            // A relay that was about to learn of this leader, or to close.
+            // The relay does not know yet that this node leads, or is closing.
             Err(refused @ (Refused::Io(_) | Refused::OtherEpoch(_))) => {
                 debug!(%relay, %refused, "a relayed connection was not accepted");
             }
@@ -102,8 +102,8 @@ impl<N: RelayNetwork> Incoming<N> {
         }
     }
 
-    /// Finds out for whom a connection is.
-    async fn open(
+    /// Performs the handshake: returns the port and the address of the client.
+    async fn handshake(
         &self,
         stream: &mut N::Stream,
         relay: SocketAddr,
@@ -116,8 +116,8 @@ impl<N: RelayNetwork> Incoming<N> {
         stream.read_exact(&mut received).await?;
         let opening = Opening::decode(&received).ok_or(Refused::Unproven)?;
         let statement = opening.statement;
-        let link = Link { secret: &self.secret, challenge, statement };
-        if !link.is_proven_by(&opening) {
+        let handshake = Handshake { secret: &self.secret, challenge, statement };
+        if !handshake.is_proven_by(&opening) {
             return Err(Refused::Unproven);
         }
         let namespace = statement.namespace;
@@ -126,7 +126,7 @@ impl<N: RelayNetwork> Incoming<N> {
             Trust::Proofs => RelayedOver::Untrusted,
         };
         let over = match statement.is_encrypted_by_relay {
-            true => RelayedOver::Tls(link.channel()),
+            true => RelayedOver::Tls(handshake.channel()),
             false => plain,
         };
         let mut client = ClientAddress::relayed(statement.client, relay, over);
@@ -141,7 +141,7 @@ impl<N: RelayNetwork> Incoming<N> {
         } else {
             Outcome::Accepted
         };
-        stream.write_all(&link.verdict(outcome).encode()).await?;
+        stream.write_all(&handshake.verdict(outcome).encode()).await?;
         match outcome {
             Outcome::Accepted | Outcome::AcceptedPlain => Ok((namespace, client)),
             Outcome::OtherEpoch => Err(Refused::OtherEpoch(statement.epoch)),
@@ -158,20 +158,20 @@ impl<N: RelayNetwork> Incoming<N> {
 /// Accepts the connections of relays and starts to serve them, until the returned future is dropped.
 pub async fn serve_relays<N: RelayNetwork>(incoming: Incoming<N>, mut listener: N::Listener) {
     let incoming = Arc::new(incoming);
-    let unproven = Arc::new(Semaphore::new(UNPROVEN_MAX));
-    let mut opening = JoinSet::new();
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let mut tasks = JoinSet::new();
     let mut backoff = Backoff::default();
     loop {
-        let permit = Arc::clone(&unproven).acquire_owned().await.expect("it is never closed");
+        let permit = Arc::clone(&handshakes).acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((stream, relay)) => {
                 backoff.reset();
                 let incoming = Arc::clone(&incoming);
-                opening.spawn(async move {
+                tasks.spawn(async move {
                     incoming.accept(stream, relay).await;
                     drop(permit);
                 });
-                while opening.try_join_next().is_some() {}
+                while tasks.try_join_next().is_some() {}
             }
             Err(error) if is_of_the_peer(&error) => {
                 debug!(%error, "a relay closed a connection before it was accepted");

@@ -1,9 +1,9 @@
 //! Connections of clients that one node of a cluster relays to the node that leads.
 //!
 //! `outgoing` is the part of a node that does not lead: it accepts clients, opens a connection to the leader for each, and
-//! has `splice` forward the bytes of both as they are, TLS included. `incoming` is the part of the leader: it finds out for
-//! whom a connection is, and has it served like any other. `proof` is how each knows the other (`docs/protocol.md`,
-//! "Relayed connections").
+//! `splice` forwards the bytes of both unchanged, TLS included. `incoming` is the part of the leader: it reads which client a
+//! connection is for, and serves it like any other. `proof` is how each authenticates the other (`docs/protocol.md`, "Relayed
+//! connections").
 //!
 //! Invariants (`docs/decisions/0028`):
 //! - C5: nothing is forwarded after the term of a relay is over (`cluster::relays`).
@@ -30,7 +30,7 @@ pub use incoming::{Incoming, Trust, serve_relays};
 pub use outgoing::{Outgoing, RelayAuthority, relay_port};
 pub(super) use proof::ChannelProof;
 
-/// The sockets of relays and what runs their tasks: those of the system, or simulated ones.
+/// The sockets and tasks of relays: those of the system, or simulated ones.
 pub trait RelayNetwork: Send + Sync + 'static {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync + 'static;
@@ -39,7 +39,7 @@ pub trait RelayNetwork: Send + Sync + 'static {
     /// Serves connections here.
     type Spawner: Spawn<Self::Stream> + Sync;
 
-    /// Serves the connections that this node relays no more, because it leads, and those that other nodes relay to it.
+    /// Serves the connections that other nodes relay to this one, and those of its own clients that waited until it led.
     fn spawner(&self) -> &Self::Spawner;
 
     /// Starts a task that relays a client.
@@ -47,15 +47,14 @@ pub trait RelayNetwork: Send + Sync + 'static {
     where
         F: Future<Output = ()> + Send;
 
-    /// Connects to the leader. If the connection is dropped, the leader does not take this for the end of its client: only
-    /// an end of output is one.
+    /// Connects to the leader. A dropped connection is not an orderly end of its client to the leader; only an end of output is.
     fn connect(
         &self,
         leader: SocketAddr,
         peer_timeout: Duration,
     ) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
-    /// The first byte that a client has sent, which stays to be read; `None`: it has sent nothing, and ended.
+    /// Peeks at the first byte of a client; `None`: the client has ended its connection without sending one.
     fn first_byte(client: &Self::Stream) -> impl Future<Output = io::Result<Option<u8>>> + Send;
 }
 
@@ -78,8 +77,8 @@ impl RelayNetwork for Workers {
     async fn connect(&self, leader: SocketAddr, peer_timeout: Duration) -> io::Result<TcpStream> {
         let stream = TcpStream::connect(leader).await?;
         socket::prepare_connection(&stream, peer_timeout)?;
-        // Only an end of output that `splice` sends is an orderly end of the client. Whatever else closes the socket, also the
-        // end of this process, resets the connection.
+        // Only an end of output that `splice` sends is an orderly end of the client. Everything else that closes the socket
+        // resets the connection, also the end of this process.
         stream.set_zero_linger()?;
         Ok(stream)
     }

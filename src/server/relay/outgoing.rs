@@ -24,7 +24,7 @@ use super::super::port::port_name;
 use super::super::state::Server;
 use super::super::throttle::Throttle;
 use super::RelayNetwork;
-use super::proof::{Link, Secret};
+use super::proof::{Handshake, Secret};
 use super::splice::{Broken, splice};
 use signalbox_cluster::relays::{Relay, RelayTerm, Relays};
 use signalbox_model::Namespace;
@@ -38,10 +38,10 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 /// The pause between two attempts to reach a leader.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The pause before a client tries again a leader that was reached and could not serve it.
+/// The pause before a client tries a leader again that was reached and could not serve it.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a client may send nothing to a relay that encrypts, which needs its first byte to know whether it uses TLS itself.
+/// How long a relay that encrypts waits for the first byte of a client, which shows whether the client uses TLS itself.
 const FIRST_BYTE_MAX: Duration = Duration::from_secs(60);
 
 /// How a node relays clients to the leader.
@@ -50,13 +50,13 @@ pub struct Outgoing<N> {
     network: N,
     /// How long a client waits for a leader.
     hold: Duration,
-    /// How long a vanished client or leader is not noticed, at most.
+    /// A vanished client or leader is noticed within this time.
     peer_timeout: Duration,
-    /// `None`: what clients send without TLS is relayed without TLS.
+    /// `None`: connections without TLS are relayed without TLS.
     authority: Option<RelayAuthority>,
-    /// The server of this node, once it leads: it serves the clients that have waited for a leader here.
-    here: OnceLock<Arc<Server>>,
-    leads_here: Notify,
+    /// The server of this node, once it leads: it serves the clients that waited for a leader.
+    server: OnceLock<Arc<Server>>,
+    leads: Notify,
     warnings: Warnings,
 }
 
@@ -78,14 +78,14 @@ enum Leader<S> {
     Encrypted(Box<TlsStream<S>>),
 }
 
-/// Why an attempt to reach the leader has failed.
+/// Why an attempt to connect to the leader has failed.
 #[derive(Debug, Error)]
-enum Failed {
+enum AttemptError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("no answer within {} s", ATTEMPT_MAX.as_secs())]
     Timeout,
-    #[error("something else than this cluster's leader listens there")]
+    #[error("the program that listens there is not this cluster's leader")]
     NotTheLeader,
     #[error("it does not lead in this epoch")]
     OtherEpoch,
@@ -97,7 +97,7 @@ enum Failed {
     TermOver,
 }
 
-impl Failed {
+impl AttemptError {
     /// Whether the leader was reached, and another client may be served.
     fn has_reached_leader(&self) -> bool {
         match self {
@@ -132,8 +132,8 @@ impl fmt::Debug for RelayAuthority {
 }
 
 impl<N: RelayNetwork> Outgoing<N> {
-    /// Relays to the leaders that `relays` knows. A client waits for one for `hold`, and a vanished peer is noticed within
-    /// `peer_timeout`. With an authority, what clients send without TLS is encrypted.
+    /// Relays to the leaders that `relays` knows. A client waits for a leader for `hold`, and a vanished peer is noticed within
+    /// `peer_timeout`. With an authority, connections without TLS are encrypted.
     pub fn new(
         relays: Relays,
         network: N,
@@ -141,25 +141,25 @@ impl<N: RelayNetwork> Outgoing<N> {
         peer_timeout: Duration,
         authority: Option<RelayAuthority>,
     ) -> Self {
-        let (here, leads_here, warnings) = Default::default();
-        Self { relays, network, hold, peer_timeout, authority, here, leads_here, warnings }
+        let (server, leads, warnings) = Default::default();
+        Self { relays, network, hold, peer_timeout, authority, server, leads, warnings }
     }
 
-    /// This node leads: clients that wait for a leader are served here.
-    pub fn serve_here(&self, server: &Arc<Server>) {
+    /// This node leads: `server` serves the clients that wait for a leader.
+    pub fn on_leading(&self, server: &Arc<Server>) {
         // A process leads once.
-        let _ = self.here.set(Arc::clone(server));
-        self.leads_here.notify_waiters();
+        let _ = self.server.set(Arc::clone(server));
+        self.leads.notify_waiters();
     }
 
     /// Waits until this node leads.
-    async fn server_here(&self) -> &Arc<Server> {
+    async fn leading(&self) -> &Arc<Server> {
         loop {
-            let leads_here = self.leads_here.notified();
-            if let Some(server) = self.here.get() {
+            let leads = self.leads.notified();
+            if let Some(server) = self.server.get() {
                 return server;
             }
-            leads_here.await;
+            leads.await;
         }
     }
 
@@ -168,7 +168,7 @@ impl<N: RelayNetwork> Outgoing<N> {
         let port = port_name(namespace);
         let is_encrypted_by_relay = match &self.authority {
             None => false,
-            // A client that sends nothing holds nothing, and needs no leader. It counts in no limit, so it cannot stay.
+            // A client that sends nothing holds nothing, and needs no leader. No limit counts it, so it is disconnected.
             Some(_) => match tokio::time::timeout(FIRST_BYTE_MAX, N::first_byte(&client)).await {
                 Ok(Ok(Some(byte))) => byte != TLS_HANDSHAKE,
                 Ok(Ok(None) | Err(_)) | Err(_) => return,
@@ -177,7 +177,7 @@ impl<N: RelayNetwork> Outgoing<N> {
         let (relay, leader) = tokio::select! {
             biased;
             connected = self.connect(namespace, peer, is_encrypted_by_relay) => connected,
-            server = self.server_here() => {
+            server = self.leading() => {
                 let peer = ClientAddress::of_peer(peer);
                 admit::<N::Listener>(server, namespace, client, peer, self.network.spawner());
                 return;
@@ -210,7 +210,7 @@ impl<N: RelayNetwork> Outgoing<N> {
         }
     }
 
-    /// Opens a connection to the leader for a client, as soon as there is one.
+    /// Opens a connection to the leader for a client. Without a leader, it waits.
     async fn connect(
         &self,
         namespace: Namespace,
@@ -223,47 +223,52 @@ impl<N: RelayNetwork> Outgoing<N> {
                 leader_changed.await;
                 continue;
             };
-            let turn = tokio::select! {
+            let guard = tokio::select! {
                 biased;
                 () = term.over() => continue,
-                turn = term.reach().turn() => turn,
+                guard = term.begin_attempt() => guard,
             };
             let statement = Statement { namespace, is_encrypted_by_relay, epoch: term.epoch(), client };
             let failed = match self.attempt(&term, statement).await {
                 Ok(connected) => return connected,
                 Err(failed) => failed,
             };
-            self.note_failed(&term, &failed);
+            self.on_failed_attempt(&term, &failed);
             // As long as the leader is not reached, the other clients wait.
-            let turn = Some(turn).filter(|_| !failed.has_reached_leader());
-            let pause = if turn.is_some() { PAUSE } else { REFUSED_PAUSE };
+            let (guard, pause) = match failed.has_reached_leader() {
+                true => (None, REFUSED_PAUSE),
+                false => (guard, PAUSE),
+            };
             tokio::select! {
                 biased;
                 () = leader_changed => {}
                 () = tokio::time::sleep(pause) => {}
             }
-            drop(turn);
+            drop(guard);
         }
     }
 
-    /// An attempt to reach the leader has failed: the node looks whether it still leads, unless it was reached and does.
-    fn note_failed(&self, term: &RelayTerm, failed: &Failed) {
+    /// An attempt to connect to the leader has failed. The node polls etcd, unless the leader was reached and still leads.
+    fn on_failed_attempt(&self, term: &RelayTerm, failed: &AttemptError) {
         let is_suspicious = match failed {
-            Failed::TermOver => return,
-            Failed::Disabled | Failed::Tls(_) => false,
-            Failed::Io(_) | Failed::Timeout | Failed::NotTheLeader | Failed::OtherEpoch => true,
+            AttemptError::TermOver => return,
+            AttemptError::Disabled | AttemptError::Tls(_) => false,
+            AttemptError::Io(_)
+            | AttemptError::Timeout
+            | AttemptError::NotTheLeader
+            | AttemptError::OtherEpoch => true,
         };
         if is_suspicious {
-            self.relays.suspect();
+            self.relays.suspect_leader();
         }
         if !failed.has_reached_leader() {
-            term.reach().set(false);
+            term.set_reached(false);
         }
         let address = term.endpoint().address;
         // A leader that has failed refuses connections.
-        let is_expected = matches!(failed, Failed::Io(_) | Failed::OtherEpoch);
+        let is_expected = matches!(failed, AttemptError::Io(_) | AttemptError::OtherEpoch);
         if !is_expected && self.warnings.failed_attempt.permits() {
-            warn!(%address, error = %failed, "clients wait: they cannot be relayed to the leader");
+            warn!(%address, error = %failed, "clients wait, because they cannot be relayed to the leader");
         } else {
             debug!(%address, error = %failed, "the leader was not reached");
         }
@@ -273,50 +278,54 @@ impl<N: RelayNetwork> Outgoing<N> {
         &self,
         term: &Arc<RelayTerm>,
         statement: Statement,
-    ) -> Result<(Relay, Leader<N::Stream>), Failed> {
+    ) -> Result<(Relay, Leader<N::Stream>), AttemptError> {
         // Counted before anything is sent, and dropped after the socket.
-        let relay = self.relays.enter(term).ok_or(Failed::TermOver)?;
-        let opened = tokio::select! {
+        let relay = self.relays.open(term).ok_or(AttemptError::TermOver)?;
+        let leader = tokio::select! {
             biased;
-            () = term.over() => Err(Failed::TermOver),
-            opened = timeout_at(Instant::now() + ATTEMPT_MAX, self.open(&relay, statement)) => {
-                opened.unwrap_or(Err(Failed::Timeout))
+            () = term.over() => Err(AttemptError::TermOver),
+            leader = timeout_at(Instant::now() + ATTEMPT_MAX, self.handshake(&relay, statement)) => {
+                leader.unwrap_or(Err(AttemptError::Timeout))
             }
         };
-        Ok((relay, opened?))
+        Ok((relay, leader?))
     }
 
-    async fn open(&self, relay: &Relay, statement: Statement) -> Result<Leader<N::Stream>, Failed> {
+    async fn handshake(
+        &self,
+        relay: &Relay,
+        statement: Statement,
+    ) -> Result<Leader<N::Stream>, AttemptError> {
         let endpoint = relay.term().endpoint();
         let mut stream = self.network.connect(endpoint.address, self.peer_timeout).await?;
         let mut challenge = [0; CHALLENGE_BYTES];
         stream.read_exact(&mut challenge).await?;
-        let challenge = Challenge::decode(&challenge).ok_or(Failed::NotTheLeader)?;
+        let challenge = Challenge::decode(&challenge).ok_or(AttemptError::NotTheLeader)?;
         let secret = Secret::new(&endpoint.secret);
-        let link = Link { secret: &secret, challenge, statement };
+        let handshake = Handshake { secret: &secret, challenge, statement };
         if !relay.may_forward() {
-            return Err(Failed::TermOver);
+            return Err(AttemptError::TermOver);
         }
-        stream.write_all(&link.opening().encode()).await?;
+        stream.write_all(&handshake.opening().encode()).await?;
         let mut verdict = [0; VERDICT_BYTES];
         stream.read_exact(&mut verdict).await?;
-        let verdict = Verdict::decode(&verdict).ok_or(Failed::NotTheLeader)?;
-        if !link.is_answered_by(&verdict) {
-            return Err(Failed::NotTheLeader);
+        let verdict = Verdict::decode(&verdict).ok_or(AttemptError::NotTheLeader)?;
+        if !handshake.is_answered_by(&verdict) {
+            return Err(AttemptError::NotTheLeader);
         }
-        relay.term().reach().set(true);
+        relay.term().set_reached(true);
         match (verdict.outcome, &self.authority) {
             (Outcome::Accepted, Some(RelayAuthority(config))) if statement.is_encrypted_by_relay => {
                 let name = ServerName::IpAddress(endpoint.address.ip().into());
                 let connected = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
-                let mut stream = connected.map_err(Failed::Tls)?;
-                stream.write_all(&link.channel().0).await?;
+                let mut stream = connected.map_err(AttemptError::Tls)?;
+                stream.write_all(&handshake.channel().0).await?;
                 stream.flush().await?;
                 Ok(Leader::Encrypted(Box::new(stream)))
             }
             (Outcome::Accepted | Outcome::AcceptedPlain, _) => Ok(Leader::Plain(stream)),
-            (Outcome::OtherEpoch, _) => Err(Failed::OtherEpoch),
-            (Outcome::Disabled, _) => Err(Failed::Disabled),
+            (Outcome::OtherEpoch, _) => Err(AttemptError::OtherEpoch),
+            (Outcome::Disabled, _) => Err(AttemptError::Disabled),
         }
     }
 }

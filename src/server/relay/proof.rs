@@ -1,6 +1,6 @@
 //! Proofs that a leader and a relay know the leader's secret, which is in etcd.
 //!
-//! A proof is an HMAC-SHA-256 with the secret, which is never sent. It covers the leader's nonce, so none can be used again.
+//! A proof is an HMAC-SHA-256 with the secret, which is never sent. It covers the leader's nonce, so it cannot be replayed.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use ring::hmac;
 use signalbox_cluster::keys::RelaySecret;
 use signalbox_protocol::relay::{Challenge, Opening, Outcome, PROOF_BYTES, Statement, Verdict};
 
-/// What begins the bytes that are proven, so that a proof of one kind is none of the other.
+/// The first bytes under a proof, so that a proof of one kind cannot be used as one of another kind.
 const OPENING: &[u8] = b"signalbox relay opening";
 const VERDICT: &[u8] = b"signalbox relay verdict";
 const CHANNEL: &[u8] = b"signalbox relay channel";
@@ -17,15 +17,15 @@ const CHANNEL: &[u8] = b"signalbox relay channel";
 /// The secret of a leader.
 pub(super) struct Secret(hmac::Key);
 
-/// A connection between a relay and a leader, which the proofs are about.
+/// The handshake of a connection between a relay and a leader.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Link<'a> {
+pub(super) struct Handshake<'a> {
     pub(super) secret: &'a Secret,
     pub(super) challenge: Challenge,
     pub(super) statement: Statement,
 }
 
-/// What a relay that encrypts a connection sends first over TLS: it proves that the relay itself has begun TLS.
+/// The first bytes within TLS of a relay that encrypts a connection: they prove that the relay itself has begun TLS.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::server) struct ChannelProof(pub(in crate::server) [u8; PROOF_BYTES]);
 
@@ -49,8 +49,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl Link<'_> {
-    /// The relay's part.
+impl Handshake<'_> {
+    /// The message of the relay.
     pub(super) fn opening(&self) -> Opening {
         Opening { statement: self.statement, proof: self.prove(OPENING, &[]) }
     }
@@ -60,7 +60,7 @@ impl Link<'_> {
         self.is_proof(OPENING, &[], &opening.proof)
     }
 
-    /// The leader's part.
+    /// The message of the leader.
     pub(super) fn verdict(&self, outcome: Outcome) -> Verdict {
         Verdict { outcome, proof: self.prove(VERDICT, &[outcome.encode()]) }
     }
@@ -70,18 +70,18 @@ impl Link<'_> {
         self.is_proof(VERDICT, &[verdict.outcome.encode()], &verdict.proof)
     }
 
-    /// What the relay sends first over the TLS that it has begun. It is never sent in clear, so nobody on the way can begin TLS in
-    /// the relay's place.
+    /// The first bytes that the relay sends within the TLS that it has begun. They are never sent without TLS, so no attacker in
+    /// the network can begin TLS in place of the relay.
     pub(super) fn channel(&self) -> ChannelProof {
         ChannelProof(self.prove(CHANNEL, &[]))
     }
 
     fn prove(&self, kind: &[u8], rest: &[u8]) -> [u8; PROOF_BYTES] {
         let tag = hmac::sign(&self.secret.0, &self.proven(kind, rest));
-        tag.as_ref().try_into().expect("SHA-256 has so many bytes")
+        tag.as_ref().try_into().expect("an HMAC-SHA-256 has 32 bytes")
     }
 
-    /// The comparison takes the same time wherever the proofs differ.
+    /// Compares in constant time.
     fn is_proof(&self, kind: &[u8], rest: &[u8], proof: &[u8; PROOF_BYTES]) -> bool {
         hmac::verify(&self.secret.0, &self.proven(kind, rest), proof).is_ok()
     }
@@ -102,28 +102,28 @@ mod tests {
         let client = "192.0.2.7:80".parse().unwrap();
         let statement =
             Statement { namespace: Namespace::Counters, is_encrypted_by_relay: false, epoch: 3, client };
-        let link = Link { secret: &secret, challenge: Challenge { nonce: [1; 16] }, statement };
-        let (opening, expected) = (link.opening(), link.channel());
-        assert!(link.is_proven_by(&opening));
-        let verdict = link.verdict(Outcome::Accepted);
-        assert!(link.is_answered_by(&verdict));
-        assert!(!link.is_answered_by(&Verdict { outcome: Outcome::OtherEpoch, ..verdict }));
+        let handshake = Handshake { secret: &secret, challenge: Challenge { nonce: [1; 16] }, statement };
+        let (opening, expected) = (handshake.opening(), handshake.channel());
+        assert!(handshake.is_proven_by(&opening));
+        let verdict = handshake.verdict(Outcome::Accepted);
+        assert!(handshake.is_answered_by(&verdict));
+        assert!(!handshake.is_answered_by(&Verdict { outcome: Outcome::OtherEpoch, ..verdict }));
         assert!(
-            !link.is_answered_by(&Verdict { outcome: Outcome::Accepted, proof: opening.proof }),
-            "a copy"
+            !handshake.is_answered_by(&Verdict { outcome: Outcome::Accepted, proof: opening.proof }),
+            "the copy of a proof of another kind"
         );
-        assert_ne!(link.channel(), ChannelProof(opening.proof));
-        assert_ne!(link.channel(), ChannelProof(verdict.proof));
+        assert_ne!(handshake.channel(), ChannelProof(opening.proof));
+        assert_ne!(handshake.channel(), ChannelProof(verdict.proof));
         let faked = "127.0.0.1:80".parse().unwrap();
-        for link in [
-            Link { secret: &other, ..link },
-            Link { challenge: Challenge { nonce: [2; 16] }, ..link },
-            Link { statement: Statement { client: faked, ..statement }, ..link },
-            Link { statement: Statement { epoch: 4, ..statement }, ..link },
+        for handshake in [
+            Handshake { secret: &other, ..handshake },
+            Handshake { challenge: Challenge { nonce: [2; 16] }, ..handshake },
+            Handshake { statement: Statement { client: faked, ..statement }, ..handshake },
+            Handshake { statement: Statement { epoch: 4, ..statement }, ..handshake },
         ] {
-            assert!(!link.is_proven_by(&opening), "{link:?}");
-            assert!(!link.is_answered_by(&verdict), "{link:?}");
-            assert_ne!(link.channel(), expected, "{link:?}");
+            assert!(!handshake.is_proven_by(&opening), "{handshake:?}");
+            assert!(!handshake.is_answered_by(&verdict), "{handshake:?}");
+            assert_ne!(handshake.channel(), expected, "{handshake:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Forwards the bytes of a client to the leader and back, as they are.
+//! Forwards the bytes of a client to the leader and back, unchanged.
 //!
-//! Bytes are read into a buffer that all connections of a thread share, and written at once; what a side does not take
-//! waits in a buffer of the connection, and until then nothing more is read from the other side. So an idle connection has
-//! no buffer, and a slow side slows the other one down.
+//! Bytes are read into a buffer that all connections of a thread share, and written at once. Bytes that a side does not accept
+//! yet are kept in a buffer of the connection, and nothing more is read from the other side until they are written. So an idle
+//! connection has no buffer, and a slow side slows the other one down.
 
 use std::future::poll_fn;
 use std::io;
@@ -18,41 +18,41 @@ use tokio_util::io::poll_read_buf;
 use super::super::buffers::Buffers;
 use signalbox_cluster::relays::Relay;
 
-/// Most bytes of one read.
+/// The largest number of bytes of one read.
 const READ_BYTES_MAX: usize = 16 * 1024;
 
-/// Reads of a turn, after which other connections of the thread run.
+/// The number of reads in a turn, after which other connections of the thread run.
 const TURN_READS: usize = 8;
 
-/// How long a client may take to end its part after the leader has ended its own.
+/// How long a client may take to end its output after the leader has ended its own.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Why a relayed connection is over, other than by the orderly ends of both sides.
+/// Why a relayed connection ended, unless both sides ended it in order.
 #[derive(Debug, Error)]
 pub(super) enum Broken {
-    #[error("the client is lost: {0}")]
+    #[error("the connection of the client failed: {0}")]
     Client(io::Error),
-    #[error("the leader is lost: {0}")]
+    #[error("the connection to the leader failed: {0}")]
     Leader(io::Error),
-    #[error("this leader leads no more, or this node does not reach etcd")]
+    #[error("this leader no longer leads, or this node does not reach etcd")]
     TermOver,
 }
 
 /// One of the two directions of a connection.
-struct Way {
+struct Direction {
     /// Bytes that were read, and are not written yet.
     pending: BytesMut,
-    part: Part,
-    /// What a failed read or write means.
+    progress: Progress,
+    /// The errors of a failed read or write.
     of_read: fn(io::Error) -> Broken,
     of_write: fn(io::Error) -> Broken,
 }
 
-/// The part of the side that is read.
+/// Whether the side that is read has ended its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum Progress {
     Open,
-    /// It has ended its part, and the other side is to learn of it behind the last bytes.
+    /// It has ended it, and the other side learns this after the last bytes.
     Ending,
     Ended,
 }
@@ -61,19 +61,19 @@ enum Part {
 struct Splice<C, L> {
     client: C,
     leader: L,
-    to_leader: Way,
-    to_client: Way,
+    to_leader: Direction,
+    to_client: Direction,
 }
 
-/// Forwards until both sides have ended their parts, in order. Otherwise the sockets are dropped: the caller has set that
-/// of the leader so that it is reset then.
+/// Forwards until both sides have ended their output in order. Otherwise the sockets are dropped, and the caller has set that
+/// of the leader so that dropping resets it.
 pub(super) async fn splice<C, L>(client: C, leader: L, relay: &Relay) -> Result<(), Broken>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     L: AsyncRead + AsyncWrite + Unpin,
 {
-    let to_leader = Way::new(Broken::Client, Broken::Leader);
-    let to_client = Way::new(Broken::Leader, Broken::Client);
+    let to_leader = Direction::new(Broken::Client, Broken::Leader);
+    let to_client = Direction::new(Broken::Leader, Broken::Client);
     let mut splice = Splice { client, leader, to_leader, to_client };
     let has_leader_ended = tokio::select! {
         biased;
@@ -83,8 +83,7 @@ where
     if !has_leader_ended {
         return Ok(());
     }
-    // As the leader itself would do, the relay does not wait for ever for a client that it has answered; and the next leader
-    // does not wait for it at all.
+    // Like the leader itself, the relay waits for its client for a limited time. The next leader does not wait for it.
     relay.ended_by_leader();
     let rest = poll_fn(|context| splice.poll_to_leader(relay, context));
     tokio::select! {
@@ -99,7 +98,7 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     L: AsyncRead + AsyncWrite + Unpin,
 {
-    /// Ready when both sides have ended their parts: false; or when the leader alone has: true.
+    /// Ready with false when both sides have ended their output, with true when only the leader has.
     fn poll(&mut self, relay: &Relay, context: &mut Context<'_>) -> Poll<Result<bool, Broken>> {
         let to_leader = self.poll_to_leader(relay, context)?;
         let Self { client, leader, to_client, .. } = self;
@@ -113,12 +112,12 @@ where
     }
 }
 
-impl Way {
+impl Direction {
     fn new(of_read: fn(io::Error) -> Broken, of_write: fn(io::Error) -> Broken) -> Self {
-        Self { pending: BytesMut::new(), part: Part::Open, of_read, of_write }
+        Self { pending: BytesMut::new(), progress: Progress::Open, of_read, of_write }
     }
 
-    /// Forwards what there is. Ready when the side that is read has ended its part, and the other side has been told.
+    /// Forwards available bytes. Ready when the side that is read has ended its output, and the other side was told.
     fn poll<R, W>(
         &mut self,
         from: &mut R,
@@ -132,20 +131,20 @@ impl Way {
     {
         for _ in 0..TURN_READS {
             ready!(self.poll_flush(to, relay, context))?;
-            match self.part {
-                Part::Ended => return Poll::Ready(Ok(())),
-                Part::Ending => {
+            match self.progress {
+                Progress::Ended => return Poll::Ready(Ok(())),
+                Progress::Ending => {
                     ready!(Pin::new(&mut *to).poll_shutdown(context)).map_err(self.of_write)?;
-                    self.part = Part::Ended;
+                    self.progress = Progress::Ended;
                 }
-                Part::Open => ready!(self.poll_forward(from, to, relay, context))?,
+                Progress::Open => ready!(self.poll_forward(from, to, relay, context))?,
             }
         }
         context.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Writes what waits.
+    /// Writes the pending bytes.
     fn poll_flush<W>(
         &mut self,
         to: &mut W,
@@ -165,7 +164,7 @@ impl Way {
         Pin::new(to).poll_flush(context).map_err(self.of_write)
     }
 
-    /// Reads once, and writes what was read or keeps it.
+    /// Reads once, and writes the bytes or keeps them.
     fn poll_forward<R, W>(
         &mut self,
         from: &mut R,
@@ -181,7 +180,7 @@ impl Way {
             let shared = &mut buffers.input;
             shared.reserve(READ_BYTES_MAX);
             if ready!(poll_read_buf(Pin::new(from), context, shared)).map_err(self.of_read)? == 0 {
-                self.part = Part::Ending;
+                self.progress = Progress::Ending;
                 return Poll::Ready(Ok(()));
             }
             let written = match self.poll_write(to, shared, relay, context)? {
@@ -192,7 +191,8 @@ impl Way {
             Poll::Ready(Ok(()))
         })
     }
-    /// Writes once, unless nothing may be forwarded any more.
+
+    /// Writes once, unless the relay may no longer forward.
     fn poll_write<W>(
         &self,
         to: &mut W,
@@ -220,35 +220,34 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use signalbox_cluster::clock::BootTime;
-    use signalbox_cluster::fence::Fence;
     use signalbox_cluster::keys::{RelayEndpoint, RelaySecret};
-    use signalbox_cluster::leadership::Relaying;
+    use signalbox_cluster::leadership::RelayTarget;
     use signalbox_cluster::relays::Relays;
+    use signalbox_cluster::timing::{BootTime, Fence};
 
-    fn led(epoch: u32) -> Relaying {
+    fn led(epoch: u32) -> RelayTarget {
         let address = ([10, 0, 0, 1], 1).into();
         let endpoint = RelayEndpoint { address, secret: RelaySecret("00".to_owned()) };
-        Relaying { epoch_min: epoch, leader: Some((epoch, endpoint)), deadline: BootTime(Duration::MAX) }
+        RelayTarget { epoch_min: epoch, leader: Some((epoch, endpoint)), deadline: BootTime(Duration::MAX) }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_has_been_told_of_the_end_delays_no_leader() {
+    async fn a_client_that_keeps_its_output_open_delays_no_leader() {
         let relays = Relays::new(Fence::new(BootTime::default));
         relays.apply(led(1));
-        let relay = relays.enter(&relays.leader().unwrap()).unwrap();
+        let relay = relays.open(&relays.leader().unwrap()).unwrap();
         let (mut client, its_end) = duplex(64);
         let (leader, leaders_end) = duplex(64);
         let spliced = tokio::spawn(async move { splice(its_end, leaders_end, &relay).await });
-        // The leader stops in order, and the client keeps its part open.
+        // The leader stops in order, and the client keeps its output open.
         drop(leader);
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0, "the client is told");
-        assert_eq!(relays.relayed().connections, 1);
+        assert_eq!(relays.report().connections, 1);
         let begun = Instant::now();
         relays.apply(led(2));
         assert!(matches!(spliced.await.unwrap(), Err(Broken::TermOver)));
         assert_eq!(begun.elapsed(), Duration::ZERO);
-        assert_eq!(relays.relayed().closed_below, 2);
+        assert_eq!(relays.report().closed_below, 2);
         drop(client);
     }
 }

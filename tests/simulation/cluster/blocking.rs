@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{panic, thread};
 
-use signalbox_cluster::clock::BootTime;
 use signalbox_cluster::coordinator::{
     CallError, Coordinator, Range, RangeAnswer, Transaction, TransactionAnswer,
 };
+use signalbox_cluster::timing::BootTime;
 
 use super::clock::NodeClock;
 use super::process::Process;

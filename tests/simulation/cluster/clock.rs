@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use signalbox_client::{Clock, Moment};
-use signalbox_cluster::clock::BootTime;
+use signalbox_cluster::timing::BootTime;
 
 use crate::client::clock::SkewedClock;
 use crate::scene::Scene;

@@ -1,5 +1,5 @@
 //! The life of a node's process: it joins, relays, takes over, restores, serves, and ends. It follows
-//! `src/server/daemon/node.rs`, `crates/cluster/src/observatory.rs` and `src/server/store.rs`, and runs the same parts without their
+//! `src/server/daemon/node.rs`, `crates/cluster/src/members.rs` and `src/server/store.rs`, and runs the same parts without their
 //! threads.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,17 +14,15 @@ use signalbox::server::{
     serve_relays, sweep_counters, sweep_semaphores,
 };
 use signalbox_cluster::coordinator::Persistent;
-use signalbox_cluster::fence::Fence;
-use signalbox_cluster::handover::{Leader, Next, Refused};
+use signalbox_cluster::drain::{DrainedLeader, NextLeader};
 use signalbox_cluster::keys::{Incarnation, Node, RelayEndpoint, RelaySecret, Successor};
-use signalbox_cluster::leadership::{Machine, Phase, Settings, Step, Term};
-use signalbox_cluster::members::{AwaitedRelays, Members, Reading, RelaysOfBefore};
-use signalbox_cluster::participation::{Command, Event, Participation, Pulse};
+use signalbox_cluster::leadership::{Event, Input, Machine, Phase, Settings, Step, Term};
+use signalbox_cluster::members::{FAST_PERIOD, Members, OldRelays, Reading, RelayWait};
 use signalbox_cluster::relays::Relays;
 use signalbox_cluster::store::ClusterStorage;
-use signalbox_core::{Moment, MonotonicMs, NameHasher};
-use signalbox_model::Namespace;
-use signalbox_model::UnixSeconds;
+use signalbox_cluster::timing::Fence;
+use signalbox_core::{Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
+use signalbox_model::{Namespace, UnixSeconds};
 use signalbox_storage::{FORMAT, Storage};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -44,7 +42,7 @@ use crate::support::etcd::Handle;
 const INSPECTION_MAX: Duration = Duration::from_secs(2);
 const MEMBERS: usize = 3;
 
-/// How often the guard looks at the fence, the pause before a commit is repeated, and the one after a commit that failed.
+/// How often the guards check the fences, the pause before a commit is repeated, and the one after a commit that failed.
 const GUARD_PERIOD: Duration = Duration::from_millis(20);
 const COMMIT_PAUSE: Duration = Duration::from_millis(20);
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
@@ -54,8 +52,7 @@ const STOP_MAX: Duration = Duration::from_secs(4);
 
 /// As the daemon's.
 const RELAYS_PORT: u16 = 11218;
-const GUARD_TURNS_MAX: u32 = 3;
-const OBSERVATION_PAUSE: Duration = Duration::from_millis(10);
+const OVERDUE_PERIODS_MAX: u32 = 3;
 const HOLD: Duration = Duration::from_secs(5);
 const PEER_TIMEOUT: Duration = Duration::from_secs(35);
 
@@ -83,7 +80,7 @@ struct Standby {
     secret: RelaySecret,
     incarnation: Incarnation,
     members: Arc<Mutex<Members>>,
-    is_hurried: Arc<AtomicBool>,
+    is_fast: Arc<AtomicBool>,
 }
 
 /// What a process that serves clients has.
@@ -91,14 +88,13 @@ struct Service {
     server: Arc<Server>,
     started: Instant,
     tasks: JoinSet<()>,
-    /// The task that shows that clients are served.
-    beat: AbortHandle,
+    /// The task that reports that the threads run.
+    reports: AbortHandle,
     term: Term,
 }
 
 async fn live(process: Arc<Process>, mut random: Random) {
     let timing = process.world.timing;
-    let pulse = Pulse::default();
     let incarnation = process.incarnation();
     let secret = RelaySecret(format!("{:032x}", process.run));
     let address = SocketAddr::new(turmoil::lookup(node_name(process.node)), RELAYS_PORT);
@@ -123,20 +119,12 @@ async fn live(process: Arc<Process>, mut random: Random) {
         Relays::new(Fence::new(move || clock.now()))
     };
     let (sender, mut events) = unbounded_channel();
-    let tell = teller(Arc::clone(&process), sender);
-    let participation = Participation::new(
-        machine,
-        process.fence.clone(),
-        pulse.clone(),
-        timing.renew_deadline() / 2,
-        relays.clone(),
-        tell,
-    );
-    let (commands, received) = unbounded_channel();
-    let hurry = commands.clone();
-    // The participation may have ended.
-    relays.on_news(move || drop(hurry.send(Command::Hurry)));
-    tokio::task::spawn_local(participate(Arc::clone(&process), participation, received));
+    let report = reporter(Arc::clone(&process), sender);
+    let (inputs, received) = unbounded_channel();
+    let wake = inputs.clone();
+    // The task may have ended.
+    relays.on_poll_needed(move || drop(wake.send(Input::PollNow)));
+    tokio::task::spawn_local(take_part(Arc::clone(&process), machine, relays.clone(), received, report));
     tokio::task::spawn_local(guard_relays(Arc::clone(&process), relays.clone()));
     let network = NodeNetwork::of(&process);
     let standby = Standby {
@@ -145,10 +133,10 @@ async fn live(process: Arc<Process>, mut random: Random) {
         secret,
         incarnation,
         members: Arc::default(),
-        is_hurried: Arc::default(),
+        is_fast: Arc::default(),
     };
-    let (members, is_hurried) = (Arc::clone(&standby.members), Arc::clone(&standby.is_hurried));
-    tokio::task::spawn_local(observe(Arc::clone(&process), members, is_hurried));
+    let (members, is_fast) = (Arc::clone(&standby.members), Arc::clone(&standby.is_fast));
+    tokio::task::spawn_local(poll_members(Arc::clone(&process), members, is_fast));
     let mut accepting = JoinSet::new();
     for namespace in Namespace::ALL {
         let listener = listen(&process, port_of(namespace), false).await;
@@ -158,7 +146,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
         let term = lead(&process, &mut events).await?;
         accepting.shutdown().await;
         close_relays(&process, &standby).await;
-        serve(&process, term, &pulse, &standby, &mut random).await
+        serve(&process, term, &inputs, &standby, &mut random).await
     };
     let service = tokio::select! {
         biased;
@@ -185,11 +173,11 @@ async fn live(process: Arc<Process>, mut random: Random) {
     };
     process.lead_no_more();
     process.fence.set(Default::default());
-    // The participation may have ended.
-    let _ = commands.send(Command::Release(successor));
+    // The task may have ended.
+    let _ = inputs.send(Input::Release(successor));
 }
 
-/// Waits until the node leads; `None`: an operator drains it before that.
+/// Waits until the node leads; `None`: an operator drains it first.
 async fn lead(process: &Process, events: &mut UnboundedReceiver<Event>) -> Option<Term> {
     loop {
         // The sender is dropped when the process ends.
@@ -198,7 +186,7 @@ async fn lead(process: &Process, events: &mut UnboundedReceiver<Event>) -> Optio
         match event {
             Event::Phase(Phase::Leading(term)) => return Some(term),
             Event::Drain(..) => {
-                process.event(format_args!("leaves, as an operator wants"));
+                process.event(format_args!("leaves, because an operator drains it"));
                 return None;
             }
             _ => {}
@@ -206,12 +194,12 @@ async fn lead(process: &Process, events: &mut UnboundedReceiver<Event>) -> Optio
     }
 }
 
-/// Obeys an operator, as the daemon's thread does, until a successor is chosen.
+/// Handles requests of an operator, as the daemon's thread does, until a successor is chosen.
 async fn prepare_handover(
     process: &Process,
     term: Term,
     events: &mut UnboundedReceiver<Event>,
-) -> (Leader<Remote>, Next) {
+) -> (DrainedLeader<Remote>, NextLeader) {
     loop {
         let request = match events.recv().await {
             Some(Event::Drain(request)) => request,
@@ -223,25 +211,31 @@ async fn prepare_handover(
         process.event(format_args!("prepares a handover to {:?}", request.drain.to));
         let (keys, timing) = (process.world.keys.clone(), process.world.timing);
         let (name, incarnation) = (node_name(process.node), process.incarnation());
-        let obey = move |remote| {
+        let choose = move |remote| {
             let coordinator = Persistent::new(remote, MEMBERS);
-            let mut leader = Leader { coordinator, keys, name, term, incarnation, timing };
-            leader.obey(&request).map(|next| (leader, next))
+            let mut leader = DrainedLeader { coordinator, keys, name, term, incarnation, timing };
+            match leader.choose_successor(&request) {
+                Ok(next) => Ok((leader, next)),
+                Err(refusal) => Err((leader.refuse(&request, &refusal), refusal)),
+            }
         };
-        match blocking::run(process, INSPECTION_MAX, obey).await {
+        match blocking::run(process, INSPECTION_MAX, choose).await {
             Ok(prepared) => return prepared,
-            Err(Refused { refusal, told }) => {
-                process.event(format_args!("goes on to lead: {refusal}; the operator is told: {told:?}"));
+            Err((written, refusal)) => {
+                process.event(format_args!("continues to lead: {refusal}; written to etcd: {written:?}"));
             }
         }
     }
 }
 
-/// Whom the leadership is released for, when everything is stored.
-async fn hand_over(process: &Process, (mut leader, next): (Leader<Remote>, Next)) -> Option<Successor> {
+/// The run for which the leadership is released, when everything is stored.
+async fn hand_over(
+    process: &Process,
+    (mut leader, next): (DrainedLeader<Remote>, NextLeader),
+) -> Option<Successor> {
     let complete = move |remote| {
         leader.coordinator = Persistent::new(remote, MEMBERS);
-        leader.successor(next)
+        leader.confirm_successor(next.successor)
     };
     let successor = blocking::run(process, INSPECTION_MAX, complete).await;
     process.event(format_args!("hands over to {:?}", successor.as_ref().map(|successor| &successor.node)));
@@ -255,29 +249,38 @@ async fn listen(process: &Arc<Process>, port: u16, is_for_relays: bool) -> NodeL
     NodeListener { inner, process: Arc::clone(process), is_for_relays }
 }
 
-/// Does what the thread of `participation` does.
-async fn participate<T: FnMut(Event)>(
+/// Drives the state machine of the leadership, as the daemon's thread does.
+async fn take_part(
     process: Arc<Process>,
-    mut participation: Participation<T>,
-    mut commands: UnboundedReceiver<Command>,
+    mut machine: Machine,
+    relays: Relays,
+    mut inputs: UnboundedReceiver<Input>,
+    mut report: impl FnMut(Event),
 ) {
     loop {
         process.awake().await;
-        while let Ok(command) = commands.try_recv() {
-            participation.obey(command, process.clock.now());
+        while let Ok(input) = inputs.try_recv() {
+            machine.handle(input, process.clock.now());
         }
+        machine.set_relay_report(relays.report());
         let now = process.clock.now();
-        match participation.next(now) {
+        let step = machine.next(now);
+        relays.apply(machine.relay_target());
+        process.fence.set(machine.deadline().unwrap_or_default());
+        while let Some(event) = machine.poll_event() {
+            report(event);
+        }
+        match step {
             Step::Send(transaction) => {
-                participation.sent(process.clock.now());
+                machine.sent(process.clock.now());
                 let answer = process.transact(&transaction).await;
-                participation.answered(answer, process.clock.now());
+                machine.answered(answer, process.clock.now());
             }
             Step::WaitUntil(until) => tokio::select! {
                 biased;
-                Some(command) = commands.recv() => {
+                Some(input) = inputs.recv() => {
                     process.awake().await;
-                    participation.obey(command, process.clock.now());
+                    machine.handle(input, process.clock.now());
                 }
                 () = process.clock.sleep(until.since(now)) => {}
             },
@@ -286,7 +289,7 @@ async fn participate<T: FnMut(Event)>(
     }
 }
 
-/// Closes what the process relays, for good. If its tasks do not do so, the process ends, and this does not.
+/// Closes all relayed connections for good. If that fails, the process ends, and this does not.
 async fn close_relays(process: &Process, standby: &Standby) {
     if let Err(stuck) = standby.relays.close().await {
         process.awake().await;
@@ -296,12 +299,12 @@ async fn close_relays(process: &Process, standby: &Standby) {
     }
 }
 
-/// Closes what the process relays when its deadline passes. Ends the process if its tasks do not do so.
+/// Closes all relayed connections when the deadline passes. Ends the process if its tasks do not close them.
 async fn guard_relays(process: Arc<Process>, relays: Relays) {
-    let mut turns_overdue = 0;
+    let mut periods = 0;
     loop {
-        turns_overdue = if relays.enforce() { turns_overdue + 1 } else { 0 };
-        if turns_overdue > GUARD_TURNS_MAX {
+        periods = if relays.close_overdue() { periods + 1 } else { 0 };
+        if periods > OVERDUE_PERIODS_MAX {
             return process.end("it could not close the connections that it relays");
         }
         process.clock.sleep(GUARD_PERIOD).await;
@@ -309,8 +312,8 @@ async fn guard_relays(process: Arc<Process>, relays: Relays) {
     }
 }
 
-/// Does what the observatory's thread does.
-async fn observe(process: Arc<Process>, members: Arc<Mutex<Members>>, is_hurried: Arc<AtomicBool>) {
+/// Does what the thread of `MemberPoller` does.
+async fn poll_members(process: Arc<Process>, members: Arc<Mutex<Members>>, is_fast: Arc<AtomicBool>) {
     loop {
         process.awake().await;
         let limit = process.world.timing.request_timeout();
@@ -318,38 +321,38 @@ async fn observe(process: Arc<Process>, members: Arc<Mutex<Members>>, is_hurried
             let reading = reading.expect("it answers at once and always");
             members.lock().expect("nothing panics with it").update(reading, process.clock.now());
         }
-        let is_hurried = is_hurried.load(Ordering::Relaxed);
-        let pause = if is_hurried { OBSERVATION_PAUSE } else { process.world.timing.retry_period() };
+        let is_fast = is_fast.load(Ordering::Relaxed);
+        let pause = if is_fast { FAST_PERIOD } else { process.world.timing.retry_period() };
         process.clock.sleep(pause).await;
     }
 }
 
 /// Waits until no other node relays clients to a leader before this one.
 async fn await_relays(process: &Process, term: Term, standby: &Standby) {
-    standby.is_hurried.store(true, Ordering::Relaxed);
+    standby.is_fast.store(true, Ordering::Relaxed);
     let (incarnation, lease_duration) = (standby.incarnation.clone(), process.world.timing.lease_duration());
-    let mut awaited = AwaitedRelays::new(term, incarnation, lease_duration, process.clock.now());
+    let mut wait = RelayWait::new(term, incarnation, lease_duration, process.clock.now());
     let mut is_waiting = false;
     loop {
         process.awake().await;
         let members = standby.members.lock().expect("nothing panics with it").clone();
-        match awaited.look(&members, process.clock.now()) {
-            RelaysOfBefore::Closed => return,
-            RelaysOfBefore::Open if !is_waiting => {
+        match wait.check(&members, process.clock.now()) {
+            OldRelays::Closed => return,
+            OldRelays::Open if !is_waiting => {
                 is_waiting = true;
                 process.event(format_args!("waits for relays"));
             }
-            RelaysOfBefore::Open => {}
-            RelaysOfBefore::Faulty(nodes) => {
+            OldRelays::Open => {}
+            OldRelays::Faulty(nodes) => {
                 return process.event(format_args!("waits no longer for the relays of {nodes:?}"));
             }
         }
-        sleep(OBSERVATION_PAUSE).await;
+        sleep(FAST_PERIOD).await;
     }
 }
 
 /// As the daemon's: it guards the leadership, and ends the process with it.
-fn teller(process: Arc<Process>, sender: UnboundedSender<Event>) -> impl FnMut(Event) {
+fn reporter(process: Arc<Process>, sender: UnboundedSender<Event>) -> impl FnMut(Event) {
     move |event| {
         match &event {
             Event::Phase(Phase::Leading(term)) => {
@@ -358,8 +361,8 @@ fn teller(process: Arc<Process>, sender: UnboundedSender<Event>) -> impl FnMut(E
             }
             Event::Phase(Phase::Over(ending)) => process.end(ending),
             Event::Phase(phase) => process.event(format_args!("is {phase:?}")),
-            Event::Trouble(reason) => process.event(format_args!("has trouble: {reason}")),
-            Event::Recovered => process.event(format_args!("is answered again")),
+            Event::EtcdFailing(reason) => process.event(format_args!("etcd fails: {reason}")),
+            Event::EtcdRecovered => process.event(format_args!("etcd answers again")),
             Event::Drain(_) => {}
         }
         // A process that stops does not receive it.
@@ -382,7 +385,7 @@ async fn guard(process: Arc<Process>) {
 async fn serve(
     process: &Arc<Process>,
     term: Term,
-    pulse: &Pulse,
+    inputs: &UnboundedSender<Input>,
     standby: &Standby,
     random: &mut Random,
 ) -> Option<Service> {
@@ -424,10 +427,11 @@ async fn serve(
     tasks.spawn(expire(Arc::clone(&server)));
     tasks.spawn(sweep_counters(Arc::clone(&server)));
     tasks.spawn(sweep_semaphores(Arc::clone(&server), SWEEP));
-    standby.outgoing.serve_here(&server);
+    standby.outgoing.on_leading(&server);
     tokio::task::spawn_local(commit(Arc::clone(process), Arc::clone(&server), storage, changed));
-    let beat = tokio::task::spawn_local(beat(Arc::clone(process), pulse.clone())).abort_handle();
-    Some(Service { server, started, tasks, beat, term })
+    let reports =
+        tokio::task::spawn_local(report_threads(Arc::clone(process), inputs.clone())).abort_handle();
+    Some(Service { server, started, tasks, reports, term })
 }
 
 /// The node's clock of the time of day, which any other may be ahead of.
@@ -437,11 +441,12 @@ fn wall_clock(world: &Arc<World>, random: &mut Random) -> Clock {
     Clock::from_fn(move || UnixSeconds(offset_s + scene.state().now_ms / 1000))
 }
 
-/// Shows that the threads that serve clients take turns.
-async fn beat(process: Arc<Process>, pulse: Pulse) {
+/// Reports that the threads that serve clients run.
+async fn report_threads(process: Arc<Process>, inputs: UnboundedSender<Input>) {
     loop {
         process.awake().await;
-        pulse.beat(process.clock.now());
+        // The task may have ended.
+        let _ = inputs.send(Input::ThreadsRan(process.clock.now()));
         process.clock.sleep(process.world.timing.retry_period()).await;
     }
 }
@@ -505,7 +510,7 @@ async fn drain(process: &Arc<Process>, service: &mut Service) {
     // Answers are sent.
     sleep(Duration::from_millis(1)).await;
     process.awake().await;
-    service.beat.abort();
+    service.reports.abort();
 }
 
 /// The configuration of every node.

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use signalbox::server::Server;
 use signalbox_cluster::coordinator::{CallError, Transaction};
-use signalbox_cluster::fence::Fence;
 use signalbox_cluster::keys::Incarnation;
+use signalbox_cluster::timing::Fence;
 use tokio::sync::Notify;
 use turmoil::net::TcpStream;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use signalbox::config::Config;
 use signalbox::server::Server;
-use signalbox_cluster::fence::Fence;
 use signalbox_cluster::keys::Keys;
+use signalbox_cluster::timing::Fence;
 use signalbox_cluster::timing::Timing;
 
 use super::beliefs::{Beliefs, Resource};

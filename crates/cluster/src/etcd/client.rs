@@ -1,34 +1,36 @@
 //! The client of etcd.
 //!
-//! A call is one attempt at one member. After a call without an answer, the connection is dropped and the next call goes
-//! to the next member: a request that is in flight when etcd loses its leader may hang, and what waits behind it on the
-//! connection too. The caller repeats the call unchanged.
+//! A call is one attempt at one member. After a call without an answer, the connection is dropped and the next call uses the
+//! next member: a request that is in flight when etcd loses its leader may hang, and so may later requests on the same
+//! connection. The caller repeats the call unchanged.
 //!
-//! Reads are linearizable also at a revision, so that a revision that etcd does not have was lost, and is not merely
-//! unknown to the member that was asked.
+//! Reads at a revision are linearizable too, so a revision that etcd does not have is lost, and not merely unknown to one
+//! member.
 
 use std::time::{Duration, Instant};
 
+use tokio::runtime::{Builder, Runtime};
+use tonic::client::Grpc;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Request, Status};
+use tonic_prost::ProstCodec;
 
 use super::failure::{Failure, Meaning, NO_SPACE};
 use super::generated::{
     AUTH_AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, KV_RANGE, KV_TXN, MAINTENANCE_STATUS,
     StatusRequest, StatusResponse,
 };
-use super::link::{Limit, Link};
-use super::member::{Member, MemberStatus};
 use super::settings::{Settings, SettingsError, User};
+use super::status::{Expected, Member, MemberStatus, warnings_about};
 use super::translation;
-use super::warning::{Expected, warnings_about};
 use crate::coordinator::{
     CallError, Coordinator, Operation, Range, RangeAnswer, Transaction, TransactionAnswer,
 };
 
 /// A client of etcd. Its calls block, for `request_timeout` at most; do not call it within an async runtime.
 pub struct EtcdClient {
-    members: Vec<Connection>,
+    members: Vec<MemberConnection>,
     /// The member that the next call uses.
     current: usize,
     user: Option<User>,
@@ -39,20 +41,20 @@ pub struct EtcdClient {
     is_full: bool,
 }
 
-/// A member, and the connection to it if there is one.
-struct Connection {
+/// A member, and the connection to it.
+struct MemberConnection {
     url: String,
     endpoint: Endpoint,
-    link: Option<Link>,
+    connection: Option<Connection>,
 }
 
-/// What etcd wants to see of the user.
+/// The token of the user.
 enum Token {
-    /// Nothing: the client has no user, or etcd none.
+    /// No token: the client has no user, or etcd has no users.
     NotNeeded,
-    /// It has to be requested first.
+    /// It must be requested first.
     Missing,
-    /// What the last authentication gave. It is valid at all members.
+    /// The token of the last authentication. It is valid at all members.
     Valid(AsciiMetadataValue),
 }
 
@@ -66,10 +68,10 @@ impl std::fmt::Debug for EtcdClient {
 impl Clone for EtcdClient {
     /// A client with connections of its own.
     fn clone(&self) -> Self {
-        let member = |member: &Connection| Connection {
+        let member = |member: &MemberConnection| MemberConnection {
             url: member.url.clone(),
             endpoint: member.endpoint.clone(),
-            link: None,
+            connection: None,
         };
         Self {
             members: self.members.iter().map(member).collect(),
@@ -91,7 +93,8 @@ impl EtcdClient {
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let endpoints = settings.prepare()?;
         let members = settings.endpoints.iter().zip(endpoints);
-        let members = members.map(|(url, endpoint)| Connection { url: url.clone(), endpoint, link: None });
+        let members =
+            members.map(|(url, endpoint)| MemberConnection { url: url.clone(), endpoint, connection: None });
         Ok(Self {
             members: members.collect(),
             current: 0,
@@ -102,7 +105,7 @@ impl EtcdClient {
         })
     }
 
-    /// What each member says about itself, in the order of the endpoints. A member that does not answer takes
+    /// The status of each member, in the order of the endpoints. A member that does not answer takes
     /// `request_timeout`.
     pub fn status(&mut self) -> Vec<Member> {
         (0..self.members.len()).map(|index| self.status_of(index)).collect()
@@ -112,14 +115,14 @@ impl EtcdClient {
         let answer = self.call::<_, StatusResponse>(index, MAINTENANCE_STATUS, StatusRequest {});
         let status = answer.and_then(|answer| MemberStatus::new(answer).map_err(Failure::Malformed));
         let status = status.map_err(|failure| match self.call_error(index, &failure) {
-            // The endpoint stands beside it.
+            // `Member` has the endpoint.
             CallError::Unanswered(_) => CallError::Unanswered(failure.text()),
             refused => refused,
         });
         Member { endpoint: self.members[index].url.clone(), status }
     }
 
-    /// The status of each member, and what the operator should know about this etcd and change; empty if all is well.
+    /// The status of each member, and warnings for the operator; none if this etcd is set up well.
     pub fn inspect(&mut self, expected: &Expected) -> (Vec<Member>, Vec<String>) {
         let members = self.status();
         let mut read = |at| {
@@ -134,12 +137,12 @@ impl EtcdClient {
         (members, warnings)
     }
 
-    /// Makes a call to the current member, and understands its answer. If there is none, the next call uses the next member.
-    fn ask<Q, A, T>(
+    /// Makes a call to the current member, and decodes its answer. Without an answer, the next call uses the next member.
+    fn call_current<Q, A, T>(
         &mut self,
         path: &'static str,
         message: Q,
-        understand: impl FnOnce(A) -> Result<T, &'static str>,
+        decode: impl FnOnce(A) -> Result<T, &'static str>,
     ) -> Result<T, CallError>
     where
         Q: prost::Message + Clone + 'static,
@@ -147,7 +150,7 @@ impl EtcdClient {
     {
         let member = self.current;
         let answer = self.call(member, path, message);
-        let answer = answer.and_then(|answer| understand(answer).map_err(Failure::Malformed));
+        let answer = answer.and_then(|answer| decode(answer).map_err(Failure::Malformed));
         answer.map_err(|failure| {
             let error = self.call_error(member, &failure);
             if matches!(error, CallError::Unanswered(_)) {
@@ -159,7 +162,7 @@ impl EtcdClient {
 
     /// The error that a failed call to a member is for the caller; a connection that may be stuck is dropped.
     fn call_error(&mut self, member: usize, failure: &Failure) -> CallError {
-        let Connection { url, link, .. } = &mut self.members[member];
+        let MemberConnection { url, connection, .. } = &mut self.members[member];
         match failure.meaning() {
             Meaning::Refused(advice) => failure.refused(url, advice),
             Meaning::TokenNeeded if self.user.is_none() => {
@@ -171,13 +174,13 @@ impl EtcdClient {
                 failure.unanswered(url)
             }
             Meaning::TokenNeeded | Meaning::NoTokenNeeded | Meaning::Unanswered => {
-                *link = None;
+                *connection = None;
                 failure.unanswered(url)
             }
         }
     }
 
-    /// Makes a call to a member, after an authentication if that is needed, and again if its token is not valid any more.
+    /// Makes a call to a member, after an authentication if necessary, and again if its token is no longer valid.
     fn call<Q, A>(&mut self, member: usize, path: &'static str, message: Q) -> Result<A, Failure>
     where
         Q: prost::Message + Clone + 'static,
@@ -206,25 +209,25 @@ impl EtcdClient {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        let Connection { endpoint, link, .. } = &mut self.members[member];
-        let link = match link {
-            Some(link) => link,
-            None => link.insert(Link::new(endpoint)?),
+        let MemberConnection { endpoint, connection, .. } = &mut self.members[member];
+        let connection = match connection {
+            Some(connection) => connection,
+            None => connection.insert(Connection::new(endpoint)?),
         };
         if let (Token::Missing, Some(user)) = (&self.token, &self.user) {
-            self.token = authenticate(link, user, limit)?;
+            self.token = authenticate(connection, user, limit)?;
         }
         let token = match &self.token {
             Token::Valid(token) => Some(token),
             Token::NotNeeded | Token::Missing => None,
         };
-        link.call(path, message, token, limit)
+        connection.call(path, message, token, limit)
     }
 }
 
-fn authenticate(link: &mut Link, user: &User, limit: Limit) -> Result<Token, Failure> {
+fn authenticate(connection: &mut Connection, user: &User, limit: Limit) -> Result<Token, Failure> {
     let request = AuthenticateRequest { name: user.name.clone(), password: user.password.clone() };
-    match link.call::<_, AuthenticateResponse>(AUTH_AUTHENTICATE, request, None, limit) {
+    match connection.call::<_, AuthenticateResponse>(AUTH_AUTHENTICATE, request, None, limit) {
         Ok(answer) => {
             let mut token = AsciiMetadataValue::try_from(answer.token.as_str())
                 .map_err(|_| Failure::Malformed("a token that is not text"))?;
@@ -237,9 +240,86 @@ fn authenticate(link: &mut Link, user: &User, limit: Limit) -> Result<Token, Fai
     }
 }
 
+/// A connection to one member; it is established by the first call.
+///
+/// It has a runtime of its own, so that nothing of it is left when it is dropped: not the task that writes to a member
+/// that reads nothing, nor the request of a call that was given up. The runtime runs during calls only, so etcd gets no
+/// keepalive pings; a connection that fails during a call is replaced at the next.
+struct Connection {
+    /// `None` only while it is dropped.
+    runtime: Option<Runtime>,
+    grpc: Grpc<Channel>,
+}
+
+/// The deadline of a call, and the time that it was given.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    until: Instant,
+    time: Duration,
+}
+
+impl Limit {
+    fn from_now(time: Duration) -> Self {
+        Self { until: Instant::now() + time, time }
+    }
+}
+
+impl Connection {
+    fn new(endpoint: &Endpoint) -> Result<Self, Failure> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
+        let channel = {
+            let _within = runtime.enter();
+            endpoint.connect_lazy()
+        };
+        // A range may have any number of keys, and a transaction any size that etcd accepts.
+        let grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
+        Ok(Self { runtime: Some(runtime), grpc })
+    }
+
+    /// Makes a call, once.
+    fn call<Q, A>(
+        &mut self,
+        path: &'static str,
+        message: Q,
+        token: Option<&AsciiMetadataValue>,
+        limit: Limit,
+    ) -> Result<A, Failure>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let path = Uri::from_static(path).into_parts().path_and_query.expect("paths of calls are paths");
+        let mut request = Request::new(message);
+        if let Some(token) = token {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        let grpc = &mut self.grpc;
+        let answer = async {
+            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+            grpc.unary(request, path, ProstCodec::<Q, A>::default()).await
+        };
+        let runtime = self.runtime.as_ref().expect("it has a runtime until it is dropped");
+        let until = tokio::time::Instant::from_std(limit.until);
+        match runtime.block_on(async { tokio::time::timeout_at(until, answer).await }) {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(Failure::Status(Box::new(status))),
+            Err(_) => Err(Failure::TimedOut(limit.time)),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Does not wait for a thread that resolves a host name.
+            runtime.shutdown_background();
+        }
+    }
+}
+
 impl Coordinator for EtcdClient {
     fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
-        self.ask(KV_RANGE, translation::range_request(range), translation::range_answer)
+        self.call_current(KV_RANGE, translation::range_request(range), translation::range_answer)
     }
 
     fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
@@ -247,7 +327,7 @@ impl Coordinator for EtcdClient {
             let what = "a transaction writes a key twice; this is a bug of signalbox; report it";
             return Err(CallError::Refused(what.to_owned()));
         }
-        let answer = self.ask(KV_TXN, translation::transaction_request(transaction), |answer| {
+        let answer = self.call_current(KV_TXN, translation::transaction_request(transaction), |answer| {
             translation::transaction_answer(transaction, answer)
         })?;
         let performed = if answer.held { &transaction.then } else { &transaction.otherwise };

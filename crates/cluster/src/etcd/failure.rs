@@ -1,7 +1,7 @@
-//! What a failed call means: whether etcd may have performed it, and what to do.
+//! Whether etcd may have performed a call that failed, and what the operator should do.
 //!
-//! Only what etcd refuses for sure, before it performs anything, is a refusal. Everything else counts as unanswered, and
-//! is repeated.
+//! A refusal is only an error that etcd certainly returns before it performs anything. Every other error counts as unanswered,
+//! and the call is repeated.
 
 use std::error::Error;
 use std::time::Duration;
@@ -19,20 +19,20 @@ pub(super) enum Failure {
     Status(Box<Status>),
     /// The system has no file descriptor or thread for a connection.
     System(std::io::Error),
-    /// An answer that cannot be understood.
+    /// Its answer cannot be decoded.
     Malformed(&'static str),
 }
 
 /// What an error of etcd means for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// It may have been performed, or may still be; the advice is to repeat it.
+    /// It may have been performed, or may still be. The caller repeats it.
     Unanswered,
-    /// It was not performed and will not be, and what the operator has to do.
+    /// It was not performed and will not be. The text says what the operator should do.
     Refused(&'static str),
-    /// It was not performed, because the token is not valid any more, or none was sent.
+    /// It was not performed, because the token is no longer valid, or was missing.
     TokenNeeded,
-    /// etcd has no users, so it gives no token; calls need none.
+    /// etcd has no users, so calls need no token.
     NoTokenNeeded,
     /// etcd is out of space. It may have been performed: the transaction that exceeds the quota is performed, and answered
     /// with this error.
@@ -49,7 +49,7 @@ const PASSWORD: &str = "correct the user and the password";
 pub(super) const NO_SPACE: &str =
     "compact and defragment etcd, disarm its alarm (etcdctl alarm disarm), raise --quota-backend-bytes";
 
-/// Errors of etcd by their texts, as etcd's own clients recognise them: the codes are too coarse.
+/// Errors of etcd by their texts, by which etcd's own clients recognise them, too: one code has several meanings.
 const MEANINGS: [(&str, Meaning); 15] = [
     ("request is too large", Meaning::Refused(TOO_LARGE)),
     ("larger than max", Meaning::Refused(TOO_LARGE)),
@@ -71,7 +71,7 @@ const MEANINGS: [(&str, Meaning); 15] = [
 impl Failure {
     pub(super) fn meaning(&self) -> Meaning {
         let Self::Status(status) = self else { return Meaning::Unanswered };
-        // An answer to the contrary may have been lost with the connection.
+        // The answer that the call was performed may have been lost with the connection.
         let is_lost = matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled);
         let found = MEANINGS.iter().find(|(text, _)| status.message().contains(text));
         match found {
@@ -80,7 +80,7 @@ impl Failure {
         }
     }
 
-    /// What happened, without the endpoint.
+    /// The text of the failure, without the endpoint.
     pub(super) fn text(&self) -> String {
         match self {
             Self::TimedOut(limit) => format!("no answer within {} ms", limit.as_millis()),
@@ -93,12 +93,12 @@ impl Failure {
         }
     }
 
-    /// As an error of a call to this endpoint that may have been performed.
+    /// The error of a call to this endpoint that may have been performed.
     pub(super) fn unanswered(&self, endpoint: &str) -> CallError {
         CallError::Unanswered(format!("etcd {endpoint}: {}", self.text()))
     }
 
-    /// As an error of a call to this endpoint that was not performed.
+    /// The error of a call to this endpoint that was not performed.
     pub(super) fn refused(&self, endpoint: &str, advice: &str) -> CallError {
         CallError::Refused(format!("etcd {endpoint}: {}; {advice}", self.text()))
     }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_etcd_surely_did_not_perform_is_refused() {
+    fn only_calls_that_etcd_certainly_did_not_perform_are_refused() {
         let meaning = |code, text: &str| Failure::Status(Box::new(Status::new(code, text))).meaning();
         let unanswered = [
             (Code::Unavailable, "etcdserver: no leader"),

@@ -1,4 +1,4 @@
-//! Which etcd the client uses, and how.
+//! The settings of the client: members, TLS, user and timeout.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use std::time::Duration;
 use thiserror::Error;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-/// Which etcd the client uses, and how.
+/// The settings of the client.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The members, as URLs with a port: `https://10.0.0.1:2379`. All of them use TLS (`https`), or none (`http`).
     pub endpoints: Vec<String>,
-    /// What TLS needs; required for `https`, refused for `http`.
+    /// The files for TLS; required for `https`, refused for `http`.
     pub tls: Option<Tls>,
-    /// As whom the client authenticates, if etcd requires users. A certificate of the client does that too, without
+    /// The user as which the client authenticates, if etcd requires users. A certificate of the client does that too, without
     /// tokens that expire.
     pub user: Option<User>,
     /// How long each call may take, including a connection and an authentication if they are needed.
     pub request_timeout: Duration,
 }
 
-/// What TLS needs: files in PEM.
+/// The files for TLS, in PEM.
 #[derive(Clone, Debug)]
 pub struct Tls {
     /// The certificates of the authorities that sign etcd's certificates.
@@ -39,7 +39,7 @@ pub struct User {
     pub password: String,
 }
 
-/// The password is in no log.
+/// Without the password, which must not be logged.
 impl std::fmt::Debug for User {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("User").field("name", &self.name).finish_non_exhaustive()
@@ -64,11 +64,9 @@ pub enum SettingsError {
         error: std::io::Error,
     },
     /// A certificate or a key cannot be used.
-    #[error(
-        "certificates for etcd: {0}; the files have to be in PEM, and the key has to fit the certificate"
-    )]
+    #[error("certificates for etcd: {0}; the files must be in PEM, and the key must fit the certificate")]
     Certificates(String),
-    /// The machine has no name that could be that of a node.
+    /// The host name, the default name of a node, cannot be read.
     #[error("the name of this machine cannot be read ({0}); set cluster.node")]
     NodeName(std::io::Error),
 }
@@ -100,7 +98,7 @@ fn read_tls(tls: &Tls) -> Result<ClientTlsConfig, SettingsError> {
     })
 }
 
-/// Reads a file that has certificates. Without any, each connection would fail, and not say why.
+/// Reads a file of certificates. A file without one is an error here, because connections would fail without a reason.
 fn read_certificates(path: &Path) -> Result<Vec<u8>, SettingsError> {
     let pem = read(path)?;
     if String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
@@ -135,17 +133,17 @@ mod tests {
         assert!(missing.contains("missing.pem"), "{missing}");
         fs::write(scratch.path().join("ca.pem"), [0x30, 0x82]).unwrap();
         let not_pem = refusal("https://10.0.0.1:2379", Some(tls("ca.pem")));
-        assert!(not_pem.contains("ca.pem") && not_pem.contains("have to be in PEM"), "{not_pem}");
+        assert!(not_pem.contains("ca.pem") && not_pem.contains("must be in PEM"), "{not_pem}");
         let broken = "-----BEGIN CERTIFICATE-----\n&\n-----END CERTIFICATE-----\n";
         fs::write(scratch.path().join("ca.pem"), broken).unwrap();
         let broken = refusal("https://10.0.0.1:2379", Some(tls("ca.pem")));
-        assert!(broken.contains("have to be in PEM"), "{broken}");
+        assert!(broken.contains("must be in PEM"), "{broken}");
         let plain = refusal("http://10.0.0.1:2379", Some(tls("ca.pem")));
         assert!(plain.contains("write https://"), "{plain}");
     }
 
     #[test]
-    fn the_password_is_in_no_log() {
+    fn the_password_is_not_logged() {
         let user = User { name: "signalbox".to_owned(), password: "secret".to_owned() };
         let text = format!("{user:?}");
         assert!(text.contains("signalbox") && !text.contains("secret"), "{text}");

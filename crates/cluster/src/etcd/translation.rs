@@ -1,4 +1,4 @@
-//! Reads and transactions as messages of etcd, and its answers back.
+//! Converts reads and transactions to messages of etcd, and its answers back.
 
 use std::collections::HashSet;
 
@@ -23,22 +23,22 @@ const INNER: usize = 64;
 pub(super) fn range_request(range: &Range) -> RangeRequest {
     let (key, range_end) = match &range.to {
         None => (range.from.clone(), Vec::new()),
-        // No key is before these, but for etcd the one means a single key and the other all keys. The range from a key to
-        // itself is empty.
+        // These ranges are empty, but for etcd the first end means a single key and the second one all keys. The range from a
+        // key to itself is empty.
         Some(to) if to.is_empty() || to == &[0] => {
             let from = if range.from.is_empty() { vec![1] } else { range.from.clone() };
             (from.clone(), from)
         }
-        // Keys are not empty, so this is where they begin.
+        // No key is empty, so all keys are after this one.
         Some(to) if range.from.is_empty() => (vec![0], to.clone()),
         Some(to) => (range.from.clone(), to.clone()),
     };
-    // No revision is 0, the number that means the latest; those before the first are refused as revision 1 would be.
+    // For etcd, 0 means the latest revision. The first revision is 1.
     let revision = range.at.map_or(0, |at| i64::try_from(at).unwrap_or(i64::MAX).max(1));
     RangeRequest { key, range_end, revision, count_only: range.count_only }
 }
 
-/// The answer to a read, or what is wrong with it.
+/// The answer to a read. The error says why it is malformed.
 pub(super) fn range_answer(answer: RangeResponse) -> Result<RangeAnswer, &'static str> {
     let entries = answer.kvs.into_iter().map(entry).collect::<Result<_, _>>()?;
     let count = u64::try_from(answer.count).map_err(|_| "a negative number of keys")?;
@@ -72,7 +72,7 @@ fn branch(operations: &[Operation]) -> Vec<RequestOp> {
     }
     let inner = operations.chunks(INNER).map(|part| {
         let success = part.iter().map(operation).collect();
-        // It compares nothing, so it succeeds.
+        // Without comparisons, it always succeeds.
         Request::RequestTxn(TxnRequest { compare: Vec::new(), success, failure: Vec::new() })
     });
     inner.map(|inner| RequestOp { request: Some(inner) }).collect()
@@ -113,7 +113,7 @@ fn compare(compare: &Compare) -> CompareMessage {
     }
 }
 
-/// The answer to a transaction, or what is wrong with it.
+/// The answer to a transaction. The error says why it is malformed.
 pub(super) fn transaction_answer(
     transaction: &Transaction,
     answer: TxnResponse,

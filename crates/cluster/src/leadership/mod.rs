@@ -6,34 +6,33 @@
 //! - C3: a leader's deadline is the renew deadline after the *sending* of its last successful renewal. A machine past it
 //!   has ended, whatever arrives afterwards.
 //! - C4: without a release, a node takes over only the lease duration after the *arrival* of the answer that showed the
-//!   leader's last sign of life, and only if that is still the last one, which the transaction compares.
+//!   leader's last heartbeat, and only if that is still the last one, which the transaction compares.
 //!
 //! Both hold for any delay of requests and answers, and for attempts that are applied long after they were given up: each
 //! transaction compares the revisions of the keys that its decision was based on. An unanswered attempt is never assumed to
 //! have failed. What etcd shows later decides: see [`Machine::answered`].
 //!
-//! A standby looks at the leader with a transaction in each look period. It uses no watch: a watch that is late, broken or
-//! compacted would need the looks all the same, and each look also gives the standby's own heartbeat.
+//! A standby polls etcd with a transaction in each poll period. It uses no watch: a watch that is late, broken or compacted
+//! would need the polls all the same, and each poll also sends the standby's own heartbeat.
 //!
-//! A standby may relay clients to the leader: [`Machine::relaying`] says to which, and until when; its heartbeats say which
-//! relays are closed (invariant C5, `docs/decisions/0028`).
+//! A standby may relay clients to the leader: [`Machine::relay_target`] says to which, and until when; its heartbeats say
+//! which relays are closed (invariant C5, `docs/decisions/0028`).
 //!
-//! The caller performs the transactions, ends the process at the deadline, loads the records and answers clients.
+//! The driver is `src/server/daemon/node.rs`. It performs the transactions, applies [`Machine::deadline`] and
+//! [`Machine::relay_target`] after each step, and ends the process at the deadline. `transactions` has the transactions and
+//! what their answers change, `view` what a node has read about the leader.
 
-mod answers;
-mod ending;
-mod requests;
+mod transactions;
 mod view;
 
 use std::time::Duration;
 
-use self::view::{Observation, Seen, Vacancy, View};
-use crate::clock::BootTime;
+use self::view::{Observation, Seen, TakeoverTime};
 use crate::coordinator::{CallError, Revision, Transaction, TransactionAnswer};
+use crate::drain::DrainRequest;
+use crate::error::Ending;
 use crate::keys::{Drain, Format, Heartbeat, Keys, Leadership, Node, RelayEndpoint, Successor};
-use crate::timing::Timing;
-
-pub use self::ending::Ending;
+use crate::timing::{BootTime, Timing};
 
 /// What a node is, and what it has in common with the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,24 +49,24 @@ pub struct Settings {
     pub oldest_record_format: u32,
 }
 
-/// What a node has relayed, for its heartbeats.
+/// What the heartbeats of a node say about its relays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Relayed {
-    /// It has no connection to a leader of an epoch below this one, and will have none.
+pub struct RelayReport {
+    /// The node has no connection to a leader of an epoch below this one, and will have none.
     pub closed_below: u32,
-    /// Connections that it relays.
+    /// The number of connections that it relays.
     pub connections: u32,
 }
 
-/// To whom a node may relay connections of clients.
+/// The leader to which a node may relay connections of clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Relaying {
-    /// Connections to leaders of epochs below this one have to be closed.
+pub struct RelayTarget {
+    /// Connections to leaders of epochs below this one must be closed.
     pub epoch_min: u32,
-    /// The leader, if there is one that accepts them: its epoch, and where.
+    /// The epoch and the endpoint of the leader; `None`: no leader accepts relayed connections.
     pub leader: Option<(u32, RelayEndpoint)>,
-    /// When all of them have to be closed, unless this is extended before: the renew deadline after the sending of this
-    /// node's last heartbeat that was confirmed, which a leader's renewals are, too.
+    /// When all connections must be closed, unless it is extended before: the renew deadline after the sending of this
+    /// node's last confirmed heartbeat. A leader's renewals are heartbeats, too.
     pub deadline: BootTime,
 }
 
@@ -76,9 +75,9 @@ pub struct Relaying {
 pub enum Step {
     /// Call [`Machine::sent`], perform the transaction, and call [`Machine::answered`].
     Send(Transaction),
-    /// Nothing before this time, unless an answer or a release comes.
+    /// Wait until this time, or until an answer or an input arrives.
     WaitUntil(BootTime),
-    /// The node's part in the cluster is over, as its phase says.
+    /// The node no longer takes part in the cluster; [`Phase::Over`] has the reason.
     End,
 }
 
@@ -97,22 +96,47 @@ pub struct Term {
 /// What a node is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It has not joined yet. After a crash, it waits to see that the run before it gives no sign of life.
+    /// It has not joined yet. After a crash, it waits until the run before it has sent no heartbeat for the lease duration.
     Joining,
-    /// It waits for the leader to release its leadership, or to give no sign of life.
+    /// It waits until the leader releases its leadership or stops sending heartbeats.
     Standby {
-        /// The node that leads or led last, and its epoch; `None` if there was none.
+        /// The node that leads or led last, and its epoch; `None`: no node has led yet.
         leader: Option<(String, u32)>,
     },
-    /// It leads until [`Machine::deadline`], which renewals extend: it has to load the records, and may serve.
+    /// It leads until [`Machine::deadline`], which renewals extend: it loads the records, and serves clients.
     Leading(Term),
     /// It is leaving the cluster.
     Leaving,
-    /// Its part is over: the process has to end, without another answer to a client.
+    /// It no longer takes part. The process has to end, without another response to a client.
     Over(Ending),
 }
 
-/// The leadership as one node sees it.
+/// What the driver learns from [`Machine::poll_event`].
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The node is in another phase, or another node leads.
+    Phase(Phase),
+    /// etcd does not answer as it should, for this reason. Reported once until etcd answers.
+    EtcdFailing(String),
+    /// etcd answers again.
+    EtcdRecovered,
+    /// An operator drains the node. Reported once for each request.
+    Drain(DrainRequest),
+}
+
+/// What other threads of the process send to the driver, for [`Machine::handle`].
+#[derive(Debug)]
+pub enum Input {
+    /// [`Machine::release`].
+    Release(Option<Successor>),
+    /// [`Machine::poll_now`].
+    PollNow,
+    /// All threads that serve clients have run at this time. From the first one on, a leader renews its leadership only
+    /// while these arrive: one whose threads hang must not keep it.
+    ThreadsRan(BootTime),
+}
+
+/// A node's part in deciding which node leads.
 #[derive(Clone, Debug)]
 pub struct Machine {
     settings: Settings,
@@ -122,12 +146,23 @@ pub struct Machine {
     in_flight: Option<(Request, BootTime)>,
     /// The number of the last heartbeat that was sent.
     heartbeats: u64,
-    relayed: Relayed,
-    /// What an operator asks of this run.
+    relay_report: RelayReport,
+    /// The request of an operator to drain this run.
     drain: Option<Seen<Drain>>,
-    /// Until when a standby looks more often: something indicates that the leader has failed.
-    hurries_until: BootTime,
+    /// Until when a standby polls more often: something indicates that the leader has failed.
+    polls_fast_until: BootTime,
+    threads_ran_at: Option<BootTime>,
+    /// Why the last transaction failed, until one is answered.
     last_failure: Option<String>,
+    reported: Reported,
+}
+
+/// What [`Machine::poll_event`] has returned last.
+#[derive(Clone, Debug, Default)]
+struct Reported {
+    phase: Option<Phase>,
+    is_etcd_failing: bool,
+    drain: Revision,
 }
 
 #[derive(Clone, Debug)]
@@ -139,13 +174,13 @@ enum State {
     Over(Ending),
 }
 
-/// The transactions, without what the machine knows anyway.
+/// The kinds of transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
     /// Reads, and writes the format if there is none.
     Read,
     Join,
-    Look,
+    Poll,
     TakeOver,
     /// With the number of the heartbeat.
     Renew(u64),
@@ -155,7 +190,7 @@ enum Request {
 
 #[derive(Clone, Debug)]
 struct Joining {
-    seen: Option<Box<Surroundings>>,
+    seen: Option<Box<JoinView>>,
     /// Whether an attempt to join was sent: it may be applied, now or later.
     is_attempted: bool,
     /// When to read again.
@@ -164,16 +199,15 @@ struct Joining {
 
 /// What a joining node has read.
 #[derive(Clone, Debug)]
-struct Surroundings {
+struct JoinView {
     format: Seen<Format>,
     observation: Observation,
-    /// Another run of the same name, if there is one.
-    namesake: Option<Namesake>,
+    other_run: Option<OtherRun>,
 }
 
 /// Another run with the name of this node.
 #[derive(Clone, Debug)]
-struct Namesake {
+struct OtherRun {
     node: Option<Seen<Node>>,
     heartbeat: Option<Seen<Heartbeat>>,
     /// When the answer arrived that showed these first.
@@ -187,12 +221,12 @@ struct Standby {
     node_modified: Revision,
     format: Seen<Format>,
     observation: Observation,
-    /// When to look again.
+    /// When to poll again.
     due: BootTime,
     /// The sending of the last heartbeat that was confirmed, in this state.
     confirmed_at: BootTime,
-    /// Whether a look has to come before a takeover, to see what became of the attempt before.
-    is_look_first: bool,
+    /// Whether a poll has to come before a takeover, to find out the outcome of the attempt before.
+    must_poll_first: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -213,8 +247,8 @@ struct Leading {
 #[derive(Clone, Debug)]
 struct Leaving {
     /// The leadership that has to be released.
-    holding: Option<Seen<Leadership>>,
-    /// Who is to lead next; `None`: whoever is first.
+    leadership: Option<Seen<Leadership>>,
+    /// The node that leads next; `None`: any.
     successor: Option<Successor>,
     is_released: bool,
     /// When to give up; `None` until the first step.
@@ -232,14 +266,16 @@ impl Machine {
             offered: None,
             in_flight: None,
             heartbeats: 0,
-            relayed: Relayed::default(),
+            relay_report: RelayReport::default(),
             drain: None,
-            hurries_until: BootTime::default(),
+            polls_fast_until: BootTime::default(),
+            threads_ran_at: None,
             last_failure: None,
+            reported: Reported::default(),
         }
     }
 
-    /// What to do at this time. It is the same until time passes or something is reported.
+    /// What to do at this time. It is the same until time passes, or an answer or an input arrives.
     pub fn next(&mut self, now: BootTime) -> Step {
         self.offered = None;
         self.check_deadline(now);
@@ -254,13 +290,23 @@ impl Machine {
                 if now < leading.due {
                     return Step::WaitUntil(leading.due.min(deadline));
                 }
+                // Half of the deadline is left for threads that are slow, but do not hang.
+                if self.threads_ran_at.is_some_and(|at| now.since(at) > timing.renew_deadline() / 2) {
+                    return Step::WaitUntil(deadline);
+                }
                 Request::Renew(self.heartbeats + 1)
             }
             State::Leaving(leaving) => {
                 let until = *leaving.until.get_or_insert(now.after(2 * timing.request_timeout()));
                 if now >= until {
-                    let ending = leaving_ended(leaving.is_released, self.last_failure.clone());
-                    return self.end(ending);
+                    let failure = self.last_failure.clone().unwrap_or_else(|| "no answer".to_owned());
+                    // The keys of the node may be left, which delay only its next run.
+                    let is_released = leaving.is_released;
+                    return self.end(if is_released {
+                        Ending::Released
+                    } else {
+                        Ending::NotReleased(failure)
+                    });
                 }
                 if self.in_flight.is_some() {
                     return Step::WaitUntil(until);
@@ -268,13 +314,13 @@ impl Machine {
                 if now < leaving.due {
                     return Step::WaitUntil(leaving.due.min(until));
                 }
-                if leaving.holding.is_some() { Request::Release } else { Request::Leave }
+                if leaving.leadership.is_some() { Request::Release } else { Request::Leave }
             }
             // What is in flight is answered, or reported as unanswered, after the request timeout.
             State::Joining(_) | State::Standby(_) if self.in_flight.is_some() => {
                 return Step::WaitUntil(now.after(timing.request_timeout()));
             }
-            State::Joining(joining) => match joining.vacant_at(timing) {
+            State::Joining(joining) => match joining.may_join_at(timing) {
                 Some(vacant) if vacant <= now => Request::Join,
                 _ if joining.due <= now => Request::Read,
                 vacant => {
@@ -282,14 +328,12 @@ impl Machine {
                 }
             },
             State::Standby(standby) => {
-                let vacancy =
-                    standby.observation.vacancy(&self.settings.node.incarnation, timing.lease_duration());
-                let may_take_over = self.settings.node.is_eligible && !standby.is_look_first;
-                match vacancy {
-                    Vacancy::AtOnce if may_take_over => Request::TakeOver,
-                    Vacancy::At(time) if may_take_over && time <= now => Request::TakeOver,
-                    _ if standby.due <= now => Request::Look,
-                    Vacancy::At(time) if may_take_over => {
+                let may_take_over = self.settings.node.is_eligible && !standby.must_poll_first;
+                match standby.observation.takeover_time(&self.settings.node.incarnation, timing) {
+                    TakeoverTime::Now if may_take_over => Request::TakeOver,
+                    TakeoverTime::At(time) if may_take_over && time <= now => Request::TakeOver,
+                    _ if standby.due <= now => Request::Poll,
+                    TakeoverTime::At(time) if may_take_over => {
                         return Step::WaitUntil(time.min(standby.due));
                     }
                     _ => return Step::WaitUntil(standby.due),
@@ -311,7 +355,7 @@ impl Machine {
         let Some(request) = self.offered.take() else { return };
         match request {
             Request::Read | Request::Release | Request::Leave => {}
-            Request::Join | Request::Look | Request::TakeOver | Request::Renew(_) => self.heartbeats += 1,
+            Request::Join | Request::Poll | Request::TakeOver | Request::Renew(_) => self.heartbeats += 1,
         }
         if let State::Joining(joining) = &mut self.state {
             joining.is_attempted |= request == Request::Join;
@@ -322,8 +366,8 @@ impl Machine {
     /// The answer to the transaction that was sent, or that there is none.
     ///
     /// An unanswered attempt may have been applied, or may be later:
-    /// - a takeover: the next look shows it. A look gives a heartbeat and reads the leadership key at one moment, so if it
-    ///   shows that this run leads, it counts as a renewal from the time at which the *look* was sent.
+    /// - a takeover: the next poll shows it. A poll sends a heartbeat and reads the leadership key in one transaction, so if
+    ///   it shows that this run leads, it counts as a renewal from the time at which the *poll* was sent.
     /// - a renewal: the next one finds its own earlier heartbeat, whose number says when it was sent.
     /// - a release: the next one finds the leadership key released.
     pub fn answered(&mut self, answer: Result<TransactionAnswer, CallError>, now: BootTime) {
@@ -331,9 +375,9 @@ impl Machine {
         // Also if it is a successful renewal: others have seen the deadline pass.
         self.check_deadline(now);
         let outcome = match answer {
-            Ok(answer) => self.performed(request, sent_at, &answer, now),
+            Ok(answer) => self.on_answer(request, sent_at, &answer, now),
             Err(error) => {
-                self.failed(request, sent_at, &error, now);
+                self.on_failure(request, sent_at, &error, now);
                 Ok(())
             }
         };
@@ -351,59 +395,72 @@ impl Machine {
         }
     }
 
-    /// What the heartbeats from now on say of the node's relays. `closed_below` never falls.
-    pub fn set_relayed(&mut self, relayed: Relayed) {
-        assert!(
-            relayed.closed_below >= self.relayed.closed_below,
-            "a promise to other nodes is not taken back"
-        );
-        self.relayed = relayed;
-    }
-
-    /// What an operator asks of this run, with the revision at which it was written; `None`: nothing, or it has refused.
-    pub fn drain(&self) -> Option<(&Drain, Revision)> {
-        self.drain.as_ref().map(|seen| (&seen.value, seen.modified))
-    }
-
-    /// To whom the node may relay connections of clients.
-    pub fn relaying(&self) -> Relaying {
-        let none = |epoch_min, deadline| Relaying { epoch_min, leader: None, deadline };
+    /// The leader to which the node may relay connections of clients.
+    pub fn relay_target(&self) -> RelayTarget {
+        let none = |epoch_min, deadline| RelayTarget { epoch_min, leader: None, deadline };
         match &self.state {
             State::Joining(_) => none(0, BootTime::default()),
             State::Standby(standby) => {
-                let (epoch_min, leader) = standby.observation.relayable(&self.settings.node.incarnation);
+                let (epoch_min, leader) = standby.observation.relay_target(&self.settings.node.incarnation);
                 let leader = leader.filter(|_| self.settings.node.relays);
                 let deadline = standby.confirmed_at.after(self.settings.timing.renew_deadline());
-                Relaying { epoch_min, leader, deadline }
+                RelayTarget { epoch_min, leader, deadline }
             }
-            // A process that has led relays no more. Nobody else leads before its deadline, so it may close them until then.
+            // A process that has led relays no longer. No other node leads before its deadline, so it may close its relays
+            // until then.
             State::Leading(leading) => none(u32::MAX, leading.deadline(self.settings.timing)),
             State::Leaving(_) | State::Over(_) => none(u32::MAX, BootTime::default()),
         }
     }
 
-    /// Something indicates that the leader has failed, or the heartbeat has news for other nodes: a standby looks at once,
-    /// and more often for a while.
-    pub fn hurry(&mut self, now: BootTime) {
+    /// What the next heartbeats say about the node's relays. `closed_below` never falls.
+    pub fn set_relay_report(&mut self, report: RelayReport) {
+        assert!(
+            report.closed_below >= self.relay_report.closed_below,
+            "other nodes rely on what a heartbeat has said"
+        );
+        self.relay_report = report;
+    }
+
+    /// The next event that was not returned before.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        let phase = self.phase();
+        if self.reported.phase.as_ref() != Some(&phase) {
+            self.reported.phase = Some(phase.clone());
+            return Some(Event::Phase(phase));
+        }
+        if self.reported.is_etcd_failing != self.last_failure.is_some() {
+            self.reported.is_etcd_failing = self.last_failure.is_some();
+            return Some(self.last_failure.clone().map_or(Event::EtcdRecovered, Event::EtcdFailing));
+        }
+        let Seen { value, modified } = self.drain.as_ref().filter(|of| of.modified != self.reported.drain)?;
+        self.reported.drain = *modified;
+        Some(Event::Drain(DrainRequest { drain: value.clone(), written: *modified }))
+    }
+
+    /// Takes an input of another thread.
+    pub fn handle(&mut self, input: Input, now: BootTime) {
+        match input {
+            Input::Release(successor) => self.release(successor),
+            Input::PollNow => self.poll_now(now),
+            Input::ThreadsRan(at) => self.threads_ran_at = Some(at),
+        }
+    }
+
+    /// Something indicates that the leader has failed, or other nodes wait for this node's next heartbeat: a standby polls
+    /// at once, and more often for the lease duration.
+    pub fn poll_now(&mut self, now: BootTime) {
         if let State::Standby(standby) = &mut self.state {
-            self.hurries_until = now.after(self.settings.timing.lease_duration());
+            self.polls_fast_until = now.after(self.settings.timing.lease_duration());
             standby.due = standby.due.min(now);
         }
     }
 
-    /// The time between two looks.
-    fn look_period(&self, observation: &Observation, now: BootTime) -> Duration {
-        let timing = self.settings.timing;
-        // A leader that is well renews in each retry period.
-        let is_silent = observation.silence(now) > 2 * timing.retry_period();
-        if is_silent || now < self.hurries_until { timing.hurried_period() } else { timing.look_period() }
-    }
-
-    /// The node is to leave the cluster, and to release its leadership if it leads. A leader calls this after it has closed
-    /// its last connection. `successor` is to lead next; `None`: whoever is first. [`Ending::Released`] follows, or
-    /// [`Ending::NotReleased`] after two request timeouts.
+    /// The node leaves the cluster, and releases its leadership if it leads. A leader calls this after it has closed its
+    /// last connection. `successor` leads next; `None`: any node. [`Ending::Released`] follows, or [`Ending::NotReleased`]
+    /// after two request timeouts.
     pub fn release(&mut self, successor: Option<Successor>) {
-        let holding = match &self.state {
+        let leadership = match &self.state {
             State::Joining(joining) if !joining.is_attempted => {
                 self.end(Ending::Released);
                 return;
@@ -414,7 +471,7 @@ impl Machine {
         };
         self.offered = None;
         let due = BootTime::default();
-        self.state = State::Leaving(Leaving { holding, successor, is_released: false, until: None, due });
+        self.state = State::Leaving(Leaving { leadership, successor, is_released: false, until: None, due });
     }
 
     /// What the node is doing.
@@ -431,9 +488,21 @@ impl Machine {
         }
     }
 
-    /// Why the last transaction that failed did, if none has been answered since.
+    /// Why the last transaction failed, if none has been answered since.
     pub fn last_failure(&self) -> Option<&str> {
         self.last_failure.as_deref()
+    }
+
+    /// The time between two polls.
+    fn poll_period(&self, observation: &Observation, now: BootTime) -> Duration {
+        let timing = self.settings.timing;
+        // A healthy leader renews in each retry period.
+        let is_silent = observation.unchanged_for(now) > 2 * timing.retry_period();
+        if is_silent || now < self.polls_fast_until {
+            timing.fast_poll_period()
+        } else {
+            timing.poll_period()
+        }
     }
 
     fn end(&mut self, ending: Ending) -> Step {
@@ -449,38 +518,6 @@ impl Machine {
             let failure = failure.unwrap_or_else(|| "the node was suspended or overloaded".to_owned());
             self.end(Ending::DeadlinePassed(failure));
         }
-    }
-}
-
-impl Joining {
-    /// From when on the node may join; `None` if it has not read what is there.
-    fn vacant_at(&self, timing: Timing) -> Option<BootTime> {
-        let seen = self.seen.as_ref()?;
-        let vacant = seen.namesake.as_ref().map(|namesake| namesake.since.after(timing.lease_duration()));
-        Some(vacant.unwrap_or_default())
-    }
-}
-
-impl Namesake {
-    /// The other run in this view, if there is one.
-    fn seen(former: Option<Self>, view: &View, now: BootTime) -> Option<Self> {
-        let (node, heartbeat) = (view.node.clone(), view.heartbeat.clone());
-        if node.is_none() && heartbeat.is_none() {
-            return None;
-        }
-        let Some(former) = former else { return Some(Self { node, heartbeat, since: now, changes: 0 }) };
-        if former.node == node && former.heartbeat == heartbeat {
-            return Some(former);
-        }
-        Some(Self { node, heartbeat, since: now, changes: former.changes + 1 })
-    }
-
-    fn node_modified(&self) -> Revision {
-        self.node.as_ref().map_or(0, |node| node.modified)
-    }
-
-    fn heartbeat_modified(&self) -> Revision {
-        self.heartbeat.as_ref().map_or(0, |heartbeat| heartbeat.modified)
     }
 }
 
@@ -504,12 +541,4 @@ impl Leading {
         self.unanswered.clear();
         self.due = due;
     }
-}
-
-fn leaving_ended(is_released: bool, failure: Option<String>) -> Ending {
-    if is_released {
-        // The keys of the node are left behind, which delays nobody but its next run.
-        return Ending::Released;
-    }
-    Ending::NotReleased(failure.unwrap_or_else(|| "no answer".to_owned()))
 }

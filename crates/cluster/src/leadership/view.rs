@@ -1,26 +1,26 @@
-//! What a node reads of the cluster in one transaction, and since when it has been so.
+//! What a node reads about the cluster in one transaction, and since when it has been unchanged.
 
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::ending::Ending;
-use crate::clock::BootTime;
 use crate::coordinator::{Entry, Operation, Revision};
+use crate::error::Ending;
 use crate::keys::{
     Drain, Format, Heartbeat, Incarnation, Keys, Leadership, LeadershipState, Marker, Node, RelayEndpoint,
     ValueError, decode,
 };
+use crate::timing::{BootTime, Timing};
 
-/// Why an answer is of no use.
-pub(super) enum NoAnswer {
-    /// It ends the part of the node.
+/// Why an answer cannot be applied.
+pub(super) enum AnswerError {
+    /// It ends the node.
     Ends(Ending),
-    /// It does not have the reads that were asked for.
+    /// It does not have the reads of the request.
     Malformed,
 }
 
-impl<E: Into<Ending>> From<E> for NoAnswer {
+impl<E: Into<Ending>> From<E> for AnswerError {
     fn from(ending: E) -> Self {
         Self::Ends(ending.into())
     }
@@ -33,7 +33,7 @@ pub(super) struct Seen<T> {
     pub modified: Revision,
 }
 
-/// What one transaction read. All of it was so at one moment.
+/// What one transaction read, at one revision.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     /// The node of this name.
@@ -43,9 +43,9 @@ pub(super) struct View {
     pub format: Option<Seen<Format>>,
     pub marker: Option<Seen<Marker>>,
     pub leadership: Option<Seen<Leadership>>,
-    /// What an operator asks of the node of this name.
+    /// The request to drain the node of this name.
     pub drain: Option<Seen<Drain>>,
-    /// The node that was asked for besides.
+    /// The other node that was read.
     pub other: Option<Other>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Other {
 }
 
 impl View {
-    /// The reads of a view. `other` is the node that is read besides `name`.
+    /// The reads of a view: of the node `name`, and of `other`.
     pub fn reads(keys: &Keys, name: &str, other: Option<&str>) -> Vec<Operation> {
         let mut wanted = vec![
             keys.node(name),
@@ -73,14 +73,14 @@ impl View {
     }
 
     /// The view from the answers to [`Self::reads`] with the same `other`.
-    pub fn new(read: &[Option<Entry>], other: Option<&str>) -> Result<Self, NoAnswer> {
-        let (known, rest) = read.split_at_checked(6).ok_or(NoAnswer::Malformed)?;
+    pub fn new(read: &[Option<Entry>], other: Option<&str>) -> Result<Self, AnswerError> {
+        let (known, rest) = read.split_at_checked(6).ok_or(AnswerError::Malformed)?;
         let other = match (other, rest) {
             (None, []) => None,
             (Some(name), [heartbeat, node]) => {
                 Some(Other { name: name.to_owned(), heartbeat: seen(heartbeat)?, node: seen(node)? })
             }
-            _ => return Err(NoAnswer::Malformed),
+            _ => return Err(AnswerError::Malformed),
         };
         Ok(Self {
             node: seen(&known[0])?,
@@ -88,24 +88,26 @@ impl View {
             format: seen(&known[2])?,
             marker: seen(&known[3])?,
             leadership: seen(&known[4])?,
-            drain: request(&known[5]),
+            drain: drain_request(&known[5]),
             other,
         })
     }
 
     /// What is known of the leader's heartbeat. `name` is the name of this node.
-    fn sign(&self, name: &str) -> Sign {
-        let Some(leadership) = &self.leadership else { return Sign::Absent };
+    fn leader_heartbeat(&self, name: &str) -> LeaderHeartbeat {
+        let Some(leadership) = &self.leadership else { return LeaderHeartbeat::Absent };
         let node = &leadership.value.node;
         let heartbeat = match &self.other {
             _ if node == name => &self.heartbeat,
             Some(other) if *node == other.name => &other.heartbeat,
-            _ => return Sign::Unknown,
+            _ => return LeaderHeartbeat::Unknown,
         };
         match heartbeat {
-            None => Sign::Absent,
-            Some(heartbeat) if heartbeat.value.incarnation != leadership.value.incarnation => Sign::Replaced,
-            Some(heartbeat) => Sign::Given(heartbeat.clone()),
+            None => LeaderHeartbeat::Absent,
+            Some(heartbeat) if heartbeat.value.incarnation != leadership.value.incarnation => {
+                LeaderHeartbeat::Replaced
+            }
+            Some(heartbeat) => LeaderHeartbeat::Present(heartbeat.clone()),
         }
     }
 
@@ -117,9 +119,9 @@ impl View {
     }
 }
 
-/// What an operator asks for. A newer version may ask in words that this one does not know: then it does not
-/// obey, and whoever asked learns that by the absence of an answer.
-pub(super) fn request<T: DeserializeOwned>(entry: &Option<Entry>) -> Option<Seen<T>> {
+/// An operator's request to drain a node. One that this version cannot read, because a newer one has written it, is
+/// ignored: the command that wrote it runs into its time limit.
+pub(super) fn drain_request(entry: &Option<Entry>) -> Option<Seen<Drain>> {
     seen(entry).unwrap_or_default()
 }
 
@@ -129,9 +131,9 @@ pub(super) fn seen<T: DeserializeOwned>(entry: &Option<Entry>) -> Result<Option<
     Ok(Some(Seen { value: decode(&entry.key, &entry.value)?, modified: entry.modified }))
 }
 
-/// A leader's sign of life.
+/// What a node knows of the leader's heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Sign {
+pub(super) enum LeaderHeartbeat {
     /// Its heartbeat was not read, because another node led when the transaction was made.
     Unknown,
     /// It has no heartbeat.
@@ -139,14 +141,14 @@ pub(super) enum Sign {
     /// A later run of the same node has written the heartbeat, so the leader can never renew again.
     Replaced,
     /// Its heartbeat.
-    Given(Seen<Heartbeat>),
+    Present(Seen<Heartbeat>),
 }
 
-/// Who leads as far as a node knows, and since when it has seen no sign of life.
+/// Which node leads as far as this one knows, and since when the leader has sent no new heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Observation {
     leadership: Option<Seen<Leadership>>,
-    sign: Sign,
+    heartbeat: LeaderHeartbeat,
     /// When the answer arrived that showed this first.
     since: BootTime,
     /// Where the leader accepts relayed connections.
@@ -158,20 +160,20 @@ pub(super) struct Observation {
 
 /// When a node may take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Vacancy {
-    /// Nobody leads.
-    AtOnce,
-    /// If there is no sign of life of the leader until then.
+pub(super) enum TakeoverTime {
+    /// Now: no node leads.
+    Now,
+    /// At this time, unless the leader sends a heartbeat before.
     At(BootTime),
-    /// Not before another look: the leader's heartbeat was not read, or it is this run that leads.
-    AfterLook,
+    /// Not before another poll: the leader's heartbeat was not read, or this run leads already.
+    AfterPoll,
 }
 
 impl Observation {
     pub fn new(view: &View, name: &str, now: BootTime) -> Self {
         let mut this = Self {
             leadership: view.leadership.clone(),
-            sign: view.sign(name),
+            heartbeat: view.leader_heartbeat(name),
             since: now,
             relay_endpoint: view.relay_endpoint().cloned(),
             epoch_max: 0,
@@ -180,29 +182,31 @@ impl Observation {
         this
     }
 
-    /// Takes in what an answer showed that arrived `now`. Every change restarts the lease duration, except those that later runs
-    /// of the leader's node make where the leader has no heartbeat: they begin to give one, or end. The leader can have given
-    /// none since.
+    /// Applies an answer that arrived `now`. Every change restarts the lease duration, except those that later runs of the
+    /// leader's node make when the leader has no heartbeat: they begin to send heartbeats, or end. The leader itself cannot
+    /// have sent one since.
     pub fn update(&mut self, view: &View, name: &str, now: BootTime) {
-        let sign = view.sign(name);
-        let has_none = |sign: &Sign| matches!(sign, Sign::Absent | Sign::Replaced);
-        let is_of_later_run = has_none(&self.sign) && has_none(&sign);
-        if self.leadership != view.leadership || (self.sign != sign && !is_of_later_run) {
+        let heartbeat = view.leader_heartbeat(name);
+        let has_none = |heartbeat: &LeaderHeartbeat| {
+            matches!(heartbeat, LeaderHeartbeat::Absent | LeaderHeartbeat::Replaced)
+        };
+        let is_of_later_run = has_none(&self.heartbeat) && has_none(&heartbeat);
+        if self.leadership != view.leadership || (self.heartbeat != heartbeat && !is_of_later_run) {
             self.since = now;
         }
         self.leadership.clone_from(&view.leadership);
-        self.sign = sign;
+        self.heartbeat = heartbeat;
         self.relay_endpoint = view.relay_endpoint().cloned();
         self.note_epochs(view);
     }
 
-    /// For how long nothing has changed that shows the leader alive.
-    pub fn silence(&self, now: BootTime) -> Duration {
+    /// How long ago the leader's last heartbeat was seen first.
+    pub fn unchanged_for(&self, now: BootTime) -> Duration {
         now.since(self.since)
     }
 
-    /// The epoch below which the run `incarnation` has to have closed its relays, and the leader to which it may relay.
-    pub fn relayable(&self, incarnation: &Incarnation) -> (u32, Option<(u32, RelayEndpoint)>) {
+    /// The epoch below which the run `incarnation` must have closed its relays, and the leader to which it may relay.
+    pub fn relay_target(&self, incarnation: &Incarnation) -> (u32, Option<(u32, RelayEndpoint)>) {
         let Some(leadership) = self.leadership.as_ref().map(|seen| &seen.value) else { return (0, None) };
         let epoch = leadership.epoch;
         if leadership.incarnation == *incarnation {
@@ -219,11 +223,11 @@ impl Observation {
         self.epoch_max = self.epoch_max.max(self.epoch()).max(stored);
     }
 
-    /// This run has replaced a leader of its own name, whose heartbeat it saw at revision `heartbeat` and compared. That
-    /// is no sign of life of the leader.
-    pub fn replaced(&mut self, heartbeat: Revision) {
-        if matches!(&self.sign, Sign::Given(seen) if seen.modified == heartbeat) {
-            self.sign = Sign::Replaced;
+    /// This run has replaced a leader of its own name, whose heartbeat it saw at revision `modified` and compared. The
+    /// heartbeat that it wrote is not the leader's.
+    pub fn replaced(&mut self, modified: Revision) {
+        if matches!(&self.heartbeat, LeaderHeartbeat::Present(seen) if seen.modified == modified) {
+            self.heartbeat = LeaderHeartbeat::Replaced;
         }
     }
 
@@ -231,7 +235,7 @@ impl Observation {
         self.leadership.as_ref()
     }
 
-    /// The node whose heartbeat has to be read next time.
+    /// The node whose heartbeat must be read next time.
     pub fn leader(&self) -> Option<&str> {
         self.leadership.as_ref().map(|leadership| leadership.value.node.as_str())
     }
@@ -245,15 +249,15 @@ impl Observation {
     /// `None` if the leader's heartbeat does not matter.
     pub fn heartbeat_modified(&self) -> Option<Revision> {
         let is_held = self.leadership.as_ref().is_some_and(|leadership| is_held(&leadership.value));
-        match &self.sign {
+        match &self.heartbeat {
             _ if !is_held => None,
-            Sign::Unknown | Sign::Replaced => None,
-            Sign::Absent => Some(0),
-            Sign::Given(heartbeat) => Some(heartbeat.modified),
+            LeaderHeartbeat::Unknown | LeaderHeartbeat::Replaced => None,
+            LeaderHeartbeat::Absent => Some(0),
+            LeaderHeartbeat::Present(heartbeat) => Some(heartbeat.modified),
         }
     }
 
-    /// The leadership of this run, which nobody has taken over.
+    /// The leadership, if the run `incarnation` has it.
     pub fn led_by(&self, incarnation: &Incarnation) -> Option<&Seen<Leadership>> {
         self.leadership
             .as_ref()
@@ -261,17 +265,17 @@ impl Observation {
     }
 
     /// When the run may take over.
-    pub fn vacancy(&self, incarnation: &Incarnation, lease_duration: Duration) -> Vacancy {
+    pub fn takeover_time(&self, incarnation: &Incarnation, timing: Timing) -> TakeoverTime {
         let leadership = self.leadership.as_ref().map(|seen| &seen.value);
         let is_held = leadership.is_some_and(is_held);
         let successor = leadership.and_then(|of| of.successor.as_ref());
         let is_for_another = successor.is_some_and(|successor| successor.incarnation != *incarnation);
-        if self.led_by(incarnation).is_some() || (is_held && self.sign == Sign::Unknown) {
-            Vacancy::AfterLook
+        if self.led_by(incarnation).is_some() || (is_held && self.heartbeat == LeaderHeartbeat::Unknown) {
+            TakeoverTime::AfterPoll
         } else if is_held || is_for_another || self.epoch() < self.epoch_max {
-            Vacancy::At(self.since.after(lease_duration))
+            TakeoverTime::At(self.since.after(timing.lease_duration()))
         } else {
-            Vacancy::AtOnce
+            TakeoverTime::Now
         }
     }
 
@@ -279,7 +283,7 @@ impl Observation {
         self.leadership.as_ref().map_or(0, |leadership| leadership.value.epoch)
     }
 
-    /// The epoch of the next leader; `None` if there are none left.
+    /// The epoch of the next leader; `None`: all are used up.
     pub fn next_epoch(&self) -> Option<u32> {
         self.epoch_max.checked_add(1)
     }

@@ -1,4 +1,4 @@
-//! The chain of commits against a store whose answers get lost and whose requests arrive late: what was reported as stored
+//! Commits against a store whose answers get lost and whose requests arrive late: what was reported as stored
 //! is stored once and stays, what was refused is committed again until it is stored, and a former leader stores nothing.
 
 use std::ops::ControlFlow;
@@ -6,16 +6,14 @@ use std::ops::ControlFlow;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use signalbox_cluster::chain::Chain;
-use signalbox_cluster::clock::BootTime;
 use signalbox_cluster::coordinator::{CallError, Compare, Coordinator, Operation, Range, Transaction};
-use signalbox_cluster::fence::Fence;
 use signalbox_cluster::keys::{
     Incarnation, Keys, Leadership, LeadershipState, Marker, encode, end_of_prefix,
 };
 use signalbox_cluster::leadership::Term;
 use signalbox_cluster::store::ClusterStorage;
-use signalbox_core::{Change, DeclarationRecord, Key, Origin, Record, Service, SessionRecord};
+use signalbox_cluster::timing::{BootTime, Fence};
+use signalbox_core::{Change, DeclarationRecord, Key, Origin, Record, Service, SessionId, SessionKey, SessionRecord};
 use signalbox_model::{SessionId, SessionKey};
 use signalbox_storage::{CommitError, FORMAT, Storage};
 
@@ -137,14 +135,21 @@ fn is_compared(transaction: &Transaction, term: &Term) -> bool {
     compares(&keys().leadership()) && compares(&keys().marker())
 }
 
+/// A fence whose deadline never passes.
+fn open_fence() -> Fence {
+    let fence = Fence::new(BootTime::default);
+    fence.set(BootTime(std::time::Duration::from_secs(1)));
+    fence
+}
+
 /// Performs the attempts of a commit until its outcome is known.
 fn commit(
     etcd: &FakeEtcd,
     client: &mut dyn Coordinator,
-    chain: &mut Chain,
+    storage: &mut ClusterStorage<()>,
     (writes, attempts): (&[(u8, Option<u8>)], &[Attempt]),
 ) -> Result<(), CommitError> {
-    let commit = chain.begin(operations(writes));
+    let commit = storage.begin_writes(operations(writes));
     let mut attempts = attempts.iter();
     for _ in 0..20 {
         let answer = match attempts.next() {
@@ -155,7 +160,7 @@ fn commit(
             }
             None => client.transact(commit.transaction()),
         };
-        if let Some(outcome) = chain.answered(&commit, answer) {
+        if let Some(outcome) = storage.answered(&commit, answer) {
             return outcome;
         }
     }
@@ -171,7 +176,8 @@ proptest! {
     fn the_store_has_what_was_reported_as_stored(events in prop::collection::vec(event(), 1..20)) {
         let etcd = FakeEtcd::default();
         let mut client = etcd.client();
-        let mut chain = Chain::new(keys(), take_over(&etcd, 1));
+        let term = take_over(&etcd, 1);
+        let mut storage = ClusterStorage::new((), keys(), term, open_fence());
         let mut model = BTreeMap::new();
         // What etcd refused, and may have nevertheless.
         let mut refused: Option<&[_]> = None;
@@ -191,7 +197,7 @@ proptest! {
                 Event::Commit { writes, attempts } => {
                     let before = stored(&etcd);
                     let writes = refused.take().unwrap_or(writes);
-                    match commit(&etcd, &mut client, &mut chain, (writes, attempts)) {
+                    match commit(&etcd, &mut client, &mut storage, (writes, attempts)) {
                         Ok(()) => {
                             prop_assert!(leads, "a former leader stores nothing");
                             apply(&mut model, &operations(writes));
@@ -213,7 +219,7 @@ proptest! {
             check(&model, refused, &etcd)?;
         }
         let sent = etcd.take_performed();
-        prop_assert!(sent.iter().all(|performed| is_compared(performed, chain.term())));
+        prop_assert!(sent.iter().all(|performed| is_compared(performed, &term)));
     }
 }
 
@@ -239,9 +245,7 @@ fn declaration(name: &[u8]) -> Record {
 }
 
 pub fn storage(etcd: &FakeEtcd, term: Term) -> ClusterStorage<crate::etcd::Handle> {
-    let fence = Fence::new(BootTime::default);
-    fence.set(BootTime(std::time::Duration::from_secs(1)));
-    ClusterStorage::new(etcd.client(), keys(), term, fence)
+    ClusterStorage::new(etcd.client(), keys(), term, open_fence())
 }
 
 pub fn loaded(storage: &mut dyn Storage) -> Vec<Record> {

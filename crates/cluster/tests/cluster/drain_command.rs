@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use signalbox_cluster::admin::{Release, finalize, forget, release};
-use signalbox_cluster::clock::BootTime;
 use signalbox_cluster::coordinator::{
     CallError, Coordinator, Operation, Persistent, Range, RangeAnswer, Revision, Transaction,
     TransactionAnswer,
@@ -12,6 +11,7 @@ use signalbox_cluster::coordinator::{
 use signalbox_cluster::drain::drain;
 use signalbox_cluster::error::AdminError;
 use signalbox_cluster::keys::{Format, LAYOUT, Node};
+use signalbox_cluster::timing::BootTime;
 use signalbox_storage::FORMAT;
 
 use crate::commits::{keys, take_over};

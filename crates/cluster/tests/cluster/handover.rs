@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use signalbox_cluster::coordinator::{Operation, Persistent, Transaction};
+use signalbox_cluster::drain::{DrainRequest, DrainedLeader, NextLeader};
 use signalbox_cluster::error::AdminError;
-use signalbox_cluster::handover::{Leader, Next, Refused, Request};
 use signalbox_cluster::keys::{Drain, Heartbeat, Incarnation, Node, decode, encode};
 use signalbox_cluster::leadership::Term;
 use signalbox_cluster::timing::Timing;
@@ -19,8 +19,8 @@ fn incarnation(run: u32) -> Incarnation {
 }
 
 /// The leader of a term, as `take_over` names it.
-fn leader(etcd: &FakeEtcd, term: Term) -> Leader<Handle> {
-    Leader {
+fn leader(etcd: &FakeEtcd, term: Term) -> DrainedLeader<Handle> {
+    DrainedLeader {
         coordinator: Persistent::new(etcd.client(), 1),
         keys: keys(),
         name: "a".to_owned(),
@@ -30,7 +30,7 @@ fn leader(etcd: &FakeEtcd, term: Term) -> Leader<Handle> {
     }
 }
 
-/// Writes keys as somebody else. Returns the revision.
+/// Writes keys as another client. Returns the revision.
 pub(crate) fn write(etcd: &FakeEtcd, then: Vec<Operation>) -> u64 {
     etcd.with_store(|store| store.apply(&Transaction { then, ..Transaction::default() })).unwrap().revision
 }
@@ -40,10 +40,10 @@ pub(crate) fn put<T: serde::Serialize>(key: Vec<u8>, value: &T) -> Operation {
 }
 
 /// An operator asks node "a", which leads, to hand over.
-fn ask(etcd: &FakeEtcd, to: Option<&str>) -> Request {
+fn ask(etcd: &FakeEtcd, to: Option<&str>) -> DrainRequest {
     let drain = Drain { incarnation: incarnation(1), to: to.map(str::to_owned), refused: None };
     let written = write(etcd, vec![put(keys().drain("a"), &drain)]);
-    Request { drain, written }
+    DrainRequest { drain, written }
 }
 
 /// A node in a test.
@@ -114,33 +114,33 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// What a leader answers to an operator's request.
-fn obey(others: &[Other], to: Option<&str>) -> Result<Next, Refused> {
+/// The successor that a leader chooses for an operator's request.
+fn choose(others: &[Other], to: Option<&str>) -> Result<NextLeader, AdminError> {
     let etcd = FakeEtcd::default();
     let term = take_over(&etcd, 1);
     write(&etcd, vec![put(keys().node("a"), &Other::well("a", 1, "0.1.0").node())]);
     let request = ask(&etcd, to);
-    Others::run(&etcd, others, || leader(&etcd, term).obey(&request))
+    Others::run(&etcd, others, || leader(&etcd, term).choose_successor(&request))
 }
 
 #[test]
 fn the_successor_is_the_node_that_was_named_or_one_of_the_newest_version() {
     let others =
         || [Other::well("b", 2, "0.9.0"), Other::well("c", 3, "0.10.0"), Other::well("d", 4, "0.2.0")];
-    assert_eq!(obey(&others(), None).unwrap().successor.node, "c");
-    assert_eq!(obey(&others(), Some("d")).unwrap().successor.node, "d");
+    assert_eq!(choose(&others(), None).unwrap().successor.node, "c");
+    assert_eq!(choose(&others(), Some("d")).unwrap().successor.node, "d");
     let relay = Other { is_eligible: false, ..Other::well("c", 3, "0.10.0") };
     let silent = Other { is_silent: true, ..Other::well("b", 2, "0.9.0") };
-    assert_eq!(obey(&[relay, silent, Other::well("d", 4, "0.2.0")], None).unwrap().successor.node, "d");
+    assert_eq!(choose(&[relay, silent, Other::well("d", 4, "0.2.0")], None).unwrap().successor.node, "d");
 }
 
 #[test]
-fn a_leader_says_why_it_hands_over_to_nobody() {
-    let refused = |others: &[Other], to| obey(others, to).unwrap_err().refusal.to_string();
+fn a_leader_says_why_it_does_not_hand_over() {
+    let refused = |others: &[Other], to| choose(others, to).unwrap_err().to_string();
     let well = || Other::well("b", 2, "0.1.0");
     let nodes = "the cluster has no node \"x\"; it has \"a\", \"b\"";
     assert_eq!(refused(&[well()], Some("x")), nodes);
-    assert_eq!(refused(&[well()], Some("a")), "node \"a\" leads itself; name another one");
+    assert_eq!(refused(&[well()], Some("a")), "node \"a\" is the leader; name another node");
     let relay = || Other { is_eligible: false, ..well() };
     assert!(refused(&[relay()], Some("b")).contains("node \"b\" may not lead"));
     let silent = || Other { is_silent: true, ..well() };
@@ -152,15 +152,15 @@ fn a_leader_says_why_it_hands_over_to_nobody() {
 }
 
 #[test]
-fn the_heartbeats_of_a_former_run_are_no_sign_of_life() {
+fn the_heartbeats_of_a_former_run_do_not_count() {
     let etcd = FakeEtcd::default();
     let mut leader = leader(&etcd, take_over(&etcd, 1));
     let request = ask(&etcd, None);
     let refused = Others::run(&etcd, &[Other::well("b", 2, "0.1.0")], || {
         write(&etcd, vec![put(keys().node("b"), &Other::well("b", 3, "0.1.0").node())]);
-        leader.obey(&request).unwrap_err()
+        leader.choose_successor(&request).unwrap_err()
     });
-    assert!(matches!(refused.refusal, AdminError::NoOther), "{}", refused.refusal);
+    assert!(matches!(refused, AdminError::NoOther), "{refused}");
 }
 
 /// What etcd has as the request.
@@ -174,15 +174,17 @@ fn an_operator_is_told_why_unless_the_request_was_withdrawn() {
     let etcd = FakeEtcd::default();
     let mut leader = leader(&etcd, take_over(&etcd, 1));
     let request = ask(&etcd, None);
-    let refused = leader.obey(&request).unwrap_err();
-    refused.told.unwrap();
-    let expected = Drain { refused: Some(refused.refusal.to_string()), ..request.drain.clone() };
+    let refusal = leader.choose_successor(&request).unwrap_err();
+    leader.refuse(&request, &refusal).unwrap();
+    let expected = Drain { refused: Some(refusal.to_string()), ..request.drain.clone() };
     assert_eq!(told(&etcd), Some(expected));
 
     let request = ask(&etcd, None);
     write(&etcd, vec![Operation::Delete { key: keys().drain("a") }]);
-    let obeyed = Others::run(&etcd, &[Other::well("b", 2, "0.1.0")], || leader.obey(&request));
-    assert_eq!(obeyed.unwrap_err().refusal.to_string(), "the request was withdrawn");
+    let chosen = Others::run(&etcd, &[Other::well("b", 2, "0.1.0")], || leader.choose_successor(&request));
+    let refusal = chosen.unwrap_err();
+    assert_eq!(refusal.to_string(), "the request was withdrawn");
+    leader.refuse(&request, &refusal).unwrap();
     assert_eq!(told(&etcd), None, "no operator waits for the answer");
 }
 
@@ -191,13 +193,18 @@ fn a_successor_that_has_left_is_not_waited_for() {
     let etcd = FakeEtcd::default();
     let mut leader = leader(&etcd, take_over(&etcd, 1));
     let request = ask(&etcd, None);
-    let next = Others::run(&etcd, &[Other::well("b", 2, "0.1.0")], || leader.obey(&request)).unwrap();
-    assert_eq!(leader.successor(next.clone()), Some(next.successor.clone()));
+    let next =
+        Others::run(&etcd, &[Other::well("b", 2, "0.1.0")], || leader.choose_successor(&request)).unwrap();
+    assert_eq!(leader.confirm_successor(next.successor.clone()), Some(next.successor.clone()));
     etcd.set_leader(false);
-    assert_eq!(leader.successor(next.clone()), Some(next.successor.clone()), "it may be there");
+    assert_eq!(
+        leader.confirm_successor(next.successor.clone()),
+        Some(next.successor.clone()),
+        "it may be there"
+    );
     etcd.set_leader(true);
     write(&etcd, vec![put(keys().node("b"), &Other::well("b", 3, "0.1.0").node())]);
-    assert_eq!(leader.successor(next.clone()), None, "it is another run");
+    assert_eq!(leader.confirm_successor(next.successor.clone()), None, "it is another run");
     write(&etcd, vec![Operation::Delete { key: keys().node("b") }]);
-    assert_eq!(leader.successor(next), None);
+    assert_eq!(leader.confirm_successor(next.successor), None);
 }

@@ -7,4 +7,3 @@ mod etcd;
 mod generated;
 mod handover;
 mod leadership;
-mod participation;

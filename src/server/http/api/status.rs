@@ -180,7 +180,7 @@ fn cluster_of(context: &Context, server: Option<&Arc<Server>>) -> Option<Cluster
         fenced: server.is_some_and(|server| server.is_fenced()),
         epoch,
         heartbeat_age: node.and_then(NodeView::heartbeat_age).map(|age| age.as_secs_f64()),
-        relayed_connections: node.map_or(0, |node| node.relays.relayed().connections),
+        relayed_connections: node.map_or(0, |node| node.relays.report().connections),
         nodes: node.map_or_else(Vec::new, |node| node.nodes().into_iter().map(shown).collect()),
         leader: leader.clone(),
     })

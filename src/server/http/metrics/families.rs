@@ -191,7 +191,7 @@ impl<'a> Families<'a> {
             only(reaches),
         )?;
         let relays = &node.relays;
-        let open = u64::from(relays.relayed().connections);
+        let open = u64::from(relays.report().connections);
         self.gauge("signalbox_relayed_connections", "Connections relayed to the leader", only(open))?;
         let help = "Connections that were relayed to the leader";
         self.counter("signalbox_relayed_connections_accepted", help, only(relays.relayed_total()))

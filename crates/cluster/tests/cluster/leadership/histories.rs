@@ -85,12 +85,12 @@ fn check_recovery(world: &mut World) {
     assert_eq!(world.terms.len(), terms, "without faults, nobody takes over");
 }
 
-/// An orderly stop hands over to a standby within a look period and two answers.
+/// An orderly stop hands over to a standby within a poll period and two answers.
 fn check_stop(world: &mut World) {
     let Some(leader) = world.leader().filter(|_| world.standbys() > 0) else { return };
     world.stop(leader, 60_000);
     let answers = 4 * 2 * 11 * MS;
-    world.run_for(slowest(timing().look_period()) + answers);
+    world.run_for(slowest(timing().poll_period()) + answers);
     let next = world.leader();
     assert!(next.is_some_and(|next| next != leader), "nobody took over:\n{}", world.describe());
 }

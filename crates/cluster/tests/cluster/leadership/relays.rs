@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use signalbox_cluster::clock::BootTime;
-use signalbox_cluster::fence::Fence;
 use signalbox_cluster::leadership::{Machine, Term};
-use signalbox_cluster::members::{AwaitedRelays, Members, Reading, RelaysOfBefore};
+use signalbox_cluster::members::{Members, OldRelays, Reading, RelayWait};
 use signalbox_cluster::relays::{Relay, Relays};
+use signalbox_cluster::timing::BootTime;
+use signalbox_cluster::timing::Fence;
 
 use super::{node, timing};
 
@@ -21,34 +21,34 @@ const OPEN_MAX: usize = 3;
 
 /// What a run of a node relays.
 #[derive(Debug)]
-pub struct Relaying {
+pub struct NodeRelays {
     relays: Relays,
     /// What the clock of the machine shows, in nanoseconds.
     clock: Arc<AtomicU64>,
     /// The connections, with the epochs of their leaders.
     open: Vec<(Relay, u32)>,
-    has_news: Arc<AtomicBool>,
+    needs_poll: Arc<AtomicBool>,
     members: Members,
     /// The term in which this run leads, and its wait for the relays of others.
-    term: Option<(Term, AwaitedRelays)>,
-    /// Whether it answers clients: it waits for the relays of others no more.
+    term: Option<(Term, RelayWait)>,
+    /// Whether it answers clients: it no longer waits for the relays of others.
     pub answers: bool,
 }
 
-impl Relaying {
+impl NodeRelays {
     pub fn new() -> Self {
         let clock = Arc::new(AtomicU64::new(0));
         let shown = Arc::clone(&clock);
         let relays =
             Relays::new(Fence::new(move || BootTime(Duration::from_nanos(shown.load(Ordering::Relaxed)))));
-        let has_news = Arc::new(AtomicBool::new(false));
-        let news = Arc::clone(&has_news);
-        relays.on_news(move || news.store(true, Ordering::Relaxed));
+        let needs_poll = Arc::new(AtomicBool::new(false));
+        let set = Arc::clone(&needs_poll);
+        relays.on_poll_needed(move || set.store(true, Ordering::Relaxed));
         Self {
             relays,
             clock,
             open: Vec::new(),
-            has_news,
+            needs_poll,
             members: Members::default(),
             term: None,
             answers: false,
@@ -59,23 +59,23 @@ impl Relaying {
         self.clock.store(u64::try_from(local.0.as_nanos()).unwrap(), Ordering::Relaxed);
     }
 
-    /// Prepares the machine for its next step, as a participation does.
+    /// Prepares the machine for its next step, as the daemon does.
     pub fn before_step(&self, machine: &mut Machine, local: BootTime) {
-        if self.has_news.swap(false, Ordering::Relaxed) {
-            machine.hurry(local);
+        if self.needs_poll.swap(false, Ordering::Relaxed) {
+            machine.poll_now(local);
         }
-        machine.set_relayed(self.relays.relayed());
+        machine.set_relay_report(self.relays.report());
     }
 
-    /// Follows what the machine has learned, as a participation does.
-    pub fn follow(&self, machine: &Machine) {
-        self.relays.apply(machine.relaying());
+    /// Applies what the machine has learned, as the daemon does.
+    pub fn apply(&self, machine: &Machine) {
+        self.relays.apply(machine.relay_target());
     }
 
     /// Opens a connection, if there is a leader to which it can be opened.
     pub fn open(&mut self) -> bool {
         let Some(term) = self.relays.leader() else { return false };
-        let opened = self.relays.enter(&term).filter(|relay| relay.may_forward());
+        let opened = self.relays.open(&term).filter(|relay| relay.may_forward());
         let Some(relay) = opened.filter(|_| self.open.len() < OPEN_MAX) else { return false };
         self.open.push((relay, term.epoch()));
         true
@@ -93,15 +93,15 @@ impl Relaying {
 
     /// Closes what has to be closed. Returns whether something was.
     pub fn close_what_is_over(&mut self) -> bool {
-        self.relays.enforce();
+        self.relays.close_overdue();
         let before = self.open.len();
         self.open.retain(|(relay, _)| relay.may_forward());
         self.open.len() < before
     }
 
-    /// Whether a heartbeat would have news for other nodes.
-    pub fn has_news(&self) -> bool {
-        self.has_news.load(Ordering::Relaxed)
+    /// Whether other nodes wait for the next heartbeat.
+    pub fn needs_poll(&self) -> bool {
+        self.needs_poll.load(Ordering::Relaxed)
     }
 
     /// Whether it has a connection to a leader of an epoch before this one.
@@ -118,17 +118,17 @@ impl Relaying {
     pub fn lead(&mut self, term: Term, run: u32, local: BootTime) {
         self.close_all();
         let incarnation = node(run).incarnation;
-        self.term = Some((term, AwaitedRelays::new(term, incarnation, timing().lease_duration(), local)));
+        self.term = Some((term, RelayWait::new(term, incarnation, timing().lease_duration(), local)));
     }
 
-    /// Takes in a reading of the other nodes. Returns whether the leader has just stopped waiting for them.
+    /// Applies a reading of the other nodes. Returns whether the leader has just stopped waiting for them.
     pub fn observe(&mut self, reading: Reading, local: BootTime) -> bool {
         self.members.update(reading, local);
-        let Some((_, awaited)) = self.term.as_mut().filter(|_| !self.answers) else { return false };
-        self.answers = match awaited.look(&self.members, local) {
-            RelaysOfBefore::Open => false,
+        let Some((_, wait)) = self.term.as_mut().filter(|_| !self.answers) else { return false };
+        self.answers = match wait.check(&self.members, local) {
+            OldRelays::Open => false,
             // One whose heartbeats are stored and whose answers are lost seems faulty: it has closed its relays at its deadline.
-            RelaysOfBefore::Closed | RelaysOfBefore::Faulty(_) => true,
+            OldRelays::Closed | OldRelays::Faulty(_) => true,
         };
         self.answers
     }

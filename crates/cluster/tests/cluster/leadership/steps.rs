@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use signalbox_cluster::admin::{Finalized, finalize};
-use signalbox_cluster::clock::BootTime;
 use signalbox_cluster::coordinator::{
-    CallError, Coordinator, Range, RangeAnswer, Transaction, TransactionAnswer,
+    CallError, Coordinator, Range, RangeAnswer, Revision, Transaction, TransactionAnswer,
 };
-use signalbox_cluster::error::AdminError;
+use signalbox_cluster::error::{AdminError, Ending};
 use signalbox_cluster::keys::{
     Drain, Format, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, Successor, encode,
 };
-use signalbox_cluster::leadership::{Ending, Machine, Phase, Settings, Step, Term};
+use signalbox_cluster::leadership::{Event, Input, Machine, Phase, Settings, Step, Term};
+use signalbox_cluster::timing::BootTime;
 
 use super::store::Store;
 use super::{RECORD_FORMAT, keys, machine, node, settings, timing};
@@ -95,6 +95,19 @@ impl Bench {
     fn leadership(&self) -> Leadership {
         self.store.value(&keys().leadership()).unwrap()
     }
+}
+
+fn events(machine: &mut Machine) -> Vec<Event> {
+    std::iter::from_fn(|| machine.poll_event()).collect()
+}
+
+/// The requests to drain that a machine reports, and their revisions.
+fn drains(machine: &mut Machine) -> Vec<(Drain, Revision)> {
+    let request = |event| match event {
+        Event::Drain(request) => Some((request.drain, request.written)),
+        _ => None,
+    };
+    events(machine).into_iter().filter_map(request).collect()
 }
 
 fn ending(phase: Phase) -> Ending {
@@ -229,7 +242,7 @@ fn a_leader_whose_key_was_taken_over_is_superseded() {
 }
 
 #[test]
-fn an_orderly_stop_hands_over_at_the_next_look() {
+fn an_orderly_stop_hands_over_at_the_next_poll() {
     let mut bench = Bench::new();
     let (mut first, _) = bench.leader("a", 1);
     let mut second = bench.standby("b", 2);
@@ -242,7 +255,7 @@ fn an_orderly_stop_hands_over_at_the_next_look() {
     let released = bench.now;
     let Phase::Leading(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
     assert_eq!(term.epoch, 2);
-    assert!(bench.now.since(released) <= timing().look_period() + 10 * MS);
+    assert!(bench.now.since(released) <= timing().poll_period() + 10 * MS);
     // The node comes back without a wait.
     bench.standby("a", 3);
 }
@@ -266,7 +279,7 @@ fn a_successor_leads_at_once_and_others_leave_it_the_lease_duration() {
 }
 
 #[test]
-fn a_node_learns_what_an_operator_asks_of_its_own_run() {
+fn a_request_to_drain_is_reported_once_to_the_run_that_it_names() {
     let mut bench = Bench::new();
     let (mut first, _) = bench.leader("a", 1);
     let mut second = bench.standby("b", 2);
@@ -277,17 +290,18 @@ fn a_node_learns_what_an_operator_asks_of_its_own_run() {
     for machine in [&mut first, &mut second] {
         bench.settle(machine);
     }
-    assert_eq!(first.drain(), None, "it is for another run");
-    assert_eq!(second.drain(), Some((&drain(2), bench.store.modified(&keys().drain("b")))));
+    assert_eq!(drains(&mut first), [], "it is for another run");
+    assert_eq!(drains(&mut second), [(drain(2), bench.store.modified(&keys().drain("b")))]);
+    assert_eq!(drains(&mut second), [], "it was reported");
     bench.store.set(keys().drain("a"), Some(encode(&drain(1))));
     bench.pass(500 * MS);
     assert!(matches!(bench.settle(&mut first), Phase::Leading(_)));
-    assert_eq!(first.drain().map(|(drain, _)| drain.clone()), Some(drain(1)));
+    assert_eq!(drains(&mut first), [(drain(1), bench.store.modified(&keys().drain("a")))]);
     let refused = Drain { refused: Some("no".to_owned()), ..drain(1) };
     bench.store.set(keys().drain("a"), Some(encode(&refused)));
     bench.pass(500 * MS);
     assert!(matches!(bench.settle(&mut first), Phase::Leading(_)));
-    assert_eq!(first.drain(), None, "it was refused");
+    assert_eq!(drains(&mut first), [], "it was refused");
     second.release(None);
     assert_eq!(ending(bench.settle(&mut second)), Ending::Released);
     assert_eq!(bench.store.modified(&keys().drain("b")), 0, "it is gone with the node");
@@ -377,7 +391,7 @@ fn a_leader_that_left_without_a_release_and_starts_again_is_waited_for_once() {
 }
 
 #[test]
-fn a_takeover_without_an_answer_is_adopted_by_a_look_and_counts_from_the_look() {
+fn a_takeover_without_an_answer_is_adopted_by_a_poll_and_counts_from_the_poll() {
     let mut bench = Bench::new();
     let (_first, _) = bench.leader("a", 1);
     let mut second = bench.standby("b", 2);
@@ -385,8 +399,8 @@ fn a_takeover_without_an_answer_is_adopted_by_a_look_and_counts_from_the_look() 
     let lost = bench.unanswered(&mut second);
     let taken = bench.store.transact(&lost);
     let looked_at = bench.now;
-    let look = bench.wanted(&mut second);
-    let answer = bench.store.transact(&look);
+    let poll = bench.wanted(&mut second);
+    let answer = bench.store.transact(&poll);
     bench.pass(300 * MS);
     second.answered(Ok(answer), bench.now);
     let at = taken.revision;
@@ -394,11 +408,11 @@ fn a_takeover_without_an_answer_is_adopted_by_a_look_and_counts_from_the_look() 
     assert_eq!(second.phase(), Phase::Leading(term));
     assert_eq!(second.deadline(), Some(looked_at.after(timing().renew_deadline())));
     bench.pass(300 * MS);
-    assert!(bench.exchange(&mut second).held, "it renews with the heartbeat of the look");
+    assert!(bench.exchange(&mut second).held, "it renews with the heartbeat of the poll");
 }
 
 #[test]
-fn an_answer_after_the_deadline_makes_no_leader_before_another_look() {
+fn an_answer_after_the_deadline_makes_no_leader_before_another_poll() {
     let mut bench = Bench::new();
     let (_first, _) = bench.leader("a", 1);
     let mut second = bench.standby("b", 2);
@@ -433,7 +447,7 @@ fn a_run_after_a_crash_waits_for_the_lease_duration_once() {
         let Phase::Leading(term) = bench.run(&mut again, Duration::from_secs(10)) else { panic!() };
         assert_eq!(term.epoch, 2);
         let waited = bench.now.since(since);
-        let longest = timing().lease_duration() + timing().look_period() + 20 * MS;
+        let longest = timing().lease_duration() + timing().poll_period() + 20 * MS;
         assert!(waited >= timing().lease_duration() && waited <= longest, "{waited:?}");
     }
 }
@@ -612,7 +626,7 @@ fn the_format_is_raised_when_every_node_reads_it_and_written_from_the_next_takeo
     assert_eq!(ending(again), refused);
 }
 
-/// A store in which a node joins between the operator's look and the operator's transaction.
+/// A store in which a node joins between the operator's read and the operator's transaction.
 struct JoinsBetween<'a> {
     bench: &'a mut Bench,
     joining: &'a mut Machine,
@@ -720,14 +734,14 @@ fn a_node_closes_its_relays_when_the_leadership_is_released() {
     let mut relay =
         Machine::new(Settings { node: Node { is_eligible: false, ..node(2) }, ..settings("b", 2) });
     bench.settle(&mut relay);
-    let relaying = relay.relaying();
-    assert_eq!((relaying.epoch_min, relaying.leader.map(|(epoch, _)| epoch)), (1, Some(1)));
+    let target = relay.relay_target();
+    assert_eq!((target.epoch_min, target.leader.map(|(epoch, _)| epoch)), (1, Some(1)));
     first.release(None);
     assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
-    bench.pass(timing().look_period());
+    bench.pass(timing().poll_period());
     bench.settle(&mut relay);
-    let relaying = relay.relaying();
-    assert_eq!((relaying.epoch_min, relaying.leader), (2, None));
+    let target = relay.relay_target();
+    assert_eq!((target.epoch_min, target.leader), (2, None));
 }
 
 #[test]
@@ -746,7 +760,7 @@ fn a_standby_keeps_trying_while_etcd_refuses() {
 }
 
 #[test]
-fn an_answer_with_other_reads_than_asked_for_is_none() {
+fn an_answer_without_the_requested_reads_counts_as_unanswered() {
     let mut bench = Bench::new();
     let (mut first, _) = bench.leader("a", 1);
     bench.pass(500 * MS);
@@ -755,4 +769,46 @@ fn an_answer_with_other_reads_than_asked_for_is_none() {
     first.answered(Ok(answer), bench.now);
     assert!(first.last_failure().is_some());
     assert!(matches!(first.next(bench.now), Step::WaitUntil(_)));
+}
+
+#[test]
+fn a_renewal_that_is_answered_while_the_node_leaves_extends_no_deadline() {
+    let mut bench = Bench::new();
+    let (mut leader, _) = bench.leader("a", 1);
+    bench.pass(timing().retry_period());
+    let renewal = bench.wanted(&mut leader);
+    leader.handle(Input::Release(None), bench.now);
+    assert_eq!(leader.deadline(), None);
+    let answer = bench.store.transact(&renewal);
+    leader.answered(Ok(answer), bench.now);
+    assert_eq!(leader.deadline(), None, "before another node can lead");
+    bench.exchange(&mut leader);
+    assert_eq!(bench.leadership().state, LeadershipState::Released);
+}
+
+#[test]
+fn a_leader_renews_only_while_its_threads_run() {
+    let mut bench = Bench::new();
+    let (mut leader, _) = bench.leader("a", 1);
+    bench.pass(timing().retry_period());
+    bench.exchange(&mut leader);
+    leader.handle(Input::ThreadsRan(bench.now), bench.now);
+    bench.pass(timing().renew_deadline() / 2 + MS);
+    assert_eq!(leader.next(bench.now), Step::WaitUntil(leader.deadline().unwrap()), "they hang");
+    leader.handle(Input::ThreadsRan(bench.now), bench.now);
+    assert!(matches!(leader.next(bench.now), Step::Send(_)));
+}
+
+#[test]
+fn a_failing_etcd_is_reported_once_until_it_answers() {
+    let mut bench = Bench::new();
+    let (mut leader, _) = bench.leader("a", 1);
+    assert!(matches!(events(&mut leader)[..], [Event::Phase(Phase::Leading(_))]));
+    bench.pass(timing().retry_period());
+    bench.unanswered(&mut leader);
+    assert!(matches!(events(&mut leader)[..], [Event::EtcdFailing(_)]));
+    bench.unanswered(&mut leader);
+    assert!(events(&mut leader).is_empty());
+    bench.exchange(&mut leader);
+    assert!(matches!(events(&mut leader)[..], [Event::EtcdRecovered]));
 }

@@ -19,16 +19,16 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use signalbox_cluster::admin::finalize;
-use signalbox_cluster::clock::BootTime;
 use signalbox_cluster::coordinator::{CallError, Revision, Transaction, TransactionAnswer};
-use signalbox_cluster::error::AdminError;
+use signalbox_cluster::error::{AdminError, Ending};
 use signalbox_cluster::keys::{
     Format, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, Successor, decode, encode,
 };
-use signalbox_cluster::leadership::{Ending, Machine, Phase, Settings, Step, Term};
+use signalbox_cluster::leadership::{Machine, Phase, Settings, Step, Term};
 use signalbox_cluster::members::Reading;
+use signalbox_cluster::timing::BootTime;
 
-use super::relays::Relaying;
+use super::relays::NodeRelays;
 use super::store::Store;
 use super::{RECORD_FORMAT, keys, node, settings, timing};
 
@@ -217,7 +217,7 @@ struct Place {
     seen: HashMap<Vec<u8>, (Revision, BootTime)>,
     /// The deadline of this run when it was checked last.
     former_deadline: Option<BootTime>,
-    relaying: Relaying,
+    relays: NodeRelays,
     /// When it was frozen last, until when.
     woke_at: Micros,
     why_ended: Option<Ending>,
@@ -287,7 +287,7 @@ impl World {
             frozen_until: 0,
             freezes_in_flight: None,
             former_deadline: None,
-            relaying: Relaying::new(),
+            relays: NodeRelays::new(),
             woke_at: 0,
             term: None,
             down_ms: 100,
@@ -378,7 +378,7 @@ impl World {
             place.term = None;
             place.frozen_until = 0;
             // The kernel closes its connections.
-            place.relaying = Relaying::new();
+            place.relays = NodeRelays::new();
             self.at(self.now + down_ms * MS, Event::Start { node });
         }
     }
@@ -407,7 +407,7 @@ impl World {
         let run = place.run;
         if let Some(machine) = &mut place.machine {
             machine.release(successor);
-            place.relaying.close_all();
+            place.relays.close_all();
             place.term = None;
             place.down_ms = down_ms;
             self.at(now, Event::Step { node, run });
@@ -436,7 +436,7 @@ impl World {
     }
 
     fn set_clocks(&self) {
-        self.places.iter().for_each(|place| place.relaying.set_clock(place.clock.local(self.now)));
+        self.places.iter().for_each(|place| place.relays.set_clock(place.clock.local(self.now)));
     }
 
     fn runs(&self, node: usize, run: u32) -> bool {
@@ -448,17 +448,17 @@ impl World {
         if !self.runs(node, run) {
             return;
         }
-        let relaying = &mut self.places[node].relaying;
-        let has_closed = relaying.close_what_is_over();
+        let relays = &mut self.places[node].relays;
+        let has_closed = relays.close_what_is_over();
         match self.dice.below(10) {
-            0 => relaying.close_one(),
-            1..=4 if relaying.open() => self.count("relays"),
+            0 => relays.close_one(),
+            1..=4 if relays.open() => self.count("relays"),
             _ => {}
         }
         if has_closed {
             self.count("relays that were closed");
         }
-        if self.places[node].relaying.has_news() && self.places[node].in_flight.is_none() {
+        if self.places[node].relays.needs_poll() && self.places[node].in_flight.is_none() {
             self.at(self.now, Event::Step { node, run });
         }
         // The guard's period, and the time that tasks take.
@@ -472,7 +472,7 @@ impl World {
             return;
         }
         let place = &self.places[node];
-        let (weather, is_hurried) = (place.weather, place.relaying.waits());
+        let (weather, is_fast) = (place.weather, place.relays.waits());
         let is_answered = self.now >= self.outage_until && !self.dice.hits(weather.lost_requests);
         if is_answered {
             let reading = self.readings.len();
@@ -481,7 +481,7 @@ impl World {
             let way = 100 + self.dice.below(weather.way_ms * MS);
             self.at(self.now + way, Event::Observed { node, run, reading });
         }
-        let period = if is_hurried { Duration::from_millis(10) } else { timing().retry_period() };
+        let period = if is_fast { Duration::from_millis(10) } else { timing().retry_period() };
         let pause = self.places[node].clock.takes(period);
         self.at(self.now + pause, Event::Observe { node, run });
     }
@@ -493,18 +493,18 @@ impl World {
         }
         let place = &mut self.places[node];
         let local = place.clock.local(self.now);
-        if place.relaying.observe(reading, local) && place.believes(self.now) {
+        if place.relays.observe(reading, local) && place.believes(self.now) {
             self.count("leaders that answer");
         }
     }
 
     /// C5.
     fn check_relays(&self) {
-        let answering = self.places.iter().filter(|place| place.relaying.answers && place.believes(self.now));
-        let Some(epoch) = answering.filter_map(|place| place.relaying.epoch()).max() else { return };
+        let answering = self.places.iter().filter(|place| place.relays.answers && place.believes(self.now));
+        let Some(epoch) = answering.filter_map(|place| place.relays.epoch()).max() else { return };
         for place in self.places.iter().filter(|_| !self.is_restored) {
             assert!(
-                !place.relaying.forwards_below(epoch),
+                !place.relays.forwards_below(epoch),
                 "at {} ms, {} forwards to a leader before epoch {epoch}, whose leader answers",
                 self.now / MS,
                 place.name
@@ -512,7 +512,7 @@ impl World {
             // A node that has just woken has not closed them yet.
             let is_awake = self.now >= place.frozen_until && self.now >= place.woke_at + 50 * MS;
             assert!(
-                !(is_awake && place.relaying.is_open_below(epoch)),
+                !(is_awake && place.relays.is_open_below(epoch)),
                 "at {} ms, {} has connections to a leader before epoch {epoch}, whose leader answers",
                 self.now / MS,
                 place.name
@@ -550,8 +550,8 @@ impl World {
         place.down_ms = 100;
         place.seen.clear();
         place.former_deadline = None;
-        place.relaying = Relaying::new();
-        place.relaying.set_clock(place.clock.local(self.now));
+        place.relays = NodeRelays::new();
+        place.relays.set_clock(place.clock.local(self.now));
         self.at(self.now, Event::Step { node, run });
         self.at(self.now, Event::Relay { node, run });
         self.at(self.now, Event::Observe { node, run });
@@ -561,13 +561,13 @@ impl World {
         let place = &mut self.places[node];
         let Some(machine) = place.machine.as_mut().filter(|_| place.run == run) else { return };
         let local = place.clock.local(self.now);
-        place.relaying.before_step(machine, local);
+        place.relays.before_step(machine, local);
         let step = machine.next(local);
-        place.relaying.follow(machine);
+        place.relays.apply(machine);
         if let (Phase::Leading(term), None) = (machine.phase(), place.term) {
             assert!(machine.deadline().is_some_and(|deadline| deadline > local), "told too late");
             place.term = Some(term);
-            place.relaying.lead(term, run, local);
+            place.relays.lead(term, run, local);
             self.count("terms");
             self.terms.push((self.now, node, term.epoch));
             self.check_formats();
@@ -600,7 +600,7 @@ impl World {
                 place.machine = None;
                 place.in_flight = None;
                 place.term = None;
-                place.relaying = Relaying::new();
+                place.relays = NodeRelays::new();
                 let pause = if matches!(ending, Ending::NameInUse { .. }) { 1000 } else { place.down_ms };
                 self.count(match ending {
                     Ending::Released => "released",
@@ -686,7 +686,7 @@ impl World {
         let has_read = answer.as_ref().is_ok_and(|answer| !answer.read.is_empty());
         let has_led = machine.deadline().is_some();
         machine.answered(answer, local);
-        place.relaying.follow(machine);
+        place.relays.apply(machine);
         if has_read && machine.deadline().is_some() {
             self.count(if has_led { "renewals without an answer" } else { "takeovers without an answer" });
         }

@@ -1,28 +1,72 @@
-//! What is wrong with an etcd, in sentences for its operator.
+//! The status of etcd's members, and warnings about an etcd that is set up badly or does not work.
 
 use std::time::Duration;
 
-use super::member::{Member, MemberStatus};
-use crate::coordinator::Revision;
+use super::generated::StatusResponse;
+use crate::coordinator::{CallError, Revision};
 use crate::keys::Keys;
 use crate::timing::Timing;
 
-/// The quota of an etcd that does not say it: its default.
+/// The default quota, for an etcd that does not report its own.
 const DEFAULT_QUOTA_BYTES: u64 = 2 << 30;
 /// Above this percentage of the quota, the database is almost full.
 const ALMOST_FULL_PERCENT: u64 = 70;
 
-/// Up to so many revisions need no compaction.
+/// The number of revisions that need no compaction.
 const REVISIONS_MAX: Revision = 100_000;
 
-/// What is expected of etcd.
+/// A member and its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its URL, as in the settings.
+    pub endpoint: String,
+    /// Its status, or why there is none.
+    pub status: Result<MemberStatus, CallError>,
+}
+
+/// What a member reports about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// etcd's version, such as `3.5.26`.
+    pub version: String,
+    /// The bytes of its file; the quota limits them.
+    pub database_bytes: u64,
+    /// The most bytes that its file may have; `None`: it does not report it (before etcd 3.6).
+    pub quota_bytes: Option<u64>,
+    /// Whether it only receives the data, and neither votes nor accepts calls.
+    pub is_learner: bool,
+    /// Whether it is the leader of etcd.
+    pub is_leader: bool,
+    /// Whether it knows a leader of etcd.
+    pub has_leader: bool,
+    /// Alarms and other errors, in etcd's words.
+    pub errors: Vec<String>,
+}
+
+impl MemberStatus {
+    pub(super) fn new(answer: StatusResponse) -> Result<Self, &'static str> {
+        let header = answer.header.ok_or("no header")?;
+        let bytes = |number: i64| u64::try_from(number).map_err(|_| "a negative size");
+        Ok(Self {
+            version: answer.version,
+            database_bytes: bytes(answer.db_size)?,
+            quota_bytes: Some(bytes(answer.db_size_quota)?).filter(|quota| *quota > 0),
+            is_learner: answer.is_learner,
+            is_leader: answer.leader == header.member_id && answer.leader != 0,
+            has_leader: answer.leader != 0,
+            errors: answer.errors,
+        })
+    }
+}
+
+/// What a cluster expects of etcd.
 #[derive(Clone, Debug)]
 pub struct Expected {
     /// A key that the user of the client may read; it need not exist.
     pub key: Vec<u8>,
-    /// A linearizable read takes longer only where the machines or the network between them are too slow.
+    /// A linearizable read that takes longer shows that the machines or the network are too slow.
     pub round_trip_max: Duration,
-    /// With more revisions than these, the first must have been compacted.
+    /// With more revisions, the first one must have been compacted.
     pub revisions_max: Revision,
 }
 
@@ -34,8 +78,8 @@ impl Expected {
     }
 }
 
-/// The warnings about these members: sentences that say what to change. `kept` is the present revision, if the first one can
-/// still be read.
+/// The warnings about these members; each says what to change. `kept` is the present revision, if the first one can still be
+/// read.
 pub(super) fn warnings_about(
     members: &[Member],
     round_trip: Option<Duration>,
@@ -46,15 +90,15 @@ pub(super) fn warnings_about(
     let mut warnings = Vec::new();
     for Member { endpoint, status } in members {
         match status {
-            Ok(status) => about_member(endpoint, status, &mut warnings),
+            Ok(status) => warn_about_member(endpoint, status, &mut warnings),
             Err(error) => warnings.push(format!(
-                "member {endpoint} does not answer as it should ({error}); {reachable} of {} members of etcd do, and it needs a \
+                "member {endpoint} does not answer as it should ({error}); {reachable} of {} members of etcd do, and etcd needs a \
                  majority; check that it runs, its URL, and the certificate or the user of this node",
                 members.len()
             )),
         }
     }
-    // Alarms are of the cluster, so one member's word is enough.
+    // Alarms concern all of etcd, so one report is enough.
     let reports = |alarm: &str| {
         members.iter().find_map(|Member { endpoint, status }| {
             let errors = &status.as_ref().ok()?.errors;
@@ -80,7 +124,7 @@ pub(super) fn warnings_about(
     }
     if let Some(round_trip) = round_trip.filter(|time| *time > expected.round_trip_max) {
         warnings.push(format!(
-            "a read from etcd takes {:.1} ms, expected are {:.1} ms at most; use faster disks, a nearer etcd or a longer \
+            "a read from etcd takes {:.1} ms, and should take {:.1} ms at most; use faster disks, a nearer etcd or a longer \
              cluster.renew_deadline",
             round_trip.as_secs_f64() * 1e3,
             expected.round_trip_max.as_secs_f64() * 1e3
@@ -89,7 +133,7 @@ pub(super) fn warnings_about(
     warnings
 }
 
-fn about_member(endpoint: &str, status: &MemberStatus, warnings: &mut Vec<String>) {
+fn warn_about_member(endpoint: &str, status: &MemberStatus, warnings: &mut Vec<String>) {
     if !status.has_leader {
         warnings.push(format!(
             "member {endpoint} of etcd knows no leader; a majority of etcd's members must run and reach each other"
@@ -105,7 +149,7 @@ fn about_member(endpoint: &str, status: &MemberStatus, warnings: &mut Vec<String
             if status.quota_bytes.is_some() {
                 ""
             } else {
-                " (etcd's default; this version does not say its quota)"
+                " (etcd's default; this version does not report its quota)"
             }
         ));
     }
