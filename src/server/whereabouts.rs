@@ -13,7 +13,7 @@ pub(super) struct Whereabouts {
     pub(super) renew_deadline: Duration,
     pub(super) leader: Advertised,
     others: Mutex<Arc<Advertised>>,
-    /// Where the next leader is, or may be; `None`: this node goes on to lead.
+    /// Where the next leader is, or may be; `None`: this node continues to lead.
     next: Mutex<Option<Arc<Advertised>>>,
 }
 

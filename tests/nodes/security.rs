@@ -36,7 +36,7 @@ fn tls_needs_the_authority_and_a_certificate_of_the_client() {
     let Certificates { ca, client, server } = etcd.certificates();
     let mixed_up = Some(Tls { ca: ca.clone(), identity: Some((client.0.clone(), server.1.clone())) });
     let mixed_up = EtcdClient::new(&Settings { tls: mixed_up, ..etcd.settings() }).unwrap_err();
-    assert!(mixed_up.to_string().contains("the key has to fit the certificate"), "{mixed_up}");
+    assert!(mixed_up.to_string().contains("the key must fit the certificate"), "{mixed_up}");
     let with = |tls| EtcdClient::new(&Settings { tls, ..etcd.settings() }).unwrap();
     let anonymous = with(Some(Tls { ca: ca.clone(), identity: None })).range(&one("a")).unwrap_err();
     assert!(matches!(anonymous, CallError::Unanswered(_)), "{anonymous:?}");

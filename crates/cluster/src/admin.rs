@@ -103,12 +103,12 @@ impl ClusterStatus {
 /// Reads the state of a cluster, and watches its nodes until all have sent a heartbeat, for two retry periods at most.
 pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterStatus, AdminError> {
     let format = format_of(coordinator, keys)?;
-    let heard = watch(coordinator, keys, timing(&format), |_| true)?;
+    let alive = watch(coordinator, keys, timing(&format), |_| true)?;
     let reading = Reading::read(coordinator, keys)?;
     let records = keys.records();
     let count = Range { count_only: true, ..Range::below(&records) };
     let now = coordinator.now();
-    let age = |name: &String| heard.get(name).map(|(_, at)| now.since(*at));
+    let age = |name: &String| alive.get(name).map(|(_, at)| now.since(*at));
     Ok(ClusterStatus {
         format,
         leadership: read(coordinator, &keys.leadership())?,
@@ -142,17 +142,17 @@ pub(super) fn watch(
     };
     let first = read(coordinator)?;
     let deadline = coordinator.now().after(timing.retry_period() * 2);
-    let mut heard = BTreeMap::<String, (Revision, BootTime)>::new();
+    let mut alive = BTreeMap::<String, (Revision, BootTime)>::new();
     loop {
         for (name, revision) in read(coordinator)? {
-            let before = heard.get(&name).map(|(revision, _)| *revision).or(first.get(&name).copied());
+            let before = alive.get(&name).map(|(revision, _)| *revision).or(first.get(&name).copied());
             if before != Some(revision) {
-                heard.insert(name, (revision, coordinator.now()));
+                alive.insert(name, (revision, coordinator.now()));
             }
         }
-        let are_complete = first.keys().all(|name| heard.contains_key(name) || !awaited(name));
+        let are_complete = first.keys().all(|name| alive.contains_key(name) || !awaited(name));
         if are_complete || coordinator.now() >= deadline {
-            return Ok(heard);
+            return Ok(alive);
         }
         coordinator.pause(POLL_PERIOD);
     }

@@ -61,7 +61,7 @@ pub fn drain(
     let before = revision_of(coordinator, &key)?;
     let drain = Drain { incarnation: node.incarnation.clone(), to: to.map(str::to_owned), refused: None };
     let silence_max = timing.lease_duration();
-    let left = ask(coordinator, keys, name, joined, &drain, before)
+    let left = write_request(coordinator, keys, name, joined, &drain, before)
         .and_then(|()| await_leaving(coordinator, keys, name, &drain, limit, silence_max));
     if let Err(AdminError::Call(_)) = &left {
         // No command would wait for what the node does later. An unanswered attempt to write the request may be performed, too.
@@ -74,7 +74,7 @@ pub fn drain(
 
 /// Writes the request to a node that has joined at this revision. The key of the request was last written at revision `before`,
 /// so a repeated attempt writes nothing if the one before was performed: a new revision would be a new request to the node.
-fn ask(
+fn write_request(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
     name: &str,
@@ -276,11 +276,11 @@ impl<C: Coordinator> DrainedLeader<C> {
         let is_candidate =
             |name: &str, node: &Node| node.is_eligible && is_other(node) && to.is_none_or(|to| to == name);
         let awaited = |name: &str| before.nodes.get(name).is_some_and(|node| is_candidate(name, node));
-        let heard = watch(&mut self.coordinator, &self.keys, self.timing, awaited)?;
+        let alive_names = watch(&mut self.coordinator, &self.keys, self.timing, awaited)?;
         let now = Reading::read(&mut self.coordinator, &self.keys)?;
         let is_alive = |name: &str, node: &Node| {
             let heartbeat = now.heartbeats.get(name);
-            heard.contains_key(name) && heartbeat.is_some_and(|(heartbeat, _)| heartbeat.is_of(node))
+            alive_names.contains_key(name) && heartbeat.is_some_and(|(heartbeat, _)| heartbeat.is_of(node))
         };
         let alive = now.nodes.iter().filter(|(name, node)| is_candidate(name, node) && is_alive(name, node));
         match (alive.max_by_key(|(_, node)| version(&node.version)), to) {

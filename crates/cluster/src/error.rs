@@ -114,7 +114,7 @@ pub enum Ending {
     /// The store has an earlier state than the leader has seen.
     #[error(
         "etcd has gone back from revision {seen} to revision {found}, probably because it was restored from a backup: \
-         later changes are lost; start the node again to serve what is left"
+         later changes are lost; start the node again to serve the earlier state"
     )]
     WentBack {
         /// The latest revision that the leader knew.
@@ -247,7 +247,7 @@ pub enum AdminError {
     FellSilent(String, Duration),
     /// The node has ended without a handover.
     #[error(
-        "node \"{0}\" was asked to leave the cluster, and has ended without doing so, perhaps to be started again; see the \
+        "node \"{0}\" was asked to leave the cluster, and has ended without leaving it, and may have been restarted; see the \
          node's log and \"signalbox cluster status\""
     )]
     Died(String),

@@ -210,7 +210,7 @@ pub struct Marker {
 pub struct ValueError {
     /// The key.
     pub key: String,
-    /// What is wrong with its value.
+    /// Why its value cannot be decoded.
     pub problem: String,
 }
 

@@ -60,8 +60,8 @@ pub struct RelayWait {
     /// The run that leads.
     this: Incarnation,
     lease_duration: Duration,
-    /// A node whose relays are still open at this time is faulty. A silent one is waited for during the lease duration after
-    /// this leader has read its last heartbeat, which may be later than the takeover.
+    /// A node whose relays are still open at this time is faulty. The leader waits for a silent one for the lease
+    /// duration after it has read its last heartbeat, which may be later than the takeover.
     deadline: BootTime,
     /// The nodes with open relays at the last reading after the takeover; `None`: no reading yet.
     open_nodes: Option<Vec<String>>,
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_told_of_the_nodes_that_send_heartbeats() {
+    fn the_addresses_of_nodes_that_send_heartbeats_are_advertised() {
         let lease_duration = Duration::from_secs(3);
         let heartbeat = |run: &str| Heartbeat {
             incarnation: Incarnation(run.to_owned()),
@@ -374,11 +374,11 @@ mod tests {
         let at = |seconds| BootTime(Duration::from_secs(seconds));
         let mut members = Members::default();
         members.update(reading(1), at(0));
-        let told = |members: &Members, now| {
+        let advertised = |members: &Members, now| {
             members.advertised(&Incarnation("this".to_owned()), lease_duration, now).counters
         };
-        assert_eq!(told(&members, at(1)), ["alive:1", "dead:1"]);
+        assert_eq!(advertised(&members, at(1)), ["alive:1", "dead:1"]);
         members.update(reading(2), at(2));
-        assert_eq!(told(&members, at(4)), ["alive:1"]);
+        assert_eq!(advertised(&members, at(4)), ["alive:1"]);
     }
 }

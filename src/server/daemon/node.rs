@@ -376,9 +376,8 @@ impl Node {
 
 /// The addresses of each port at these hosts.
 fn advertised_at(hosts: &[String], ports: &[(Namespace, SocketAddr)]) -> Advertised {
-    let of = |wanted| {
-        let ports =
-            ports.iter().filter(|(namespace, _)| *namespace == wanted).map(|(_, address)| address.port());
+    let of = |namespace| {
+        let ports = ports.iter().filter(|(of, _)| *of == namespace).map(|(_, address)| address.port());
         let ports: BTreeSet<_> = ports.collect();
         let address = |host: &String, port| match host.contains(':') {
             true => format!("[{host}]:{port}"),

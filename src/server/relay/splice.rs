@@ -241,7 +241,7 @@ mod tests {
         let spliced = tokio::spawn(async move { splice(its_end, leaders_end, &relay).await });
         // The leader stops in order, and the client keeps its output open.
         drop(leader);
-        assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0, "the client is told");
+        assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0, "the end is forwarded");
         assert_eq!(relays.report().connections, 1);
         let begun = Instant::now();
         relays.apply(led(2));

@@ -27,7 +27,7 @@ mod view;
 
 use std::time::Duration;
 
-use self::view::{Observation, Seen, TakeoverTime};
+use self::view::{AnswerError, Observation, Seen, TakeoverTime};
 use crate::coordinator::{CallError, Revision, Transaction, TransactionAnswer};
 use crate::drain::DrainRequest;
 use crate::error::Ending;
@@ -316,16 +316,14 @@ impl Machine {
                 }
                 if leaving.leadership.is_some() { Request::Release } else { Request::Leave }
             }
-            // What is in flight is answered, or reported as unanswered, after the request timeout.
+            // The request in flight is answered, or reported as unanswered, within the request timeout.
             State::Joining(_) | State::Standby(_) if self.in_flight.is_some() => {
                 return Step::WaitUntil(now.after(timing.request_timeout()));
             }
             State::Joining(joining) => match joining.may_join_at(timing) {
-                Some(vacant) if vacant <= now => Request::Join,
+                Some(time) if time <= now => Request::Join,
                 _ if joining.due <= now => Request::Read,
-                vacant => {
-                    return Step::WaitUntil(vacant.map_or(joining.due, |vacant| vacant.min(joining.due)));
-                }
+                time => return Step::WaitUntil(time.map_or(joining.due, |time| time.min(joining.due))),
             },
             State::Standby(standby) => {
                 let may_take_over = self.settings.node.is_eligible && !standby.must_poll_first;
@@ -374,15 +372,15 @@ impl Machine {
         let Some((request, sent_at)) = self.in_flight.take() else { return };
         // Also if it is a successful renewal: others have seen the deadline pass.
         self.check_deadline(now);
-        let outcome = match answer {
-            Ok(answer) => self.on_answer(request, sent_at, &answer, now),
-            Err(error) => {
-                self.on_failure(request, sent_at, &error, now);
-                Ok(())
+        let applied = answer
+            .map_err(AnswerError::Call)
+            .and_then(|answer| self.on_answer(request, sent_at, &answer, now));
+        match applied {
+            Ok(()) => self.last_failure = None,
+            Err(AnswerError::Ends(ending)) => {
+                self.end(ending);
             }
-        };
-        if let Err(ending) = outcome {
-            self.end(ending);
+            Err(AnswerError::Call(error)) => self.on_failure(request, sent_at, &error, now),
         }
     }
 

@@ -149,34 +149,22 @@ impl Machine {
         u64::try_from(self.settings.timing.renew_deadline().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Applies the answer to a request. An error ends the node.
+    /// Applies the answer to a request.
     pub(super) fn on_answer(
         &mut self,
         request: Request,
         sent_at: BootTime,
         answer: &TransactionAnswer,
         now: BootTime,
-    ) -> Result<(), Ending> {
-        let done = match (request, &self.state) {
+    ) -> Result<(), AnswerError> {
+        match (request, &self.state) {
             (Request::Read | Request::Join, State::Joining(_)) => self.on_read(request, sent_at, answer, now),
             (Request::Poll, State::Standby(_)) => self.on_poll(sent_at, answer, now),
             (Request::TakeOver, State::Standby(_)) => self.on_takeover(sent_at, answer, now),
             (Request::Renew(_), State::Leading(_)) => self.on_renewal(sent_at, answer, now),
             (Request::Release | Request::Leave, State::Leaving(_)) => self.on_leave(request, answer),
             // The node has ended, or is leaving, whose transactions find out the outcome.
-            _ => return Ok(()),
-        };
-        match done {
-            Ok(()) => {
-                self.last_failure = None;
-                Ok(())
-            }
-            Err(AnswerError::Ends(ending)) => Err(ending),
-            Err(AnswerError::Malformed) => {
-                let error = CallError::Unanswered("etcd's answer does not fit the request".to_owned());
-                self.on_failure(request, sent_at, &error, now);
-                Ok(())
-            }
+            _ => Ok(()),
         }
     }
 
@@ -318,13 +306,13 @@ impl Machine {
             return Err(Ending::WentBack { seen, found: answer.revision }.into());
         }
         if answer.held {
-            let [drain] = &answer.read[..] else { return Err(AnswerError::Malformed) };
+            let [drain] = &answer.read[..] else { return Err(AnswerError::malformed()) };
             let drain = drain_request(drain);
             leading.renewed(sent_at, answer.revision, sent_at.after(timing.retry_period()));
             self.update_drain(drain);
             return Ok(());
         }
-        let [leadership, heartbeat] = &answer.read[..] else { return Err(AnswerError::Malformed) };
+        let [leadership, heartbeat] = &answer.read[..] else { return Err(AnswerError::malformed()) };
         let leadership: Option<Seen<Leadership>> = seen(leadership)?;
         if let Some(found) = leadership.as_ref().filter(|found| found.modified < leading.leadership.modified)
         {
@@ -363,7 +351,7 @@ impl Machine {
             leaving.leadership = None;
             return Ok(());
         }
-        let [leadership] = &answer.read[..] else { return Err(AnswerError::Malformed) };
+        let [leadership] = &answer.read[..] else { return Err(AnswerError::malformed()) };
         let leadership: Option<Seen<Leadership>> = seen(leadership)?;
         // The node is no longer in the cluster, so none of its earlier attempts to take over can be applied.
         match leadership {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use crate::coordinator::{Entry, Operation, Revision};
+use crate::coordinator::{CallError, Entry, Operation, Revision};
 use crate::error::Ending;
 use crate::keys::{
     Drain, Format, Heartbeat, Incarnation, Keys, Leadership, LeadershipState, Marker, Node, RelayEndpoint,
@@ -16,8 +16,15 @@ use crate::timing::{BootTime, Timing};
 pub(super) enum AnswerError {
     /// It ends the node.
     Ends(Ending),
-    /// It does not have the reads of the request.
-    Malformed,
+    /// The request counts as unanswered or refused.
+    Call(CallError),
+}
+
+impl AnswerError {
+    /// The answer does not have the reads of the request.
+    pub fn malformed() -> Self {
+        Self::Call(CallError::Unanswered("etcd's answer does not fit the request".to_owned()))
+    }
 }
 
 impl<E: Into<Ending>> From<E> for AnswerError {
@@ -60,7 +67,7 @@ pub(super) struct Other {
 impl View {
     /// The reads of a view: of the node `name`, and of `other`.
     pub fn reads(keys: &Keys, name: &str, other: Option<&str>) -> Vec<Operation> {
-        let mut wanted = vec![
+        let mut read = vec![
             keys.node(name),
             keys.heartbeat(name),
             keys.format(),
@@ -68,19 +75,19 @@ impl View {
             keys.leadership(),
             keys.drain(name),
         ];
-        wanted.extend(other.into_iter().flat_map(|other| [keys.heartbeat(other), keys.node(other)]));
-        wanted.into_iter().map(|key| Operation::Read { key }).collect()
+        read.extend(other.into_iter().flat_map(|other| [keys.heartbeat(other), keys.node(other)]));
+        read.into_iter().map(|key| Operation::Read { key }).collect()
     }
 
     /// The view from the answers to [`Self::reads`] with the same `other`.
     pub fn new(read: &[Option<Entry>], other: Option<&str>) -> Result<Self, AnswerError> {
-        let (known, rest) = read.split_at_checked(6).ok_or(AnswerError::Malformed)?;
+        let (known, rest) = read.split_at_checked(6).ok_or_else(AnswerError::malformed)?;
         let other = match (other, rest) {
             (None, []) => None,
             (Some(name), [heartbeat, node]) => {
                 Some(Other { name: name.to_owned(), heartbeat: seen(heartbeat)?, node: seen(node)? })
             }
-            _ => return Err(AnswerError::Malformed),
+            _ => return Err(AnswerError::malformed()),
         };
         Ok(Self {
             node: seen(&known[0])?,
@@ -93,7 +100,7 @@ impl View {
         })
     }
 
-    /// What is known of the leader's heartbeat. `name` is the name of this node.
+    /// The leader's heartbeat. `name` is the name of this node.
     fn leader_heartbeat(&self, name: &str) -> LeaderHeartbeat {
         let Some(leadership) = &self.leadership else { return LeaderHeartbeat::Absent };
         let node = &leadership.value.node;
