@@ -16,7 +16,7 @@ use crate::config::Config;
 use signalbox_cluster::clock::BootTime;
 use signalbox_cluster::fence::Fence;
 use signalbox_cluster::timing::{BootTime, Fence};
-use signalbox_core::{Claim, NameHasher, Namespace, Scope, Token};
+use signalbox_core::{Claim, NameHasher, Token};
 use signalbox_model::{Namespace, Scope};
 use signalbox_protocol::{Opaque, Opcode, Request};
 

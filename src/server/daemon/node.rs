@@ -38,7 +38,6 @@ use signalbox_cluster::members::{FAST_PERIOD, MemberPoller, OldRelays, RelayWait
 use signalbox_cluster::relays::Relays;
 use signalbox_cluster::store::ClusterStorage;
 use signalbox_cluster::timing::{BootTime, Fence, Timing};
-use signalbox_core::Namespace;
 use signalbox_model::Namespace;
 use signalbox_storage::FORMAT;
 

@@ -31,7 +31,7 @@ use signalbox_cluster::etcd::EtcdClient;
 use signalbox_cluster::keys::RelaySecret;
 use signalbox_cluster::store::ClusterStorage;
 use signalbox_cluster::timing::Fence;
-use signalbox_core::{NameHasher, Namespace};
+use signalbox_core::NameHasher;
 use signalbox_model::Namespace;
 use signalbox_storage::{FileStorage, Storage, StorageError};
 

@@ -21,8 +21,7 @@ use signalbox_cluster::members::{FAST_PERIOD, Members, OldRelays, Reading, Relay
 use signalbox_cluster::relays::Relays;
 use signalbox_cluster::store::ClusterStorage;
 use signalbox_cluster::timing::Fence;
-use signalbox_core::{Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
-use signalbox_model::{Namespace, UnixSeconds};
+use signalbox_core::{Moment, MonotonicMs, NameHasher};
 use signalbox_storage::{FORMAT, Storage};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -37,6 +36,7 @@ use super::world::{World, node_name};
 use crate::network::port_of;
 use crate::random::Random;
 use crate::support::etcd::Handle;
+use signalbox_model::{Namespace, UnixSeconds};
 
 /// How long a leader's calls for a handover wait for an answer, and how many members of etcd they ask, as the daemon's.
 const INSPECTION_MAX: Duration = Duration::from_secs(2);

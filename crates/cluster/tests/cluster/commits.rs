@@ -13,11 +13,11 @@ use signalbox_cluster::keys::{
 use signalbox_cluster::leadership::Term;
 use signalbox_cluster::store::ClusterStorage;
 use signalbox_cluster::timing::{BootTime, Fence};
-use signalbox_core::{Change, DeclarationRecord, Key, Origin, Record, Service, SessionId, SessionKey, SessionRecord};
-use signalbox_model::{SessionId, SessionKey};
+use signalbox_core::{Change, DeclarationRecord, Key, Origin, Record, Service, SessionRecord};
 use signalbox_storage::{CommitError, FORMAT, Storage};
 
 use crate::etcd::{Delivery, FakeEtcd};
+use signalbox_model::{SessionId, SessionKey};
 
 /// Random histories in a run of the tests; `SIGNALBOX_HISTORIES` sets another number.
 const HISTORIES: u32 = 2_000;
