@@ -10,7 +10,7 @@ use crate::claim::Claim;
 use crate::ids::Token;
 use crate::journal::Step;
 use crate::ledger::{
-    DeclaredListing, Lease, Ledger, LedgerContext, Listing, ListingKind, NameEntry, Queueing, Shown, Want,
+    DeclaredListing, Lease, Ledger, LedgerContext, Listed, Listing, ListingKind, Queueing, Shown, Want,
 };
 use crate::object::{Availability, DumpItem, ObjectRef};
 use crate::outcome::{Call, Outcome};
@@ -188,7 +188,7 @@ impl Core {
     }
 
     /// The next entries of a listing, each with the connection of its session; none at its end. Their addresses are empty.
-    pub fn list(&self, listing: &mut Listing) -> Vec<(NameEntry, Option<ConnectionId>)> {
+    pub fn list(&self, listing: &mut Listing) -> Vec<Listed> {
         let ledger = self.ledger();
         let (namespace, name) = listing.name();
         match self.registry(namespace).find(name, ObjectRef::clone) {

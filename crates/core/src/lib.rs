@@ -59,7 +59,7 @@ pub use ids::Token;
 pub use journal::BatchLimit;
 pub use ledger::{
     CheckedNames, DeclaredListing, DeclaredSemaphore, GRANT_SLOTS_MAX, Lease, LedgerLimits, LedgerStats,
-    Listing, ListingKind, NameEntry, Queueing, TICK_MS, WaitedListing, Waiting, Want,
+    Listed, Listing, ListingKind, NameEntry, Queueing, TICK_MS, WaitedListing, Waiting, Want,
 };
 pub use limit::MemoryLimit;
 pub use mailbox::{EVENTS_MAX, Mailbox, Message};

@@ -13,8 +13,6 @@ use super::super::clock::Clock;
 use super::outbound::OUTPUT_BYTES_MAX;
 use super::*;
 use crate::config::Config;
-use signalbox_cluster::clock::BootTime;
-use signalbox_cluster::fence::Fence;
 use signalbox_cluster::timing::{BootTime, Fence};
 use signalbox_core::{Claim, NameHasher, Token};
 use signalbox_model::{Namespace, Scope};

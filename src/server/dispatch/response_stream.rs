@@ -10,11 +10,11 @@ use super::super::export::{Export, Next};
 use super::super::state::Server;
 use super::super::{statistics, steps};
 use signalbox_core::{
-    DeclaredListing, DeclaredSemaphore, Dump, ListedSession, Listing, ListingKind, NameEntry, SessionListing,
+    DeclaredListing, DeclaredSemaphore, Dump, Listed, ListedSession, Listing, ListingKind, SessionListing,
     SetListing, UserListing,
 };
 use signalbox_model::sysv::{ListedSet, ListedUser};
-use signalbox_model::{ConnectionId, Namespace, SessionId, Status, UnixSeconds};
+use signalbox_model::{Namespace, SessionId, Status, UnixSeconds};
 use signalbox_protocol::{
     DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response, SysvOpcode, compose_listed_set,
     compose_listed_user,
@@ -36,7 +36,7 @@ enum Source {
     /// Of a port; it has one chunk.
     Statistics(Namespace),
     Dump(Dump),
-    Listing(Listing, IntoIter<(NameEntry, Option<ConnectionId>)>),
+    Listing(Listing, IntoIter<Listed>),
     Declared(DeclaredListing, IntoIter<DeclaredSemaphore>),
     Sessions(SessionListing, IntoIter<ListedSession>),
     Export(Export),

@@ -61,6 +61,9 @@ impl DeclaredSemaphore {
 /// A holder or a waiter in a listing.
 pub type NameEntry = ListEntry<Box<[u8]>, Box<[u16]>>;
 
+/// An entry without an address, and the connection of its session, whose address it is; `None`: it has none now.
+pub type Listed = (NameEntry, Option<ConnectionId>);
+
 /// A listing of the holders or waiters of a name.
 #[derive(Debug)]
 pub struct Listing {
@@ -176,11 +179,7 @@ impl Core {
 
 impl Ledger {
     /// The next entries of a listing; none at its end.
-    pub(crate) fn list(
-        &self,
-        listing: &mut Listing,
-        object: &ObjectRef,
-    ) -> Vec<(NameEntry, Option<ConnectionId>)> {
+    pub(crate) fn list(&self, listing: &mut Listing, object: &ObjectRef) -> Vec<Listed> {
         let namespace = listing.namespace;
         if let State::PlainHolders(plain) = &mut listing.state {
             let plain = plain.get_or_insert_with(|| object.holdings().into_iter());
@@ -211,10 +210,7 @@ impl Ledger {
         }
     }
 
-    fn listed_holding(
-        &self,
-        (connection, resources): (ConnectionId, u32),
-    ) -> (NameEntry, Option<ConnectionId>) {
+    fn listed_holding(&self, (connection, resources): (ConnectionId, u32)) -> Listed {
         let entry = NameEntry {
             grant: None,
             session: connection.number(),
@@ -228,13 +224,7 @@ impl Ledger {
         (entry, Some(connection))
     }
 
-    fn listed_grant(
-        &self,
-        id: GrantId,
-        namespace: Namespace,
-        object: &ObjectRef,
-        position: u32,
-    ) -> (NameEntry, Option<ConnectionId>) {
+    fn listed_grant(&self, id: GrantId, namespace: Namespace, object: &ObjectRef, position: u32) -> Listed {
         let grant = self.grants.known(id);
         let is_of_name = |part: &&Part| part.namespace == namespace && part.object() == Some(object);
         let part = grant.parts().iter().find(is_of_name);

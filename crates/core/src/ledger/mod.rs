@@ -71,7 +71,9 @@ pub use acquire::Waiting;
 pub use connect::CheckedNames;
 pub use grant::{Queueing, Want};
 pub use leases::{Lease, TICK_MS};
-pub use listing::{DeclaredListing, DeclaredSemaphore, Listing, ListingKind, NameEntry, WaitedListing};
+pub use listing::{
+    DeclaredListing, DeclaredSemaphore, Listed, Listing, ListingKind, NameEntry, WaitedListing,
+};
 pub use slots::GRANT_SLOTS_MAX;
 pub(crate) use state::{Ledger, LedgerContext};
 pub use state::{LedgerLimits, LedgerStats};

@@ -228,14 +228,11 @@ fn a_request_that_waits_for_a_commit_is_refused_when_its_session_is_revoked() {
     assert_eq!(server.declare(0, 2, false), Outcome::Waiting);
     let declared = Token(server.requests);
     let call = server.call(1);
-    server
-        .core
-        .execute(
-            call,
-            &Operation::Revoke { what: Revocation::Session(session), grace: Milliseconds(0) },
-            START,
-        )
-        .outcome;
+    server.core.execute(
+        call,
+        &Operation::Revoke { what: Revocation::Session(session), grace: Milliseconds(0) },
+        START,
+    );
     while server.core.expire(START) {}
     let answers = |messages: Vec<Message>| {
         let answer = |message| match message {
@@ -506,29 +503,19 @@ fn all_holders_lose_the_semaphores_whose_grace_periods_end_at_the_same_time() {
     for (by, name) in [b"a", b"b"].into_iter().enumerate() {
         let declare = Declaration { name, capacity: 1, numbered: false, label: b"" };
         let call = server.call(by);
-        server
-            .core
-            .execute(
-                call,
-                &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] },
-                START,
-            )
-            .outcome;
+        server.core.execute(
+            call,
+            &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] },
+            START,
+        );
         let (session, _) = &mut server.connections[by];
         server.core.acquire(SEMAPHORES, name, Claim::new(1, 1).unwrap(), session, START.unix).unwrap();
         let call = server.call(by);
-        server
-            .core
-            .execute(
-                call,
-                &Operation::Remove {
-                    name: name,
-                    how: Removal::Now { grace: Milliseconds(1000) },
-                    expected: None,
-                },
-                START,
-            )
-            .outcome;
+        server.core.execute(
+            call,
+            &Operation::Remove { name, how: Removal::Now { grace: Milliseconds(1000) }, expected: None },
+            START,
+        );
     }
     let mailbox_of = |connection| {
         let of = server.connections.iter().find(|(session, _)| session.id() == connection);

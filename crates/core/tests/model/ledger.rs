@@ -19,8 +19,8 @@ use model::{Attachment, Client, INTERVAL_S, Key, Model, Want, semaphore};
 use proptest::prelude::*;
 use signalbox_core::{
     Answer, BatchLimit, Call, CheckedNames, Claim, ClientKey, ClientShare, CommitOutcome, Core, Due,
-    EVENTS_MAX, Executed, GRANT_SLOTS_MAX, Lease, LedgerLimits, Limits, ListingKind, Mailbox, Message,
-    Moment, MonotonicMs, NameEntry, NameHasher, Outcome, Queueing, REQUESTS_MAX, SLOTS_MAX, Session,
+    EVENTS_MAX, Executed, GRANT_SLOTS_MAX, Lease, LedgerLimits, Limits, Listed, ListingKind, Mailbox,
+    Message, Moment, MonotonicMs, NameHasher, Outcome, Queueing, REQUESTS_MAX, SLOTS_MAX, Session,
     SessionClient, Token, Waiting,
 };
 use signalbox_model::{
@@ -275,13 +275,15 @@ fn shown(by: usize) -> SessionClient {
     SessionClient { address: (address(by), 1).into(), identity }
 }
 
+type Name = Box<[u8]>;
+
 /// The messages to a connection, grouped so that only guaranteed orders are compared.
 #[derive(Debug, Default, PartialEq)]
 struct Received {
     answers: BTreeMap<Token, Vec<Message>>,
     notices: Vec<Notice<MonotonicMs>>,
     is_closed: bool,
-    events: BTreeMap<(Token, Box<[u8]>), Vec<Event<Box<[u8]>>>>,
+    events: BTreeMap<(Token, Name), Vec<Event<Name>>>,
 }
 
 fn new_core() -> Core {
@@ -292,7 +294,7 @@ fn messages_of(mailbox: &Mailbox) -> Vec<Message> {
     std::iter::from_fn(|| mailbox.take()).collect()
 }
 
-fn list(core: &Core, key: Key, kind: ListingKind) -> Vec<(NameEntry, Option<ConnectionId>)> {
+fn list(core: &Core, key: Key, kind: ListingKind) -> Vec<Listed> {
     let mut listed = Vec::new();
     let Ok(mut listing) = core.listing(key.0, key.1, kind) else { return listed };
     loop {
@@ -305,7 +307,7 @@ fn list(core: &Core, key: Key, kind: ListingKind) -> Vec<(NameEntry, Option<Conn
 }
 
 /// Plain holdings come first. Their order is not guaranteed.
-fn by_grant(mut listed: Vec<(NameEntry, Option<ConnectionId>)>) -> Vec<(NameEntry, Option<ConnectionId>)> {
+fn by_grant(mut listed: Vec<Listed>) -> Vec<Listed> {
     listed.sort_by_key(|(listed, _)| (listed.grant, listed.grant.is_none().then_some(listed.session)));
     listed
 }
@@ -565,10 +567,10 @@ impl Pair {
                 connection.checked_up_to = None;
             }
             Step::Leave { by } => self.leave(by),
-            Step::Watch { by, namespace, ref scope } => {
+            Step::Watch { by, namespace, scope } => {
                 let (connection, token) = (self.id(by), self.token());
-                let found = self.core.watch(connection, token, namespace, scope.clone(), now);
-                let expected = self.model.watch(connection, token, namespace, scope.clone());
+                let found = self.core.watch(connection, token, namespace, scope, now);
+                let expected = self.model.watch(connection, token, namespace, scope);
                 if let Ok(mut snapshot) = found.map_err(|refusal| assert_eq!(Err(refusal), expected)) {
                     assert_eq!(expected, Ok(()));
                     while self.core.show(&mut snapshot, 2) {}
@@ -585,11 +587,7 @@ impl Pair {
                 let call = self.call(by, ids);
                 let found = self
                     .core
-                    .execute(
-                        call,
-                        &Operation::Declare { if_exists: if_exists, declarations: wanted.to_vec() },
-                        now,
-                    )
+                    .execute(call, &Operation::Declare { if_exists, declarations: wanted.to_vec() }, now)
                     .outcome;
                 assert_eq!(found, self.model.declare(call, wanted, if_exists));
             }
@@ -1080,8 +1078,8 @@ fn times_ms() -> impl Strategy<Value = u64> {
 
 fn scopes() -> impl Strategy<Value = Scope<&'static [u8]>> {
     prop_oneof![
-        prop::sample::select(NAMES.to_vec()).prop_map(|name| Scope::Name(name)),
-        prop::sample::select(vec![&b""[..], b"b"]).prop_map(|prefix| Scope::Prefix(prefix)),
+        prop::sample::select(NAMES.to_vec()).prop_map(Scope::Name),
+        prop::sample::select(vec![&b""[..], b"b"]).prop_map(Scope::Prefix),
     ]
 }
 
@@ -2052,8 +2050,7 @@ fn a_sweep_does_not_collect_a_semaphore_that_is_being_declared() {
                 call,
                 &Operation::Declare { if_exists: IfExists::Fail, declarations: declares.to_vec() },
                 START,
-            )
-            .outcome;
+            );
             outcome = core.check_ledger();
             if outcome.is_err() {
                 break;
@@ -2076,27 +2073,26 @@ fn a_watch_gets_no_event_of_a_removed_semaphore_after_its_removal() {
     store(&server.core);
     let declare = Declaration { name: b"one", capacity: 2, numbered: false, label: b"" };
     let call = server.call(1);
-    server
-        .core
-        .execute(call, &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] }, START)
-        .outcome;
+    server.core.execute(
+        call,
+        &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] },
+        START,
+    );
     store(&server.core);
     server.watch(0, semaphore(b"one"));
     for _ in 0..2 {
         let call = server.call(1);
-        server
-            .core
-            .execute(
-                call,
-                &Operation::Declare { if_exists: IfExists::Keep, declarations: vec![declare] },
-                START,
-            )
-            .outcome;
+        server.core.execute(
+            call,
+            &Operation::Declare { if_exists: IfExists::Keep, declarations: vec![declare] },
+            START,
+        );
         let call = server.call(1);
-        server
-            .core
-            .execute(call, &Operation::Remove { name: b"one", how: Removal::IfIdle, expected: None }, START)
-            .outcome;
+        server.core.execute(
+            call,
+            &Operation::Remove { name: b"one", how: Removal::IfIdle, expected: None },
+            START,
+        );
     }
     store(&server.core);
     let kind = |message| match message {

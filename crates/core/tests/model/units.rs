@@ -227,14 +227,11 @@ fn end_grants(count: usize, name_bytes: usize, is_evicted: bool) {
         Call { connection, ids, token: Token(requests) }
     };
     let declare = Declaration { name: b"gpu", capacity: 10_000, numbered: false, label: b"" };
-    server
-        .core
-        .execute(
-            call(),
-            &signalbox_model::Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] },
-            START,
-        )
-        .outcome;
+    server.core.execute(
+        call(),
+        &signalbox_model::Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] },
+        START,
+    );
     server.core.open_leased(connection, SessionKey([1; 16]), 1_000_000, b"", Token(0), START);
     server.store();
     for n in 0..count {

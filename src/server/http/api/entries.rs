@@ -6,9 +6,9 @@ use super::super::super::state::Server;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Page, Paged};
 use super::{Context, no_such_name};
-use signalbox_core::{ListingKind, NameEntry};
+use signalbox_core::{Listed, ListingKind};
 use signalbox_model::views;
-use signalbox_model::{ConnectionId, Namespace, Target};
+use signalbox_model::{Namespace, Target};
 
 /// A holder or a waiter.
 #[derive(Debug, Serialize)]
@@ -20,7 +20,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn of(server: &Server, (mut entry, connection): (NameEntry, Option<ConnectionId>)) -> Self {
+    fn of(server: &Server, (mut entry, connection): Listed) -> Self {
         entry.address = server.peers.address_text(connection);
         let is_holder = entry.position == 0;
         let held = entry.grant.filter(|_| is_holder);

@@ -7,10 +7,10 @@ use std::task::Waker;
 
 use signalbox_core::{
     Answer, Batch, BatchLimit, Call, Change, Claim, CommitOutcome, Core, DeclarationRecord,
-    DeclaredSemaphore, Granted, Key, ListingKind, Mailbox, Message, Moment, MonotonicMs, NameEntry,
-    NameHasher, Outcome, Queueing, Record, Service, Session, Token, Want,
+    DeclaredSemaphore, Granted, Key, Listed, ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher,
+    Outcome, Queueing, Record, Service, Session, Token, Want,
 };
-use signalbox_model::{ConnectionId, Declaration, Milliseconds, Operation, Revocation, UnixSeconds};
+use signalbox_model::{Declaration, Milliseconds, Operation, Revocation, UnixSeconds};
 use signalbox_model::{
     DeclaredState, GrantId, IfExists, Namespace, Refusal, Removal, RequestId, RequestIds, Resizing,
     ServiceChange, SessionId, SessionKey,
@@ -513,21 +513,17 @@ impl Run {
             Request::Declare { name, capacity, numbered, if_exists } => {
                 let declare = Declaration { name, capacity, numbered, label: b"" };
                 self.core
-                    .execute(
-                        call,
-                        &Operation::Declare { if_exists: if_exists, declarations: vec![declare] },
-                        now,
-                    )
+                    .execute(call, &Operation::Declare { if_exists, declarations: vec![declare] }, now)
                     .outcome
             }
             Request::Resize { name, resizing } => {
                 self.core
-                    .execute(call, &Operation::Resize { name: name, how: resizing, expected: None }, now)
+                    .execute(call, &Operation::Resize { name, how: resizing, expected: None }, now)
                     .outcome
             }
             Request::ChangeService { name, change } => {
                 self.core
-                    .execute(call, &Operation::ChangeService { name: name, how: change, expected: None }, now)
+                    .execute(call, &Operation::ChangeService { name, how: change, expected: None }, now)
                     .outcome
             }
             Request::Remove { name, removal } => {
@@ -537,7 +533,7 @@ impl Run {
                     self.evictions.insert(name, self.requests);
                 }
                 self.core
-                    .execute(call, &Operation::Remove { name: name, how: removal, expected: None }, now)
+                    .execute(call, &Operation::Remove { name, how: removal, expected: None }, now)
                     .outcome
             }
             Request::Revoke { grace_ms, .. } => {
@@ -875,7 +871,7 @@ impl Run {
     }
 
     /// When everything is stored, the disk has exactly the grants and sessions of the ledger.
-    fn check_stored(&self, holders: &[(&'static [u8], Vec<(NameEntry, Option<ConnectionId>)>)]) {
+    fn check_stored(&self, holders: &[(&'static [u8], Vec<Listed>)]) {
         let mut held = BTreeSet::new();
         for (name, holders) in holders {
             for (holder, _) in holders {
@@ -903,7 +899,7 @@ impl Run {
         assert_eq!(sessions as u64, self.core.ledger_stats().sessions, "sessions on disk");
     }
 
-    fn holders(&self, name: &[u8]) -> Vec<(NameEntry, Option<ConnectionId>)> {
+    fn holders(&self, name: &[u8]) -> Vec<Listed> {
         let Ok(mut listing) = self.core.listing(SEMAPHORES, name, ListingKind::Holders) else {
             return Vec::new();
         };
@@ -934,7 +930,7 @@ impl Run {
     }
 
     /// No slot is held twice, and a leased session holds the slots that were acknowledged to it.
-    fn check_slots(&self, name: &[u8], holders: &[(NameEntry, Option<ConnectionId>)]) {
+    fn check_slots(&self, name: &[u8], holders: &[Listed]) {
         let mut slots = BTreeSet::new();
         for (holder, _) in holders {
             for slot in &holder.slots {

@@ -11,8 +11,8 @@ use std::net::IpAddr;
 
 use signalbox_core::{
     Answer, Call, ClientKey, ClientShare, Connected, DeclarationRecord, DeclaredSemaphore, GRANT_SLOTS_MAX,
-    Granted, LedgerLimits, LedgerStats, ListedSession, Message, MonotonicMs, NameEntry, Origin, Outcome,
-    Queueing, REQUESTS_MAX, SLOTS_MAX, Service, SessionClient, Token, Waiting,
+    Granted, LedgerLimits, LedgerStats, Listed, ListedSession, Message, MonotonicMs, NameEntry, Origin,
+    Outcome, Queueing, REQUESTS_MAX, SLOTS_MAX, Service, SessionClient, Token, Waiting,
 };
 use signalbox_model::{
     Cancellation, ConnectionId, DeclaredState, Event, EventKind, Generation, GrantId, IfExists, Limit,
@@ -1736,7 +1736,7 @@ impl Model {
 
     // The visible state.
 
-    pub fn holders(&self, key: Key) -> Vec<(NameEntry, Option<ConnectionId>)> {
+    pub fn holders(&self, key: Key) -> Vec<Listed> {
         let plain = self.name(key).into_iter().flat_map(|name| &name.holdings);
         let plain =
             plain.map(|(session, resources)| self.listed(None, session.session(), None, *resources, 0, &[]));
@@ -1744,7 +1744,7 @@ impl Model {
         plain.chain(self.grants.iter().filter(holds).map(|grant| self.listed_grant(grant, key, 0))).collect()
     }
 
-    pub fn waiters(&self, key: Key) -> Vec<(NameEntry, Option<ConnectionId>)> {
+    pub fn waiters(&self, key: Key) -> Vec<Listed> {
         let queue = self.queue(key).into_iter().zip(1..);
         queue.map(|(grant, position)| self.listed_grant(grant, key, position)).collect()
     }
@@ -1787,7 +1787,7 @@ impl Model {
         Some(Connected { connection, client, opened: MonotonicMs(next.opened_ms) })
     }
 
-    fn listed_grant(&self, grant: &Grant, key: Key, position: u32) -> (NameEntry, Option<ConnectionId>) {
+    fn listed_grant(&self, grant: &Grant, key: Key, position: u32) -> Listed {
         let part = grant.parts.iter().find(|part| part.key == key).unwrap();
         let id = Some(GrantId(grant.id));
         let slots = if position == 0 { &part.slots[..] } else { part.wanted_slot.as_slice() };
@@ -1802,7 +1802,7 @@ impl Model {
         resources: u32,
         position: u32,
         slots: &[u16],
-    ) -> (NameEntry, Option<ConnectionId>) {
+    ) -> Listed {
         let label = self.session(session).map_or(&[][..], |session| &session.label).into();
         let connection =
             if grant.is_none() { Some(session.connection()) } else { self.connection_of(session) };
