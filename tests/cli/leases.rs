@@ -191,6 +191,38 @@ async fn a_command_survives_a_disconnect_shorter_than_the_lease() {
 }
 
 #[tokio::test]
+async fn a_canceled_request_leaves_the_queue_and_its_session_keeps_what_it_holds() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let holder = Script::holding(server, &["job=1", "other=1"]).await;
+    let waits = ["run", "job", "--max", "1", "--lease", "1h", "--wait", "max", "--", "true"];
+    let first = program_at(server, &waits).spawn().unwrap();
+    let waiter = until_listed(server, "waiters", "job", 1).await.remove(0);
+    let second = program_at(server, &waits).spawn().unwrap();
+    let later = until_listed(server, "waiters", "job", 2).await.remove(1);
+
+    assert_eq!(stdout(&ran(server, &["cancel", "--request", &grant_of(&waiter)]).await), "");
+    let session = later["session"].as_str().unwrap();
+    assert_eq!(stdout(&ran(server, &["cancel", "--session", session]).await), "1\n");
+    for mut command in [first, second] {
+        assert_eq!(soon("the program to end", command.wait()).await.unwrap().code(), Some(1));
+    }
+    daemon.logged("the cancellation", |line| {
+        message(line) == format!("cancel waiting request {}", grant_of(&waiter))
+    });
+    assert_eq!(stdout(&ran(server, &["cancel", "--session", holder.session()]).await), "0\n");
+    until_listed(server, "holders", "other", 1).await;
+    for (arguments, says) in [
+        (["cancel", "--request", holder.grant()], "no request"),
+        (["cancel", "--session", "999999999"], "session 999999999 does not exist"),
+    ] {
+        let refused = ran(server, &arguments).await;
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(stderr(&refused).contains(says), "{}", stderr(&refused));
+    }
+}
+
+#[tokio::test]
 async fn a_revocation_ends_the_command_within_its_grace() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");

@@ -574,7 +574,7 @@ fn administrative_changes_are_in_the_audit_log_also_after_it_was_moved() {
     let log = guarded.file.directory().join("audit.log");
     std::fs::rename(&log, log.with_extension("1")).unwrap();
     guarded.reload();
-    assert!(guarded.audit().iter().any(|line| line["operation"] == "Reload"));
+    assert!(guarded.audit().iter().any(|line| line["operation"] == "reload"));
     assert!(!std::fs::read_to_string(log.with_extension("1")).unwrap().contains(&secret));
 }
 
@@ -656,7 +656,7 @@ fn a_reload_of_what_cannot_be_used_is_in_the_audit_log() {
         let lines = guarded.audit();
         assert_eq!(lines.len(), count, "{lines:?}");
         let line = &lines[count - 1];
-        assert_eq!((&line["operation"], &line["outcome"]), (&"Reload".into(), &"refused".into()));
+        assert_eq!((&line["operation"], &line["outcome"]), (&"reload".into(), &"refused".into()));
         assert_eq!(line["reason"], reason);
         assert!(line["client"].is_null() && line["identity"].is_null(), "{line}");
     };

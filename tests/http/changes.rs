@@ -184,20 +184,27 @@ fn a_change_without_the_right_is_in_the_audit_log() {
             "declare",
             r#"{"name": "web/a", "capacity": 4}"#,
             200,
-            "Declare with capacity 4",
+            "declare semaphore \"web/a\" with capacity 4",
             "semaphore \"web/a\"",
         ),
-        ("resize", r#"{"name": "gpu", "capacity": 9}"#, 403, "Resize to 9", "semaphore \"gpu\""),
+        (
+            "resize",
+            r#"{"name": "gpu", "capacity": 9}"#,
+            403,
+            "resize semaphore \"gpu\" to 9",
+            "semaphore \"gpu\"",
+        ),
         (
             "slot",
             r#"{"name": "gpu", "slot": 3, "service": "out"}"#,
             403,
-            "SetSlot 3 out of service",
+            "take slot 3 of semaphore \"gpu\" out of service",
             "semaphore \"gpu\"",
         ),
-        ("remove", r#"{"name": "gpu"}"#, 403, "Remove if idle", "semaphore \"gpu\""),
-        ("revoke", r#"{"grant": 7}"#, 403, "Revoke grant 7", "server"),
-        ("delete-counter", r#"{"name": "web/a"}"#, 403, "DeleteCounter", "counter \"web/a\""),
+        ("remove", r#"{"name": "gpu"}"#, 403, "remove semaphore \"gpu\" if it is idle", "semaphore \"gpu\""),
+        ("revoke", r#"{"grant": 7}"#, 403, "revoke grant 7", "server"),
+        ("cancel", r#"{"request": 7}"#, 403, "cancel waiting request 7", "server"),
+        ("delete-counter", r#"{"name": "web/a"}"#, 403, "delete counter \"web/a\"", "counter \"web/a\""),
     ];
     for (path, body, status, ..) in cases {
         assert_eq!(ask(path, body), status, "{path}");
@@ -209,8 +216,8 @@ fn a_change_without_the_right_is_in_the_audit_log() {
         403
     );
     assert_eq!(ask("resize", r#"{"name": "gpu"}"#), 400);
-    // Five changes and the request that reads.
-    assert_eq!(http.get("/api/v1/refusals").json()["rights"], 6);
+    // Six changes and the request that reads.
+    assert_eq!(http.get("/api/v1/refusals").json()["rights"], 7);
     let lines = audited(directory.path());
     let found: Vec<_> =
         lines.iter().map(|line| [&line["operation"], &line["target"], &line["outcome"]]).collect();
