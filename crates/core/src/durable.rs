@@ -164,7 +164,7 @@ pub struct PartRecord {
     /// The name's bytes.
     pub name: Box<[u8]>,
     /// The position in the request.
-    pub place: u8,
+    pub position: u8,
     /// The resources taken.
     pub resources: u32,
     /// The semaphore's capacity, or the counter's maximum of the request.

@@ -158,7 +158,7 @@ impl<T> Journal<T> {
         self.is_failing
     }
 
-    /// Takes out of what happens on commit what does not wait for that any more, in order, at most so many.
+    /// Takes out of what happens on commit what no longer waits for that, in order, at most this many.
     pub(super) fn take_out(&mut self, most: usize, is_over: impl Fn(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
         if let Some(in_flight) = &mut self.in_flight {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_wait_any_more_is_taken_out_in_order() {
+    fn what_no_longer_waits_is_taken_out_in_order() {
         let mut journal = journal(&[1, 1, 1, 1, 1]);
         journal.take_batch(BatchLimit { changes: 2, ..BatchLimit::NONE });
         assert_eq!(journal.take_out(2, |unit| unit % 2 == 0), [0, 2]);

@@ -18,7 +18,6 @@
 #![warn(clippy::unwrap_used)]
 
 mod alarm;
-mod api;
 mod claim;
 mod clients;
 mod counter;
@@ -49,7 +48,7 @@ mod time;
 mod visit;
 
 pub use ahash::RandomState as NameHasher;
-pub use api::WatchSnapshot;
+
 pub use claim::Claim;
 pub use durable::{
     AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, Origin, PartRecord, Record, Service,
@@ -59,7 +58,7 @@ pub use ids::Token;
 pub use journal::BatchLimit;
 pub use ledger::{
     CheckedNames, DeclaredListing, DeclaredSemaphore, GRANT_SLOTS_MAX, Lease, LedgerLimits, LedgerStats,
-    Listed, Listing, ListingKind, NameEntry, Queueing, TICK_MS, WaitedListing, Waiting, Want,
+    Listed, Listing, ListingKind, NameEntry, Queueing, TICK_MS, WaitedListing, Waiting, Want, WatchSnapshot,
 };
 pub use limit::MemoryLimit;
 pub use mailbox::{EVENTS_MAX, Mailbox, Message};
@@ -80,4 +79,4 @@ pub use sysv::{
     SysvStats, UserListing,
 };
 pub use time::{Due, Moment, MonotonicMs};
-pub use visit::{Check, CheckFailure, Dump, NamePlace, Survey, Surveyed, Sweep};
+pub use visit::{Check, CheckFailure, Dump, NameCursor, Survey, Surveyed, Sweep};

@@ -164,19 +164,19 @@ impl ObjectRef {
 
     /// Acquires resources for a grant, or marks the object as queued. Only the ledger calls this: it knows the claim's
     /// place in the queue.
-    pub(super) fn grant(&self, claim: Claim, interval: Interval, next: QueuePlace) -> Granting {
+    pub(super) fn grant(&self, claim: Claim, interval: Interval, next: QueuePosition) -> Granting {
         let mut state = lock(&self.0.state);
         if state.is_too_small(claim) {
             return Granting::Impossible;
         }
-        let after = if let QueuePlace::Behind = next { None } else { state.after(claim) };
+        let after = if let QueuePosition::Behind = next { None } else { state.after(claim) };
         let mut tracking = state.holders.tracking();
         let Some(after) = after else {
-            tracking.queued |= !matches!(next, QueuePlace::Immediate);
+            tracking.queued |= !matches!(next, QueuePosition::Immediate);
             state.holders.set_tracking(tracking);
             return Granting::MustWait;
         };
-        if let QueuePlace::OnlyWaiter = next {
+        if let QueuePosition::OnlyWaiter = next {
             tracking.queued = false;
             state.holders.set_tracking(tracking);
         }
@@ -347,7 +347,7 @@ impl ObjectRef {
         lock(&self.0.state).dump_item(interval)
     }
 
-    /// Whether nothing refers to the object any more (invariant 6). A counter stays until the interval of its last
+    /// Whether nothing refers to the object (invariant 6). A counter stays until the interval of its last
     /// change is over, because Dump still reports the peak of that interval.
     pub(super) fn is_collectable(&self, interval: Interval) -> bool {
         let state = lock(&self.0.state);
@@ -392,9 +392,9 @@ impl From<Refusal> for PlainError {
     }
 }
 
-/// The place of a claim in the queue of its name.
+/// The position of a claim in the queue of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QueuePlace {
+pub(super) enum QueuePosition {
     /// No waiter is ahead of it, and it may not wait.
     Immediate,
     /// No waiter is ahead of it, and it waits if it does not fit. Others may wait behind it.

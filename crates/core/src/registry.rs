@@ -302,7 +302,7 @@ impl Registry {
         if !object.is_collectable(interval) {
             return false;
         }
-        // Checked again under the shard's lock, where no request can reach the object any more. The name may belong to
+        // Checked again under the shard's lock, where no request can reach the object. The name may belong to
         // another object by now; that one is collected if nothing refers to it.
         let removed = self.map.remove_if(object.name(), |found, ()| found.is_collectable(interval));
         if removed.is_some() {

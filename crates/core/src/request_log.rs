@@ -42,8 +42,8 @@ impl<R> Default for RequestLog<R> {
 }
 
 impl<R: Reply> RequestLog<R> {
-    /// Looks a request up; `None`: it was never seen. Calls `forget` with each reply that the client does not need any
-    /// more. A reply for which `is_late` is true when the floor passes it stays, until many others have come after it.
+    /// Looks a request up; `None`: it was never seen. Calls `forget` with each reply that the client no longer
+    /// needs. A reply for which `is_late` is true when the floor passes it stays, until many others have come after it.
     pub(super) fn find(
         &mut self,
         ids: RequestIds,

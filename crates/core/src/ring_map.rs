@@ -68,7 +68,7 @@ impl<K: Copy + Ord, V> RingMap<K, V> {
         self.0.pop_front_if(|(key, _)| *key < bound)
     }
 
-    /// Frees memory, if most of it is not used any more.
+    /// Frees memory, if most of it is unused.
     pub(super) fn shrink(&mut self) {
         if self.0.capacity() > SPARE_ENTRIES && self.0.len() < self.0.capacity() / 8 {
             self.0.shrink_to(self.0.len() * 2);

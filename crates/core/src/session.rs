@@ -68,7 +68,7 @@ impl Session {
         self.id
     }
 
-    /// How much memory its holdings take, in bytes, as if nobody else held the same names.
+    /// How much memory its holdings take, in bytes, as if no other session held the same names.
     pub fn bytes(&self) -> usize {
         (self.objects.len() - self.free.len()) * HOLDING_BYTES + self.name_bytes
     }
@@ -131,7 +131,7 @@ impl Session {
         } else {
             self.free.push(index);
         }
-        // A session that held very many objects and holds none any more frees the memory.
+        // A session that held very many objects and now holds none frees the memory.
         if self.objects.capacity() > HANDLES_KEPT && self.free.len() == self.objects.len() {
             self.objects = Vec::new();
             self.free = Vec::new();

@@ -53,6 +53,11 @@ impl Core {
         Session::new(ConnectionId::new(self.next_session()))
     }
 
+    /// Sets what the numbers of sessions are above.
+    pub fn start_sessions_after(&self, last_session: u64) {
+        self.last_session.fetch_max(last_session, Ordering::Relaxed);
+    }
+
     pub(crate) fn next_session(&self) -> u64 {
         self.last_session.fetch_add(1, Ordering::Relaxed) + 1
     }

@@ -69,7 +69,7 @@ impl Core {
         };
         let first = self.sets_are_next.load(Ordering::Relaxed);
         let batch = take(first).or_else(|| take(!first))?;
-        // Idle it is stored, it stays the turn of its journal.
+        // Until it is stored, it stays the turn of its journal.
         self.sets_are_next.store(batch.is_of_sets, Ordering::Relaxed);
         Some(batch)
     }

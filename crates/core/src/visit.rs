@@ -125,13 +125,13 @@ impl Survey {
     }
 }
 
-/// A place among the names of a namespace, from which a page continues. Names are in the order of the shards, and in a shard
+/// A position among the names of a namespace, from which a page continues. Names are in the order of the shards, and in a shard
 /// in that of their hashes, which differs from process to process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NamePlace {
+pub struct NameCursor {
     /// The shard.
     pub shard: usize,
-    /// The hash of the last name of the shard that is before this place; `None`: the shard begins here.
+    /// The hash of the last name of the shard that is before this position; `None`: the shard begins here.
     pub after: Option<u64>,
 }
 
@@ -142,7 +142,7 @@ impl Core {
         Dump::new(namespace)
     }
 
-    /// Visits all names of a namespace with their queues. It is not a snapshot, as [`Self::dump`] is none.
+    /// Visits all names of a namespace with their queues. Like [`Self::dump`], it is not a snapshot.
     pub fn survey(&self, namespace: Namespace) -> Survey {
         Survey::new(namespace)
     }
@@ -157,14 +157,14 @@ impl Core {
         Check::new(self, namespace)
     }
 
-    /// Calls `show` with the names from a place to the end of its shard that begin with a prefix, and with the place behind
+    /// Calls `show` with the names from a position to the end of its shard that begin with a prefix, and with the position after
     /// each, until it returns `false`. Returns how many names the shard has; `None`: there is no such shard.
     pub fn show_names(
         &self,
         namespace: Namespace,
-        from: NamePlace,
+        from: NameCursor,
         prefix: &[u8],
-        mut show: impl FnMut(&[u8], NamePlace) -> bool,
+        mut show: impl FnMut(&[u8], NameCursor) -> bool,
     ) -> Option<usize> {
         let registry = self.registry(namespace);
         if from.shard >= registry.shards() {
@@ -177,7 +177,7 @@ impl Core {
         });
         let rest = objects.iter().filter(|(hash, _)| from.after.is_none_or(|after| *hash > after));
         for (hash, object) in rest {
-            if !show(object.name(), NamePlace { after: Some(*hash), ..from }) {
+            if !show(object.name(), NameCursor { after: Some(*hash), ..from }) {
                 break;
             }
         }

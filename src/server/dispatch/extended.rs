@@ -315,7 +315,7 @@ impl Executor<'_> {
     ) -> Result<Outcome, Denial> {
         self.check_opaque(opaque)?;
         let ttl_ms = self.ttl_ms(ttl);
-        if self.server.core.has_its_sessions(self.extended.connection) {
+        if self.server.core.has_reached_session_share(self.extended.connection) {
             self.slow_down();
         }
         let (core, connection, token) = (&self.server.core, self.extended.connection, token_of(opaque));

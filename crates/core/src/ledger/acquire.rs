@@ -1,18 +1,18 @@
 //! AcquireGrant and AcquireAll, and what a client does with a grant or a waiter: release, cancel, verify.
 
-use super::cached_reply::{CachedReply, RequestKind};
-use super::grant::{Grant, Queueing, Want};
-use super::replies::Changed;
+use super::grants::{Grant, Queueing, Want};
+use super::replies::{CachedReply, Changed, PendingReply, RequestKind};
 use super::state::{Ledger, LedgerContext};
 use crate::ids::Token;
-use crate::invariant::broken;
 use crate::limit::limit_reached;
 use crate::outcome::{Call, Outcome};
 use crate::session_listing::ttl_left;
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
-use signalbox_model::{ConnectionId, EventKind, GrantId, Place, Refusal, RequestId, SessionId};
-use signalbox_model::{GraceLeft, GrantState, Limit, Milliseconds, VerifiedGrant};
+use signalbox_model::{
+    ConnectionId, EventKind, GraceLeft, GrantId, GrantState, Limit, Milliseconds, Place, Refusal, RequestId,
+    SessionId, VerifiedGrant,
+};
 
 /// The request that a Cancel names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,31 @@ pub enum Waiting {
 }
 
 impl Core {
+    /// Asks for a grant of one name or of several, all or nothing. No name may be wanted twice.
+    pub fn acquire_grant(&self, call: Call, wants: &[Want<'_>], queueing: Queueing, now: Moment) -> Outcome {
+        self.ledger().acquire(call, wants, queueing, None, now.monotonic, self.context(now.unix))
+    }
+
+    /// As [`Self::acquire_grant`]. If the request waits, its place is returned too, unless it would not survive a restart.
+    /// A request that is repeated after a restart presents the place that it was told before, and waits there again; if the
+    /// proof is wrong, the request counts as one that presents none.
+    pub fn acquire_grant_at(
+        &self,
+        call: Call,
+        wants: &[Want<'_>],
+        queueing: Queueing,
+        presented: Option<Place>,
+        now: Moment,
+    ) -> (Outcome, Option<Place>) {
+        let (mut ledger, context) = (self.ledger(), self.context(now.unix));
+        let outcome = ledger.acquire(call, wants, queueing, presented, now.monotonic, context);
+        let place = if outcome == Outcome::Waiting { ledger.place(call) } else { None };
+        if presented.is_some() {
+            ledger.count_repetition(call.connection, context);
+        }
+        (outcome, place)
+    }
+
     /// Releases a grant of the connection's session (`docs/protocol.md`, "ReleaseGrant").
     pub fn release_grant(&self, call: Call, grant: GrantId, now: Moment) -> Outcome {
         let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
@@ -65,7 +90,8 @@ impl Core {
         let is_held = |grant: &&Grant| !grant.is_waiting() && ledger.sessions.ending(grant.session).is_none();
         let grant = ledger.grants.get(id).filter(is_held).ok_or(Refusal::NotAcquired)?;
         let lease_left = ledger.sessions.ttl_left_ms(grant.session, now.monotonic);
-        let revoked = grant.revoked().into_iter().chain(ledger.sessions.known(grant.session).revoked()).min();
+        let revoked =
+            grant.revoked().into_iter().chain(ledger.sessions.existing(grant.session).revoked()).min();
         let grace_left_ms = revoked.map(|at| now.monotonic.until(at));
         let is_retiring = grace_left_ms.is_some() || ledger.is_retiring(id, grant);
         Ok(VerifiedGrant {
@@ -91,12 +117,12 @@ impl Ledger {
         context: LedgerContext<'_>,
     ) -> Outcome {
         let request = call.ids.own;
-        let (session, repeated) = match self.begin(call.connection, call.ids) {
+        let (session, repeated) = match self.find_reply(call.connection, call.ids) {
             Ok(begun) => begun,
             Err(refusal) => return Outcome::Refused(refusal),
         };
         if let Some(repeated) = repeated {
-            return self.answer(session, repeated, RequestKind::Grant, call, now);
+            return self.answer_again(session, repeated, RequestKind::Grant, call, now);
         }
         // This refusal is not remembered, because that would need memory. A repeated request may be granted.
         if let Err(refusal) = self.check_store_for(session).and_then(|()| self.check_memory(call.connection))
@@ -120,25 +146,29 @@ impl Ledger {
         };
         self.add_bytes(session, grant.bytes());
         self.grants.insert(id, grant);
-        self.sessions.known_mut(session).add_waiter(id);
+        self.sessions.existing_mut(session).add_waiter(id);
         self.count_waiter(session);
-        self.cache(session, request, CachedReply::Waiting(id));
-        self.advance(id, Some(queueing), context);
-        self.run_backlog(context);
-        let Some(reply) = self.sessions.known(session).log().get(request).cloned() else {
-            broken(format_args!("the reply to a request is cached as long as the request is executed"))
+        let outcome = match self.advance(id, Some(queueing), context) {
+            Some(PendingReply { reply, .. }) => {
+                let is_durable = matches!(reply, CachedReply::Granted(_)) && self.is_durable(session);
+                self.answer(session, reply, is_durable, call, now)
+            }
+            None => {
+                self.cache(session, request, CachedReply::Waiting(id));
+                self.redirect_waiter(id, call, now);
+                self.grants.set_wait_deadline(id);
+                self.alarm.ring(Due::At(until));
+                Outcome::Waiting
+            }
         };
-        if let CachedReply::Waiting(_) = reply {
-            self.grants.set_wait_deadline(id);
-            self.alarm.ring(Due::At(until));
-        }
-        self.answer(session, reply, RequestKind::Grant, call, now)
+        self.run_backlog(context);
+        outcome
     }
 
     /// The id of a new waiter: its proven place, or a new one.
     fn allocate_grant(&mut self, session: SessionId, place: Option<GrantId>) -> Result<GrantId, Refusal> {
         self.check_open()?;
-        if self.sessions.known(session).grant_count() >= self.limits.grants_max {
+        if self.sessions.existing(session).grant_count() >= self.limits.grants_max {
             self.counts.limited += 1;
             return Err(limit_reached(Limit::Grants, self.limits.grants_max));
         }

@@ -146,13 +146,23 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// Adds a task behind the others of its kind.
+    /// Adds a task after the others of its kind.
     pub(super) fn push(&mut self, task: Task) {
         let tasks = &mut self.ready[task.kind() as usize];
         // Many holders often leave the same name one after the other.
         if !tasks.back().is_some_and(|last| last.is_same_name(&task)) {
             tasks.push_back(task);
         }
+    }
+
+    /// Adds a queue whose head may fit.
+    pub(super) fn serve_later(&mut self, namespace: Namespace, object: &ObjectRef) {
+        self.push(Task::ServeQueue(NameRef::new(namespace, object)));
+    }
+
+    /// Adds a name of which less is in use.
+    pub(super) fn usage_dropped_later(&mut self, namespace: Namespace, object: &ObjectRef) {
+        self.push(Task::UsageDropped(NameRef::new(namespace, object)));
     }
 
     /// Adds a task that is taken at this time at the earliest.

@@ -1,25 +1,51 @@
+//! What happens when a change is committed.
+//!
 //! Commits: batches of changes go to the store, and the requests that wait for them are answered.
 //!
 //! A change is made in the ledger at once, and added to the journal. The request is answered when the change is committed.
 //!
 //! If the store fails, nothing is taken back: every request that waits for it is answered. A grant or a session whose client
 //! was not told of it ends as any other does, and its end is stored after its beginning. Releases, closes and revocations
-//! stand, and a changed declaration takes effect when the store works again. Idle then, nothing new is granted or changed
+//! stand, and a changed declaration takes effect when the store works again. Until then, nothing new is granted or changed
 //! that would have to be stored.
 
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::cached_reply::CachedReply;
-use super::on_commit::OnCommit;
+use super::declarations::Declared;
+use super::replies::CachedReply;
 use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, Record};
 use crate::journal::{Journal, Journaled};
 use crate::mailbox::{Mailbox, ReplyTo};
+use crate::object::ObjectRef;
 use crate::outcome::Answer;
 use crate::state::Core;
 use crate::time::MonotonicMs;
 use signalbox_model::{EventKind, PlaceKey, Refusal, RequestId, SessionId};
+
+#[derive(Debug)]
+pub(crate) enum OnCommit {
+    /// The pending reply to a request is sent.
+    Reply(SessionId, RequestId),
+    /// A session was closed; the client is answered.
+    Closed(ReplyTo),
+    /// The sessions of clients were revoked, so many of them; the client is answered.
+    ClientsRevoked(u64, ReplyTo),
+    /// A session was opened; its client is answered.
+    Opened(SessionId),
+    /// A declared semaphore becomes `after`; `evicts`: its holders lose it.
+    Declared { object: ObjectRef, after: Box<Declared>, evicts: bool },
+    /// Ids up to this one are reserved.
+    Reserved(u64),
+}
+
+impl OnCommit {
+    /// Whether it is over when the store fails: a client is answered then. What remains happens when the store works again.
+    pub(super) fn is_answer(&self) -> bool {
+        !matches!(self, Self::Declared { .. } | Self::Reserved(_))
+    }
+}
 
 impl Core {
     /// Whether answers to a connection wait for the store and for nothing else. Calls on semaphore sets do not count: a
@@ -29,7 +55,7 @@ impl Core {
         let is_its = |reply_to: &ReplyTo| Arc::ptr_eq(&reply_to.mailbox, mailbox);
         let waits = |then: &OnCommit| match then {
             OnCommit::Reply(session, request) => {
-                let pending = ledger.pending_replies.get(*session, *request);
+                let pending = ledger.pending_replies.get(&(*session, *request));
                 pending.and_then(|pending| pending.to.as_ref()).is_some_and(is_its)
             }
             OnCommit::Opened(session) => ledger.sessions.opener(*session).is_some_and(is_its),
@@ -123,12 +149,13 @@ impl Ledger {
     }
 
     fn reply_committed(&mut self, session: SessionId, request: RequestId) {
-        let pending = self.pending_replies.get(session, request);
-        let granted = pending.and_then(|pending| match &pending.reply {
+        // The grant of the request, or its session, ended before the commit, and it was answered then.
+        let Some(pending) = self.pending_replies.remove(&(session, request)) else { return };
+        let granted = match &pending.reply {
             CachedReply::Granted(granted) => Some(granted.grant),
             _ => None,
-        });
-        self.send_pending_reply(session, request, None);
+        };
+        self.send_reply(session, request, pending);
         // A notice that came before the client knew of the grant may have meant nothing to it.
         if let Some(granted) = granted {
             self.send_revocation(granted);
@@ -137,15 +164,18 @@ impl Ledger {
 
     fn reply_not_committed(&mut self, session: SessionId, request: RequestId, context: LedgerContext<'_>) {
         // The grant of the request, or its session, has ended since, and it was answered then.
-        let Some(pending) = self.pending_replies.remove(session, request) else { return };
+        let Some(mut pending) = self.pending_replies.remove(&(session, request)) else { return };
         let (grant, refusal) = match &pending.reply {
             CachedReply::Granted(granted) => (Some(granted.grant), Some(Refusal::NotStored)),
             CachedReply::Declared(_) => (None, Some(Refusal::NotStored)),
             // A release or a revocation stands.
             CachedReply::Done(_) | CachedReply::Waiting(_) | CachedReply::Committing => (None, None),
         };
-        self.counts.not_stored += u64::from(refusal.is_some());
-        self.send_reply(session, request, pending, refusal);
+        if let Some(refusal) = refusal {
+            self.counts.not_stored += 1;
+            pending.reply = CachedReply::Done(Err(refusal));
+        }
+        self.send_reply(session, request, pending);
         if let Some(grant) = grant {
             self.end_grant(grant, EventKind::Released, context);
         }

@@ -2,16 +2,21 @@
 
 use std::sync::Arc;
 
+use super::backlog::STEP_GRANTS;
+use super::commit::OnCommit;
 use super::leases::Lease;
-use super::on_commit::OnCommit;
 use super::sessions::Attachment;
 use super::state::{Ledger, LedgerContext};
+use crate::clients::Counted;
 use crate::ids::Token;
+use crate::limit::limit_reached;
 use crate::mailbox::Mailbox;
 use crate::outcome::{Answer, Opened, Outcome};
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
-use signalbox_model::{ConnectionId, EventKind, GrantId, Namespace, Notice, Refusal, SessionId, SessionKey};
+use signalbox_model::{
+    ConnectionId, EventKind, GrantId, Limit, Namespace, Notice, Refusal, SessionId, SessionKey,
+};
 
 /// Names of one step of a check of a session's names.
 const CHECKED_NAMES: usize = 256;
@@ -28,6 +33,42 @@ pub enum CheckedNames {
 }
 
 impl Core {
+    /// Attaches a connection to a leased session, and renews its lease. Another connection that was attached is informed and
+    /// loses it.
+    pub fn attach(
+        &self,
+        session: SessionId,
+        connection: ConnectionId,
+        key: &SessionKey,
+        now: Moment,
+    ) -> Result<Arc<Lease>, Refusal> {
+        let lease = self.attach_to_repeat(session, connection, key, 0)?;
+        lease.renew(now.monotonic);
+        Ok(lease)
+    }
+
+    /// As [`Self::attach`], by a client that will repeat so many requests with their places. The caller renews the lease.
+    pub fn attach_to_repeat(
+        &self,
+        session: SessionId,
+        connection: ConnectionId,
+        key: &SessionKey,
+        repetitions: u32,
+    ) -> Result<Arc<Lease>, Refusal> {
+        self.ledger().attach(session, connection, key, repetitions)
+    }
+
+    /// The client of a connection has proven another identity: what it is attached to is listed and revoked under that.
+    pub fn note_client(&self, connection: ConnectionId) {
+        self.ledger().sessions.note_client(connection);
+        self.sysv().note_client(connection);
+    }
+
+    /// The lease of the session that the connection is attached to, if there is one.
+    pub fn lease(&self, connection: ConnectionId) -> Option<Arc<Lease>> {
+        self.ledger().lease(connection).ok()
+    }
+
     /// Checks the names that the leased session of a connection holds or waits for: some of those of its grants after this one.
     pub fn check_names(
         &self,
@@ -40,8 +81,8 @@ impl Core {
             return CheckedNames::All;
         };
         let (mut checked, mut names) = (CheckedNames::All, 0);
-        for id in ledger.sessions.known(session).grants_after(after) {
-            let parts = ledger.grants.known(id).parts();
+        for id in ledger.sessions.existing(session).grants_after(after) {
+            let parts = ledger.grants.existing(id).parts();
             if !parts.iter().all(|part| passes(part.namespace, part.name())) {
                 return CheckedNames::Failed;
             }
@@ -115,7 +156,7 @@ impl Core {
         let closer = ledger.sessions.reply_to(connection, token).filter(|_| ledger.journal.is_some());
         let is_answered_later = closer.is_some();
         let (why, refusal) = (EventKind::Released, Refusal::Canceled);
-        let state = ledger.sessions.known_mut(session);
+        let state = ledger.sessions.existing_mut(session);
         state.begin_end(why, refusal);
         if let Some(closer) = closer {
             state.set_closer(closer);
@@ -137,7 +178,7 @@ impl Ledger {
         context: LedgerContext<'_>,
     ) -> Outcome {
         let Opened { session, key, ttl_ms } = opened;
-        if let Err(refusal) = self.sessions.check_staying(connection).and_then(|()| self.check_open()) {
+        if let Err(refusal) = self.sessions.check_not_ending(connection).and_then(|()| self.check_open()) {
             return Outcome::Refused(refusal);
         }
         if let Err(refusal) = self.check_store().and_then(|()| self.check_memory(connection)) {
@@ -195,7 +236,7 @@ impl Ledger {
         key: &SessionKey,
         repetitions: u32,
     ) -> Result<Arc<Lease>, Refusal> {
-        self.sessions.check_staying(connection)?;
+        self.sessions.check_not_ending(connection)?;
         let lease = self.sessions.unlock(session, key)?;
         self.session_attached(session, repetitions);
         let before = self.sessions.connection_of(session);
@@ -209,15 +250,10 @@ impl Ledger {
         }
         self.detach(connection, Some(Refusal::NoSuchSession));
         self.attach_counted(connection, session);
-        if let Some(at) = self.sessions.known(session).revoked() {
+        if let Some(at) = self.sessions.existing(session).revoked() {
             self.sessions.send(connection, Notice::SessionRevoked { session: session.number(), end: at });
         }
         Ok(lease)
-    }
-
-    /// The client of a connection has proven another identity.
-    pub(crate) fn note_client(&mut self, connection: ConnectionId) {
-        self.sessions.note_client(connection);
     }
 
     /// The lease of the session that a connection is attached to.
@@ -225,22 +261,58 @@ impl Ledger {
         let Attachment::To(session) = self.sessions.attachment(connection) else {
             return Err(Refusal::NoSuchSession);
         };
-        let (_, lease) = self.sessions.known(session).lease().ok_or(Refusal::NoSuchSession)?;
+        let (_, lease) = self.sessions.existing(session).lease().ok_or(Refusal::NoSuchSession)?;
         Ok(Arc::clone(lease))
     }
 
-    /// Ends a session that may have more than a step's work: the rest is due now.
-    pub(super) fn end_now(
-        &mut self,
-        session: SessionId,
-        why: EventKind,
-        refusal: Refusal,
-        now: MonotonicMs,
-        context: LedgerContext<'_>,
-    ) {
-        if self.end_session(session, why, refusal, context) {
-            self.sessions.set_deadline(session, now);
-            self.alarm.ring(Due::At(now));
+    /// The answer to the opening of a session.
+    pub(super) fn opened(&self, session: SessionId) -> Result<Answer, Refusal> {
+        let (key, lease) =
+            self.sessions.get(session).and_then(|state| state.lease()).ok_or(Refusal::NoSuchSession)?;
+        let opened = Opened { session, key: *key, ttl_ms: lease.ttl_ms() };
+        Ok(Answer::Opened(opened))
+    }
+
+    /// Attaches a connection to a leased session, which counts for the client of the connection from now on. Neither may be
+    /// attached elsewhere.
+    pub(super) fn attach_counted(&mut self, connection: ConnectionId, session: SessionId) {
+        self.sessions.attach(connection, session);
+        let client = self.sessions.owner_of(connection);
+        let state = self.sessions.existing_mut(session);
+        let (before, waiters, bytes) = (state.set_owner(client), state.waiting() as usize, state.bytes());
+        self.clients.remove_unused(before, session);
+        if before != client {
+            self.clients.subtract(before, Counted::Sessions, 1);
+            self.clients.subtract(before, Counted::Waiters, waiters);
+            self.clients.subtract(before, Counted::Bytes, bytes);
+            self.clients.add(client, Counted::Sessions, 1);
+            self.clients.add(client, Counted::Waiters, waiters);
+            self.clients.add(client, Counted::Bytes, bytes);
         }
+    }
+
+    /// Checks that the client of a connection may open one more leased session. At a limit, its own oldest unused
+    /// sessions end first.
+    pub(super) fn make_room_for_session(
+        &mut self,
+        connection: ConnectionId,
+        context: LedgerContext<'_>,
+    ) -> Result<(), Refusal> {
+        let client = self.sessions.owner_of(connection);
+        // A limit that was lowered would need more ends than one request may cause.
+        for _ in 0..STEP_GRANTS {
+            let Err(refusal) = self.check_sessions(client) else { return Ok(()) };
+            let Some(unused) = self.clients.pop_unused(client) else {
+                self.counts.limited += 1;
+                return Err(refusal);
+            };
+            // It may have got a reply since, or be ending already.
+            if self.sessions.existing(unused).is_unused() {
+                self.counts.expired_sessions += 1;
+                self.end_session(unused, EventKind::Expired, Refusal::NoSuchSession, context);
+            }
+        }
+        self.counts.limited += 1;
+        Err(limit_reached(Limit::Sessions, self.limits.sessions_max))
     }
 }

@@ -106,7 +106,7 @@ impl Declared {
     }
 
     /// Whether it equals what a request declares.
-    pub(super) fn says(&self, declare: &Declaration<'_>) -> bool {
+    pub(super) fn is_declared_as(&self, declare: &Declaration<'_>) -> bool {
         self.capacity == declare.capacity
             && self.numbered == declare.numbered
             && *self.label == *declare.label
@@ -123,7 +123,7 @@ impl Declared {
 
     /// Refuses a change by a request, which may expect a generation.
     pub(super) fn check_change(&self, expected: Option<Generation>) -> Result<(), Refusal> {
-        // A semaphore that the configuration does not declare any more is being removed, and may be removed sooner.
+        // A semaphore that the configuration no longer declares is being removed, and may be removed sooner.
         if self.origin == Origin::Configuration && !self.removing {
             return Err(Refusal::NotPermitted);
         }

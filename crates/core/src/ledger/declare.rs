@@ -5,23 +5,56 @@
 //! on.
 //!
 //! Invariant: a name has a declaration exactly while the lifecycle of its object says so, so that no sweep collects it.
+//!
+//! What the configuration declares. The configuration owns that, and its changes need no commit: the file has them.
 
-use super::cached_reply::CachedReply;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use super::commit::OnCommit;
 use super::declarations::Declared;
-use super::on_commit::OnCommit;
+use super::listing::STEP_ENTRIES;
 use super::removal::SEMAPHORES;
-use super::replies::Changed;
+use super::replies::{CachedReply, Changed};
 use super::state::{Ledger, LedgerContext};
 use crate::claim::Claim;
 use crate::durable::{Change, Origin, Record, Service};
 use crate::journal::Journaled;
 use crate::object::ObjectRef;
 use crate::semaphore::{Lifecycle, SLOTS_MAX, Withheld};
-use crate::time::{Due, MonotonicMs};
+use crate::state::Core;
+use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{
     ConnectionId, Declaration, DeclaredState, EventKind, Generation, IfExists, Refusal, Removal, Resizing,
     SessionId,
 };
+
+/// Semaphores of the configuration that are declared in one step.
+const CONFIGURED_STEP: usize = 64;
+
+impl Core {
+    /// Declares the semaphores of the configuration, and removes those that it declared before. Returns those that it
+    /// cannot apply, with the reason.
+    pub fn declare_configured(&self, wanted: &[Declaration<'_>], now: Moment) -> Vec<(Box<[u8]>, Refusal)> {
+        let context = self.context(now.unix);
+        let mut refused = Vec::new();
+        for some in wanted.chunks(CONFIGURED_STEP) {
+            let mut ledger = self.ledger();
+            for declare in some {
+                if let Err(refusal) = ledger.configure(declare, now.monotonic, context) {
+                    refused.push((declare.name.into(), refusal));
+                }
+            }
+        }
+        let configured: BTreeSet<_> = wanted.iter().map(|declare| declare.name).collect();
+        let mut last = None;
+        loop {
+            let next = self.ledger().remove_unconfigured(&configured, last.as_ref(), now.monotonic, context);
+            let Some(next) = next else { return refused };
+            last = Some(next);
+        }
+    }
+}
 
 impl Ledger {
     /// Declares semaphores, all or none of them (`docs/protocol.md`, "Declare"). No name may be declared twice.
@@ -43,7 +76,7 @@ impl Ledger {
         let mut states = Vec::with_capacity(wanted.len());
         for ((declare, object), generation) in wanted.iter().zip(&objects).zip(generations) {
             let present = self.declarations.get(declare.name).filter(|present| !present.removing);
-            let stays = |present: &&Declared| if_exists == IfExists::Keep || present.says(declare);
+            let stays = |present: &&Declared| if_exists == IfExists::Keep || present.is_declared_as(declare);
             if let Some(present) = present.filter(stays) {
                 states.push(present.state(object));
                 continue;
@@ -126,7 +159,7 @@ impl Ledger {
             match declared.filter(|declared| !declared.removing) {
                 Some(_) if if_exists == IfExists::Fail => return Err(Refusal::AlreadyExists),
                 Some(_) if if_exists == IfExists::Keep => continue,
-                Some(present) if present.says(declare) => continue,
+                Some(present) if present.is_declared_as(declare) => continue,
                 Some(present) => present.check_change(None)?,
                 None => {}
             }
@@ -172,14 +205,20 @@ impl Ledger {
         declare: &Declaration<'_>,
         context: LedgerContext<'_>,
     ) -> Result<ObjectRef, Refusal> {
-        let keep = |object: &ObjectRef| {
+        let declare_implicit = |object: &ObjectRef| {
             if object.lifecycle() == Lifecycle::Implicit {
                 object.set_lifecycle(Lifecycle::Declared);
             }
             object.clone()
         };
         let claim = claim_of(declare.capacity);
-        context.registry(SEMAPHORES).find_or_create(SEMAPHORES, declare.name, claim, context.interval, keep)
+        context.registry(SEMAPHORES).find_or_create(
+            SEMAPHORES,
+            declare.name,
+            claim,
+            context.interval,
+            declare_implicit,
+        )
     }
 
     /// Releases objects that are not declared after all, and collects those that nothing refers to.
@@ -279,7 +318,7 @@ impl Ledger {
                     let withheld = self.withheld(object, is_paused, after.usable());
                     object.declare(after.lifecycle(), after.usable(), withheld);
                     self.refuse_waiters_later(object, None);
-                    self.serve_later(SEMAPHORES, object);
+                    self.backlog.serve_later(SEMAPHORES, object);
                     self.alarm.ring(Due::Now);
                 }
                 // One that is closed stays closed until this is committed.
@@ -313,7 +352,7 @@ impl Ledger {
         if self.declarations.awaits(object.name(), after.generation) {
             self.apply(object, after, evicts, now, context);
         } else if after.removing {
-            self.dismiss(object, after, evicts, now);
+            self.refuse_and_evict_later(object, after, evicts, now);
         }
     }
 
@@ -328,29 +367,29 @@ impl Ledger {
     ) {
         let is_resized = self.declarations.take_effect(object.name(), after);
         if after.removing {
-            // Idle a declaration that was requested since takes effect, the semaphore is closed.
-            self.follow(object, after);
+            // Until a declaration that was requested since takes effect, the semaphore is closed.
+            self.update_object(object, after);
             object.set_tracking(|tracking| tracking.awaited = true);
-            self.dismiss(object, after, evicts, now);
-            self.usage_dropped_later(SEMAPHORES, object);
+            self.refuse_and_evict_later(object, after, evicts, now);
+            self.backlog.usage_dropped_later(SEMAPHORES, object);
             self.run_backlog(context);
             return;
         }
         let was_paused = object.withheld() == Withheld::ALL;
         // A semaphore whose removal was requested since stays closed. One that is numbered, or no longer, since another request
         // has that request's capacity already.
-        let is_followed =
+        let is_updated =
             !self.declarations.is_removing(object.name()) && self.slots.is_numbered(object) == after.numbered;
-        let slots_out = if is_followed { self.follow(object, after) } else { Vec::new() };
+        let slots_out = if is_updated { self.update_object(object, after) } else { Vec::new() };
         if is_resized {
             self.publish(SEMAPHORES, object, EventKind::Resized, None, None, after.capacity);
         }
-        if is_followed {
+        if is_updated {
             self.publish_service(object, (was_paused, &slots_out), after);
         }
         if self.waiting(SEMAPHORES, object) > 0 {
             self.refuse_waiters_later(object, None);
-            self.serve_later(SEMAPHORES, object);
+            self.backlog.serve_later(SEMAPHORES, object);
         }
         self.run_backlog(context);
     }
@@ -359,4 +398,82 @@ impl Ledger {
 /// A claim that creates a semaphore of this capacity, or of one, since a claim needs some: the declaration sets it anyway.
 pub(super) fn claim_of(capacity: u32) -> Claim {
     Claim { resources: 1, maximum: capacity.max(1) }
+}
+
+impl Ledger {
+    /// Declares a semaphore as the configuration says.
+    pub(crate) fn configure(
+        &mut self,
+        declare: &Declaration<'_>,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<(), Refusal> {
+        let present = self.declarations.get(declare.name);
+        let is_done = |present: &Declared| {
+            present.is_declared_as(declare) && present.origin == Origin::Configuration && !present.removing
+        };
+        if present.is_some_and(is_done) {
+            return Ok(());
+        }
+        self.check_numbering(declare, present, context)?;
+        let object = self.object_to_declare(declare, context)?;
+        let generation = self
+            .next_id()
+            .inspect_err(|_| self.release_undeclared(std::slice::from_ref(&object), context))?;
+        let after = self.successor(&object, Declared::new(declare, generation, Origin::Configuration));
+        self.declare_at_once(&object, after, now, context);
+        Ok(())
+    }
+
+    /// Removes semaphores that the configuration declared and no longer declares, each with its last holder: some a
+    /// step, in the order of names after `after`. Returns the last that was visited; `None`: that was all.
+    pub(crate) fn remove_unconfigured(
+        &mut self,
+        configured: &BTreeSet<&[u8]>,
+        after: Option<&ObjectRef>,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Option<ObjectRef> {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.name()));
+        let some: Vec<_> = self
+            .declarations
+            .from(from)
+            .take(STEP_ENTRIES)
+            .map(|(object, declaration)| (object.clone(), declaration.clone()))
+            .collect();
+        let last = some.last().map(|(object, _)| object.clone());
+        for (object, declaration) in some {
+            let is_configured = configured.contains(object.name());
+            if declaration.origin == Origin::Configuration && !declaration.removing && !is_configured {
+                // Where no id is left, the generation stays: the removal counts all the same.
+                let generation = self.next_id().unwrap_or(declaration.generation);
+                let after = Declared {
+                    removing: true,
+                    evicted_grace_ms: None,
+                    generation,
+                    service: Service::default(),
+                    ..declaration
+                };
+                self.declare_at_once(&object, after, now, context);
+            }
+        }
+        last
+    }
+
+    /// Makes a change that takes effect at once, without a commit: it is on disk already, in the configuration. A change of
+    /// the semaphore that was requested before, and is not committed yet, no longer takes effect.
+    fn declare_at_once(
+        &mut self,
+        object: &ObjectRef,
+        after: Declared,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        if !after.removing {
+            self.slots.set_numbered(object, after.numbered);
+        }
+        self.put_declaration(object, &after);
+        self.end_unit();
+        self.apply(object, &after, false, now, context);
+    }
 }

@@ -4,8 +4,35 @@ use std::task::Waker;
 
 use super::backlog::{STEP_GRANTS, TIMELESS_KINDS, TaskKind};
 use super::state::{Ledger, LedgerContext};
-use crate::time::{Due, MonotonicMs};
+use crate::state::Core;
+use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{EventKind, GrantId, Notice, Refusal, SessionId};
+
+impl Core {
+    /// Takes a step of what is due: waits, leases and grace periods that are over. Returns whether there is more to do at
+    /// once. To be called whenever something is due, and every [`TICK_MS`](crate::TICK_MS) in any case: a longer pause
+    /// counts as time in which the server could receive nothing, and extends every lease.
+    pub fn expire(&self, now: Moment) -> bool {
+        // Both, each time.
+        self.sysv().expire(now) | self.ledger().expire(now.monotonic, self.context(now.unix))
+    }
+
+    /// When something is due next. `sleeper` is woken once if something comes due earlier.
+    pub fn next_due(&self, sleeper: &Waker) -> Option<Due> {
+        let ledger = self.ledger().next_due(sleeper);
+        ledger.into_iter().chain(self.sysv().next_due(sleeper)).min()
+    }
+
+    /// Tells all clients that said Hello that another node of the cluster is going to lead.
+    pub fn announce_move(&self) {
+        self.ledger().announce(Notice::Moved(()));
+    }
+
+    /// Refuses new requests for grants, and answers those that wait, in steps. Returns whether there is more to do.
+    pub fn shut_down(&self, now: Moment) -> bool {
+        self.sysv().shut_down(now) | self.ledger().shut_down(self.context(now.unix))
+    }
+}
 
 impl Ledger {
     /// Takes a step of what is due. Returns whether there is more to do at once.
@@ -26,7 +53,7 @@ impl Ledger {
             && let Some(id) = self.grants.first_due(now)
         {
             work += self.work_of(id);
-            if self.grants.known(id).is_waiting() {
+            if self.grants.existing(id).is_waiting() {
                 self.counts.timed_out += 1;
                 self.refuse_waiter(id, Refusal::TimedOut, context);
             } else {
@@ -56,7 +83,7 @@ impl Ledger {
 
     /// Takes a step of the end of a session that expired or was revoked. Returns whether there is more to do.
     fn end_due_session(&mut self, session: SessionId, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
-        let state = self.sessions.known(session);
+        let state = self.sessions.existing(session);
         let is_revoked = state.revoked().is_some_and(|at| at <= now);
         if !state.is_ending() && !is_revoked {
             self.counts.expired_sessions += 1;
@@ -100,14 +127,14 @@ impl Ledger {
         let from = *self.shut_down_up_to.get_or_insert(GrantId(0));
         let some: Vec<_> = self.grants.ids_after(from).take(STEP_GRANTS).collect();
         for id in &some {
-            if self.grants.known(*id).is_waiting() {
+            if self.grants.existing(*id).is_waiting() {
                 self.refuse_waiter(*id, Refusal::ShuttingDown, context);
             }
         }
         self.shut_down_up_to = some.last().copied().or(self.shut_down_up_to);
         let has_more = some.len() == STEP_GRANTS || self.shut_down_idle_waits();
         if !has_more {
-            // No request waits any more.
+            // No request waits.
             self.backlog.clear(TaskKind::ServeQueue);
             self.run_backlog(context);
         }

@@ -1,16 +1,310 @@
+//! Grants, and the waiters that they come from: one thing with one id, in two phases.
+//!
 //! All grants and waiters, and when they end.
 //!
 //! Invariants: a waiter whose request was answered "waiting" has exactly one deadline, when its wait ends; a held grant has
 //! exactly one if it was revoked, and none otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::{NonZeroU8, NonZeroU32};
 use std::ops::Bound;
 
-use super::grant::{Grant, Waiting};
+use super::replies::CachedGrant;
+use super::slots::SlotTables;
+use crate::claim::Claim;
 use crate::invariant::broken;
+use crate::mailbox::ReplyTo;
+use crate::object::ObjectRef;
 use crate::time::MonotonicMs;
-use signalbox_model::GrantId;
-use signalbox_model::UnixSeconds;
+use signalbox_model::{AS_DECLARED, GrantId, Namespace, RequestId, SessionId, UnixSeconds};
+
+/// What a request wants of one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want<'a> {
+    /// The namespace of the name.
+    pub namespace: Namespace,
+    /// The name's bytes.
+    pub name: &'a [u8],
+    /// The resources, and the maximum under which they are taken.
+    pub claim: Claim,
+    /// The only slot that will do, of a semaphore whose resources are numbered. Then the claim is for one resource of an
+    /// existing semaphore.
+    pub slot: Option<u16>,
+}
+
+impl<'a> Want<'a> {
+    /// What a request claims of one name; `None` if the claim breaks a rule of the protocol. A semaphore is only created if the
+    /// request has a capacity and no slot.
+    pub fn of(claim: signalbox_model::Claim<'a>) -> Option<Self> {
+        let signalbox_model::Claim { namespace, name, resources, maximum, slot } = claim;
+        let is_of_existing = namespace == Namespace::Semaphores && (maximum == AS_DECLARED || slot.is_some());
+        let claim = match is_of_existing {
+            true => Claim::of_existing(NonZeroU32::new(resources)?),
+            false => Claim::new(resources, maximum)?,
+        };
+        Some(Self { namespace, name, claim, slot })
+    }
+}
+
+/// Whether a request waits if it cannot be granted at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queueing {
+    /// How long it waits, in milliseconds; 0: not at all.
+    pub wait_ms: u32,
+    /// It joins a queue only while fewer waiters than this are in it.
+    pub queue_max: u32,
+}
+
+/// A grant, or a waiter.
+#[derive(Debug)]
+pub(super) struct Grant {
+    pub(super) session: SessionId,
+    pub(super) request: RequestId,
+    parts: Parts,
+    phase: Phase,
+}
+
+const _: () =
+    assert!(size_of::<Grant>() <= 88, "with the allocator's eight bytes a grant fills a chunk of 96");
+
+/// A grant with its entries in the tables of the ledger, and the reply that is cached for its request, rounded up.
+const GRANT_BYTES: usize = 512;
+
+/// Nearly every grant is of one name, whose part needs no allocation.
+#[derive(Debug)]
+enum Parts {
+    One(Part),
+    /// In the order of namespace and name, in which they are taken.
+    Many(Box<[Part]>),
+}
+
+/// One name of a grant.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) target: Target,
+    pub(super) namespace: Namespace,
+    /// The position in the request.
+    pub(super) position: u8,
+    pub(super) claim: Claim,
+    /// The slot that the request asked for; `None`: any, or it was granted before the process started.
+    pub(super) slot: Option<u16>,
+}
+
+/// The name that a part takes from.
+#[derive(Debug)]
+pub(super) enum Target {
+    /// The part's turn has not come: the object need not exist.
+    Later(Box<[u8]>),
+    /// The grant waits for the object, or has taken from it.
+    Now(ObjectRef),
+}
+
+#[derive(Debug)]
+enum Phase {
+    Waiting(Waiting),
+    Held {
+        since: Since,
+        /// When it ends because it was revoked.
+        revoked: Option<MonotonicMs>,
+    },
+}
+
+/// The state of a waiter.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// When it stops waiting.
+    pub(super) until: MonotonicMs,
+    /// When the request or its last repetition was received: the client counts its lease from then.
+    pub(super) received: MonotonicMs,
+    /// Where the answer goes. `None` while the session has no connection, or before the request was answered at all.
+    pub(super) reply_to: Option<ReplyTo>,
+    since: Since,
+    /// The part that is taken next, counted from one. The niche of a number that is not zero keeps a grant in its chunk.
+    next_part: NonZeroU8,
+}
+
+/// A time in half the space: seconds since the Unix epoch, at most those of the year 2106.
+#[derive(Clone, Copy, Debug)]
+struct Since(u32);
+
+impl From<UnixSeconds> for Since {
+    fn from(time: UnixSeconds) -> Self {
+        Self(u32::try_from(time.0).unwrap_or(u32::MAX))
+    }
+}
+
+impl Grant {
+    /// A waiter that has taken nothing. No name may be wanted twice.
+    pub(super) fn waiting(
+        session: SessionId,
+        request: RequestId,
+        wants: &[Want<'_>],
+        received: MonotonicMs,
+        until: MonotonicMs,
+        since: UnixSeconds,
+    ) -> Self {
+        let waiting =
+            Waiting { until, received, reply_to: None, since: since.into(), next_part: NonZeroU8::MIN };
+        Self { session, request, parts: Parts::of(wants), phase: Phase::Waiting(waiting) }
+    }
+
+    /// A grant with these parts, of which there is at least one, in the order in which they were taken.
+    pub(super) fn held(
+        session: SessionId,
+        request: RequestId,
+        mut parts: Vec<Part>,
+        since: UnixSeconds,
+        revoked: Option<MonotonicMs>,
+    ) -> Self {
+        let parts = if parts.len() == 1 { Parts::One(parts.remove(0)) } else { Parts::Many(parts.into()) };
+        Self { session, request, parts, phase: Phase::Held { since: since.into(), revoked } }
+    }
+
+    pub(super) fn parts(&self) -> &[Part] {
+        match &self.parts {
+            Parts::One(part) => std::slice::from_ref(part),
+            Parts::Many(parts) => parts,
+        }
+    }
+
+    /// The parts that were taken.
+    pub(super) fn taken(&self) -> &[Part] {
+        match &self.phase {
+            Phase::Waiting(waiting) => &self.parts()[..usize::from(waiting.next_part.get()) - 1],
+            Phase::Held { .. } => self.parts(),
+        }
+    }
+
+    /// The part that is taken next; `None`: all are taken.
+    pub(super) fn awaited(&self) -> Option<&Part> {
+        self.parts().get(self.taken().len())
+    }
+
+    /// The part that is taken next, to set its target.
+    pub(super) fn awaited_mut(&mut self) -> Option<&mut Part> {
+        let index = self.taken().len();
+        match &mut self.parts {
+            Parts::One(part) => (index == 0).then_some(part),
+            Parts::Many(parts) => parts.get_mut(index),
+        }
+    }
+
+    /// The awaited part is taken.
+    pub(super) fn count_taken(&mut self) {
+        if let Phase::Waiting(waiting) = &mut self.phase {
+            waiting.next_part = waiting.next_part.saturating_add(1);
+        }
+    }
+
+    /// What it counts for in the memory of its client, in bytes: itself and its names, as if no other grant had them.
+    pub(super) fn bytes(&self) -> usize {
+        let part_bytes = |part: &Part| size_of::<Part>() + part.name().len();
+        GRANT_BYTES + self.parts().iter().map(part_bytes).sum::<usize>()
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Waiting(_))
+    }
+
+    /// The state of a waiter; `None`: the grant is held.
+    pub(super) fn waiter(&self) -> Option<&Waiting> {
+        if let Phase::Waiting(waiting) = &self.phase { Some(waiting) } else { None }
+    }
+
+    pub(super) fn waiter_mut(&mut self) -> Option<&mut Waiting> {
+        if let Phase::Waiting(waiting) = &mut self.phase { Some(waiting) } else { None }
+    }
+
+    /// The state of a waiter that ends.
+    pub(super) fn into_waiter(self) -> Option<Waiting> {
+        if let Phase::Waiting(waiting) = self.phase { Some(waiting) } else { None }
+    }
+
+    /// Turns a waiter into a grant. `None`: it is held already.
+    pub(super) fn hold(&mut self, since: UnixSeconds) -> Option<Waiting> {
+        let held = Phase::Held { since: since.into(), revoked: None };
+        match std::mem::replace(&mut self.phase, held) {
+            Phase::Waiting(waiting) => Some(waiting),
+            before @ Phase::Held { .. } => {
+                self.phase = before;
+                None
+            }
+        }
+    }
+
+    /// When it ends because it was revoked; `None`: it was not, or it waits.
+    pub(super) fn revoked(&self) -> Option<MonotonicMs> {
+        if let Phase::Held { revoked, .. } = self.phase { revoked } else { None }
+    }
+
+    /// Sets when a held grant ends.
+    pub(super) fn set_revoked(&mut self, at: MonotonicMs) {
+        if let Phase::Held { revoked, .. } = &mut self.phase {
+            *revoked = Some(at);
+        }
+    }
+
+    /// Since when it has waited or has been held.
+    pub(super) fn since(&self) -> UnixSeconds {
+        match &self.phase {
+            Phase::Waiting(Waiting { since, .. }) | Phase::Held { since, .. } => UnixSeconds(since.0.into()),
+        }
+    }
+
+    /// The answer to the request, as it is cached.
+    pub(super) fn cached(&self, id: GrantId, slots: &SlotTables) -> CachedGrant {
+        let count = self.parts().len();
+        let mut capacities = vec![0; count].into_boxed_slice();
+        let mut all_slots: Box<[Box<[u16]>]> = Box::default();
+        for part in self.parts() {
+            capacities[usize::from(part.position)] = part.claim.maximum;
+            let slots = part.object().map_or(&[][..], |object| slots.of(object, id));
+            if !slots.is_empty() {
+                if all_slots.is_empty() {
+                    all_slots = vec![Box::default(); count].into_boxed_slice();
+                }
+                all_slots[usize::from(part.position)] = slots.into();
+            }
+        }
+        let resources = self.parts().iter().map(|part| u64::from(part.claim.resources)).sum();
+        CachedGrant { grant: id, resources, capacities, slots: all_slots }
+    }
+}
+
+impl Parts {
+    fn of(wants: &[Want<'_>]) -> Self {
+        let part = |(position, want): (usize, &Want<'_>)| Part {
+            target: Target::Later(want.name.into()),
+            namespace: want.namespace,
+            position: position as u8,
+            claim: want.claim,
+            slot: want.slot,
+        };
+        if let [want] = wants {
+            return Self::One(part((0, want)));
+        }
+        let mut order: Vec<_> = wants.iter().enumerate().collect();
+        order.sort_unstable_by_key(|(_, want)| (want.namespace, want.name));
+        Self::Many(order.into_iter().map(part).collect())
+    }
+}
+
+impl Part {
+    pub(super) fn name(&self) -> &[u8] {
+        match &self.target {
+            Target::Later(name) => name,
+            Target::Now(object) => object.name(),
+        }
+    }
+
+    /// The object; `None`: the part's turn has not come.
+    pub(super) fn object(&self) -> Option<&ObjectRef> {
+        match &self.target {
+            Target::Later(_) => None,
+            Target::Now(object) => Some(object),
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Grants {
@@ -44,15 +338,15 @@ impl Grants {
     }
 
     /// A grant that a queue, a session or a caller refers to.
-    pub(super) fn known(&self, id: GrantId) -> &Grant {
+    pub(super) fn existing(&self, id: GrantId) -> &Grant {
         match self.all.get(&id) {
             Some(grant) => grant,
             None => unknown(id),
         }
     }
 
-    /// As [`Self::known`], to change it.
-    pub(super) fn known_mut(&mut self, id: GrantId) -> &mut Grant {
+    /// As [`Self::existing`], to change it.
+    pub(super) fn existing_mut(&mut self, id: GrantId) -> &mut Grant {
         match self.all.get_mut(&id) {
             Some(grant) => grant,
             None => unknown(id),
@@ -61,7 +355,7 @@ impl Grants {
 
     /// A waiter's wait ends when it is due: its request is answered "waiting".
     pub(super) fn set_wait_deadline(&mut self, id: GrantId) {
-        let Some(waiting) = self.known(id).waiter() else {
+        let Some(waiting) = self.existing(id).waiter() else {
             broken(format_args!("grant {id} waits if its request is answered so"))
         };
         self.deadlines.insert((waiting.until, id));
@@ -69,7 +363,7 @@ impl Grants {
 
     /// Turns a waiter into a held grant.
     pub(super) fn hold(&mut self, id: GrantId, since: UnixSeconds) -> Waiting {
-        let Some(waiting) = self.known_mut(id).hold(since) else {
+        let Some(waiting) = self.existing_mut(id).hold(since) else {
             broken(format_args!("grant {id} waits until it is granted"))
         };
         self.deadlines.remove(&(waiting.until, id));
@@ -86,7 +380,7 @@ impl Grants {
     /// Sets when a held grant ends. A second revocation may bring the end forward and never delays it. Returns when
     /// it ends.
     pub(super) fn revoke_at(&mut self, id: GrantId, at: MonotonicMs) -> MonotonicMs {
-        let grant = self.known_mut(id);
+        let grant = self.existing_mut(id);
         let before = grant.revoked();
         let at = before.map_or(at, |before| before.min(at));
         grant.set_revoked(at);
@@ -101,7 +395,7 @@ impl Grants {
     pub(super) fn begin_serving(&mut self, late_ms: u64) {
         for (at, id) in std::mem::take(&mut self.deadlines) {
             let at = MonotonicMs(at.0 + late_ms);
-            self.known_mut(id).set_revoked(at);
+            self.existing_mut(id).set_revoked(at);
             self.deadlines.insert((at, id));
         }
     }

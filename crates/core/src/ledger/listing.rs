@@ -1,18 +1,26 @@
 //! Listings: the holders or waiters of a name, the names with waiters, and the declared semaphores. Each takes some entries a step, so that a long
 //! one delays no other request. An entry that appears or disappears during the listing may be in it or not.
+//!
+//! What the ledger knows of sessions, for the listing of all of them.
 
 use std::ops::Bound;
 use std::vec::IntoIter;
 
 use super::declarations::Declared;
-use super::grant::Part;
+use super::grants::Part;
 use super::queues::Head;
 use super::removal::SEMAPHORES;
+use super::sessions::SessionState;
 use super::state::Ledger;
 use crate::durable::{DeclarationRecord, Origin};
-use crate::object::ObjectRef;
+use crate::object::{Availability, DumpItem, ObjectRef};
+use crate::session_listing::{Connected, ListedSession, age_s, shown, ttl_left};
 use crate::state::Core;
-use signalbox_model::{ConnectionId, DeclaredEntry, Generation, GrantId, ListEntry, Namespace, SessionId};
+use crate::time::{Moment, MonotonicMs};
+use signalbox_model::{
+    ConnectionId, DeclaredEntry, Generation, GrantId, Inspected, ListEntry, Namespace, Refusal, SessionId,
+    SessionKind,
+};
 
 /// Entries of one step, and bytes of the names, labels and slots of declared semaphores.
 pub(super) const STEP_ENTRIES: usize = 128;
@@ -101,10 +109,6 @@ impl Listing {
             State::Waiters { .. } => ListingKind::Waiters,
         }
     }
-
-    pub(crate) fn name(&self) -> (Namespace, &[u8]) {
-        (self.namespace, &self.name)
-    }
 }
 
 /// A listing of the names that requests wait for: the name whose first waiter has the lowest id, and mostly the longest wait,
@@ -128,6 +132,65 @@ impl DeclaredListing {
 }
 
 impl Core {
+    /// The usage of a name, its capacity and the length of its queue.
+    pub fn inspect(&self, namespace: Namespace, name: &[u8], now: Moment) -> Result<Inspected, Refusal> {
+        let ledger = self.ledger();
+        let found = self.registry(namespace).find(name, ObjectRef::clone);
+        let object = found.ok_or(Refusal::NotFound)?;
+        let (DumpItem { consumption, peak }, availability) = object.usage(self.interval(now.unix));
+        let waiting = ledger.waiting(namespace, &object);
+        let Availability { capacity, available } =
+            availability.unwrap_or(Availability { capacity: 0, available: 0 });
+        Ok(Inspected { in_use: consumption, peak, waiting, capacity, available })
+    }
+
+    /// Begins a listing of the declared semaphores whose names start with these bytes.
+    pub fn declared(&self, prefix: &[u8]) -> DeclaredListing {
+        DeclaredListing::new(prefix)
+    }
+
+    /// Begins a listing of the holders or waiters of a name.
+    pub fn listing(&self, namespace: Namespace, name: &[u8], kind: ListingKind) -> Result<Listing, Refusal> {
+        let exists = self.registry(namespace).find(name, |_| ());
+        exists.map(|()| Listing::new(namespace, name, kind)).ok_or(Refusal::NotFound)
+    }
+
+    /// The next entries of a listing, each with the connection of its session; none at its end. Their addresses are empty.
+    pub fn list(&self, listing: &mut Listing) -> Vec<Listed> {
+        let ledger = self.ledger();
+        let Some(object) = self.registry(listing.namespace).find(&listing.name, ObjectRef::clone) else {
+            return Vec::new();
+        };
+        let namespace = listing.namespace;
+        if let State::PlainHolders(plain) = &mut listing.state {
+            let plain = plain.get_or_insert_with(|| object.holdings().into_iter());
+            if plain.len() > 0 {
+                return plain.take(STEP_ENTRIES).map(|holding| ledger.listed_holding(holding)).collect();
+            }
+            listing.state = State::Grants { after: None };
+        }
+        match &mut listing.state {
+            State::PlainHolders(_) => Vec::new(),
+            State::Grants { after } => {
+                let ids = ledger.queues.grants(namespace, &object, from(*after)).take(STEP_ENTRIES);
+                let listed = ids.map(|id| {
+                    *after = Some(id);
+                    ledger.listed_grant(id, namespace, &object, 0)
+                });
+                listed.collect()
+            }
+            State::Waiters { after, position } => {
+                let ids = ledger.queues.waiters(namespace, &object, from(*after)).take(STEP_ENTRIES);
+                let listed = ids.map(|id| {
+                    *after = Some(id);
+                    *position += 1;
+                    ledger.listed_grant(id, namespace, &object, *position)
+                });
+                listed.collect()
+            }
+        }
+    }
+
     /// The next names of a listing; none at its end.
     pub fn list_waited(&self, listing: &mut WaitedListing) -> Vec<(Namespace, Box<[u8]>)> {
         let ledger = &*self.ledger();
@@ -178,38 +241,6 @@ impl Core {
 }
 
 impl Ledger {
-    /// The next entries of a listing; none at its end.
-    pub(crate) fn list(&self, listing: &mut Listing, object: &ObjectRef) -> Vec<Listed> {
-        let namespace = listing.namespace;
-        if let State::PlainHolders(plain) = &mut listing.state {
-            let plain = plain.get_or_insert_with(|| object.holdings().into_iter());
-            if plain.len() > 0 {
-                return plain.take(STEP_ENTRIES).map(|holding| self.listed_holding(holding)).collect();
-            }
-            listing.state = State::Grants { after: None };
-        }
-        match &mut listing.state {
-            State::PlainHolders(_) => Vec::new(),
-            State::Grants { after } => {
-                let ids = self.queues.grants(namespace, object, from(*after)).take(STEP_ENTRIES);
-                let listed = ids.map(|id| {
-                    *after = Some(id);
-                    self.listed_grant(id, namespace, object, 0)
-                });
-                listed.collect()
-            }
-            State::Waiters { after, position } => {
-                let ids = self.queues.waiters(namespace, object, from(*after)).take(STEP_ENTRIES);
-                let listed = ids.map(|id| {
-                    *after = Some(id);
-                    *position += 1;
-                    self.listed_grant(id, namespace, object, *position)
-                });
-                listed.collect()
-            }
-        }
-    }
-
     fn listed_holding(&self, (connection, resources): (ConnectionId, u32)) -> Listed {
         let entry = NameEntry {
             grant: None,
@@ -225,7 +256,7 @@ impl Ledger {
     }
 
     fn listed_grant(&self, id: GrantId, namespace: Namespace, object: &ObjectRef, position: u32) -> Listed {
-        let grant = self.grants.known(id);
+        let grant = self.grants.existing(id);
         let is_of_name = |part: &&Part| part.namespace == namespace && part.object() == Some(object);
         let part = grant.parts().iter().find(is_of_name);
         let slots = match position {
@@ -252,4 +283,55 @@ impl Ledger {
 
 fn from(after: Option<GrantId>) -> (Bound<GrantId>, Bound<GrantId>) {
     (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
+}
+
+impl Ledger {
+    /// The next leased sessions after one; none at the end.
+    pub(crate) fn list_leased(
+        &self,
+        after: Option<SessionId>,
+        now: MonotonicMs,
+    ) -> Vec<(SessionId, ListedSession)> {
+        let listed = |(session, state): (SessionId, &SessionState)| {
+            let (address, identity) = shown(state.client());
+            let listed = ListedSession {
+                kind: SessionKind::Leased,
+                session: session.number(),
+                label: state.label().into(),
+                address,
+                identity,
+                attached: self.sessions.connection_of(session).is_some(),
+                age_s: state.opened().map(|opened| age_s(opened, now)),
+                grants: held(state),
+                waiting: state.waiting(),
+                ttl_left: ttl_left(self.sessions.ttl_left_ms(session, now)),
+            };
+            (session, listed)
+        };
+        self.sessions.leased_after(after).take(STEP_ENTRIES).map(listed).collect()
+    }
+
+    /// The session of a connection. The ledger need not know it: a plain client has no label and no grants.
+    pub(crate) fn list_connection(&self, connected: Connected, now: MonotonicMs) -> ListedSession {
+        let Connected { connection, client, opened } = connected;
+        let state = self.sessions.get(connection.session());
+        let (address, identity) = shown(Some(&client));
+        ListedSession {
+            kind: SessionKind::Connection,
+            session: connection.number(),
+            label: state.map_or_else(Box::default, |state| state.label().into()),
+            address,
+            identity,
+            attached: true,
+            age_s: Some(age_s(opened, now)),
+            grants: state.map_or(0, held),
+            waiting: state.map_or(0, SessionState::waiting),
+            ttl_left: ttl_left(state.and_then(SessionState::revoked).map(|at| now.until(at))),
+        }
+    }
+}
+
+/// The grants that a session holds.
+fn held(state: &SessionState) -> u32 {
+    u32::try_from(state.grant_count()).unwrap_or(u32::MAX) - state.waiting()
 }

@@ -24,33 +24,22 @@
 //! makes one change (7). `check` verifies all of them at once.
 
 mod acquire;
-mod api;
 mod backlog;
-mod cached_reply;
 mod check;
 mod commit;
-mod configure;
 mod connect;
 mod declarations;
 mod declare;
-mod events;
-mod evict;
 mod expire;
-mod grant;
 mod grants;
 mod id_allocator;
-mod idle;
 mod idle_waiters;
 mod leases;
 mod listing;
-mod on_commit;
 mod operations;
-mod pending_replies;
 mod places;
 mod queues;
-mod reconnect;
 mod records;
-mod release;
 mod removal;
 mod replies;
 mod restore;
@@ -58,23 +47,22 @@ mod revoke;
 mod serve;
 mod service;
 mod session_end;
-mod session_listing;
 mod sessions;
 mod sets;
 mod shares;
 mod slots;
 mod state;
-mod watch;
+mod tracked;
 mod watches;
 
 pub use acquire::Waiting;
 pub use connect::CheckedNames;
-pub use grant::{Queueing, Want};
+pub use grants::{Queueing, Want};
 pub use leases::{Lease, TICK_MS};
 pub use listing::{
     DeclaredListing, DeclaredSemaphore, Listed, Listing, ListingKind, NameEntry, WaitedListing,
 };
 pub use slots::GRANT_SLOTS_MAX;
-pub(crate) use state::{Ledger, LedgerContext};
+pub(crate) use state::Ledger;
 pub use state::{LedgerLimits, LedgerStats};
-pub(super) use watch::Shown;
+pub use watches::WatchSnapshot;

@@ -7,7 +7,9 @@ use crate::outcome::{Answer, Call, Executed, Outcome};
 use crate::session_client::ClientSelector;
 use crate::state::Core;
 use crate::time::{Moment, MonotonicMs};
-use signalbox_model::{Cancellation, GrantId, Operation, Refusal, Revocation, SessionId};
+use signalbox_model::{
+    Cancellation, EventKind, GrantId, Namespace, Operation, Refusal, Revocation, SessionId,
+};
 
 impl Core {
     /// Executes an operation of an administrator. One that has request ids makes one change, however often it is sent.
@@ -40,6 +42,14 @@ impl Core {
                 ledger.make_change(call, session, operation, monotonic, context)
             }),
         }
+    }
+
+    /// Deletes a counter that is not held and that no request waits for, with the peak of its interval.
+    fn delete_counter(&self, name: &[u8]) -> Result<(), Refusal> {
+        let ledger = self.ledger();
+        let deleted = self.registry(Namespace::Counters).delete_unused(name)?;
+        ledger.publish(Namespace::Counters, &deleted, EventKind::Removed, None, None, 0);
+        Ok(())
     }
 
     /// Cancels waiting requests (`docs/protocol.md`, "CancelWaiting"), those of a session newest first, so that none of them
@@ -103,7 +113,7 @@ impl Ledger {
     fn waiters_of(&self, session: SessionId) -> Result<Vec<GrantId>, Refusal> {
         let state =
             self.sessions.get(session).filter(|state| !state.is_ending()).ok_or(Refusal::NoSuchSession)?;
-        let is_waiting = |id: &GrantId| self.grants.known(*id).is_waiting();
+        let is_waiting = |id: &GrantId| self.grants.existing(*id).is_waiting();
         Ok(state.grants_newest_first().filter(is_waiting).collect())
     }
 }

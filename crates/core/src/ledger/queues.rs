@@ -63,7 +63,7 @@ impl Queues {
         self.entry(namespace, object).into_iter().flat_map(move |entry| entry.held.range(ids).copied())
     }
 
-    /// Adds a waiter, at the place of its id. The object is marked as queued already.
+    /// Adds a waiter, in the order of ids. The object is marked as queued already.
     pub(super) fn add_waiter(&mut self, namespace: Namespace, object: &ObjectRef, id: GrantId) {
         self.change_queue(namespace, object, |entry| {
             entry.queue.insert(id);
@@ -75,7 +75,7 @@ impl Queues {
         self.entry_or_new(namespace, object).held.insert(id);
     }
 
-    /// A waiter is granted what it waits for. The object is not marked as queued any more if it was the only one.
+    /// A waiter is granted what it waits for. The object is no longer marked as queued if it was the only one.
     pub(super) fn grant_waiter(&mut self, namespace: Namespace, object: &ObjectRef, id: GrantId) {
         self.change_queue(namespace, object, |entry| {
             entry.queue.remove(&id);

@@ -1,7 +1,7 @@
 //! The ledger's durable facts, as records.
 
-use super::grant::{Grant, Part};
-use super::on_commit::OnCommit;
+use super::commit::OnCommit;
+use super::grants::{Grant, Part};
 use super::state::Ledger;
 use crate::durable::{Change, GrantRecord, PartRecord, Record, SessionRecord};
 use crate::time::MonotonicMs;
@@ -44,13 +44,13 @@ impl Ledger {
 
     /// Stores a durable grant that was not revoked.
     pub(super) fn store_new_grant(&mut self, id: GrantId) {
-        let record = self.grant_record(id, self.grants.known(id));
+        let record = self.grant_record(id, self.grants.existing(id));
         self.store(Change::Put(Record::Grant(record)));
     }
 
     /// Stores a held grant as it is now, if it is durable.
     pub(super) fn store_grant(&mut self, id: GrantId, now: MonotonicMs) {
-        let grant = self.grants.known(id);
+        let grant = self.grants.existing(id);
         if self.is_durable(grant.session) {
             let revoked_grace_ms = grant.revoked().map(|at| now.until(at));
             let record = GrantRecord { revoked_grace_ms, ..self.grant_record(id, grant) };
@@ -72,7 +72,7 @@ impl Ledger {
             Some(PartRecord {
                 namespace: part.namespace,
                 name: object.name().into(),
-                place: part.place,
+                position: part.position,
                 resources: part.claim.resources,
                 capacity: part.claim.maximum,
                 slots: self.slots.of(object, id).into(),

@@ -57,7 +57,13 @@ impl Ledger {
     }
 
     /// Has the waiters of a removed semaphore refused, and its holders evicted if it was removed at once.
-    pub(super) fn dismiss(&mut self, object: &ObjectRef, removal: &Declared, evicts: bool, now: MonotonicMs) {
+    pub(super) fn refuse_and_evict_later(
+        &mut self,
+        object: &ObjectRef,
+        removal: &Declared,
+        evicts: bool,
+        now: MonotonicMs,
+    ) {
         let removed = GrantId(removal.generation);
         self.refuse_waiters_later(object, Some(removed));
         if let Some(grace_ms) = removal.evicted_grace_ms.filter(|_| evicts) {
@@ -96,7 +102,7 @@ impl Ledger {
             return 1;
         };
         for id in &some {
-            let part = self.grants.known(*id).awaited();
+            let part = self.grants.existing(*id).awaited();
             let refusal = part.and_then(|part| self.lasting_refusal(&object, part.claim, part.slot));
             if removed.is_some_and(|removed| *id < removed) {
                 self.refuse_waiter(*id, Refusal::Removed, context);

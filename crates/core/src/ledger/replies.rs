@@ -1,17 +1,148 @@
 //! Replies: each request makes one change, however often it is sent (invariant 7), and is answered when that change is
 //! committed where it has to be.
+//!
+//! The reply to a request of a session is cached in the session's log. A reply that waits for a commit is pending: the
+//! log has [`CachedReply::Committing`] in its place, and a request has at most one.
 
-use super::backlog::STEP_GRANTS;
-use super::cached_reply::{CachedReply, RequestKind};
-use super::on_commit::OnCommit;
-use super::pending_replies::PendingReply;
-use super::sessions::Attachment;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::RangeInclusive;
+
+use super::commit::OnCommit;
 use super::state::Ledger;
-use crate::durable::{Change, Key, Record};
+use crate::clients::Counted;
+use crate::durable::{AnswerRecord, Change, Key, Record};
 use crate::journal::Journaled;
-use crate::outcome::{Answer, Call, Executed, Opened, Outcome};
+use crate::mailbox::ReplyTo;
+use crate::outcome::{Answer, Call, Executed, Granted, Outcome};
+use crate::request_log::{Reply, RequestLog};
 use crate::time::MonotonicMs;
-use signalbox_model::{ConnectionId, GrantId, Notice, Refusal, RequestId, RequestIds, SessionId};
+use signalbox_model::{ConnectionId, DeclaredState, GrantId, Refusal, RequestId, RequestIds, SessionId};
+
+/// The reply to a request, or what it waits for.
+#[derive(Clone, Debug)]
+pub(super) enum CachedReply {
+    /// The request waits, under this id.
+    Waiting(GrantId),
+    Granted(Box<CachedGrant>),
+    /// The request is done, and its reply waits for a commit.
+    Committing,
+    Done(Result<(), Refusal>),
+    /// The states of declared semaphores. Boxed twice, since a box of a slice would make all other replies larger by a
+    /// half.
+    Declared(Box<Box<[DeclaredState]>>),
+}
+
+const _: () = assert!(size_of::<CachedReply>() <= 16);
+
+/// The reply to a request that was granted.
+#[derive(Clone, Debug)]
+pub(super) struct CachedGrant {
+    pub(super) grant: GrantId,
+    pub(super) resources: u64,
+    pub(super) capacities: Box<[u32]>,
+    pub(super) slots: Box<[Box<[u16]>]>,
+}
+
+/// The kinds of requests. A reply of another kind belongs to another request with the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestKind {
+    Grant,
+    Change,
+}
+
+impl RequestKind {
+    pub(super) fn fits(self, reply: &CachedReply) -> bool {
+        let is_grant = matches!(reply, CachedReply::Waiting(_) | CachedReply::Granted(_));
+        matches!(reply, CachedReply::Done(Err(_))) || is_grant == (self == Self::Grant)
+    }
+}
+
+impl CachedReply {
+    pub(super) fn declared(states: impl Into<Box<[DeclaredState]>>) -> Self {
+        Self::Declared(Box::new(states.into()))
+    }
+
+    /// The record of this reply; `None`: it is not stored.
+    pub(super) fn record(&self, session: SessionId, request: RequestId) -> Option<AnswerRecord> {
+        let Self::Declared(states) = self else { return None };
+        Some(AnswerRecord { session, request, answer: states.as_ref().clone() })
+    }
+
+    /// Whether a store may have a reply to this request, now or soon. Of a changed declaration it has one although the client
+    /// was answered that it is not stored.
+    pub(super) fn may_be_stored(&self) -> bool {
+        matches!(self, Self::Declared(_) | Self::Committing | Self::Done(Err(Refusal::NotStored)))
+    }
+
+    /// The reply as the client is answered; `ttl_left_ms` is the rest of the session's lease.
+    pub(super) fn answer(self, ttl_left_ms: Option<u32>) -> Result<Answer, Refusal> {
+        match self {
+            Self::Granted(granted) => Ok(Answer::Granted(granted.answer(ttl_left_ms))),
+            Self::Declared(states) => Ok(Answer::Declared(*states)),
+            Self::Done(result) => result.map(|()| Answer::Done),
+            Self::Waiting(_) | Self::Committing => Err(Refusal::StaleRequest),
+        }
+    }
+}
+
+/// What an allocation takes beside its content, in bytes.
+const ALLOCATION_BYTES: usize = 16;
+
+impl Reply for CachedReply {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Waiting(_) | Self::Committing | Self::Done(_) => 0,
+            Self::Granted(granted) => granted.bytes(),
+            Self::Declared(states) => {
+                2 * ALLOCATION_BYTES + size_of::<Box<[DeclaredState]>>() + size_of_val::<[_]>(states)
+            }
+        }
+    }
+}
+
+impl CachedGrant {
+    fn bytes(&self) -> usize {
+        let slots: usize = self.slots.iter().map(|slots| ALLOCATION_BYTES + size_of_val::<[_]>(slots)).sum();
+        3 * ALLOCATION_BYTES
+            + size_of::<Self>()
+            + size_of_val::<[_]>(&self.capacities)
+            + size_of_val::<[_]>(&self.slots)
+            + slots
+    }
+
+    pub(super) fn answer(self, ttl_left_ms: Option<u32>) -> Granted {
+        let Self { grant, resources, capacities, slots } = self;
+        Granted { grant, resources, capacities, slots, ttl_left_ms }
+    }
+}
+
+impl RequestLog<CachedReply> {
+    /// The requests whose replies a store may have.
+    pub(super) fn stored(&self) -> impl Iterator<Item = RequestId> {
+        self.iter().filter(|(_, reply)| reply.may_be_stored()).map(|(request, _)| request)
+    }
+
+    /// The waiter of a request that waits.
+    pub(super) fn waiting(&self, request: RequestId) -> Option<GrantId> {
+        match self.get(request)? {
+            CachedReply::Waiting(grant) => Some(*grant),
+            _ => None,
+        }
+    }
+}
+
+/// An answer that waits for a commit.
+#[derive(Debug)]
+pub(super) struct PendingReply {
+    pub(super) reply: CachedReply,
+    /// When the request or its last repetition was received.
+    pub(super) received: MonotonicMs,
+    /// `None` while the session has no connection.
+    pub(super) to: Option<ReplyTo>,
+}
+
+pub(super) type PendingReplies = BTreeMap<(SessionId, RequestId), PendingReply>;
 
 /// The result of a change.
 pub(super) struct Changed {
@@ -37,40 +168,32 @@ impl Ledger {
         now: MonotonicMs,
         change: impl FnOnce(&mut Self, SessionId) -> Result<Changed, Refusal>,
     ) -> Executed {
-        let (session, repeated) = match self.begin(call.connection, call.ids) {
+        let (session, repeated) = match self.find_reply(call.connection, call.ids) {
             Ok(begun) => begun,
             Err(refusal) => return Executed::at_once(Err(refusal)),
         };
-        let request = call.ids.own;
-        let (reply, is_change) = match repeated {
-            Some(repeated) => (repeated, false),
-            None => match change(self, session) {
-                Ok(Changed { reply, is_durable: true, is_change }) if self.journal.is_some() => {
-                    self.reply_on_commit(session, request, PendingReply { reply, received: now, to: None });
-                    (CachedReply::Committing, is_change)
-                }
-                // A refusal has changed nothing, so a repeated request may be made anew: where memory is scarce, and where
-                // the store would have to forget the refusal.
-                Err(refusal)
-                    if refusal == Refusal::NotStored
-                        || self.check_memory_uncounted(call.connection).is_err() =>
-                {
-                    return Executed::at_once(Err(refusal));
-                }
-                changed => {
-                    let is_change = changed.as_ref().is_ok_and(|changed| changed.is_change);
-                    let done = changed.map(|changed| changed.reply);
-                    let reply = done.unwrap_or_else(|refusal| CachedReply::Done(Err(refusal)));
-                    self.cache(session, request, reply.clone());
-                    (reply, is_change)
-                }
-            },
+        if let Some(repeated) = repeated {
+            let outcome = self.answer_again(session, repeated, RequestKind::Change, call, now);
+            return Executed { outcome, is_change: false };
+        }
+        let changed = match change(self, session) {
+            // A refusal has changed nothing, so a repeated request may be made anew: where memory is scarce, and where
+            // the store would have to forget the refusal.
+            Err(refusal)
+                if refusal == Refusal::NotStored || self.check_memory_uncounted(call.connection).is_err() =>
+            {
+                return Executed::at_once(Err(refusal));
+            }
+            changed => changed,
         };
-        Executed { outcome: self.answer(session, reply, RequestKind::Change, call, now), is_change }
+        let refused =
+            |refusal| Changed { reply: CachedReply::Done(Err(refusal)), is_durable: false, is_change: false };
+        let Changed { reply, is_durable, is_change } = changed.unwrap_or_else(refused);
+        Executed { outcome: self.answer(session, reply, is_durable, call, now), is_change }
     }
 
     /// The session that a request is for, and the reply if the request was made before.
-    pub(super) fn begin(
+    pub(super) fn find_reply(
         &mut self,
         connection: ConnectionId,
         ids: RequestIds,
@@ -98,9 +221,32 @@ impl Ledger {
         Ok((session, found?))
     }
 
-    /// The outcome of a request that has this reply, whether it was made just now or is repeated. If it waits, the answer
-    /// goes to this connection from now on.
+    /// Caches the reply to a request, and returns the outcome; `is_durable`: the reply waits for a commit, if there is a
+    /// store.
     pub(super) fn answer(
+        &mut self,
+        session: SessionId,
+        reply: CachedReply,
+        is_durable: bool,
+        call: Call,
+        now: MonotonicMs,
+    ) -> Outcome {
+        let request = call.ids.own;
+        if is_durable && self.journal.is_some() {
+            let to = self.sessions.reply_to(call.connection, call.token);
+            // The request has revoked its own connection.
+            let outcome =
+                if to.is_some() { Outcome::Waiting } else { Outcome::Refused(Refusal::NoSuchSession) };
+            self.reply_on_commit(session, request, PendingReply { reply, received: now, to });
+            return outcome;
+        }
+        self.cache(session, request, reply.clone());
+        self.outcome_of(session, reply, now)
+    }
+
+    /// The outcome of a request that is repeated, and has this reply. If it waits, the answer goes to this connection from
+    /// now on.
+    pub(super) fn answer_again(
         &mut self,
         session: SessionId,
         reply: CachedReply,
@@ -109,7 +255,7 @@ impl Ledger {
         now: MonotonicMs,
     ) -> Outcome {
         if let CachedReply::Committing = reply {
-            return self.await_commit(session, kind, call, now);
+            return self.redirect_pending_reply(session, kind, call, now);
         }
         // The request with this number was another one.
         if !kind.fits(&reply) {
@@ -119,6 +265,10 @@ impl Ledger {
             self.redirect_waiter(id, call, now);
             return Outcome::Waiting;
         }
+        self.outcome_of(session, reply, now)
+    }
+
+    fn outcome_of(&self, session: SessionId, reply: CachedReply, now: MonotonicMs) -> Outcome {
         match reply.answer(self.sessions.ttl_left_ms(session, now)) {
             Ok(answer) => Outcome::Answered(answer),
             Err(refusal) => Outcome::Refused(refusal),
@@ -126,7 +276,7 @@ impl Ledger {
     }
 
     /// The answer of a request that waits for a commit goes to this connection from now on.
-    fn await_commit(
+    fn redirect_pending_reply(
         &mut self,
         session: SessionId,
         kind: RequestKind,
@@ -134,7 +284,7 @@ impl Ledger {
         now: MonotonicMs,
     ) -> Outcome {
         let to = self.sessions.reply_to(call.connection, call.token);
-        let pending = self.pending_replies.get_mut(session, call.ids.own);
+        let pending = self.pending_replies.get_mut(&(session, call.ids.own));
         // Without a connection nothing can be answered; without a pending reply the session is ending.
         let (Some(to), Some(pending)) = (to, pending) else {
             return Outcome::Refused(Refusal::NoSuchSession);
@@ -150,17 +300,17 @@ impl Ledger {
     }
 
     /// The answer of a waiter goes to this connection from now on; the request that was answered before is canceled.
-    fn redirect_waiter(&mut self, id: GrantId, call: Call, now: MonotonicMs) {
+    pub(super) fn redirect_waiter(&mut self, id: GrantId, call: Call, now: MonotonicMs) {
         // The connection joined before its first request, so it has a mailbox until it ends.
         let Some(to) = self.sessions.reply_to(call.connection, call.token) else { return };
-        let grant = self.grants.known_mut(id);
+        let grant = self.grants.existing_mut(id);
         let session = grant.session;
         // A request that waits has a waiter as long as its cached reply says so.
         let Some(waiter) = grant.waiter_mut() else { return };
         // The client counts its lease from when it sent the request that is answered.
         waiter.received = now;
         let before = waiter.reply_to.replace(to);
-        let state = self.sessions.known_mut(session);
+        let state = self.sessions.existing_mut(session);
         if let Some(before) = &before {
             state.remove_token(before.token, id);
         }
@@ -177,36 +327,27 @@ impl Ledger {
         {
             self.store(Change::Put(Record::Answer(record)));
         }
-        self.pending_replies.insert(session, request, pending);
+        self.pending_replies.insert((session, request), pending);
         self.on_commit(OnCommit::Reply(session, request));
         self.end_unit();
         self.cache(session, request, CachedReply::Committing);
     }
 
-    /// Sends the reply to a request, and caches it: that which was pending, or a refusal in its place.
-    pub(super) fn send_pending_reply(
-        &mut self,
-        session: SessionId,
-        request: RequestId,
-        refusal: Option<Refusal>,
-    ) {
-        // The grant of the request, or its session, ended before the commit, and it was answered then.
-        let Some(pending) = self.pending_replies.remove(session, request) else { return };
-        self.send_reply(session, request, pending, refusal);
+    /// Answers a request that waited for a grant; if the grant is durable, when it is committed.
+    pub(super) fn reply_to_waiter(&mut self, session: SessionId, request: RequestId, pending: PendingReply) {
+        if matches!(pending.reply, CachedReply::Granted(_)) && self.is_durable(session) {
+            self.reply_on_commit(session, request, pending);
+        } else {
+            self.send_reply(session, request, pending);
+        }
     }
 
-    /// Sends a reply that is not pending any more, and caches it, or a refusal in its place.
-    pub(super) fn send_reply(
-        &mut self,
-        session: SessionId,
-        request: RequestId,
-        pending: PendingReply,
-        refusal: Option<Refusal>,
-    ) {
-        let reply = refusal.map_or(pending.reply, |refusal| CachedReply::Done(Err(refusal)));
+    /// Caches a reply, and sends it to the client that waits for it.
+    pub(super) fn send_reply(&mut self, session: SessionId, request: RequestId, pending: PendingReply) {
+        let PendingReply { reply, received, to } = pending;
         self.cache(session, request, reply.clone());
-        if let Some(to) = pending.to {
-            to.send(reply.answer(self.sessions.ttl_left_ms(session, pending.received)));
+        if let Some(to) = to {
+            to.send(reply.answer(self.sessions.ttl_left_ms(session, received)));
         }
     }
 
@@ -218,58 +359,56 @@ impl Ledger {
         grant: GrantId,
         refusal: Refusal,
     ) {
-        let pending = self.pending_replies.get(session, request);
-        let is_its = pending.is_some_and(
-            |pending| matches!(&pending.reply, CachedReply::Granted(granted) if granted.grant == grant),
-        );
-        if is_its {
-            self.send_pending_reply(session, request, Some(refusal));
+        let is_its = |pending: &mut PendingReply| matches!(&pending.reply, CachedReply::Granted(granted) if granted.grant == grant);
+        if let Entry::Occupied(mut pending) = self.pending_replies.entry((session, request))
+            && is_its(pending.get_mut())
+        {
+            let refused = PendingReply { reply: CachedReply::Done(Err(refusal)), ..pending.remove() };
+            self.send_reply(session, request, refused);
         }
     }
 
-    /// Detaches a connection from its leased session. Its waiting requests keep their places and are not answered here any
-    /// more; if the connection still reads, each is refused so.
-    pub(super) fn detach(&mut self, connection: ConnectionId, refusal: Option<Refusal>) {
-        // It is not attached.
-        let Some(session) = self.sessions.detach(connection) else { return };
-        self.pending_replies.disconnect(session, refusal);
-        for waiter in self.sessions.known_mut(session).take_tokens() {
-            let reply_to =
-                self.grants.known_mut(waiter).waiter_mut().and_then(|waiter| waiter.reply_to.take());
-            if let Some((reply_to, refusal)) = reply_to.zip(refusal) {
-                reply_to.send(Err(refusal));
+    /// The connection of a session has left it: its pending replies are sent to no client. Each client that waits for one is
+    /// refused, if there is a refusal.
+    pub(super) fn disconnect_pending_replies(&mut self, session: SessionId, refusal: Option<Refusal>) {
+        for (_, pending) in self.pending_replies.range_mut(all_of(session)) {
+            if let Some((to, refusal)) = pending.to.take().zip(refusal) {
+                to.send(Err(refusal));
             }
         }
-        self.note_if_unused(session);
     }
 
-    /// Drops the reply addresses of waiting requests that a connection, which has ended, made for its leased session: some
-    /// a step. Returns whether there are more.
-    pub(super) fn drop_replies_to(&mut self, connection: ConnectionId) -> bool {
-        let Attachment::To(session) = self.sessions.attachment(connection) else { return false };
-        for _ in 0..STEP_GRANTS {
-            let Some(waiter) = self.sessions.known_mut(session).pop_token() else { return false };
-            if let Some(waiter) = self.grants.known_mut(waiter).waiter_mut() {
-                waiter.reply_to = None;
+    /// Refuses all requests of a session that has ended whose replies are pending.
+    pub(super) fn refuse_pending_replies(&mut self, session: SessionId, refusal: Refusal) {
+        let requests: Vec<_> = self.pending_replies.range(all_of(session)).map(|(key, _)| *key).collect();
+        for key in requests {
+            if let Some(PendingReply { to: Some(to), .. }) = self.pending_replies.remove(&key) {
+                to.send(Err(refusal));
             }
         }
-        true
     }
 
-    /// Tells the holder of a grant that was revoked when the grant ends.
-    pub(super) fn send_revocation(&self, id: GrantId) {
-        // A grant that is gone, or was not revoked, needs no notice.
-        let Some(grant) = self.grants.get(id) else { return };
-        if let Some(at) = grant.revoked() {
-            self.sessions.send_to_session(grant.session, Notice::GrantRevoked { grant: id, end: at });
-        }
+    /// Caches the reply to a request of a session, if the session still exists.
+    pub(super) fn cache(&mut self, session: SessionId, request: RequestId, reply: CachedReply) {
+        self.change_log(session, |log| log.insert(request, reply));
     }
 
-    /// The answer to the opening of a session.
-    pub(super) fn opened(&self, session: SessionId) -> Result<Answer, Refusal> {
-        let (key, lease) =
-            self.sessions.get(session).and_then(|state| state.lease()).ok_or(Refusal::NoSuchSession)?;
-        let opened = Opened { session, key: *key, ttl_ms: lease.ttl_ms() };
-        Ok(Answer::Opened(opened))
+    /// Changes the cached replies of a session, if it exists, and counts what they take of the memory of its client.
+    fn change_log<T>(
+        &mut self,
+        session: SessionId,
+        change: impl FnOnce(&mut RequestLog<CachedReply>) -> T,
+    ) -> Option<T> {
+        let state = self.sessions.get_mut(session)?;
+        let before = state.bytes();
+        let result = change(state.log_mut());
+        let (after, owner) = (state.bytes(), state.owner());
+        self.clients.add(owner, Counted::Bytes, after.saturating_sub(before));
+        self.clients.subtract(owner, Counted::Bytes, before.saturating_sub(after));
+        Some(result)
     }
+}
+
+fn all_of(session: SessionId) -> RangeInclusive<(SessionId, RequestId)> {
+    (session, RequestId(0))..=(session, RequestId(u64::MAX))
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::cached_reply::CachedReply;
 use super::declarations::Declared;
 use super::declare::claim_of;
-use super::grant::{Grant, Part, Target};
+use super::grants::{Grant, Part, Target};
 use super::removal::SEMAPHORES;
+use super::replies::CachedReply;
 use super::state::{Ledger, LedgerContext};
 use crate::claim::Claim;
 use crate::durable::{AnswerRecord, DeclarationRecord, GrantRecord, PartRecord, Record, SessionRecord};
@@ -69,7 +69,7 @@ impl Ledger {
         let object = context.registry(SEMAPHORES).restore(SEMAPHORES, &record.name, claim, context.interval);
         let declaration = Declared::of(record);
         self.slots.set_numbered(&object, declaration.numbered);
-        self.follow(&object, &declaration);
+        self.update_object(&object, &declaration);
         if declaration.removing {
             object.set_tracking(|tracking| tracking.awaited = true);
         }
@@ -96,8 +96,10 @@ impl Ledger {
         if record.parts.is_empty() || self.grants.get(id).is_some() {
             return Err(format!("grant {id} has no name, or exists twice"));
         }
-        let places: BTreeSet<_> = record.parts.iter().map(|part| usize::from(part.place)).collect();
-        if places.len() != record.parts.len() || places.last().is_none_or(|last| *last >= places.len()) {
+        let positions: BTreeSet<_> = record.parts.iter().map(|part| usize::from(part.position)).collect();
+        if positions.len() != record.parts.len()
+            || positions.last().is_none_or(|last| *last >= positions.len())
+        {
             return Err(format!("the names of grant {id} are not in order"));
         }
         let mut parts = Vec::with_capacity(record.parts.len());
@@ -106,7 +108,7 @@ impl Ledger {
             parts.push(Part {
                 target: Target::Now(object),
                 namespace: part.namespace,
-                place: part.place,
+                position: part.position,
                 claim: Claim { resources: part.resources, maximum: part.capacity },
                 slot: None,
             });
@@ -116,7 +118,7 @@ impl Ledger {
         let reply = CachedReply::Granted(Box::new(grant.cached(id, &self.slots)));
         self.add_bytes(record.session, grant.bytes());
         self.grants.insert(id, grant);
-        self.sessions.known_mut(record.session).add_grant(id);
+        self.sessions.existing_mut(record.session).add_grant(id);
         self.cache(record.session, record.request, reply);
         self.ids.start_after(id.0);
         Ok(())

@@ -1,16 +1,25 @@
 //! Revocation: an administrator ends a grant, a session or all leased sessions of a client, at once or after a grace
 //! period.
+//!
+//! Eviction: the holders of a semaphore that is removed at once are informed, and lose it after a grace period.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::sync::Arc;
 
 use super::backlog::{ClientRevocation, STEP_GRANTS, Task, TaskKind};
-use super::on_commit::OnCommit;
+use super::commit::OnCommit;
+use super::removal::SEMAPHORES;
 use super::replies::Changed;
 use super::sessions::SessionState;
 use super::state::{Ledger, LedgerContext};
 use crate::ids::Token;
 use crate::journal::Journaled;
+use crate::mailbox::Mailbox;
 use crate::outcome::{Answer, Outcome};
 use crate::session_client::ClientSelector;
-use crate::time::{Due, MonotonicMs};
+use crate::state::Core;
+use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{ConnectionId, EventKind, GrantId, Milliseconds, Notice, Refusal, SessionId};
 
 /// Sessions that one step of the revocation of clients looks at.
@@ -27,7 +36,7 @@ impl Ledger {
     ) -> Result<Changed, Refusal> {
         let session = self.grants.get(grant).ok_or(Refusal::NotAcquired)?.session;
         let is_durable = self.is_durable(session);
-        self.revoke_known_grant(grant, grace.0, now, context);
+        self.revoke_existing_grant(grant, grace.0, now, context);
         self.run_backlog(context);
         Ok(Changed::done(is_durable))
     }
@@ -58,7 +67,7 @@ impl Ledger {
         grace: Milliseconds,
         now: MonotonicMs,
     ) -> Outcome {
-        if let Err(refusal) = self.sessions.check_staying(connection) {
+        if let Err(refusal) = self.sessions.check_not_ending(connection) {
             return Outcome::Refused(refusal);
         }
         let Some(reply_to) = self.sessions.reply_to(connection, token) else {
@@ -73,7 +82,7 @@ impl Ledger {
     }
 
     /// Revokes a grant or a waiter that exists. The caller runs the backlog.
-    pub(super) fn revoke_known_grant(
+    pub(super) fn revoke_existing_grant(
         &mut self,
         id: GrantId,
         grace_ms: u32,
@@ -81,7 +90,7 @@ impl Ledger {
         context: LedgerContext<'_>,
     ) {
         self.counts.revoked += 1;
-        let grant = self.grants.known(id);
+        let grant = self.grants.existing(id);
         let session = grant.session;
         if grant.is_waiting() {
             self.refuse_waiter(id, Refusal::Revoked, context);
@@ -97,6 +106,15 @@ impl Ledger {
                 self.end_unit();
             }
             self.send_revocation(id);
+        }
+    }
+
+    /// Tells the holder of a grant that was revoked when the grant ends.
+    pub(super) fn send_revocation(&self, id: GrantId) {
+        // A grant that is gone, or was not revoked, needs no notice.
+        let Some(grant) = self.grants.get(id) else { return };
+        if let Some(at) = grant.revoked() {
+            self.sessions.send_to_session(grant.session, Notice::GrantRevoked { grant: id, end: at });
         }
     }
 
@@ -159,5 +177,85 @@ impl Ledger {
         self.sessions.set_deadline(session, end);
         self.alarm.ring(Due::At(end));
         Ok(at)
+    }
+}
+
+impl Core {
+    /// Takes a step of the revocations of clients, or of the evictions from semaphores that are removed at once. Returns
+    /// whether there is more to do.
+    /// `mailbox_of` finds the mailbox of a connection: one that holds by plain Acquires when the grace period is over is
+    /// closed.
+    pub fn evict(&self, now: Moment, mailbox_of: impl Fn(ConnectionId) -> Option<Arc<Mailbox>>) -> bool {
+        let mut ledger = self.ledger();
+        if ledger.revoke_some_clients(now.monotonic) {
+            return true;
+        }
+        let Some(holders) = ledger.evict_some(now.monotonic, self.context(now.unix)) else { return false };
+        for connection in holders {
+            // A connection that is being closed is not revoked again.
+            if let Some(mailbox) = mailbox_of(connection).filter(|mailbox| !mailbox.is_closed()) {
+                ledger.sessions.join(connection, None, &mailbox);
+                ledger.revoke_connection(connection, now.monotonic);
+            }
+        }
+        true
+    }
+}
+
+impl Ledger {
+    /// Takes a step of the evictions. Holders by grants have those revoked. Connections that hold by plain Acquires are
+    /// informed, and returned when the grace period is over if they still hold: only their end takes the semaphore from
+    /// them. `None`: there is nothing to do now.
+    fn evict_some(&mut self, now: MonotonicMs, context: LedgerContext<'_>) -> Option<Vec<ConnectionId>> {
+        self.backlog.wake_delayed(now);
+        if let Some(Task::Disconnect(object, mut connections)) = self.backlog.pop(TaskKind::Disconnect) {
+            let some = connections.drain(..connections.len().min(STEP_GRANTS));
+            let holders = some.filter(|connection| object.is_held_by(*connection)).collect();
+            if !connections.is_empty() {
+                self.backlog.push_front(Task::Disconnect(object, connections));
+            }
+            return Some(holders);
+        }
+        let Some(Task::Evict(mut eviction)) = self.backlog.pop(TaskKind::Evict) else { return None };
+        let (object, grace_ms) = (eviction.object.clone(), now.until(eviction.at));
+        let from = eviction.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let grants = self.queues.grants(SEMAPHORES, &object, (from, Bound::Excluded(eviction.removed)));
+        let some: Vec<_> = grants.take(STEP_GRANTS).collect();
+        if let Some(last) = some.last() {
+            eviction.after = Some(*last);
+            for id in some {
+                self.evict_grant(id, grace_ms, now, context);
+            }
+            self.backlog.push_front(Task::Evict(eviction));
+            self.run_backlog(context);
+            return Some(Vec::new());
+        }
+        let plain: Vec<_> = eviction.plain.by_ref().take(STEP_GRANTS).collect();
+        if !plain.is_empty() {
+            let at = eviction.at;
+            self.backlog.push_front(Task::Evict(eviction));
+            let holders: VecDeque<_> =
+                plain.into_iter().filter(|connection| object.is_held_by(*connection)).collect();
+            if grace_ms > 0 {
+                for connection in &holders {
+                    let session = connection.session();
+                    self.sessions
+                        .send(*connection, Notice::SessionRevoked { session: session.number(), end: at });
+                }
+            }
+            if !holders.is_empty() {
+                self.backlog.push_delayed(at, Task::Disconnect(object, holders));
+            }
+        }
+        Some(Vec::new())
+    }
+
+    fn evict_grant(&mut self, id: GrantId, grace_ms: u32, now: MonotonicMs, context: LedgerContext<'_>) {
+        // A waiter for several names has taken this one already.
+        if self.grants.existing(id).is_waiting() {
+            self.refuse_waiter(id, Refusal::Removed, context);
+        } else {
+            self.revoke_existing_grant(id, grace_ms, now, context);
+        }
     }
 }

@@ -1,16 +1,21 @@
 //! Serving queues: a waiter takes its names one by one, in the order of ids and never out of turn; and the backlog, in
 //! which queues are served step by step.
+//!
+//! The end of a waiter or of a grant: what it has taken is returned, and those it concerns are informed.
+//!
+//! These are steps of an operation. The caller runs the backlog afterwards, so that the resources are granted to others.
 
 use super::backlog::{NameRef, TIMELESS_KINDS, Task, TaskKind};
-use super::cached_reply::{CachedGrant, CachedReply};
-use super::grant::{Part, Queueing, Target};
-use super::pending_replies::PendingReply;
+use super::grants::{Grant, Part, Queueing, Target, Waiting};
 use super::removal::SEMAPHORES;
+use super::replies::{CachedGrant, CachedReply, PendingReply};
 use super::slots::GRANT_SLOTS_MAX;
 use super::state::{Ledger, LedgerContext};
 use crate::claim::Claim;
+use crate::durable::{Change, Key};
 use crate::invariant::broken;
-use crate::object::{Granting, ObjectRef, QueuePlace};
+use crate::journal::Journaled;
+use crate::object::{Granting, ObjectRef, QueuePosition};
 use crate::semaphore::Lifecycle;
 use crate::time::Due;
 use signalbox_model::{EventKind, GrantId, Namespace, Refusal};
@@ -25,31 +30,37 @@ enum Progress {
 impl Ledger {
     /// Acquires the remaining names of a waiter one by one, until it has to wait, is refused, or has everything and is
     /// granted.
-    /// `queueing` is that of a request that was just made, which may be refused because of the queue.
-    pub(super) fn advance(&mut self, id: GrantId, queueing: Option<Queueing>, context: LedgerContext<'_>) {
-        while self.grants.known(id).awaited().is_some() {
+    /// `queueing` is that of a request that was just made, which may be refused because of the queue. Returns the reply to the
+    /// request; `None`: it waits.
+    pub(super) fn advance(
+        &mut self,
+        id: GrantId,
+        queueing: Option<Queueing>,
+        context: LedgerContext<'_>,
+    ) -> Option<PendingReply> {
+        while self.grants.existing(id).awaited().is_some() {
             match self.take_next(id, queueing, context) {
-                Progress::Taken => self.grants.known_mut(id).count_taken(),
+                Progress::Taken => self.grants.existing_mut(id).count_taken(),
                 Progress::Queued => {
-                    let grant = self.grants.known(id);
+                    let grant = self.grants.existing(id);
                     if let Some(part) = grant.awaited() {
                         self.publish_part(id, grant.session, part, EventKind::Queued);
                     }
-                    return;
+                    return None;
                 }
-                Progress::Refused(refusal) => return self.refuse_waiter(id, refusal, context),
+                Progress::Refused(refusal) => return Some(self.end_waiter(id, refusal, context)),
             }
         }
-        let session = self.grants.known(id).session;
-        match self.check_store_for(session).and_then(|()| self.grant_id(id)) {
+        let session = self.grants.existing(id).session;
+        Some(match self.check_store_for(session).and_then(|()| self.grant_id(id)) {
             Ok(granted) => self.grant(id, granted, context),
-            Err(refusal) => self.refuse_waiter(id, refusal, context),
-        }
+            Err(refusal) => self.end_waiter(id, refusal, context),
+        })
     }
 
     /// Takes the next name of a waiter, or adds the waiter to the queue of that name.
     fn take_next(&mut self, id: GrantId, queueing: Option<Queueing>, context: LedgerContext<'_>) -> Progress {
-        let Some(part) = self.grants.known(id).awaited() else {
+        let Some(part) = self.grants.existing(id).awaited() else {
             broken(format_args!("waiter {id} lacks a name when it takes the next"))
         };
         let Target::Later(name) = &part.target else {
@@ -120,17 +131,17 @@ impl Ledger {
         let is_first = self.queues.head(namespace, object).is_none_or(|head| head > id);
         // In the reconnect window, one that was before it may still come.
         let is_first = is_first && !self.places.is_held_back(id);
-        let place = place_of(queueing, is_first, waiting, || self.check_queue(id, waiting))?;
+        let position = queue_position(queueing, is_first, waiting, || self.check_queue(id, waiting))?;
         let granting = if slot.is_none_or(|slot| self.slots.is_available(object, slot)) {
-            object.grant(claim, context.interval, place)
-        } else if place == QueuePlace::Immediate {
+            object.grant(claim, context.interval, position)
+        } else if position == QueuePosition::Immediate {
             Granting::MustWait
         } else {
             // The first in the queue waits for its slot as a later one waits for its turn.
-            object.grant(claim, context.interval, QueuePlace::Behind)
+            object.grant(claim, context.interval, QueuePosition::Behind)
         };
         match granting {
-            Granting::MustWait if place == QueuePlace::Immediate => Err(match queueing {
+            Granting::MustWait if position == QueuePosition::Immediate => Err(match queueing {
                 Some(Queueing { wait_ms: 1.., .. }) => Refusal::QueueFull,
                 _ => Refusal::NotAvailable,
             }),
@@ -153,12 +164,12 @@ impl Ledger {
     /// Slots that a grant may still take, of all its names together.
     fn slots_left(&self, id: GrantId) -> usize {
         let slots = |part: &Part| part.object().map_or(0, |object| self.slots.of(object, id).len());
-        GRANT_SLOTS_MAX - self.grants.known(id).taken().iter().map(slots).sum::<usize>()
+        GRANT_SLOTS_MAX - self.grants.existing(id).taken().iter().map(slots).sum::<usize>()
     }
 
     /// Sets the object of a waiter's next name, and what was taken of it.
     fn set_target(&mut self, id: GrantId, object: &ObjectRef, granting: Granting) {
-        let Some(part) = self.grants.known_mut(id).awaited_mut() else {
+        let Some(part) = self.grants.existing_mut(id).awaited_mut() else {
             broken(format_args!("waiter {id} lacks the name that it takes"))
         };
         part.target = Target::Now(object.clone());
@@ -172,17 +183,17 @@ impl Ledger {
         }
     }
 
-    /// A waiter that has everything becomes a grant with this id, and its request is answered.
-    fn grant(&mut self, place: GrantId, id: GrantId, context: LedgerContext<'_>) {
-        let waiting = self.grants.hold(place, context.now);
-        let grant = self.grants.known(place);
-        let (session, request) = (grant.session, grant.request);
+    /// A waiter that has everything becomes a grant with this id. Returns the reply to its request.
+    fn grant(&mut self, place: GrantId, id: GrantId, context: LedgerContext<'_>) -> PendingReply {
+        let Waiting { received, reply_to: to, .. } = self.grants.hold(place, context.now);
+        let grant = self.grants.existing(place);
+        let session = grant.session;
         let cached = Box::new(CachedGrant { grant: id, ..grant.cached(place, &self.slots) });
         self.uncount_waiter(session);
-        let state = self.sessions.known_mut(session);
+        let state = self.sessions.existing_mut(session);
         state.waiter_granted();
-        if let Some(reply_to) = &waiting.reply_to {
-            state.remove_token(reply_to.token, place);
+        if let Some(to) = &to {
+            state.remove_token(to.token, place);
         }
         if id != place {
             self.renumber(place, id);
@@ -190,16 +201,8 @@ impl Ledger {
         self.publish_grant(id, EventKind::Granted);
         if self.is_durable(session) {
             self.store_new_grant(id);
-            let reply = CachedReply::Granted(cached);
-            let pending = PendingReply { reply, received: waiting.received, to: waiting.reply_to };
-            return self.reply_on_commit(session, request, pending);
         }
-        let reply = CachedReply::Granted(cached);
-        if let Some(reply_to) = waiting.reply_to {
-            let ttl_left_ms = self.sessions.ttl_left_ms(session, waiting.received);
-            reply_to.send(reply.clone().answer(ttl_left_ms));
-        }
-        self.cache(session, request, reply);
+        PendingReply { reply: CachedReply::Granted(cached), received, to }
     }
 
     /// Runs a step of the backlog: refuses waiters, serves queues from their heads until those do not fit, and acts on
@@ -252,14 +255,15 @@ impl Ledger {
         let NameRef { namespace, object } = name;
         let id = self.queues.head(*namespace, object)?;
         let work = self.work_of(id);
-        let grant = self.grants.known(id);
+        let grant = self.grants.existing(id);
         let Some(Part { claim, slot, .. }) = grant.awaited() else {
             broken(format_args!("waiter {id} waits for the name in whose queue it is"))
         };
         let (claim, slot) = (*claim, *slot);
+        let (session, request) = (grant.session, grant.request);
         // An ending session would release what it is granted in one of its next steps. A waiter for a removed semaphore
         // must not take from one that was declared since.
-        let ending = self.sessions.ending(grant.session);
+        let ending = self.sessions.ending(session);
         let removed = self.backlog.will_refuse(object, id).then_some(Refusal::Removed);
         // The semaphore may have got numbered slots while the request waited.
         let too_many_slots = (object.lifecycle() == Lifecycle::Numbered
@@ -274,8 +278,8 @@ impl Ledger {
             return None;
         }
         let is_alone = self.queues.waiting(*namespace, object) == 1;
-        let place = if is_alone { QueuePlace::OnlyWaiter } else { QueuePlace::Head };
-        match object.grant(claim, context.interval, place) {
+        let position = if is_alone { QueuePosition::OnlyWaiter } else { QueuePosition::Head };
+        match object.grant(claim, context.interval, position) {
             Granting::MustWait => return None,
             Granting::Impossible => {
                 broken(format_args!("waiter {id} can be granted, as nothing changed since it was checked"))
@@ -283,23 +287,25 @@ impl Ledger {
             granting @ Granting::Granted { .. } => {
                 self.queues.grant_waiter(*namespace, object, id);
                 self.set_target(id, object, granting);
-                self.grants.known_mut(id).count_taken();
-                self.advance(id, None, context);
+                self.grants.existing_mut(id).count_taken();
+                if let Some(pending) = self.advance(id, None, context) {
+                    self.reply_to_waiter(session, request, pending);
+                }
             }
         }
         Some(work)
     }
 }
 
-/// The place that a request takes in a queue with this many waiters; a refusal if it may not join the queue. `may_join` says
+/// The position that a request gets in a queue with this many waiters; a refusal if it may not join the queue. `may_join` says
 /// whether the limits allow that.
-fn place_of(
+fn queue_position(
     queueing: Option<Queueing>,
     is_first: bool,
     waiting: usize,
     may_join: impl FnOnce() -> Result<(), Refusal>,
-) -> Result<QueuePlace, Refusal> {
-    let behind = if is_first { QueuePlace::Head } else { QueuePlace::Behind };
+) -> Result<QueuePosition, Refusal> {
+    let behind = if is_first { QueuePosition::Head } else { QueuePosition::Behind };
     // A waiter that takes its next name may join any queue.
     let Some(Queueing { wait_ms, queue_max }) = queueing else { return Ok(behind) };
     let joined = match wait_ms {
@@ -310,7 +316,91 @@ fn place_of(
     match joined {
         Ok(()) => Ok(behind),
         // It may be granted at once, but not wait.
-        Err(_) if is_first => Ok(QueuePlace::Immediate),
+        Err(_) if is_first => Ok(QueuePosition::Immediate),
         Err(refusal) => Err(refusal),
+    }
+}
+
+impl Ledger {
+    /// Refuses the request of a waiter, and returns what the waiter has taken.
+    pub(super) fn refuse_waiter(&mut self, id: GrantId, refusal: Refusal, context: LedgerContext<'_>) {
+        let Grant { session, request, .. } = *self.grants.existing(id);
+        let pending = self.end_waiter(id, refusal, context);
+        self.send_reply(session, request, pending);
+    }
+
+    /// Ends a waiter without a grant: what it has taken is returned. Returns the reply to its request, which is refused.
+    fn end_waiter(&mut self, id: GrantId, refusal: Refusal, context: LedgerContext<'_>) -> PendingReply {
+        let grant = self.remove_grant(id);
+        for part in grant.taken() {
+            self.return_part(id, part, context);
+            self.publish_part(id, grant.session, part, EventKind::Left);
+        }
+        // It has an object as long as it is in a queue. One that is refused before that is in none.
+        if let Some(part) = grant.awaited()
+            && let Some(object) = part.object()
+        {
+            if self.queues.remove_waiter(part.namespace, object, id) {
+                self.backlog.serve_later(part.namespace, object);
+            }
+            self.publish_part(id, grant.session, part, EventKind::Left);
+        }
+        let session = grant.session;
+        let Some(Waiting { received, reply_to: to, .. }) = grant.into_waiter() else {
+            broken(format_args!("grant {id} waits when its request is refused"))
+        };
+        if let Some(to) = &to {
+            self.sessions.existing_mut(session).remove_token(to.token, id);
+        }
+        PendingReply { reply: CachedReply::Done(Err(refusal)), received, to }
+    }
+
+    /// Ends a held grant; `why` is the kind of the events.
+    pub(super) fn end_grant(&mut self, id: GrantId, why: EventKind, context: LedgerContext<'_>) {
+        let grant = self.remove_grant(id);
+        if self.is_durable(grant.session) {
+            self.store(Change::Delete(Key::Grant(id)));
+            let refusal = match why {
+                EventKind::Revoked => Refusal::Revoked,
+                EventKind::Expired => Refusal::NoSuchSession,
+                _ => Refusal::Canceled,
+            };
+            self.refuse_pending_grant(grant.session, grant.request, id, refusal);
+            self.end_unit();
+        }
+        for part in grant.parts() {
+            self.return_part(id, part, context);
+            self.publish_part(id, grant.session, part, why);
+        }
+    }
+
+    fn remove_grant(&mut self, id: GrantId) -> Grant {
+        let Some(grant) = self.grants.remove(id) else { broken(format_args!("grant {id} ends once")) };
+        let state = self.sessions.existing_mut(grant.session);
+        if grant.is_waiting() {
+            state.remove_waiter(id);
+            self.uncount_waiter(grant.session);
+        } else {
+            state.remove_grant(id);
+        }
+        self.subtract_bytes(grant.session, grant.bytes());
+        self.note_if_unused(grant.session);
+        grant
+    }
+
+    /// Returns what a grant has taken of one name.
+    fn return_part(&mut self, id: GrantId, part: &Part, context: LedgerContext<'_>) {
+        let namespace = part.namespace;
+        let Some(object) = part.object() else {
+            broken(format_args!("grant {id} has taken from objects only"))
+        };
+        let has_slots_out = self.slots.free(object, id);
+        let withheld = has_slots_out.then(|| self.present_withheld(object));
+        if object.release_grant(part.claim.resources, withheld, context.interval) {
+            self.backlog.usage_dropped_later(namespace, object);
+        }
+        if self.queues.remove_grant(namespace, object, id) {
+            self.backlog.serve_later(namespace, object);
+        }
     }
 }

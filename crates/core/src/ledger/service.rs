@@ -1,4 +1,4 @@
-//! Pause, Resume and slots out of service: what an administrator does with a declared semaphore for a while. It is no part
+//! Pause, Resume and slots out of service: what an administrator does with a declared semaphore for a while. It is not part
 //! of the declaration, so it is permitted for semaphores of the configuration too.
 //!
 //! A change takes effect when it is committed, as a Resize does.
@@ -36,7 +36,7 @@ impl Ledger {
     }
 
     /// Applies a declaration to its semaphore. Returns the slots that were out of service before.
-    pub(super) fn follow(&mut self, object: &ObjectRef, declaration: &Declared) -> Vec<u16> {
+    pub(super) fn update_object(&mut self, object: &ObjectRef, declaration: &Declared) -> Vec<u16> {
         let slots_out = self.slots.set_out(object, &declaration.service.slots_out);
         let withheld = self.withheld(object, declaration.service.paused, declaration.usable());
         object.declare(declaration.lifecycle(), declaration.usable(), withheld);
@@ -78,7 +78,7 @@ impl Ledger {
     /// Whether a semaphore will never have a slot, unless it is changed.
     pub(super) fn lacks_slot(&self, object: &ObjectRef, slot: u16) -> bool {
         match object.lifecycle() {
-            // Idle the removal is committed, nothing is refused because of it.
+            // Until the removal is committed, nothing is refused because of it.
             Lifecycle::Closing => false,
             Lifecycle::Numbered => object.capacity().is_none_or(|capacity| capacity <= slot.into()),
             Lifecycle::Implicit | Lifecycle::Declared | Lifecycle::Removing => true,
@@ -99,8 +99,8 @@ fn service_after(declaration: &Declared, change: ServiceChange) -> Result<Servic
             }
             let mut slots: Vec<_> = service.slots_out.into();
             match (slots.binary_search(&slot), change) {
-                (Err(place), ServiceChange::SlotOut(_)) => slots.insert(place, slot),
-                (Ok(place), ServiceChange::SlotIn(_)) => drop(slots.remove(place)),
+                (Err(index), ServiceChange::SlotOut(_)) => slots.insert(index, slot),
+                (Ok(index), ServiceChange::SlotIn(_)) => drop(slots.remove(index)),
                 _ => {}
             }
             service.slots_out = slots.into();

@@ -1,13 +1,14 @@
 //! The end of a session: its waiting requests are refused, and its grants are released, newest first, in steps.
 
 use super::backlog::STEP_GRANTS;
-use super::on_commit::OnCommit;
+use super::commit::OnCommit;
 use super::sessions::Attachment;
 use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, Key};
 use crate::journal::Journaled;
 use crate::mailbox::Message;
-use signalbox_model::{EventKind, GrantId, Refusal, SessionId};
+use crate::time::{Due, MonotonicMs};
+use signalbox_model::{ConnectionId, EventKind, GrantId, Refusal, SessionId};
 
 /// The work that the end of a session is besides its grants, in names.
 const SESSION_WORK: usize = 2;
@@ -36,13 +37,13 @@ impl Ledger {
         let Some(state) = self.sessions.get_mut(session) else { return false };
         let (why, refusal) = state.begin_end(why, refusal);
         for id in self.next_end_step(session).grants {
-            if self.grants.known(id).is_waiting() {
+            if self.grants.existing(id).is_waiting() {
                 self.refuse_waiter(id, refusal, context);
             } else {
                 self.end_grant(id, why, context);
             }
         }
-        if self.sessions.known(session).grant_count() > 0 {
+        if self.sessions.existing(session).grant_count() > 0 {
             return true;
         }
         if self.sessions.is_leased(session) {
@@ -59,7 +60,7 @@ impl Ledger {
             }
             self.detach(connection, None);
             self.unwatch_all(connection, context);
-            self.pending_replies.refuse_all(session, refusal);
+            self.refuse_pending_replies(session, refusal);
         }
         self.uncount_session(session);
         self.sessions.remove(session);
@@ -69,7 +70,7 @@ impl Ledger {
 
     /// The next step of the end of a session: its newest grants, and the work with everything that it drops.
     pub(super) fn next_end_step(&self, session: SessionId) -> EndStep {
-        let state = self.sessions.known(session);
+        let state = self.sessions.existing(session);
         let (mut grants, mut work) = (Vec::new(), SESSION_WORK);
         for id in state.grants_newest_first() {
             if work >= STEP_GRANTS + SESSION_WORK {
@@ -80,7 +81,7 @@ impl Ledger {
         }
         let connection = session.connection();
         let replies = match self.sessions.attachment(connection) {
-            Attachment::To(leased) => self.sessions.known(leased).token_count(),
+            Attachment::To(leased) => self.sessions.existing(leased).token_count(),
             Attachment::None | Attachment::Lost => 0,
         };
         let dropped = replies + self.idle_waiters.count_of(connection) + state.log().len() / REPLIES_OF_WORK;
@@ -92,14 +93,14 @@ impl Ledger {
         if !self.is_durable(session) {
             return;
         }
-        let state = self.sessions.known_mut(session);
+        let state = self.sessions.existing_mut(session);
         let closer = state.take_closer();
         let stored: Vec<_> = state.log().stored().collect();
         for request in stored {
             self.store(Change::Delete(Key::Answer(session, request)));
         }
         self.store(Change::Delete(Key::Session(session)));
-        self.pending_replies.refuse_all(session, refusal);
+        self.refuse_pending_replies(session, refusal);
         if let Some(opener) = self.sessions.take_opener(session) {
             opener.send(Err(Refusal::NoSuchSession));
         }
@@ -107,5 +108,49 @@ impl Ledger {
             self.on_commit(OnCommit::Closed(closer));
         }
         self.end_unit();
+    }
+
+    /// Ends a session that may have more than a step's work: the rest is due now.
+    pub(super) fn end_now(
+        &mut self,
+        session: SessionId,
+        why: EventKind,
+        refusal: Refusal,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        if self.end_session(session, why, refusal, context) {
+            self.sessions.set_deadline(session, now);
+            self.alarm.ring(Due::At(now));
+        }
+    }
+
+    /// Detaches a connection from its leased session. Its waiting requests keep their places and are no longer answered
+    /// here. If the connection still reads, each gets this refusal.
+    pub(super) fn detach(&mut self, connection: ConnectionId, refusal: Option<Refusal>) {
+        // It is not attached.
+        let Some(session) = self.sessions.detach(connection) else { return };
+        self.disconnect_pending_replies(session, refusal);
+        for waiter in self.sessions.existing_mut(session).take_tokens() {
+            let reply_to =
+                self.grants.existing_mut(waiter).waiter_mut().and_then(|waiter| waiter.reply_to.take());
+            if let Some((reply_to, refusal)) = reply_to.zip(refusal) {
+                reply_to.send(Err(refusal));
+            }
+        }
+        self.note_if_unused(session);
+    }
+
+    /// Drops the reply addresses of waiting requests that a connection, which has ended, made for its leased session: some
+    /// a step. Returns whether there are more.
+    pub(super) fn drop_replies_to(&mut self, connection: ConnectionId) -> bool {
+        let Attachment::To(session) = self.sessions.attachment(connection) else { return false };
+        for _ in 0..STEP_GRANTS {
+            let Some(waiter) = self.sessions.existing_mut(session).pop_token() else { return false };
+            if let Some(waiter) = self.grants.existing_mut(waiter).waiter_mut() {
+                waiter.reply_to = None;
+            }
+        }
+        true
     }
 }

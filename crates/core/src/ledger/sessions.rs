@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::cached_reply::CachedReply;
 use super::leases::{Gaps, Lease};
+use super::replies::CachedReply;
 use crate::ids::Token;
 use crate::invariant::{broken, invariant};
 use crate::mailbox::{Mailbox, Message, ReplyTo};
@@ -183,15 +183,15 @@ impl Sessions {
     }
 
     /// The session of a grant or of a request that was accepted.
-    pub(super) fn known(&self, session: SessionId) -> &SessionState {
+    pub(super) fn existing(&self, session: SessionId) -> &SessionState {
         match self.all.get(&session) {
             Some(state) => state,
             None => unknown(session),
         }
     }
 
-    /// As [`Self::known`], to change it.
-    pub(super) fn known_mut(&mut self, session: SessionId) -> &mut SessionState {
+    /// As [`Self::existing`], to change it.
+    pub(super) fn existing_mut(&mut self, session: SessionId) -> &mut SessionState {
         match self.all.get_mut(&session) {
             Some(state) => state,
             None => unknown(session),
@@ -200,7 +200,7 @@ impl Sessions {
 
     /// The session that a connection's requests are for.
     pub(super) fn acting(&self, connection: ConnectionId) -> Result<SessionId, Refusal> {
-        self.check_staying(connection)?;
+        self.check_not_ending(connection)?;
         let session = match self.attachment(connection) {
             Attachment::None => connection.session(),
             Attachment::To(session) => session,
@@ -212,7 +212,7 @@ impl Sessions {
 
     /// Refuses requests of a connection whose session is ending, or has ended because it was revoked: what they acquire
     /// would be lost.
-    pub(super) fn check_staying(&self, connection: ConnectionId) -> Result<(), Refusal> {
+    pub(super) fn check_not_ending(&self, connection: ConnectionId) -> Result<(), Refusal> {
         let state = self.get(connection.session()).filter(|state| !state.is_ending());
         state.map(|_| ()).ok_or(Refusal::NoSuchSession)
     }
@@ -243,7 +243,7 @@ impl Sessions {
     ) -> impl Iterator<Item = (SessionId, &SessionState)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let rest = self.leased.range((from, Bound::Unbounded));
-        rest.map(|session| (*session, self.known(*session)))
+        rest.map(|session| (*session, self.existing(*session)))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (SessionId, &SessionState)> {
@@ -280,7 +280,7 @@ impl Sessions {
 
     /// This client waits until the opening of a session is stored. Returns the one that waited before.
     pub(super) fn set_opener(&mut self, session: SessionId, to: ReplyTo) -> Option<ReplyTo> {
-        match &mut self.known_mut(session).kind {
+        match &mut self.existing_mut(session).kind {
             SessionKind::Leased { opener, .. } => opener.replace(to),
             SessionKind::Connection { .. } => None,
         }
@@ -303,7 +303,7 @@ impl Sessions {
 
     /// Attaches a connection to a leased session. Neither may be attached elsewhere.
     pub(super) fn attach(&mut self, connection: ConnectionId, session: SessionId) {
-        if let SessionKind::Leased { connection: attached, .. } = &mut self.known_mut(session).kind {
+        if let SessionKind::Leased { connection: attached, .. } = &mut self.existing_mut(session).kind {
             invariant!(attached.is_none(), "session {session} has one connection at a time");
             *attached = Some(connection);
         }
@@ -315,7 +315,7 @@ impl Sessions {
     pub(super) fn note_client(&mut self, connection: ConnectionId) {
         let Attachment::To(session) = self.attachment(connection) else { return };
         let attached = self.mailbox(connection).and_then(|mailbox| mailbox.client());
-        if let SessionKind::Leased { client, .. } = &mut self.known_mut(session).kind {
+        if let SessionKind::Leased { client, .. } = &mut self.existing_mut(session).kind {
             *client = attached;
         }
     }
@@ -325,7 +325,7 @@ impl Sessions {
         let attachment = self.attachment(connection);
         self.set_attachment(connection, Attachment::None);
         let Attachment::To(session) = attachment else { return None };
-        if let SessionKind::Leased { connection, .. } = &mut self.known_mut(session).kind {
+        if let SessionKind::Leased { connection, .. } = &mut self.existing_mut(session).kind {
             *connection = None;
         }
         Some(session)
@@ -433,7 +433,7 @@ impl Sessions {
 
     /// Sets when a session is looked at, in place of its previous deadline.
     pub(super) fn set_deadline(&mut self, session: SessionId, at: MonotonicMs) {
-        let before = self.known_mut(session).deadline.replace(at);
+        let before = self.existing_mut(session).deadline.replace(at);
         if let Some(before) = before {
             self.deadlines.remove(&(before, session));
         }

@@ -6,51 +6,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::backlog::STEP_GRANTS;
-use super::cached_reply::CachedReply;
-use super::idle::IDLE_WAITER_BYTES;
+use super::idle_waiters::IDLE_WAITER_BYTES;
 use super::sessions::SessionState;
-use super::state::{Ledger, LedgerContext, LedgerLimits};
+use super::state::{Ledger, LedgerLimits};
 use super::watches::Watch;
 use crate::clients::Counted;
-use crate::limit::{check_limit, limit_reached};
-use crate::request_log::RequestLog;
+use crate::limit::check_limit;
 use crate::share::ClientKey;
 use crate::state::Core;
-use signalbox_model::Limit;
-use signalbox_model::{ConnectionId, EventKind, GrantId, Refusal, RequestId, SessionId};
+use signalbox_model::{ConnectionId, GrantId, Limit, Refusal, SessionId};
 
 impl Core {
     /// Whether the client of a connection has its share of sessions, so that another one takes the place of one of them, or is
     /// refused.
-    pub fn has_its_sessions(&self, connection: ConnectionId) -> bool {
+    pub fn has_reached_session_share(&self, connection: ConnectionId) -> bool {
         let ledger = &*self.ledger();
         ledger.check_sessions(ledger.sessions.owner_of(connection)).is_err()
     }
 }
 
 impl Ledger {
-    /// Attaches a connection to a leased session, which counts for the client of the connection from now on. Neither may be
-    /// attached elsewhere.
-    pub(super) fn attach_counted(&mut self, connection: ConnectionId, session: SessionId) {
-        self.sessions.attach(connection, session);
-        let client = self.sessions.owner_of(connection);
-        let state = self.sessions.known_mut(session);
-        let (before, waiters, bytes) = (state.set_owner(client), state.waiting() as usize, state.bytes());
-        self.clients.remove_unused(before, session);
-        if before != client {
-            self.clients.subtract(before, Counted::Sessions, 1);
-            self.clients.subtract(before, Counted::Waiters, waiters);
-            self.clients.subtract(before, Counted::Bytes, bytes);
-            self.clients.add(client, Counted::Sessions, 1);
-            self.clients.add(client, Counted::Waiters, waiters);
-            self.clients.add(client, Counted::Bytes, bytes);
-        }
-    }
-
     /// A session was detached, or lost a grant. If nothing is lost with it now, it may end to make room for another one.
     pub(super) fn note_if_unused(&mut self, session: SessionId) {
-        let state = self.sessions.known(session);
+        let state = self.sessions.existing(session);
         if state.is_unused() {
             self.clients.add_unused(state.owner(), session);
         }
@@ -58,7 +36,7 @@ impl Ledger {
 
     /// A session is about to be removed.
     pub(super) fn uncount_session(&mut self, session: SessionId) {
-        let state = self.sessions.known(session);
+        let state = self.sessions.existing(session);
         self.clients.subtract(state.owner(), Counted::Bytes, state.bytes());
         if state.lease().is_some() {
             self.clients.remove_unused(state.owner(), session);
@@ -66,36 +44,16 @@ impl Ledger {
         }
     }
 
-    /// Caches the reply to a request of a session, if the session still exists.
-    pub(super) fn cache(&mut self, session: SessionId, request: RequestId, reply: CachedReply) {
-        self.change_log(session, |log| log.insert(request, reply));
-    }
-
-    /// Changes the cached replies of a session, if it exists, and counts what they take of the memory of its client.
-    pub(super) fn change_log<T>(
-        &mut self,
-        session: SessionId,
-        change: impl FnOnce(&mut RequestLog<CachedReply>) -> T,
-    ) -> Option<T> {
-        let state = self.sessions.get_mut(session)?;
-        let before = state.bytes();
-        let result = change(state.log_mut());
-        let (after, owner) = (state.bytes(), state.owner());
-        self.clients.add(owner, Counted::Bytes, after.saturating_sub(before));
-        self.clients.subtract(owner, Counted::Bytes, before.saturating_sub(after));
-        Some(result)
-    }
-
     /// A session takes so much more memory.
     pub(super) fn add_bytes(&mut self, session: SessionId, bytes: usize) {
-        let state = self.sessions.known_mut(session);
+        let state = self.sessions.existing_mut(session);
         state.add_bytes(bytes);
         self.clients.add(state.owner(), Counted::Bytes, bytes);
     }
 
     /// A session takes so much less memory.
     pub(super) fn subtract_bytes(&mut self, session: SessionId, bytes: usize) {
-        let state = self.sessions.known_mut(session);
+        let state = self.sessions.existing_mut(session);
         state.subtract_bytes(bytes);
         self.clients.subtract(state.owner(), Counted::Bytes, bytes);
     }
@@ -114,47 +72,23 @@ impl Ledger {
 
     /// A session has one more waiter.
     pub(super) fn count_waiter(&mut self, session: SessionId) {
-        self.clients.add(self.sessions.known(session).owner(), Counted::Waiters, 1);
+        self.clients.add(self.sessions.existing(session).owner(), Counted::Waiters, 1);
     }
 
     /// A waiter of a session is granted or refused.
     pub(super) fn uncount_waiter(&mut self, session: SessionId) {
-        self.clients.subtract(self.sessions.known(session).owner(), Counted::Waiters, 1);
+        self.clients.subtract(self.sessions.existing(session).owner(), Counted::Waiters, 1);
     }
 
-    fn check_sessions(&self, client: Option<ClientKey>) -> Result<(), Refusal> {
+    /// Checks that a client may have one more leased session.
+    pub(super) fn check_sessions(&self, client: Option<ClientKey>) -> Result<(), Refusal> {
         let (all, own) = (self.sessions.leased() as usize, self.clients.count(client, Counted::Sessions));
         check_limit(Limit::Sessions, (self.limits.sessions_max, self.limits.client_share), all, own)
     }
 
-    /// Checks that the client of a connection may open one more leased session. At a limit, its own oldest unused
-    /// sessions end first.
-    pub(super) fn make_room_for_session(
-        &mut self,
-        connection: ConnectionId,
-        context: LedgerContext<'_>,
-    ) -> Result<(), Refusal> {
-        let client = self.sessions.owner_of(connection);
-        // A limit that was lowered would need more ends than one request may cause.
-        for _ in 0..STEP_GRANTS {
-            let Err(refusal) = self.check_sessions(client) else { return Ok(()) };
-            let Some(unused) = self.clients.pop_unused(client) else {
-                self.counts.limited += 1;
-                return Err(refusal);
-            };
-            // It may have got a reply since, or be ending already.
-            if self.sessions.known(unused).is_unused() {
-                self.counts.expired_sessions += 1;
-                self.end_session(unused, EventKind::Expired, Refusal::NoSuchSession, context);
-            }
-        }
-        self.counts.limited += 1;
-        Err(limit_reached(Limit::Sessions, self.limits.sessions_max))
-    }
-
     /// Checks that a waiter may join a queue with this many waiters. The waiter is counted already.
     pub(super) fn check_queue(&self, id: GrantId, waiting: usize) -> Result<(), Refusal> {
-        let client = self.sessions.known(self.grants.known(id).session).owner();
+        let client = self.sessions.existing(self.grants.existing(id).session).owner();
         let own = self.clients.count(client, Counted::Waiters).saturating_sub(1);
         // One with a place was in the queue before the restart, and keeps its place.
         let own = if self.places.is_repeated(id) { 0 } else { own };

@@ -7,11 +7,12 @@
 //! Invariants: each slot belongs to one grant at most, whatever the capacity is; a slot that is out of service is not
 //! given to a grant.
 
+use std::collections::BTreeMap;
+
 use crate::invariant::invariant;
 use crate::object::ObjectRef;
 use crate::semaphore::SLOTS_MAX;
 use signalbox_model::GrantId;
-use std::collections::BTreeMap;
 
 /// Most slots of one grant.
 pub const GRANT_SLOTS_MAX: usize = 1024;

@@ -1,26 +1,28 @@
 //! The state of the ledger, and its limits.
+//!
+//! The limits and figures of the ledger. The operations are beside their rules.
 
 use super::backlog::Backlog;
+use super::commit::OnCommit;
 use super::declarations::Declarations;
 use super::grants::Grants;
 use super::id_allocator::IdAllocator;
 use super::idle_waiters::IdleWaiters;
-use super::on_commit::OnCommit;
-use super::pending_replies::PendingReplies;
 use super::places::Places;
 use super::queues::Queues;
+use super::replies::PendingReplies;
 use super::sessions::Sessions;
 use super::slots::SlotTables;
 use super::watches::Watches;
 use crate::alarm::Alarm;
 use crate::clients::Clients;
 use crate::counter::Interval;
-use crate::journal::{Journal, Journaled};
+use crate::journal::{Journal, Journaled, Step};
 use crate::limit::MemoryLimit;
 use crate::registry::Registry;
 use crate::share::ClientShare;
-use signalbox_model::UnixSeconds;
-use signalbox_model::{GrantId, Namespace, Refusal, SessionId};
+use crate::state::Core;
+use signalbox_model::{GrantId, Namespace, Refusal, SessionId, UnixSeconds};
 
 /// Limits of the ledger.
 #[derive(Clone, Copy, Debug)]
@@ -155,5 +157,44 @@ impl Journaled for Ledger {
 
     fn journal_mut(&mut self) -> Option<&mut Journal<OnCommit>> {
         self.journal.as_mut()
+    }
+}
+
+impl Core {
+    pub(crate) fn ledger(&self) -> Step<'_, Ledger> {
+        Step::begin(&self.ledger)
+    }
+
+    pub(crate) fn context(&self, now: UnixSeconds) -> LedgerContext<'_> {
+        LedgerContext { registries: self.registries(), interval: self.interval(now), now }
+    }
+
+    /// Sets the limits of sessions, grants, queues and watches. What exceeds a lowered limit stays.
+    pub fn set_ledger_limits(&self, limits: LedgerLimits) {
+        self.ledger().limits = limits;
+    }
+
+    /// Sets what the ids of grants and generations are above, so that they grow from one run of a server to the next.
+    pub fn start_ids_after(&self, last_id: u64) {
+        self.ledger().ids.start_after(last_id);
+    }
+
+    /// Sets how long the reconnect window after a start is open at most; 0: there is none. For the next
+    /// [`Self::keep_journal`].
+    pub fn set_reconnect_window(&self, window_ms: u32) {
+        self.ledger().places.set_window_ms(window_ms);
+    }
+
+    /// Live figures of sessions, grants, queues and watches.
+    pub fn ledger_stats(&self) -> LedgerStats {
+        let ledger = &*self.ledger();
+        LedgerStats {
+            sessions: ledger.sessions.leased(),
+            grants: ledger.grants.held(),
+            waiters: ledger.grants.waiting(),
+            watches: ledger.watches.len() as u64,
+            declared: ledger.declarations.len() as u64,
+            ..ledger.counts
+        }
     }
 }

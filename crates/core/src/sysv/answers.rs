@@ -1,7 +1,7 @@
 //! What all calls share: each is made once for all requests with its number, and answered at once or later.
 
 use super::calls::{SysvCall, SysvOutcome};
-use super::reply::{Done, Place, Reply};
+use super::reply::{Done, Reply, WaiterId};
 use super::set::{Completed, Completion};
 use super::state::Sysv;
 use super::values::undoes;
@@ -66,7 +66,7 @@ impl Sysv {
         &mut self,
         call: SysvCall,
         is_durable: bool,
-        waiting: impl FnOnce(&mut Self, SetId, Place) -> SysvOutcome,
+        waiting: impl FnOnce(&mut Self, SetId, WaiterId) -> SysvOutcome,
     ) -> Result<ProcessId, SysvOutcome> {
         let (process, repeated) = self.begin(call).map_err(SysvOutcome::Refused)?;
         match repeated {
@@ -77,7 +77,7 @@ impl Sysv {
                 self.redirect_held(call, process, done, before);
                 Err(SysvOutcome::Waiting)
             }
-            Some(Reply::Waiting(set, place)) => Err(waiting(self, set, place)),
+            Some(Reply::Waiting(set, waiter_id)) => Err(waiting(self, set, waiter_id)),
         }
     }
 
@@ -105,9 +105,9 @@ impl Sysv {
     }
 
     /// The answer of a waiting call goes to this connection from now on.
-    pub(super) fn redirect(&mut self, call: SysvCall, set: SetId, place: Place) {
+    pub(super) fn redirect(&mut self, call: SysvCall, set: SetId, waiter_id: WaiterId) {
         let reply_to = self.reply_to(call);
-        let waiter = self.sets.get_mut(set).and_then(|set| set.waiters.get_mut(place));
+        let waiter = self.sets.get_mut(set).and_then(|set| set.waiters.get_mut(waiter_id));
         let Some(waiter) = waiter else { return };
         send(std::mem::replace(&mut waiter.reply_to, reply_to), Err(Errno::Intr));
     }
@@ -166,9 +166,9 @@ impl Sysv {
 
     /// Answers a call that waited for a set.
     pub(super) fn finish_one(&mut self, set: SetId, is_durable: bool, completed: Completed) {
-        let Completed { waiter, place, result } = completed;
+        let Completed { waiter, waiter_id, result } = completed;
         if let Some(deadline) = waiter.deadline {
-            self.timeouts.remove(&(deadline, set, place));
+            self.timeouts.remove(&(deadline, set, waiter_id));
         }
         self.processes.remove_waiting(waiter.process, waiter.request, waiter.bytes());
         let done = Done { result: result.map(|()| SetAnswer::Done), is_stored: is_durable && result.is_ok() };
@@ -182,11 +182,11 @@ impl Sysv {
     }
 
     /// Ends the wait of a call with an error.
-    pub(super) fn fail(&mut self, id: SetId, place: Place, errno: Errno, now: Moment) {
+    pub(super) fn fail(&mut self, id: SetId, waiter_id: WaiterId, errno: Errno, now: Moment) {
         let Some(set) = self.sets.get_mut(id) else { return };
-        let Some(waiter) = set.waiters.remove(place) else { return };
+        let Some(waiter) = set.waiters.remove(waiter_id) else { return };
         let (completion, is_durable) = (set.completion_after_leaving(&waiter.operations), set.is_durable);
-        self.finish_one(id, is_durable, Completed { waiter, place, result: Err(errno) });
+        self.finish_one(id, is_durable, Completed { waiter, waiter_id, result: Err(errno) });
         self.complete(id, completion, now);
     }
 }

@@ -104,8 +104,8 @@ impl Core {
     ) -> (SysvOutcome, Option<Refusal>) {
         let sysv = &mut *self.sysv();
         let is_durable = sysv.is_named_durable(set);
-        let waits = |sysv: &mut Sysv, set, place| {
-            sysv.redirect(call, set, place);
+        let waits = |sysv: &mut Sysv, set, waiter_id| {
+            sysv.redirect(call, set, waiter_id);
             SysvOutcome::Waiting
         };
         let process = match sysv.first_time(call, is_durable, waits) {
@@ -179,11 +179,11 @@ impl Core {
             let reply_to = waiter.reply_to.as_ref();
             reply_to.is_some_and(|to| to.token == token && Arc::ptr_eq(&to.mailbox, mailbox))
         };
-        let found = acting.waiting().values().copied().find(|(set, place)| {
-            sysv.sets.get(*set).and_then(|set| set.waiters.get(*place)).is_some_and(is_its)
+        let found = acting.waiting().values().copied().find(|(set, waiter_id)| {
+            sysv.sets.get(*set).and_then(|set| set.waiters.get(*waiter_id)).is_some_and(is_its)
         });
-        let Some((set, place)) = found else { return false };
-        sysv.fail(set, place, Errno::Intr, now);
+        let Some((set, waiter_id)) = found else { return false };
+        sysv.fail(set, waiter_id, Errno::Intr, now);
         true
     }
 }
@@ -305,13 +305,13 @@ impl Sysv {
             reply_to,
         };
         let bytes = waiter.bytes();
-        let place = set.waiters.push(waiter);
-        self.processes.add_waiting(process, call.ids.own, (id, place), bytes);
+        let waiter_id = set.waiters.push(waiter);
+        self.processes.add_waiting(process, call.ids.own, (id, waiter_id), bytes);
         if let Some(deadline) = deadline {
-            self.timeouts.insert((deadline, id, place));
+            self.timeouts.insert((deadline, id, waiter_id));
             self.alarm.ring(Due::At(deadline));
         }
-        self.cache(process, call.ids.own, Reply::Waiting(id, place));
+        self.cache(process, call.ids.own, Reply::Waiting(id, waiter_id));
         Ok(())
     }
 

@@ -88,9 +88,9 @@ impl Sysv {
             return Err(format!("a value of set {id} is above {VALUE_MAX}"));
         }
         set.waiters.check()?;
-        for (place, waiter) in set.waiters.iter() {
+        for (waiter_id, waiter) in set.waiters.iter() {
             let process = self.processes.get(waiter.process);
-            if process.and_then(|process| process.waiting().get(&waiter.request)) != Some(&(id, place)) {
+            if process.and_then(|process| process.waiting().get(&waiter.request)) != Some(&(id, waiter_id)) {
                 return Err(format!("a waiting call of set {id} belongs to no process"));
             }
             let could_run = match waiter.list() {

@@ -46,13 +46,13 @@ impl Sysv {
         self.disconnected(connection, ConnectionEnd::Closed, now);
     }
 
-    /// Detaches a connection from its process. Calls that wait keep their places, and are not answered there any more.
+    /// Detaches a connection from its process. Calls that wait stay in their queues, and are no longer answered there.
     fn forget_connection(&mut self, connection: ConnectionId) -> Option<ProcessId> {
         let (process, mailbox) = self.processes.acting(connection)?;
         let mailbox = Arc::clone(mailbox);
         if let Some(left) = self.processes.get(process) {
-            for (set, place) in left.waiting().values() {
-                let waiter = self.sets.get_mut(*set).and_then(|set| set.waiters.get_mut(*place));
+            for (set, waiter_id) in left.waiting().values() {
+                let waiter = self.sets.get_mut(*set).and_then(|set| set.waiters.get_mut(*waiter_id));
                 if let Some(waiter) = waiter {
                     waiter.reply_to.take_if(|to| Arc::ptr_eq(&to.mailbox, &mailbox));
                 }
@@ -69,8 +69,8 @@ impl Sysv {
         let pid = ending.pid;
         let set = ending.adjusts.pop_last();
         let is_last = ending.adjusts.is_empty();
-        for (set, place) in waiting {
-            self.fail(set, place, Errno::Intr, now);
+        for (set, waiter_id) in waiting {
+            self.fail(set, waiter_id, Errno::Intr, now);
         }
         let mut undone = None;
         if let Some((_, id)) = set
@@ -103,10 +103,10 @@ impl Sysv {
 
     /// A set was removed: calls that wait for it fail with EIDRM, and its adjustments are forgotten.
     pub(super) fn dismiss(&mut self, id: SetId, mut set: Set) {
-        while let Some(place) = set.waiters.first()
-            && let Some(waiter) = set.waiters.remove(place)
+        while let Some(waiter_id) = set.waiters.first()
+            && let Some(waiter) = set.waiters.remove(waiter_id)
         {
-            self.finish_one(id, set.is_durable, Completed { waiter, place, result: Err(Errno::IdRm) });
+            self.finish_one(id, set.is_durable, Completed { waiter, waiter_id, result: Err(Errno::IdRm) });
         }
         for process in set.values.adjusters() {
             if set.is_durable {
@@ -123,8 +123,8 @@ impl Sysv {
     pub(crate) fn expire(&mut self, now: Moment) -> bool {
         for _ in 0..STEP_WAITERS {
             let due = self.timeouts.first().filter(|(deadline, ..)| *deadline <= now.monotonic);
-            let Some((_, set, place)) = due.copied() else { break };
-            self.fail(set, place, Errno::Again, now);
+            let Some((_, set, waiter_id)) = due.copied() else { break };
+            self.fail(set, waiter_id, Errno::Again, now);
         }
         if let Some((deadline, process)) = self.processes.first_deadline()
             && deadline <= now.monotonic
@@ -155,8 +155,8 @@ impl Sysv {
         let waiting = self.processes.iter().flat_map(|(_, process)| process.waiting().values().copied());
         let waiting = waiting.filter(|(set, _)| !self.is_durable(*set));
         let some: Vec<_> = waiting.take(STEP_WAITERS).collect();
-        for (set, place) in &some {
-            self.fail(*set, *place, Errno::IdRm, now);
+        for (set, waiter_id) in &some {
+            self.fail(*set, *waiter_id, Errno::IdRm, now);
         }
         some.len() == STEP_WAITERS
     }

@@ -1,7 +1,7 @@
 //! What administrators see of sets and processes. A listing is taken in steps, so it is not a snapshot.
 
 use super::processes::Process;
-use super::reply::Place;
+use super::reply::WaiterId;
 use super::state::Sysv;
 use super::waiters::Waiter;
 use crate::session_listing::{ListedSession, age_s, shown, ttl_left};
@@ -27,7 +27,7 @@ pub struct UserListing {
 #[derive(Debug)]
 enum Last {
     Adjusting(Option<ProcessId>),
-    Waiting(Place),
+    Waiting(WaiterId),
 }
 
 impl Core {
@@ -72,12 +72,12 @@ impl Core {
                 *last = Some(user.process);
                 return users;
             }
-            listing.last = Last::Waiting(Place(0));
+            listing.last = Last::Waiting(WaiterId(0));
         }
         let Last::Waiting(last) = &mut listing.last else { return Vec::new() };
-        let rest: Vec<(Place, &Waiter)> = set.waiters.after(*last).take(STEP_ENTRIES).collect();
-        *last = rest.last().map_or(*last, |(place, _)| *place);
-        let user = |(_, waiter): &(Place, &Waiter)| {
+        let rest: Vec<(WaiterId, &Waiter)> = set.waiters.after(*last).take(STEP_ENTRIES).collect();
+        *last = rest.last().map_or(*last, |(waiter_id, _)| *waiter_id);
+        let user = |(_, waiter): &(WaiterId, &Waiter)| {
             sysv.listed_user(UserRole::Waits, waiter.process, waiter.operations.clone())
         };
         rest.iter().map(user).collect()

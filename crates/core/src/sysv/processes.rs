@@ -4,7 +4,7 @@
 //! connections has none; a process that is ending has no connection; a process counts for the client of the connection that
 //! attached to it last.
 
-use super::reply::{Place, Reply};
+use super::reply::{Reply, WaiterId};
 use crate::clients::{Clients, Counted, Counts};
 use crate::mailbox::Mailbox;
 use crate::request_log::RequestLog;
@@ -53,7 +53,7 @@ pub(super) struct Process {
     deadline: Option<MonotonicMs>,
     pub(super) log: RequestLog<Reply>,
     /// Its calls that wait. They count for the client that the process counts for.
-    waiting: BTreeMap<RequestId, (SetId, Place)>,
+    waiting: BTreeMap<RequestId, (SetId, WaiterId)>,
     /// What these calls take of the memory.
     waiting_bytes: usize,
     /// The sets that it has adjustments of, by a number that grows with each first operation with SEM_UNDO.
@@ -126,7 +126,7 @@ impl Process {
     }
 
     /// Its calls that wait, by the numbers of their requests.
-    pub(super) fn waiting(&self) -> &BTreeMap<RequestId, (SetId, Place)> {
+    pub(super) fn waiting(&self) -> &BTreeMap<RequestId, (SetId, WaiterId)> {
         &self.waiting
     }
 
@@ -250,16 +250,16 @@ impl Processes {
         self.deadlines.insert((at, id));
     }
 
-    /// A call of a process waits at a place of a set.
+    /// A call of a process waits for a set.
     pub(super) fn add_waiting(
         &mut self,
         id: ProcessId,
         request: RequestId,
-        place: (SetId, Place),
+        waiter_id: (SetId, WaiterId),
         bytes: usize,
     ) {
         self.change(id, |process| {
-            if process.waiting.insert(request, place).is_none() {
+            if process.waiting.insert(request, waiter_id).is_none() {
                 process.waiting_bytes += bytes;
             }
         });

@@ -5,14 +5,14 @@ use crate::request_log;
 use signalbox_model::RequestId;
 use signalbox_model::sysv::{Errno, ProcessId, SetAnswer, SetId};
 
-/// The place of a waiting call among those of its set.
+/// The number of a waiting call among those of its set, in the order of their arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(pub(super) u64);
+pub(super) struct WaiterId(pub(super) u64);
 
 /// The cached reply to a request, or what it waits for.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
-    Waiting(SetId, Place),
+    Waiting(SetId, WaiterId),
     /// The result is sent when everything so far is stored.
     Storing(Done, Option<ReplyTo>),
     Done(Done),

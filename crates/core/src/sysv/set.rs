@@ -5,7 +5,7 @@
 //! arrival: there, a call takes nothing from a semaphore that a call before it waits to take from.
 
 use super::durable::SetRecord;
-use super::reply::Place;
+use super::reply::WaiterId;
 use super::values::{Values, Verdict, alters};
 use super::waiters::{Waiter, Waiters};
 use signalbox_model::UnixSeconds;
@@ -35,7 +35,7 @@ const NOBODY: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Completed {
     pub(super) waiter: Waiter,
-    pub(super) place: Place,
+    pub(super) waiter_id: WaiterId,
     pub(super) result: Result<(), Errno>,
 }
 
@@ -202,11 +202,12 @@ impl Set {
         completion.zero = self.made_zero(changed);
         match changed {
             Some(operations) => {
-                let taken = operations.iter().filter_map(|by| self.next_take(by.number, Place(0)));
+                let taken = operations.iter().filter_map(|by| self.next_take(by.number, WaiterId(0)));
                 completion.next.extend(taken);
             }
             None => {
-                let taken = self.waiters.taken_from().filter_map(|number| self.next_take(number, Place(0)));
+                let taken =
+                    self.waiters.taken_from().filter_map(|number| self.next_take(number, WaiterId(0)));
                 completion.next.extend(taken);
             }
         }
@@ -219,42 +220,42 @@ impl Set {
         if self.order == Order::Fifo { self.completion(Some(left)) } else { Completion::default() }
     }
 
-    /// The calls that wait for 0 and may not have to any more. Those with several operations are looked at only if a changed
+    /// The calls that wait for 0 and may no longer have to. Those with several operations are looked at only if a changed
     /// semaphore is 0.
-    fn made_zero(&self, changed: Option<&[Operation]>) -> VecDeque<Place> {
+    fn made_zero(&self, changed: Option<&[Operation]>) -> VecDeque<WaiterId> {
         let numbers: Vec<u16> = match changed {
             Some(operations) => operations.iter().map(|operation| operation.number).collect(),
             None => self.waiters.zero_numbers(),
         };
         let mut has_zero = changed.is_none() && self.values.iter().any(|value| value == 0);
-        let mut places = VecDeque::new();
+        let mut waiter_ids = VecDeque::new();
         for number in numbers {
             if self.values.value(number) == 0 {
                 has_zero = true;
-                places.extend(self.waiters.zero(number));
+                waiter_ids.extend(self.waiters.zero(number));
             }
         }
         if has_zero {
-            places.extend(self.waiters.many_zero());
+            waiter_ids.extend(self.waiters.many_zero());
         }
-        places
+        waiter_ids
     }
 
-    /// The first call behind a place that takes from a semaphore with one operation, and no more than there is.
-    fn next_take(&self, number: u16, after: Place) -> Option<(Place, Option<u16>)> {
+    /// The first call after a waiter that takes from a semaphore with one operation, and no more than there is.
+    fn next_take(&self, number: u16, after: WaiterId) -> Option<(WaiterId, Option<u16>)> {
         let value = self.values.value(number);
-        self.waiters.next_take(number, after, value).map(|place| (place, Some(number)))
+        self.waiters.next_take(number, after, value).map(|waiter_id| (waiter_id, Some(number)))
     }
 
     /// Performs a waiting call if that is possible now. `None`: it waits on.
-    fn look_at(&mut self, place: Place, now: UnixSeconds) -> Option<Completed> {
+    fn look_at(&mut self, waiter_id: WaiterId, now: UnixSeconds) -> Option<Completed> {
         let (waiters, is_fifo) = (&self.waiters, self.order == Order::Fifo);
-        let waiter = waiters.get(place)?;
-        let reserved = |number| is_fifo && waiters.has_taker_before(number, place);
+        let waiter = waiters.get(waiter_id)?;
+        let reserved = |number| is_fifo && waiters.has_taker_before(number, waiter_id);
         let verdict = self.values.perform(waiter.process, waiter.pid, &waiter.operations, reserved);
         let result = match verdict {
             Verdict::Blocked(blocking) => {
-                self.waiters.set_blocking(place, blocking);
+                self.waiters.set_blocking(waiter_id, blocking);
                 return None;
             }
             Verdict::Performed => Ok(()),
@@ -263,8 +264,8 @@ impl Set {
         if result.is_ok() {
             self.operated_at = Some(now);
         }
-        let waiter = self.waiters.remove(place)?;
-        Some(Completed { waiter, place, result })
+        let waiter = self.waiters.remove(waiter_id)?;
+        Some(Completed { waiter, waiter_id, result })
     }
 }
 
@@ -274,9 +275,9 @@ impl Set {
 /// grow with the square of the waiting calls.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
-    zero: VecDeque<Place>,
+    zero: VecDeque<WaiterId>,
     /// Calls with one operation are followed through the calls of their semaphore.
-    next: BTreeSet<(Place, Option<u16>)>,
+    next: BTreeSet<(WaiterId, Option<u16>)>,
     /// Whether calls with several operations are looked at once more.
     looks_again: bool,
 }
@@ -285,18 +286,19 @@ impl Completion {
     /// The next call that is completed, of the set that this is of. Nothing else may change the set in between.
     pub(super) fn next(&mut self, set: &mut Set, now: UnixSeconds) -> Option<Completed> {
         loop {
-            if let Some(place) = self.zero.pop_front() {
-                if let Some(completed) = set.look_at(place, now) {
+            if let Some(waiter_id) = self.zero.pop_front() {
+                if let Some(completed) = set.look_at(waiter_id, now) {
                     return Some(completed);
                 }
-            } else if let Some((place, of)) = self.next.pop_first() {
-                if let Some(completed) = set.look_at(place, now) {
+            } else if let Some((waiter_id, of)) = self.next.pop_first() {
+                if let Some(completed) = set.look_at(waiter_id, now) {
                     self.follow(set, &completed);
                     return Some(completed);
                 }
                 // In the order of arrival, the others of the semaphore wait for this call.
-                let others = of.filter(|_| set.order == Order::Kernel && set.waiters.get(place).is_some());
-                self.next.extend(others.and_then(|number| set.next_take(number, place)));
+                let others =
+                    of.filter(|_| set.order == Order::Kernel && set.waiters.get(waiter_id).is_some());
+                self.next.extend(others.and_then(|number| set.next_take(number, waiter_id)));
             } else if mem::take(&mut self.looks_again) && set.waiters.has_many_alter() {
                 self.look_at_many(&set.waiters);
             } else {
@@ -307,7 +309,7 @@ impl Completion {
 
     /// What waits for several semaphores may wait for another one of them now, or fail.
     fn look_at_many(&mut self, waiters: &Waiters) {
-        self.next.extend(waiters.many_alter().map(|place| (place, None)));
+        self.next.extend(waiters.many_alter().map(|waiter_id| (waiter_id, None)));
     }
 
     /// Looks at the calls that a completed one may have made possible.
@@ -320,8 +322,9 @@ impl Completion {
         // A call that failed has changed nothing, but others may have waited for it.
         for Operation { number, .. } in operations {
             let value = set.values.value(*number);
-            self.next.extend(set.next_take(*number, Place(0)));
-            self.next.extend(set.waiters.many_alter_possible(*number, value).map(|place| (place, None)));
+            self.next.extend(set.next_take(*number, WaiterId(0)));
+            self.next
+                .extend(set.waiters.many_alter_possible(*number, value).map(|waiter_id| (waiter_id, None)));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::durable::SysvKey;
 use super::processes::Processes;
-use super::reply::{Held, Place};
+use super::reply::{Held, WaiterId};
 use super::rules::Rules;
 use super::sets::Sets;
 use crate::alarm::Alarm;
@@ -61,13 +61,13 @@ pub(crate) struct Sysv {
     pub(super) sets: Sets,
     pub(super) processes: Processes,
     /// The calls that time out, by when they do.
-    pub(super) timeouts: BTreeSet<(MonotonicMs, SetId, Place)>,
+    pub(super) timeouts: BTreeSet<(MonotonicMs, SetId, WaiterId)>,
     pub(super) alarm: Alarm,
     /// `None`: there is no store, and no set is durable.
     pub(super) journal: Option<Journal<Held>>,
     /// Restored records of sets that were removed: the journal begins with their deletion.
     pub(super) left_over: Vec<SysvKey>,
-    /// The server shuts down: no call waits any more.
+    /// The server shuts down: no call waits.
     pub(super) is_shutting_down: bool,
 }
 

@@ -4,7 +4,7 @@
 //! until they are stored, and so are the results of later calls on durable sets, because they may depend on the change.
 //!
 //! If a batch cannot be committed, it stays in the journal and is taken again, until it is stored: what was performed is not
-//! taken back, and nobody is told of it before. Meanwhile new calls on durable sets fail with EIO.
+//! taken back, and no client is told of it before. Meanwhile new calls on durable sets fail with EIO.
 
 use super::answers::send;
 use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, StoredAnswer, SysvKey, SysvRecord};
@@ -131,7 +131,7 @@ impl Sysv {
         self.store(SysvRecord::Result(ResultRecord { process, request, answer }));
     }
 
-    /// Stores that a process has no adjustments of a set any more, because they were applied; `is_last`: nor of another.
+    /// Stores that a process no longer has adjustments of a set, because they were applied; `is_last`: nor of another.
     pub(super) fn store_undone(&mut self, process: ProcessId, id: SetId, is_last: bool) {
         if !self.is_durable(id) {
             return;

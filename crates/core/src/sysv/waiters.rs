@@ -5,7 +5,7 @@
 //!
 //! Invariants: each call is in exactly one index; an index has no other calls.
 
-use super::reply::Place;
+use super::reply::WaiterId;
 use super::values::alters;
 use crate::mailbox::ReplyTo;
 use crate::time::MonotonicMs;
@@ -49,15 +49,15 @@ pub(super) enum List {
 
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
-    all: BTreeMap<Place, Waiter>,
+    all: BTreeMap<WaiterId, Waiter>,
     last: u64,
     /// By semaphore, and how much each call takes.
-    take: BTreeMap<u16, BTreeMap<Place, u16>>,
-    zero: BTreeMap<u16, BTreeSet<Place>>,
-    many_alter: BTreeSet<Place>,
-    many_zero: BTreeSet<Place>,
+    take: BTreeMap<u16, BTreeMap<WaiterId, u16>>,
+    zero: BTreeMap<u16, BTreeSet<WaiterId>>,
+    many_alter: BTreeSet<WaiterId>,
+    many_zero: BTreeSet<WaiterId>,
     /// The calls that take from each semaphore.
-    takers: BTreeMap<u16, BTreeSet<Place>>,
+    takers: BTreeMap<u16, BTreeSet<WaiterId>>,
     /// The operations of all calls with several.
     many_operations: usize,
 }
@@ -107,37 +107,37 @@ impl Waiters {
         self.all.len()
     }
 
-    pub(super) fn push(&mut self, waiter: Waiter) -> Place {
+    pub(super) fn push(&mut self, waiter: Waiter) -> WaiterId {
         self.last += 1;
-        let place = Place(self.last);
+        let waiter_id = WaiterId(self.last);
         match waiter.list() {
             List::Take(number) => {
                 let amount = waiter.operations[0].change.unsigned_abs();
-                self.take.entry(number).or_default().insert(place, amount);
+                self.take.entry(number).or_default().insert(waiter_id, amount);
             }
             List::Zero(number) => {
-                self.zero.entry(number).or_default().insert(place);
+                self.zero.entry(number).or_default().insert(waiter_id);
             }
             List::ManyAlter => {
-                self.many_alter.insert(place);
+                self.many_alter.insert(waiter_id);
             }
             List::ManyZero => {
-                self.many_zero.insert(place);
+                self.many_zero.insert(waiter_id);
             }
         }
         for number in waiter.takes_from() {
-            self.takers.entry(number).or_default().insert(place);
+            self.takers.entry(number).or_default().insert(waiter_id);
         }
         self.many_operations += waiter.many_operations();
-        self.all.insert(place, waiter);
-        place
+        self.all.insert(waiter_id, waiter);
+        waiter_id
     }
 
-    pub(super) fn remove(&mut self, place: Place) -> Option<Waiter> {
-        let waiter = self.all.remove(&place)?;
+    pub(super) fn remove(&mut self, waiter_id: WaiterId) -> Option<Waiter> {
+        let waiter = self.all.remove(&waiter_id)?;
         for number in waiter.takes_from() {
             if let Some(takers) = self.takers.get_mut(&number) {
-                takers.remove(&place);
+                takers.remove(&waiter_id);
                 if takers.is_empty() {
                     self.takers.remove(&number);
                 }
@@ -147,7 +147,7 @@ impl Waiters {
         match waiter.list() {
             List::Take(number) => {
                 if let Some(calls) = self.take.get_mut(&number) {
-                    calls.remove(&place);
+                    calls.remove(&waiter_id);
                     if calls.is_empty() {
                         self.take.remove(&number);
                     }
@@ -155,46 +155,46 @@ impl Waiters {
             }
             List::Zero(number) => {
                 if let Some(calls) = self.zero.get_mut(&number) {
-                    calls.remove(&place);
+                    calls.remove(&waiter_id);
                     if calls.is_empty() {
                         self.zero.remove(&number);
                     }
                 }
             }
             List::ManyAlter => {
-                self.many_alter.remove(&place);
+                self.many_alter.remove(&waiter_id);
             }
             List::ManyZero => {
-                self.many_zero.remove(&place);
+                self.many_zero.remove(&waiter_id);
             }
         }
         Some(waiter)
     }
 
-    pub(super) fn get(&self, place: Place) -> Option<&Waiter> {
-        self.all.get(&place)
+    pub(super) fn get(&self, waiter_id: WaiterId) -> Option<&Waiter> {
+        self.all.get(&waiter_id)
     }
 
-    pub(super) fn get_mut(&mut self, place: Place) -> Option<&mut Waiter> {
-        self.all.get_mut(&place)
+    pub(super) fn get_mut(&mut self, waiter_id: WaiterId) -> Option<&mut Waiter> {
+        self.all.get_mut(&waiter_id)
     }
 
-    pub(super) fn first(&self) -> Option<Place> {
-        self.all.first_key_value().map(|(place, _)| *place)
+    pub(super) fn first(&self) -> Option<WaiterId> {
+        self.all.first_key_value().map(|(waiter_id, _)| *waiter_id)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Place, &Waiter)> {
-        self.all.iter().map(|(place, waiter)| (*place, waiter))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+        self.all.iter().map(|(waiter_id, waiter)| (*waiter_id, waiter))
     }
 
-    /// The calls behind a place, in their order.
-    pub(super) fn after(&self, after: Place) -> impl Iterator<Item = (Place, &Waiter)> {
-        self.all.range(Place(after.0 + 1)..).map(|(place, waiter)| (*place, waiter))
+    /// The calls after a waiter, in their order.
+    pub(super) fn after(&self, after: WaiterId) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+        self.all.range(WaiterId(after.0 + 1)..).map(|(waiter_id, waiter)| (*waiter_id, waiter))
     }
 
     /// Notes for which operation a call waits.
-    pub(super) fn set_blocking(&mut self, place: Place, blocking: usize) {
-        if let Some(waiter) = self.all.get_mut(&place) {
+    pub(super) fn set_blocking(&mut self, waiter_id: WaiterId, blocking: usize) {
+        if let Some(waiter) = self.all.get_mut(&waiter_id) {
             waiter.blocking = blocking;
         }
     }
@@ -209,9 +209,9 @@ impl Waiters {
         self.takers.contains_key(&number)
     }
 
-    /// Whether a call before a place waits that takes from a semaphore.
-    pub(super) fn has_taker_before(&self, number: u16, place: Place) -> bool {
-        self.takers.get(&number).and_then(BTreeSet::first).is_some_and(|first| *first < place)
+    /// Whether a call that takes from a semaphore waits before this waiter.
+    pub(super) fn has_taker_before(&self, number: u16, waiter_id: WaiterId) -> bool {
+        self.takers.get(&number).and_then(BTreeSet::first).is_some_and(|first| *first < waiter_id)
     }
 
     /// Whether a call with several operations waits that alters values.
@@ -220,14 +220,14 @@ impl Waiters {
     }
 
     /// The calls with several operations that alter values.
-    pub(super) fn many_alter(&self) -> impl Iterator<Item = Place> {
+    pub(super) fn many_alter(&self) -> impl Iterator<Item = WaiterId> {
         self.many_alter.iter().copied()
     }
 
     /// Those of them that wait for a semaphore, and for no more than its value.
-    pub(super) fn many_alter_possible(&self, number: u16, value: u16) -> impl Iterator<Item = Place> {
-        self.many_alter().filter(move |place| {
-            let waiter = self.get(*place);
+    pub(super) fn many_alter_possible(&self, number: u16, value: u16) -> impl Iterator<Item = WaiterId> {
+        self.many_alter().filter(move |waiter_id| {
+            let waiter = self.get(*waiter_id);
             waiter
                 .is_some_and(|waiter| waiter.blocked_by().number == number && waiter.is_possible_with(value))
         })
@@ -238,14 +238,14 @@ impl Waiters {
         self.take.keys().copied()
     }
 
-    /// The first call behind a place that takes no more than this from a semaphore, with one operation.
-    pub(super) fn next_take(&self, number: u16, after: Place, at_most: u16) -> Option<Place> {
-        let behind = self.take.get(&number)?.range(Place(after.0 + 1)..);
-        behind.into_iter().find(|(_, amount)| **amount <= at_most).map(|(place, _)| *place)
+    /// The first call after a waiter that takes no more than this from a semaphore, with one operation.
+    pub(super) fn next_take(&self, number: u16, after: WaiterId, at_most: u16) -> Option<WaiterId> {
+        let later = self.take.get(&number)?.range(WaiterId(after.0 + 1)..);
+        later.into_iter().find(|(_, amount)| **amount <= at_most).map(|(waiter_id, _)| *waiter_id)
     }
 
     /// The calls that wait, with one operation, until a semaphore is 0.
-    pub(super) fn zero(&self, number: u16) -> Vec<Place> {
+    pub(super) fn zero(&self, number: u16) -> Vec<WaiterId> {
         self.zero.get(&number).into_iter().flatten().copied().collect()
     }
 
@@ -255,7 +255,7 @@ impl Waiters {
     }
 
     /// The calls with several operations that all wait for 0.
-    pub(super) fn many_zero(&self) -> Vec<Place> {
+    pub(super) fn many_zero(&self) -> Vec<WaiterId> {
         self.many_zero.iter().copied().collect()
     }
 
@@ -273,32 +273,34 @@ impl Waiters {
         single + self.count_many(&self.many_alter, counts) + self.count_many(&self.many_zero, counts)
     }
 
-    fn count_many(&self, places: &BTreeSet<Place>, counts: impl Fn(&Operation) -> bool) -> usize {
-        let waiters = places.iter().filter_map(|place| self.get(*place));
+    fn count_many(&self, waiter_ids: &BTreeSet<WaiterId>, counts: impl Fn(&Operation) -> bool) -> usize {
+        let waiters = waiter_ids.iter().filter_map(|waiter_id| self.get(*waiter_id));
         waiters.filter(|waiter| counts(waiter.blocked_by())).count()
     }
 
     /// Describes the invariant that does not hold, if there is one.
     pub(super) fn check(&self) -> Result<(), String> {
-        for (place, waiter) in &self.all {
+        for (waiter_id, waiter) in &self.all {
             let is_listed = match waiter.list() {
-                List::Take(number) => self.take.get(&number).is_some_and(|calls| calls.contains_key(place)),
-                List::Zero(number) => self.zero.get(&number).is_some_and(|calls| calls.contains(place)),
-                List::ManyAlter => self.many_alter.contains(place),
-                List::ManyZero => self.many_zero.contains(place),
+                List::Take(number) => {
+                    self.take.get(&number).is_some_and(|calls| calls.contains_key(waiter_id))
+                }
+                List::Zero(number) => self.zero.get(&number).is_some_and(|calls| calls.contains(waiter_id)),
+                List::ManyAlter => self.many_alter.contains(waiter_id),
+                List::ManyZero => self.many_zero.contains(waiter_id),
             };
             if !is_listed {
-                return Err(format!("waiting call {place:?} is in no list"));
+                return Err(format!("waiting call {waiter_id:?} is in no list"));
             }
         }
         let listed: usize = self.take.values().map(BTreeMap::len).sum::<usize>()
             + self.zero.values().map(BTreeSet::len).sum::<usize>()
             + self.many_alter.len()
             + self.many_zero.len();
-        let mut takers = BTreeMap::<u16, BTreeSet<Place>>::new();
-        for (place, waiter) in &self.all {
+        let mut takers = BTreeMap::<u16, BTreeSet<WaiterId>>::new();
+        for (waiter_id, waiter) in &self.all {
             for number in waiter.takes_from() {
-                takers.entry(number).or_default().insert(*place);
+                takers.entry(number).or_default().insert(*waiter_id);
             }
         }
         if takers != self.takers {

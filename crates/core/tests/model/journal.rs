@@ -267,7 +267,7 @@ fn leases_and_grace_periods_go_on_when_the_server_begins() {
     let part = PartRecord {
         namespace: Namespace::Semaphores,
         name: b"a"[..].into(),
-        place: 0,
+        position: 0,
         resources: 1,
         capacity: 1,
         slots: Box::default(),
@@ -302,7 +302,7 @@ fn a_slot_that_two_grants_have_is_not_restored() {
         let part = PartRecord {
             namespace: Namespace::Semaphores,
             name: b"a"[..].into(),
-            place: 0,
+            position: 0,
             resources: slots.len() as u32,
             capacity: 100,
             slots: slots.into(),

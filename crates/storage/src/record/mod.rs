@@ -16,7 +16,7 @@
 //! | 6 to 9 | facts about System V semaphore sets: see `sysv` |
 //! | 10 | key of places 16 bytes |
 //!
-//! A part is: namespace u8 (0 counters, 1 semaphores), place u8, resources u32, capacity u32, number of slots u32, name
+//! A part is: namespace u8 (0 counters, 1 semaphores), position u8, resources u32, capacity u32, number of slots u32, name
 //! length u32, slots u16 each, name. Keys that start with 0 are metadata of the store.
 //!
 //! This is format [`FORMAT`]. A next format needs a number of its own, because a program refuses data of a format that it
@@ -148,7 +148,7 @@ fn put_part(bytes: &mut Vec<u8>, part: &PartRecord) {
         Namespace::Counters => 0,
         Namespace::Semaphores => 1,
     });
-    bytes.push(part.place);
+    bytes.push(part.position);
     put_u32(bytes, part.resources);
     put_u32(bytes, part.capacity);
     put_length(bytes, part.slots.len());
@@ -298,14 +298,14 @@ impl Reader<'_> {
             1 => Namespace::Semaphores,
             _ => return Err("has an unknown namespace"),
         };
-        let place = self.u8()?;
+        let position = self.u8()?;
         let resources = self.u32()?;
         let capacity = self.u32()?;
         let slots = self.u32()?;
         let name_length = self.u32()?;
         let slots = self.slots(slots)?;
         let name = self.take(name_length)?.into();
-        Ok(PartRecord { namespace, name, place, resources, capacity, slots })
+        Ok(PartRecord { namespace, name, position, resources, capacity, slots })
     }
 
     fn slots(&mut self, count: u32) -> DecodeResult<Box<[u16]>> {

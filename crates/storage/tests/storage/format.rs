@@ -109,7 +109,7 @@ fn the_encoding_of_each_kind_does_not_change() {
                 parts: [PartRecord {
                     namespace: Namespace::Semaphores,
                     name: (*b"db").into(),
-                    place: 1,
+                    position: 1,
                     resources: 2,
                     capacity: 3,
                     slots: [0, 258].into(),

@@ -30,10 +30,10 @@ fn any_part() -> impl Strategy<Value = PartRecord> {
     let namespace = prop_oneof![Just(Namespace::Counters), Just(Namespace::Semaphores)];
     let slots = prop::collection::vec(any::<u16>(), 0..5).prop_map(Vec::into_boxed_slice);
     (namespace, bytes(1..40), any::<u8>(), any::<u32>(), any::<u32>(), slots).prop_map(
-        |(namespace, name, place, resources, capacity, slots)| PartRecord {
+        |(namespace, name, position, resources, capacity, slots)| PartRecord {
             namespace,
             name,
-            place,
+            position,
             resources,
             capacity,
             slots,
@@ -194,7 +194,7 @@ impl Life {
                         parts: [PartRecord {
                             namespace: Namespace::Semaphores,
                             name: (*b"slots").into(),
-                            place: 0,
+                            position: 0,
                             resources: 1,
                             capacity: 60_000,
                             slots: [slot].into(),

@@ -192,10 +192,10 @@ fn records_that_a_server_would_refuse_are_found() {
         label: Box::default(),
         revoked_grace_ms: None,
     };
-    let part = |name: &[u8], place, slots: &[u16]| PartRecord {
+    let part = |name: &[u8], position, slots: &[u16]| PartRecord {
         namespace: Namespace::Semaphores,
         name: name.into(),
-        place,
+        position,
         resources: 2,
         capacity: 4,
         slots: slots.into(),
@@ -224,7 +224,11 @@ fn records_that_a_server_would_refuse_are_found() {
         (&declared, vec![], "grant 3 has no name"),
         (&declared, vec![part(b"a", 1, &[])], "are not in order"),
         (&declared, vec![whole.clone(), part(b"b", 0, &[])], "are not in order"),
-        (&declared, vec![whole.clone(), vast.clone(), PartRecord { place: 2, ..vast }], "more of b is held"),
+        (
+            &declared,
+            vec![whole.clone(), vast.clone(), PartRecord { position: 2, ..vast }],
+            "more of b is held",
+        ),
         (&declared, vec![part(b"a", 0, &[1, 1])], "slot 1"),
     ] {
         let problems = found(declared, grant(&parts));

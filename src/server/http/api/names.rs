@@ -16,7 +16,7 @@ use super::super::paging::{Items, Page, limit_of};
 use super::declared::declaration;
 use super::entries::{Entry, entries};
 use super::{Context, no_such_name};
-use signalbox_core::{ListingKind, NamePlace, WaitedListing};
+use signalbox_core::{ListingKind, NameCursor, WaitedListing};
 use signalbox_model::views::{Declaration, Usage};
 use signalbox_model::{Inspected, Namespace, Target};
 
@@ -46,26 +46,26 @@ struct Selection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
     namespace: Namespace,
-    place: NamePlace,
+    name: NameCursor,
 }
 
 impl Cursor {
     fn text(self) -> String {
-        let NamePlace { shard, after } = self.place;
+        let NameCursor { shard, after } = self.name;
         let after = after.map_or_else(String::new, |after| format!("{after:x}"));
         format!("{}.{shard:x}.{after}", port_name(self.namespace))
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let (kind, place) = text.split_once('.')?;
-        let (shard, after) = place.split_once('.')?;
+        let (kind, name) = text.split_once('.')?;
+        let (shard, after) = name.split_once('.')?;
         let after = match after {
             "" => None,
             hash => Some(u64::from_str_radix(hash, 16).ok()?),
         };
         let shard = u32::from_str_radix(shard, 16).ok()? as usize;
         let namespace = Namespace::ALL.into_iter().find(|namespace| port_name(*namespace) == kind)?;
-        Some(Self { namespace, place: NamePlace { shard, after } })
+        Some(Self { namespace, name: NameCursor { shard, after } })
     }
 }
 
@@ -116,21 +116,21 @@ async fn all(
     let mut visited = 0;
     for namespace in Namespace::ALL.into_iter().filter(|namespace| kind.is_none_or(|kind| kind == *namespace))
     {
-        let mut place = match from {
-            Some(from) if from.namespace == namespace => from.place,
+        let mut cursor = match from {
+            Some(from) if from.namespace == namespace => from.name,
             Some(from) if from.namespace > namespace => continue,
-            _ => NamePlace::default(),
+            _ => NameCursor::default(),
         };
         loop {
             let mut added = Ok(true);
-            let shown = server.core.show_names(namespace, place, &prefix, |name, behind| {
+            let shown = server.core.show_names(namespace, cursor, &prefix, |name, after| {
                 // A name that was collected since is left out.
                 if let Some(usage) = usage_of(context, server, namespace, name) {
                     added = items.add(usage);
                 }
                 let is_added = matches!(added, Ok(true));
                 if is_added {
-                    place = behind;
+                    cursor = after;
                 }
                 is_added
             });
@@ -138,7 +138,7 @@ async fn all(
             let before = visited;
             visited += names;
             if added? {
-                place = NamePlace { shard: place.shard + 1, after: None };
+                cursor = NameCursor { shard: cursor.shard + 1, after: None };
                 if visited < VISITED_MAX {
                     if visited / BURST > before / BURST {
                         tokio::time::sleep(steps::PAUSE).await;
@@ -146,7 +146,7 @@ async fn all(
                     continue;
                 }
             }
-            return Ok(page(items, limit, Some(Cursor { namespace, place })));
+            return Ok(page(items, limit, Some(Cursor { namespace, name: cursor })));
         }
     }
     Ok(page(items, limit, None))
@@ -253,7 +253,7 @@ mod tests {
     fn a_cursor_is_read_as_it_was_written() {
         for after in [None, Some(0), Some(u64::MAX)] {
             for namespace in Namespace::ALL {
-                let cursor = Cursor { namespace, place: NamePlace { shard: 2047, after } };
+                let cursor = Cursor { namespace, name: NameCursor { shard: 2047, after } };
                 assert_eq!(Cursor::parse(&cursor.text()), Some(cursor));
             }
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::{Ending, SessionKind, SessionState};
 use crate::ids::Token;
 use crate::invariant::invariant;
-use crate::ledger::cached_reply::CachedReply;
 use crate::ledger::leases::Lease;
+use crate::ledger::replies::CachedReply;
 use crate::mailbox::ReplyTo;
 use crate::request_log::RequestLog;
 use crate::ring_map::RingMap;
@@ -147,7 +147,7 @@ impl SessionState {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// The client that is attached to a leased session or was last; `None`: not known, or no leased session.
+    /// The client that is attached to a leased session or was last; `None`: not known, or the session is not leased.
     pub(in crate::ledger) fn client(&self) -> Option<&SessionClient> {
         match &self.kind {
             SessionKind::Leased { client, .. } => client.as_ref(),
@@ -155,7 +155,7 @@ impl SessionState {
         }
     }
 
-    /// When a leased session was opened; `None`: not known, or no leased session.
+    /// When a leased session was opened; `None`: not known, or the session is not leased.
     pub(in crate::ledger) fn opened(&self) -> Option<MonotonicMs> {
         match &self.kind {
             SessionKind::Leased { opened, .. } => *opened,
@@ -194,7 +194,7 @@ impl SessionState {
         self.tokens.insert(token, waiter);
     }
 
-    /// The connection's name for a waiter has no meaning any more, unless it is another request's since.
+    /// The connection's name for a waiter is free, unless another request has it since.
     pub(in crate::ledger) fn remove_token(&mut self, token: Token, waiter: GrantId) {
         if self.tokens.get(token) == Some(&waiter) {
             self.tokens.remove(token);
