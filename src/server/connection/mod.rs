@@ -1,7 +1,8 @@
 //! One connection: it reads requests, has them executed, and writes the responses.
 //!
-//! A connection is a state machine that works in turns. [`Inbound`] holds what was read, [`Work`] the requests and the
-//! response in progress, [`Outbound`] what the peer has not taken, and [`Input`] whether more is read.
+//! A connection is a state machine that works in turns. [`Inbound`] has the start of an incomplete frame,
+//! [`Activity`] what the connection does now, with the requests and the response in progress, and [`Outbound`] what the peer
+//! has not taken.
 //!
 //! Invariants: responses leave in the order of the requests. While more than 64 KiB of output wait for the peer or a
 //! response of many frames is in progress, nothing is read, so that the peer is slowed down by TCP. However the connection
@@ -10,6 +11,7 @@
 //! Responses are deferred until the thread's other readable connections have been read. Then their requests are there
 //! too, the responses wake the peers together, and the thread sleeps less often (`docs/decisions/0012`).
 
+mod activity;
 mod end;
 mod first_bytes;
 mod inbound;
@@ -18,7 +20,6 @@ mod outbound;
 mod proxied;
 #[cfg(test)]
 mod tests;
-mod work;
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -38,20 +39,19 @@ use super::port::Port;
 use super::shares::{ClientUsage, HoldingBytes, Pauses, Turns};
 use super::state::Server;
 use super::steps;
+use activity::{Activity, poll_store_timer};
 use end::End;
 use inbound::{Inbound, READ_BYTES_MAX};
 pub(super) use lifecycle::serve;
 use outbound::Outbound;
 use signalbox_core::Session;
-use work::{Input, Work, poll_store_timer};
 
 struct Connection<'a, S> {
     server: &'a Server,
     port: &'a Port,
     stream: S,
     inbound: Inbound,
-    input: Input,
-    work: Work,
+    activity: Activity,
     turns: Turns,
     pauses: Pauses,
     holding_bytes: HoldingBytes,
@@ -86,8 +86,7 @@ where
             port,
             stream,
             inbound,
-            input: Input::default(),
-            work: Work::default(),
+            activity: Activity::default(),
             turns: Turns::new(&usage),
             pauses: Pauses::new(Arc::clone(&usage)),
             holding_bytes: HoldingBytes::new(usage),
@@ -137,63 +136,67 @@ where
         session: &mut Session,
         context: &mut Context<'_>,
     ) -> Poll<Result<Turn, End>> {
-        // Also if the peer takes no output: its waiting requests must not be granted any more.
-        if self.extended.obey_new_rules(self.server, self.outbound.buffer()) && self.work.is_stream() {
+        // Also if the peer takes no output: its waiting requests must not be granted any longer.
+        let has_lost_rights = self.extended.refresh_on_new_rules(self.server, self.outbound.buffer());
+        if has_lost_rights && self.activity.is_streaming() {
             // It may not see the rest of the response.
             return Poll::Ready(Err(End::Revoked));
         }
         let is_blocked = self.poll_flush(context)?.is_pending();
-        if is_blocked && !self.continues_while_blocked() {
-            // A slow peer must not keep what was revoked.
-            if self.extended.is_revoked() {
-                return Poll::Ready(Err(End::Revoked));
-            }
-            self.inbound.pause_frame_timer();
-            self.input.pause_store_timer();
-            self.turns.stop_waiting();
-            return Poll::Pending;
+        match &self.activity {
+            // More requests are executed although the peer has not taken all output.
+            Activity::Reading | Activity::Executing { end: None, .. }
+                if is_blocked && !self.outbound.is_full(self.server.memory.is_exhausted()) => {}
+            _ if is_blocked => return self.wait_for_peer(),
+            _ => {}
         }
         let awaits_last_answers = self.awaits_last_answers();
         // The store is asked before the mailbox: an answer that is stored in between is then in the mailbox.
         let awaits_store = awaits_last_answers && self.extended.awaits_store(self.server);
-        let has_messages = self.extended.has_messages() && (self.input.is_open() || awaits_last_answers);
+        let has_messages =
+            self.extended.has_messages() && (self.activity.is_input_open() || awaits_last_answers);
         if has_messages {
             self.encode_messages();
         }
-        let turn = match self.poll_work(has_messages, awaits_store, buffers, session, context)? {
+        let turn = match self.poll_activity(has_messages, awaits_store, buffers, session, context)? {
             Poll::Pending if !has_messages => return Poll::Pending,
             // Frames are left when the output is full or when the last request took long.
-            Poll::Ready(turn) if !has_messages && !self.work.has_frames() => turn,
+            Poll::Ready(turn) if !has_messages && !self.activity.has_frames() => turn,
             _ => Turn::Yield,
         };
-        if let Turn::Continue = turn
-            && !self.outbound.is_empty()
-            && !is_blocked
-            && self.input.is_open()
-        {
+        match turn {
             // The next turn comes after those of all connections that are readable now.
-            self.outbound.defer();
-            context.waker().wake_by_ref();
-            return Poll::Pending;
+            Turn::Continue if !self.outbound.is_empty() && !is_blocked && self.activity.is_input_open() => {
+                self.outbound.defer();
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            turn => {
+                let _ = self.poll_flush(context)?;
+                Poll::Ready(Ok(turn))
+            }
         }
-        let _ = self.poll_flush(context)?;
-        Poll::Ready(Ok(turn))
     }
 
-    /// Whether the connection executes more requests although the peer has not taken all output.
-    fn continues_while_blocked(&self) -> bool {
-        !self.outbound.is_full(self.server.memory.is_exhausted())
-            && !self.work.is_stream()
-            && self.input.is_open()
+    /// Nothing is read or executed until the peer takes output.
+    fn wait_for_peer(&mut self) -> Poll<Result<Turn, End>> {
+        // A slow peer must not keep what was revoked.
+        if self.extended.is_revoked() {
+            return Poll::Ready(Err(End::Revoked));
+        }
+        self.inbound.pause_frame_timer();
+        self.activity.pause_store_timer();
+        self.turns.stop_waiting();
+        Poll::Pending
     }
 
     /// Whether the peer sends nothing more and waits for answers that a store may delay.
     fn awaits_last_answers(&self) -> bool {
-        self.input.is_ended_by_the_peer() && self.extended.awaits_answers() && self.server.is_durable()
+        self.activity.is_ended_by_the_peer() && self.extended.awaits_answers() && self.server.is_durable()
     }
 
-    /// Continues the work in progress. Without any, it reads and executes, or ends the connection.
-    fn poll_work(
+    /// Continues what the connection does.
+    fn poll_activity(
         &mut self,
         has_messages: bool,
         awaits_store: bool,
@@ -201,8 +204,8 @@ where
         session: &mut Session,
         context: &mut Context<'_>,
     ) -> Poll<Result<Turn, End>> {
-        match (&mut self.work, &mut self.input) {
-            (Work::Stream { response, .. }, _) => {
+        match &mut self.activity {
+            Activity::Streaming { response, .. } => {
                 if !self.server.is_closing() {
                     ready!(response.poll_chunk(context));
                     ready!(self.turns.poll_begin(context));
@@ -210,20 +213,20 @@ where
                 self.fill_chunk();
                 Poll::Ready(Ok(Turn::Yield))
             }
-            (Work::Frames(_), _) => {
+            Activity::Executing { .. } => {
                 self.execute(session);
                 Poll::Ready(Ok(Turn::Continue))
             }
             // The messages are sent first.
-            (Work::None, Input::Ended { .. }) if has_messages => Poll::Pending,
-            (Work::None, Input::Ended { end, store_timer }) => {
+            Activity::Ending { .. } if has_messages => Poll::Pending,
+            Activity::Ending { end, store_timer } => {
                 if awaits_store && poll_store_timer(store_timer, context).is_pending() {
                     return Poll::Pending;
                 }
                 // The value that is left is not read: the connection has ended.
                 Poll::Ready(Err(mem::replace(end, End::Peer)))
             }
-            (Work::None, Input::Open) => {
+            Activity::Reading => {
                 if self.pauses.poll(context).is_pending() && !self.server.is_closing() {
                     self.inbound.pause_frame_timer();
                     return Poll::Pending;
@@ -240,7 +243,7 @@ where
     /// Reads once and takes the complete frames. Returns the number of bytes.
     fn poll_read(&mut self, shared: &mut BytesMut, context: &mut Context<'_>) -> Poll<Result<usize, End>> {
         if self.server.is_closing() {
-            self.input = Input::ended(End::Shutdown);
+            self.activity = Activity::ending(End::Shutdown);
             return Poll::Ready(Ok(0));
         }
         let frame_timeout = || self.server.frame_timeout();
@@ -249,30 +252,30 @@ where
             return Poll::Pending;
         };
         if read == 0 {
-            self.input = Input::ended(End::Peer);
+            self.activity = Activity::ending(End::Peer);
             return Poll::Ready(Ok(0));
         }
         self.port.metrics.traffic.note_received(read);
         self.extended.renew(self.server);
         let received = self.inbound.take_frames(shared);
-        if let Some(frames) = received.frames {
-            self.work = Work::Frames(frames);
-        }
-        if let Some(failure) = received.failure {
-            self.input = Input::ended(End::BadInput(failure));
+        let end = if let Some(failure) = received.failure {
+            Some(End::BadInput(failure))
         } else if self.server.memory.refuses_frame(self.inbound.frame_bytes()) {
             self.server.memory.note_refusal();
-            self.input = Input::ended(End::OutOfMemory);
-        }
+            Some(End::OutOfMemory)
+        } else {
+            None
+        };
+        self.activity = Activity::next(received.frames, end);
         Poll::Ready(Ok(read))
     }
 
     /// Executes received frames until all are done, the requests took long, one has a response of many frames, or too much
     /// output waits.
     fn execute(&mut self, session: &mut Session) {
-        let mut frames = match mem::take(&mut self.work) {
-            Work::Frames(frames) => frames,
-            other => return self.work = other,
+        let (mut frames, end) = match mem::take(&mut self.activity) {
+            Activity::Executing { frames, end } => (frames, end),
+            other => return self.activity = other,
         };
         let now = self.server.clock.now();
         self.extended.refresh_standing(self.server, now, self.outbound.buffer());
@@ -319,31 +322,26 @@ where
         executor.record_commands();
         self.pauses.begin(executor.excesses.get());
         self.holding_bytes.set(session.bytes());
-        self.work = match stream {
-            Some(response) => Work::stream(response, frames),
-            None if is_closed => Work::None,
-            None => Work::remaining(frames),
+        self.activity = match stream {
+            Some(response) => Activity::streaming(response, frames, end),
+            None if is_closed => Activity::ending(End::WrongTokens),
+            None => Activity::next(Some(frames), end),
         };
-        if is_closed {
-            self.input = Input::ended(End::WrongTokens);
-        }
     }
 
     /// Encodes messages of the core into the output.
     fn encode_messages(&mut self) {
         let out = self.outbound.buffer();
-        // A message may show what the client may not see any more.
+        // A message may show what the client may no longer see.
         let change = self.extended.refresh_standing(self.server, self.server.clock.now(), out);
-        if change == Change::Lost && self.work.is_stream() {
+        if change == Change::Lost && self.activity.is_streaming() {
             // Nor the rest of a response.
-            self.work = Work::None;
-            self.input = Input::ended(End::Revoked);
+            self.activity = Activity::ending(End::Revoked);
             return;
         }
         let bytes = out.len() + steps::DUMP_CHUNK_BYTES;
         if let Err(Revoked) = self.extended.encode_messages(self.server, bytes, out) {
-            self.work = Work::None;
-            self.input = Input::ended(End::Revoked);
+            self.activity = Activity::ending(End::Revoked);
         }
     }
 
@@ -352,10 +350,10 @@ where
         self.inbound.pause_frame_timer();
         let out = self.outbound.buffer();
         let bytes = out.len() + steps::DUMP_CHUNK_BYTES;
-        if let Work::Stream { response, frames } = &mut self.work
+        if let Activity::Streaming { response, frames, end } = &mut self.activity
             && !response.fill_chunk(self.server, self.server.clock.now(), bytes, out)
         {
-            self.work = frames.take().map_or(Work::None, Work::Frames);
+            self.activity = Activity::next(frames.take(), end.take());
         }
     }
 
@@ -372,7 +370,7 @@ where
     /// [`finish_turns`](super::workers::Workers::finish_turns).
     fn update_busy(&mut self) {
         let is_outstanding =
-            !self.work.is_none() || self.extended.has_messages() || self.outbound.is_blocked();
+            self.activity.is_busy() || self.extended.has_messages() || self.outbound.is_blocked();
         self.busy.set(is_outstanding || (self.busy.is_busy && self.server.is_closing()));
     }
 }

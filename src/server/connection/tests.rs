@@ -140,7 +140,7 @@ async fn a_dump_does_not_pause_while_the_server_stops() {
     Request::Dump.compose(Opaque([1; 4]), &mut requests);
     peer.write_all(&requests).await.unwrap();
     assert!(connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop())).is_ready());
-    assert!(connection.work.is_stream());
+    assert!(connection.activity.is_streaming());
 
     server.close();
     let begun = Instant::now();

@@ -137,7 +137,7 @@ impl ExtendedState {
     /// As [`Self::refresh_standing`], if the connection was told of new rules and has not looked at them. Returns whether the
     /// client has lost rights.
     #[inline]
-    pub(in crate::server) fn obey_new_rules(&mut self, server: &Server, out: &mut Vec<u8>) -> bool {
+    pub(in crate::server) fn refresh_on_new_rules(&mut self, server: &Server, out: &mut Vec<u8>) -> bool {
         self.mailbox.take_new_rules() && self.look_at_rules(server, out) == Change::Lost
     }
 
@@ -147,7 +147,7 @@ impl ExtendedState {
         if change == Change::Lost {
             self.end_what_is_not_permitted(server, out);
         }
-        // It may renew its lease again, or not any more.
+        // It may renew its lease again, or no longer.
         if change == Change::Lost || self.lease.is_none() {
             self.regain_lease(server);
         }
