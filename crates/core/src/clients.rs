@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::invariant::invariant;
-use crate::share::ClientKey;
+use crate::limit::ClientKey;
 
 /// What is counted for each client.
 #[derive(Clone, Copy, Debug)]

@@ -38,8 +38,6 @@ mod ring_map;
 mod semaphore;
 mod session;
 mod session_client;
-mod session_listing;
-mod share;
 mod state;
 mod store;
 mod sync;
@@ -57,10 +55,11 @@ pub use durable::{
 pub use ids::Token;
 pub use journal::BatchLimit;
 pub use ledger::{
-    CheckedNames, DeclaredListing, DeclaredSemaphore, GRANT_SLOTS_MAX, Lease, LedgerLimits, LedgerStats,
-    Listed, Listing, ListingKind, NameEntry, Queueing, TICK_MS, WaitedListing, Waiting, Want, WatchSnapshot,
+    CheckedNames, Connected, DeclaredListing, DeclaredSemaphore, GRANT_SLOTS_MAX, Lease, LedgerLimits,
+    LedgerStats, Listed, ListedSession, Listing, ListingKind, NameEntry, Queueing, SessionListing, TICK_MS,
+    WaitedListing, Waiting, Want, WatchSnapshot,
 };
-pub use limit::MemoryLimit;
+pub use limit::{ClientKey, ClientShare, MemoryLimit};
 pub use mailbox::{EVENTS_MAX, Mailbox, Message};
 pub use object::DumpItem;
 pub use outcome::{Answer, Call, Executed, Granted, Opened, Outcome};
@@ -69,8 +68,6 @@ pub use request_log::REQUESTS_MAX;
 pub use semaphore::SLOTS_MAX;
 pub use session::{Ending, Session};
 pub use session_client::SessionClient;
-pub use session_listing::{Connected, ListedSession, SessionListing};
-pub use share::{ClientKey, ClientShare};
 pub use state::Core;
 pub use store::{Batch, CommitOutcome};
 pub use sysv::{

@@ -1,6 +1,12 @@
-//! Limits: on numbers of things, of all clients and of one, and on memory.
+//! Limits: on numbers of things, of all clients and of one, and on memory; and the share of one client in them.
+//!
+//! A share binds only once half of the resource is in use, so that many clients behind one address, which count as one
+//! client, are not limited for nothing (`docs/decisions/0025`).
 
-use crate::share::ClientShare;
+use std::hash::Hasher;
+
+use siphasher::sip128::{Hasher128, SipHasher24};
+
 use signalbox_model::{Limit, ReachedLimit, Refusal};
 
 /// Why a request above this limit is refused.
@@ -58,5 +64,102 @@ impl MemoryLimit {
     /// Refuses requests that need memory for such a client.
     pub(super) fn check(self, share: ClientShare, own: usize) -> Result<(), Refusal> {
         self.lack(share, own).map_or(Ok(()), |limit| Err(Refusal::LimitReached(limit)))
+    }
+}
+
+/// A client, by its identity or its address. The core only compares keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientKey(pub [u8; 16]);
+
+impl ClientKey {
+    /// The client that has proven an identity, from whichever address. No address has such a key: those that begin so are
+    /// multicast groups.
+    pub fn of_identity(identity: &str) -> Self {
+        let mut hasher = SipHasher24::new();
+        hasher.write(identity.as_bytes());
+        let mut key = hasher.finish128().as_bytes();
+        key[0] = 0xff;
+        Self(key)
+    }
+}
+
+/// How much of a limited resource one client may have once half of it is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientShare {
+    /// In percent of the limit.
+    pub percent: u32,
+    /// A share is at least this much, so that small limits are not divided.
+    pub least: usize,
+}
+
+/// The least share of a server's clients.
+const LEAST: usize = 16;
+
+impl ClientShare {
+    /// No shares, as in a new core: one client may have everything.
+    pub const NONE: Self = Self { percent: 100, least: 0 };
+
+    /// Shares of so many percent; 100: no shares.
+    pub fn of_percent(percent: u32) -> Self {
+        Self { percent, least: LEAST }
+    }
+
+    /// The share in a resource with this limit.
+    pub fn of(self, max: usize) -> usize {
+        let part = max / 100 * self.percent as usize + max % 100 * self.percent as usize / 100;
+        part.max(self.least).min(max)
+    }
+
+    /// Whether a client that has `own` of a resource gets no more, while all clients together have `in_use` of it.
+    pub fn is_exhausted(self, max: usize, in_use: usize, own: usize) -> bool {
+        // First, because it is seldom true, and the share costs a division.
+        if in_use < max.div_ceil(2) {
+            return false;
+        }
+        let share = self.of(max);
+        share < max && own >= share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EIGHTH: ClientShare = ClientShare { percent: 12, least: 1 };
+
+    #[test]
+    fn a_share_binds_once_half_of_the_resource_is_in_use() {
+        assert_eq!(EIGHTH.of(100), 12);
+        assert!(!EIGHTH.is_exhausted(100, 49, 49));
+        assert!(EIGHTH.is_exhausted(100, 50, 50));
+        assert!(EIGHTH.is_exhausted(100, 50, 12));
+        assert!(!EIGHTH.is_exhausted(100, 99, 11));
+    }
+
+    #[test]
+    fn identities_are_clients_of_their_own() {
+        let [one, same, other] = ["token:a", "token:a", "token:b"].map(ClientKey::of_identity);
+        assert_eq!(one, same);
+        assert_ne!(one, other);
+        assert_eq!(one.0[0], 0xff);
+    }
+
+    #[test]
+    fn a_share_is_a_part_of_any_limit() {
+        assert_eq!(EIGHTH.of(0), 0);
+        assert_eq!(EIGHTH.of(5), 1);
+        assert_eq!(EIGHTH.of(1050), 126);
+        assert_eq!(EIGHTH.of(usize::MAX), usize::MAX / 100 * 12 + usize::MAX % 100 * 12 / 100);
+        assert_eq!(ClientShare::of_percent(12).of(1000), 120);
+    }
+
+    #[test]
+    fn small_limits_and_shares_of_all_are_not_divided() {
+        for max in [0, 1, 2, 16] {
+            assert_eq!(ClientShare::of_percent(1).of(max), max);
+            assert!(!ClientShare::of_percent(1).is_exhausted(max, max, max));
+        }
+        assert!(!ClientShare::NONE.is_exhausted(1000, 1000, 1000));
+        assert!(!ClientShare::of_percent(100).is_exhausted(1000, 1000, 1000));
     }
 }

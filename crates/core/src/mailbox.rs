@@ -10,9 +10,9 @@ use std::task::Waker;
 
 use crate::ids::Token;
 use crate::invariant::lock;
+use crate::limit::ClientKey;
 use crate::outcome::Answer;
 use crate::session_client::SessionClient;
-use crate::share::ClientKey;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::time::MonotonicMs;
 use signalbox_model::sysv::{Errno, SetAnswer};

@@ -1,12 +1,12 @@
 //! AcquireGrant and AcquireAll, and what a client does with a grant or a waiter: release, cancel, verify.
 
 use super::grants::{Grant, Queueing, Want};
+use super::listing::ttl_left;
 use super::replies::{CachedReply, Changed, PendingReply, RequestKind};
 use super::state::{Ledger, LedgerContext};
 use crate::ids::Token;
 use crate::limit::limit_reached;
 use crate::outcome::{Call, Outcome};
-use crate::session_listing::ttl_left;
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{
@@ -107,7 +107,7 @@ impl Core {
 impl Ledger {
     /// Asks for a grant (`docs/protocol.md`, "AcquireGrant" and "AcquireAll"). No name may be wanted twice. A request that
     /// presents a place which an earlier run gave it waits there, if it has to wait.
-    pub(crate) fn acquire(
+    fn acquire(
         &mut self,
         call: Call,
         wants: &[Want<'_>],
@@ -176,10 +176,11 @@ impl Ledger {
     }
 
     /// A connection has repeated a request with a place, valid or not.
-    pub(crate) fn count_repetition(&mut self, connection: ConnectionId, context: LedgerContext<'_>) {
+    fn count_repetition(&mut self, connection: ConnectionId, context: LedgerContext<'_>) {
         // A connection that has no session has no place either.
         let Ok(session) = self.sessions.acting(connection) else { return };
-        if self.session_repeated(session) {
+        self.places.repeated(session);
+        if self.end_window_if_complete() {
             self.run_backlog(context);
         }
     }

@@ -1,5 +1,3 @@
-//! What happens when a change is committed.
-//!
 //! Commits: batches of changes go to the store, and the requests that wait for them are answered.
 //!
 //! A change is made in the ledger at once, and added to the journal. The request is answered when the change is committed.
@@ -120,7 +118,7 @@ impl Ledger {
             OnCommit::Closed(closer) => closer.send(Ok(Answer::Done)),
             OnCommit::ClientsRevoked(sessions, reply_to) => reply_to.send(Ok(Answer::Revoked { sessions })),
             OnCommit::Opened(session) => {
-                if let Some(opener) = self.sessions.take_opener(session) {
+                if let Some(opener) = self.sessions.opener_mut(session).and_then(Option::take) {
                     opener.send(self.opened(session));
                 }
             }
@@ -136,7 +134,7 @@ impl Ledger {
         match then {
             OnCommit::Reply(session, request) => self.reply_not_committed(session, request, context),
             OnCommit::Opened(session) => {
-                let Some(opener) = self.sessions.take_opener(session) else { return };
+                let Some(opener) = self.sessions.opener_mut(session).and_then(Option::take) else { return };
                 self.counts.not_stored += 1;
                 opener.send(Err(Refusal::NotStored));
                 self.end_now(session, EventKind::Released, Refusal::NoSuchSession, now, context);

@@ -66,7 +66,7 @@ impl Core {
 
     /// The lease of the session that the connection is attached to, if there is one.
     pub fn lease(&self, connection: ConnectionId) -> Option<Arc<Lease>> {
-        self.ledger().lease(connection).ok()
+        self.ledger().acting_lease(connection).ok()
     }
 
     /// Checks the names that the leased session of a connection holds or waits for: some of those of its grants after this one.
@@ -141,7 +141,7 @@ impl Core {
     /// Renews the lease of the session that the connection is attached to (`docs/protocol.md`, "KeepAlive"). Returns
     /// the rest of it in milliseconds.
     pub fn keep_alive(&self, connection: ConnectionId, now: Moment) -> Result<u32, Refusal> {
-        self.ledger().lease(connection)?.renew(now.monotonic);
+        self.ledger().acting_lease(connection)?.renew(now.monotonic);
         self.ttl_left_ms(connection, now)
     }
 
@@ -194,7 +194,7 @@ impl Ledger {
         match self.sessions.reply_to(connection, token).filter(|_| self.journal.is_some()) {
             Some(reply_to) => {
                 self.store_session(session, now);
-                self.sessions.set_opener(session, reply_to);
+                self.sessions.opener_mut(session).map(|opener| opener.replace(reply_to));
                 self.on_commit(OnCommit::Opened(session));
                 Outcome::Waiting
             }
@@ -215,7 +215,9 @@ impl Ledger {
         // The first request is not committed yet: this one is answered in its place.
         let reply_to = self.sessions.reply_to(connection, token);
         if let Some(reply_to) = reply_to.filter(|_| self.sessions.opener(session).is_some()) {
-            if let Some(before) = self.sessions.set_opener(session, reply_to) {
+            if let Some(before) =
+                self.sessions.opener_mut(session).and_then(|opener| opener.replace(reply_to))
+            {
                 before.send(Err(Refusal::Canceled));
             }
             return Outcome::Waiting;
@@ -229,7 +231,7 @@ impl Ledger {
     /// Attaches a connection to a leased session, and informs the connection that was attached before
     /// (`docs/protocol.md`, "AttachSession"). The client will repeat so many requests with their places. The caller renews the
     /// lease, if the client may have what the session has.
-    pub(crate) fn attach(
+    fn attach(
         &mut self,
         session: SessionId,
         connection: ConnectionId,
@@ -257,7 +259,7 @@ impl Ledger {
     }
 
     /// The lease of the session that a connection is attached to.
-    pub(crate) fn lease(&self, connection: ConnectionId) -> Result<Arc<Lease>, Refusal> {
+    fn acting_lease(&self, connection: ConnectionId) -> Result<Arc<Lease>, Refusal> {
         let Attachment::To(session) = self.sessions.attachment(connection) else {
             return Err(Refusal::NoSuchSession);
         };
@@ -275,7 +277,7 @@ impl Ledger {
 
     /// Attaches a connection to a leased session, which counts for the client of the connection from now on. Neither may be
     /// attached elsewhere.
-    pub(super) fn attach_counted(&mut self, connection: ConnectionId, session: SessionId) {
+    fn attach_counted(&mut self, connection: ConnectionId, session: SessionId) {
         self.sessions.attach(connection, session);
         let client = self.sessions.owner_of(connection);
         let state = self.sessions.existing_mut(session);
@@ -293,7 +295,7 @@ impl Ledger {
 
     /// Checks that the client of a connection may open one more leased session. At a limit, its own oldest unused
     /// sessions end first.
-    pub(super) fn make_room_for_session(
+    fn make_room_for_session(
         &mut self,
         connection: ConnectionId,
         context: LedgerContext<'_>,

@@ -6,7 +6,7 @@
 //!
 //! Invariant: a name has a declaration exactly while the lifecycle of its object says so, so that no sweep collects it.
 //!
-//! What the configuration declares. The configuration owns that, and its changes need no commit: the file has them.
+//! What the configuration declares belongs to it, and its changes take effect without a commit: the file has them.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -170,7 +170,7 @@ impl Ledger {
 
     /// Refuses to number the resources of a semaphore that is in use, or to end that: nothing says which slots its holders
     /// have.
-    pub(super) fn check_numbering(
+    fn check_numbering(
         &self,
         declare: &Declaration<'_>,
         present: Option<&Declared>,
@@ -200,7 +200,7 @@ impl Ledger {
 
     /// The object of a name that will be declared: the existing one, or a new one. It counts as declared from now on, as a
     /// sweep may collect at any moment what nothing refers to.
-    pub(super) fn object_to_declare(
+    fn object_to_declare(
         &self,
         declare: &Declaration<'_>,
         context: LedgerContext<'_>,
@@ -222,7 +222,7 @@ impl Ledger {
     }
 
     /// Releases objects that are not declared after all, and collects those that nothing refers to.
-    pub(super) fn release_undeclared(&self, objects: &[ObjectRef], context: LedgerContext<'_>) {
+    fn release_undeclared(&self, objects: &[ObjectRef], context: LedgerContext<'_>) {
         for object in objects {
             if self.declarations.get(object.name()).is_none() {
                 object.set_lifecycle(Lifecycle::Implicit);
@@ -233,7 +233,7 @@ impl Ledger {
 
     /// A declaration with what it takes over from the one before it: from which id on grants belong to it, what of it is
     /// out of service, and whether holders of a semaphore that was removed at once are still to be evicted.
-    pub(super) fn successor(&self, object: &ObjectRef, mut after: Declared) -> Declared {
+    fn successor(&self, object: &ObjectRef, mut after: Declared) -> Declared {
         let present = self.declarations.get(object.name());
         match present {
             Some(present) if !present.removing => {
@@ -334,7 +334,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn put_declaration(&mut self, object: &ObjectRef, after: &Declared) {
+    fn put_declaration(&mut self, object: &ObjectRef, after: &Declared) {
         self.store(Change::Put(Record::Declaration(after.record(object.name()))));
         self.declarations.put(object, after.clone());
     }
@@ -357,7 +357,7 @@ impl Ledger {
     }
 
     /// A change takes effect.
-    pub(super) fn apply(
+    fn apply(
         &mut self,
         object: &ObjectRef,
         after: &Declared,
@@ -402,7 +402,7 @@ pub(super) fn claim_of(capacity: u32) -> Claim {
 
 impl Ledger {
     /// Declares a semaphore as the configuration says.
-    pub(crate) fn configure(
+    fn configure(
         &mut self,
         declare: &Declaration<'_>,
         now: MonotonicMs,
@@ -427,7 +427,7 @@ impl Ledger {
 
     /// Removes semaphores that the configuration declared and no longer declares, each with its last holder: some a
     /// step, in the order of names after `after`. Returns the last that was visited; `None`: that was all.
-    pub(crate) fn remove_unconfigured(
+    fn remove_unconfigured(
         &mut self,
         configured: &BTreeSet<&[u8]>,
         after: Option<&ObjectRef>,

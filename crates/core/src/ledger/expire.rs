@@ -19,8 +19,13 @@ impl Core {
 
     /// When something is due next. `sleeper` is woken once if something comes due earlier.
     pub fn next_due(&self, sleeper: &Waker) -> Option<Due> {
-        let ledger = self.ledger().next_due(sleeper);
-        ledger.into_iter().chain(self.sysv().next_due(sleeper)).min()
+        let due = {
+            let ledger = &mut *self.ledger();
+            let due = ledger.next_timeout().into_iter().chain(ledger.backlog.due()).min();
+            ledger.alarm.set(due, sleeper.clone());
+            due
+        };
+        due.into_iter().chain(self.sysv().next_due(sleeper)).min()
     }
 
     /// Tells all clients that said Hello that another node of the cluster is going to lead.
@@ -36,7 +41,7 @@ impl Core {
 
 impl Ledger {
     /// Takes a step of what is due. Returns whether there is more to do at once.
-    pub(crate) fn expire(&mut self, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
+    pub(super) fn expire(&mut self, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
         self.sessions.tick(now);
         self.expire_window(now);
         self.expire_grants(now, context);
@@ -96,13 +101,6 @@ impl Ledger {
         self.end_session(session, why, refusal, context)
     }
 
-    /// When something is due next, if ever. The alarm wakes `sleeper` if something comes due earlier.
-    pub(crate) fn next_due(&mut self, sleeper: &Waker) -> Option<Due> {
-        let due = self.next_timeout().into_iter().chain(self.backlog.due()).min();
-        self.alarm.set(due, sleeper.clone());
-        due
-    }
-
     /// When a grant, a session, an idle waiter or the reconnect window is due next.
     fn next_timeout(&self) -> Option<Due> {
         let deadlines = self.grants.next_deadline().into_iter().chain(self.sessions.next_deadline());
@@ -111,7 +109,7 @@ impl Ledger {
     }
 
     /// Sends a notice to all connections.
-    pub(crate) fn announce(&self, notice: Notice<MonotonicMs>) {
+    fn announce(&self, notice: Notice<MonotonicMs>) {
         let connections = self.sessions.iter().filter(|(_, state)| state.lease().is_none());
         for (session, _) in connections {
             self.sessions.send(session.connection(), notice);
@@ -120,7 +118,7 @@ impl Ledger {
 
     /// Refuses requests that would wait from now on, and answers those that wait, in steps. Returns whether there is more
     /// to do.
-    pub(crate) fn shut_down(&mut self, context: LedgerContext<'_>) -> bool {
+    fn shut_down(&mut self, context: LedgerContext<'_>) -> bool {
         if self.shut_down_up_to.is_none() {
             self.announce(Notice::ShuttingDown);
         }

@@ -1,6 +1,5 @@
-//! Grants, and the waiters that they come from: one thing with one id, in two phases.
-//!
-//! All grants and waiters, and when they end.
+//! Grants, and the waiters that they come from: one thing with one id, in two phases. And all of them, with the times when they
+//! end.
 //!
 //! Invariants: a waiter whose request was answered "waiting" has exactly one deadline, when its wait ends; a held grant has
 //! exactly one if it was revoked, and none otherwise.

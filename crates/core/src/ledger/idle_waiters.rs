@@ -1,9 +1,7 @@
-//! Requests that wait until the usage of a name drops (AwaitIdle).
+//! AwaitIdle: a request waits until the usage of a name has dropped. It does not acquire anything.
 //!
 //! Invariants: a request waits under its level or slot, or it is satisfied and not answered yet; until it is answered it
 //! has one deadline.
-//!
-//! AwaitIdle: a request waits until the usage of a name has dropped. It does not acquire anything.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,7 +1,6 @@
-//! Listings: the holders or waiters of a name, the names with waiters, and the declared semaphores. Each takes some entries a step, so that a long
-//! one delays no other request. An entry that appears or disappears during the listing may be in it or not.
-//!
-//! What the ledger knows of sessions, for the listing of all of them.
+//! Listings: the holders or waiters of a name, the names with waiters, the declared semaphores, and all sessions: leased ones,
+//! those of connections, and processes of System V calls. Each takes some entries a step, so that a long one delays no other
+//! request. An entry that appears or disappears during the listing may be in it or not.
 
 use std::ops::Bound;
 use std::vec::IntoIter;
@@ -14,12 +13,13 @@ use super::sessions::SessionState;
 use super::state::Ledger;
 use crate::durable::{DeclarationRecord, Origin};
 use crate::object::{Availability, DumpItem, ObjectRef};
-use crate::session_listing::{Connected, ListedSession, age_s, shown, ttl_left};
+use crate::session_client::SessionClient;
 use crate::state::Core;
 use crate::time::{Moment, MonotonicMs};
+use signalbox_model::sysv::ProcessId;
 use signalbox_model::{
-    ConnectionId, DeclaredEntry, Generation, GrantId, Inspected, ListEntry, Namespace, Refusal, SessionId,
-    SessionKind,
+    ConnectionId, DeclaredEntry, Generation, GrantId, Inspected, ListEntry, Milliseconds, Namespace, Refusal,
+    SessionEntry, SessionId, SessionKind, TtlLeft,
 };
 
 /// Entries of one step, and bytes of the names, labels and slots of declared semaphores.
@@ -94,14 +94,6 @@ enum State {
 }
 
 impl Listing {
-    pub(crate) fn new(namespace: Namespace, name: &[u8], kind: ListingKind) -> Self {
-        let state = match kind {
-            ListingKind::Holders => State::PlainHolders(None),
-            ListingKind::Waiters => State::Waiters { after: None, position: 0 },
-        };
-        Self { namespace, name: name.into(), state }
-    }
-
     /// Whether it lists holders or waiters.
     pub fn kind(&self) -> ListingKind {
         match self.state {
@@ -125,13 +117,79 @@ pub struct DeclaredListing {
     after: Option<Box<[u8]>>,
 }
 
-impl DeclaredListing {
-    pub(crate) fn new(prefix: &[u8]) -> Self {
-        Self { prefix: prefix.into(), after: None }
-    }
+/// A session of any kind in the listing.
+pub type ListedSession = SessionEntry<Box<[u8]>>;
+
+/// A connection, as its server knows it.
+#[derive(Clone, Debug)]
+pub struct Connected {
+    /// The connection.
+    pub connection: ConnectionId,
+    /// Its client.
+    pub client: SessionClient,
+    /// When it was opened.
+    pub opened: MonotonicMs,
+}
+
+/// How far a listing of all sessions has come: first come leased sessions, then connections, then processes, each in the
+/// order of their ids.
+#[derive(Debug)]
+pub struct SessionListing(Left);
+
+/// What a listing of all sessions has left: the sessions after the last one.
+#[derive(Clone, Copy, Debug)]
+enum Left {
+    Leased(Option<SessionId>),
+    Connections(Option<SessionId>),
+    Processes(Option<ProcessId>),
 }
 
 impl Core {
+    /// Begins a listing of all sessions.
+    pub fn sessions(&self) -> SessionListing {
+        SessionListing(Left::Leased(None))
+    }
+
+    /// The next sessions of a listing; none at its end. `connected` finds the next connections after the one with this
+    /// session, in the order of ids.
+    pub fn list_sessions(
+        &self,
+        listing: &mut SessionListing,
+        connected: impl Fn(Option<SessionId>) -> Vec<Connected>,
+        now: Moment,
+    ) -> Vec<ListedSession> {
+        if let Left::Leased(after) = listing.0 {
+            let ledger = self.ledger();
+            let mut last = None;
+            let leased = ledger.sessions.leased_after(after).take(STEP_ENTRIES).map(|(session, state)| {
+                last = Some(session);
+                ledger.listed_session(session, state, now.monotonic)
+            });
+            let leased: Vec<_> = leased.collect();
+            if last.is_some() {
+                listing.0 = Left::Leased(last);
+                return leased;
+            }
+            listing.0 = Left::Connections(None);
+        }
+        if let Left::Connections(after) = listing.0 {
+            let connected = connected(after);
+            if let Some(last) = connected.last() {
+                listing.0 = Left::Connections(Some(last.connection.session()));
+                let ledger = self.ledger();
+                let listed = connected.into_iter().map(|one| ledger.listed_connection(one, now.monotonic));
+                return listed.collect();
+            }
+            listing.0 = Left::Processes(None);
+        }
+        let Left::Processes(after) = listing.0 else { return Vec::new() };
+        let processes = self.sysv().list_processes(after, now.monotonic);
+        if let Some((last, _)) = processes.last() {
+            listing.0 = Left::Processes(Some(*last));
+        }
+        processes.into_iter().map(|(_, listed)| listed).collect()
+    }
+
     /// The usage of a name, its capacity and the length of its queue.
     pub fn inspect(&self, namespace: Namespace, name: &[u8], now: Moment) -> Result<Inspected, Refusal> {
         let ledger = self.ledger();
@@ -146,13 +204,18 @@ impl Core {
 
     /// Begins a listing of the declared semaphores whose names start with these bytes.
     pub fn declared(&self, prefix: &[u8]) -> DeclaredListing {
-        DeclaredListing::new(prefix)
+        DeclaredListing { prefix: prefix.into(), after: None }
     }
 
     /// Begins a listing of the holders or waiters of a name.
     pub fn listing(&self, namespace: Namespace, name: &[u8], kind: ListingKind) -> Result<Listing, Refusal> {
         let exists = self.registry(namespace).find(name, |_| ());
-        exists.map(|()| Listing::new(namespace, name, kind)).ok_or(Refusal::NotFound)
+        exists.ok_or(Refusal::NotFound)?;
+        let state = match kind {
+            ListingKind::Holders => State::PlainHolders(None),
+            ListingKind::Waiters => State::Waiters { after: None, position: 0 },
+        };
+        Ok(Listing { namespace, name: name.into(), state })
     }
 
     /// The next entries of a listing, each with the connection of its session; none at its end. Their addresses are empty.
@@ -286,33 +349,24 @@ fn from(after: Option<GrantId>) -> (Bound<GrantId>, Bound<GrantId>) {
 }
 
 impl Ledger {
-    /// The next leased sessions after one; none at the end.
-    pub(crate) fn list_leased(
-        &self,
-        after: Option<SessionId>,
-        now: MonotonicMs,
-    ) -> Vec<(SessionId, ListedSession)> {
-        let listed = |(session, state): (SessionId, &SessionState)| {
-            let (address, identity) = shown(state.client());
-            let listed = ListedSession {
-                kind: SessionKind::Leased,
-                session: session.number(),
-                label: state.label().into(),
-                address,
-                identity,
-                attached: self.sessions.connection_of(session).is_some(),
-                age_s: state.opened().map(|opened| age_s(opened, now)),
-                grants: held(state),
-                waiting: state.waiting(),
-                ttl_left: ttl_left(self.sessions.ttl_left_ms(session, now)),
-            };
-            (session, listed)
-        };
-        self.sessions.leased_after(after).take(STEP_ENTRIES).map(listed).collect()
+    fn listed_session(&self, session: SessionId, state: &SessionState, now: MonotonicMs) -> ListedSession {
+        let (address, identity) = shown(state.client());
+        ListedSession {
+            kind: SessionKind::Leased,
+            session: session.number(),
+            label: state.label().into(),
+            address,
+            identity,
+            attached: self.sessions.connection_of(session).is_some(),
+            age_s: state.opened().map(|opened| age_s(opened, now)),
+            grants: held(state),
+            waiting: state.waiting(),
+            ttl_left: ttl_left(self.sessions.ttl_left_ms(session, now)),
+        }
     }
 
     /// The session of a connection. The ledger need not know it: a plain client has no label and no grants.
-    pub(crate) fn list_connection(&self, connected: Connected, now: MonotonicMs) -> ListedSession {
+    fn listed_connection(&self, connected: Connected, now: MonotonicMs) -> ListedSession {
         let Connected { connection, client, opened } = connected;
         let state = self.sessions.get(connection.session());
         let (address, identity) = shown(Some(&client));
@@ -334,4 +388,21 @@ impl Ledger {
 /// The grants that a session holds.
 fn held(state: &SessionState) -> u32 {
     u32::try_from(state.grant_count()).unwrap_or(u32::MAX) - state.waiting()
+}
+
+/// The parts of an entry that show the client.
+pub(crate) fn shown(client: Option<&SessionClient>) -> (Box<[u8]>, Box<[u8]>) {
+    let address = client.map(|client| client.address.to_string()).unwrap_or_default();
+    let identity = client.and_then(|client| client.identity.as_deref()).unwrap_or_default();
+    (address.into_bytes().into(), identity.as_bytes().into())
+}
+
+/// An age in whole seconds. One of more than a century is shown as that.
+pub(crate) fn age_s(since: MonotonicMs, now: MonotonicMs) -> u32 {
+    u32::try_from(since.age_ms(now) / 1000).unwrap_or(u32::MAX - 1)
+}
+
+/// What is left of a lease.
+pub(crate) fn ttl_left(left_ms: Option<u32>) -> TtlLeft {
+    left_ms.map_or(TtlLeft::Connection, |left_ms| TtlLeft::For(Milliseconds(left_ms)))
 }

@@ -9,15 +9,19 @@
 //!
 //! [`Ledger`] (`state`) is composed of parts with private fields and one invariant each, stated at the top of their files:
 //! `sessions`, `grants`, `queues`, `slots`, `declarations`, `idle_waiters`, `watches`, `clients`, `backlog`, `places`,
-//! `alarm`, `id_allocator`, `pending_replies`. The other files have the operations. Each uses only operations of lower levels:
+//! `alarm`, `id_allocator`, and the pending replies of `replies`. Where an operation is simple, it is in the file of its part;
+//! the other files have the rest of the operations. An operation uses only those of its own level and of lower ones:
 //!
 //! | level | files |
 //! |---|---|
-//! | operations that clients ask for, and what comes due | `acquire`, `declare`, `service`, `configure`, `connect`, `revoke`, `evict`, `expire`, `commit`, `restore` |
+//! | operations that clients ask for, and what comes due | `acquire`, `tracked`, `operations`, `declare`, `service`, `connect`, `revoke`, `expire`, `commit`, `restore`, `listing` |
 //! | the end of a session | `session_end` |
-//! | serving queues and the rest of the backlog | `serve` |
-//! | steps of that | `removal`, `idle`, `release`, `reconnect`, `shares` |
-//! | what others learn of a change | `replies`, `events`, `records` |
+//! | serving queues, the end of grants and waiters, and the rest of the backlog | `serve`, `removal`, `idle_waiters` |
+//! | what others learn of a change, and what it counts for | `places`, `replies`, `watches`, `records`, `shares` |
+//!
+//! An AcquireGrant that waits: `acquire` finds out in `replies` whether it is repeated, adds a waiter to `grants`, and has
+//! `serve` take each name or join its queue in `queues`. A release serves the queue in `serve` again; `records` stores the
+//! grant, `commit` learns that it is stored, and `replies` caches the reply and sends it.
 //!
 //! Invariants across parts (numbers of `docs/design.md`): a head of a queue that fits does not wait when the lock is
 //! released, unless its name is in the backlog (4); a waiter holds what it has taken and nothing else (5); a request id
@@ -60,8 +64,10 @@ pub use connect::CheckedNames;
 pub use grants::{Queueing, Want};
 pub use leases::{Lease, TICK_MS};
 pub use listing::{
-    DeclaredListing, DeclaredSemaphore, Listed, Listing, ListingKind, NameEntry, WaitedListing,
+    Connected, DeclaredListing, DeclaredSemaphore, Listed, ListedSession, Listing, ListingKind, NameEntry,
+    SessionListing, WaitedListing,
 };
+pub(super) use listing::{age_s, shown, ttl_left};
 pub use slots::GRANT_SLOTS_MAX;
 pub(crate) use state::Ledger;
 pub use state::{LedgerLimits, LedgerStats};

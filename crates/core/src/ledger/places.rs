@@ -22,8 +22,6 @@
 //! A grant of a repeated waiter gets a new id: younger ids may have been granted since its place was given out. So does
 //! a waiter that such a grant has overtaken in ids. So the ids of grants of a name grow (`docs/semantics.md`, "Fencing
 //! tokens").
-//!
-//! Places of waiting requests, and the reconnect window, in the ledger: `places` has the rules.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -205,7 +203,7 @@ impl Places {
 
 impl Ledger {
     /// The place of a request that waits, for its client; `None`: it does not wait, or would not survive a restart.
-    pub(crate) fn place(&self, call: Call) -> Option<Place> {
+    pub(super) fn place(&self, call: Call) -> Option<Place> {
         let session =
             self.sessions.acting(call.connection).ok().filter(|session| self.is_durable(*session))?;
         let id = self.sessions.existing(session).log().waiting(call.ids.own)?;
@@ -250,12 +248,6 @@ impl Ledger {
         }
     }
 
-    /// A session has repeated a request with a place, valid or not. Returns whether that has ended the window.
-    pub(super) fn session_repeated(&mut self, session: SessionId) -> bool {
-        self.places.repeated(session);
-        self.end_window_if_complete()
-    }
-
     /// A leased session has attached, and will repeat so many requests with their places.
     pub(super) fn session_attached(&mut self, session: SessionId, repetitions: u32) {
         self.places.attached(session, repetitions);
@@ -275,7 +267,7 @@ impl Ledger {
         }
     }
 
-    fn end_window_if_complete(&mut self) -> bool {
+    pub(super) fn end_window_if_complete(&mut self) -> bool {
         let is_complete = self.places.is_complete();
         if is_complete {
             self.end_window();
@@ -291,7 +283,7 @@ impl Ledger {
         self.alarm.ring(Due::Now);
     }
 
-    /// The id of the grant of a waiter that has everything. See the top of [`super::places`].
+    /// The id of the grant of a waiter that has everything. See the top of this file.
     pub(super) fn grant_id(&mut self, place: GrantId) -> Result<GrantId, Refusal> {
         if !self.places.has_repeated() {
             return Ok(place);

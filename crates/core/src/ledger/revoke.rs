@@ -1,7 +1,5 @@
-//! Revocation: an administrator ends a grant, a session or all leased sessions of a client, at once or after a grace
-//! period.
-//!
-//! Eviction: the holders of a semaphore that is removed at once are informed, and lose it after a grace period.
+//! Revocation: an administrator ends a grant, a session or all leased sessions of a client, at once or after a grace period. A
+//! removal at once revokes what holds the semaphore: its holders are informed, and lose it after a grace period.
 
 use std::collections::VecDeque;
 use std::ops::Bound;

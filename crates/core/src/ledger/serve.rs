@@ -1,9 +1,9 @@
-//! Serving queues: a waiter takes its names one by one, in the order of ids and never out of turn; and the backlog, in
-//! which queues are served step by step.
+//! Serving queues, from the queue to the release: a waiter takes its names one by one, in the order of ids and never out of
+//! turn, and becomes a grant; at its end, what it has taken is returned. And the backlog, in which queues are served step by
+//! step.
 //!
-//! The end of a waiter or of a grant: what it has taken is returned, and those it concerns are informed.
-//!
-//! These are steps of an operation. The caller runs the backlog afterwards, so that the resources are granted to others.
+//! The end of a grant or a waiter is a step of an operation. The caller runs the backlog afterwards, so that the resources are
+//! granted to others.
 
 use super::backlog::{NameRef, TIMELESS_KINDS, Task, TaskKind};
 use super::grants::{Grant, Part, Queueing, Target, Waiting};

@@ -101,7 +101,7 @@ impl Ledger {
         }
         self.store(Change::Delete(Key::Session(session)));
         self.refuse_pending_replies(session, refusal);
-        if let Some(opener) = self.sessions.take_opener(session) {
+        if let Some(opener) = self.sessions.opener_mut(session).and_then(Option::take) {
             opener.send(Err(Refusal::NoSuchSession));
         }
         if let Some(closer) = closer {

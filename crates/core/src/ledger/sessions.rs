@@ -14,11 +14,11 @@ use super::leases::{Gaps, Lease};
 use super::replies::CachedReply;
 use crate::ids::Token;
 use crate::invariant::{broken, invariant};
+use crate::limit::ClientKey;
 use crate::mailbox::{Mailbox, Message, ReplyTo};
 use crate::request_log::RequestLog;
 use crate::ring_map::RingMap;
 use crate::session_client::SessionClient;
-use crate::share::ClientKey;
 use crate::time::MonotonicMs;
 use signalbox_model::{ConnectionId, EventKind, GrantId, Notice, Refusal, SessionId, SessionKey};
 
@@ -278,18 +278,10 @@ impl Sessions {
         }
     }
 
-    /// This client waits until the opening of a session is stored. Returns the one that waited before.
-    pub(super) fn set_opener(&mut self, session: SessionId, to: ReplyTo) -> Option<ReplyTo> {
-        match &mut self.existing_mut(session).kind {
-            SessionKind::Leased { opener, .. } => opener.replace(to),
-            SessionKind::Connection { .. } => None,
-        }
-    }
-
-    /// The client is answered now that waited until the opening of a session is stored.
-    pub(super) fn take_opener(&mut self, session: SessionId) -> Option<ReplyTo> {
+    /// As [`Self::opener`], to set it or to take it; `None`: the session does not exist, or is not leased.
+    pub(super) fn opener_mut(&mut self, session: SessionId) -> Option<&mut Option<ReplyTo>> {
         match &mut self.get_mut(session)?.kind {
-            SessionKind::Leased { opener, .. } => opener.take(),
+            SessionKind::Leased { opener, .. } => Some(opener),
             SessionKind::Connection { .. } => None,
         }
     }

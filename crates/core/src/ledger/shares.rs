@@ -11,8 +11,7 @@ use super::sessions::SessionState;
 use super::state::{Ledger, LedgerLimits};
 use super::watches::Watch;
 use crate::clients::Counted;
-use crate::limit::check_limit;
-use crate::share::ClientKey;
+use crate::limit::{ClientKey, check_limit};
 use crate::state::Core;
 use signalbox_model::{ConnectionId, GrantId, Limit, Refusal, SessionId};
 

@@ -1,6 +1,4 @@
-//! The state of the ledger, and its limits.
-//!
-//! The limits and figures of the ledger. The operations are beside their rules.
+//! The state of the ledger, its limits and its figures. The operations are beside their rules.
 
 use super::backlog::Backlog;
 use super::commit::OnCommit;
@@ -18,9 +16,8 @@ use crate::alarm::Alarm;
 use crate::clients::Clients;
 use crate::counter::Interval;
 use crate::journal::{Journal, Journaled, Step};
-use crate::limit::MemoryLimit;
+use crate::limit::{ClientShare, MemoryLimit};
 use crate::registry::Registry;
-use crate::share::ClientShare;
 use crate::state::Core;
 use signalbox_model::{GrantId, Namespace, Refusal, SessionId, UnixSeconds};
 

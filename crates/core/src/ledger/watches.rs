@@ -1,10 +1,7 @@
-//! Watches, found by the names that they cover: an event concerns few of them.
+//! Watches: a connection learns what happens to a name, or to all names with a prefix. Watches are found by the names that they
+//! cover, as an event concerns few of them.
 //!
 //! Invariant: a watch is found under its scope exactly once, until it ends.
-//!
-//! Watches: a connection learns what happens to a name, or to all names with a prefix.
-//!
-//! Publishes changes to watches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

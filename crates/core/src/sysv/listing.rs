@@ -4,7 +4,7 @@ use super::processes::Process;
 use super::reply::WaiterId;
 use super::state::Sysv;
 use super::waiters::Waiter;
-use crate::session_listing::{ListedSession, age_s, shown, ttl_left};
+use crate::ledger::{ListedSession, age_s, shown, ttl_left};
 use crate::state::Core;
 use crate::time::MonotonicMs;
 use signalbox_model::sysv::{ListedSet, ListedUser, Operation, ProcessId, SetId, UserRole};

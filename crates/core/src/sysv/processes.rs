@@ -4,19 +4,20 @@
 //! connections has none; a process that is ending has no connection; a process counts for the client of the connection that
 //! attached to it last.
 
-use super::reply::{Reply, WaiterId};
-use crate::clients::{Clients, Counted, Counts};
-use crate::mailbox::Mailbox;
-use crate::request_log::RequestLog;
-use crate::session_client::SessionClient;
-use crate::share::ClientKey;
-use crate::time::MonotonicMs;
-use signalbox_model::sysv::{ProcessId, SetId};
-use signalbox_model::{ConnectionId, RequestId, SessionKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::Bound;
 use std::sync::Arc;
+
+use super::reply::{Reply, WaiterId};
+use crate::clients::{Clients, Counted, Counts};
+use crate::limit::ClientKey;
+use crate::mailbox::Mailbox;
+use crate::request_log::RequestLog;
+use crate::session_client::SessionClient;
+use crate::time::MonotonicMs;
+use signalbox_model::sysv::{ProcessId, SetId};
+use signalbox_model::{ConnectionId, RequestId, SessionKey};
 
 /// A process with its entries in the tables, rounded up, in bytes.
 const PROCESS_BYTES: usize = 1024;

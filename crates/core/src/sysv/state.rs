@@ -9,8 +9,7 @@ use super::rules::Rules;
 use super::sets::Sets;
 use crate::alarm::Alarm;
 use crate::journal::{Journal, Journaled};
-use crate::limit::MemoryLimit;
-use crate::share::ClientShare;
+use crate::limit::{ClientShare, MemoryLimit};
 use crate::time::MonotonicMs;
 use signalbox_model::sysv::SetId;
 

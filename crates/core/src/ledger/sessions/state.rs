@@ -8,11 +8,11 @@ use crate::ids::Token;
 use crate::invariant::invariant;
 use crate::ledger::leases::Lease;
 use crate::ledger::replies::CachedReply;
+use crate::limit::ClientKey;
 use crate::mailbox::ReplyTo;
 use crate::request_log::RequestLog;
 use crate::ring_map::RingMap;
 use crate::session_client::SessionClient;
-use crate::share::ClientKey;
 use crate::time::MonotonicMs;
 use signalbox_model::{EventKind, GrantId, Refusal, SessionKey};
 
