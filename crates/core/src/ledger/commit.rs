@@ -10,10 +10,9 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::declarations::Declared;
 use super::replies::CachedReply;
 use super::state::{Ledger, LedgerContext};
-use crate::durable::{Change, Record};
+use crate::durable::{Change, DeclarationRecord, Record};
 use crate::journal::{Journal, Journaled};
 use crate::mailbox::{Mailbox, ReplyTo};
 use crate::object::ObjectRef;
@@ -33,7 +32,7 @@ pub(crate) enum OnCommit {
     /// A session was opened; its client is answered.
     Opened(SessionId),
     /// A declared semaphore becomes `after`; `evicts`: its holders lose it.
-    Declared { object: ObjectRef, after: Box<Declared>, evicts: bool },
+    Declared { object: ObjectRef, after: Box<DeclarationRecord>, evicts: bool },
     /// Ids up to this one are reserved.
     Reserved(u64),
 }

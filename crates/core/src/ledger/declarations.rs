@@ -1,7 +1,5 @@
 //! Declared semaphores: what an administrator has set, and what can be requested.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -10,40 +8,25 @@ use crate::object::ObjectRef;
 use crate::semaphore::Lifecycle;
 use signalbox_model::{Declaration, DeclaredState, Generation, GrantId, Refusal};
 
-/// The declaration of one semaphore. [`DeclarationRecord`] describes the fields.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Declared {
-    pub(super) label: Box<[u8]>,
-    pub(super) generation: u64,
-    pub(super) created: u64,
-    pub(super) capacity: u32,
-    pub(super) numbered: bool,
-    pub(super) origin: Origin,
-    pub(super) removing: bool,
-    pub(super) evicted_grace_ms: Option<u32>,
-    pub(super) service: Service,
-}
-
 /// All declared semaphores, in the order of their names.
 #[derive(Debug, Default)]
-pub(super) struct Declarations(BTreeMap<ByName, Entry>);
+pub(super) struct Declarations(BTreeMap<Box<[u8]>, Entry>);
 
 #[derive(Debug)]
 struct Entry {
-    declaration: Declared,
+    object: ObjectRef,
+    declaration: DeclarationRecord,
     /// The generation of the last change that has taken effect: changes up to it are over.
     effective: u64,
     /// The capacity that is in effect; `None`: no change has taken effect.
     capacity: Option<u32>,
 }
 
-/// An object as a key, in the order of the name's bytes.
-#[derive(Debug)]
-struct ByName(ObjectRef);
-
-impl Declared {
+/// The declaration of one semaphore.
+impl DeclarationRecord {
     pub(super) fn new(declare: &Declaration<'_>, generation: u64, origin: Origin) -> Self {
         Self {
+            name: declare.name.into(),
             label: declare.label.into(),
             generation,
             created: generation,
@@ -53,36 +36,6 @@ impl Declared {
             removing: false,
             evicted_grace_ms: None,
             service: Service::default(),
-        }
-    }
-
-    /// The declaration in a record.
-    pub(super) fn of(record: DeclarationRecord) -> Self {
-        Self {
-            label: record.label,
-            generation: record.generation,
-            created: record.created,
-            capacity: record.capacity,
-            numbered: record.numbered,
-            origin: record.origin,
-            removing: record.removing,
-            evicted_grace_ms: record.evicted_grace_ms,
-            service: record.service,
-        }
-    }
-
-    pub(super) fn record(&self, name: &[u8]) -> DeclarationRecord {
-        DeclarationRecord {
-            name: name.into(),
-            capacity: self.capacity,
-            label: self.label.clone(),
-            numbered: self.numbered,
-            generation: self.generation,
-            created: self.created,
-            origin: self.origin,
-            removing: self.removing,
-            evicted_grace_ms: self.evicted_grace_ms,
-            service: self.service.clone(),
         }
     }
 
@@ -141,7 +94,7 @@ impl Declared {
 
 impl Declarations {
     /// The declaration of a semaphore.
-    pub(super) fn get(&self, name: &[u8]) -> Option<&Declared> {
+    pub(super) fn get(&self, name: &[u8]) -> Option<&DeclarationRecord> {
         self.0.get(name).map(|entry| &entry.declaration)
     }
 
@@ -149,8 +102,8 @@ impl Declarations {
         self.0.len()
     }
 
-    pub(super) fn entry(&self, name: &[u8]) -> Option<(&ObjectRef, &Declared)> {
-        self.0.get_key_value(name).map(|(key, entry)| (&key.0, &entry.declaration))
+    pub(super) fn entry(&self, name: &[u8]) -> Option<(&ObjectRef, &DeclarationRecord)> {
+        self.0.get(name).map(|entry| (&entry.object, &entry.declaration))
     }
 
     /// Whether a semaphore was removed and declared again since this id was allocated.
@@ -174,20 +127,20 @@ impl Declarations {
     }
 
     /// A change takes effect. Returns whether it changes the capacity.
-    pub(super) fn take_effect(&mut self, name: &[u8], change: &Declared) -> bool {
+    pub(super) fn take_effect(&mut self, name: &[u8], change: &DeclarationRecord) -> bool {
         let Some(entry) = self.0.get_mut(name) else { return false };
         entry.effective = change.generation;
         entry.capacity.replace(change.usable()) != Some(change.usable())
     }
 
     /// A semaphore is declared so from now on, which takes effect later.
-    pub(super) fn put(&mut self, object: &ObjectRef, declaration: Declared) {
+    pub(super) fn put(&mut self, object: &ObjectRef, declaration: DeclarationRecord) {
         match self.0.get_mut(object.name()) {
             Some(entry) => entry.declaration = declaration,
             None => {
                 let effective = declaration.generation.saturating_sub(1);
-                let entry = Entry { declaration, effective, capacity: None };
-                self.0.insert(ByName(object.clone()), entry);
+                let entry = Entry { object: object.clone(), declaration, effective, capacity: None };
+                self.0.insert(object.name().into(), entry);
             }
         }
     }
@@ -197,38 +150,12 @@ impl Declarations {
     }
 
     /// The declared semaphores from this name on.
-    pub(super) fn from(&self, from: Bound<&[u8]>) -> impl Iterator<Item = (&ObjectRef, &Declared)> {
+    pub(super) fn from(&self, from: Bound<&[u8]>) -> impl Iterator<Item = (&ObjectRef, &DeclarationRecord)> {
         let all = self.0.range::<[u8], _>((from, Bound::Unbounded));
-        all.map(|(key, entry)| (&key.0, &entry.declaration))
+        all.map(|(_, entry)| (&entry.object, &entry.declaration))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectRef, &Declared)> {
-        self.0.iter().map(|(key, entry)| (&key.0, &entry.declaration))
-    }
-}
-
-impl PartialEq for ByName {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for ByName {}
-
-impl PartialOrd for ByName {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for ByName {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.name().cmp(other.0.name())
-    }
-}
-
-impl Borrow<[u8]> for ByName {
-    fn borrow(&self) -> &[u8] {
-        self.0.name()
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectRef, &DeclarationRecord)> {
+        self.0.values().map(|entry| (&entry.object, &entry.declaration))
     }
 }

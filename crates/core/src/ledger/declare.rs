@@ -12,13 +12,12 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::commit::OnCommit;
-use super::declarations::Declared;
 use super::listing::STEP_ENTRIES;
 use super::removal::SEMAPHORES;
 use super::replies::{CachedReply, Changed};
 use super::state::{Ledger, LedgerContext};
 use crate::claim::Claim;
-use crate::durable::{Change, Origin, Record, Service};
+use crate::durable::{Change, DeclarationRecord, Origin, Record, Service};
 use crate::journal::Journaled;
 use crate::object::ObjectRef;
 use crate::semaphore::{Lifecycle, SLOTS_MAX, Withheld};
@@ -76,12 +75,13 @@ impl Ledger {
         let mut states = Vec::with_capacity(wanted.len());
         for ((declare, object), generation) in wanted.iter().zip(&objects).zip(generations) {
             let present = self.declarations.get(declare.name).filter(|present| !present.removing);
-            let stays = |present: &&Declared| if_exists == IfExists::Keep || present.is_declared_as(declare);
+            let stays =
+                |present: &&DeclarationRecord| if_exists == IfExists::Keep || present.is_declared_as(declare);
             if let Some(present) = present.filter(stays) {
                 states.push(present.state(object));
                 continue;
             }
-            let after = self.successor(object, Declared::new(declare, generation, Origin::Request));
+            let after = self.successor(object, DeclarationRecord::new(declare, generation, Origin::Request));
             states.push(after.state(object));
             self.plan(object, after, false, now, context);
             is_change = true;
@@ -99,8 +99,8 @@ impl Ledger {
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> Result<Changed, Refusal> {
-        let check = |declared: &Declared| declared.check_change(expected);
-        let resize = |after: &mut Declared| {
+        let check = |declared: &DeclarationRecord| declared.check_change(expected);
+        let resize = |after: &mut DeclarationRecord| {
             after.capacity = match how {
                 Resizing::To(capacity) => capacity,
                 Resizing::GrowBy(by) => after.capacity.checked_add(by).ok_or(Refusal::OutOfRange)?,
@@ -173,7 +173,7 @@ impl Ledger {
     fn check_numbering(
         &self,
         declare: &Declaration<'_>,
-        present: Option<&Declared>,
+        present: Option<&DeclarationRecord>,
         context: LedgerContext<'_>,
     ) -> Result<(), Refusal> {
         let was_numbered = present.is_some_and(|present| present.numbered);
@@ -233,7 +233,7 @@ impl Ledger {
 
     /// A declaration with what it takes over from the one before it: from which id on grants belong to it, what of it is
     /// out of service, and whether holders of a semaphore that was removed at once are still to be evicted.
-    fn successor(&self, object: &ObjectRef, mut after: Declared) -> Declared {
+    fn successor(&self, object: &ObjectRef, mut after: DeclarationRecord) -> DeclarationRecord {
         let present = self.declarations.get(object.name());
         match present {
             Some(present) if !present.removing => {
@@ -257,8 +257,8 @@ impl Ledger {
         &mut self,
         session: SessionId,
         name: &[u8],
-        check: impl FnOnce(&Declared) -> Result<(), Refusal>,
-        alter: impl FnOnce(&mut Declared) -> Result<(), Refusal>,
+        check: impl FnOnce(&DeclarationRecord) -> Result<(), Refusal>,
+        alter: impl FnOnce(&mut DeclarationRecord) -> Result<(), Refusal>,
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> Result<Changed, Refusal> {
@@ -293,7 +293,7 @@ impl Ledger {
     fn plan(
         &mut self,
         object: &ObjectRef,
-        after: Declared,
+        after: DeclarationRecord,
         evicts: bool,
         now: MonotonicMs,
         context: LedgerContext<'_>,
@@ -334,8 +334,8 @@ impl Ledger {
         }
     }
 
-    fn put_declaration(&mut self, object: &ObjectRef, after: &Declared) {
-        self.store(Change::Put(Record::Declaration(after.record(object.name()))));
+    fn put_declaration(&mut self, object: &ObjectRef, after: &DeclarationRecord) {
+        self.store(Change::Put(Record::Declaration(after.clone())));
         self.declarations.put(object, after.clone());
     }
 
@@ -344,7 +344,7 @@ impl Ledger {
     pub(super) fn declaration_committed(
         &mut self,
         object: &ObjectRef,
-        after: &Declared,
+        after: &DeclarationRecord,
         evicts: bool,
         now: MonotonicMs,
         context: LedgerContext<'_>,
@@ -360,7 +360,7 @@ impl Ledger {
     fn apply(
         &mut self,
         object: &ObjectRef,
-        after: &Declared,
+        after: &DeclarationRecord,
         evicts: bool,
         now: MonotonicMs,
         context: LedgerContext<'_>,
@@ -409,7 +409,7 @@ impl Ledger {
         context: LedgerContext<'_>,
     ) -> Result<(), Refusal> {
         let present = self.declarations.get(declare.name);
-        let is_done = |present: &Declared| {
+        let is_done = |present: &DeclarationRecord| {
             present.is_declared_as(declare) && present.origin == Origin::Configuration && !present.removing
         };
         if present.is_some_and(is_done) {
@@ -420,7 +420,8 @@ impl Ledger {
         let generation = self
             .next_id()
             .inspect_err(|_| self.release_undeclared(std::slice::from_ref(&object), context))?;
-        let after = self.successor(&object, Declared::new(declare, generation, Origin::Configuration));
+        let after =
+            self.successor(&object, DeclarationRecord::new(declare, generation, Origin::Configuration));
         self.declare_at_once(&object, after, now, context);
         Ok(())
     }
@@ -447,7 +448,7 @@ impl Ledger {
             if declaration.origin == Origin::Configuration && !declaration.removing && !is_configured {
                 // Where no id is left, the generation stays: the removal counts all the same.
                 let generation = self.next_id().unwrap_or(declaration.generation);
-                let after = Declared {
+                let after = DeclarationRecord {
                     removing: true,
                     evicted_grace_ms: None,
                     generation,
@@ -465,7 +466,7 @@ impl Ledger {
     fn declare_at_once(
         &mut self,
         object: &ObjectRef,
-        after: Declared,
+        after: DeclarationRecord,
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) {

@@ -78,7 +78,7 @@ impl Ledger {
                 work += 1;
                 continue;
             }
-            work += self.next_end_step(session).work;
+            work += self.next_end_step(session).1;
             if self.end_due_session(session, now, context) {
                 // This session alone is work for more than one step.
                 break;

@@ -62,15 +62,6 @@ struct Satisfied {
     slots: Vec<Requests>,
 }
 
-/// A request that got what it waits for.
-#[derive(Debug)]
-pub(super) struct SatisfiedRequest {
-    /// `None`: it was already answered for another reason.
-    pub(super) request: Option<IdleRequest>,
-    /// Resources that were in use then.
-    pub(super) in_use: u32,
-}
-
 impl NameWaiters {
     fn insert(&mut self, until: Idle, number: u64, request: IdleRequest) {
         let requests = match until {
@@ -182,16 +173,17 @@ impl IdleWaiters {
         true
     }
 
-    /// Takes the next satisfied request.
-    pub(super) fn pop_satisfied(&mut self) -> Option<SatisfiedRequest> {
+    /// Takes the next satisfied request, with the resources that were in use then. There is no request if it was answered
+    /// for another reason.
+    fn pop_satisfied(&mut self) -> Option<(Option<IdleRequest>, u32)> {
         let satisfied = self.satisfied.front_mut()?;
         let in_use = satisfied.in_use;
         let (number, request) = satisfied.pop()?;
         if satisfied.is_empty() {
             self.satisfied.pop_front();
         }
-        let still_waits = self.number_of(request) == Some(number);
-        Some(SatisfiedRequest { request: still_waits.then_some(request), in_use })
+        let is_waiting = self.number_of(request) == Some(number);
+        Some((is_waiting.then_some(request), in_use))
     }
 
     pub(super) fn has_satisfied(&self) -> bool {
@@ -205,10 +197,6 @@ impl IdleWaiters {
 
     fn number_of(&self, (connection, token): IdleRequest) -> Option<u64> {
         self.all.get(&connection)?.get(&token).map(|(number, _)| *number)
-    }
-
-    pub(super) fn contains(&self, request: IdleRequest) -> bool {
-        self.number_of(request).is_some()
     }
 
     /// How many requests of a connection wait.
@@ -357,9 +345,9 @@ impl Ledger {
     /// Answers satisfied requests, some a step. Returns whether there are more.
     pub(super) fn answer_satisfied(&mut self) -> bool {
         for _ in 0..STEP_GRANTS {
-            let Some(satisfied) = self.idle_waiters.pop_satisfied() else { return false };
-            if let Some(request) = satisfied.request {
-                self.end_idle_wait(request, Ok(Answer::Idle { in_use: satisfied.in_use }));
+            let Some((request, in_use)) = self.idle_waiters.pop_satisfied() else { return false };
+            if let Some(request) = request {
+                self.end_idle_wait(request, Ok(Answer::Idle { in_use }));
             }
         }
         self.idle_waiters.has_satisfied()
@@ -372,11 +360,12 @@ impl Ledger {
         Some(waiter)
     }
 
-    /// Does nothing for a request that does not wait.
-    fn end_idle_wait(&mut self, request: IdleRequest, outcome: Result<Answer, Refusal>) {
-        let Some(waiter) = self.remove_idle_waiter(request) else { return };
+    /// Returns whether the request waited.
+    fn end_idle_wait(&mut self, request: IdleRequest, outcome: Result<Answer, Refusal>) -> bool {
+        let Some(waiter) = self.remove_idle_waiter(request) else { return false };
         waiter.reply_to.send(outcome);
         self.untrack_unawaited(waiter.namespace, &waiter.object);
+        true
     }
 
     /// Plain operations on a name bypass the ledger again if nothing waits for a drop in its usage.
@@ -388,9 +377,7 @@ impl Ledger {
 
     /// Ends the wait of a connection's request. Returns whether there was one.
     pub(super) fn cancel_idle_wait(&mut self, connection: ConnectionId, token: Token) -> bool {
-        let is_waiting = self.idle_waiters.contains((connection, token));
-        self.end_idle_wait((connection, token), Err(Refusal::Canceled));
-        is_waiting
+        self.end_idle_wait((connection, token), Err(Refusal::Canceled))
     }
 
     /// Drops the requests of a connection that has ended, some a step. Returns whether there are more.

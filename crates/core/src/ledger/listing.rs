@@ -5,7 +5,6 @@
 use std::ops::Bound;
 use std::vec::IntoIter;
 
-use super::declarations::Declared;
 use super::grants::Part;
 use super::queues::Head;
 use super::removal::SEMAPHORES;
@@ -278,7 +277,7 @@ impl Core {
             None => Bound::Included(&listing.prefix[..]),
         };
         let mut bytes = 0;
-        let has_room = |(object, declaration): &(&ObjectRef, &Declared)| {
+        let has_room = |(object, declaration): &(&ObjectRef, &DeclarationRecord)| {
             let is_first = bytes == 0;
             bytes += object.name().len() + declaration.label.len();
             bytes += 2 * declaration.service.slots_out.len();
@@ -291,7 +290,7 @@ impl Core {
             .take(STEP_ENTRIES)
             .take_while(has_room)
             .map(|(object, declared)| DeclaredSemaphore {
-                record: declared.record(object.name()),
+                record: declared.clone(),
                 in_use: object.consumption(),
                 waiting: ledger.waiting(SEMAPHORES, object),
             })

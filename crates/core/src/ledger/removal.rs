@@ -4,9 +4,8 @@
 use std::ops::Bound;
 
 use super::backlog::{Eviction, RefuseWaiters, STEP_GRANTS, Task};
-use super::declarations::Declared;
 use super::state::{Ledger, LedgerContext};
-use crate::durable::{Change, Key};
+use crate::durable::{Change, DeclarationRecord, Key};
 use crate::journal::Journaled;
 use crate::object::ObjectRef;
 use crate::semaphore::{Lifecycle, Withheld};
@@ -43,7 +42,7 @@ impl Ledger {
     /// Ends removals that were under way when the process ended, after everything was restored. Grace periods start again.
     pub(super) fn resume_removals(&mut self, now: MonotonicMs, context: LedgerContext<'_>) {
         let is_removed =
-            |declaration: &Declared| declaration.removing || declaration.evicted_grace_ms.is_some();
+            |declaration: &DeclarationRecord| declaration.removing || declaration.evicted_grace_ms.is_some();
         let removed = self.declarations.iter().filter(|(_, declaration)| is_removed(declaration));
         let removed: Vec<_> =
             removed.map(|(object, declaration)| (object.clone(), declaration.clone())).collect();
@@ -60,7 +59,7 @@ impl Ledger {
     pub(super) fn refuse_and_evict_later(
         &mut self,
         object: &ObjectRef,
-        removal: &Declared,
+        removal: &DeclarationRecord,
         evicts: bool,
         now: MonotonicMs,
     ) {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::declarations::Declared;
 use super::declare::claim_of;
 use super::grants::{Grant, Part, Target};
 use super::removal::SEMAPHORES;
@@ -67,14 +66,13 @@ impl Ledger {
         }
         let claim = claim_of(record.capacity);
         let object = context.registry(SEMAPHORES).restore(SEMAPHORES, &record.name, claim, context.interval);
-        let declaration = Declared::of(record);
-        self.slots.set_numbered(&object, declaration.numbered);
-        self.update_object(&object, &declaration);
-        if declaration.removing {
+        self.slots.set_numbered(&object, record.numbered);
+        self.update_object(&object, &record);
+        if record.removing {
             object.set_tracking(|tracking| tracking.awaited = true);
         }
-        self.declarations.put(&object, declaration.clone());
-        self.declarations.take_effect(object.name(), &declaration);
+        self.declarations.put(&object, record.clone());
+        self.declarations.take_effect(object.name(), &record);
         Ok(())
     }
 

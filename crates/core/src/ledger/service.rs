@@ -6,11 +6,10 @@
 //! Invariant: what is withheld of a semaphore's capacity is all of it while the semaphore is paused, and else its slots
 //! that are out of service and not taken, as the changes say that have taken effect.
 
-use super::declarations::Declared;
 use super::removal::SEMAPHORES;
 use super::replies::Changed;
 use super::state::{Ledger, LedgerContext};
-use crate::durable::Service;
+use crate::durable::{DeclarationRecord, Service};
 use crate::object::ObjectRef;
 use crate::semaphore::{Lifecycle, Withheld};
 use crate::time::MonotonicMs;
@@ -27,8 +26,8 @@ impl Ledger {
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> Result<Changed, Refusal> {
-        let check = |declared: &Declared| declared.check_generation(expected);
-        let set_service = |after: &mut Declared| {
+        let check = |declared: &DeclarationRecord| declared.check_generation(expected);
+        let set_service = |after: &mut DeclarationRecord| {
             after.service = service_after(after, how)?;
             Ok(())
         };
@@ -36,7 +35,7 @@ impl Ledger {
     }
 
     /// Applies a declaration to its semaphore. Returns the slots that were out of service before.
-    pub(super) fn update_object(&mut self, object: &ObjectRef, declaration: &Declared) -> Vec<u16> {
+    pub(super) fn update_object(&mut self, object: &ObjectRef, declaration: &DeclarationRecord) -> Vec<u16> {
         let slots_out = self.slots.set_out(object, &declaration.service.slots_out);
         let withheld = self.withheld(object, declaration.service.paused, declaration.usable());
         object.declare(declaration.lifecycle(), declaration.usable(), withheld);
@@ -58,7 +57,7 @@ impl Ledger {
         &self,
         object: &ObjectRef,
         (was_paused, were_out): (bool, &[u16]),
-        after: &Declared,
+        after: &DeclarationRecord,
     ) {
         let publish = |kind, number| self.publish(SEMAPHORES, object, kind, None, None, number);
         let Service { paused, slots_out } = &after.service;
@@ -87,7 +86,7 @@ impl Ledger {
 }
 
 /// What of a semaphore is out of service after a change.
-fn service_after(declaration: &Declared, change: ServiceChange) -> Result<Service, Refusal> {
+fn service_after(declaration: &DeclarationRecord, change: ServiceChange) -> Result<Service, Refusal> {
     let mut service = declaration.service.clone();
     match change {
         ServiceChange::Pause => service.paused = true,

@@ -16,14 +16,6 @@ const SESSION_WORK: usize = 2;
 /// Cached replies that are dropped for as much work as a name is.
 const REPLIES_OF_WORK: usize = 16;
 
-/// What one step of the end of a session does.
-pub(super) struct EndStep {
-    /// The grants and waiters that it ends.
-    grants: Vec<GrantId>,
-    /// The work that it is, in names.
-    pub(super) work: usize,
-}
-
 impl Ledger {
     /// Takes a step of the end of a session: `why` is the kind of the events, `refusal` the answer to waiting requests;
     /// both are those of the first step. Returns whether there is more to do. Does nothing for a session that has ended.
@@ -36,7 +28,7 @@ impl Ledger {
     ) -> bool {
         let Some(state) = self.sessions.get_mut(session) else { return false };
         let (why, refusal) = state.begin_end(why, refusal);
-        for id in self.next_end_step(session).grants {
+        for id in self.next_end_step(session).0 {
             if self.grants.existing(id).is_waiting() {
                 self.refuse_waiter(id, refusal, context);
             } else {
@@ -68,13 +60,14 @@ impl Ledger {
         false
     }
 
-    /// The next step of the end of a session: its newest grants, and the work with everything that it drops.
-    pub(super) fn next_end_step(&self, session: SessionId) -> EndStep {
+    /// The next step of the end of a session: its newest grants and waiters, and the work with everything that it drops, in
+    /// names.
+    pub(super) fn next_end_step(&self, session: SessionId) -> (Vec<GrantId>, usize) {
         let state = self.sessions.existing(session);
         let (mut grants, mut work) = (Vec::new(), SESSION_WORK);
         for id in state.grants_newest_first() {
             if work >= STEP_GRANTS + SESSION_WORK {
-                return EndStep { grants, work };
+                return (grants, work);
             }
             work += self.work_of(id);
             grants.push(id);
@@ -85,7 +78,7 @@ impl Ledger {
             Attachment::None | Attachment::Lost => 0,
         };
         let dropped = replies + self.idle_waiters.count_of(connection) + state.log().len() / REPLIES_OF_WORK;
-        EndStep { grants, work: work + dropped.min(STEP_GRANTS) }
+        (grants, work + dropped.min(STEP_GRANTS))
     }
 
     /// Has the store forget a leased session that has nothing left, and answers the client that closed it when it has.
