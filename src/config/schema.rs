@@ -24,7 +24,7 @@ pub struct Key {
     name: &'static str,
     other_name: Option<&'static str>,
     kind: Kind,
-    place: Place,
+    access: FieldAccess,
     changes_while_running: bool,
     is_required: bool,
 }
@@ -48,10 +48,10 @@ impl Key {
     /// Its value in `config`, as in a configuration file, but without quotes. Empty if it is not set, and for keys without
     /// effect. For a key of declarations, the values in all declarations, separated by spaces.
     pub fn value_in(&self, config: &Config) -> String {
-        match self.place {
-            Place::Nowhere => String::new(),
-            Place::Config(field, _) => field(config).shown(),
-            Place::Declaration(field, _) => {
+        match self.access {
+            FieldAccess::Nowhere => String::new(),
+            FieldAccess::Config(field, _) => field(config).shown(),
+            FieldAccess::Declaration(field, _) => {
                 in_a_row(config.semaphore.declare.iter().map(|declared| field(declared).shown()))
             }
         }
@@ -82,7 +82,7 @@ impl Key {
     /// Sets the field in `config`, or fails with the allowed values, and `config` does not change. A key within declarations
     /// sets the last declaration, which must exist.
     pub(super) fn set(&self, value: &Value, config: &mut Config) -> Result<(), String> {
-        let set = match (&self.kind, &self.place) {
+        let set = match (&self.kind, &self.access) {
             (Kind::Declarations, _) => match value {
                 Value::Entry => {
                     config.semaphore.declare.push(DeclareConfig::default());
@@ -91,9 +91,9 @@ impl Key {
                 Value::List(values) if values.is_empty() => Some(()),
                 _ => None,
             },
-            (kind, Place::Nowhere) => kind.number(value).map(drop),
-            (kind, Place::Config(_, field)) => field(config).read(value, kind),
-            (kind, Place::Declaration(_, field)) => {
+            (kind, FieldAccess::Nowhere) => kind.number(value).map(drop),
+            (kind, FieldAccess::Config(_, field)) => field(config).read(value, kind),
+            (kind, FieldAccess::Declaration(_, field)) => {
                 let declared = config.semaphore.declare.last_mut();
                 field(declared.expect("apply refuses keys of declarations outside of one")).read(value, kind)
             }
@@ -102,13 +102,13 @@ impl Key {
     }
 
     /// A key that only a start applies.
-    const fn at_start(name: &'static str, kind: Kind, place: Place) -> Self {
-        Self { name, other_name: None, kind, place, changes_while_running: false, is_required: false }
+    const fn at_start(name: &'static str, kind: Kind, access: FieldAccess) -> Self {
+        Self { name, other_name: None, kind, access, changes_while_running: false, is_required: false }
     }
 
     /// A key that a running server applies too.
-    const fn at_once(name: &'static str, kind: Kind, place: Place) -> Self {
-        Self { changes_while_running: true, ..Self::at_start(name, kind, place) }
+    const fn at_once(name: &'static str, kind: Kind, access: FieldAccess) -> Self {
+        Self { changes_while_running: true, ..Self::at_start(name, kind, access) }
     }
 
     const fn also_named(self, other_name: &'static str) -> Self {
@@ -127,7 +127,7 @@ pub(super) fn is_within_declaration(name: &str) -> bool {
 
 /// The field that a key sets.
 #[derive(Debug)]
-enum Place {
+enum FieldAccess {
     Config(fn(&Config) -> &dyn Field, fn(&mut Config) -> &mut dyn Field),
     /// A field of each declaration.
     Declaration(fn(&DeclareConfig) -> &dyn Field, fn(&mut DeclareConfig) -> &mut dyn Field),
@@ -137,14 +137,14 @@ enum Place {
 /// A field of [`Config`].
 macro_rules! field {
     ($($path:tt)+) => {
-        Place::Config(|config| &config.$($path)+, |config| &mut config.$($path)+)
+        FieldAccess::Config(|config| &config.$($path)+, |config| &mut config.$($path)+)
     };
 }
 
 /// A field of [`DeclareConfig`].
 macro_rules! declared {
     ($field:ident) => {
-        Place::Declaration(|declared| &declared.$field, |declared| &mut declared.$field)
+        FieldAccess::Declaration(|declared| &declared.$field, |declared| &mut declared.$field)
     };
 }
 
@@ -197,13 +197,13 @@ static KEYS: &[Key] = &[
     Key::at_once("counter.max_names", number(0, u64::MAX), field!(counter.port.max_names)),
     Key::at_start("counter.stat_interval", number(1, U32_MAX), field!(counter.stat_interval_s))
         .also_named("counter.stats_interval"),
-    Key::at_start("counter.buckets", BUCKETS, Place::Nowhere),
+    Key::at_start("counter.buckets", BUCKETS, FieldAccess::Nowhere),
     Key::at_start("semaphore.enable", Kind::Flag, field!(semaphore.port.enable)),
     Key::at_start("semaphore.port", PORT, field!(semaphore.port.port)),
     Key::at_once("semaphore.max_connections", number(0, U32_MAX), field!(semaphore.port.max_connections)),
     Key::at_once("semaphore.max_names", number(0, u64::MAX), field!(semaphore.port.max_names)),
     Key::at_start("semaphore.gc_interval", number(1, 86_400), field!(semaphore.gc_interval_s)),
-    Key::at_start("semaphore.buckets", BUCKETS, Place::Nowhere),
+    Key::at_start("semaphore.buckets", BUCKETS, FieldAccess::Nowhere),
     Key::at_once("semaphore.declare", Kind::Declarations, declared!(name)),
     Key::at_once(
         "semaphore.declare.name",

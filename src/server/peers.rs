@@ -22,11 +22,11 @@ pub(super) struct Peer {
 }
 
 impl Peers {
-    /// Enters a connection, until the returned place is dropped.
-    pub(super) fn enter(&self, peer: Peer) -> Place {
+    /// Enters a connection, until the returned entry is dropped.
+    pub(super) fn enter(&self, peer: Peer) -> PeerEntry {
         let session = peer.connection.session();
         self.with(|peers| peers.insert(session, peer));
-        Place { peers: self.clone(), session }
+        PeerEntry { peers: self.clone(), session }
     }
 
     pub(super) fn find(&self, connection: ConnectionId) -> Option<Peer> {
@@ -77,14 +77,14 @@ impl Peers {
     }
 }
 
-/// A connection's place among its peers.
+/// A connection's entry among its peers.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct PeerEntry {
     peers: Peers,
     session: SessionId,
 }
 
-impl Drop for Place {
+impl Drop for PeerEntry {
     fn drop(&mut self) {
         self.peers.with(|peers| peers.remove(&self.session));
     }

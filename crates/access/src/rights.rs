@@ -37,7 +37,7 @@ pub struct Area {
 
 /// The object of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where<'a> {
+pub enum RightScope<'a> {
     /// The whole server, or all names of all spaces.
     Server,
     /// Whatever the operation names later: a right anywhere is enough.
@@ -101,11 +101,11 @@ impl Rights {
     }
 
     /// Whether an operation is permitted.
-    pub fn permit(&self, right: Right, place: Where<'_>) -> bool {
+    pub fn permit(&self, right: Right, scope: RightScope<'_>) -> bool {
         self.permitted[right as usize]
             && match &self.areas {
                 None => true,
-                Some(areas) => areas.iter().any(|area| area.covers(place)),
+                Some(areas) => areas.iter().any(|area| area.covers(scope)),
             }
     }
 
@@ -124,8 +124,8 @@ impl Rights {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(own), Some(others)) => others.iter().all(|other| {
-                let place = Where::Prefix(other.space, other.prefix.as_bytes());
-                own.iter().any(|area| area.covers(place))
+                let scope = RightScope::Prefix(other.space, other.prefix.as_bytes());
+                own.iter().any(|area| area.covers(scope))
             }),
         };
         *other == Self::NONE || (rights_included && areas_included)
@@ -175,12 +175,12 @@ impl Right {
 }
 
 impl Area {
-    fn covers(&self, place: Where<'_>) -> bool {
-        match place {
-            Where::Server => false,
-            Where::Anywhere => true,
+    fn covers(&self, scope: RightScope<'_>) -> bool {
+        match scope {
+            RightScope::Server => false,
+            RightScope::Anywhere => true,
             // A listing of a prefix shows only names that begin with it, so it is covered if the prefix itself is.
-            Where::Name(space, name) | Where::Prefix(space, name) => {
+            RightScope::Name(space, name) | RightScope::Prefix(space, name) => {
                 self.space == space && name.starts_with(self.prefix.as_bytes())
             }
         }
@@ -229,27 +229,27 @@ mod tests {
         use Right::{Acquire, Administer, Read};
         use Space::{Counter, Semaphore, Sysv};
         let limited = rights("read,acquire counter:web/ semaphore");
-        for (right, place, expected) in [
-            (Read, Where::Name(Counter, b"web/1"), true),
-            (Acquire, Where::Name(Counter, b"web/"), true),
-            (Read, Where::Name(Counter, b"web"), false),
-            (Read, Where::Name(Counter, b"my-web/1"), false),
-            (Read, Where::Name(Counter, b"WEB/1"), false),
-            (Read, Where::Name(Semaphore, b"x"), true),
-            (Administer, Where::Name(Semaphore, b"x"), false),
-            (Read, Where::Prefix(Counter, b""), false),
-            (Read, Where::Prefix(Counter, b"web"), false),
-            (Read, Where::Prefix(Counter, b"web/1"), true),
-            (Read, Where::Prefix(Semaphore, b""), true),
-            (Read, Where::Prefix(Sysv, b""), false),
-            (Read, Where::Server, false),
-            (Acquire, Where::Anywhere, true),
-            (Administer, Where::Anywhere, false),
+        for (right, scope, expected) in [
+            (Read, RightScope::Name(Counter, b"web/1"), true),
+            (Acquire, RightScope::Name(Counter, b"web/"), true),
+            (Read, RightScope::Name(Counter, b"web"), false),
+            (Read, RightScope::Name(Counter, b"my-web/1"), false),
+            (Read, RightScope::Name(Counter, b"WEB/1"), false),
+            (Read, RightScope::Name(Semaphore, b"x"), true),
+            (Administer, RightScope::Name(Semaphore, b"x"), false),
+            (Read, RightScope::Prefix(Counter, b""), false),
+            (Read, RightScope::Prefix(Counter, b"web"), false),
+            (Read, RightScope::Prefix(Counter, b"web/1"), true),
+            (Read, RightScope::Prefix(Semaphore, b""), true),
+            (Read, RightScope::Prefix(Sysv, b""), false),
+            (Read, RightScope::Server, false),
+            (Acquire, RightScope::Anywhere, true),
+            (Administer, RightScope::Anywhere, false),
         ] {
-            assert_eq!(limited.permit(right, place), expected, "{right:?} {place:?}");
+            assert_eq!(limited.permit(right, scope), expected, "{right:?} {scope:?}");
         }
-        assert!(Rights::ALL.permit(Administer, Where::Server));
-        assert!(!Rights::NONE.permit(Read, Where::Anywhere));
+        assert!(Rights::ALL.permit(Administer, RightScope::Server));
+        assert!(!Rights::NONE.permit(Read, RightScope::Anywhere));
     }
 
     #[test]
@@ -275,8 +275,8 @@ mod tests {
             if one.include(&other) {
                 for right in Right::ALL {
                     for space in [Space::Counter, Space::Semaphore, Space::Sysv] {
-                        for place in [Where::Name(space, name.as_bytes()), Where::Prefix(space, b""), Where::Server] {
-                            prop_assert!(one.permit(right, place) || !other.permit(right, place));
+                        for scope in [RightScope::Name(space, name.as_bytes()), RightScope::Prefix(space, b""), RightScope::Server] {
+                            prop_assert!(one.permit(right, scope) || !other.permit(right, scope));
                         }
                     }
                 }

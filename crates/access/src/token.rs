@@ -54,7 +54,7 @@ impl Token {
         format!("{PREFIX}{}_{}", self.id, hex(&self.secret))
     }
 
-    /// What the file has in place of the secret.
+    /// What the file has in index of the secret.
     pub(super) fn hash(&self) -> [u8; HASH_BYTES] {
         let tag = hmac::sign(&self.key(), &self.secret);
         tag.as_ref().try_into().expect("HMAC-SHA256 has 32 bytes")
@@ -142,13 +142,13 @@ mod tests {
     #[test]
     fn every_byte_of_the_secret_and_of_the_hash_counts() {
         let hash = token().hash();
-        for place in 0..SECRET_BYTES {
+        for index in 0..SECRET_BYTES {
             let mut other = token();
-            other.secret[place] ^= 1;
-            assert!(!other.has_hash(&hash), "byte {place} of the secret");
+            other.secret[index] ^= 1;
+            assert!(!other.has_hash(&hash), "byte {index} of the secret");
             let mut other = hash;
-            other[place] ^= 1;
-            assert!(!token().has_hash(&other), "byte {place} of the hash");
+            other[index] ^= 1;
+            assert!(!token().has_hash(&other), "byte {index} of the hash");
         }
         let other = Token { id: TokenId([0; ID_BYTES]), secret: token().secret };
         assert!(!other.has_hash(&hash), "another id");

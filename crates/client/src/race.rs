@@ -154,22 +154,22 @@ where
             attempts.push(Attempt { index, deadline, accepted, stage: Progress::Connecting(connecting) });
             next_at = now + patience(CONNECT_PATIENCE);
         }
-        let (place, event) = tokio::select! {
+        let (position, event) = tokio::select! {
             biased;
             event = any(&mut attempts) => event,
             () = sleep_until(next_at), if !next.is_empty() => continue,
         };
-        let is_latest = place + 1 == attempts.len();
+        let is_latest = position + 1 == attempts.len();
         match event {
             Event::Accepted => {}
             Event::Connected(connection) => {
-                let Attempt { index, deadline, .. } = attempts[place];
+                let Attempt { index, deadline, .. } = attempts[position];
                 let asking = limited(deadline, late(&addresses[index]), ask(connection));
-                attempts[place].stage = Progress::Asking(asking);
+                attempts[position].stage = Progress::Asking(asking);
             }
-            Event::Answered(answer) => return Ok((attempts[place].index, answer)),
+            Event::Answered(answer) => return Ok((attempts[position].index, answer)),
             Event::Failed(failure) => {
-                next.push_back(attempts.remove(place).index);
+                next.push_back(attempts.remove(position).index);
                 if untried == 0 && attempts.is_empty() {
                     return Err(failure);
                 }
@@ -192,12 +192,12 @@ fn limited<T: Send + 'static, E: Send + 'static>(
     Box::pin(async move { timeout_at(deadline, stage).await.unwrap_or(Err(late)) })
 }
 
-/// Waits until something happens in an attempt, and returns its place. Cancel safe.
+/// Waits until something happens in an attempt, and returns its position. Cancel safe.
 async fn any<C, T, E>(attempts: &mut [Attempt<C, T, E>]) -> (usize, Event<C, T, E>) {
     poll_fn(|context| {
-        for (place, attempt) in attempts.iter_mut().enumerate() {
+        for (position, attempt) in attempts.iter_mut().enumerate() {
             if let Poll::Ready(event) = attempt.poll(context) {
-                return Poll::Ready((place, event));
+                return Poll::Ready((position, event));
             }
         }
         Poll::Pending

@@ -220,10 +220,10 @@ fn range_answered(
 /// twice.
 fn writes(keys: &Keys, format: u32, changes: &[Change]) -> Vec<Operation> {
     let mut last = HashMap::new();
-    for (place, change) in changes.iter().enumerate() {
-        last.insert(key_of(change), place);
+    for (index, change) in changes.iter().enumerate() {
+        last.insert(key_of(change), index);
     }
-    let is_last = |(place, change): &(usize, &Change)| last.get(&key_of(change)) == Some(place);
+    let is_last = |(index, change): &(usize, &Change)| last.get(&key_of(change)) == Some(index);
     let operation = |(_, change): (usize, &Change)| match change {
         Change::Put(record) => {
             Operation::Put { key: record_key(keys, &record.key()), value: record_value(format, record) }

@@ -19,7 +19,7 @@ use crate::errno::Failed;
 use crate::message;
 use crate::operation::Call;
 use crate::process::{self, Lease, Name, Process};
-use crate::servers::Place;
+use crate::servers::ServerIndex;
 use crate::settings::Settings;
 use crate::signals::{Shield, Woken};
 use crate::token;
@@ -127,7 +127,7 @@ impl<'a> Attempts<'a> {
                 continue;
             }
             let connection = lease.as_mut().expect("it was attached");
-            let (place, began) = (connection.place(), Instant::now());
+            let (server, began) = (connection.server(), Instant::now());
             let mut wait = Wait {
                 shield: self.shield,
                 until: self.overdue(),
@@ -147,7 +147,7 @@ impl<'a> Attempts<'a> {
                 Err(Lost::Closed) => lease.set(None),
                 Err(Lost::Forked) => return Err(Obstacle::Final(Failed(libc::EINTR))),
                 Err(Lost::Broken(error)) => {
-                    self.note_end(&error, place, began);
+                    self.note_end(&error, server, began);
                     self.is_sent = true;
                     lease.set(None);
                     self.overcome_keeping_numbers(Obstacle::Outage(error))?;
@@ -157,9 +157,9 @@ impl<'a> Attempts<'a> {
     }
 
     /// A connection to this address was lost on which the server had answered.
-    fn note_end(&mut self, error: &io::Error, place: Place, began: Instant) {
+    fn note_end(&mut self, error: &io::Error, server: ServerIndex, began: Instant) {
         if error.kind() == io::ErrorKind::TimedOut {
-            self.settings.servers.begin_behind(place);
+            self.settings.servers.begin_behind(server);
         }
         let may_wait = matches!(self.call, Call::Operate { .. }) && !self.times_out(Instant::now());
         if may_wait && began.elapsed() >= self.settings.timeout {
@@ -204,8 +204,8 @@ impl<'a> Attempts<'a> {
         let answer = self.introduce(&mut connection, limit);
         let answer = answer.and_then(|()| self.ask(&mut connection, limit, request));
         match answer {
-            Err(Obstacle::Outage(_)) => servers.begin_behind(connection.place()),
-            Ok(_) | Err(Obstacle::Gone | Obstacle::Final(_)) => servers.begin_with(connection.place()),
+            Err(Obstacle::Outage(_)) => servers.begin_behind(connection.server()),
+            Ok(_) | Err(Obstacle::Gone | Obstacle::Final(_)) => servers.begin_with(connection.server()),
         }
         Ok((connection, answer?))
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use signalbox_protocol::{Extended, Opaque, Request, ResponseCodec, ResponseFrame, WaitingRequest};
 
-use crate::servers::{Place, Server, Servers};
+use crate::servers::{Server, ServerIndex, Servers};
 use crate::signals::{Shield, Woken};
 use crate::socket::{Identity, Socket};
 
@@ -26,7 +26,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,
-    place: Place,
+    server: ServerIndex,
     peer: SocketAddr,
     /// The process that opened it. A child of a fork must not use it.
     pid: u32,
@@ -91,12 +91,12 @@ impl Connection {
     pub fn open(servers: &Servers, timeout: Duration) -> io::Result<Self> {
         let limit = servers.share_of(timeout).min(CONNECT_MAX);
         let mut refusal = io::ErrorKind::ConnectionRefused.into();
-        for (place, server) in servers.in_turn() {
+        for (index, server) in servers.in_turn() {
             match connect(server, limit, timeout) {
-                Ok((socket, peer)) => return Ok(Self::over(socket, place, peer)),
+                Ok((socket, peer)) => return Ok(Self::over(socket, index, peer)),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => refusal = error,
                 Err(error) => {
-                    servers.begin_behind(place);
+                    servers.begin_behind(index);
                     return Err(error);
                 }
             }
@@ -104,15 +104,15 @@ impl Connection {
         Err(refusal)
     }
 
-    fn over(socket: Socket, place: Place, peer: SocketAddr) -> Self {
+    fn over(socket: Socket, server: ServerIndex, peer: SocketAddr) -> Self {
         let room = || Vec::with_capacity(REQUEST_BYTES);
         let buffers = Buffers { input: BytesMut::with_capacity(REQUEST_BYTES), output: room(), rows: room() };
-        Self { socket, place, peer, pid: std::process::id(), opaque: 0, buffers }
+        Self { socket, server, peer, pid: std::process::id(), opaque: 0, buffers }
     }
 
     /// Which of the addresses it leads to.
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn server(&self) -> ServerIndex {
+        self.server
     }
 
     /// The address that it was opened to.

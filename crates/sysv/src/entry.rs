@@ -200,8 +200,8 @@ unsafe fn operate(
     // SAFETY: as the caller promises.
     let given = unsafe { std::slice::from_raw_parts(operations, count) };
     let mut list = [Operation { number: 0, change: 0, flags: 0 }; OPERATIONS_MAX];
-    for (place, operation) in list.iter_mut().zip(given) {
-        *place = operation_of(operation);
+    for (slot, operation) in list.iter_mut().zip(given) {
+        *slot = operation_of(operation);
     }
     let call = Call::Operate { set: SetId(set), operations: &list[..count], deadline };
     with_shield(|shield| perform(&call, settings, shield, ResponseFrame::call_done)).map(|()| 0)

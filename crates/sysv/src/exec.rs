@@ -169,8 +169,8 @@ impl Environment {
         unsafe {
             let copy = memory.cast::<c_char>().add(list_bytes);
             std::ptr::copy_nonoverlapping(text.as_ptr().cast(), copy, text.len());
-            for (place, line) in kept.chain([copy.cast_const()]).enumerate() {
-                list.add(place).write(line);
+            for (index, line) in kept.chain([copy.cast_const()]).enumerate() {
+                list.add(index).write(line);
             }
         }
         Some(Self { list, bytes })
@@ -193,7 +193,7 @@ impl Drop for Environment {
 unsafe fn lines_of(list: List) -> impl Iterator<Item = *const c_char> {
     let count = if list.is_null() { 0 } else { usize::MAX };
     // SAFETY: the iteration ends at the null pointer.
-    (0..count).map(move |place| unsafe { *list.add(place) }).take_while(|line| !line.is_null())
+    (0..count).map(move |index| unsafe { *list.add(index) }).take_while(|line| !line.is_null())
 }
 
 /// `execl` and `execlp` have their arguments where a call has them: some in registers, the rest on the stack. The

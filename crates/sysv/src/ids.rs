@@ -51,16 +51,16 @@ pub fn note_kernel_id(set: c_int) -> Result<(), ()> {
 /// Remembers how many semaphores a set has.
 pub fn note_count(set: c_int, count: u32) {
     let entry = (u64::from(set.cast_unsigned()) << 32) | u64::from(count);
-    SEMAPHORES[place(set)].store(entry, Ordering::Relaxed);
+    SEMAPHORES[index_of(set)].store(entry, Ordering::Relaxed);
 }
 
 /// How many semaphores a set has, if it is remembered.
 pub fn count(set: c_int) -> Option<u32> {
-    let entry = SEMAPHORES[place(set)].load(Ordering::Relaxed);
+    let entry = SEMAPHORES[index_of(set)].load(Ordering::Relaxed);
     (entry >> 32 == u64::from(set.cast_unsigned())).then_some((entry & u64::from(u32::MAX)) as u32)
 }
 
-fn place(set: c_int) -> usize {
+fn index_of(set: c_int) -> usize {
     set.cast_unsigned() as usize % COUNTS
 }
 
@@ -72,7 +72,7 @@ mod tests {
     fn counts_are_those_of_the_set_alone() {
         note_count(0x4000_0001, 3);
         assert_eq!(count(0x4000_0001), Some(3));
-        assert_eq!(count(0x4000_0101), None, "another set at the same place");
+        assert_eq!(count(0x4000_0101), None, "another set with the same index");
         note_count(0x4000_0101, 32000);
         assert_eq!(count(0x4000_0101), Some(32000));
         assert_eq!(count(0x4000_0001), None);

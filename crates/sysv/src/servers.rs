@@ -1,7 +1,7 @@
 //! The addresses of the server: of one, or of the nodes of a cluster, of which one serves and the others refuse
 //! connections.
 //!
-//! They are tried in turn, from the one that served last. All threads share the place at which the next attempt begins;
+//! They are tried in turn, from the one that served last. All threads share the position at which the next attempt begins;
 //! it is advice, and each attempt may reach every address, whatever other threads do meanwhile.
 
 use std::fmt;
@@ -15,13 +15,13 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Servers {
     all: Vec<Server>,
-    /// The place at which the next attempt begins.
+    /// The position at which the next attempt begins.
     first: AtomicUsize,
 }
 
-/// The place of an address among all.
+/// The position of an address among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(usize);
+pub struct ServerIndex(usize);
 
 /// One address.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,22 +38,22 @@ impl Servers {
     }
 
     /// All of them, in the order in which an attempt has to try them.
-    pub fn in_turn(&self) -> impl Iterator<Item = (Place, &Server)> {
+    pub fn in_turn(&self) -> impl Iterator<Item = (ServerIndex, &Server)> {
         let first = self.first.load(Ordering::Relaxed);
-        let places = (first..self.all.len()).chain(0..first);
-        places.map(|place| (Place(place), &self.all[place]))
+        let indexes = (first..self.all.len()).chain(0..first);
+        indexes.map(|index| (ServerIndex(index), &self.all[index]))
     }
 
     /// The server at this address serves.
-    pub fn begin_with(&self, Place(place): Place) {
-        if self.first.load(Ordering::Relaxed) != place {
-            self.first.store(place, Ordering::Relaxed);
+    pub fn begin_with(&self, ServerIndex(index): ServerIndex) {
+        if self.first.load(Ordering::Relaxed) != index {
+            self.first.store(index, Ordering::Relaxed);
         }
     }
 
     /// The server at this address does not serve, and may be slow to say so.
-    pub fn begin_behind(&self, Place(place): Place) {
-        self.begin_with(Place((place + 1) % self.all.len()));
+    pub fn begin_behind(&self, ServerIndex(index): ServerIndex) {
+        self.begin_with(ServerIndex((index + 1) % self.all.len()));
     }
 
     /// What each address may take of a time limit, so that all are tried within it.
@@ -94,8 +94,8 @@ fn server(text: &str) -> Option<Server> {
 /// For messages.
 impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, server) in self.all.iter().enumerate() {
-            let comma = if place == 0 { "" } else { "," };
+        for (index, server) in self.all.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
             write!(f, "{comma}{}", server.text)?;
         }
         Ok(())
@@ -133,13 +133,13 @@ mod tests {
     #[test]
     fn an_attempt_begins_with_the_one_that_served_and_reaches_all() {
         let servers: Servers = "a:1,b:1,c:1".parse().unwrap();
-        let place = |host: &str| servers.in_turn().find(|(_, server)| server.host == host).unwrap().0;
+        let index = |host: &str| servers.in_turn().find(|(_, server)| server.host == host).unwrap().0;
         assert_eq!(hosts(&servers), ["a", "b", "c"]);
-        servers.begin_with(place("b"));
+        servers.begin_with(index("b"));
         assert_eq!(hosts(&servers), ["b", "c", "a"]);
-        servers.begin_behind(place("c"));
+        servers.begin_behind(index("c"));
         assert_eq!(hosts(&servers), ["a", "b", "c"]);
-        servers.begin_behind(place("b"));
+        servers.begin_behind(index("b"));
         assert_eq!(hosts(&servers), ["c", "a", "b"]);
         assert_eq!(servers.share_of(Duration::from_secs(9)), Duration::from_secs(3));
     }

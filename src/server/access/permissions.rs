@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use signalbox_access::{Right, Rights, Space, Where};
+use signalbox_access::{Right, RightScope, Rights, Space};
 use signalbox_model::{Namespace, Target, UnixSeconds};
 
 /// Who a client has proven to be.
@@ -64,17 +64,17 @@ impl Permissions {
 }
 
 /// What a right is about, for the rules.
-fn scope_of(target: Target<'_>) -> Where<'_> {
+fn scope_of(target: Target<'_>) -> RightScope<'_> {
     let space = |namespace| match namespace {
         Namespace::Counters => Space::Counter,
         Namespace::Semaphores => Space::Semaphore,
     };
     match target {
-        Target::Server => Where::Server,
-        Target::Anywhere => Where::Anywhere,
-        Target::Name(namespace, name) => Where::Name(space(namespace), name),
-        Target::Prefix(namespace, prefix) => Where::Prefix(space(namespace), prefix),
-        Target::Sets => Where::Prefix(Space::Sysv, b""),
+        Target::Server => RightScope::Server,
+        Target::Anywhere => RightScope::Anywhere,
+        Target::Name(namespace, name) => RightScope::Name(space(namespace), name),
+        Target::Prefix(namespace, prefix) => RightScope::Prefix(space(namespace), prefix),
+        Target::Sets => RightScope::Prefix(Space::Sysv, b""),
     }
 }
 

@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 use super::super::admission::Admission;
 use super::super::client_address::{Client, ClientAddress};
 use super::super::dispatch::ExtendedState;
-use super::super::peers::{Peer, Place};
+use super::super::peers::{Peer, PeerEntry};
 use super::super::port::{Port, port_name};
 use super::super::state::Server;
 use super::super::steps;
@@ -46,8 +46,8 @@ struct OpenConnection {
     handshake: Option<BytesMut>,
     /// What plain requests hold.
     holder: Session,
-    /// The connection's place among its peers.
-    place: Place,
+    /// The connection's entry among its peers.
+    peer_entry: PeerEntry,
     extended: ExtendedState,
     inbound: Inbound,
 }
@@ -150,7 +150,7 @@ impl OpenConnection {
         let holder = server.core.open_session();
         let connection = holder.id();
         let mailbox = Arc::new(Mailbox::of(peer, Some(client.address.key())));
-        let place = server.peers.enter(Peer {
+        let peer_entry = server.peers.enter(Peer {
             connection,
             address: peer,
             opened: server.monotonic(),
@@ -160,7 +160,7 @@ impl OpenConnection {
             ExtendedState::new(server, connection, mailbox, client.clone(), admission.port().namespace);
         debug!(port = port_name(admission.port().namespace), %peer, session = %connection.session(), "connection opened");
         let inbound = Inbound::new(may_begin_tls);
-        Box::new(Self { admission, client, handshake: None, holder, place, extended, inbound })
+        Box::new(Self { admission, client, handshake: None, holder, peer_entry, extended, inbound })
     }
 
     /// Serves a connection over TLS, after its handshake.
@@ -176,8 +176,8 @@ impl OpenConnection {
             }
             Err(end) => end,
         };
-        let Self { admission, client, holder, place, .. } = *self;
-        Box::pin(end_connection(&admission, &client, holder, place, &end)).await;
+        let Self { admission, client, holder, peer_entry, .. } = *self;
+        Box::pin(end_connection(&admission, &client, holder, peer_entry, &end)).await;
         if end.is_by_the_server() {
             Box::pin(linger(stream)).await;
         }
@@ -209,7 +209,7 @@ impl OpenConnection {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Self { admission, client, handshake: _, mut holder, place, extended, inbound } = *self;
+        let Self { admission, client, handshake: _, mut holder, peer_entry, extended, inbound } = *self;
         let (server, port, usage) = (admission.server(), admission.port(), admission.client_usage());
         let mut served = Connection::new(server, port, usage, stream, inbound, extended);
         // Before the first turn looks for messages: each is found by that turn, or wakes this task.
@@ -223,14 +223,14 @@ impl OpenConnection {
             let (stream, inbound, extended) = served.into_parts();
             let handshake = Some(inbound.into_received());
             let inbound = Inbound::new(false);
-            let connection = Self { admission, client, handshake, holder, place, extended, inbound };
+            let connection = Self { admission, client, handshake, holder, peer_entry, extended, inbound };
             return Some((Box::new(connection), stream));
         }
         // While the server stops, it waits until a busy connection has closed in good order.
         let Connection { stream, outbound, extended, busy: _busy, .. } = served;
         extended.end(server);
         // Boxed, so that the task of an open connection has no room for its end.
-        Box::pin(end_connection(&admission, &client, holder, place, &end)).await;
+        Box::pin(end_connection(&admission, &client, holder, peer_entry, &end)).await;
         if is_tls && outbound.is_unflushed() {
             // Without close_notify, and without the rest of the output, which a fence may forbid.
             drop(stream);
@@ -243,10 +243,16 @@ impl OpenConnection {
     }
 }
 
-async fn end_connection(admission: &Admission, client: &Client, holder: Session, place: Place, end: &End) {
+async fn end_connection(
+    admission: &Admission,
+    client: &Client,
+    holder: Session,
+    peer_entry: PeerEntry,
+    end: &End,
+) {
     let session = holder.id().session();
     // First, so that no request for this session finds it among the peers after the ledger has forgotten it.
-    drop(place);
+    drop(peer_entry);
     let server = admission.server();
     server.core.leave_process(holder.id(), process_end(end, client.address), server.moment());
     release_all(server, holder).await;

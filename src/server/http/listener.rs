@@ -113,21 +113,21 @@ pub(in crate::server) fn addresses(listeners: &[StdTcpListener]) -> io::Result<V
 }
 
 /// A connection counts until this is dropped.
-struct Place {
+struct CountedConnection {
     shared: Arc<Shared>,
     /// `None`: it is refused.
     counted: Option<Counted>,
 }
 
-impl Place {
-    /// A place for a connection of a client; `None`: there is none.
-    fn take(shared: &Arc<Shared>, client: ClientAddress) -> Option<Self> {
+impl CountedConnection {
+    /// Counts a connection of a client; `None`: it is refused.
+    fn count(shared: &Arc<Shared>, client: ClientAddress) -> Option<Self> {
         let in_use = shared.connections.increment() as usize;
-        let mut place = Self { shared: Arc::clone(shared), counted: None };
+        let mut connection = Self { shared: Arc::clone(shared), counted: None };
         if in_use < CONNECTIONS_MAX {
             let (name, of) = ("HTTP connections", &[Listening::Http]);
             let limit = ConnectionLimit { name, max: CONNECTIONS_MAX, in_use, of };
-            place.counted = shared.rules.shares.enter(client, Listening::Http, limit);
+            connection.counted = shared.rules.shares.enter(client, Listening::Http, limit);
         } else if shared.warnings.permits() {
             warn!(
                 client = %client.socket().ip(),
@@ -135,15 +135,15 @@ impl Place {
                 "HTTP connections are refused: there are too many; find the client that opens so many"
             );
         }
-        if place.counted.is_none() {
+        if connection.counted.is_none() {
             shared.refused.add(1);
             return None;
         }
-        Some(place)
+        Some(connection)
     }
 }
 
-impl Drop for Place {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.shared.connections.decrement();
     }
@@ -175,10 +175,10 @@ async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {
 
 fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let address = ClientAddress::of_peer(peer);
-    let Some(place) = Place::take(shared, address) else { return };
+    let Some(connection) = CountedConnection::count(shared, address) else { return };
     shared.accepted.add(1);
     tokio::spawn(async move {
-        let outcome = begin(&place.shared, stream, address).await;
+        let outcome = begin(&connection.shared, stream, address).await;
         if let Err(error) = outcome {
             debug!(%peer, %error, "an HTTP connection has ended");
         }

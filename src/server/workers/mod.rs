@@ -167,9 +167,9 @@ impl Workers {
     ) where
         F: Future<Output = ()> + Send,
     {
-        let place = Place::take(self);
-        place.worker().runtime.clone().spawn(async move {
-            let _place = place;
+        let assigned = Assigned::to_least_busy(self);
+        assigned.worker().runtime.clone().spawn(async move {
+            let _assigned = assigned;
             match stream.and_then(TcpStream::from_std) {
                 Ok(stream) => task(stream).await,
                 Err(error) => warn!(%error, "a connection could not be handed to its thread and was closed"),
@@ -178,15 +178,15 @@ impl Workers {
     }
 }
 
-/// A connection's place on a worker: it counts as a connection of the worker until it is dropped.
-struct Place {
+/// A connection that is assigned to a worker: it counts as a connection of the worker until it is dropped.
+struct Assigned {
     workers: Workers,
     index: usize,
 }
 
-impl Place {
-    /// Takes a place on the worker with the fewest connections.
-    fn take(workers: &Workers) -> Self {
+impl Assigned {
+    /// Assigns a connection to the worker with the fewest.
+    fn to_least_busy(workers: &Workers) -> Self {
         let by_connections =
             workers.0.iter().enumerate().min_by_key(|(_, worker)| worker.connections.load(Ordering::Relaxed));
         let (index, worker) = by_connections.expect("there is at least one worker");
@@ -199,7 +199,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Assigned {
     fn drop(&mut self) {
         self.worker().connections.fetch_sub(1, Ordering::Relaxed);
     }
@@ -253,14 +253,14 @@ mod tests {
     #[test]
     fn a_new_connection_goes_to_the_worker_with_the_fewest() {
         let workers = Workers::start(NonZeroUsize::new(3).unwrap()).unwrap();
-        let mut places: Vec<_> = (0..7).map(|_| Place::take(&workers)).collect();
+        let mut all: Vec<_> = (0..7).map(|_| Assigned::to_least_busy(&workers)).collect();
         let connections = || -> Vec<_> {
             workers.0.iter().map(|worker| worker.connections.load(Ordering::Relaxed)).collect()
         };
         assert_eq!(connections(), [3, 2, 2]);
-        places.retain(|place| place.index != 1);
+        all.retain(|assigned| assigned.index != 1);
         assert_eq!(connections(), [3, 0, 2]);
-        let next: Vec<_> = (0..3).map(|_| Place::take(&workers)).collect();
-        assert_eq!(next.iter().map(|place| place.index).collect::<Vec<_>>(), [1, 1, 1]);
+        let next: Vec<_> = (0..3).map(|_| Assigned::to_least_busy(&workers)).collect();
+        assert_eq!(next.iter().map(|assigned| assigned.index).collect::<Vec<_>>(), [1, 1, 1]);
     }
 }
