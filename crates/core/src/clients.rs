@@ -51,14 +51,14 @@ impl<I: Ord + Copy> Clients<I> {
         client.and_then(|client| self.0.get(&client)).map_or(0, |usage| usage.counts[what as usize])
     }
 
-    /// A client has so much more.
+    /// A client has this much more.
     pub(super) fn add(&mut self, client: Option<ClientKey>, what: Counted, amount: usize) {
         let Some(client) = client.filter(|_| amount > 0) else { return };
         let new = || Usage { counts: Counts::default(), unused: BTreeSet::new() };
         self.0.entry(client).or_insert_with(new).counts[what as usize] += amount;
     }
 
-    /// A client has so much less.
+    /// A client has this much less.
     pub(super) fn subtract(&mut self, client: Option<ClientKey>, what: Counted, amount: usize) {
         let Some(client) = client.filter(|_| amount > 0) else { return };
         let usage = self.0.get_mut(&client).filter(|usage| usage.counts[what as usize] >= amount);
@@ -70,12 +70,12 @@ impl<I: Ord + Copy> Clients<I> {
         }
     }
 
-    /// A client has so much more of each.
+    /// A client has this much more of each.
     pub(super) fn add_all(&mut self, client: Option<ClientKey>, counts: Counts) {
         Counted::ALL.into_iter().zip(counts).for_each(|(what, amount)| self.add(client, what, amount));
     }
 
-    /// A client has so much less of each.
+    /// A client has this much less of each.
     pub(super) fn subtract_all(&mut self, client: Option<ClientKey>, counts: Counts) {
         Counted::ALL.into_iter().zip(counts).for_each(|(what, amount)| self.subtract(client, what, amount));
     }

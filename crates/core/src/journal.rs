@@ -204,7 +204,7 @@ impl BatchLimit {
     /// The most that one unit has. A store must accept that much.
     pub const UNIT: Self = UNIT_MAX;
 
-    /// Whether it permits so much.
+    /// Whether it permits this much.
     pub(super) fn has_room_for(self, changes: usize, bytes: usize) -> bool {
         changes <= self.changes && bytes <= self.bytes
     }

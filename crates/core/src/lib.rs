@@ -37,7 +37,6 @@ mod request_log;
 mod ring_map;
 mod semaphore;
 mod session;
-mod session_client;
 mod state;
 mod store;
 mod sync;
@@ -60,14 +59,13 @@ pub use ledger::{
     WaitedListing, Waiting, Want, WatchSnapshot,
 };
 pub use limit::{ClientKey, ClientShare, MemoryLimit};
-pub use mailbox::{EVENTS_MAX, Mailbox, Message};
+pub use mailbox::{EVENTS_MAX, Mailbox, Message, SessionClient};
 pub use object::DumpItem;
 pub use outcome::{Answer, Call, Executed, Granted, Opened, Outcome};
 pub use registry::{Limits, RegistryStats};
 pub use request_log::REQUESTS_MAX;
 pub use semaphore::SLOTS_MAX;
 pub use session::{Ending, Session};
-pub use session_client::SessionClient;
 pub use state::Core;
 pub use store::{Batch, CommitOutcome};
 pub use sysv::{

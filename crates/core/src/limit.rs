@@ -99,7 +99,7 @@ impl ClientShare {
     /// No shares, as in a new core: one client may have everything.
     pub const NONE: Self = Self { percent: 100, least: 0 };
 
-    /// Shares of so many percent; 100: no shares.
+    /// Shares of this many percent; 100: no shares.
     pub fn of_percent(percent: u32) -> Self {
         Self { percent, least: LEAST }
     }

@@ -12,7 +12,6 @@ use crate::ids::Token;
 use crate::invariant::lock;
 use crate::limit::ClientKey;
 use crate::outcome::Answer;
-use crate::session_client::SessionClient;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::time::MonotonicMs;
 use signalbox_model::sysv::{Errno, SetAnswer};
@@ -52,6 +51,15 @@ pub enum Message {
     Notice(Notice<MonotonicMs>),
     /// The connection's session was revoked: the server has to close the connection.
     Close,
+}
+
+/// The client that is attached to a session or was last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionClient {
+    /// Its address.
+    pub address: SocketAddr,
+    /// The identity that it has proven, as the server names it; `None`: it has proven none.
+    pub identity: Option<Arc<str>>,
 }
 
 /// The messages of one connection.

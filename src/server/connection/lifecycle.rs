@@ -28,9 +28,8 @@ use super::super::steps;
 use super::super::tls::{FirstBytes, HandshakeError, handshake};
 use super::Connection;
 use super::end::End;
-use super::first_bytes::{self, Opening};
 use super::inbound::{Inbound, READ_BYTES_MAX};
-use super::proxied::read_header;
+use super::opening::{Opening, read_header, read_opening};
 use signalbox_core::{ConnectionEnd, Mailbox, Session};
 use signalbox_model::SessionId;
 
@@ -123,7 +122,7 @@ impl OpenConnection {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let (server, port) = (admission.server(), admission.port());
-        let end = match first_bytes::read(stream, server, &port.metrics.traffic).await {
+        let end = match read_opening(stream, server, &port.metrics.traffic).await {
             Ok(Opening::Tls(received)) => {
                 let mut connection = Self::open(admission, client, false);
                 connection.handshake = Some(received);

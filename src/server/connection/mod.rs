@@ -13,11 +13,10 @@
 
 mod activity;
 mod end;
-mod first_bytes;
 mod inbound;
 mod lifecycle;
+mod opening;
 mod outbound;
-mod proxied;
 #[cfg(test)]
 mod tests;
 

@@ -7,11 +7,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::mailbox::ReplyTo;
+use crate::mailbox::{ReplyTo, SessionClient};
 use crate::object::ObjectRef;
-use crate::session_client::ClientSelector;
 use crate::time::{Due, MonotonicMs};
-use signalbox_model::{ConnectionId, GrantId, Namespace, SessionId};
+use signalbox_model::{AddressRange, ConnectionId, GrantId, Namespace, SessionId};
 
 /// Work of one step, in names of grants that are granted, released or visited.
 pub(super) const STEP_GRANTS: usize = 64;
@@ -92,6 +91,25 @@ pub(super) struct ClientRevocation {
     /// How many sessions were revoked.
     pub(super) revoked: u64,
     pub(super) reply_to: ReplyTo,
+}
+
+/// Some clients, whose sessions an administrator revokes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ClientSelector {
+    /// Those with these addresses.
+    Addresses(AddressRange),
+    /// Those that have proven this identity, from any address.
+    Identity(Box<str>),
+}
+
+impl ClientSelector {
+    /// Whether a client is one of them.
+    pub(super) fn selects(&self, client: &SessionClient) -> bool {
+        match self {
+            Self::Addresses(addresses) => addresses.contains(client.address.ip()),
+            Self::Identity(identity) => client.identity.as_deref() == Some(identity),
+        }
+    }
 }
 
 const KINDS: usize = 6;

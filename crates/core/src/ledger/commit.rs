@@ -27,7 +27,7 @@ pub(crate) enum OnCommit {
     Reply(SessionId, RequestId),
     /// A session was closed; the client is answered.
     Closed(ReplyTo),
-    /// The sessions of clients were revoked, so many of them; the client is answered.
+    /// The sessions of clients were revoked, this many; the client is answered.
     ClientsRevoked(u64, ReplyTo),
     /// A session was opened; its client is answered.
     Opened(SessionId),

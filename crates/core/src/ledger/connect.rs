@@ -47,7 +47,7 @@ impl Core {
         Ok(lease)
     }
 
-    /// As [`Self::attach`], by a client that will repeat so many requests with their places. The caller renews the lease.
+    /// As [`Self::attach`], by a client that will repeat this many requests with their places. The caller renews the lease.
     pub fn attach_to_repeat(
         &self,
         session: SessionId,
@@ -229,7 +229,7 @@ impl Ledger {
     }
 
     /// Attaches a connection to a leased session, and informs the connection that was attached before
-    /// (`docs/protocol.md`, "AttachSession"). The client will repeat so many requests with their places. The caller renews the
+    /// (`docs/protocol.md`, "AttachSession"). The client will repeat this many requests with their places. The caller renews the
     /// lease, if the client may have what the session has.
     fn attach(
         &mut self,

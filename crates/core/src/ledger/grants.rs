@@ -390,7 +390,7 @@ impl Grants {
         at
     }
 
-    /// Has the grants that were revoked end so much later: they were restored so long before. None waits.
+    /// Has the grants that were revoked end this much later, as they were restored this long before. None waits.
     pub(super) fn begin_serving(&mut self, late_ms: u64) {
         for (at, id) in std::mem::take(&mut self.deadlines) {
             let at = MonotonicMs(at.0 + late_ms);

@@ -1,10 +1,9 @@
 //! The changes that administrators make: which rule executes each.
 
-use super::backlog::STEP_GRANTS;
+use super::backlog::{ClientSelector, STEP_GRANTS};
 use super::replies::Changed;
 use super::state::{Ledger, LedgerContext};
 use crate::outcome::{Answer, Call, Executed, Outcome};
-use crate::session_client::ClientSelector;
 use crate::state::Core;
 use crate::time::{Moment, MonotonicMs};
 use signalbox_model::{

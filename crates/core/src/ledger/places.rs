@@ -64,7 +64,7 @@ struct Window {
 enum Awaited {
     /// It has not attached.
     Away,
-    /// It has attached, and so many repetitions are missing.
+    /// It has attached, and this many repetitions are missing.
     Returning(NonZeroU32),
 }
 
@@ -116,7 +116,7 @@ impl Places {
         self.window.take().map_or_else(Vec::new, |window| window.held_back)
     }
 
-    /// A session has attached, and will repeat so many requests with their places.
+    /// A session has attached, and will repeat this many requests with their places.
     pub(super) fn attached(&mut self, session: SessionId, repetitions: u32) {
         let Some(window) = &mut self.window else { return };
         // A session of this run is not awaited.
@@ -248,7 +248,7 @@ impl Ledger {
         }
     }
 
-    /// A leased session has attached, and will repeat so many requests with their places.
+    /// A leased session has attached, and will repeat this many requests with their places.
     pub(super) fn session_attached(&mut self, session: SessionId, repetitions: u32) {
         self.places.attached(session, repetitions);
         self.end_window_if_complete();

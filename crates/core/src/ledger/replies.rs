@@ -359,9 +359,9 @@ impl Ledger {
         grant: GrantId,
         refusal: Refusal,
     ) {
-        let is_its = |pending: &mut PendingReply| matches!(&pending.reply, CachedReply::Granted(granted) if granted.grant == grant);
-        if let Entry::Occupied(mut pending) = self.pending_replies.entry((session, request))
-            && is_its(pending.get_mut())
+        if let Entry::Occupied(pending) = self.pending_replies.entry((session, request))
+            && let CachedReply::Granted(granted) = &pending.get().reply
+            && granted.grant == grant
         {
             let refused = PendingReply { reply: CachedReply::Done(Err(refusal)), ..pending.remove() };
             self.send_reply(session, request, refused);

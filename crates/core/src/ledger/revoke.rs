@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::backlog::{ClientRevocation, STEP_GRANTS, Task, TaskKind};
+use super::backlog::{ClientRevocation, ClientSelector, STEP_GRANTS, Task, TaskKind};
 use super::commit::OnCommit;
 use super::removal::SEMAPHORES;
 use super::replies::Changed;
@@ -15,7 +15,6 @@ use crate::ids::Token;
 use crate::journal::Journaled;
 use crate::mailbox::Mailbox;
 use crate::outcome::{Answer, Outcome};
-use crate::session_client::ClientSelector;
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{ConnectionId, EventKind, GrantId, Milliseconds, Notice, Refusal, SessionId};

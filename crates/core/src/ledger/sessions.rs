@@ -15,10 +15,10 @@ use super::replies::CachedReply;
 use crate::ids::Token;
 use crate::invariant::{broken, invariant};
 use crate::limit::ClientKey;
+use crate::mailbox::SessionClient;
 use crate::mailbox::{Mailbox, Message, ReplyTo};
 use crate::request_log::RequestLog;
 use crate::ring_map::RingMap;
-use crate::session_client::SessionClient;
 use crate::time::MonotonicMs;
 use signalbox_model::{ConnectionId, EventKind, GrantId, Notice, Refusal, SessionId, SessionKey};
 
@@ -386,8 +386,8 @@ impl Sessions {
         self.gaps.tick(now);
     }
 
-    /// Renews the leases of all sessions, which were restored so long before, and has those that were revoked end so much
-    /// later.
+    /// Renews the leases of all sessions, which were restored this long before, and has those that were revoked end that
+    /// much later.
     pub(super) fn begin_serving(&mut self, late_ms: u64, now: MonotonicMs) {
         for state in self.all.values_mut() {
             if let Some(revoked) = &mut state.revoked {

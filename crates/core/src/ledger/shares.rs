@@ -43,14 +43,14 @@ impl Ledger {
         }
     }
 
-    /// A session takes so much more memory.
+    /// A session takes this much more memory.
     pub(super) fn add_bytes(&mut self, session: SessionId, bytes: usize) {
         let state = self.sessions.existing_mut(session);
         state.add_bytes(bytes);
         self.clients.add(state.owner(), Counted::Bytes, bytes);
     }
 
-    /// A session takes so much less memory.
+    /// A session takes this much less memory.
     pub(super) fn subtract_bytes(&mut self, session: SessionId, bytes: usize) {
         let state = self.sessions.existing_mut(session);
         state.subtract_bytes(bytes);

@@ -1,6 +1,8 @@
 //! The calls of programs: `semget`, `semop`, `semctl`.
 
-use super::reply::Reply;
+use std::sync::Arc;
+
+use super::answers::Reply;
 use super::set::{ALTER, READ, SEMAPHORES_MAX, Set};
 use super::state::Sysv;
 use super::values::{VALUE_MAX, Verdict, alters, undoes};
@@ -15,7 +17,6 @@ use signalbox_model::sysv::{
     SetCommand, SetId,
 };
 use signalbox_model::{ConnectionId, Limit, Refusal, RequestIds};
-use std::sync::Arc;
 
 /// Which request of which connection makes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What administrators see of sets and processes. A listing is taken in steps, so it is not a snapshot.
 
+use super::answers::WaiterId;
 use super::processes::Process;
-use super::reply::WaiterId;
 use super::state::Sysv;
 use super::waiters::Waiter;
 use crate::ledger::{ListedSession, age_s, shown, ttl_left};

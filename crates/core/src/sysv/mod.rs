@@ -14,14 +14,12 @@
 //! | `values` | values and adjustments, and how a list of operations changes them, all or none |
 //! | `waiters` | the calls that wait for a set |
 //! | `set` | one set: its owner, and which waiting calls a change completes |
-//! | `sets` | all sets, by id and key |
-//! | `rules` | what the configuration says of keys |
+//! | `sets` | all sets, by id and key; what the configuration sets for keys |
 //! | `processes` | all processes: their connections, and when they end |
-//! | `reply` | what is kept of a call |
-//! | `state` | the state of all sets and processes, and its limits |
+//! | `state` | the state of all sets and processes, its limits and figures |
 //! | `attach` | what a process says of itself |
 //! | `calls` | the calls of programs |
-//! | `answers` | what all calls share: each is made once, and answered at once or later |
+//! | `answers` | what all calls share: each is made once, its result is cached, and it is answered at once or later |
 //! | `end` | the ends of connections, processes and waits |
 //! | `storing` | how durable sets reach the store: calls on them are answered when they are stored |
 //! | `restore` | the records of a store, at the start |
@@ -33,7 +31,6 @@
 //! durable set is sent only when everything that was changed before is stored.
 
 mod answers;
-mod api;
 mod attach;
 mod calls;
 mod check;
@@ -41,9 +38,7 @@ mod durable;
 mod end;
 mod listing;
 mod processes;
-mod reply;
 mod restore;
-mod rules;
 mod set;
 mod sets;
 mod state;
@@ -60,6 +55,6 @@ pub use durable::{
 pub use end::ConnectionEnd;
 pub use listing::{SetListing, UserListing};
 pub use processes::OpenedProcess;
-pub use rules::KeyRule;
+pub use sets::KeyRule;
 pub(crate) use state::Sysv;
 pub use state::{SysvLimits, SysvStats};

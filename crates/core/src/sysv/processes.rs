@@ -9,12 +9,12 @@ use std::mem;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::reply::{Reply, WaiterId};
+use super::answers::{Reply, WaiterId};
 use crate::clients::{Clients, Counted, Counts};
 use crate::limit::ClientKey;
 use crate::mailbox::Mailbox;
+use crate::mailbox::SessionClient;
 use crate::request_log::RequestLog;
-use crate::session_client::SessionClient;
 use crate::time::MonotonicMs;
 use signalbox_model::sysv::{ProcessId, SetId};
 use signalbox_model::{ConnectionId, RequestId, SessionKey};

@@ -4,14 +4,15 @@
 //! order in which they came. A call that cannot be performed yet holds back no other, unless the set is in the order of
 //! arrival: there, a call takes nothing from a semaphore that a call before it waits to take from.
 
+use std::collections::{BTreeSet, VecDeque};
+use std::mem;
+
+use super::answers::WaiterId;
 use super::durable::SetRecord;
-use super::reply::WaiterId;
 use super::values::{Values, Verdict, alters};
 use super::waiters::{Waiter, Waiters};
 use signalbox_model::UnixSeconds;
 use signalbox_model::sysv::{Caller, Errno, Operation, Order, Ownership, ProcessId, SetId, SetStat};
-use std::collections::{BTreeSet, VecDeque};
-use std::mem;
 
 /// The most semaphores of a set (SEMMSL).
 pub(super) const SEMAPHORES_MAX: u32 = 32000;

@@ -1,11 +1,14 @@
 //! All sets, by id and by key.
 //!
 //! Invariants: no two sets have the same key, except those without one; an id is not used again for a long time.
+//!
+//! What the configuration says of the sets of some keys.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::{Bound, RangeInclusive};
 
 use super::set::Set;
-use signalbox_model::sysv::{IPC_PRIVATE, SetId};
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Bound;
+use signalbox_model::sysv::{IPC_PRIVATE, Order, SetId};
 
 #[derive(Debug)]
 pub(super) struct Sets {
@@ -92,3 +95,40 @@ impl Sets {
 fn after(SetId(id): SetId) -> SetId {
     id.checked_add(1).map_or(SetId::FIRST, SetId)
 }
+
+/// What applies to the sets with some keys, from when they are created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRule {
+    /// The keys, as numbers without a sign. 0 stands for sets without a key.
+    pub keys: RangeInclusive<u32>,
+    /// In which order waiting calls are performed, if the rule says.
+    pub order: Option<Order>,
+    /// Whether the sets outlive the process, if there is a store.
+    pub is_durable: bool,
+}
+
+/// All rules. A key may be in several of them.
+#[derive(Debug, Default)]
+pub(super) struct Rules(Vec<KeyRule>);
+
+impl Rules {
+    pub(super) fn new(rules: Vec<KeyRule>) -> Self {
+        Self(rules)
+    }
+
+    /// The order of a new set.
+    pub(super) fn order_of(&self, key: i32) -> Order {
+        self.of(key).find_map(|rule| rule.order).unwrap_or_default()
+    }
+
+    /// Whether a new set is durable.
+    pub(super) fn is_durable(&self, key: i32) -> bool {
+        self.of(key).any(|rule| rule.is_durable)
+    }
+
+    fn of(&self, key: i32) -> impl Iterator<Item = &KeyRule> {
+        self.0.iter().filter(move |rule| rule.keys.contains(&key.cast_unsigned()))
+    }
+}
+
+const _: () = assert!(IPC_PRIVATE == 0);

@@ -6,17 +6,17 @@
 //! If a batch cannot be committed, it stays in the journal and is taken again, until it is stored: what was performed is not
 //! taken back, and no client is told of it before. Meanwhile new calls on durable sets fail with EIO.
 
-use super::answers::send;
+use std::mem;
+use std::task::Waker;
+
+use super::answers::{Done, Held, Reply, send};
 use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, StoredAnswer, SysvKey, SysvRecord};
-use super::reply::{Done, Held, Reply};
 use super::state::Sysv;
 use crate::durable::{Change, Key, Record};
 use crate::journal::{Journal, Journaled};
 use crate::mailbox::ReplyTo;
 use signalbox_model::RequestId;
 use signalbox_model::sysv::{ProcessId, SetId};
-use std::mem;
-use std::task::Waker;
 
 /// The journal.
 impl Sysv {

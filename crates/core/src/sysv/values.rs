@@ -2,9 +2,10 @@
 //!
 //! Invariants: a value is 0 to 32767; an adjustment is -32768 to 32767; a list that is not performed changes nothing.
 
+use std::collections::BTreeMap;
+
 use super::durable::SemaphoreRecord;
 use signalbox_model::sysv::{Errno, Operation, ProcessId};
-use std::collections::BTreeMap;
 
 /// The highest value of a semaphore (SEMVMX).
 pub(super) const VALUE_MAX: u16 = 32767;

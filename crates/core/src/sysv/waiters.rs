@@ -5,13 +5,14 @@
 //!
 //! Invariants: each call is in exactly one index; an index has no other calls.
 
-use super::reply::WaiterId;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::answers::WaiterId;
 use super::values::alters;
 use crate::mailbox::ReplyTo;
 use crate::time::MonotonicMs;
 use signalbox_model::RequestId;
 use signalbox_model::sysv::{Operation, ProcessId};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// The most operations of all calls with several operations that wait for one set. Each change of the set looks at them,
 /// and each of them that it completes may make others possible: the limit bounds what one call costs the server.

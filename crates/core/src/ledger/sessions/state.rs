@@ -10,9 +10,9 @@ use crate::ledger::leases::Lease;
 use crate::ledger::replies::CachedReply;
 use crate::limit::ClientKey;
 use crate::mailbox::ReplyTo;
+use crate::mailbox::SessionClient;
 use crate::request_log::RequestLog;
 use crate::ring_map::RingMap;
-use crate::session_client::SessionClient;
 use crate::time::MonotonicMs;
 use signalbox_model::{EventKind, GrantId, Refusal, SessionKey};
 
