@@ -97,7 +97,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
         result => {
             let in_use = match result {
-                // A name that nobody uses any more is forgotten, and nothing of it is in use.
+                // A name that no client uses is forgotten, and nothing of it is in use.
                 Err(error) if error.status() == Some(Status::NotFound) => {
                     if server.exists_in_other(name).await {
                         return Err(server.not_found(name).await);

@@ -44,7 +44,7 @@ impl WholeNames {
         self.exact
     }
 
-    /// Refuses a name that looks like a pattern: it would be a name of its own, which nobody else uses.
+    /// Refuses a name that looks like a pattern: it would be a name of its own, which no other client uses.
     pub(super) fn check<'a>(&self, names: impl IntoIterator<Item = &'a Name>) -> Result<(), Failure> {
         let pattern = names.into_iter().find(|name| !self.exact && looks_like_pattern(name.bytes()));
         pattern.map_or(Ok(()), |name| {

@@ -13,7 +13,7 @@ use super::session::SessionArguments;
 const LONG: &str = "\
 Renew the lease of resources that were acquired with \"signalbox acquire\"
 
-Prints the length of the lease in seconds, counted from now. If the session does not exist any more, or does not hold its \
+Prints the length of the lease in seconds, counted from now. If the session no longer exists, or does not hold its \
 grant any more because that was revoked or its semaphore was removed, the exit status is 1, and others may hold the \
 resources. While the grant is being revoked, a warning on standard error says how long is left.
 

@@ -114,7 +114,7 @@ impl Credentials {
         let verified = match server.answer(direct.verify(grant)).await? {
             Err(error) if error.status() == Some(Status::NotAcquired) => {
                 let message = format!(
-                    "grant {} is not held any more: it was revoked or released, or its semaphore was removed; others may \
+                    "grant {} is no longer held: it was revoked or released, or its semaphore was removed; others may \
                      hold its resources now, so stop the work",
                     grant.0
                 );

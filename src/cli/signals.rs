@@ -20,7 +20,7 @@ use super::exit::{Exit, Failure};
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// Receives the signals that arrive from now on. They do not end this process any more, even after this is dropped.
+/// Receives the signals that arrive from now on. They no longer end this process, even after this is dropped.
 pub(super) struct Signals(Vec<(Signal, Arrivals)>);
 
 impl Signals {

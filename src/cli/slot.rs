@@ -16,7 +16,7 @@ use signalbox_model::{Operation, ServiceChange};
 const LONG: &str = "\
 Take a slot of a declared semaphore out of service, or put it back
 
-With --out, slot N is not granted any more. Its holder keeps it: with --wait, the command waits until it is released. \
+With --out, slot N is no longer granted. Its holder keeps it: with --wait, the command waits until it is released. \
 If that takes longer than TIME, the exit status is 75, and the slot stays out of service. With --in, the slot is granted \
 again. The capacity stays the same; resources without numbers get less while slots are out of service. \"signalbox list\" \
 shows the slots that are out of service.

@@ -1,4 +1,4 @@
-//! The end of a process that must not serve clients any more, because another one does or may.
+//! The end of a process that must no longer serve clients, because another one does or may.
 
 use std::sync::mpsc;
 use std::thread;

@@ -117,7 +117,7 @@ impl Exports {
     /// Makes the snapshots that exports wait for. The thread that owns the store calls it between two commits.
     pub(super) fn give_snapshots(&self, storage: &mut dyn Storage) {
         for SnapshotRequest(export) in std::mem::take(&mut *self.requests()) {
-            // An export that does not wait any more frees its snapshot by this.
+            // An export that no longer waits frees its snapshot by this.
             let _ = export.send(storage.snapshot());
         }
     }

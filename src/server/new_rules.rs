@@ -1,7 +1,7 @@
 //! The task that tells connections of new rules of access control.
 //!
 //! A connection looks at the rules before it executes a request or sends a message. One that waits for a grant does neither,
-//! and would be granted what it may not have any more.
+//! and would be granted what it may no longer have.
 
 use std::sync::Arc;
 

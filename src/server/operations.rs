@@ -9,7 +9,7 @@ use super::state::Server;
 use signalbox_core::{Call, Executed, Moment, Outcome};
 use signalbox_model::{Operation, Revocation, Status, Target};
 
-/// An operation that a client has requested. It is recorded when it has ended, or when nobody waits for its end any longer.
+/// An operation that a client has requested. It is recorded when it has ended, or when no client waits for its end.
 #[derive(Debug)]
 pub(super) struct Requested {
     client: Client,

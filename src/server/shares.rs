@@ -71,7 +71,7 @@ struct Clients {
     by_key: HashMap<ClientKey, Client>,
     /// The short connections of all clients.
     short_connections: Rate,
-    /// With this many entries, those that are not needed any more are removed.
+    /// With this many entries, those that are no longer needed are removed.
     sweep_at: usize,
 }
 
@@ -323,7 +323,7 @@ impl Shares {
 }
 
 impl Clients {
-    /// Removes the entries that are not needed any more, if there are many.
+    /// Removes the entries that are no longer needed, if there are many.
     fn sweep(&mut self, now: Instant) {
         if self.by_key.len() >= self.sweep_at {
             self.by_key.retain(|_, client| client.is_needed(now));

@@ -237,7 +237,7 @@ impl Server {
         }
     }
 
-    /// Whether nothing may be written to a client any more.
+    /// Whether no further message may be written to a client.
     pub(super) fn is_fenced(&self) -> bool {
         self.fence.as_ref().is_some_and(Fence::is_past)
     }

@@ -7,7 +7,7 @@
 //! answered meanwhile. After a flush that failed, the store refuses everything until the daemon is restarted: what is on disk
 //! then is not known.
 //!
-//! A server that does not own the store any more answers nothing that depends on it: the process ends.
+//! A server that no longer owns the store answers nothing that depends on it: the process ends.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -274,7 +274,7 @@ fn write(server: &Server, storage: &mut dyn Storage, bell: &Bell) {
                 }
             }
             Err(StoreError::OwnershipLost(error)) => end_at_once(
-                "this server does not own its records any more: it ends at once, and answers nothing more",
+                "this server no longer owns its records: it ends at once, and answers nothing more",
                 error.to_string(),
             ),
             Err(StoreError::NotStored(error)) => {

@@ -348,7 +348,7 @@ async fn renew_and_release_fail_if_the_grant_is_gone() {
             true => ran(server, &["remove", "gpu", "--when", "now", "--grace", "0"]).await,
         };
         assert_eq!(stdout(&taken), "");
-        let gone = format!("grant {} is not held any more", script.grant());
+        let gone = format!("grant {} is no longer held", script.grant());
         let renewed = script.ran(&["renew"]).await;
         assert_eq!(renewed.stdout, b"");
         assert_fails(&renewed, 1, &gone);

@@ -941,9 +941,9 @@ fn tokens_are_listed_without_secrets_and_wrong_input_is_explained() {
     for (arguments, expected) in [
         (&["create", "a", "--rights", "read"][..], "there is a token \"a\" already"),
         (&["create", "b b", "--rights", "read"], "the name \"b b\" must be"),
-        (&["create", "b", "--rights", "root"], "\"root\" is no right"),
+        (&["create", "b", "--rights", "root"], "\"root\" is not a right"),
         (&["create", "b", "--rights", "none"], "permits nothing"),
-        (&["create", "b", "--rights", "read", "--area", "queue"], "\"queue\" is no area"),
+        (&["create", "b", "--rights", "read", "--area", "queue"], "\"queue\" is not an area"),
         (&["revoke", "b"], "there is no token \"b\""),
     ] {
         let output = token(&file, arguments);

@@ -122,7 +122,7 @@ fn a_leader_that_must_not_commit_any_more_is_killed_and_writes_no_core_file() {
     let status = cluster.daemon(leader).exit_status();
     assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
     assert!(client.is_closed());
-    assert!(cluster.daemon(leader).said().contains("does not own its records any more"));
+    assert!(cluster.daemon(leader).said().contains("no longer owns its records"));
 }
 
 #[test]

@@ -60,12 +60,12 @@ pub struct Rights {
 /// The text does not describe rights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownRights {
-    /// A word is no right.
-    #[error("\"{}\" is no right; write read, acquire, administer, all or none, with commas between them", .0.escape_debug())]
+    /// A word is not a right.
+    #[error("\"{}\" is not a right; write read, acquire, administer, all or none, with commas between them", .0.escape_debug())]
     Right(String),
-    /// A word is no area.
+    /// A word is not an area.
     #[error(
-        "\"{}\" is no area; write counter, semaphore or sysv, or with a prefix counter:PREFIX or semaphore:PREFIX",
+        "\"{}\" is not an area; write counter, semaphore or sysv, or with a prefix counter:PREFIX or semaphore:PREFIX",
         .0.escape_debug()
     )]
     Area(String),

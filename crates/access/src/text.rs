@@ -146,7 +146,7 @@ mod tests {
             ),
             (
                 table(&format!("id = \"0000000000000000\"\nhash = \"{hash}\"\nrights = \"root\"")),
-                "\"root\" is no right",
+                "\"root\" is not a right",
             ),
         ] {
             let problem = text.parse::<Tokens>().unwrap_err().to_string();

@@ -28,9 +28,7 @@ pub enum LoadError {
         source: Arc<io::Error>,
     },
     /// The server does not accept the token.
-    #[error(
-        "the server does not accept the token any more; check that it was not revoked and has not expired"
-    )]
+    #[error("the server no longer accepts the token; check that it was not revoked and has not expired")]
     TokenRefused,
     /// A connection ended.
     #[error("a connection was lost ({0}); check the server's log and its limit of connections")]
@@ -52,7 +50,7 @@ pub enum LoadError {
         expected: u32,
     },
     /// The server uses another protocol.
-    #[error("the server answered {found:?}, which is no answer of its protocol")]
+    #[error("the server answered {found:?}, which is not an answer of its protocol")]
     NotUnderstood {
         /// The response, shortened.
         found: String,

@@ -274,7 +274,7 @@ pub enum ErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Lost {
-    /// The session does not exist any more: its lease expired, or a server without a data directory was restarted.
+    /// The session no longer exists: its lease expired, or a server without a data directory was restarted.
     #[error("the lease expired, and the resources may be granted to others; stop the work")]
     Expired,
     /// An administrator revoked the permit or its session.

@@ -45,7 +45,7 @@ impl Limit {
         }
     }
 
-    /// How long the next of so many addresses may have to wait.
+    /// How long the next of this number of addresses may have to wait.
     fn patience(self, usual: Duration, addresses: usize, began: Instant) -> Duration {
         match self {
             Self::Each(_) => usual,
@@ -118,7 +118,7 @@ impl<C, T, E> Attempt<C, T, E> {
 /// when it has taken too long. Those that are not needed are dropped.
 ///
 /// # Errors
-/// The last failure, once all addresses were tried and none is waited for any more.
+/// The last failure, once all addresses were tried and none is awaited.
 ///
 /// # Panics
 /// Without an address.

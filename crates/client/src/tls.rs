@@ -217,7 +217,7 @@ impl fmt::Debug for TlsStream {
 }
 
 impl TlsStream {
-    /// The server verifies the certificate of a client behind its own part of the handshake, so a refusal comes instead
+    /// The server verifies the certificate of a client after its own part of the handshake, so a refusal comes instead
     /// of the first answer.
     fn explained(&self, error: io::Error) -> io::Error {
         match rustls_error(&error) {

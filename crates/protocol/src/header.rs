@@ -77,7 +77,7 @@ impl Header {
         Self { magic: REQUEST_MAGIC, opcode, status: 0, body_bytes: 0, opaque }
     }
 
-    /// The header of a response, likewise.
+    /// The header of a response with this opcode and opaque.
     #[inline]
     pub(super) fn response(opcode: u8, status: Status, opaque: Opaque) -> Self {
         Self { magic: RESPONSE_MAGIC, opcode, status: status.code(), body_bytes: 0, opaque }

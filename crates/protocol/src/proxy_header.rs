@@ -1,7 +1,7 @@
 //! The header of the PROXY protocol, version 2: by it, a proxy states the address of the client whose connection it
 //! forwards, before the first frame.
 //!
-//! Parsing is a pure function of the bytes received so far. It never asks for bytes behind the header, so that a reader
+//! Parsing is a pure function of the bytes received so far. It never asks for bytes after the header, so that a reader
 //! leaves the first frame where it is. Additional fields (TLVs) are skipped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,7 +21,7 @@ const SIGNATURE_V1: &[u8] = b"PROXY ";
 /// The signature, version and command, family, and length.
 const FIXED_BYTES: usize = SIGNATURE.len() + 4;
 
-/// The longest length behind the fixed part, in bytes.
+/// The longest length after the fixed part, in bytes.
 const LENGTH_MAX: usize = 520;
 
 /// The start of a connection, as far as a header is expected there.
@@ -169,7 +169,7 @@ impl AddressFormat {
         }
     }
 
-    /// The client's address from the part behind the fixed one, which has at least [`bytes`](Self::bytes).
+    /// The client's address from the part after the fixed one, which has at least [`bytes`](Self::bytes).
     fn client(self, addresses: &[u8]) -> Option<SocketAddr> {
         let (ip, port) = match self {
             Self::None => return None,

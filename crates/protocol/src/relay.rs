@@ -8,7 +8,7 @@
 //!
 //! Both sides prove with the nonce that they know the leader's secret, which is not sent. Behind the verdict are the bytes
 //! of the client and those for it, as they are. A relay that encrypts them proves, first over its TLS, that it has begun it:
-//! otherwise somebody between the nodes could go on in its place. All numbers are big-endian.
+//! otherwise an attacker between the nodes could continue in its place. All numbers are big-endian.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

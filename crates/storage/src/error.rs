@@ -96,9 +96,9 @@ pub enum CommitError {
         /// The epoch of the latest owner.
         newest: u64,
     },
-    /// This node does not lead its cluster any more. None of the changes are stored, unless they were stored before that
+    /// This node no longer leads its cluster. None of the changes are stored, unless they were stored before that
     /// and the answer was lost; this owner can never commit again.
-    #[error("this node has led the cluster with epoch {epoch}, and does not lead it any more: {reason}")]
+    #[error("this node led the cluster with epoch {epoch}, and no longer leads it: {reason}")]
     LeadershipLost {
         /// The epoch of this owner.
         epoch: u32,
@@ -117,7 +117,7 @@ pub enum CommitError {
 }
 
 impl CommitError {
-    /// Whether another owner has the store: what depends on it must not be answered any more.
+    /// Whether another owner has the store: what depends on it must no longer be answered.
     pub fn is_ownership_lost(&self) -> bool {
         matches!(self, Self::Superseded { .. } | Self::LeadershipLost { .. })
     }

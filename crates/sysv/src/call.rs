@@ -1,7 +1,7 @@
 //! One call, across lost connections.
 //!
 //! A call is numbered once. If the connection breaks, the library connects again, attaches to the same process and
-//! repeats the request with its numbers: the server executes it once. If the server does not have the process any more,
+//! repeats the request with its numbers: the server executes it once. If the server no longer has the process,
 //! the numbers protect nothing, and a call whose outcome is unknown fails with EIDRM.
 
 use std::io;

@@ -22,7 +22,7 @@ use crate::socket::Identity;
 const NONE: u64 = u64::MAX;
 
 /// The server answers requests at most 1024 above the lowest unanswered one. Beyond this distance, a call that still
-/// waits is not protected against repetition any more (`docs/sysv.md`, "Limits").
+/// waits is no longer protected against repetition (`docs/sysv.md`, "Limits").
 const WINDOW: u64 = 1000;
 
 /// The processes that this memory has known, the latest first. There are several if one was lost, or after a vfork,
@@ -40,7 +40,7 @@ pub struct Process {
     next_request: AtomicU64,
     /// Whether it may have adjustments: it has sent operations with SEM_UNDO.
     adjusts: AtomicBool,
-    /// The server does not have it any more.
+    /// The server no longer has it.
     is_gone: AtomicBool,
     slots: AtomicPtr<Slot>,
     next: *const Process,
@@ -182,7 +182,7 @@ impl Process {
         RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) }
     }
 
-    /// The server does not have the process any more, or must not have it: closes its connections, except those of calls
+    /// The server no longer has the process, or must not have it: closes its connections, except those of calls
     /// of other threads, which find out by themselves.
     pub fn forget(&self) {
         if self.is_gone.swap(true, Ordering::SeqCst) {

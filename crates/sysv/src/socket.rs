@@ -138,7 +138,7 @@ impl Socket {
         // SAFETY: there is room for this many bytes from the start on.
         let received = unsafe { libc::recv(self.0.descriptor, start, bytes, flags) };
         let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-        // SAFETY: the system wrote this many bytes into the room behind the bytes that were there.
+        // SAFETY: the system wrote this many bytes into the room after the bytes that were there.
         unsafe { into.set_len(into.len() + received) };
         Ok(received)
     }

@@ -29,7 +29,7 @@ pub(super) fn start(
 }
 
 /// Sends a signal to the command. A command that has ended but was not waited for is a zombie, so its process id cannot
-/// belong to another process; a command that was waited for has no id here any more.
+/// belong to another process; a command that was waited for no longer has an id here.
 pub(super) fn send(child: &Child, signal: Signal) {
     let Some(number) = child.id().and_then(|number| i32::try_from(number).ok()) else {
         return;

@@ -154,11 +154,11 @@ impl<'a> LeaseHold<'a> {
     fn lost(&self, term: Term, lost: Lost) -> Alarm {
         let names = &self.names;
         let what = match lost {
-            Lost::Expired => format!("the server does not know the lease of {names} any more"),
+            Lost::Expired => format!("the server no longer knows the lease of {names}"),
             Lost::Revoked => format!("an administrator revoked {names}"),
             Lost::Unreachable => format!("the lease of {names} ended because it could not be renewed"),
             Lost::TakenOver => format!("another client took over the session that holds {names}"),
-            _ => format!("the lease of {names} is not renewed any more"),
+            _ => format!("the lease of {names} is no longer renewed"),
         };
         let left = match lost {
             // The server has released it, however long the lease would have lasted; or the lease is over, perhaps while the machine

@@ -159,7 +159,7 @@ fn keys() -> mpsc::UnboundedReceiver<Event> {
                 Ok(false) => {}
                 Ok(true) => match event::read() {
                     Ok(event) => {
-                        // Nobody waits for keys any more.
+                        // The task that waits for keys has ended.
                         if sender.send(event).is_err() {
                             return;
                         }

@@ -88,7 +88,7 @@ pub(super) struct SessionRow {
 pub(super) struct Details {
     pub(super) key: NameKey,
     pub(super) name: String,
-    /// `None`: the name does not exist any more.
+    /// `None`: the name no longer exists.
     pub(super) usage: Option<Usage>,
 }
 

@@ -318,7 +318,7 @@ fn details_lines(model: &Model, colors: Colors, area: Area) -> Vec<Line> {
 fn details_title(details: &Details, colors: Colors) -> Vec<Line> {
     let name = vec![span(details.name.clone(), colors.header())];
     let Some(Usage { in_use, peak, waiting, capacity, .. }) = details.usage else {
-        return vec![name, plain("it does not exist any more")];
+        return vec![name, plain("it no longer exists")];
     };
     let of = capacity.map_or(String::new(), |capacity| format!(" of {}", grouped(capacity.into())));
     let (in_use, peak, waiting) = (grouped(in_use.into()), grouped(peak.into()), grouped(waiting.into()));

@@ -20,7 +20,7 @@ use super::Identity;
 pub(in crate::server) enum Ended<'a> {
     /// It is made.
     Done,
-    /// It was accepted, and nobody waited until it was stored.
+    /// It was accepted, and no client waited until it was stored.
     Accepted,
     /// It was refused, with this code.
     Refused(&'a str),

@@ -41,7 +41,7 @@ pub(super) enum End {
     Revoked,
     #[error("the server stops")]
     Shutdown,
-    #[error("this node does not lead the cluster any more")]
+    #[error("this node no longer leads the cluster")]
     Fenced,
 }
 

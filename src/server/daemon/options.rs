@@ -17,9 +17,9 @@ pub struct Options {
     pub bind: Vec<IpAddr>,
     /// The counters' port instead of the configuration's; 0 is any free port.
     pub counter_port: Option<u16>,
-    /// The semaphores' port, likewise.
+    /// The semaphores' port instead of the configured one.
     pub semaphore_port: Option<u16>,
-    /// The port of the HTTP listener, likewise; it enables the listener.
+    /// The port of the HTTP listener instead of the configured one; it enables the listener.
     pub http_port: Option<u16>,
     /// The data directory instead of the configuration's; an absolute path.
     pub data_dir: Option<PathBuf>,

@@ -328,7 +328,7 @@ impl Executor<'_> {
         if let Some(lease) = &self.extended.lease {
             lease.renew(now.monotonic);
         }
-        // The request is repeated, and the session has what the client may not have any more.
+        // The request is repeated, and the session has what the client may no longer have.
         if self.extended.lacks_rights() && !matches!(outcome, Outcome::Refused(_)) {
             return Err(Denial::Status(Status::NotPermitted));
         }

@@ -211,14 +211,14 @@ impl ExtendedState {
         self.lease = Some(lease);
     }
 
-    /// Does not renew the lease any more.
+    /// Stops renewing the lease.
     pub(super) fn drop_lease(&mut self) {
         self.lease = None;
         self.checked_up_to = None;
         self.lacks_rights = false;
     }
 
-    /// Whether the session holds or waits for a name that the client may not acquire any more.
+    /// Whether the session holds or waits for a name that the client may no longer acquire.
     pub(super) fn lacks_rights(&self) -> bool {
         self.lacks_rights
     }

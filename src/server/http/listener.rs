@@ -96,7 +96,7 @@ impl Http {
         self.shared.set_stage(Stage::Serving(Arc::clone(server)));
     }
 
-    /// The server is being stopped: it is not ready any more, and changes nothing.
+    /// The server is being stopped: it is no longer ready, and changes nothing.
     pub(in crate::server) fn drain(&self) {
         self.shared.drain();
     }

@@ -26,10 +26,10 @@ pub(in crate::server) enum HandshakeError {
     Io(io::Error),
     #[error("{0}")]
     Tls(io::Error),
-    #[error("TLS is not configured any more")]
+    #[error("TLS is no longer configured")]
     NotConfigured,
     #[error(
-        "it was not begun by the relay that has stated whose connection this is; somebody is between the nodes"
+        "it was not begun by the relay that has stated whose connection this is; another program is between the nodes"
     )]
     NotByTheRelay,
     #[error("it was not completed within {} s", HANDSHAKE_MAX.as_secs())]

@@ -87,7 +87,7 @@ impl Claim {
     }
 
     /// Requests this slot of a declared semaphore with numbered slots, instead of any. The request waits in the queue
-    /// like others: while it is the first and its slot is held or out of service, those behind it wait too. It is for
+    /// like others: while it is the first and its slot is held or out of service, those after it wait too. It is for
     /// one resource, and creates no semaphore.
     ///
     /// ```

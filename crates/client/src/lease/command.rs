@@ -27,7 +27,7 @@ pub(super) enum Command {
         spec: Arc<AcquireSpec>,
         reply: oneshot::Sender<AcquireOutcome>,
     },
-    /// The caller of the acquire does not wait for it any more.
+    /// The caller of the acquire no longer waits for it.
     CancelAcquire {
         ticket: Ticket,
     },
@@ -35,7 +35,7 @@ pub(super) enum Command {
         grant: GrantId,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     },
-    /// For a permit that is handed over: no acquire uses the session any more, and those that wait end with
+    /// For a permit that is handed over: no further acquire uses the session, and those that wait end with
     /// [`AcquireFailure::SessionEnded`]. Replies with the session's number and key when no request is left at the server.
     Isolate(oneshot::Sender<Result<OpenedSession, Error>>),
     /// Stops renewing the session, which continues at the server. This is separate from [`Self::Isolate`], because the
@@ -54,7 +54,7 @@ pub(super) struct HeldGrant {
     pub(super) id: GrantId,
     /// The capacity of each claim, in the order of the claims.
     pub(super) capacities: Vec<u32>,
-    /// The slots of each claim, likewise.
+    /// The slots of each claim, in the same order.
     pub(super) slots: Vec<Vec<u16>>,
     pub(super) validity: Arc<PermitValidity>,
 }

@@ -92,7 +92,7 @@ enum Approach {
     Moving,
 }
 
-/// Who may use the session.
+/// Which acquires may use the session.
 #[derive(Debug)]
 enum Sharing {
     /// Any acquire of the client.
@@ -609,7 +609,7 @@ impl Driver {
         self.link = Link::RetryAt(self.reconnect.disconnected(reason, now));
     }
 
-    /// The session is not attached to the connection any more. It is lost, unless a late attachment of this client has
+    /// The session is no longer attached to the connection. It is lost, unless a late attachment of this client has
     /// detached it: then the answer to the next attachment decides.
     fn detached(&mut self, reason: Lost) {
         if self.reconnect.take_late_attachment() {

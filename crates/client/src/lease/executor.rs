@@ -1,7 +1,7 @@
 //! Where drivers run: on a thread of the client, or in the caller's runtime.
 //!
 //! The client and the handles of its sessions, which its permits keep, share the executor. When the last of them is
-//! dropped, nothing can use the client any more: the drop waits until the drivers on the client's thread have closed
+//! dropped, nothing can use the client: the drop waits until the drivers on the client's thread have closed
 //! their sessions, so that a program can end right after it.
 
 use std::io;

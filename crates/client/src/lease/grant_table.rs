@@ -96,7 +96,7 @@ impl GrantTable {
         over.into_iter().for_each(|grant| self.taken_away(grant));
     }
 
-    /// The grant is not held any more: its grace period is over, or VerifyGrant says so.
+    /// The grant is no longer held: its grace period is over, or VerifyGrant says so.
     pub(super) fn taken_away(&mut self, grant: GrantId) {
         if let Some(validity) = self.permits.get(&grant) {
             validity.mark_lost(Lost::Revoked);

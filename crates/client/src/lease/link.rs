@@ -88,7 +88,7 @@ pub(super) struct Greeted {
 pub(super) struct AttachmentFailure {
     /// The last one, of several addresses.
     pub(super) error: Error,
-    /// Whether the session does not exist any more.
+    /// Whether the session no longer exists.
     pub(super) session_is_lost: bool,
     /// Attachments and openings that were given up without an answer. The server may still execute them after a later one,
     /// which then loses the session to them.
@@ -249,7 +249,7 @@ pub(super) enum Target {
 }
 
 /// Attaches the session at the first of several addresses that answers, or at the next one if the session is not known there.
-/// Then the client will repeat so many requests with their places.
+/// Then the client will repeat this number of requests with their places.
 pub(super) fn attach_first(
     settings: &Settings,
     addresses: Vec<Address>,

@@ -87,7 +87,7 @@ impl Reconnect {
         (reconnect, now.after(pause))
     }
 
-    /// Starts a round: attaches the session, which will repeat so many requests with their places, or opens one.
+    /// Starts a round: attaches the session, which will repeat this number of requests with their places, or opens one.
     pub(super) fn round(&mut self, session: Option<OpenedSession>, repetitions: u32) -> Attaching {
         let (before, from) = self.settings.addresses.split_at(self.next_address);
         let addresses = self.guide.round(from.iter().chain(before), self.last_address.as_ref());

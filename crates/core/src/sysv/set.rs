@@ -344,7 +344,7 @@ mod tests {
         Operation { number, change, flags: 0 }
     }
 
-    /// A set where calls wait that have many operations, and behind them calls with two, which take from semaphore 0.
+    /// A set where calls wait that have many operations, and after them calls with two, which take from semaphore 0.
     fn set(order: Order, last_of_long: Operation) -> Set {
         let caller = Caller { uid: 0, gid: 0 };
         let mut set = Set::new(1, (order, false), caller, 0o600, 4, UnixSeconds(1));

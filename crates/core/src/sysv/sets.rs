@@ -84,7 +84,7 @@ impl Sets {
         self.after(None)
     }
 
-    /// The sets behind an id, or all of them.
+    /// The sets after an id, or all of them.
     pub(super) fn after(&self, id: Option<SetId>) -> impl Iterator<Item = (SetId, &Set)> {
         let from = id.map_or(Bound::Unbounded, Bound::Excluded);
         self.all.range((from, Bound::Unbounded)).map(|(id, set)| (*id, set))

@@ -69,7 +69,7 @@ impl Values {
         }
     }
 
-    /// Gives a process the adjustments of a record that was written after so many clearances.
+    /// Gives a process the adjustments of a record that was written after this number of clearances.
     pub(super) fn restore_adjustments(
         &mut self,
         process: ProcessId,

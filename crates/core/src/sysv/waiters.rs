@@ -267,7 +267,7 @@ impl Waiters {
         single + self.count_many(&self.many_alter, |by| by.number == number && by.change < 0)
     }
 
-    /// How many calls wait for a semaphore to become 0, likewise (GETZCNT).
+    /// How many calls wait for a semaphore to become 0 (GETZCNT).
     pub(super) fn count_for_zero(&self, number: u16) -> usize {
         let single = self.zero.get(&number).map_or(0, BTreeSet::len);
         let counts = |by: &Operation| by.number == number && by.change == 0;

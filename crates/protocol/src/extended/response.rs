@@ -268,7 +268,7 @@ pub struct AllGranted<C, S> {
     pub ttl_left: TtlLeft,
     /// [`Granted::capacity`] of each name, in the order of the request.
     pub capacities: C,
-    /// [`Granted::slots`] of each name, likewise. A list to be encoded may be shorter: the other names have no slots.
+    /// [`Granted::slots`] of each name, in the order of the request. A list to be encoded may be shorter: the other names have no slots.
     pub slots: S,
 }
 

@@ -234,5 +234,5 @@ impl TryFrom<ResultLine> for SysvRecord {
 
 fn set_id(number: i32) -> Result<SetId, String> {
     let set = Some(SetId(number)).filter(|set| *set >= SetId::FIRST);
-    set.ok_or_else(|| format!("{number} is no id of a semaphore set of the server"))
+    set.ok_or_else(|| format!("{number} is not the id of a semaphore set of the server"))
 }

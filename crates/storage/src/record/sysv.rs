@@ -121,7 +121,7 @@ pub(super) fn describe(key: SysvKey) -> String {
 }
 
 impl Reader<'_> {
-    /// A key of this kind, behind its first byte.
+    /// A key of this kind, after its first byte.
     pub(super) fn sysv_key(&mut self, kind: u8) -> DecodeResult<SysvKey> {
         if kind == SET {
             return self.set().map(SysvKey::Set);

@@ -181,7 +181,7 @@ fn page(mut items: Items<Usage>, limit: usize, next: Option<Cursor>) -> Names {
     Names { items, limit, next: next.map(Cursor::text) }
 }
 
-/// The usage of a name; `None`: it does not exist any more, or the client may not read it.
+/// The usage of a name; `None`: it no longer exists, or the client may not read it.
 fn usage_of(context: &Context, server: &Server, namespace: Namespace, name: &[u8]) -> Option<Usage> {
     if !context.permissions.may(Right::Read, Target::Name(namespace, name)) {
         return None;

@@ -180,7 +180,7 @@ impl First {
         Self { names: BTreeMap::new(), names_max, label_bytes: 0, end: None, others: None }
     }
 
-    /// Keeps a name if it is one of the first. Those that have no room any more are summed up.
+    /// Keeps a name if it is one of the first. Those for which there is no room are summed up.
     fn insert(&mut self, name: &[u8], figures: Figures) {
         if self.end.as_ref().is_some_and(|end| **end <= *name) {
             return self.leave_out(figures);
