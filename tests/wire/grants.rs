@@ -4,8 +4,8 @@ use crate::support::caller::{Caller, LONG, NOW, for_ms, one_of};
 use crate::support::{ACQUIRE, DUMP, GET, NearServer, TestServer, eventually, frame, named};
 use bytes::BytesMut;
 use signalbox_model::{
-    Claim, EventKind, GraceLeft, GrantState, Milliseconds, Namespace, Notice, Operation, RequestIds,
-    Revocation, Scope, SessionId, Status,
+    Cancellation, Changed, Claim, EventKind, GraceLeft, GrantState, Milliseconds, Namespace, Notice,
+    Operation, RequestIds, Revocation, Scope, SessionId, Status,
 };
 use signalbox_protocol::{
     Claims, Extended, Opaque, Queueing, ResponseCodec, ResponseFrame, Wait, WaitingRequest,
@@ -225,6 +225,48 @@ fn a_revoked_grant_is_released_after_its_grace_period() {
     assert_eq!(waiter.answer(asked).status, 0);
     assert_eq!(holder.give_back(held.grant), code(Status::NotAcquired));
     assert_eq!(admin.change(Operation::Revoke { what, grace }).status, code(Status::NotAcquired));
+    check(&server);
+}
+
+#[test]
+fn an_administrator_cancels_waiting_requests_and_their_session_keeps_what_it_holds() {
+    let server = TestServer::start();
+    let [mut admin, mut holder, mut waiter, mut next] = callers(&server);
+    let held = holder.take(one_of(1, b"a"));
+    let session = SessionId::new(waiter.hello("waiter"));
+    let kept = waiter.take(one_of(1, b"b"));
+    let asked: Vec<_> = (1..=3)
+        .map(|count| {
+            let asked = waiter.want(one_of(1, b"a"), LONG);
+            wait_for_waiters(&server, count);
+            asked
+        })
+        .collect();
+    let last = next.want(one_of(1, b"a"), LONG);
+    wait_for_waiters(&server, 4);
+
+    let opaque = admin.send(&Extended::Waiters { namespace: Namespace::Counters, name: b"a" });
+    let listed: Vec<_> = std::iter::from_fn(|| admin.answer(opaque).list_entry().unwrap()).collect();
+    let cancel = |what| Operation::Cancel(what);
+    let canceled = |answer: ResponseFrame| answer.changed(&cancel(Cancellation::Session(session))).unwrap();
+    let first = cancel(Cancellation::Request(listed[0].grant.unwrap()));
+    assert_eq!(canceled(admin.change(first.clone())), Changed::Count(1));
+    assert_eq!(waiter.answer(asked[0]).status, code(Status::Canceled));
+    assert_eq!(admin.change(first).status, code(Status::NotFound), "the request no longer waits");
+
+    assert_eq!(canceled(admin.change(cancel(Cancellation::Session(session)))), Changed::Count(2));
+    let ended = [waiter.next(), waiter.next()];
+    assert!(ended.iter().all(|answer| answer.status == code(Status::Canceled)), "{ended:?}");
+    assert!(ended.iter().all(|answer| asked[1..].contains(&answer.opaque)), "{ended:?}");
+    assert_eq!(canceled(admin.change(cancel(Cancellation::Session(session)))), Changed::Count(0));
+
+    assert_eq!(holder.give_back(held.grant), 0);
+    assert_eq!(next.answer(last).status, 0, "the request behind the canceled ones is served");
+    assert_eq!(waiter.give_back(kept.grant), 0, "the session keeps what it holds");
+    assert_eq!(
+        admin.change(cancel(Cancellation::Session(SessionId::new(1 << 40)))).status,
+        code(Status::NoSuchSession)
+    );
     check(&server);
 }
 
