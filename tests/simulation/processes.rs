@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use signalbox_model::sysv::{Caller, Errno, IPC_CREAT, Operation, SEM_UNDO, SetId};
+use signalbox_model::sysv::{Caller, Errno, IPC_CREAT, OpenedProcess, Operation, SEM_UNDO, SetId};
 use signalbox_model::{Milliseconds, Namespace, RequestId, RequestIds, Status};
 use signalbox_protocol::{
-    Groups, Opaque, OpenedProcess, Operations, ResponseCodec, ResponseFrame, SysvRequest, WAIT_FOREVER_MS,
+    Groups, Opaque, Operations, ResponseCodec, ResponseFrame, SysvRequest, WAIT_FOREVER_MS,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;

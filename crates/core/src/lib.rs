@@ -69,9 +69,9 @@ pub use session::{Ending, Session};
 pub use state::Core;
 pub use store::{Batch, CommitOutcome};
 pub use sysv::{
-    AdjustmentsRecord, ConnectionEnd, KeyRule, OpenedProcess, ProcessRecord, ResultRecord, SemaphoreRecord,
-    SetCheck, SetListing, SetRecord, StoredAnswer, SysvCall, SysvKey, SysvLimits, SysvOutcome, SysvRecord,
-    SysvStats, UserListing,
+    AdjustmentsRecord, ConnectionEnd, KeyRule, ProcessRecord, ResultRecord, SemaphoreRecord, SetCheck,
+    SetListing, SetRecord, StoredAnswer, SysvCall, SysvKey, SysvLimits, SysvOutcome, SysvRecord, SysvStats,
+    UserListing,
 };
 pub use time::{Due, Moment, MonotonicMs};
 pub use visit::{Check, CheckFailure, Dump, NameCursor, Survey, Surveyed, Sweep};

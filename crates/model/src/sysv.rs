@@ -4,7 +4,8 @@
 use std::fmt;
 
 use super::codes;
-use super::time::UnixSeconds;
+use super::ids::SessionKey;
+use super::time::{Milliseconds, UnixSeconds};
 
 /// The most operations of a call (SEMOPM).
 pub const OPERATIONS_MAX: usize = 500;
@@ -109,6 +110,17 @@ impl fmt::Display for ProcessId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// A process that was opened (`docs/protocol.md`, "OpenProcess").
+#[derive(Clone, Copy, Debug)]
+pub struct OpenedProcess {
+    /// Its number.
+    pub process: ProcessId,
+    /// Its secret.
+    pub key: SessionKey,
+    /// How long it lives on after its last connection was lost.
+    pub ttl: Milliseconds,
 }
 
 /// The user and the group that a call is checked against, as the client states them.

@@ -32,6 +32,6 @@ pub use proxy_header::{PROXY_HEADER_BYTES_MAX, ProxyHeader, ProxyHeaderError};
 pub use request::{Frame, FrameClass, Request};
 pub use response::{BodyError, DumpEntry, Response, ResponseFrame, Statistic};
 pub use sysv::{
-    GROUPS_MAX, Groups, OpenedProcess, Operations, SysvOpcode, SysvRequest, WAIT_FOREVER_MS, compose_call,
-    compose_listed_set, compose_listed_user,
+    GROUPS_MAX, Groups, Operations, SysvOpcode, SysvRequest, WAIT_FOREVER_MS, compose_call,
+    compose_listed_set, compose_listed_user, compose_opened_process,
 };

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use signalbox_core::{Core, Mailbox, Moment, MonotonicMs, NameHasher, SysvCall, SysvOutcome, Token};
 use signalbox_model::sysv::{Caller, IPC_CREAT, IPC_EXCL, Operation, SetAnswer};
-use signalbox_model::{RequestId, RequestIds, SessionKey, UnixSeconds};
+use signalbox_model::{Milliseconds, RequestId, RequestIds, SessionKey, UnixSeconds};
 
 /// Tells a copy of this program which part it is.
 const PART: &str = "SIGNALBOX_BENCH_PART";
@@ -158,7 +158,8 @@ fn post(several: bool) -> u64 {
     let (connection, mailbox) = (core.open_session().id(), Arc::<Mailbox>::default());
     let caller = Caller { uid: 0, gid: 0 };
     let process = (1, caller, &[][..]);
-    core.open_process((connection, &mailbox), SessionKey([0; 16]), 1, process, b"", now).expect("no limit");
+    core.open_process((connection, &mailbox), SessionKey([0; 16]), Milliseconds(1), process, b"", now)
+        .expect("no limit");
     let call = |number: u64| SysvCall {
         connection,
         ids: RequestIds { own: RequestId(number), lowest_unanswered: RequestId(number) },

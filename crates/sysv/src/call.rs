@@ -7,11 +7,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use signalbox_model::sysv::{Caller, Errno, SetCommand, SetId};
+use signalbox_model::sysv::{Caller, Errno, OpenedProcess, SetCommand, SetId};
 use signalbox_model::{Milliseconds, Status};
 use signalbox_protocol::{
     BodyError, Credentials, EXTENDED_VERSION, Extended, Features, Groups, LABEL_BYTES_MAX, Opaque,
-    OpenedProcess, ResponseFrame, SysvRequest,
+    ResponseFrame, SysvRequest,
 };
 
 use crate::connection::{Connection, Lost, Wait};

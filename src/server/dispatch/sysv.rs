@@ -8,10 +8,10 @@ use super::extended_state::token_of;
 use super::response_stream::ResponseStream;
 use super::rights;
 use signalbox_core::{SysvCall, SysvOutcome};
-use signalbox_model::sysv::{Errno, SetAnswer};
+use signalbox_model::sysv::{Errno, OpenedProcess, SetAnswer};
 use signalbox_model::{Milliseconds, SessionKey, Status};
 use signalbox_protocol::{
-    Frame, Opaque, OpenedProcess, Response, SysvOpcode, SysvRequest, WAIT_FOREVER_MS, compose_call,
+    Frame, Opaque, Response, SysvOpcode, SysvRequest, WAIT_FOREVER_MS, compose_call, compose_opened_process,
 };
 
 /// How a valid request is answered.
@@ -48,7 +48,7 @@ impl Executor<'_> {
         });
         match outcome {
             Ok(Execution::Response(response)) => response.compose(opcode.code(), opaque, out),
-            Ok(Execution::Opened(opened)) => opened.compose(opaque, out),
+            Ok(Execution::Opened(opened)) => compose_opened_process(&opened, opaque, out),
             Ok(Execution::Result(result)) => compose_call(&result, opcode, opaque, out),
             Ok(Execution::Later) => {}
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
@@ -75,17 +75,13 @@ impl Executor<'_> {
         let call = |ids, caller| SysvCall { connection, ids, token, caller };
         let outcome = match request {
             SysvRequest::OpenProcess { ttl, pid, caller, groups, label } => {
-                let ttl_ms = self.ttl_ms(ttl);
+                let ttl = Milliseconds(self.ttl_ms(ttl));
                 let key = SessionKey(random_key()?);
                 let groups: Vec<u32> = groups.iter().collect();
                 let mailbox = (connection, self.extended.mailbox());
                 let process = (pid, caller, &groups[..]);
-                let opened = core.open_process(mailbox, key, ttl_ms, process, label, now)?;
-                return Ok(Execution::Opened(OpenedProcess {
-                    process: opened.process,
-                    key: opened.key,
-                    ttl: Milliseconds(opened.ttl_ms),
-                }));
+                let opened = core.open_process(mailbox, key, ttl, process, label, now)?;
+                return Ok(Execution::Opened(opened));
             }
             SysvRequest::AttachProcess { process, key } => {
                 let mailbox = (connection, self.extended.mailbox());

@@ -1,6 +1,6 @@
 //! What must hold for arbitrary bytes: one function a target of the fuzzer, each of which panics where it does not.
 //!
-//! They need no fuzzer: `crates/protocol/tests/codec/corpus.rs` of the server's own package runs them over the inputs that were kept.
+//! They need no fuzzer: `crates/protocol/tests/codec/corpus.rs` runs them over the inputs that were kept.
 
 use bytes::{BufMut, BytesMut};
 use signalbox_access::{Token, Tokens};
@@ -11,7 +11,7 @@ use signalbox_model::{
 use signalbox_protocol::{
     AllGranted, DumpEntry, Extended, ExtendedResponse, Frame, FrameClass, Granted, Moved, Opaque,
     PROXY_HEADER_BYTES_MAX, ProxyHeader, Request, RequestCodec, Response, ResponseCodec, ResponseFrame,
-    SysvOpcode, SysvRequest, compose_call, compose_listed_set, compose_listed_user,
+    SysvOpcode, SysvRequest, compose_call, compose_listed_set, compose_listed_user, compose_opened_process,
 };
 
 /// Decoding bytes in pieces has the same result as decoding them at once, for a server and for a client.
@@ -312,7 +312,7 @@ fn sysv_bodies_come_back(frame: &ResponseFrame) {
     };
     if let Ok(opened) = frame.opened_process() {
         let mut out = Vec::new();
-        opened.compose(frame.opaque, &mut out);
+        compose_opened_process(&opened, frame.opaque, &mut out);
         let again = decoded(&out).opened_process().expect("it is one");
         assert_eq!((again.process, again.ttl), (opened.process, opened.ttl));
     }

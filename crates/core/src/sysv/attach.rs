@@ -2,24 +2,24 @@
 
 use std::sync::Arc;
 
-use super::processes::{OpenedProcess, Process};
+use super::processes::Process;
 use super::state::Sysv;
 use crate::limit::check_limit;
 use crate::mailbox::Mailbox;
 use crate::state::Core;
 use crate::time::Moment;
-use signalbox_model::sysv::{Caller, ProcessId};
-use signalbox_model::{ConnectionId, Limit, Refusal, SessionKey};
+use signalbox_model::sysv::{Caller, OpenedProcess, ProcessId};
+use signalbox_model::{ConnectionId, Limit, Milliseconds, Refusal, SessionKey};
 
 impl Core {
     /// Opens a process and attaches the connection, which has this mailbox, to it. `key` is the process's secret,
-    /// `ttl_ms` how long it lives on after its last connection was lost, in milliseconds; `pid`, `caller`, `groups` and
+    /// `ttl` how long it lives on after its last connection was lost; `pid`, `caller`, `groups` and
     /// `label` are what the client states of it.
     pub fn open_process(
         &self,
         (connection, mailbox): (ConnectionId, &Arc<Mailbox>),
         key: SessionKey,
-        ttl_ms: u32,
+        ttl: Milliseconds,
         (pid, caller, groups): (u32, Caller, &[u32]),
         label: &[u8],
         now: Moment,
@@ -32,7 +32,7 @@ impl Core {
         sysv.limits.memory.check(sysv.limits.client_share, bytes)?;
         sysv.make_room_for_process(mailbox, now)?;
         sysv.leave_process(connection, now);
-        let opened = OpenedProcess { process: sysv.processes.next_id(), key, ttl_ms };
+        let opened = OpenedProcess { process: sysv.processes.next_id(), key, ttl };
         let mut process = Process::new(&opened, pid, caller.uid, groups, label);
         process.opened = Some(now.monotonic);
         sysv.processes.insert(opened.process, process);

@@ -54,7 +54,6 @@ pub use durable::{
 };
 pub use end::ConnectionEnd;
 pub use listing::{SetListing, UserListing};
-pub use processes::OpenedProcess;
 pub use sets::KeyRule;
 pub(crate) use state::Sysv;
 pub use state::{SysvLimits, SysvStats};

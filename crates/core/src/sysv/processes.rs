@@ -16,22 +16,11 @@ use crate::mailbox::Mailbox;
 use crate::mailbox::SessionClient;
 use crate::request_log::RequestLog;
 use crate::time::MonotonicMs;
-use signalbox_model::sysv::{ProcessId, SetId};
+use signalbox_model::sysv::{OpenedProcess, ProcessId, SetId};
 use signalbox_model::{ConnectionId, RequestId, SessionKey};
 
 /// A process with its entries in the tables, rounded up, in bytes.
 const PROCESS_BYTES: usize = 1024;
-
-/// A process that was opened.
-#[derive(Clone, Copy, Debug)]
-pub struct OpenedProcess {
-    /// Its number.
-    pub process: ProcessId,
-    /// Its secret.
-    pub key: SessionKey,
-    /// How long it lives on after its last connection was lost, in milliseconds.
-    pub ttl_ms: u32,
-}
 
 #[derive(Debug)]
 pub(super) struct Process {
@@ -85,7 +74,7 @@ impl Process {
     pub(super) fn new(opened: &OpenedProcess, pid: u32, uid: u32, groups: &[u32], label: &[u8]) -> Self {
         Self {
             key: opened.key,
-            ttl_ms: opened.ttl_ms,
+            ttl_ms: opened.ttl.0,
             pid,
             uid,
             groups: groups.into(),

@@ -4,12 +4,13 @@
 
 use super::answers::{Done, Reply};
 use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, SetRecord, SysvKey, SysvRecord};
-use super::processes::{OpenedProcess, Process};
+use super::processes::Process;
 use super::set::{SEMAPHORES_MAX, Set};
 use super::state::Sysv;
 use super::values::VALUE_MAX;
 use crate::time::{Moment, MonotonicMs};
-use signalbox_model::sysv::IPC_PRIVATE;
+use signalbox_model::Milliseconds;
+use signalbox_model::sysv::{IPC_PRIVATE, OpenedProcess};
 
 impl Sysv {
     /// Restores a record. An error describes a contradiction to the records before it.
@@ -51,7 +52,7 @@ impl Sysv {
 
     fn restore_process(&mut self, record: &ProcessRecord, now: Moment) -> Result<(), String> {
         let ProcessRecord { process, key, ttl_ms, pid, uid, ref groups, ref label, is_ending } = *record;
-        let opened = OpenedProcess { process, key, ttl_ms };
+        let opened = OpenedProcess { process, key, ttl: Milliseconds(ttl_ms) };
         let mut restored = Process::new(&opened, pid, uid, groups, label);
         restored.is_stored = true;
         self.processes.start_after(process.0);

@@ -21,7 +21,7 @@ use signalbox_model::sysv::{
     Caller, Errno, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Operation, ProcessId, SEM_UNDO, SetAnswer, SetCommand,
     SetId, UserRole,
 };
-use signalbox_model::{ConnectionId, RequestId, RequestIds, SessionKey, UnixSeconds};
+use signalbox_model::{ConnectionId, Milliseconds, RequestId, RequestIds, SessionKey, UnixSeconds};
 
 use crate::cases;
 
@@ -216,7 +216,7 @@ impl World {
         let key = self.new_key();
         let process = (OBSERVER, CALLER, &[][..]);
         self.core
-            .open_process((connection, &mailbox), key, TTL_MS, process, b"observer", self.now())
+            .open_process((connection, &mailbox), key, Milliseconds(TTL_MS), process, b"observer", self.now())
             .unwrap();
         (connection, mailbox)
     }
@@ -240,7 +240,10 @@ impl World {
             let key = self.new_key();
             let process = (self.clients[by].pid, CALLER, &[][..]);
             let at = (connection, &mailbox);
-            let opened = self.core.open_process(at, key, TTL_MS, process, b"client", self.now()).unwrap();
+            let opened = self
+                .core
+                .open_process(at, key, Milliseconds(TTL_MS), process, b"client", self.now())
+                .unwrap();
             let client = &mut self.clients[by];
             if attached.is_some() {
                 assert_eq!(client.units, 0, "client {by} has units, and the server forgot its process");

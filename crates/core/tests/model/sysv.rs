@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use signalbox_core::{
     ClientKey, ClientShare, ConnectionEnd, Core, KeyRule, Mailbox, MemoryLimit, Message, Moment, MonotonicMs,
-    NameHasher, OpenedProcess, SetCheck, SysvCall, SysvLimits, SysvOutcome, Token,
+    NameHasher, SetCheck, SysvCall, SysvLimits, SysvOutcome, Token,
 };
 use signalbox_model::sysv::{
-    Caller, Errno, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Operation, Order, Ownership, SEM_UNDO, SetAnswer,
-    SetCommand, SetId, UserRole,
+    Caller, Errno, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, OpenedProcess, Operation, Order, Ownership, SEM_UNDO,
+    SetAnswer, SetCommand, SetId, UserRole,
 };
 use signalbox_model::{
-    ConnectionId, Limit, ReachedLimit, Refusal, RequestId, RequestIds, SessionKey, UnixSeconds,
+    ConnectionId, Limit, Milliseconds, ReachedLimit, Refusal, RequestId, RequestIds, SessionKey, UnixSeconds,
 };
 
 const TTL_MS: u32 = 30_000;
@@ -79,7 +79,7 @@ impl World {
         let key = SessionKey([pid as u8; 16]);
         let opened = self
             .core
-            .open_process((connection, &mailbox), key, TTL_MS, process, b"test", self.now())
+            .open_process((connection, &mailbox), key, Milliseconds(TTL_MS), process, b"test", self.now())
             .unwrap();
         self.processes.push(Process { connection, mailbox, opened, caller, requests: 0 });
         self.processes.len() - 1
@@ -221,8 +221,14 @@ fn limits_of_sets_and_processes_are_obeyed() {
     world.fails(1, set, &[take(0, 1)], Errno::NoMem);
     let (connection, mailbox) = (world.core.open_session().id(), Arc::default());
     let process = (1, Caller { uid: 0, gid: 0 }, &[][..]);
-    let opened =
-        world.core.open_process((connection, &mailbox), SessionKey([0; 16]), 1, process, b"", world.now());
+    let opened = world.core.open_process(
+        (connection, &mailbox),
+        SessionKey([0; 16]),
+        Milliseconds(1),
+        process,
+        b"",
+        world.now(),
+    );
     assert!(matches!(opened, Err(Refusal::LimitReached(_))), "{opened:?}");
 }
 
@@ -308,7 +314,14 @@ fn a_client_with_its_share_of_the_memory_in_processes_and_results_leaves_the_res
     let connection = world.core.open_session().id();
     let process = (101, Caller { uid: 0, gid: 0 }, &[][..]);
     let key = SessionKey([9; 16]);
-    let opened = world.core.open_process((connection, &mailboxes[0]), key, TTL_MS, process, b"", world.now());
+    let opened = world.core.open_process(
+        (connection, &mailboxes[0]),
+        key,
+        Milliseconds(TTL_MS),
+        process,
+        b"",
+        world.now(),
+    );
     assert_eq!(opened.err(), Some(share));
     world.waits(other, set, &[take(1, 1)]);
     // The client needs its results no more.
@@ -422,7 +435,7 @@ fn a_process_that_was_lost_goes_on_with_its_waiting_call() {
     world.waits(1, set, &[undo(take(0, 1))]);
     world.leave(1, ConnectionEnd::Lost);
     world.done(0, set, &[post(0, 1)]);
-    let OpenedProcess { process, key, ttl_ms } = world.processes[1].opened;
+    let OpenedProcess { process, key, ttl } = world.processes[1].opened;
     let connection = world.core.open_session().id();
     world.processes[1].connection = connection;
     let mailbox = Arc::clone(&world.processes[1].mailbox);
@@ -430,7 +443,7 @@ fn a_process_that_was_lost_goes_on_with_its_waiting_call() {
         world.core.attach_process((connection, &mailbox), process, &SessionKey([9; 16]), world.now());
     assert_eq!(attached, Err(Refusal::NoSuchSession), "it takes the key");
     let attached = world.core.attach_process((connection, &mailbox), process, &key, world.now());
-    assert_eq!(attached, Ok(ttl_ms));
+    assert_eq!(attached, Ok(ttl.0));
     world.pass(u64::from(TTL_MS) * 2);
     // The repetition has the result, and takes nothing more.
     world.processes[1].requests -= 1;

@@ -70,7 +70,9 @@ impl Server {
         let (connection, mailbox) = self.connect();
         let process = (7, CALLER, &[][..]);
         let key = SessionKey([1; 16]);
-        self.core.open_process((connection, &mailbox), key, TTL_MS, process, b"", START).unwrap();
+        self.core
+            .open_process((connection, &mailbox), key, Milliseconds(TTL_MS), process, b"", START)
+            .unwrap();
         (connection, mailbox)
     }
 

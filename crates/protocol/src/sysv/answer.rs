@@ -8,19 +8,8 @@ use crate::fields::Fields;
 use crate::header::{Header, Opaque};
 use crate::response::{BodyError, ResponseFrame};
 use signalbox_model::UnixSeconds;
-use signalbox_model::sysv::{Errno, Ownership, ProcessId, SetAnswer, SetId, SetStat};
+use signalbox_model::sysv::{Errno, OpenedProcess, Ownership, ProcessId, SetAnswer, SetId, SetStat};
 use signalbox_model::{Milliseconds, SessionKey, Status};
-
-/// A process that was opened (`docs/protocol.md`, "OpenProcess").
-#[derive(Clone, Copy, Debug)]
-pub struct OpenedProcess {
-    /// Its number.
-    pub process: ProcessId,
-    /// Its secret.
-    pub key: SessionKey,
-    /// How long it lives on after its last connection was lost.
-    pub ttl: Milliseconds,
-}
 
 /// Appends the frame that answers SemGet, SemOp or SemCtl, under this opcode and opaque.
 pub fn compose_call(
@@ -71,15 +60,13 @@ pub(super) fn read_stat(fields: &mut Fields<'_>) -> Option<SetStat> {
     })
 }
 
-impl OpenedProcess {
-    /// Appends the frame that answers OpenProcess.
-    pub fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
-        success(SysvOpcode::OpenProcess, opaque).compose_before(out, |out| {
-            out.put_u64(self.process.0);
-            out.put_slice(&self.key.0);
-            out.put_u32(self.ttl.0);
-        });
-    }
+/// Appends the frame that answers OpenProcess.
+pub fn compose_opened_process(opened: &OpenedProcess, opaque: Opaque, out: &mut Vec<u8>) {
+    success(SysvOpcode::OpenProcess, opaque).compose_before(out, |out| {
+        out.put_u64(opened.process.0);
+        out.put_slice(&opened.key.0);
+        out.put_u32(opened.ttl.0);
+    });
 }
 
 /// The header of a successful response.

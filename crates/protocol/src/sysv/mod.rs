@@ -5,7 +5,7 @@ mod list;
 mod opcode;
 mod request;
 
-pub use answer::{OpenedProcess, compose_call};
+pub use answer::{compose_call, compose_opened_process};
 pub use list::{compose_listed_set, compose_listed_user};
 pub use opcode::SysvOpcode;
 pub use request::{Groups, Operations, SysvRequest, WAIT_FOREVER_MS};

@@ -8,7 +8,7 @@ use signalbox_core::{
 use signalbox_model::sysv::{
     Caller, Errno, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Operation, SEM_UNDO, SetAnswer, SetCommand, SetId,
 };
-use signalbox_model::{ConnectionId, RequestId, RequestIds, SessionKey, UnixSeconds};
+use signalbox_model::{ConnectionId, Milliseconds, RequestId, RequestIds, SessionKey, UnixSeconds};
 
 use super::describe;
 use super::history::{
@@ -182,8 +182,14 @@ fn start(core: &Core, pid: u32, now_ms: u64) -> Process {
     let connection = core.open_session().id();
     let mailbox = Arc::default();
     let key = SessionKey([1; 16]);
-    let opened =
-        core.open_process((connection, &mailbox), key, 60_000, (pid, ROOT, &[]), b"", moment(now_ms));
+    let opened = core.open_process(
+        (connection, &mailbox),
+        key,
+        Milliseconds(60_000),
+        (pid, ROOT, &[]),
+        b"",
+        moment(now_ms),
+    );
     opened.expect("there are no limits");
     Process { connection, mailbox, requests: 0, state: State::New }
 }
