@@ -110,8 +110,7 @@ impl Ledger {
 
     /// The waiting requests of a session, newest first.
     fn waiters_of(&self, session: SessionId) -> Result<Vec<GrantId>, Refusal> {
-        let state =
-            self.sessions.get(session).filter(|state| !state.is_ending()).ok_or(Refusal::NoSuchSession)?;
+        let state = self.sessions.active(session)?;
         let is_waiting = |id: &GrantId| self.grants.existing(*id).is_waiting();
         Ok(state.grants_newest_first().filter(is_waiting).collect())
     }

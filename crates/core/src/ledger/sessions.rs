@@ -198,6 +198,11 @@ impl Sessions {
         }
     }
 
+    /// A session that a client names and that is not ending.
+    pub(super) fn active(&self, session: SessionId) -> Result<&SessionState, Refusal> {
+        self.get(session).filter(|state| !state.is_ending()).ok_or(Refusal::NoSuchSession)
+    }
+
     /// The session that a connection's requests are for.
     pub(super) fn acting(&self, connection: ConnectionId) -> Result<SessionId, Refusal> {
         self.check_not_ending(connection)?;
@@ -206,15 +211,13 @@ impl Sessions {
             Attachment::To(session) => session,
             Attachment::Lost => return Err(Refusal::NoSuchSession),
         };
-        let state = self.get(session).filter(|state| !state.is_ending());
-        state.map(|_| session).ok_or(Refusal::NoSuchSession)
+        self.active(session).map(|_| session)
     }
 
     /// Refuses requests of a connection whose session is ending, or has ended because it was revoked: what they acquire
     /// would be lost.
     pub(super) fn check_not_ending(&self, connection: ConnectionId) -> Result<(), Refusal> {
-        let state = self.get(connection.session()).filter(|state| !state.is_ending());
-        state.map(|_| ()).ok_or(Refusal::NoSuchSession)
+        self.active(connection.session()).map(|_| ())
     }
 
     /// The answer to waiting requests of a session that is ending.
@@ -262,12 +265,9 @@ impl Sessions {
 
     /// The lease of a session that this key opens.
     pub(super) fn unlock(&self, session: SessionId, key: &SessionKey) -> Result<Arc<Lease>, Refusal> {
-        let (own, lease) = self.get(session).and_then(SessionState::lease).ok_or(Refusal::NoSuchSession)?;
         // A session that is ending attaches no connection: what it would acquire would be lost.
-        if own != key || self.ending(session).is_some() {
-            return Err(Refusal::NoSuchSession);
-        }
-        Ok(Arc::clone(lease))
+        let unlocked = self.active(session)?.lease().filter(|(own, _)| *own == key);
+        unlocked.map(|(_, lease)| Arc::clone(lease)).ok_or(Refusal::NoSuchSession)
     }
 
     /// The client that waits until the opening of a session is stored.
@@ -408,7 +408,7 @@ impl Sessions {
 
     /// When a session ends unless its lease is renewed; `None`: only with its connection, or it is ending already.
     pub(super) fn end_of(&self, session: SessionId) -> Option<MonotonicMs> {
-        let state = self.get(session).filter(|state| !state.is_ending())?;
+        let state = self.active(session).ok()?;
         let expiry = state.lease().map(|(_, lease)| self.gaps.expiry(lease));
         expiry.into_iter().chain(state.revoked).min()
     }
