@@ -12,6 +12,6 @@ mod token;
 mod tokens;
 
 pub use file::{TokenFileError, read_tokens, update_tokens};
-pub use rights::{Area, Right, RightScope, Rights, Space, UnknownRights};
+pub use rights::{Area, Right, Rights, UnknownRights};
 pub use token::{Token, TokenId};
 pub use tokens::{Entry, NoSuchToken, Tokens, TokensError, Verdict};

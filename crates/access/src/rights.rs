@@ -5,6 +5,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use signalbox_model::{Namespace, Target};
+
+/// The word for the System V semaphore sets.
+const SETS: &str = "sysv";
+
 /// A kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {
@@ -16,36 +21,13 @@ pub enum Right {
     Administer,
 }
 
-/// The kinds of objects, each with names of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Space {
-    /// Counters.
-    Counter,
-    /// Semaphores.
-    Semaphore,
-    /// System V semaphore sets, which have no names.
-    Sysv,
-}
-
-/// Objects of one space whose names begin with a prefix.
+/// Objects that rights are limited to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Area {
-    space: Space,
-    /// Empty: all names.
-    prefix: String,
-}
-
-/// The object of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RightScope<'a> {
-    /// The whole server, or all names of all spaces.
-    Server,
-    /// Whatever the operation names later: a right anywhere is enough.
-    Anywhere,
-    /// One name.
-    Name(Space, &'a [u8]),
-    /// All names that begin like this.
-    Prefix(Space, &'a [u8]),
+pub enum Area {
+    /// The names that begin with a prefix; all names if it is empty.
+    Names(Namespace, String),
+    /// The System V semaphore sets.
+    Sets,
 }
 
 /// Which operations are permitted, and on which objects.
@@ -101,11 +83,11 @@ impl Rights {
     }
 
     /// Whether an operation is permitted.
-    pub fn permit(&self, right: Right, scope: RightScope<'_>) -> bool {
+    pub fn permit(&self, right: Right, target: Target<'_>) -> bool {
         self.permitted[right as usize]
             && match &self.areas {
                 None => true,
-                Some(areas) => areas.iter().any(|area| area.covers(scope)),
+                Some(areas) => areas.iter().any(|area| area.covers(target)),
             }
     }
 
@@ -123,10 +105,9 @@ impl Rights {
         let areas_included = match (&self.areas, &other.areas) {
             (None, _) => true,
             (Some(_), None) => false,
-            (Some(own), Some(others)) => others.iter().all(|other| {
-                let scope = RightScope::Prefix(other.space, other.prefix.as_bytes());
-                own.iter().any(|area| area.covers(scope))
-            }),
+            (Some(own), Some(others)) => {
+                others.iter().all(|other| own.iter().any(|area| area.covers(other.target())))
+            }
         };
         *other == Self::NONE || (rights_included && areas_included)
     }
@@ -175,14 +156,22 @@ impl Right {
 }
 
 impl Area {
-    fn covers(&self, scope: RightScope<'_>) -> bool {
-        match scope {
-            RightScope::Server => false,
-            RightScope::Anywhere => true,
+    fn covers(&self, target: Target<'_>) -> bool {
+        match (self, target) {
+            (_, Target::Anywhere) | (Self::Sets, Target::Sets) => true,
             // A listing of a prefix shows only names that begin with it, so it is covered if the prefix itself is.
-            RightScope::Name(space, name) | RightScope::Prefix(space, name) => {
-                self.space == space && name.starts_with(self.prefix.as_bytes())
+            (Self::Names(own, prefix), Target::Name(namespace, name) | Target::Prefix(namespace, name)) => {
+                *own == namespace && name.starts_with(prefix.as_bytes())
             }
+            _ => false,
+        }
+    }
+
+    /// All of it.
+    fn target(&self) -> Target<'_> {
+        match self {
+            Self::Names(namespace, prefix) => Target::Prefix(*namespace, prefix.as_bytes()),
+            Self::Sets => Target::Sets,
         }
     }
 }
@@ -191,26 +180,23 @@ impl FromStr for Area {
     type Err = UnknownRights;
 
     fn from_str(text: &str) -> Result<Self, UnknownRights> {
-        let (space, prefix) =
-            text.split_once(':').map_or((text, None), |(space, prefix)| (space, Some(prefix)));
-        let space = match (space, prefix) {
-            ("counter", _) => Space::Counter,
-            ("semaphore", _) => Space::Semaphore,
-            ("sysv", None) => Space::Sysv,
-            _ => return Err(UnknownRights::Area(text.to_owned())),
-        };
-        Ok(Self { space, prefix: prefix.unwrap_or_default().to_owned() })
+        if text == SETS {
+            return Ok(Self::Sets);
+        }
+        let (noun, prefix) = text.split_once(':').unwrap_or((text, ""));
+        let namespace = Namespace::ALL.into_iter().find(|namespace| namespace.noun() == noun);
+        let namespace = namespace.ok_or_else(|| UnknownRights::Area(text.to_owned()))?;
+        Ok(Self::Names(namespace, prefix.to_owned()))
     }
 }
 
 impl fmt::Display for Area {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.space {
-            Space::Counter => "counter",
-            Space::Semaphore => "semaphore",
-            Space::Sysv => "sysv",
-        })?;
-        if self.prefix.is_empty() { Ok(()) } else { write!(f, ":{}", self.prefix) }
+        match self {
+            Self::Names(namespace, prefix) if prefix.is_empty() => f.write_str(namespace.noun()),
+            Self::Names(namespace, prefix) => write!(f, "{}:{prefix}", namespace.noun()),
+            Self::Sets => f.write_str(SETS),
+        }
     }
 }
 
@@ -226,30 +212,30 @@ mod tests {
 
     #[test]
     fn rights_hold_for_names_that_begin_with_the_prefix_and_for_nothing_else() {
+        use Namespace::{Counters, Semaphores};
         use Right::{Acquire, Administer, Read};
-        use Space::{Counter, Semaphore, Sysv};
         let limited = rights("read,acquire counter:web/ semaphore");
-        for (right, scope, expected) in [
-            (Read, RightScope::Name(Counter, b"web/1"), true),
-            (Acquire, RightScope::Name(Counter, b"web/"), true),
-            (Read, RightScope::Name(Counter, b"web"), false),
-            (Read, RightScope::Name(Counter, b"my-web/1"), false),
-            (Read, RightScope::Name(Counter, b"WEB/1"), false),
-            (Read, RightScope::Name(Semaphore, b"x"), true),
-            (Administer, RightScope::Name(Semaphore, b"x"), false),
-            (Read, RightScope::Prefix(Counter, b""), false),
-            (Read, RightScope::Prefix(Counter, b"web"), false),
-            (Read, RightScope::Prefix(Counter, b"web/1"), true),
-            (Read, RightScope::Prefix(Semaphore, b""), true),
-            (Read, RightScope::Prefix(Sysv, b""), false),
-            (Read, RightScope::Server, false),
-            (Acquire, RightScope::Anywhere, true),
-            (Administer, RightScope::Anywhere, false),
+        for (right, target, expected) in [
+            (Read, Target::Name(Counters, b"web/1"), true),
+            (Acquire, Target::Name(Counters, b"web/"), true),
+            (Read, Target::Name(Counters, b"web"), false),
+            (Read, Target::Name(Counters, b"my-web/1"), false),
+            (Read, Target::Name(Counters, b"WEB/1"), false),
+            (Read, Target::Name(Semaphores, b"x"), true),
+            (Administer, Target::Name(Semaphores, b"x"), false),
+            (Read, Target::Prefix(Counters, b""), false),
+            (Read, Target::Prefix(Counters, b"web"), false),
+            (Read, Target::Prefix(Counters, b"web/1"), true),
+            (Read, Target::Prefix(Semaphores, b""), true),
+            (Read, Target::Sets, false),
+            (Read, Target::Server, false),
+            (Acquire, Target::Anywhere, true),
+            (Administer, Target::Anywhere, false),
         ] {
-            assert_eq!(limited.permit(right, scope), expected, "{right:?} {scope:?}");
+            assert_eq!(limited.permit(right, target), expected, "{right:?} {target:?}");
         }
-        assert!(Rights::ALL.permit(Administer, RightScope::Server));
-        assert!(!Rights::NONE.permit(Read, RightScope::Anywhere));
+        assert!(Rights::ALL.permit(Administer, Target::Server));
+        assert!(!Rights::NONE.permit(Read, Target::Anywhere));
     }
 
     #[test]
@@ -274,10 +260,12 @@ mod tests {
             let (one, other) = (rights(&one), rights(&other));
             if one.include(&other) {
                 for right in Right::ALL {
-                    for space in [Space::Counter, Space::Semaphore, Space::Sysv] {
-                        for scope in [RightScope::Name(space, name.as_bytes()), RightScope::Prefix(space, b""), RightScope::Server] {
-                            prop_assert!(one.permit(right, scope) || !other.permit(right, scope));
-                        }
+                    let of = |namespace| {
+                        [Target::Name(namespace, name.as_bytes()), Target::Prefix(namespace, b"")]
+                    };
+                    let targets = Namespace::ALL.into_iter().flat_map(of);
+                    for target in targets.chain([Target::Sets, Target::Server]) {
+                        prop_assert!(one.permit(right, target) || !other.permit(right, target));
                     }
                 }
             }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use signalbox_access::{Right, RightScope, Rights, Space};
-use signalbox_model::{Namespace, Target, UnixSeconds};
+use signalbox_access::{Right, Rights};
+use signalbox_model::{Target, UnixSeconds};
 
 /// Who a client has proven to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Permissions {
 
     /// Whether the client may do this.
     pub(in crate::server) fn may(&self, right: Right, target: Target<'_>) -> bool {
-        self.rights.permit(right, scope_of(target))
+        self.rights.permit(right, target)
     }
 
     /// Who the client has proven to be.
@@ -60,21 +60,6 @@ impl Permissions {
 
     pub(super) fn expires_at(&self) -> Option<UnixSeconds> {
         self.expires_at
-    }
-}
-
-/// What a right is about, for the rules.
-fn scope_of(target: Target<'_>) -> RightScope<'_> {
-    let space = |namespace| match namespace {
-        Namespace::Counters => Space::Counter,
-        Namespace::Semaphores => Space::Semaphore,
-    };
-    match target {
-        Target::Server => RightScope::Server,
-        Target::Anywhere => RightScope::Anywhere,
-        Target::Name(namespace, name) => RightScope::Name(space(namespace), name),
-        Target::Prefix(namespace, prefix) => RightScope::Prefix(space(namespace), prefix),
-        Target::Sets => RightScope::Prefix(Space::Sysv, b""),
     }
 }
 
