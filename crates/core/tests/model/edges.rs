@@ -17,7 +17,7 @@ use signalbox_model::{
     Declaration, Generation, Idle, Milliseconds, Operation, ReachedLimit, Revocation, UnixSeconds,
 };
 
-use crate::declaration;
+use crate::{Changes, declaration, declaring, removing, revoking};
 
 const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
 const SEMAPHORES: Namespace = Namespace::Semaphores;
@@ -106,13 +106,7 @@ impl Server {
     fn declare(&mut self, by: usize, capacity: u32, numbered: bool) -> Outcome {
         let declare = Declaration { name: NAME, capacity, numbered, label: b"" };
         let call = self.call(by);
-        self.core
-            .execute(
-                call,
-                &Operation::Declare { if_exists: IfExists::Set, declarations: vec![declare] },
-                START,
-            )
-            .outcome
+        self.core.change(call, declaring(IfExists::Set, &[declare]), START)
     }
 
     /// The configuration declares a semaphore with this many slots, and nothing else; `None`: nothing.
@@ -123,9 +117,7 @@ impl Server {
 
     fn change_service(&mut self, by: usize, change: ServiceChange) -> Outcome {
         let call = self.call(by);
-        self.core
-            .execute(call, &Operation::ChangeService { name: NAME, how: change, expected: None }, START)
-            .outcome
+        self.core.change(call, Operation::ChangeService { name: NAME, how: change, expected: None }, START)
     }
 
     /// What of the declared semaphore is out of service.
@@ -165,13 +157,7 @@ fn the_grace_period_of_a_removal_stays_or_goes_with_its_holders() {
     server.store();
     let remove = |server: &mut Server, removal| {
         let call = server.call(1);
-        assert_eq!(
-            server
-                .core
-                .execute(call, &Operation::Remove { name: NAME, how: removal, expected: None }, START)
-                .outcome,
-            Outcome::Waiting
-        );
+        assert_eq!(server.core.change(call, removing(NAME, removal), START), Outcome::Waiting);
     };
     let declared = |server: &Server| {
         let listed = server.core.list_declared(&mut server.core.declared(b""));
@@ -202,17 +188,7 @@ fn the_revocation_of_a_grant_is_stored() {
         other => panic!("{other:?}"),
     };
     let call = server.call(1);
-    assert_eq!(
-        server
-            .core
-            .execute(
-                call,
-                &Operation::Revoke { what: Revocation::Grant(grant), grace: Milliseconds(500) },
-                START
-            )
-            .outcome,
-        Outcome::Waiting
-    );
+    assert_eq!(server.core.change(call, revoking(Revocation::Grant(grant), 500), START), Outcome::Waiting);
     let revoked_grace_ms = |change: &Change| match change {
         Change::Put(Record::Grant(record)) => Some((record.grant, record.revoked_grace_ms)),
         _ => None,
@@ -228,11 +204,7 @@ fn a_request_that_waits_for_a_commit_is_refused_when_its_session_is_revoked() {
     assert_eq!(server.declare(0, 2, false), Outcome::Waiting);
     let declared = Token(server.requests);
     let call = server.call(1);
-    server.core.execute(
-        call,
-        &Operation::Revoke { what: Revocation::Session(session), grace: Milliseconds(0) },
-        START,
-    );
+    server.core.change(call, revoking(Revocation::Session(session), 0), START);
     while server.core.expire(START) {}
     let answers = |messages: Vec<Message>| {
         let answer = |message| match message {
@@ -412,14 +384,11 @@ fn a_slot_out_of_service_makes_no_room_when_its_holder_leaves() {
     let granted = server.granted(0, &[NAME]);
     assert_eq!(*granted.slots, [[0].into()]);
     let call = server.call(0);
-    let out = server
-        .core
-        .execute(
-            call,
-            &Operation::ChangeService { name: NAME, how: ServiceChange::SlotOut(0), expected: None },
-            START,
-        )
-        .outcome;
+    let out = server.core.change(
+        call,
+        Operation::ChangeService { name: NAME, how: ServiceChange::SlotOut(0), expected: None },
+        START,
+    );
     assert!(matches!(out, Outcome::Answered(_)));
     let call = server.call(0);
     assert!(matches!(server.core.release_grant(call, granted.grant, START), Outcome::Answered(_)));
@@ -503,19 +472,11 @@ fn all_holders_lose_the_semaphores_whose_grace_periods_end_at_the_same_time() {
     for (by, name) in [b"a", b"b"].into_iter().enumerate() {
         let declare = Declaration { name, capacity: 1, numbered: false, label: b"" };
         let call = server.call(by);
-        server.core.execute(
-            call,
-            &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] },
-            START,
-        );
+        server.core.change(call, declaring(IfExists::Fail, &[declare]), START);
         let (session, _) = &mut server.connections[by];
         server.core.acquire(SEMAPHORES, name, Claim::new(1, 1).unwrap(), session, START.unix).unwrap();
         let call = server.call(by);
-        server.core.execute(
-            call,
-            &Operation::Remove { name, how: Removal::Now { grace: Milliseconds(1000) }, expected: None },
-            START,
-        );
+        server.core.change(call, removing(name, Removal::Now { grace: Milliseconds(1000) }), START);
     }
     let mailbox_of = |connection| {
         let of = server.connections.iter().find(|(session, _)| session.id() == connection);

@@ -32,7 +32,7 @@ use signalbox_model::{
     RequestIds, Resizing, Scope, ServiceChange, SessionId, SessionKey,
 };
 
-use crate::cases;
+use crate::{Changes, cases, declaring, removing, revoking};
 
 const CONNECTIONS: usize = 3;
 /// More slots than one grant may have.
@@ -475,7 +475,7 @@ impl Pair {
                     false => Cancellation::Request(self.grant(waiter)),
                 };
                 let call = Call { connection: self.id(by), ids: RequestIds::FIRST, token: self.token() };
-                let found = self.core.execute(call, &Operation::Cancel(what), now).outcome;
+                let found = self.core.change(call, Operation::Cancel(what), now);
                 let expected = self.model.cancel_waiting(what);
                 let expected = expected.map(|requests| Outcome::Answered(Answer::Canceled { requests }));
                 assert_eq!(found, expected.unwrap_or_else(Outcome::Refused));
@@ -491,35 +491,18 @@ impl Pair {
             }
             Step::RevokeGrant { by, ids, grant, grace_ms } => {
                 let (call, grant) = (self.call(by, ids), self.grant(grant));
-                let found = self
-                    .core
-                    .execute(
-                        call,
-                        &Operation::Revoke { what: Revocation::Grant(grant), grace: Milliseconds(grace_ms) },
-                        now,
-                    )
-                    .outcome;
+                let found = self.core.change(call, revoking(Revocation::Grant(grant), grace_ms), now);
                 assert_eq!(found, self.model.revoke_grant(call, grant, grace_ms));
             }
             Step::RevokeSession { by, ids, session, grace_ms } => {
                 let call = self.call(by, ids);
                 let session = self.session(session);
-                let found = self
-                    .core
-                    .execute(
-                        call,
-                        &Operation::Revoke {
-                            what: Revocation::Session(session),
-                            grace: Milliseconds(grace_ms),
-                        },
-                        now,
-                    )
-                    .outcome;
+                let found = self.core.change(call, revoking(Revocation::Session(session), grace_ms), now);
                 assert_eq!(found, self.model.revoke_session(call, session, grace_ms));
             }
             Step::RevokeClients { by, clients, grace_ms } => {
                 let call = Call { connection: self.id(by), ids: RequestIds::FIRST, token: self.token() };
-                let operation = Operation::Revoke { what: clients, grace: Milliseconds(grace_ms) };
+                let operation = revoking(clients, grace_ms);
                 let asked = self.core.execute(call, &operation, now);
                 assert_eq!(asked, Executed { outcome: Outcome::Waiting, is_change: true });
                 self.model.revoke_clients((call.connection, call.token), clients, grace_ms);
@@ -585,46 +568,34 @@ impl Pair {
             }
             Step::Declare { by, ids, ref wanted, if_exists } => {
                 let call = self.call(by, ids);
-                let found = self
-                    .core
-                    .execute(call, &Operation::Declare { if_exists, declarations: wanted.to_vec() }, now)
-                    .outcome;
+                let found = self.core.change(call, declaring(if_exists, wanted), now);
                 assert_eq!(found, self.model.declare(call, wanted, if_exists));
             }
             Step::Resize { by, ids, name, resizing, expected } => {
                 let (call, generation) = (self.call(by, ids), self.generation(name, expected));
-                let found = self
-                    .core
-                    .execute(
-                        call,
-                        &Operation::Resize { name, how: resizing, expected: generation.map(Generation) },
-                        now,
-                    )
-                    .outcome;
+                let found = self.core.change(
+                    call,
+                    Operation::Resize { name, how: resizing, expected: generation.map(Generation) },
+                    now,
+                );
                 assert_eq!(found, self.model.resize(call, name, resizing, generation));
             }
             Step::ChangeService { by, ids, name, change, expected } => {
                 let (call, generation) = (self.call(by, ids), self.generation(name, expected));
-                let found = self
-                    .core
-                    .execute(
-                        call,
-                        &Operation::ChangeService { name, how: change, expected: generation.map(Generation) },
-                        now,
-                    )
-                    .outcome;
+                let found = self.core.change(
+                    call,
+                    Operation::ChangeService { name, how: change, expected: generation.map(Generation) },
+                    now,
+                );
                 assert_eq!(found, self.model.change_service(call, name, change, generation));
             }
             Step::Remove { by, ids, name, removal, expected } => {
                 let (call, generation) = (self.call(by, ids), self.generation(name, expected));
-                let found = self
-                    .core
-                    .execute(
-                        call,
-                        &Operation::Remove { name, how: removal, expected: generation.map(Generation) },
-                        now,
-                    )
-                    .outcome;
+                let found = self.core.change(
+                    call,
+                    Operation::Remove { name, how: removal, expected: generation.map(Generation) },
+                    now,
+                );
                 assert_eq!(found, self.model.remove(call, name, removal, generation));
             }
             Step::Configure { ref wanted } => {
@@ -644,7 +615,7 @@ impl Pair {
             }
             Step::DeleteCounter { name } => {
                 let call = Call { connection: self.id(0), ids: RequestIds::FIRST, token: self.token() };
-                let found = self.core.execute(call, &Operation::DeleteCounter { name }, now).outcome;
+                let found = self.core.change(call, Operation::DeleteCounter { name }, now);
                 let expected = self.model.delete_counter(name);
                 assert_eq!(
                     found,
@@ -1391,8 +1362,7 @@ fn sessions_of_a_client_are_revoked_in_steps_and_later_ones_stay() {
     }
     let call = Call { connection: pair.id(0), ids: RequestIds::FIRST, token: Token(0) };
     let what = Revocation::Identity(IDENTITIES[0].as_bytes());
-    let operation = Operation::Revoke { what, grace: Milliseconds(0) };
-    assert_eq!(pair.core.execute(call, &operation, pair.now()).outcome, Outcome::Waiting);
+    assert_eq!(pair.core.change(call, revoking(what, 0), pair.now()), Outcome::Waiting);
     assert!(pair.core.evict(pair.now(), |_| None));
     let revoked = pair.core.ledger_stats().revoked;
     assert!((1..SESSIONS).contains(&revoked), "{revoked} of {SESSIONS} sessions in one step");
@@ -1412,36 +1382,10 @@ fn a_second_revoke_never_delays_the_first() {
             let call = server.call(1);
             let (outcome, notice) = if is_session {
                 let notice = Notice::SessionRevoked { session: session.number(), end: at(left_ms).monotonic };
-                (
-                    server
-                        .core
-                        .execute(
-                            call,
-                            &Operation::Revoke {
-                                what: Revocation::Session(session),
-                                grace: Milliseconds(grace_ms),
-                            },
-                            START,
-                        )
-                        .outcome,
-                    notice,
-                )
+                (server.core.change(call, revoking(Revocation::Session(session), grace_ms), START), notice)
             } else {
                 let notice = Notice::GrantRevoked { grant, end: at(left_ms).monotonic };
-                (
-                    server
-                        .core
-                        .execute(
-                            call,
-                            &Operation::Revoke {
-                                what: Revocation::Grant(grant),
-                                grace: Milliseconds(grace_ms),
-                            },
-                            START,
-                        )
-                        .outcome,
-                    notice,
-                )
+                (server.core.change(call, revoking(Revocation::Grant(grant), grace_ms), START), notice)
             };
             assert_eq!(outcome, Outcome::Answered(Answer::Done));
             assert_eq!(messages_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
@@ -1562,14 +1506,7 @@ fn requests_of_a_connection_whose_session_is_revoked_are_refused() {
     let session = SessionId::new(list(&server.core, TWO, ListingKind::Holders)[0].0.session);
     server.await_idle(1, ONE, Idle::Level(0), u32::MAX, 0..REQUESTS);
     let (revoked, call) = (server.id(1), server.call(0));
-    let outcome = server
-        .core
-        .execute(
-            call,
-            &Operation::Revoke { what: Revocation::Session(revoked.session()), grace: Milliseconds(0) },
-            START,
-        )
-        .outcome;
+    let outcome = server.core.change(call, revoking(Revocation::Session(revoked.session()), 0), START);
     assert_eq!(outcome, Outcome::Answered(Answer::Done));
     let gone = Refusal::NoSuchSession;
     for is_over in [false, true] {
@@ -1834,27 +1771,13 @@ impl Server {
     fn declare_last(&mut self, by: usize) {
         let declare = Declaration { name: LAST.1, capacity: 1, numbered: false, label: b"" };
         let call = self.call(by);
-        let outcome = self
-            .core
-            .execute(
-                call,
-                &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] },
-                START,
-            )
-            .outcome;
+        let outcome = self.core.change(call, declaring(IfExists::Fail, &[declare]), START);
         assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
     }
 
     fn remove_last(&mut self, by: usize) {
         let call = self.call(by);
-        let outcome = self
-            .core
-            .execute(
-                call,
-                &Operation::Remove { name: LAST.1, how: Removal::WithLastHolder, expected: None },
-                START,
-            )
-            .outcome;
+        let outcome = self.core.change(call, removing(LAST.1, Removal::WithLastHolder), START);
         assert_eq!(outcome, Outcome::Answered(Answer::Declared(Box::default())));
     }
 }
@@ -1888,31 +1811,18 @@ fn waiters_for_a_removed_semaphore_are_refused_even_if_it_is_declared_again_at_o
     let mut server = Server::new(3);
     let declare = Declaration { name: b"one", capacity: 1, numbered: false, label: b"" };
     let call = server.call(2);
-    let outcome = server
-        .core
-        .execute(call, &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] }, START)
-        .outcome;
+    let outcome = server.core.change(call, declaring(IfExists::Fail, &[declare]), START);
     assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
     server.granted(0, &[semaphore(b"one")], 1, 1);
     for _ in 0..WAITERS {
         assert_eq!(server.acquire(1, &[semaphore(b"one")], 1, 1), Outcome::Waiting);
     }
     let call = server.call(2);
-    let outcome = server
-        .core
-        .execute(
-            call,
-            &Operation::Remove { name: b"one", how: Removal::WithLastHolder, expected: None },
-            START,
-        )
-        .outcome;
+    let outcome = server.core.change(call, removing(b"one", Removal::WithLastHolder), START);
     assert_eq!(outcome, Outcome::Answered(Answer::Declared(Box::default())));
     let call = server.call(2);
     let again = Declaration { capacity: 1000, ..declare };
-    let outcome = server
-        .core
-        .execute(call, &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![again] }, START)
-        .outcome;
+    let outcome = server.core.change(call, declaring(IfExists::Fail, &[again]), START);
     assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
     while server.core.expire(START) {}
     let mut answered = 0;
@@ -1947,14 +1857,7 @@ fn a_waiter_gets_no_more_slots_than_one_grant_may_have() {
         let declare = |server: &mut Server, name, capacity, numbered| {
             let declare = Declaration { name, capacity, numbered, label: b"" };
             let call = server.call(2);
-            let outcome = server
-                .core
-                .execute(
-                    call,
-                    &Operation::Declare { if_exists: IfExists::Set, declarations: vec![declare] },
-                    START,
-                )
-                .outcome;
+            let outcome = server.core.change(call, declaring(IfExists::Set, &[declare]), START);
             assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
         };
         declare(&mut server, b"a", MANY, true);
@@ -2046,11 +1949,7 @@ fn a_sweep_does_not_collect_a_semaphore_that_is_being_declared() {
         });
         let mut outcome = Ok(());
         for call in calls {
-            core.execute(
-                call,
-                &Operation::Declare { if_exists: IfExists::Fail, declarations: declares.to_vec() },
-                START,
-            );
+            core.change(call, declaring(IfExists::Fail, &declares), START);
             outcome = core.check_ledger();
             if outcome.is_err() {
                 break;
@@ -2073,26 +1972,14 @@ fn a_watch_gets_no_event_of_a_removed_semaphore_after_its_removal() {
     store(&server.core);
     let declare = Declaration { name: b"one", capacity: 2, numbered: false, label: b"" };
     let call = server.call(1);
-    server.core.execute(
-        call,
-        &Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] },
-        START,
-    );
+    server.core.change(call, declaring(IfExists::Fail, &[declare]), START);
     store(&server.core);
     server.watch(0, semaphore(b"one"));
     for _ in 0..2 {
         let call = server.call(1);
-        server.core.execute(
-            call,
-            &Operation::Declare { if_exists: IfExists::Keep, declarations: vec![declare] },
-            START,
-        );
+        server.core.change(call, declaring(IfExists::Keep, &[declare]), START);
         let call = server.call(1);
-        server.core.execute(
-            call,
-            &Operation::Remove { name: b"one", how: Removal::IfIdle, expected: None },
-            START,
-        );
+        server.core.change(call, removing(b"one", Removal::IfIdle), START);
     }
     store(&server.core);
     let kind = |message| match message {

@@ -1,7 +1,6 @@
 //! Compares the core with models: random histories, and the complete state is compared after each step.
 //!
-//! These tests need only the core. `cargo test --no-default-features --features core --test model` builds
-//! nothing else.
+//! `cargo test -p signalbox-core --test model` runs them.
 
 mod durable_sets;
 mod edges;
@@ -13,7 +12,8 @@ mod sysv;
 mod units;
 
 use proptest::test_runner::Config;
-use signalbox_core::{DeclarationRecord, Origin, Service};
+use signalbox_core::{Call, Core, DeclarationRecord, Moment, Origin, Outcome, Service};
+use signalbox_model::{Declaration, IfExists, Milliseconds, Operation, Removal, Revocation};
 
 /// `PROPTEST_CASES` sets the number of histories; `default` applies without it.
 fn cases(default: u32) -> Config {
@@ -35,4 +35,27 @@ fn declaration(name: &[u8], capacity: u32, service: Service) -> DeclarationRecor
         evicted_grace_ms: None,
         service,
     }
+}
+
+/// Changes of administrators, for tests that look only at the outcome.
+trait Changes {
+    fn change(&self, call: Call, operation: Operation<'_>, now: Moment) -> Outcome;
+}
+
+impl Changes for Core {
+    fn change(&self, call: Call, operation: Operation<'_>, now: Moment) -> Outcome {
+        self.execute(call, &operation, now).outcome
+    }
+}
+
+fn declaring<'a>(if_exists: IfExists, declarations: &[Declaration<'a>]) -> Operation<'a> {
+    Operation::Declare { if_exists, declarations: declarations.to_vec() }
+}
+
+fn removing(name: &[u8], how: Removal) -> Operation<'_> {
+    Operation::Remove { name, how, expected: None }
+}
+
+fn revoking(what: Revocation<'_>, grace_ms: u32) -> Operation<'_> {
+    Operation::Revoke { what, grace: Milliseconds(grace_ms) }
 }

@@ -14,7 +14,7 @@ use signalbox_model::{
     RequestIds, SessionKey, UnixSeconds,
 };
 
-use crate::declaration;
+use crate::{Changes, declaration, declaring, removing};
 
 const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
 const TTL_MS: u32 = 1000;
@@ -229,11 +229,7 @@ fn end_grants(count: usize, name_bytes: usize, is_evicted: bool) {
         Call { connection, ids, token: Token(requests) }
     };
     let declare = Declaration { name: b"gpu", capacity: 10_000, numbered: false, label: b"" };
-    server.core.execute(
-        call(),
-        &signalbox_model::Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declare] },
-        START,
-    );
+    server.core.change(call(), declaring(IfExists::Fail, &[declare]), START);
     server.core.open_leased(connection, SessionKey([1; 16]), 1_000_000, b"", Token(0), START);
     server.store();
     for n in 0..count {
@@ -250,14 +246,7 @@ fn end_grants(count: usize, name_bytes: usize, is_evicted: bool) {
     assert_eq!(grants(&server), count);
     let ended = if is_evicted {
         let removal = Removal::Now { grace: Milliseconds(1_000) };
-        server
-            .core
-            .execute(
-                call(),
-                &signalbox_model::Operation::Remove { name: b"gpu", how: removal, expected: None },
-                START,
-            )
-            .outcome
+        server.core.change(call(), removing(b"gpu", removal), START)
     } else {
         server.core.close_leased(connection, call().token, START)
     };
@@ -300,20 +289,7 @@ fn an_opening_that_is_repeated_while_it_is_stored_keeps_its_session() {
     let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
     let call = Call { connection: connections[1].0, ids, token: Token(2) };
     let declare = Declaration { name: b"a", capacity: 1, numbered: false, label: b"" };
-    assert_eq!(
-        server
-            .core
-            .execute(
-                call,
-                &signalbox_model::Operation::Declare {
-                    if_exists: IfExists::Fail,
-                    declarations: vec![declare]
-                },
-                now
-            )
-            .outcome,
-        Outcome::Waiting
-    );
+    assert_eq!(server.core.change(call, declaring(IfExists::Fail, &[declare]), now), Outcome::Waiting);
     let second = server.core.take_batch(BatchLimit::UNIT).unwrap();
     while server.core.complete(&second, CommitOutcome::Failed, 1, now) {}
     assert_eq!(server.core.ledger_stats().sessions, 1);
@@ -340,20 +316,7 @@ fn semaphores_with_any_slots_out_of_service_are_declared_together() {
         .iter()
         .map(|name| Declaration { name, capacity: 65_536, numbered: true, label: b"changed" })
         .collect();
-    assert_eq!(
-        server
-            .core
-            .execute(
-                call,
-                &signalbox_model::Operation::Declare {
-                    if_exists: IfExists::Set,
-                    declarations: declares.to_vec()
-                },
-                START
-            )
-            .outcome,
-        Outcome::Waiting
-    );
+    assert_eq!(server.core.change(call, declaring(IfExists::Set, &declares), START), Outcome::Waiting);
     server.store();
     let is_changed = |record: &&Record| matches!(record, Record::Declaration(of) if *of.label == *b"changed");
     assert_eq!(server.disk.values().filter(is_changed).count(), usize::from(SEMAPHORES));

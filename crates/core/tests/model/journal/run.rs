@@ -10,11 +10,13 @@ use signalbox_core::{
     DeclaredSemaphore, Granted, Key, Listed, ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher,
     Outcome, Queueing, Record, Service, Session, Token, Want,
 };
-use signalbox_model::{Declaration, Milliseconds, Operation, Revocation, UnixSeconds};
+use signalbox_model::{Declaration, Operation, Revocation, UnixSeconds};
 use signalbox_model::{
     DeclaredState, GrantId, IfExists, Namespace, Refusal, Removal, RequestId, RequestIds, Resizing,
     ServiceChange, SessionId, SessionKey,
 };
+
+use crate::{Changes, declaring, removing, revoking};
 
 pub const CONNECTIONS: usize = 3;
 pub const NAMES: [&[u8]; 2] = [b"a", b"b"];
@@ -512,19 +514,13 @@ impl Run {
             }
             Request::Declare { name, capacity, numbered, if_exists } => {
                 let declare = Declaration { name, capacity, numbered, label: b"" };
-                self.core
-                    .execute(call, &Operation::Declare { if_exists, declarations: vec![declare] }, now)
-                    .outcome
+                self.core.change(call, declaring(if_exists, &[declare]), now)
             }
             Request::Resize { name, resizing } => {
-                self.core
-                    .execute(call, &Operation::Resize { name, how: resizing, expected: None }, now)
-                    .outcome
+                self.core.change(call, Operation::Resize { name, how: resizing, expected: None }, now)
             }
             Request::ChangeService { name, change } => {
-                self.core
-                    .execute(call, &Operation::ChangeService { name, how: change, expected: None }, now)
-                    .outcome
+                self.core.change(call, Operation::ChangeService { name, how: change, expected: None }, now)
             }
             Request::Remove { name, removal } => {
                 self.removals.insert(name, self.requests);
@@ -532,24 +528,13 @@ impl Run {
                     self.allow_end(|grant| grant.names.contains(&name));
                     self.evictions.insert(name, self.requests);
                 }
-                self.core
-                    .execute(call, &Operation::Remove { name, how: removal, expected: None }, now)
-                    .outcome
+                self.core.change(call, removing(name, removal), now)
             }
             Request::Revoke { grace_ms, .. } => {
                 if let Some(grant) = self.acknowledged.get_mut(&sent.grant) {
                     grant.may_have_ended = true;
                 }
-                self.core
-                    .execute(
-                        call,
-                        &Operation::Revoke {
-                            what: Revocation::Grant(sent.grant),
-                            grace: Milliseconds(grace_ms),
-                        },
-                        now,
-                    )
-                    .outcome
+                self.core.change(call, revoking(Revocation::Grant(sent.grant), grace_ms), now)
             }
         };
         match outcome {
