@@ -9,7 +9,9 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::leased::{self, Held};
+use super::messages;
 use super::mismatch::report_lease;
+use super::outer;
 use super::output::json;
 use super::server::Server;
 use super::session::{Credentials, GRANT, KEY, SESSION, SLOTS};
@@ -75,9 +77,11 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { wanted, waiting, lease, server, .. } = arguments;
     let amounts = wanted.amounts(server.namespace())?;
     let mut signals = Signals::listen()?;
+    messages::in_background();
     let task = format!("acquire for process {}", std::os::unix::process::parent_id());
     let Held { client, permit } =
-        leased::acquire(server, Some(*lease), &task, &amounts, waiting, &mut signals).await?;
+        leased::acquire(server, Some(*lease), &task, &amounts, waiting, &outer::of_runs(), &mut signals)
+            .await?;
     let slots = slots::of(&permit);
     let handed = match server.answer(permit.hand_over()).await {
         Ok(Ok(handed)) => handed,

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
 
+use super::messages;
 use super::output::{escaped, harmless};
 use signalbox_bench::LoadError;
 use signalbox_client::{self, Status};
@@ -48,8 +49,8 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "71",
         "serve: a port cannot be bound, or another system error; serve, data: the data directory is in use, or \
-         cannot be read or written; sysv run: the library cannot be loaded; bench: what the process of --pid uses cannot be \
-         read",
+         cannot be read or written; run: a process of the command cannot be ended; sysv run: the library cannot be loaded; \
+         bench: what the process of --pid uses cannot be read",
     ),
     ("74", "the output or the log file cannot be written"),
     (
@@ -61,9 +62,19 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ("78", "serve, check-config: the configuration is invalid; no port was bound"),
     ("126", "run, sysv run: the command cannot be executed"),
     ("127", "run, sysv run: the command was not found"),
-    ("128+N", "run: signal N ended the command; run, acquire: signal N ended the wait"),
+    (
+        "128+N",
+        "run: signal N ended the command; run, acquire: signal N ended the wait (signalbox ends by the same signal, which \
+         a shell reports so)",
+    ),
     ("other", "run, sysv run: the exit status of the command"),
 ];
+
+impl From<Exit> for End {
+    fn from(exit: Exit) -> Self {
+        Self::Status(exit as u8)
+    }
+}
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
@@ -71,22 +82,51 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// How this process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Status(u8),
+    /// By the signal with this number, so that whoever waits for this process learns that it was a signal: a shell ends
+    /// its loop on Ctrl-C, and systemd counts a stop as a success.
+    Signal(i32),
+}
+
+impl End {
+    /// Ends this process, unless it ends by returning the exit status from `main`. All that this process holds must have
+    /// been released.
+    pub(super) fn or_code(self) -> ExitCode {
+        messages::flush();
+        let signal = match self {
+            Self::Status(status) => return ExitCode::from(status),
+            Self::Signal(signal) => signal,
+        };
+        // The kernel sends the first process of a container no signal that would end it.
+        if std::process::id() != 1 {
+            // The command has dumped its core, if one is wanted.
+            let _ = nix::sys::prctl::set_dumpable(false);
+            // A signal without a name does nothing here.
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+        ExitCode::from(u8::try_from(128 + signal).expect("signals are small numbers"))
+    }
+}
+
 /// Why a subcommand ends early: a message for people and an exit status for scripts.
 #[derive(Debug)]
 pub(super) struct Failure {
-    status: u8,
+    end: End,
     /// `None` if no message is needed: the reader closed the pipe, or a signal ended the wait.
     message: Option<String>,
 }
 
 impl Failure {
     pub(super) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { status: exit as u8, message: Some(message.into()) }
+        Self { end: exit.into(), message: Some(message.into()) }
     }
 
-    /// Ends with the status that a shell reports for a program that a signal ended.
+    /// A signal ended the wait.
     pub(super) fn interrupted(signal: Signal) -> Self {
-        Self { status: u8::try_from(128 + signal as i32).expect("signals are small numbers"), message: None }
+        Self { end: End::Signal(signal as i32), message: None }
     }
 
     /// A command that cannot be executed.
@@ -108,27 +148,31 @@ impl Failure {
         self.message.as_deref().map_or(String::new(), |message| harmless(message).to_string())
     }
 
-    /// Prints the message to stderr and returns the exit status.
-    pub(super) fn report(self) -> ExitCode {
-        if let Some(message) = self.message {
-            warn(&message);
+    /// Prints the message to stderr.
+    pub(super) fn report(&self) {
+        if let Some(message) = &self.message {
+            warn(message);
         }
-        self.status.into()
+    }
+
+    /// Prints the message to stderr and ends this process, or returns its exit status.
+    pub(super) fn end(self) -> ExitCode {
+        self.report();
+        self.end.or_code()
     }
 }
 
 /// Prints a message to stderr; ignores a closed stderr. Names in messages are escaped already, but not what the parser of
 /// the arguments or the configuration repeats.
 pub(super) fn warn(message: &str) {
-    use io::Write;
-    let _ = writeln!(io::stderr(), "signalbox: {}", harmless(message));
+    messages::write(format!("signalbox: {}\n", harmless(message)));
 }
 
 /// The output cannot be written.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self { status: Exit::Success as u8, message: None };
+            return Self { end: Exit::Success.into(), message: None };
         }
         Self::new(
             Exit::Output,

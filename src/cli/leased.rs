@@ -1,10 +1,12 @@
 //! Acquiring in a leased session, for `run` and `acquire`. A signal ends the wait in the queue.
 
+use std::future::pending;
 use std::time::Duration;
 
 use super::declared;
 use super::exit::Failure;
 use super::mismatch;
+use super::outer::{self, Holding};
 use super::place::shown_while;
 use super::refusal::{self, Usage};
 use super::server::Server;
@@ -18,7 +20,8 @@ pub(super) struct Held {
     pub(super) permit: Permit,
 }
 
-/// Acquires in a session with the time to live `lease`, or with the server's default. A signal that arrives while this
+/// Acquires in a session with the time to live `lease`, or with the server's default, unless the request does not fit
+/// beside what `outer` programs hold. A signal that arrives while this
 /// function waits closes the session: otherwise the signal would end the process, and the session would keep its place
 /// in the queue without a client.
 pub(super) async fn acquire(
@@ -27,10 +30,11 @@ pub(super) async fn acquire(
     task: &str,
     amounts: &Amounts,
     waiting: &Waiting,
+    outer: &[Holding],
     signals: &mut Signals,
 ) -> Result<Held, Failure> {
     let client = unless_signalled(signals, connect(server, lease, task)).await?;
-    match unless_signalled(signals, request(server, &client, task, amounts, waiting)).await {
+    match unless_signalled(signals, request(server, &client, task, amounts, waiting, outer)).await {
         Ok(permit) => Ok(Held { client, permit }),
         Err(failure) => {
             client.close().await;
@@ -58,6 +62,7 @@ async fn request(
     task: &str,
     amounts: &Amounts,
     waiting: &Waiting,
+    outer: &[Holding],
 ) -> Result<Permit, Failure> {
     let mut request = client.acquire_all(amounts.claims());
     if let Some(waiters) = waiting.queue_max {
@@ -65,26 +70,55 @@ async fn request(
     }
     let result = match waiting.wait {
         None => server.answer(request.try_acquire()).await?,
-        Some(None) => shown_while(server, task, amounts, request.acquire()).await,
-        Some(Some(limit)) => shown_while(server, task, amounts, request.timeout(limit).acquire()).await,
+        Some(limit) => {
+            let request = match limit {
+                Some(limit) => request.timeout(limit),
+                None => request,
+            };
+            tokio::select! {
+                biased;
+                result = shown_while(server, task, amounts, request.acquire()) => result,
+                conflict = never_granted(server, amounts, outer) => return Err(conflict),
+            }
+        }
     };
     match result {
         Ok(permit) => {
             mismatch::report(server, amounts, &permit).await;
             Ok(permit)
         }
-        Err(error) => Err(refused(server, amounts, waiting, error).await),
+        Err(error) => Err(refused(server, amounts, waiting, outer, error).await),
     }
 }
 
-async fn refused(server: &Server, amounts: &Amounts, waiting: &Waiting, error: Error) -> Failure {
+/// Resolves if the request cannot be granted before this program ends.
+async fn never_granted(server: &Server, amounts: &Amounts, outer: &[Holding]) -> Failure {
+    match outer::conflict(server, amounts, outer).await {
+        Some(conflict) => conflict,
+        None => pending().await,
+    }
+}
+
+async fn refused(
+    server: &Server,
+    amounts: &Amounts,
+    waiting: &Waiting,
+    outer: &[Holding],
+    error: Error,
+) -> Failure {
     if error.status() == Some(Status::NoSuchSlot)
         && let Some(Amount { name, slot: Some(slot), .. }) = amounts.single()
         && let Ok(direct) = server.direct().await
     {
         return declared::slot_refused(server, &direct, error, name, *slot).await;
     }
-    let usages = if refusal::needs_usage(&error) { Usage::of_all(server, amounts).await } else { Vec::new() };
+    if !refusal::needs_usage(&error) {
+        return refusal::refused(amounts, waiting, error, &[]);
+    }
+    if let Some(conflict) = outer::conflict(server, amounts, outer).await {
+        return conflict;
+    }
+    let usages = Usage::of_all(server, amounts).await;
     refusal::refused(amounts, waiting, error, &usages)
 }
 
@@ -94,7 +128,7 @@ pub(super) async fn unless_signalled<T>(
 ) -> Result<T, Failure> {
     tokio::select! {
         biased;
-        signal = signals.any() => Err(Failure::interrupted(signal)),
+        signal = signals.next() => Err(Failure::interrupted(signal)),
         result = future => result,
     }
 }

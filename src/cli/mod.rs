@@ -23,10 +23,12 @@ mod leased;
 mod list;
 mod listing;
 mod man;
+mod messages;
 mod mismatch;
 mod name;
 mod number;
 mod online_export;
+mod outer;
 mod output;
 mod pattern;
 mod pause;
@@ -210,6 +212,13 @@ enum Command {
     Man(man::Arguments),
 }
 
+impl Command {
+    /// Whether signals do something else than to end this process at once.
+    fn handles_signals(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::Top(_) | Self::Run(_) | Self::Acquire(_))
+    }
+}
+
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
     let command = command();
@@ -218,12 +227,15 @@ pub fn main() -> ExitCode {
         Err(answer) => return explain(&answer),
     };
     if let Err(failure) = arguments::check(&command, &matches) {
-        return failure.report();
+        return failure.end();
     }
     let program = match Program::from_arg_matches(&matches) {
         Ok(program) => program,
         Err(answer) => return explain(&answer),
     };
+    if !program.command.handles_signals() {
+        signals::end_first_process();
+    }
     let result = match program.command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::CheckConfig(arguments) => check_config::run(&arguments),
@@ -262,7 +274,9 @@ pub fn main() -> ExitCode {
         Command::CompleteNames(arguments) => complete_names::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
     };
-    result.unwrap_or_else(Failure::report)
+    let code = result.unwrap_or_else(Failure::end);
+    messages::flush();
+    code
 }
 
 /// Prints the help or the version that was requested, or the error in the arguments.
@@ -274,7 +288,7 @@ fn explain(answer: &clap::Error) -> ExitCode {
     }
     let text = told(answer);
     match text.strip_prefix("error: ") {
-        Some(mistake) => Failure::new(Exit::Usage, mistake.trim_end()).report(),
+        Some(mistake) => Failure::new(Exit::Usage, mistake.trim_end()).end(),
         // Without arguments, clap returns the whole help.
         None => {
             let _ = answer.print();

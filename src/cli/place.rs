@@ -1,14 +1,17 @@
 //! While a request waits: a line on the terminal with its place in the queue, the holders before it, and whether the
 //! semaphore is paused.
 //!
-//! The line is on standard error, only if that is a terminal, and is erased when the wait ends. It never delays the
-//! request, and a server that does not answer leaves the line as it was.
+//! The line is on standard error, only if that is a terminal and this process is in its foreground, and is erased when the
+//! wait ends. It never delays the request, and a server that does not answer leaves the line as it was.
 
 use std::convert::Infallible;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
+use nix::unistd::{getpgrp, tcgetpgrp};
+
 use super::listing::{self, Entry, ListingKind};
+use super::messages;
 use super::output::{cut, error_width, escaped, or_nothing};
 use super::server::{Server, label};
 use super::wanted::{Amount, Amounts};
@@ -48,15 +51,14 @@ impl Line {
         // One character less, because some terminals wrap a full line.
         let text = cut(text, error_width().saturating_sub(1));
         self.is_shown = true;
-        // The wait goes on if the terminal is gone.
-        let _ = write!(io::stderr(), "\r{text}\x1b[K");
+        messages::write_line(format!("\r{text}\x1b[K"));
     }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
         if self.is_shown {
-            let _ = write!(io::stderr(), "\r\x1b[K");
+            messages::write_line("\r\x1b[K".to_owned());
         }
     }
 }
@@ -66,6 +68,10 @@ async fn show(server: &Server, own: &[u8], amounts: &Amounts) -> Infallible {
     let mut connection = None;
     tokio::time::sleep(FIRST).await;
     loop {
+        if in_background() {
+            tokio::time::sleep(REFRESH).await;
+            continue;
+        }
         let ask = async {
             let direct = match connection.take() {
                 Some(direct) => direct,
@@ -80,6 +86,11 @@ async fn show(server: &Server, own: &[u8], amounts: &Amounts) -> Infallible {
         }
         tokio::time::sleep(REFRESH).await;
     }
+}
+
+/// Whether another process group uses the terminal now. If this is not the terminal of this session, nobody else does.
+fn in_background() -> bool {
+    tcgetpgrp(io::stderr()).is_ok_and(|foreground| foreground != getpgrp())
 }
 
 /// The line for the name that the request waits for; `None`: it waits for none.

@@ -22,7 +22,7 @@ a grant, only the session is checked.";
 const EXAMPLES: &str = "\
 Examples:
   signalbox release
-  trap 'signalbox release' EXIT";
+  trap 'signalbox release' EXIT; trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 143' TERM";
 
 /// Release resources that were acquired with "signalbox acquire"
 #[derive(Debug, Args)]

@@ -92,15 +92,6 @@ impl fmt::Display for Addresses {
     }
 }
 
-/// Which operations a server supports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ServerKind {
-    /// All.
-    Signalbox,
-    /// The plain ones.
-    Other,
-}
-
 impl Server {
     /// The addresses, with the default port where none was given.
     pub(super) fn addresses(&self) -> Addresses {
@@ -287,14 +278,14 @@ impl Server {
         first_answer(addresses, Limit::Until(deadline.into()), late, connect, ask).await
     }
 
-    /// As [`Self::connect`]; the task is the label in lists of holders.
-    pub(super) async fn connect_for(&self, task: &str) -> Result<(PlainClient, ServerKind), Failure> {
+    /// As [`Self::connect`], with the number of the session; `None`: the server has none, so it is another one, such as
+    /// yrmcdsd. The task is the label in lists of holders.
+    pub(super) async fn connect_for(&self, task: &str) -> Result<(PlainClient, Option<u64>), Failure> {
         let (_, client) = self.connect_to_first().await?;
         let token = self.token.load()?;
         let server = self.answer(client.introduce(&label(task), token.as_ref())).await??;
         self.check_port(server)?;
-        let kind = server.map_or(ServerKind::Other, |_| ServerKind::Signalbox);
-        Ok((client, kind))
+        Ok((client, server.map(|server| server.session)))
     }
 
     /// Refuses a port that does not serve the namespace of the request, or does not say so although semaphores were

@@ -86,11 +86,9 @@ impl Credentials {
 
     /// Renews the session's lease and returns its length. Fails if the grant is gone, and warns if it will be soon.
     pub(super) async fn renew(&self, server: &Server) -> Result<Duration, Failure> {
-        let (direct, left) = self.attach(server).await?;
-        if let Some((grant, VerifiedGrant { state: GrantState::Retiring, grace_left, .. })) =
-            self.verified(server, &direct).await?
-        {
-            warn(&retiring(grant, grace_left));
+        let Attached { left, grant, .. } = self.attach(server).await?;
+        if let Some(VerifiedGrant { state: GrantState::Retiring, grace_left, .. }) = grant? {
+            warn(&self.retiring(grace_left));
         }
         Ok(left)
     }
@@ -98,45 +96,49 @@ impl Credentials {
     /// Ends the session and releases everything that it holds. Fails if the grant was gone before: the session is ended all
     /// the same.
     pub(super) async fn close(&self, server: &Server) -> Result<(), Failure> {
-        let (direct, _) = self.attach(server).await?;
-        let verified = self.verified(server, &direct).await;
+        let Attached { direct, grant, .. } = self.attach(server).await?;
         self.checked(server.answer(direct.close_session()).await?)?;
-        verified.map(drop)
+        grant.map(drop)
     }
 
-    /// The state of the grant, if one is given; a failure if the session does not hold it.
-    async fn verified(
-        &self,
-        server: &Server,
-        direct: &Direct,
-    ) -> Result<Option<(GrantId, VerifiedGrant)>, Failure> {
-        let Some(grant) = self.grant else { return Ok(None) };
-        let verified = match server.answer(direct.verify(grant)).await? {
-            Err(error) if error.status() == Some(Status::NotAcquired) => {
-                let message = format!(
-                    "grant {} is no longer held: it was revoked or released, or its semaphore was removed; others may \
-                     hold its resources now, so stop the work",
-                    grant.0
-                );
-                return Err(Failure::new(Exit::Failure, message));
-            }
-            result => result?,
-        };
-        if verified.session != self.session {
+    /// Attaches to the session, which renews its lease. A grant of another session is a mistake of the caller, so it is
+    /// refused before anything changes.
+    async fn attach(&self, server: &Server) -> Result<Attached, Failure> {
+        let direct = server.direct().await?;
+        let grant = self.verified(server, &direct).await;
+        if let Ok(Some(VerifiedGrant { session, .. })) = grant
+            && session != self.session
+        {
             let message = format!(
-                "grant {} is held by session {}, not by session {}; give the grant and the session that the same \
+                "{} is held by session {session}, not by session {}; give the grant and the session that the same \
                  \"signalbox acquire\" printed",
-                grant.0, verified.session, self.session
+                self.shown_grant(),
+                self.session
             );
             return Err(Failure::new(Exit::Usage, message));
         }
-        Ok(Some((grant, verified)))
+        let left = self.checked(server.answer(direct.attach_session(self.session, self.key)).await?)?;
+        Ok(Attached { direct, left, grant })
     }
 
-    async fn attach(&self, server: &Server) -> Result<(Direct, Duration), Failure> {
-        let direct = server.direct().await?;
-        let left = self.checked(server.answer(direct.attach_session(self.session, self.key)).await?)?;
-        Ok((direct, left))
+    /// The state of the grant, if one is given; a failure if no session holds it.
+    async fn verified(&self, server: &Server, direct: &Direct) -> Result<Option<VerifiedGrant>, Failure> {
+        let Some(grant) = self.grant else { return Ok(None) };
+        match server.answer(direct.verify(grant)).await? {
+            Err(error) if error.status() == Some(Status::NotAcquired) => {
+                let message = format!(
+                    "{} is no longer held: it was revoked or released, or its semaphore was removed; others may hold its \
+                     resources now, so stop the work",
+                    self.shown_grant()
+                );
+                Err(Failure::new(Exit::Failure, message))
+            }
+            result => Ok(Some(result?)),
+        }
+    }
+
+    fn shown_grant(&self) -> String {
+        self.grant.map_or_else(String::new, |GrantId(grant)| format!("grant {grant}"))
     }
 
     fn checked<T>(&self, result: Result<T, Error>) -> Result<T, Failure> {
@@ -152,20 +154,30 @@ impl Credentials {
             result => Ok(result?),
         }
     }
+
+    /// The warning for a grant that is held, but not for as long as the session wants.
+    fn retiring(&self, grace_left: GraceLeft) -> String {
+        let grant = self.shown_grant();
+        match grace_left {
+            GraceLeft::For(left) => format!(
+                "{grant} is being revoked, and its holder loses it in {} s, renewed or not; stop the work and release it",
+                seconds(left.into())
+            ),
+            GraceLeft::NotRevoked => format!(
+                "{grant} is still held, but its semaphore is being removed or was declared again, or its slot is out of \
+                 service; finish the work and release it"
+            ),
+        }
+    }
 }
 
-/// The warning for a grant that is held, but not for as long as the session wants.
-fn retiring(GrantId(grant): GrantId, grace_left: GraceLeft) -> String {
-    match grace_left {
-        GraceLeft::For(left) => format!(
-            "grant {grant} is being revoked, and its holder loses it in {} s, renewed or not; stop the work and release it",
-            seconds(left.into())
-        ),
-        GraceLeft::NotRevoked => format!(
-            "grant {grant} is still held, but its semaphore is being removed or was declared again, or its slot is out of \
-             service; finish the work and release it"
-        ),
-    }
+/// A session that this process has attached to.
+struct Attached {
+    direct: Direct,
+    /// The length of its lease.
+    left: Duration,
+    /// The grant, if one is expected.
+    grant: Result<Option<VerifiedGrant>, Failure>,
 }
 
 /// The bytes of 32 hexadecimal digits.

@@ -1,13 +1,14 @@
-//! Signals that this process receives, and those that `run` passes on to its command.
+//! Signals that this process receives.
 //!
-//! There are two exceptions. A signal that was ignored when this process started stays ignored, and the command inherits
-//! that: `nohup` and background jobs of shells rely on it. And the signals of the keyboard (SIGINT, SIGQUIT) are not
-//! passed on while this process is in the foreground of a terminal: the terminal sends them to the whole process group,
-//! so the command would get them twice.
+//! A signal that was ignored when this process started stays ignored, and the command of `run` inherits that: `nohup` and
+//! background jobs of shells rely on it. While this process is in the foreground of a terminal, the terminal sends the
+//! signals of the keyboard (SIGINT, SIGQUIT) to the whole process group, so the command has them already.
 
 use std::fs::{self, File};
 use std::future::poll_fn;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Poll;
 
 use nix::sys::signal::Signal;
@@ -16,8 +17,8 @@ use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::exit::{Exit, Failure};
 
-/// The signals that are passed on.
-const PASSED_ON: [Signal; 6] =
+/// The signals that end the wait for resources, or that are about the command.
+const HANDLED: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
 /// Receives the signals that arrive from now on. They no longer end this process, even after this is dropped.
@@ -25,7 +26,7 @@ pub(super) struct Signals(Vec<(Signal, Arrivals)>);
 
 impl Signals {
     pub(super) fn listen() -> Result<Self, Failure> {
-        Self::of(&PASSED_ON).map_err(|error| {
+        Self::of(&HANDLED).map_err(|error| {
             let message = format!("cannot install signal handlers: {error}; the command was not started");
             Failure::new(Exit::CannotRun, message)
         })
@@ -41,18 +42,8 @@ impl Signals {
             .map(Self)
     }
 
-    /// The next signal to pass on to the command. Cancel safe.
+    /// The next signal. Cancel safe.
     pub(super) async fn next(&mut self) -> Signal {
-        loop {
-            let arrived = self.any().await;
-            if !(is_from_keyboard(arrived) && in_foreground()) {
-                return arrived;
-            }
-        }
-    }
-
-    /// The next signal from any source. Before the command is started, all signals are for this process. Cancel safe.
-    pub(super) async fn any(&mut self) -> Signal {
         poll_fn(|context| {
             for (signal, arrivals) in &mut self.0 {
                 if arrivals.poll_recv(context).is_ready() {
@@ -65,8 +56,22 @@ impl Signals {
     }
 }
 
-fn is_from_keyboard(signal: Signal) -> bool {
-    matches!(signal, Signal::SIGINT | Signal::SIGQUIT)
+/// Whether the terminal has sent this signal to the whole process group.
+pub(super) fn is_from_keyboard(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGINT | Signal::SIGQUIT) && in_foreground()
+}
+
+/// Lets a signal end this process even if it is the first of a container, to which the kernel sends none that it does not
+/// handle.
+pub(super) fn end_first_process() {
+    if std::process::id() != 1 {
+        return;
+    }
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        let always = Arc::new(AtomicBool::new(true));
+        // Without the handler, the program does its work all the same.
+        let _ = signal_hook::flag::register_conditional_shutdown(signal as i32, 128 + signal as i32, always);
+    }
 }
 
 /// Whether the terminal sends its signals to the process group of this process.

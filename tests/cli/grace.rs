@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{line, program_at, ran, stderr_of, stdout, stdout_of};
+use super::{line, program_at, ran, stderr_of, stdout, stdout_of, warning};
 use crate::support::daemon::Daemon;
 use crate::support::fake_server::soon;
 
@@ -32,8 +32,8 @@ async fn the_command_ends_before_others_acquire(take_away: impl AsyncFnOnce(Sock
     let holders = ran(server, &["holders", "--semaphore", "job"]).await;
     take_away(server, stdout(&holders).split('\t').next().unwrap()).await;
     assert_eq!(line(&mut out).await, "TERM");
-    let warning = line(&mut err).await;
-    let (_, seconds) = warning.split_once("SIGKILL after ").unwrap_or_else(|| panic!("{warning}"));
+    let warning = warning(&mut err).await;
+    let (_, seconds) = warning.split_once("SIGKILL follows after ").unwrap_or_else(|| panic!("{warning}"));
 
     // The next one finds the command ended; whether it was, only the process table says.
     let found = format!("if kill -0 {command} 2>&-; then echo the other command runs; else echo alone; fi");

@@ -1,6 +1,7 @@
 //! Leases and waiting on the command line, against the real server: `run`, `acquire`, `renew`, `release`, `revoke`.
 
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
@@ -8,7 +9,7 @@ use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use super::{assert_fails, finished, line, program_at, ran, stderr, stderr_of, stdout, stdout_of};
+use super::{assert_fails, finished, line, program_at, ran, stderr, stderr_of, stdout, stdout_of, warning};
 use crate::support::daemon::{Daemon, message};
 use crate::support::fake_server::{FakeServer, soon};
 use crate::support::proxy::{Mode, Proxy};
@@ -22,7 +23,12 @@ async fn listed(server: SocketAddr, list: &str, name: &str) -> Vec<serde_json::V
 }
 
 /// Waits until a name has this many holders or waiters.
-async fn until_listed(server: SocketAddr, list: &str, name: &str, count: usize) -> Vec<serde_json::Value> {
+pub(super) async fn until_listed(
+    server: SocketAddr,
+    list: &str,
+    name: &str,
+    count: usize,
+) -> Vec<serde_json::Value> {
     soon(&format!("{count} {list} of {name}"), async {
         loop {
             let entries = listed(server, list, name).await;
@@ -111,7 +117,7 @@ async fn a_signal_ends_the_wait_and_leaves_the_queue() {
         until_listed(server, "waiters", "job", 1).await;
         kill(Pid::from_raw(waiter.id().unwrap().try_into().unwrap()), Signal::SIGTERM).unwrap();
         let output = finished(waiter).await;
-        assert_eq!((output.status.code(), stderr(&output)), (Some(128 + 15), ""));
+        assert_eq!((output.status.signal(), stderr(&output)), (Some(15), ""));
         assert_eq!(output.stdout, b"");
         assert_eq!(listed(server, "waiters", "job").await.len(), 0, "its place in the queue is free at once");
     }
@@ -125,7 +131,7 @@ async fn a_signal_ends_the_wait_for_a_server_that_does_not_answer() {
     let _asked = server.accept().await;
     kill(Pid::from_raw(waiter.id().unwrap().try_into().unwrap()), Signal::SIGTERM).unwrap();
     let output = finished(waiter).await;
-    assert_eq!((output.status.code(), &output.stdout[..]), (Some(128 + 15), &b""[..]));
+    assert_eq!((output.status.signal(), &output.stdout[..]), (Some(15), &b""[..]));
 }
 
 #[tokio::test]
@@ -139,8 +145,8 @@ async fn a_command_ends_before_its_lease_when_the_server_dies() {
     assert_eq!(line(&mut out).await, "ready");
     daemon.signal(Signal::SIGKILL);
     assert_eq!(line(&mut out).await, "TERM", "the command has time to end by itself");
-    let warning = line(&mut err).await;
-    assert!(warning.contains("job") && warning.contains("sending SIGTERM to the command"), "{warning}");
+    let warning = warning(&mut err).await;
+    assert!(warning.contains("job") && warning.contains("sent SIGTERM to the command"), "{warning}");
     // The command ignores SIGTERM, so SIGKILL ended it, long before the ten seconds of --kill-after.
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
 }
@@ -156,7 +162,7 @@ async fn a_command_may_continue_without_its_lease() {
     let (mut out, mut err) = (stdout_of(&mut child), stderr_of(&mut child));
     assert_eq!(line(&mut out).await, "ready");
     daemon.signal(Signal::SIGKILL);
-    let warning = line(&mut err).await;
+    let warning = warning(&mut err).await;
     assert!(warning.contains("the lease of \"job\" ended") && warning.contains("keeps running"), "{warning}");
     child.stdin.take().unwrap().write_all(b"\n").await.unwrap();
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3));
@@ -247,7 +253,7 @@ async fn a_revocation_ends_the_command_within_its_grace() {
         let revocation = format!("revoke {} {number} with a grace period of ", &option[2..]);
         daemon.logged("the revocation", |line| message(line).starts_with(&revocation));
         assert_eq!(line(&mut out).await, "TERM");
-        let warning = line(&mut err).await;
+        let warning = warning(&mut err).await;
         assert!(warning.contains("an administrator revoked \"job\""), "{warning}");
         assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
         until_listed(server, "holders", "job", 0).await;

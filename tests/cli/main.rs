@@ -12,6 +12,7 @@ mod readme;
 mod sessions;
 mod slots;
 mod status;
+mod supervision;
 #[path = "../support/mod.rs"]
 mod support;
 mod sysv;
@@ -21,6 +22,7 @@ mod wrong;
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -251,10 +253,10 @@ async fn held_for(command: &[&str]) -> Output {
 }
 
 #[tokio::test]
-async fn run_has_the_exit_status_of_a_shell() {
+async fn run_ends_as_its_command_ended() {
     assert_eq!(held_for(&["true"]).await.status.code(), Some(0));
     assert_eq!(held_for(&["sh", "-c", "exit 255"]).await.status.code(), Some(255));
-    assert_eq!(held_for(&["sh", "-c", "kill -KILL $$"]).await.status.code(), Some(128 + 9));
+    assert_eq!(held_for(&["sh", "-c", "kill -KILL $$"]).await.status.signal(), Some(9));
     assert_fails(&held_for(&["/no/such/command"]).await, 127, "not found");
     assert_fails(&held_for(&["/"]).await, 126, "cannot run command");
 }
@@ -309,6 +311,16 @@ async fn line(lines: &mut Lines<impl tokio::io::AsyncBufRead + Unpin>) -> String
     soon("a line", lines.next_line()).await.unwrap().expect("a line, not the end")
 }
 
+/// The next message of the program, which shares its standard error with the command.
+async fn warning(lines: &mut Lines<impl tokio::io::AsyncBufRead + Unpin>) -> String {
+    loop {
+        let line = line(lines).await;
+        if line.starts_with("signalbox: ") {
+            return line;
+        }
+    }
+}
+
 #[tokio::test]
 async fn run_forwards_signals_to_the_command() {
     let script = r#"
@@ -337,7 +349,8 @@ async fn run_releases_when_a_signal_ends_the_command() {
     let mut running = Running::start(&[], "echo ready; exec sleep 60").await;
     running.signal(Signal::SIGTERM);
     running.expect_release().await;
-    assert_eq!(running.status().await, Some(128 + 15));
+    let status = soon("the program to end", running.child.wait()).await.unwrap();
+    assert_eq!(status.signal(), Some(15));
 }
 
 #[tokio::test]
@@ -367,7 +380,7 @@ async fn a_lost_connection_ends_the_command() {
     let mut running =
         Running::start(&[], "trap 'echo ended; exit 0' TERM; echo ready; while :; do sleep 0.02; done").await;
     drop(running.peer);
-    let warning = line(&mut running.stderr).await;
+    let warning = warning(&mut running.stderr).await;
     assert!(warning.contains("was lost") && warning.contains("job"), "{warning}");
     assert_eq!(line(&mut running.stdout).await, "ended");
     let status = soon("the program to end", running.child.wait()).await.unwrap();
@@ -381,14 +394,14 @@ async fn a_command_that_does_not_end_is_killed() {
     drop(running.peer);
     let status = soon("the program to end", running.child.wait()).await.unwrap();
     assert_eq!(status.code(), Some(69));
-    assert!(line(&mut running.stderr).await.contains("SIGTERM"));
+    assert!(warning(&mut running.stderr).await.contains("SIGTERM"));
 }
 
 #[tokio::test]
 async fn a_command_may_continue_without_its_server() {
     let mut running = Running::start(&["--on-lost", "continue"], "echo ready; read _; exit 3").await;
     drop(running.peer);
-    let warning = line(&mut running.stderr).await;
+    let warning = warning(&mut running.stderr).await;
     assert!(warning.contains("keeps running"), "{warning}");
     running.child.stdin.take().unwrap().write_all(b"\n").await.unwrap();
     let status = soon("the program to end", running.child.wait()).await.unwrap();

@@ -21,10 +21,12 @@ A counter needs a maximum, and a semaphore that does not exist yet needs a capac
 NAME. A semaphore that was declared with \"signalbox declare\" needs none, with or without --semaphore. If its resources are numbered slots, the \
 command gets their numbers in SIGNALBOX_SLOTS: separated by commas, with a colon between those of different NAMEs.
 
-SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command. Exceptions: signals that were ignored \
-from the start (nohup), and SIGINT and SIGQUIT in the foreground of a terminal, where Ctrl-C and Ctrl-\\ reach the \
-command directly. The command stays in the process group, so that a shell's job control works on both processes. Before \
-the command is started, these signals end the wait.
+If the resources are lost, or signalbox gets SIGTERM, it sends SIGTERM to the command and all processes that the command \
+started, and after --kill-after SIGKILL, until none is left; then it releases the resources. SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and \
+SIGUSR2 are passed on to the command, except those that the terminal has sent to it already, and those that were ignored from \
+the start (nohup). If a command ends by itself, the processes that it left behind keep running and the resources are released; \
+with --wait-children, they stay held until the last of these processes has ended. The command stays in the process group, so that \
+a shell's job control works on both. signalbox ends as its command ended, by the same signal if it was one.
 
 With one NAME that has a maximum, and without --lease and --wait, the connection holds the resources; this also works \
 with yrmcdsd. If the connection is lost while the command runs, others may acquire the resources, and --on-lost says \
@@ -33,15 +35,12 @@ what happens to the command. A server that vanishes (power, network) is detected
 With --lease, --wait, several NAMEs, or a NAME without a maximum, a leased session holds the resources; this requires \
 signalbox's own server. The lease is renewed in the background and survives disconnections shorter than two fifths of \
 it. The command gets the id of the grant in SIGNALBOX_GRANT: a fencing token, which grows from grant to grant of a NAME. If \
-the lease cannot be renewed, the command is sent SIGTERM early enough that SIGKILL after --kill-after still precedes the \
-end of the lease, but not before two thirds of the lease have passed. If an administrator revokes the resources, the \
-command is sent SIGTERM at once, and SIGKILL before the grace period ends.
+the lease cannot be renewed, SIGTERM is sent early enough that SIGKILL after --kill-after still precedes the \
+end of the lease, but not before two thirds of the lease have passed. If an administrator revokes the resources, SIGTERM is \
+sent at once, and SIGKILL before the grace period ends.
 
 If signalbox itself is killed by SIGKILL, the command keeps running, but the server releases the resources at once, or \
-when the lease ends. To prevent that, start the command with \"setpriv --pdeathsig KILL\" (util-linux).
-
-Signals are sent to the command only, not to the processes that it starts; a shell script forwards them with exec or \
-trap.";
+when the lease ends. To prevent that, start the command with \"setpriv --pdeathsig KILL\" (util-linux).";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,9 +75,14 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_enum, value_name = "WHAT", default_value = "kill")]
     pub(super) on_lost: OnLost,
 
-    /// How long after SIGTERM the command is sent SIGKILL
+    /// How long after SIGTERM the command and its descendants are sent SIGKILL
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = time)]
     pub(super) kill_after: Duration,
+
+    /// Hold the resources until the processes that the command started have ended too, for a command that goes into the
+    /// background
+    #[arg(long)]
+    pub(super) wait_children: bool,
 
     #[command(flatten)]
     pub(super) server: Server,
@@ -98,7 +102,7 @@ impl Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum OnLost {
-    /// Send it SIGTERM, and SIGKILL if it does not end; exit with status 69
+    /// Send it and its descendants SIGTERM, and SIGKILL to those that do not end; exit with status 69
     Kill,
     /// Keep it running, although others may acquire its resources
     Continue,

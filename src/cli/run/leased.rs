@@ -2,17 +2,17 @@
 //! is about to end, and then before it ends.
 
 use std::future::pending;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
 use super::arguments::{Arguments, OnLost};
-use super::child;
-use super::supervise::{Alarm, Hold, supervise};
-use crate::cli::exit::{Failure, warn};
+use super::processes::Processes;
+use super::supervise::{Alarm, Hold, Outcome, supervise};
+use crate::cli::exit::{End, Failure, warn};
 use crate::cli::leased::{Held, acquire, unless_signalled};
 use crate::cli::mismatch::report_lease;
+use crate::cli::outer::{self, Holding};
 use crate::cli::server::Server;
 use crate::cli::signals::Signals;
 use crate::cli::slots;
@@ -23,7 +23,7 @@ use signalbox_client::{Error, Lost, Permit};
 const RESERVE_MAX: Duration = Duration::from_millis(500);
 
 /// Runs the command while a session holds the amounts.
-pub(super) async fn run(arguments: &Arguments, amounts: &Amounts) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments, amounts: &Amounts) -> Result<End, Failure> {
     let Arguments { server, lease, waiting, .. } = arguments;
     let mut signals = Signals::listen()?;
     if let Some(lease) = *lease {
@@ -31,10 +31,20 @@ pub(super) async fn run(arguments: &Arguments, amounts: &Amounts) -> Result<Exit
         let granted = lease.clamp(limits.ttl_min.into(), limits.ttl_max.into());
         report_lease(granted, lease, "change --lease");
     }
-    let held = acquire(server, *lease, &arguments.task(), amounts, waiting, &mut signals).await?;
+    let held =
+        acquire(server, *lease, &arguments.task(), amounts, waiting, &outer::all(), &mut signals).await?;
     let result = run_holding(arguments, amounts, &held.permit, &mut signals).await;
+    let end = match result {
+        Ok(Outcome::Release(end)) => Ok(end),
+        Ok(Outcome::Keep(failure)) => {
+            // The lease ends by itself: nothing renews it when this process has ended.
+            std::mem::forget(held);
+            return Err(failure);
+        }
+        Err(failure) => Err(failure),
+    };
     release(server, amounts, held).await;
-    result
+    end
 }
 
 async fn run_holding(
@@ -42,14 +52,15 @@ async fn run_holding(
     amounts: &Amounts,
     permit: &Permit,
     signals: &mut Signals,
-) -> Result<ExitCode, Failure> {
+) -> Result<Outcome, Failure> {
     let mut hold = LeaseHold::new(arguments, amounts, permit);
     if !permit.is_held() {
         // This process was stopped, or the machine suspended, before the command could be started.
         return Err(Error::from(permit.lost().await).into());
     }
-    let child = child::start(&arguments.command, slots::of_all(&slots::of(permit)), Some(permit.id()))?;
-    supervise(&mut hold, arguments.on_lost, child, signals).await
+    let slots = slots::of_all(&slots::of(permit));
+    let processes = Processes::start(&arguments.command, slots, Some(&Holding::Grant(permit.id())))?;
+    Ok(supervise(&mut hold, arguments, processes, signals).await)
 }
 
 /// Releases the permit and closes the session, so that the resources are available when this process has ended. If that

@@ -1,17 +1,20 @@
 //! `signalbox run`: runs a command while holding resources for it.
 //!
 //! There are two ways to hold them: `plain` by a connection, `leased` by a leased session. Both raise an alarm in
-//! `supervise` when the resources are about to be lost, and `supervise` ends the command.
+//! `supervise` when the resources are about to be lost, and `supervise` ends the command and its descendants, which
+//! `processes` and `descendants` know.
 
 mod arguments;
-mod child;
+mod descendants;
 mod leased;
 mod plain;
+mod processes;
 mod supervise;
 
 use std::process::ExitCode;
 
 use super::exit::Failure;
+use super::messages;
 use super::server::block_on;
 use super::wanted::Amount;
 pub(super) use arguments::Arguments;
@@ -20,11 +23,13 @@ use signalbox_client::Maximum;
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let amounts = arguments.wanted.amounts(arguments.server.namespace())?;
     let needs_session = arguments.lease.is_some() || arguments.waiting.wait.is_some();
-    match amounts.single() {
+    messages::in_background();
+    let end = match amounts.single() {
         // A plain Acquire always has a maximum, so it cannot request a declared semaphore.
         Some(amount @ Amount { max: Some(max), .. }) if !needs_session => {
             block_on(plain::run(arguments, amount, Maximum(*max), &amounts))
         }
         _ => block_on(leased::run(arguments, &amounts)),
-    }
+    }?;
+    Ok(end.or_code())
 }

@@ -6,15 +6,15 @@
 //! set it with `setpriv`.
 
 use std::future::pending;
-use std::process::ExitCode;
 
 use super::arguments::Arguments;
-use super::child;
-use super::supervise::{Alarm, Hold, supervise};
-use crate::cli::exit::{Failure, warn};
+use super::processes::Processes;
+use super::supervise::{Alarm, Hold, Outcome, supervise};
+use crate::cli::exit::{End, Failure, warn};
 use crate::cli::mismatch::report_plain;
+use crate::cli::outer::{self, Holding};
 use crate::cli::refusal::{self, Usage};
-use crate::cli::server::{Server, ServerKind};
+use crate::cli::server::Server;
 use crate::cli::signals::Signals;
 use crate::cli::wanted::{Amount, Amounts};
 use signalbox_client::{ErrorKind, Maximum, PlainClient, Resources};
@@ -25,15 +25,18 @@ pub(super) async fn run(
     amount: &Amount,
     max: Maximum,
     amounts: &Amounts,
-) -> Result<ExitCode, Failure> {
-    let (client, kind) = arguments.server.connect_for(&arguments.task()).await?;
+) -> Result<End, Failure> {
+    let (client, session) = arguments.server.connect_for(&arguments.task()).await?;
     acquire(arguments, amount, max, amounts, &client).await?;
-    if kind == ServerKind::Signalbox {
+    if session.is_some() {
         report_plain(&arguments.server, amounts, amount).await;
     }
-    let result = run_holding(arguments, amount, &client).await;
+    let end = match run_holding(arguments, amount, &client, session).await {
+        Ok(Outcome::Release(end)) => Ok(end),
+        Ok(Outcome::Keep(failure)) | Err(failure) => Err(failure),
+    };
     release(&arguments.server, amount, &client).await;
-    result
+    end
 }
 
 async fn acquire(
@@ -46,6 +49,11 @@ async fn acquire(
     let Arguments { server, waiting, .. } = arguments;
     let call = client.acquire(amount.name.bytes(), Resources(amount.resources), max);
     let Err(error) = server.answer(call).await? else { return Ok(()) };
+    if refusal::needs_usage(&error)
+        && let Some(conflict) = outer::conflict(server, amounts, &outer::all()).await
+    {
+        return Err(conflict);
+    }
     let usage = match refusal::needs_usage(&error) {
         true => Usage::by_get(server, client, amount, amounts.namespace()).await,
         false => Usage::Unknown,
@@ -57,11 +65,13 @@ async fn run_holding(
     arguments: &Arguments,
     amount: &Amount,
     client: &PlainClient,
-) -> Result<ExitCode, Failure> {
+    session: Option<u64>,
+) -> Result<Outcome, Failure> {
     let mut signals = Signals::listen()?;
-    let child = child::start(&arguments.command, None, None)?;
+    let holding = session.map(|session| Holding::Connection { session, process: std::process::id() });
+    let processes = Processes::start(&arguments.command, None, holding.as_ref())?;
     let mut hold = ConnectionHold { arguments, amount, state: State::Open(client) };
-    supervise(&mut hold, arguments.on_lost, child, &mut signals).await
+    Ok(supervise(&mut hold, arguments, processes, &mut signals).await)
 }
 
 /// Resources that a connection holds.
@@ -97,6 +107,6 @@ async fn release(server: &Server, amount: &Amount, client: &PlainClient) {
         Ok(Ok(())) => {}
         Ok(Err(error)) if matches!(error.kind(), ErrorKind::ConnectionLost(_)) => {}
         Ok(Err(error)) => warn(&error.to_string()),
-        Err(failure) => drop(failure.report()),
+        Err(failure) => failure.report(),
     }
 }

@@ -1,17 +1,24 @@
-//! Runs a command together with the resources that it holds: before they are lost, the command is ended.
+//! Runs a command together with the resources that it holds. Before they are lost, and when this process is asked to end,
+//! the command and all its descendants are ended. docs/run.md is the contract.
+//!
+//! Nothing here waits for another program: timers and signals come first, and messages are written by a thread.
 
 use std::future::pending;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tokio::process::Child;
 use tokio::time::{Instant, sleep_until};
 
-use super::arguments::OnLost;
-use super::child::{ended, exit_code, send, terminate};
-use crate::cli::exit::{Exit, Failure, warn};
-use crate::cli::signals::Signals;
+use super::arguments::{Arguments, OnLost};
+use super::processes::Processes;
+use crate::cli::exit::{End, Exit, Failure, warn};
+use crate::cli::signals::{Signals, is_from_keyboard};
+
+/// How often processes are killed again until none is left.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long killed processes may take to end. The kernel lets one that waits for a device take any time.
+const DEATH_MAX: Duration = Duration::from_secs(10);
 
 /// The resources that a command holds while it runs.
 pub(super) trait Hold {
@@ -28,115 +35,144 @@ pub(super) struct Alarm {
     pub(super) time: Duration,
 }
 
-/// The state of the command.
+/// How the command ended, and what becomes of its resources.
+pub(super) enum Outcome {
+    /// This process releases them and ends in this way.
+    Release(End),
+    /// Processes are left that cannot be ended, so the resources stay held for as long as the server allows.
+    Keep(Failure),
+}
+
+/// What happens to the processes.
 #[derive(Clone, Copy)]
-enum Command {
+enum Phase {
     Running,
-    /// It was sent SIGTERM, and will be sent SIGKILL at this time.
+    /// They were sent SIGTERM, and will be sent SIGKILL at this time.
     Ending {
         kill_at: Instant,
     },
+    /// They are sent SIGKILL until none is left, or until this time.
+    Killing {
+        next: Instant,
+        until: Instant,
+    },
 }
 
-impl Command {
-    /// Resolves when SIGKILL is due.
-    async fn kill_is_due(self) {
+impl Phase {
+    /// Resolves when the next step is due.
+    async fn due(self) {
         match self {
             Self::Running => pending().await,
             Self::Ending { kill_at } => sleep_until(kill_at).await,
+            Self::Killing { next, until } => sleep_until(next.min(until)).await,
+        }
+    }
+
+    /// SIGTERM was sent, and SIGKILL follows after this time: a later reason can only bring it forward.
+    fn ending(self, time: Duration) -> Self {
+        let kill_at = Instant::now() + time;
+        match self {
+            Self::Running => Self::Ending { kill_at },
+            Self::Ending { kill_at: earlier } => Self::Ending { kill_at: earlier.min(kill_at) },
+            Self::Killing { .. } => self,
         }
     }
 }
 
-/// Waits for the end of the command and returns the exit status. Until then, passes signals on and ends the command when
-/// the hold raises an alarm.
+/// Waits for the end of the command. Until then, passes signals on and ends the processes when the hold raises an alarm.
 pub(super) async fn supervise(
     hold: &mut impl Hold,
-    on_lost: OnLost,
-    mut child: Child,
+    arguments: &Arguments,
+    mut processes: Processes,
     signals: &mut Signals,
-) -> Result<ExitCode, Failure> {
-    let mut command = Command::Running;
-    let status = loop {
-        tokio::select! {
-            // The end of the command comes first: a loss at the same moment must not change its exit status.
-            biased;
-            status = ended(&mut child) => break status?,
-            signal = signals.next() => send(&child, signal),
-            Alarm { reason, time } = hold.alarm() => {
-                let kill_at = Instant::now() + time;
-                command = match (on_lost, command) {
-                    (OnLost::Continue, _) => {
-                        warn(&format!("{reason}; the command keeps running"));
-                        Command::Running
-                    }
-                    (OnLost::Kill, Command::Running) => {
-                        let seconds = time.as_secs_f64();
-                        warn(&format!(
-                            "{reason}; sending SIGTERM to the command, and SIGKILL after {seconds:.1} s"
-                        ));
-                        terminate(&child);
-                        Command::Ending { kill_at }
-                    }
-                    // A later alarm can only bring SIGKILL forward.
-                    (OnLost::Kill, Command::Ending { kill_at: earlier }) => {
-                        Command::Ending { kill_at: earlier.min(kill_at) }
-                    }
-                };
-            }
-            () = command.kill_is_due() => {
-                send(&child, Signal::SIGKILL);
-                // SIGKILL is sent once; the kernel may take any time to end the process.
-                break ended(&mut child).await?;
+) -> Outcome {
+    let Arguments { on_lost, kill_after, wait_children, .. } = arguments;
+    let mut phase = Phase::Running;
+    let mut is_lost = false;
+    // When the first process of a container ends, the kernel kills all others, but that is after the release.
+    let mut ends_rest = std::process::id() == 1 && !wait_children;
+    loop {
+        let has_processes = processes.reap();
+        if let Some(end) = processes.ended() {
+            match phase {
+                Phase::Running if has_processes && ends_rest => {
+                    processes.terminate();
+                    phase = phase.ending(*kill_after);
+                }
+                Phase::Running if has_processes && *wait_children => {}
+                Phase::Ending { .. } if has_processes => processes.terminate(),
+                Phase::Killing { .. } if has_processes => {}
+                _ => {
+                    return Outcome::Release(if is_lost { Exit::Unavailable.into() } else { end });
+                }
             }
         }
-    };
-    Ok(match command {
-        Command::Running => exit_code(status),
-        Command::Ending { .. } => Exit::Unavailable.into(),
-    })
+        // The end of processes comes last: there may be any number of them at any time.
+        tokio::select! {
+            biased;
+            () = phase.due() => match phase {
+                Phase::Killing { next, until } if next >= until => return Outcome::Keep(processes.left()),
+                Phase::Killing { until, .. } => {
+                    processes.kill();
+                    phase = Phase::Killing { next: Instant::now() + KILL_AGAIN, until };
+                }
+                Phase::Ending { .. } | Phase::Running => {
+                    processes.kill();
+                    let now = Instant::now();
+                    phase = Phase::Killing { next: now + KILL_AGAIN, until: now + DEATH_MAX };
+                }
+            },
+            Alarm { reason, time } = hold.alarm() => match on_lost {
+                OnLost::Continue => warn(&format!("{reason}; the command keeps running")),
+                OnLost::Kill => {
+                    // A loss at the moment of the end changes nothing.
+                    let has_processes = processes.reap();
+                    let is_over = processes.ended().is_some() && !wait_children && matches!(phase, Phase::Running);
+                    if has_processes && !is_over {
+                        processes.terminate();
+                        phase = phase.ending(time);
+                        if !std::mem::replace(&mut is_lost, true) {
+                            warn(&format!(
+                                "{reason}; sent SIGTERM to the command and its descendants, SIGKILL follows after {:.1} s",
+                                time.as_secs_f64()
+                            ));
+                        }
+                    }
+                }
+            },
+            signal = signals.next() => match signal {
+                Signal::SIGTERM => {
+                    processes.terminate();
+                    phase = phase.ending(*kill_after);
+                }
+                Signal::SIGUSR1 | Signal::SIGUSR2 => processes.pass_on(signal),
+                _ => {
+                    ends_rest = true;
+                    if !is_from_keyboard(signal) {
+                        processes.pass_on(signal);
+                    }
+                }
+            },
+            () = processes.death() => {}
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::process::Stdio;
-
-    use tokio::io::AsyncReadExt;
-
     use super::*;
 
     const LONG: Duration = Duration::from_secs(3600);
     const SHORT: Duration = Duration::from_millis(10);
-    const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Raises one alarm after the other, each with a time until SIGKILL.
-    struct Alarms<'a>(std::slice::Iter<'a, Duration>);
-
-    impl Hold for Alarms<'_> {
-        async fn alarm(&mut self) -> Alarm {
-            match self.0.next() {
-                Some(time) => Alarm { reason: "the lease ends".to_owned(), time: *time },
-                None => pending().await,
-            }
-        }
-    }
-
-    /// Supervises a command that ignores SIGTERM. Returns whether SIGKILL has ended it before the test gave up.
-    async fn is_killed(times: &[Duration]) -> bool {
-        let mut command = tokio::process::Command::new("sh");
-        command.args(["-c", "trap '' TERM; echo ready; exec sleep 3600"]).kill_on_drop(true);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        child.stdout.take().unwrap().read_u8().await.unwrap();
-        let mut signals = Signals::listen().unwrap_or_else(|failure| panic!("{failure:?}"));
-        let mut alarms = Alarms(times.iter());
-        let supervised = supervise(&mut alarms, OnLost::Kill, child, &mut signals);
-        tokio::time::timeout(PATIENCE, supervised).await.is_ok()
-    }
-
-    #[tokio::test]
-    async fn a_later_alarm_brings_sigkill_forward_and_never_delays_it() {
+    #[test]
+    fn a_later_reason_brings_sigkill_forward_and_never_delays_it() {
+        let start = Instant::now();
         for times in [&[SHORT][..], &[SHORT, LONG], &[LONG, SHORT], &[LONG, SHORT, LONG]] {
-            assert!(is_killed(times).await, "{times:?}");
+            let phase = times.iter().fold(Phase::Running, |phase, time| phase.ending(*time));
+            assert!(matches!(phase, Phase::Ending { kill_at } if kill_at < start + LONG / 2), "{times:?}");
+            let killing = Phase::Killing { next: start, until: start };
+            assert!(matches!(killing.ending(LONG), Phase::Killing { .. }));
         }
     }
 }

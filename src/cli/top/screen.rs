@@ -57,7 +57,7 @@ pub(super) async fn show(server: &Server, interval: Duration) -> Result<(), Fail
                 Some(Event::Key(key)) if is_stop(key) => screen.stop()?,
                 Some(event) => action_of(&event, &model).map_or(Next::Draw, |action| model.act(action)),
             },
-            signal = signals.any() => match signal {
+            signal = signals.next() => match signal {
                 Signal::SIGTSTP => screen.stop()?,
                 _ => Next::Quit,
             },

@@ -1,0 +1,108 @@
+//! Messages on standard error.
+//!
+//! A write to standard error can block for ever: a full pipe that nobody reads, a terminal that was stopped with Ctrl-S.
+//! It can also stop the process: a terminal with `stty tostop` stops those in the background that write. While a program
+//! holds resources or waits for them, neither may happen, because it must renew, and end its command in time. It then
+//! calls [`in_background`], and a thread of its own does the writing.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal};
+
+/// How many messages wait for a reader. Later ones are discarded: nobody reads.
+const WAITING_MAX: usize = 64;
+
+/// How long the end of the program waits until the messages are written.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
+
+static WRITER: OnceLock<Writer> = OnceLock::new();
+
+#[derive(Default)]
+struct Writer {
+    pending: Mutex<Pending>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Pending {
+    /// Text that replaces the last line of the terminal. Only the newest counts.
+    line: Option<String>,
+    messages: VecDeque<String>,
+    /// The thread is writing what it took.
+    is_writing: bool,
+}
+
+impl Pending {
+    fn is_written(&self) -> bool {
+        self.line.is_none() && self.messages.is_empty() && !self.is_writing
+    }
+}
+
+/// Lets a thread write from now on. Without a thread, each call writes, and waits for the reader.
+pub(super) fn in_background() {
+    WRITER.get_or_init(|| {
+        // Without this thread, the messages are not written; the program does its work all the same.
+        let _ = thread::Builder::new().name("messages".to_owned()).spawn(write_all);
+        Writer::default()
+    });
+}
+
+/// Writes a message, a whole number of lines.
+pub(super) fn write(message: String) {
+    let Some(writer) = WRITER.get() else { return write_now(&message) };
+    let mut pending = writer.pending();
+    if pending.messages.len() < WAITING_MAX {
+        pending.messages.push_back(message);
+        writer.changed.notify_all();
+    }
+}
+
+/// Writes text that replaces the last line of the terminal.
+pub(super) fn write_line(text: String) {
+    let Some(writer) = WRITER.get() else { return write_now(&text) };
+    writer.pending().line = Some(text);
+    writer.changed.notify_all();
+}
+
+/// Waits until everything is written, but not for long.
+pub(super) fn flush() {
+    let Some(writer) = WRITER.get() else { return };
+    drop(writer.changed.wait_timeout_while(writer.pending(), FLUSH_MAX, |pending| !pending.is_written()));
+}
+
+impl Writer {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().expect("no thread panics while it holds this lock")
+    }
+}
+
+/// The thread.
+fn write_all() {
+    // A thread that blocks this signal may write to a terminal with `stty tostop`, and is not stopped.
+    let mut stops = SigSet::empty();
+    stops.add(Signal::SIGTTOU);
+    let _ = stops.thread_block();
+    let writer = WRITER.wait();
+    loop {
+        let (line, messages) = {
+            let mut pending = writer.pending();
+            pending.is_writing = false;
+            writer.changed.notify_all();
+            let wait = writer.changed.wait_while(pending, |pending| pending.is_written());
+            let mut pending = wait.expect("no thread panics while it holds this lock");
+            pending.is_writing = true;
+            (pending.line.take(), std::mem::take(&mut pending.messages))
+        };
+        line.iter().chain(&messages).for_each(|text| write_now(text));
+    }
+}
+
+/// Nothing can be reported about a standard error that is closed.
+fn write_now(text: &str) {
+    let mut out = io::stderr();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

@@ -1,0 +1,146 @@
+//! What the programs around this one hold for it: an outer `run`, or an `acquire` of the script that started this program.
+//!
+//! They release it only when this program has ended, so a request that does not fit beside it would wait for ever. `run`
+//! tells its command what is held, in the environment; the server says what is still held, because a process in the
+//! background may outlive the `run` that started it.
+
+use std::env;
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
+use super::exit::{Exit, Failure};
+use super::listing::{self, Entry, ListingKind};
+use super::server::{Server, label};
+use super::session::GRANT;
+use super::wanted::{Amount, Amounts};
+use signalbox_client::{Direct, Error, GrantId, Namespace};
+
+/// The variable with the holdings, separated by commas. Only this program reads it.
+pub(super) const OUTER: &str = "SIGNALBOX_OUTER";
+
+/// What one program holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Holding {
+    Grant(GrantId),
+    /// Without a grant: the session of the connection of a `run`, and its process. The number of the session alone would
+    /// also be that of a session of another server.
+    Connection {
+        session: u64,
+        process: u32,
+    },
+}
+
+impl Holding {
+    fn is(&self, holder: &Entry) -> bool {
+        match self {
+            Self::Grant(grant) => holder.grant == Some(*grant),
+            Self::Connection { session, process } => {
+                let is_of_process = || holder.label.starts_with(&label(&format!("run[{process}] ")));
+                holder.grant.is_none() && holder.session == *session && is_of_process()
+            }
+        }
+    }
+}
+
+impl Display for Holding {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Grant(GrantId(grant)) => write!(f, "{grant}"),
+            Self::Connection { session, process } => write!(f, "{session}:{process}"),
+        }
+    }
+}
+
+impl FromStr for Holding {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text.split_once(':') {
+            Some((session, process)) => {
+                Self::Connection { session: session.parse()?, process: process.parse()? }
+            }
+            None => Self::Grant(GrantId(text.parse()?)),
+        })
+    }
+}
+
+/// What the `run`s around this program hold.
+pub(super) fn of_runs() -> Vec<Holding> {
+    let value = env::var(OUTER).unwrap_or_default();
+    value.split(',').filter_map(|holding| holding.parse().ok()).collect()
+}
+
+/// What the `run`s around this program and an `acquire` of its script hold.
+pub(super) fn all() -> Vec<Holding> {
+    let of_acquire = env::var(GRANT).ok().and_then(|grant| grant.parse().ok());
+    let mut all = of_runs();
+    all.extend(of_acquire.map(|grant| Holding::Grant(GrantId(grant))).filter(|grant| !all.contains(grant)));
+    all
+}
+
+/// The value of [`OUTER`] for a command that this program runs.
+pub(super) fn with(own: &Holding) -> String {
+    all().iter().chain([own]).map(Holding::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// The failure of a request that does not fit beside what the programs around this one hold; `None`: it does, or the server
+/// does not say.
+pub(super) async fn conflict(server: &Server, amounts: &Amounts, held: &[Holding]) -> Option<Failure> {
+    if held.is_empty() {
+        return None;
+    }
+    let ask = async {
+        let direct = server.direct().await.ok()?;
+        for amount in amounts.each() {
+            if let Ok(Some(failure)) = of_amount(&direct, amounts, amount, held).await {
+                return Some(failure);
+            }
+        }
+        None
+    };
+    tokio::time::timeout(server.timeout(), ask).await.ok().flatten()
+}
+
+async fn of_amount(
+    direct: &Direct,
+    amounts: &Amounts,
+    amount: &Amount,
+    held: &[Holding],
+) -> Result<Option<Failure>, Error> {
+    let (namespace, name) = (amounts.namespace_of(amount), &amount.name);
+    let holders = listing::all(direct, namespace, name.bytes(), ListingKind::Holders).await?;
+    let outer: Vec<_> = holders.iter().filter(|holder| held.iter().any(|outer| outer.is(holder))).collect();
+    if outer.is_empty() {
+        return Ok(None);
+    }
+    let capacity = match (namespace, amount.max) {
+        (Namespace::Counters, Some(max)) => max,
+        _ => direct.inspect(namespace, name.bytes()).await?.capacity,
+    };
+    let in_use: u64 = outer.iter().map(|holder| u64::from(holder.resources)).sum();
+    let has_slot = amount.slot.is_some_and(|slot| outer.iter().any(|holder| holder.slots.contains(&slot)));
+    if !has_slot && in_use + u64::from(amount.resources) <= u64::from(capacity) {
+        return Ok(None);
+    }
+    let message = format!(
+        "{} {name}: {} requested, but the commands around this one hold {in_use} of {capacity} until it ends, so it would \
+         wait for ever; request less, or give this command what they hold and omit this request",
+        namespace.noun(),
+        amount.resources
+    );
+    Ok(Some(Failure::new(Exit::Failure, message)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holdings_are_read_as_they_were_written() {
+        for holding in
+            [Holding::Grant(GrantId(u64::MAX)), Holding::Connection { session: 6, process: u32::MAX }]
+        {
+            assert_eq!(holding.to_string().parse(), Ok(holding));
+        }
+    }
+}

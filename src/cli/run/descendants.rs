@@ -1,0 +1,108 @@
+//! The descendants of this process, from `/proc`.
+
+use std::collections::HashMap;
+use std::fs;
+
+use nix::Result;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+
+/// A process, which its id alone does not name: the system uses ids again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Process {
+    pub(super) pid: Pid,
+    /// When it started, in ticks since the start of the system.
+    started: u64,
+    is_child: bool,
+}
+
+impl Process {
+    /// Sends a signal to this process, and to no other that has its id now.
+    pub(super) fn send(self, signal: Signal) -> Result<()> {
+        // The id of a child is its own until this process has waited for it.
+        if self.is_child {
+            return kill(self.pid, signal);
+        }
+        let pid = rustix::process::Pid::from_raw(self.pid.as_raw()).ok_or(Errno::ESRCH)?;
+        let named = rustix::process::Signal::from_named_raw(signal as i32).ok_or(Errno::EINVAL)?;
+        let of_kernel = |errno: rustix::io::Errno| Errno::from_raw(errno.raw_os_error());
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(of_kernel)?;
+        match Stat::read(self.pid.as_raw()) {
+            Some(Stat { started, .. }) if started == self.started => {
+                pidfd_send_signal(process, named).map_err(of_kernel)
+            }
+            _ => Err(Errno::ESRCH),
+        }
+    }
+}
+
+/// What `/proc` says of a process.
+struct Stat {
+    parent: i32,
+    started: u64,
+    has_ended: bool,
+}
+
+impl Stat {
+    fn read(pid: i32) -> Option<Self> {
+        Self::parsed(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// Parses the line of proc_pid_stat(5). The name of the program, in parentheses, may have any characters.
+    fn parsed(line: &str) -> Option<Self> {
+        let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
+        let has_ended = matches!(fields.next()?, "Z" | "X");
+        let parent = fields.next()?.parse().ok()?;
+        // The third field is the state, the twenty-second the start.
+        let started = fields.nth(22 - 5)?.parse().ok()?;
+        Some(Self { parent, started, has_ended })
+    }
+}
+
+/// The descendants that run now; the command also where there is no `/proc`, if it runs.
+pub(super) fn all(command: Pid, command_runs: bool) -> Vec<Process> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut children: HashMap<i32, Vec<(i32, Stat)>> = HashMap::new();
+    for (pid, stat) in pids.filter_map(|pid| Some((pid, Stat::read(pid)?))) {
+        children.entry(stat.parent).or_default().push((pid, stat));
+    }
+    let own = std::process::id().cast_signed();
+    let mut parents = vec![own];
+    let mut found = Vec::new();
+    while let Some(parent) = parents.pop() {
+        for (pid, Stat { started, has_ended, .. }) in children.remove(&parent).unwrap_or_default() {
+            parents.push(pid);
+            if !has_ended {
+                found.push(Process { pid: Pid::from_raw(pid), started, is_child: parent == own });
+            }
+        }
+    }
+    if command_runs && !found.iter().any(|process| process.pid == command) {
+        found.push(Process { pid: command, started: 0, is_child: true });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_program_may_look_like_other_fields() {
+        let line =
+            "7 (a) Z (b) S 5 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 8192 1 18446744073709551615";
+        let Stat { parent, started, has_ended } = Stat::parsed(line).unwrap();
+        assert_eq!((parent, started, has_ended), (5, 123_456, false));
+    }
+
+    #[test]
+    fn this_process_is_found_by_its_start() {
+        let stat = Stat::read(std::process::id().cast_signed()).unwrap();
+        assert!(stat.started > 0 && !stat.has_ended);
+        let parent = std::os::unix::process::parent_id().cast_signed();
+        assert_eq!(stat.parent, parent);
+    }
+}

@@ -1,0 +1,198 @@
+//! The command of `run` and the processes that it starts: they are started, sent signals, and waited for here.
+//!
+//! This process is the reaper of its descendants: one whose parent has ended becomes a child of this process, wherever it
+//! stands in the tree. So the descendants have ended when this process has no children left.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+use rustix::process::{WaitOptions, WaitStatus, waitpid};
+use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
+
+use super::descendants::{self, Process};
+use crate::cli::exit::{End, Exit, Failure, warn};
+use crate::cli::outer::{self, Holding, OUTER};
+use crate::cli::output::escaped;
+use crate::cli::session::{GRANT, KEY, SESSION, SLOTS};
+use signalbox_client::GrantId;
+
+/// Runs a script that names no interpreter, as shells do.
+const SHELL: &str = "/bin/sh";
+
+const SET_USER_ID: u32 = 0o4000;
+
+/// The command and its descendants.
+pub(super) struct Processes {
+    command: Pid,
+    /// How the command ended.
+    ended: Option<WaitStatus>,
+    /// SIGCHLD.
+    deaths: Arrivals,
+    /// Those that were sent SIGTERM. A second one would interrupt how they end.
+    asked: HashSet<Process>,
+    /// Those that this process may not send signals, which is reported once.
+    protected: HashSet<Process>,
+}
+
+impl Processes {
+    /// Starts the command, with its slots and what is held for it in the environment. The caller must already listen
+    /// for signals, so that none is missed.
+    pub(super) fn start(
+        command: &[OsString],
+        slots: Option<String>,
+        holding: Option<&Holding>,
+    ) -> Result<Self, Failure> {
+        let (program, rest) = command.split_first().expect("clap requires a command");
+        let unprepared =
+            |error| Failure::new(Exit::CannotRun, format!("cannot prepare to wait for the command: {error}"));
+        // If SIGCHLD was ignored when this process started, the kernel would discard how the command ends.
+        let deaths = signal(SignalKind::child()).map_err(unprepared)?;
+        nix::sys::prctl::set_child_subreaper(true).map_err(|errno| unprepared(errno.into()))?;
+
+        let path = found(program);
+        if path.as_deref().is_some_and(runs_as_other_user) {
+            warn(&format!(
+                "command \"{}\" runs as another user, who may forbid signals from this one; if its resources are lost, it \
+                 may have to be ended by hand",
+                escaped(program.as_bytes())
+            ));
+        }
+        let prepared = |mut command: Command| {
+            // The command has only what is held for it, not what an outer `run` or `acquire` holds.
+            for variable in [SESSION, KEY, GRANT, SLOTS] {
+                command.env_remove(variable);
+            }
+            command.envs(slots.as_ref().map(|slots| (SLOTS, slots)));
+            if let Some(Holding::Grant(GrantId(grant))) = holding {
+                command.env(GRANT, grant.to_string());
+            }
+            command.envs(holding.map(|holding| (OUTER, outer::with(holding))));
+            command.args(rest).spawn()
+        };
+        let child = match (prepared(Command::new(program)), path) {
+            (Err(error), Some(path)) if error.raw_os_error() == Some(Errno::ENOEXEC as i32) => {
+                let mut shell = Command::new(SHELL);
+                shell.arg(path);
+                prepared(shell)
+            }
+            (result, _) => result,
+        };
+        let child = child.map_err(|error| Failure::of_command(program, &error))?;
+        Ok(Self {
+            command: Pid::from_raw(child.id().cast_signed()),
+            ended: None,
+            deaths,
+            asked: HashSet::new(),
+            protected: HashSet::new(),
+        })
+    }
+
+    /// Waits until a child may have ended. Cancel safe.
+    pub(super) async fn death(&mut self) {
+        self.deaths.recv().await;
+    }
+
+    /// Takes note of the children that have ended, and returns whether any are left.
+    pub(super) fn reap(&mut self) -> bool {
+        loop {
+            match waitpid(None, WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid.as_raw_pid() == self.command.as_raw() => {
+                    self.ended = Some(status)
+                }
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// How the command ended; `None`: it runs.
+    pub(super) fn ended(&self) -> Option<End> {
+        self.ended.map(|status| match (status.exit_status(), status.terminating_signal()) {
+            (_, Some(signal)) => End::Signal(signal),
+            (status, None) => End::Status(status.and_then(|status| u8::try_from(status).ok()).unwrap_or(1)),
+        })
+    }
+
+    /// Sends a signal to the command, if it runs: until `reap` has taken note of its end, no other process has its id.
+    pub(super) fn pass_on(&self, signal: Signal) {
+        if self.ended.is_none()
+            && let Err(error) = kill(self.command, signal)
+        {
+            let pid = self.command;
+            warn(&format!("cannot send {signal} to the command: {error}; send it to process {pid} yourself"));
+        }
+    }
+
+    /// Asks each process that was not asked before to end.
+    pub(super) fn terminate(&mut self) {
+        for process in self.all() {
+            if self.asked.insert(process) {
+                self.send(process, Signal::SIGTERM);
+                // A stopped process handles SIGTERM only once it is continued.
+                self.send(process, Signal::SIGCONT);
+            }
+        }
+    }
+
+    /// Kills all processes that exist now. One that starts another at this moment has to be killed again.
+    pub(super) fn kill(&mut self) {
+        for process in self.all() {
+            self.send(process, Signal::SIGKILL);
+        }
+    }
+
+    /// The failure to end those that are left.
+    pub(super) fn left(&self) -> Failure {
+        let pids: Vec<_> = self.all().iter().map(|process| process.pid.to_string()).collect();
+        let message = format!(
+            "cannot end the processes {}: they do not end after SIGKILL, or belong to another user; end them before others \
+             use the resources",
+            pids.join(", ")
+        );
+        Failure::new(Exit::System, message)
+    }
+
+    fn all(&self) -> Vec<Process> {
+        descendants::all(self.command, self.ended.is_none())
+    }
+
+    fn send(&mut self, process: Process, signal: Signal) {
+        match process.send(signal) {
+            // It has ended.
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(error) if self.protected.insert(process) => {
+                let pid = process.pid;
+                warn(&format!("cannot send {signal} to process {pid}: {error}; end it yourself"));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// The file of a command, as the system searches for it.
+fn found(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    let is_executable =
+        |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() && file.mode() & 0o111 != 0);
+    let path = std::env::var_os("PATH")?;
+    // Without a directory, a name that starts with "-" would be an option of the shell.
+    std::env::split_paths(&path).map(|folder| Path::new(".").join(folder).join(program)).find(is_executable)
+}
+
+/// Whether the kernel may refuse this process to send signals to a command of this file.
+fn runs_as_other_user(file: &Path) -> bool {
+    let is_of_other = |file: std::fs::Metadata| {
+        file.permissions().mode() & SET_USER_ID != 0 && file.uid() != geteuid().as_raw()
+    };
+    !geteuid().is_root() && file.metadata().is_ok_and(is_of_other)
+}
