@@ -396,7 +396,10 @@ async fn a_grant_of_another_session_is_not_taken_for_that_of_the_session() {
     let script = Script::holding(server, &["seats=3"]).await;
     let other = Script::holding(server, &["seats=3"]).await;
     let message = format!("grant {} is held by session {}", other.grant(), other.session());
-    assert_fails(&script.ran(&["renew", "--grant", other.grant()]).await, 64, &message);
+    for subcommand in ["renew", "release"] {
+        assert_fails(&script.ran(&[subcommand, "--grant", other.grant()]).await, 64, &message);
+    }
+    assert_eq!(until_listed(server, "holders", "seats", 2).await.len(), 2, "a mistake changes nothing");
     assert_eq!(stdout(&script.ran(&["renew", "--grant", script.grant()]).await), "3600\n");
 }
 
