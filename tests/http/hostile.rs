@@ -13,13 +13,13 @@ fn a_request_for_another_host_is_refused() {
         "192.0.2.1".to_owned(),
         "[::]".to_owned(),
     ] {
-        for path in ["/", "/healthz", "/metrics", "/api/v1/names", "/nothing"] {
+        for path in ["/", "/page.js", "/metrics", "/api/v1/names", "/nothing"] {
             let reply = http.request("GET", path, &[("Host", &host)], "");
             assert_eq!((reply.status, reply.code()), (421, "host_not_allowed".to_owned()), "{host} {path}");
         }
     }
     for host in ["localhost", "127.0.0.1", "[::1]:1", "127.9.9.9:8080"] {
-        assert_eq!(http.request("GET", "/healthz", &[("Host", host)], "").status, 200, "{host}");
+        assert_eq!(http.request("GET", "/api/v1/status", &[("Host", host)], "").status, 200, "{host}");
     }
 }
 
@@ -27,23 +27,23 @@ fn a_request_for_another_host_is_refused() {
 fn a_request_names_one_host() {
     let http = HttpDaemon::start();
     for request in [
-        "GET /healthz HTTP/1.1\r\n\r\n",
-        "GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
-        "GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
-        "GET /healthz HTTP/1.1\r\nHost: \r\n\r\n",
-        "GET /healthz HTTP/1.1\r\nHost: evil.example@localhost\r\n\r\n",
-        "GET /healthz HTTP/1.1\r\nHost: localhost:evil\r\n\r\n",
-        "GET /healthz HTTP/1.1\r\nHost: localhost:99999\r\n\r\n",
-        "GET /healthz HTTP/1.1\r\nHost: [::1]:+80\r\n\r\n",
-        "GET http://evil.example/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        "GET http://localhost/healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        "GET /api/v1/status HTTP/1.1\r\n\r\n",
+        "GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        "GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        "GET /api/v1/status HTTP/1.1\r\nHost: \r\n\r\n",
+        "GET /api/v1/status HTTP/1.1\r\nHost: evil.example@localhost\r\n\r\n",
+        "GET /api/v1/status HTTP/1.1\r\nHost: localhost:evil\r\n\r\n",
+        "GET /api/v1/status HTTP/1.1\r\nHost: localhost:99999\r\n\r\n",
+        "GET /api/v1/status HTTP/1.1\r\nHost: [::1]:+80\r\n\r\n",
+        "GET http://evil.example/api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET http://localhost/api/v1/status HTTP/1.1\r\nHost: evil.example\r\n\r\n",
     ] {
         let reply = http.send(request.as_bytes());
         assert_eq!((reply.status, reply.code()), (400, "bad_host".to_owned()), "{request:?}");
     }
-    let same = http.send(b"GET http://localhost/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let same = http.send(b"GET http://localhost/api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(same.status, 200);
-    let other = http.send(b"GET http://evil.example/healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    let other = http.send(b"GET http://evil.example/api/v1/status HTTP/1.1\r\nHost: evil.example\r\n\r\n");
     assert_eq!(other.status, 421);
 }
 
@@ -58,7 +58,7 @@ fn pages_of_other_sites_can_send_nothing() {
     assert_eq!(ask(&[("Sec-Fetch-Site", "none")]).status, 200, "a person has entered the address");
     let own_host = http.address.to_string();
     let read =
-        http.request("GET", "/healthz", &[("Host", &own_host), ("Origin", "https://evil.example")], "");
+        http.request("GET", "/api/v1/status", &[("Host", &own_host), ("Origin", "https://evil.example")], "");
     assert_eq!(
         (read.status, read.header("access-control-allow-origin")),
         (200, None),

@@ -18,6 +18,32 @@ fn health_and_readiness_are_plain_text() {
 }
 
 #[test]
+fn a_probe_may_name_any_host_or_none() {
+    let http = HttpDaemon::start();
+    for (path, word) in [("/healthz", "ok\n"), ("/readyz", "serving\n")] {
+        for rest in [
+            "HTTP/1.0\r\n",
+            "HTTP/1.0\r\nHost: evil.example\r\n",
+            "HTTP/1.1\r\n",
+            "HTTP/1.1\r\nHost: evil.example\r\n",
+            "HTTP/1.1\r\nHost: a\r\nHost: b\r\n",
+            "HTTP/1.1\r\nHost: \r\n",
+        ] {
+            let reply = http.send(format!("GET {path} {rest}\r\n").as_bytes());
+            assert_eq!((reply.status, &*reply.text()), (200, word), "{path} {rest:?}");
+            let mut stream = http.connect();
+            let head = format!("HEAD {path} {}Connection: close\r\n\r\n", rest);
+            stream.write_all(head.as_bytes()).unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            assert!(text.contains(" 200 OK\r\n") && text.ends_with("\r\n\r\n"), "{path} {rest:?} {text}");
+        }
+        let wrong = http.send(format!("OPTIONS {path} HTTP/1.0\r\n\r\n").as_bytes());
+        assert_eq!(wrong.code(), "method_not_allowed");
+    }
+}
+
+#[test]
 fn without_a_setting_there_is_no_listener() {
     let mut daemon = Daemon::spawn(serve(ANY_PORTS));
     assert_eq!(text(&daemon.ready(), "http"), "disabled");
@@ -118,7 +144,7 @@ fn a_draining_server_is_not_ready() {
 #[test]
 fn the_hosts_of_the_configuration_change_on_reload() {
     let (mut http, file) = HttpDaemon::with("hosts = 'box.example.org'\n");
-    let asked = |http: &HttpDaemon, host: &str| http.request("GET", "/healthz", &[("Host", host)], "").status;
+    let asked = |http: &HttpDaemon, host: &str| http.request("GET", "/", &[("Host", host)], "").status;
     assert_eq!(asked(&http, "Box.Example.org:80"), 200);
     assert_eq!(asked(&http, "other.example.org"), 421);
     let before = std::fs::read_to_string(file.path()).unwrap();

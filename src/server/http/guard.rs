@@ -4,6 +4,7 @@
 //! change anything:
 //!
 //! - The host that a request names has to be known. A page whose own name was made to lead here (DNS rebinding) names that.
+//!   Only [probes](health::PATHS) may name any host or none.
 //! - A POST, which all changes are, must have a body of JSON, which a page can send to another site only if that permits it
 //!   (CORS), and nothing here permits it. If the browser names the page's origin, that has to be the one of the request's host.
 //! - No answer sets a cookie, and no cookie is read.
@@ -19,6 +20,7 @@ use hyper::http::uri::Authority;
 use hyper::{Method, Request, StatusCode};
 
 use super::answer::{ApiError, Response};
+use super::health;
 use super::peer::Peer;
 use super::routes::answer;
 use super::settings::Settings;
@@ -75,6 +77,9 @@ fn check(settings: &Settings, peer: &Peer, request: &Request<Incoming>) -> Resul
             "length_required",
             "a body in chunks is not accepted; send it with a Content-Length",
         ));
+    }
+    if health::PATHS.contains(&request.uri().path()) {
+        return Ok(());
     }
     let host = host_of(request)?;
     if !is_known(&host, peer.local, &settings.hosts) {

@@ -1,9 +1,15 @@
 //! Health in plain text, for probes: `/healthz` says whether the process works, `/readyz` whether it serves clients.
+//!
+//! Probes name any host or none, and some speak HTTP/1.0 (HAProxy, keepalived). A page of another site learns nothing from a
+//! word that says that the server works.
 
 use hyper::StatusCode;
 
 use super::answer::{Response, respond};
 use super::shared::Shared;
+
+/// The paths for probes.
+pub(super) const PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
 const TEXT: &str = "text/plain; charset=utf-8";
 

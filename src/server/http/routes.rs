@@ -93,7 +93,8 @@ pub(super) async fn answer(shared: &Arc<Shared>, peer: &Peer, request: Request<I
         return wrong_method(request.method(), if is_read { "GET,HEAD,POST" } else { "POST" });
     }
     let file = page::FILES.iter().find(|file| file.path == path);
-    let is_ours = file.is_some() || ["/healthz", "/readyz", "/metrics", openapi::PATH].contains(&path);
+    let is_ours =
+        file.is_some() || health::PATHS.contains(&path) || ["/metrics", openapi::PATH].contains(&path);
     match (path, file) {
         _ if !is_ours => no_such_path(path),
         _ if !is_get => wrong_method(request.method(), "GET,HEAD"),
