@@ -30,7 +30,14 @@ fn value(http: &HttpDaemon, series: &str) -> f64 {
 fn the_page_lists_every_metric_with_its_type() {
     let (mut http, _file) = HttpDaemon::with("names = 'job'\n");
     http.command(&["declare", "gpu", "--capacity", "4"]);
-    let text = http.get("/metrics").text();
+    let host = http.address.to_string();
+    let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3";
+    let reply = http.request("GET", "/metrics", &[("Host", &host), ("Accept", accept)], "");
+    assert_eq!(
+        reply.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    let text = reply.text();
     assert!(text.ends_with("# EOF\n"));
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let mut served: Vec<_> = types
@@ -51,6 +58,17 @@ fn the_page_lists_every_metric_with_its_type() {
     served.sort();
     listed.sort();
     assert_eq!(served, listed);
+}
+
+#[test]
+fn a_client_that_asks_for_nothing_gets_the_older_format() {
+    let http = HttpDaemon::start();
+    let reply = http.get("/metrics");
+    assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let text = reply.text();
+    assert!(text.contains("\n# TYPE signalbox_commands_total counter\n"), "{text}");
+    assert!(text.contains("# TYPE signalbox_build_info gauge\n"), "{text}");
+    assert!(!text.contains("# UNIT") && !text.contains("# EOF"), "{text}");
 }
 
 #[test]
@@ -152,29 +170,6 @@ fn promtool_accepts_the_metrics() {
     http.command(&["declare", "gpu", "--capacity", "4"]);
     http.daemon.counter().acquire(b"job\xff\\\"\n<>", 1, 2);
     let text = http.get("/metrics").text();
-    // promtool reads the older format, in which the names of counters are those of their samples.
-    let names: Vec<_> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
-        .map(str::to_owned)
-        .collect();
-    let older = |line: &str| -> Option<String> {
-        let mut words = line.splitn(4, ' ');
-        if let (Some("#"), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) {
-            let rest = words.next().unwrap_or_default();
-            return match (kind, rest) {
-                ("UNIT" | "EOF", _) => None,
-                (_, "info") => Some(format!("# {kind} {name}_info gauge")),
-                ("HELP", _) if name == "signalbox_build" => Some(format!("# {kind} {name}_info {rest}")),
-                _ if names.iter().any(|counter| counter == name) => {
-                    Some(format!("# {kind} {name}_total {rest}"))
-                }
-                _ => Some(line.to_owned()),
-            };
-        }
-        Some(line.to_owned()).filter(|line| line != "# EOF")
-    };
-    let older: String = text.lines().filter_map(older).flat_map(|line| [line, "\n".to_owned()]).collect();
     let mut checked = Command::new("promtool")
         .args(["check", "metrics", "--extended"])
         .stdin(Stdio::piped())
@@ -182,9 +177,9 @@ fn promtool_accepts_the_metrics() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    checked.stdin.take().unwrap().write_all(older.as_bytes()).unwrap();
+    checked.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = checked.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}\n{older}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{text}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -1,20 +1,22 @@
-//! `/metrics` in the text format of OpenMetrics (`docs/metrics.md`).
+//! `/metrics`, as OpenMetrics or in the older text format of Prometheus (`docs/metrics.md`).
 //!
 //! Everything is read from the server's figures when it is asked for: nothing is added to the paths of requests, except the
 //! counts of refused Acquires and of waits. `families` has the metrics of the process and of each port, `series` those of
-//! single names, `process` what the system knows.
+//! single names, `process` what the system knows, and `format` chooses the format.
 //!
 //! Invariants: the number of series does not depend on clients. Grants, sessions and addresses are no labels, and at most
 //! `http.names_max` names of a namespace have series. The length of a scrape does not either: the labels of these names take
 //! at most [`series::LABEL_BYTES_MAX`].
 
 mod families;
+mod format;
 mod process;
 mod series;
 
 use std::fmt;
 use std::sync::Arc;
 
+use hyper::header::{HeaderValue, VARY};
 use hyper::{HeaderMap, StatusCode};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -26,11 +28,10 @@ use super::answer::{ApiError, Response, respond};
 use super::peer::Peer;
 use super::shared::Shared;
 use families::Families;
+use format::Format;
 pub(super) use series::Selection;
 use series::Series;
 use signalbox_model::Target;
-
-const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Answers a scrape.
 pub(super) fn metrics(shared: &Arc<Shared>, peer: &Peer, headers: &HeaderMap) -> Result<Response, ApiError> {
@@ -43,9 +44,13 @@ pub(super) fn metrics(shared: &Arc<Shared>, peer: &Peer, headers: &HeaderMap) ->
     registry.register_collector(Box::new(Scrape { shared: Arc::clone(shared), series }));
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| ApiError::internal(&error))?;
+    let format = Format::wanted(headers);
+    let mut text = format.of(text);
     // It may wait for its client for long.
     text.shrink_to_fit();
-    Ok(respond(StatusCode::OK, TEXT, text))
+    let mut response = respond(StatusCode::OK, format.content_type(), text);
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    Ok(response)
 }
 
 /// One scrape.
