@@ -9,6 +9,7 @@ use clap::Args;
 use super::exit::{Exit, Failure, warn};
 use super::output::json;
 use crate::config::Loaded;
+use crate::server::check_files;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,8 +18,9 @@ Examples:
 
 /// Check a configuration file
 ///
-/// Prints the first error and exits with status 78, or prints the warnings and exits with status 0. Does not bind any
-/// port. The SIGNALBOX_CONFIG_ variables of the environment override the file, as for "serve".
+/// Prints the first error and exits with status 78, or prints the warnings and exits with status 0. Also looks at the files of
+/// certificates and tokens: what cannot be used is an error, what expires within 30 days a warning, and so is a file that the
+/// user who runs the command cannot read. Does not bind any port. The SIGNALBOX_CONFIG_ variables of the environment override the file, as for "serve".
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -39,6 +41,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         warnings.drain(..).for_each(|warning| warn(&warning));
     }
     loaded.validate().map_err(invalid)?;
+    let found = check_files(&loaded.config).map_err(|error| Failure::new(Exit::Configuration, error))?;
+    match arguments.json {
+        true => warnings.extend(found),
+        false => found.iter().for_each(|warning| warn(warning)),
+    }
     let file = arguments.file.display().to_string();
     let text = match arguments.json {
         true => json(&serde_json::json!({ "file": file, "warnings": warnings })),

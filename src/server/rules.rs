@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::access::Access;
 use super::clock::Clock;
+use super::expirations::{Expiration, Warned};
 use super::shares::Shares;
 use super::tls::{ReloadableTls, Tls};
 use crate::config::Config;
@@ -15,6 +16,9 @@ pub(super) struct Rules {
     pub(super) access: Arc<Access>,
     pub(super) tls: Arc<ReloadableTls>,
     pub(super) shares: Arc<Shares>,
+    /// Of the certificates of the section `[cluster]`, which are read once.
+    pub(super) cluster_expirations: Arc<[Expiration]>,
+    pub(super) warned: Arc<Warned>,
 }
 
 impl Rules {
@@ -22,6 +26,20 @@ impl Rules {
     pub(super) fn of(config: &Config, tls: Option<Arc<Tls>>, clock: Clock) -> Self {
         let shares = Arc::<Shares>::default();
         shares.configure(config);
-        Self { access: Arc::new(Access::of(config, clock)), tls: Arc::new(ReloadableTls::new(tls)), shares }
+        Self {
+            access: Arc::new(Access::of(config, clock)),
+            tls: Arc::new(ReloadableTls::new(tls)),
+            shares,
+            cluster_expirations: Arc::default(),
+            warned: Arc::default(),
+        }
+    }
+
+    /// When the certificates and tokens in use end.
+    pub(super) fn expirations(&self) -> Vec<Expiration> {
+        let mut expirations = self.cluster_expirations.to_vec();
+        expirations.extend(self.tls.current().iter().flat_map(|tls| tls.expirations.clone()));
+        expirations.extend(Expiration::of_tokens(&self.access.tokens()));
+        expirations
     }
 }

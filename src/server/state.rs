@@ -94,7 +94,7 @@ impl Server {
         clock: Clock,
         hasher: NameHasher,
         fence: Option<Fence>,
-        Rules { access, tls, shares }: Rules,
+        Rules { access, tls, shares, .. }: Rules,
     ) -> Arc<Self> {
         let stat_interval_s = NonZeroU32::new(config.counter.stat_interval_s).unwrap_or(NonZeroU32::MIN);
         let first_set = hasher.hash_one(clock.now().0) as u32;
@@ -156,7 +156,7 @@ impl Server {
     /// # Errors
     /// [`TlsError`], which names the file and what is wrong with it.
     pub fn load_tls(&self, config: &TlsConfig) -> Result<(), TlsError> {
-        self.tls.load(config, self.clock.now())
+        self.tls.load(config)
     }
 
     /// What TLS needs; `None`: it is not configured.

@@ -99,6 +99,9 @@ fn waits_are_in_the_histogram() {
         .unwrap();
     eventually("it waits", || value(&http, "signalbox_waiters") == 1.0);
     assert_eq!(value(&http, "signalbox_semaphore_waiters{name=\"gpu\"}"), 1.0);
+    let since = value(&http, "signalbox_oldest_wait_timestamp_seconds");
+    assert!(since >= value(&http, "process_start_time_seconds"), "{since}");
+    assert_eq!(value(&http, "signalbox_semaphore_oldest_wait_timestamp_seconds{name=\"gpu\"}"), since);
     http.command(&["resize", "gpu", "2"]);
     assert!(waiting.wait().unwrap().success());
     eventually("its wait is counted", || value(&http, "signalbox_wait_seconds_count") == 1.0);
@@ -130,6 +133,73 @@ fn names_have_series_only_if_they_are_selected_and_up_to_the_cap() {
     for absent in ["job/c", "sem/2", "secret"] {
         assert!(!text.contains(absent), "{absent}");
     }
+}
+
+#[test]
+fn paused_semaphores_are_shown_also_those_without_series() {
+    let (mut http, _file) = HttpDaemon::with("names_max = 2\n");
+    for name in ["a", "b", "c", "d"] {
+        http.command(&["declare", name, "--capacity", "1"]);
+    }
+    for name in ["b", "c", "d"] {
+        http.command(&["pause", name]);
+    }
+    let other = "signalbox_semaphore_paused{other=\"true\"}";
+    eventually("the walk has found them", || samples(&http.get("/metrics").text()).get(other) == Some(&2.0));
+    for (name, expected) in [("a", 0.0), ("b", 1.0)] {
+        assert_eq!(value(&http, &format!("signalbox_semaphore_paused{{name=\"{name}\"}}")), expected);
+    }
+    let found = samples(&http.get("/metrics").text());
+    assert!(found.keys().all(|series| !series.contains("oldest_wait")), "nobody waits: {found:?}");
+}
+
+#[test]
+fn the_ends_of_certificates_and_tokens_have_series() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let (cert, key, tokens) = (file("cert.pem"), file("key.pem"), file("tokens.toml"));
+    let output = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "3",
+        ])
+        .args([
+            "-subj",
+            "/CN=server",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            &key,
+            "-out",
+            &cert,
+        ])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let create = |name: &str, further: &[&str]| {
+        let mut command = Command::new(crate::support::daemon::SIGNALBOX);
+        command.args(["token", "create", name, "--rights", "read", "--file", &tokens]).args(further);
+        assert!(command.output().unwrap().status.success());
+    };
+    create("web", &["--expires-in", "1h"]);
+    create("forever", &[]);
+    let lines = format!("tls.cert = '{cert}'\ntls.key = '{key}'\naccess.tokens = '{tokens}'\n");
+    let (http, _file) = HttpDaemon::configured(&lines, "");
+    let start = value(&http, "process_start_time_seconds");
+    let left = |series: &str| value(&http, series) - start;
+    let day = 86_400.0;
+    let certificate = left("signalbox_certificate_expiry_timestamp_seconds{key=\"tls.cert\"}");
+    assert!((2.0 * day..=3.0 * day).contains(&certificate), "{certificate}");
+    let token = left("signalbox_token_expiry_timestamp_seconds{token=\"web\"}");
+    assert!((0.0..=3600.0).contains(&token), "{token}");
+    assert!(!http.get("/metrics").text().contains("forever"), "a token without an end has none");
 }
 
 #[test]

@@ -178,8 +178,60 @@ fn a_certificate_that_has_expired_is_a_warning() {
     let authority = Authority::new();
     let expired = authority.sign_expired("server", "IP:127.0.0.1");
     let mut daemon = started(&expired.lines());
-    let line = daemon.logged_message("a certificate has expired");
-    assert_eq!((line["level"].as_str(), text(&line, "key")), (Some("warning"), "tls.cert"));
+    let file = expired.certificate.display();
+    let warning = format!("tls.cert = {file}: a certificate has expired; replace it and send SIGHUP");
+    assert_eq!(daemon.logged_message(&warning)["level"], "warning");
+    daemon.reload("the configuration was read again");
+    assert_eq!(daemon.lines_with(&warning).len(), 1, "it is logged once");
+}
+
+#[test]
+fn check_config_looks_at_the_files_of_certificates_and_tokens() {
+    let authority = Authority::new();
+    let (good, expired) = (authority.sign("good", ""), authority.sign_expired("old", ""));
+    let tokens = authority.file().with_file_name("tokens.toml");
+    let check = |lines: &str| {
+        let file = ConfigFile::toml(&format!("{BASE}{lines}"));
+        let output = Command::new(SIGNALBOX).arg("check-config").arg(file.path()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(check(&good.lines()), (Some(0), String::new()));
+    let (status, said) = check(&expired.lines());
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("tls.cert = ") && said.contains("a certificate has expired; replace it"), "{said}");
+    let missing = good.lines().replace("good.key", "missing.key");
+    let (status, said) = check(&missing);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(
+        said.contains("missing.key: the file cannot be read") && said.contains("was not checked"),
+        "{said}"
+    );
+    let (status, said) = check(&good.lines().replace("good.key", "old.key"));
+    assert_eq!(status, Some(78), "{said}");
+    assert!(said.contains("this is not the key of the first certificate"), "{said}");
+    // Those for etcd.
+    let etcd = format!(
+        "[cluster]\netcd = 'https://127.0.0.1:2379'\netcd_ca = '{}'\netcd_cert = '{}'\netcd_key = '{}'\n",
+        authority.file().display(),
+        expired.certificate.display(),
+        expired.key.display()
+    );
+    let (status, said) = check(&etcd);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(
+        said.contains("cluster.etcd_cert = ") && said.contains("has expired; replace it and restart"),
+        "{said}"
+    );
+    // A token that has expired, and a file that cannot be used.
+    let mut create = Command::new(SIGNALBOX);
+    create.args(["token", "create", "web", "--rights", "all", "--expires-in", "1s", "--file"]).arg(&tokens);
+    assert!(create.output().unwrap().status.success());
+    let lines = format!("access.tokens = '{}'\n", tokens.display());
+    eventually("the token has expired", || check(&lines).1.contains("the token \"web\" has expired"));
+    fs::write(&tokens, "x").unwrap();
+    let (status, said) = check(&lines);
+    assert_eq!(status, Some(78), "{said}");
+    assert!(said.contains("access.tokens: "), "{said}");
 }
 
 #[test]

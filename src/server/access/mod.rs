@@ -134,6 +134,11 @@ impl Access {
         Ok(())
     }
 
+    /// The tokens in use.
+    pub(super) fn tokens(&self) -> Arc<Tokens> {
+        self.policy().tokens()
+    }
+
     fn accepts_token_of(&self, client: &Client, is_encrypted: bool) -> bool {
         self.policy().accepts_token_of(client, is_encrypted)
     }

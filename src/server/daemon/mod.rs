@@ -26,6 +26,7 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use super::clock::Clock;
+use super::expirations;
 use super::http::{self, Http};
 use super::log::{Log, Settings};
 use super::privileges::{self, Identity};
@@ -86,11 +87,12 @@ fn serve(
     identity: Identity,
     log: &Log,
 ) -> Result<(), DaemonError> {
-    let tls = Tls::read(&config.tls, Clock::system().now())?.map(Arc::new);
-    let rules = Rules::of(config, tls, Clock::system());
+    let tls = Tls::read(&config.tls)?.map(Arc::new);
+    let mut rules = Rules::of(config, tls, Clock::system());
     let files_max = raise_file_limit();
     let Bound { ports: listeners, http, relays } = bind(config)?;
     let cluster = config.cluster.is_enabled().then(|| Prepared::read(config)).transpose()?;
+    rules.cluster_expirations = expirations::of_cluster(&config.cluster).into();
     identity.assume()?;
     privileges::keep_secrets(config)?;
     // As the configured account, which reads it again on SIGHUP.
@@ -98,6 +100,7 @@ fn serve(
 
     let count = config.workers.threads(std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let workers = Workers::start(count)?;
+    workers.background().spawn(expirations::watch(rules.clone()));
     let address = |(namespace, listener): &(Namespace, std::net::TcpListener)| {
         listener.local_addr().map(|address| (*namespace, address))
     };
@@ -146,7 +149,7 @@ fn serve(
         }
         _ => None,
     };
-    let mut service = Service::restore(config, rules, store, fence)?;
+    let mut service = Service::restore(config, rules.clone(), store, fence)?;
     if let (Some(node), Some(term)) = (&node, term) {
         service.server().set_whereabouts(node.whereabouts(term));
     }
@@ -167,7 +170,7 @@ fn serve(
         systemd::notify_ready();
         let serve = async {
             let handover = tokio::select! {
-                () = signals.obey(service.server(), &http, options, config, log) => None,
+                () = signals.obey(service.server(), &rules, &http, options, config, log) => None,
                 Ok(handover) = prepared => Some(handover),
             };
             http.drain();

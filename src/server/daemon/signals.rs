@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
 use super::super::access::Ended;
-use super::super::clock::Clock;
+use super::super::expirations;
 use super::super::http::Http;
 use super::super::log::Log;
 use super::super::port::{port_config, port_name};
@@ -69,6 +69,7 @@ impl Signals {
     pub(super) async fn obey(
         &mut self,
         server: &Server,
+        rules: &Rules,
         http: &Http,
         options: &Options,
         config: &Config,
@@ -76,11 +77,11 @@ impl Signals {
     ) {
         let mut applied = config.clone();
         if std::mem::take(&mut self.reload_is_due) {
-            reload(server, http, options, config, &mut applied, log);
+            reload(server, rules, http, options, config, &mut applied, log);
         }
         loop {
             tokio::select! {
-                _ = self.hangup.recv() => reload(server, http, options, config, &mut applied, log),
+                _ = self.hangup.recv() => reload(server, rules, http, options, config, &mut applied, log),
                 _ = self.user1.recv() => report(server, config, log).await,
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
@@ -107,7 +108,7 @@ fn reload_standby(rules: &Rules, http: &Http, options: &Options, log: &Log) {
     log_notices(&loaded.notices);
     protect(&loaded.config);
     log.set_threshold(loaded.config.log.threshold);
-    if let Err(error) = rules.tls.load(&loaded.config.tls, Clock::system().now()) {
+    if let Err(error) = rules.tls.load(&loaded.config.tls) {
         error!(%error, "the certificates and the rules of TLS are left as they were");
     }
     if let Err(error) = rules.access.load_tokens(&loaded.config.access) {
@@ -116,6 +117,7 @@ fn reload_standby(rules: &Rules, http: &Http, options: &Options, log: &Log) {
     rules.access.configure(&loaded.config);
     rules.shares.configure(&loaded.config);
     http.apply(&loaded.config);
+    expirations::warn_of(rules);
     info!("the configuration was read again; what concerns clients takes effect when this node leads");
 }
 
@@ -130,6 +132,7 @@ fn reopen(log: &Log) {
 /// was read last.
 fn reload(
     server: &Server,
+    rules: &Rules,
     http: &Http,
     options: &Options,
     started: &Config,
@@ -184,6 +187,7 @@ fn reload(
     {
         info!(key, from, to, "this change takes effect now");
     }
+    expirations::warn_of(rules);
     info!("the configuration was read again");
     *applied = loaded.config;
 }

@@ -1,4 +1,4 @@
-//! The few fields of a certificate that rustls does not give: the names of its subject, and when it expires.
+//! The few fields of a certificate that rustls does not give: the names of its subject, and its validity.
 //!
 //! The certificates are those of the configuration, or of clients that rustls has verified. What does not parse is
 //! skipped.
@@ -59,12 +59,16 @@ pub(super) fn common_name(subject: &[u8]) -> Option<&str> {
     str::from_utf8(named.last()?).ok()
 }
 
-/// The end of a certificate's validity, in seconds of Unix time.
-pub(super) fn not_after(certificate: &[u8]) -> Option<u64> {
+/// The validity of a certificate, in seconds of Unix time. Its begin is 0 if it cannot be read.
+pub(in crate::server) fn validity(certificate: &[u8]) -> Option<Range<u64>> {
     let signed = element(element(certificate, SEQUENCE)?, SEQUENCE)?;
     // The serial number, the algorithm, the issuer, and then the validity.
     let (_, validity) = Elements(signed).skip_while(|(tag, _)| *tag == VERSION).nth(3)?;
-    let (tag, time) = Elements(validity).nth(1)?;
+    let mut times = Elements(validity).map(|(tag, time)| unix_time(tag, time));
+    Some(times.next()?.unwrap_or(0)..times.next()??)
+}
+
+fn unix_time(tag: u8, time: &[u8]) -> Option<u64> {
     let digits = str::from_utf8(time).ok()?.strip_suffix('Z')?;
     match (tag, digits.len()) {
         (GENERALIZED_TIME, 14) => unix_seconds(digits),
@@ -118,11 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_validity_is_found_with_and_without_a_version() {
-        let validity = |tag, end: &str| tlv(SEQUENCE, &[tlv(tag, b"x"), tlv(tag, end.as_bytes())].concat());
-        let certificate = |version: &[u8], validity: &[u8]| {
+    fn the_validity_is_found_with_and_without_a_version() {
+        let life = |tag, begin: &str, end: &str| {
+            tlv(SEQUENCE, &[begin, end].map(|time| tlv(tag, time.as_bytes())).concat())
+        };
+        let certificate = |version: &[u8], life: &[u8]| {
             let before = [tlv(0x02, &[1]), tlv(SEQUENCE, &[]), tlv(SEQUENCE, &[])].concat();
-            tlv(SEQUENCE, &tlv(SEQUENCE, &[version, &before, validity].concat()))
+            tlv(SEQUENCE, &tlv(SEQUENCE, &[version, &before, life].concat()))
         };
         for (tag, end, expected) in [
             (UTC_TIME, "261123104500Z", Some(1_795_430_700)),
@@ -134,8 +140,10 @@ mod tests {
             (UTC_TIME, "2611231045Z", None),
         ] {
             for version in [tlv(VERSION, &tlv(0x02, &[2])), Vec::new()] {
-                let found = not_after(&certificate(&version, &validity(tag, end)));
-                assert_eq!(found, expected);
+                let from_nothing = validity(&certificate(&version, &life(tag, "x", end)));
+                assert_eq!(from_nothing, expected.map(|end| 0..end));
+                let point = validity(&certificate(&version, &life(tag, end, end)));
+                assert_eq!(point, expected.map(|end| end..end));
             }
         }
     }
@@ -145,7 +153,7 @@ mod tests {
         for bytes in
             [&[][..], &[0x30], &[0x30, 0x81], &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff], &[0x30, 0x80, 0, 0]]
         {
-            assert_eq!((common_name(bytes), not_after(bytes)), (None, None));
+            assert_eq!((common_name(bytes), validity(bytes)), (None, None));
         }
     }
 }

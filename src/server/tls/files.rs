@@ -8,12 +8,10 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig};
 use thiserror::Error;
-use tracing::warn;
 
+use super::super::expirations::Expiration;
 use super::Tls;
-use super::der::not_after;
 use crate::config::{ClientCert, TlsConfig};
-use signalbox_model::UnixSeconds;
 use signalbox_tls::{FileError, VERSIONS, certificates, private_key, provider};
 
 /// Why the files of TLS cannot be used.
@@ -59,16 +57,16 @@ fn advice(error: &FileError) -> &'static str {
 }
 
 impl Tls {
-    /// Reads the files, and warns of certificates that have expired. `None`: TLS is not configured.
-    pub(in crate::server) fn read(config: &TlsConfig, now: UnixSeconds) -> Result<Option<Self>, TlsError> {
+    /// Reads the files. `None`: TLS is not configured.
+    pub(in crate::server) fn read(config: &TlsConfig) -> Result<Option<Self>, TlsError> {
         let (Some(cert), Some(key)) = (&config.cert, &config.key) else { return Ok(None) };
         let chain = certificates(cert).map_err(of("tls.cert"))?;
         let private_key = private_key(key).map_err(of("tls.key"))?;
-        warn_of_expired("tls.cert", cert, &chain[..1], now);
+        let mut expirations = Expiration::of_certificates("tls.cert", cert, &chain);
         let verifier = match &config.client_ca {
             Some(ca) => {
                 let authorities = certificates(ca).map_err(of("tls.client_ca"))?;
-                warn_of_expired("tls.client_ca", ca, &authorities, now);
+                expirations.extend(Expiration::of_certificates("tls.client_ca", ca, &authorities));
                 verifier(ca, authorities, config.client_cert)?
             }
             None => WebPkiClientVerifier::no_client_auth(),
@@ -92,7 +90,7 @@ impl Tls {
             Ok(Arc::new(server))
         };
         let for_relays = with(WebPkiClientVerifier::no_client_auth())?;
-        Ok(Some(Self { config: with(verifier)?, for_relays, plain: config.plain }))
+        Ok(Some(Self { config: with(verifier)?, for_relays, plain: config.plain, expirations }))
     }
 }
 
@@ -116,13 +114,4 @@ fn verifier(
         ClientCert::Required => builder,
     };
     builder.build().map_err(|problem| TlsError::ClientCa { path: path.to_owned(), problem })
-}
-
-/// Logs a warning for each certificate that has expired.
-fn warn_of_expired(key: &'static str, path: &Path, certificates: &[CertificateDer<'_>], now: UnixSeconds) {
-    let since = |certificate: &CertificateDer<'_>| now.0.checked_sub(not_after(certificate)?);
-    for seconds in certificates.iter().filter_map(since) {
-        let (file, days) = (path.display(), seconds / 86_400);
-        warn!(key, %file, days, "a certificate has expired; replace it and send SIGHUP");
-    }
 }

@@ -17,12 +17,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::ServerConfig;
 
+pub(super) use der::validity;
 pub use files::TlsError;
 pub(super) use handshake::{HandshakeError, handshake};
 
 use super::client_address::ClientAddress;
+use super::expirations::Expiration;
 use crate::config::{PlainRule, TlsConfig};
-use signalbox_model::UnixSeconds;
 
 /// What the server needs for TLS.
 pub(super) struct Tls {
@@ -30,6 +31,8 @@ pub(super) struct Tls {
     /// For the connections that relays encrypt. They need no certificate: they have proven themselves already.
     for_relays: Arc<ServerConfig>,
     plain: PlainRule,
+    /// Of the certificates in the files.
+    pub(super) expirations: Vec<Expiration>,
 }
 
 /// What new connections are served with, until it is read again.
@@ -58,8 +61,8 @@ impl ReloadableTls {
     }
 
     /// Reads the files, for connections from now on. If they cannot be used, those before stay in use.
-    pub(super) fn load(&self, config: &TlsConfig, now: UnixSeconds) -> Result<(), TlsError> {
-        self.set(Tls::read(config, now)?.map(Arc::new));
+    pub(super) fn load(&self, config: &TlsConfig) -> Result<(), TlsError> {
+        self.set(Tls::read(config)?.map(Arc::new));
         Ok(())
     }
 

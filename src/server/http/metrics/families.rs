@@ -1,6 +1,6 @@
 //! The metrics of the process, of the listener and of single names, and those that `statistics` lists.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Error;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeG
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit as MetricUnit;
 
+use super::super::super::expirations::{Expiration, Subject};
 use super::super::super::memory::MemoryBudget;
 use super::super::super::metrics::{DURATION_BOUNDS_US, Durations};
 use super::super::super::node_view::NodeView;
@@ -16,8 +17,11 @@ use super::super::super::state::{Server, files_max};
 use super::super::super::statistics::{Metric, Scope, Source, Unit, figures};
 use super::super::shared::{CONNECTIONS_MAX, Shared, Stage};
 use super::process::Process;
-use super::series::{Figures, Series};
+use super::series::{Figures, Series, longest_waiting_since_s};
 use signalbox_model::Namespace;
+
+/// Most tokens that have a series. Their number is an administrator's, but a scrape must stay short.
+const TOKENS_MAX: usize = 1000;
 
 /// Writes metrics.
 pub(super) struct Families<'a>(DescriptorEncoder<'a>);
@@ -41,6 +45,11 @@ impl<'a> Families<'a> {
 
     fn gauge(&mut self, name: &str, help: &str, samples: Vec<Sample<u64>>) -> Result<(), Error> {
         self.family(MetricType::Gauge, None, name, help, &samples)
+    }
+
+    /// Times in seconds of Unix time.
+    fn timestamps(&mut self, name: &str, help: &str, samples: Vec<Sample<u64>>) -> Result<(), Error> {
+        self.family(MetricType::Gauge, Some(MetricUnit::Seconds), name, help, &samples)
     }
 
     fn gauge_in(&mut self, unit: MetricUnit, name: &str, help: &str, value: f64) -> Result<(), Error> {
@@ -99,8 +108,33 @@ impl<'a> Families<'a> {
             self.gauge("process_open_fds", "Open files of the process", only(files))?;
         }
         self.gauge("process_max_fds", "How many files the process may have open", only(files_max()))?;
+        self.expirations(shared)?;
         let in_use = MemoryBudget::in_use() as f64;
         self.gauge_in(MetricUnit::Bytes, "signalbox_memory", "Memory that the server has allocated", in_use)
+    }
+
+    /// When the certificates and tokens in use end: the first one of each key of the configuration, and those tokens that end
+    /// first.
+    fn expirations(&mut self, shared: &Shared) -> Result<(), Error> {
+        let (mut certificates, mut tokens) = (BTreeMap::new(), Vec::new());
+        let mut expirations = shared.rules.expirations();
+        expirations.sort_by_key(|of| of.end_s);
+        for Expiration { subject, end_s, .. } in expirations {
+            match subject {
+                Subject::Certificate { key, .. } => {
+                    certificates.entry(key).or_insert(end_s);
+                }
+                Subject::Token(name) if tokens.len() < TOKENS_MAX => tokens.push((name, end_s)),
+                Subject::Token(_) => {}
+            }
+        }
+        let certificates =
+            certificates.into_iter().map(|(key, end_s)| (vec![("key", key.to_owned())], end_s));
+        let tokens = tokens.into_iter().map(|(name, end_s)| (vec![("token", name)], end_s));
+        let help = "When the first certificate of a key of the configuration expires, since the Unix epoch";
+        self.timestamps("signalbox_certificate_expiry_timestamp", help, certificates.collect())?;
+        let help = "When a token expires, since the Unix epoch";
+        self.timestamps("signalbox_token_expiry_timestamp", help, tokens.collect())
     }
 
     /// The HTTP listener, and what the process does.
@@ -168,6 +202,9 @@ impl<'a> Families<'a> {
                 samples.into_iter().map(|(labels, value)| (labels, value as f64 / divisor)).collect();
             self.family(kind, Some(unit), name, help, &samples)?;
         }
+        let since = longest_waiting_since_s(server).map(|since| (Vec::new(), since));
+        let help = "Since when the request waits that waits longest, since the Unix epoch";
+        self.timestamps("signalbox_oldest_wait_timestamp", help, since.into_iter().collect())?;
         let help = "How long requests for grants waited that were not answered at once";
         self.histogram("signalbox_wait", help, &server.waits)?;
         self.histogram("signalbox_store_commit", "How long a commit took", &server.stored.times)
@@ -199,27 +236,37 @@ impl<'a> Families<'a> {
 
     /// Single names.
     pub(super) fn names(&mut self, series: &Series) -> Result<(), Error> {
-        type Figure = fn(&Figures) -> u64;
-        let semaphores: [(&str, &str, Figure); 3] = [
-            ("signalbox_semaphore_capacity", "The capacity of a semaphore", |of| of.capacity),
-            ("signalbox_semaphore_in_use", "Resources of a semaphore that are in use", |of| of.in_use),
-            ("signalbox_semaphore_waiters", "Requests that wait for a semaphore", |of| of.waiting),
+        type Figure = fn(&Figures) -> Option<u64>;
+        let semaphores: [(&str, &str, Figure); 4] = [
+            ("signalbox_semaphore_capacity", "The capacity of a semaphore", |of| Some(of.capacity)),
+            ("signalbox_semaphore_in_use", "Resources of a semaphore that are in use", |of| Some(of.in_use)),
+            ("signalbox_semaphore_waiters", "Requests that wait for a semaphore", |of| Some(of.waiting)),
+            ("signalbox_semaphore_paused", "Whether a semaphore is paused", |of| Some(of.paused)),
         ];
         let counters: [(&str, &str, Figure); 2] = [
-            ("signalbox_counter_in_use", "Resources of a counter that are in use", |of| of.in_use),
-            ("signalbox_counter_waiters", "Requests that wait for a counter", |of| of.waiting),
+            ("signalbox_counter_in_use", "Resources of a counter that are in use", |of| Some(of.in_use)),
+            ("signalbox_counter_waiters", "Requests that wait for a counter", |of| Some(of.waiting)),
         ];
+        let since: Figure = |of| of.waiting_since_s;
         for (namespace, families) in
             [(Namespace::Counters, &counters[..]), (Namespace::Semaphores, &semaphores[..])]
         {
-            for (name, help, figure) in families {
+            let samples = |figure: Figure| {
                 let names = &series.names[namespace as usize];
-                let named = names.iter().map(|(name, of)| (vec![("name", name.clone())], figure(of)));
+                let named = names.iter().map(|(name, of)| (("name", name.as_str()), of));
                 // No name is empty, so no name is this series.
-                let others = series.others[namespace as usize].iter();
-                let others = others.map(|of| (vec![("other", "true".to_owned())], figure(of)));
-                self.gauge(name, help, named.chain(others).collect())?;
+                let others = series.others[namespace as usize].iter().map(|of| (("other", "true"), of));
+                let samples = named
+                    .chain(others)
+                    .filter_map(|((label, value), of)| Some((vec![(label, value.to_owned())], figure(of)?)));
+                samples.collect::<Vec<_>>()
+            };
+            for (name, help, figure) in families {
+                self.gauge(name, help, samples(*figure))?;
             }
+            let name = format!("signalbox_{}_oldest_wait_timestamp", port_name(namespace));
+            let help = "Since when the first request of the queue waits, since the Unix epoch";
+            self.timestamps(&name, help, samples(since))?;
         }
         Ok(())
     }

@@ -14,12 +14,13 @@ use tokio::time::Instant;
 use super::super::super::state::Server;
 use super::super::super::steps;
 use super::super::settings::Settings;
-use signalbox_model::{Inspected, Namespace};
+use signalbox_core::{ListingKind, WaitedListing};
+use signalbox_model::Namespace;
 
 /// How old the selection of names may be.
 const WALK_PERIOD: Duration = Duration::from_secs(10);
 
-/// Most bytes of the labels of the names of a namespace. They are written once for each metric of names.
+/// Most bytes of the labels of the names of a namespace. They are written once for each metric of names: up to five times.
 pub(super) const LABEL_BYTES_MAX: usize = 256 * 1024;
 
 /// Names that are visited between two pauses: about a millisecond of work.
@@ -50,6 +51,10 @@ pub(super) struct Figures {
     pub(super) capacity: u64,
     pub(super) in_use: u64,
     pub(super) waiting: u64,
+    /// How many of them are paused.
+    pub(super) paused: u64,
+    /// Since when the first request of the queue waits, in seconds of Unix time; `None`: none waits, or these are several names.
+    pub(super) waiting_since_s: Option<u64>,
 }
 
 impl Figures {
@@ -57,15 +62,39 @@ impl Figures {
         self.capacity += other.capacity;
         self.in_use += other.in_use;
         self.waiting += other.waiting;
+        self.paused += other.paused;
+        self.waiting_since_s = None;
     }
 
-    fn of(inspected: Inspected) -> Self {
-        Self {
+    /// Those of one name; `None`: it does not exist any more.
+    fn of(server: &Server, namespace: Namespace, name: &[u8], is_paused: bool) -> Option<Self> {
+        let inspected = server.core.inspect(namespace, name, server.moment()).ok()?;
+        Some(Self {
             capacity: inspected.capacity.into(),
             in_use: inspected.in_use.into(),
             waiting: inspected.waiting.into(),
-        }
+            paused: is_paused.into(),
+            waiting_since_s: if inspected.waiting > 0 {
+                waiting_since_s(server, namespace, name)
+            } else {
+                None
+            },
+        })
     }
+}
+
+/// Since when the first request in the queue of a name waits, in seconds of Unix time; `None`: none waits.
+fn waiting_since_s(server: &Server, namespace: Namespace, name: &[u8]) -> Option<u64> {
+    let mut listing = server.core.listing(namespace, name, ListingKind::Waiters).ok()?;
+    let (first, _) = server.core.list(&mut listing).into_iter().next()?;
+    first.since
+}
+
+/// Since when the request waits that waits longest, in seconds of Unix time; `None`: none waits.
+pub(super) fn longest_waiting_since_s(server: &Server) -> Option<u64> {
+    let names = server.core.list_waited(&mut WaitedListing::default());
+    let (namespace, name) = names.first()?;
+    waiting_since_s(server, *namespace, name)
 }
 
 /// The series of names of one scrape.
@@ -81,6 +110,8 @@ impl Selection {
     pub(super) fn of(&self, settings: &Settings, server: &Arc<Server>) -> Series {
         let names_max = settings.names_max;
         let (declared, is_more) = declared(server, names_max);
+        let paused: BTreeSet<_> =
+            declared.iter().filter(|(_, is_paused)| *is_paused).map(|(name, _)| name.clone()).collect();
         let needs_walk = !settings.names.is_empty() || is_more;
         let mut walked = Walked::default();
         if needs_walk {
@@ -94,13 +125,14 @@ impl Selection {
             }
         }
         let [counters, semaphores] = walked.names;
-        let semaphores: BTreeSet<_> = declared.into_iter().chain(semaphores).collect();
+        let declared = declared.into_iter().map(|(name, _)| name);
+        let semaphores: BTreeSet<_> = declared.chain(semaphores).collect();
         let names = [counters.into_iter().collect(), semaphores];
         let figures = |namespace| {
             let names: &BTreeSet<Box<[u8]>> = &names[namespace as usize];
             let found = names.iter().filter_map(|name| {
-                let inspected = server.core.inspect(namespace, name, server.moment()).ok()?;
-                Some((escaped(name), Figures::of(inspected)))
+                let is_paused = namespace == Namespace::Semaphores && paused.contains(name);
+                Some((escaped(name), Figures::of(server, namespace, name, is_paused)?))
             });
             let mut bytes = 0;
             let fits = |(label, _): &(String, Figures)| {
@@ -113,8 +145,8 @@ impl Selection {
     }
 }
 
-/// The names of the first declared semaphores that have room, and whether there are more.
-fn declared(server: &Server, names_max: usize) -> (Vec<Box<[u8]>>, bool) {
+/// The names of the first declared semaphores that have room, each with whether it is paused, and whether there are more.
+fn declared(server: &Server, names_max: usize) -> (Vec<(Box<[u8]>, bool)>, bool) {
     let mut listing = server.core.declared(b"");
     let (mut names, mut bytes) = (Vec::new(), 0);
     loop {
@@ -122,12 +154,30 @@ fn declared(server: &Server, names_max: usize) -> (Vec<Box<[u8]>>, bool) {
         if some.is_empty() {
             return (names, false);
         }
-        for name in some.into_iter().map(|declared| declared.record.name) {
-            bytes += label_bytes(&escaped(&name));
+        for record in some.into_iter().map(|declared| declared.record) {
+            bytes += label_bytes(&escaped(&record.name));
             if names.len() == names_max || bytes > LABEL_BYTES_MAX {
                 return (names, true);
             }
-            names.push(name);
+            names.push((record.name, record.service.paused));
+        }
+    }
+}
+
+/// The names of all semaphores that are paused.
+async fn paused(server: &Server) -> BTreeSet<Box<[u8]>> {
+    let (mut listing, mut names, mut visited) = (server.core.declared(b""), BTreeSet::new(), 0);
+    loop {
+        let some = server.core.list_declared(&mut listing);
+        if some.is_empty() {
+            return names;
+        }
+        visited += some.len();
+        let paused = some.into_iter().map(|declared| declared.record).filter(|record| record.service.paused);
+        names.extend(paused.map(|record| record.name));
+        if visited >= BURST {
+            visited = 0;
+            tokio::time::sleep(steps::PAUSE).await;
         }
     }
 }
@@ -135,6 +185,7 @@ fn declared(server: &Server, names_max: usize) -> (Vec<Box<[u8]>>, bool) {
 /// Visits all names, and keeps the first of those that are selected.
 async fn walk(state: Arc<Mutex<State>>, server: Arc<Server>, prefixes: Vec<String>, names_max: usize) {
     let mut walked = Walked::default();
+    let paused = paused(&server).await;
     for namespace in Namespace::ALL {
         let mut first = First::new(names_max);
         let (mut survey, now) = (server.core.survey(namespace), server.clock.now());
@@ -146,6 +197,8 @@ async fn walk(state: Arc<Mutex<State>>, server: Arc<Server>, prefixes: Vec<Strin
                     capacity: found.availability.map_or(0, |availability| availability.capacity.into()),
                     in_use: found.usage.consumption.into(),
                     waiting: found.waiting.into(),
+                    paused: (found.is_declared && paused.contains(name)).into(),
+                    waiting_since_s: None,
                 };
                 first.insert(name, figures);
             }
@@ -243,7 +296,7 @@ mod tests {
     use super::*;
 
     fn figures(in_use: u64) -> Figures {
-        Figures { capacity: 9, in_use, waiting: 0 }
+        Figures { capacity: 9, in_use, ..Figures::default() }
     }
 
     #[test]
@@ -255,7 +308,7 @@ mod tests {
         first.insert(b"d", figures(4));
         assert_eq!(first.others, Some(figures(4)));
         first.insert(b"a", figures(1));
-        assert_eq!(first.others, Some(Figures { capacity: 18, in_use: 7, waiting: 0 }));
+        assert_eq!(first.others, Some(Figures { capacity: 18, in_use: 7, ..Figures::default() }));
         assert_eq!(first.names.into_keys().collect::<Vec<_>>(), [Box::from(*b"a"), Box::from(*b"b")]);
         let mut none = First::new(0);
         none.insert(b"a", figures(1));
@@ -272,7 +325,7 @@ mod tests {
         }
         assert_eq!(
             (first.names.len(), first.others),
-            (3, Some(Figures { capacity: 27, in_use: 21, waiting: 0 }))
+            (3, Some(Figures { capacity: 27, in_use: 21, ..Figures::default() }))
         );
         first.insert(b"n", figures(100));
         assert_eq!(first.names.len(), 3, "a short name behind one without room");

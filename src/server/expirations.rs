@@ -1,0 +1,237 @@
+//! When the certificates and tokens in use end: the server warns before, shows it in its metrics, and `check-config` looks.
+//!
+//! What is in use is asked of those who have it, so nothing is reported that was replaced.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use tracing::warn;
+
+use super::clock::Clock;
+use super::rules::Rules;
+use super::tls::{Tls, TlsError, validity};
+use crate::config::{ClusterConfig, Config};
+use signalbox_access::{Entry, TokenFileError, Tokens, read_tokens};
+use signalbox_model::UnixSeconds;
+use signalbox_tls::{FileError, certificates};
+
+/// So many days before the end, and at the end, there is a warning. Not before half of a shorter life is over: what was made
+/// for a day has a warning only when it has expired.
+const WARNING_DAYS: [u64; 4] = [0, 1, 7, 30];
+
+const DAY_S: u64 = 86_400;
+
+/// How often the server looks.
+const LOOK_PERIOD: Duration = Duration::from_secs(600);
+
+/// What ends.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    /// A certificate in a file of the configuration.
+    Certificate {
+        /// The key of the configuration.
+        key: &'static str,
+        /// The file.
+        file: PathBuf,
+    },
+    /// The token of this name.
+    Token(String),
+}
+
+/// What ends, and its life in seconds of Unix time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Expiration {
+    pub(super) subject: Subject,
+    begin_s: u64,
+    pub(super) end_s: u64,
+}
+
+impl Expiration {
+    /// Those of the certificates of a file. What cannot be parsed is left out.
+    pub(super) fn of_certificates(key: &'static str, file: &Path, found: &[CertificateDer<'_>]) -> Vec<Self> {
+        let of = |certificate: &CertificateDer<'_>| {
+            let life = validity(certificate)?;
+            let subject = Subject::Certificate { key, file: file.to_owned() };
+            Some(Self { subject, begin_s: life.start, end_s: life.end })
+        };
+        found.iter().filter_map(of).collect()
+    }
+
+    /// Those of tokens. Most have none.
+    pub(super) fn of_tokens(tokens: &Tokens) -> Vec<Self> {
+        let of = |entry: &Entry| {
+            let subject = Subject::Token(entry.name.clone());
+            Some(Self { subject, begin_s: entry.created_at_s, end_s: entry.expires_at_s? })
+        };
+        tokens.iter().filter_map(of).collect()
+    }
+
+    /// How many days before the end the warning is that is due; `None`: none is.
+    fn warning_due(&self, now: UnixSeconds) -> Option<u64> {
+        let left_s = self.end_s.saturating_sub(now.0);
+        let life_s = self.end_s.saturating_sub(self.begin_s);
+        WARNING_DAYS.into_iter().find(|days| left_s <= days * DAY_S && 2 * days * DAY_S <= life_s)
+    }
+
+    /// The sentence about the end; `None`: it is not near.
+    fn warning(&self, now: UnixSeconds) -> Option<String> {
+        self.warning_due(now)?;
+        let when = match self.end_s.checked_sub(now.0) {
+            None | Some(0) => "has expired".to_owned(),
+            Some(left_s) if left_s < 2 * DAY_S => format!("expires in {} h", left_s / 3600),
+            Some(left_s) => format!("expires in {} days", left_s / DAY_S),
+        };
+        Some(match &self.subject {
+            Subject::Certificate { key, file } => {
+                let advice = if is_read_at_start(key) { "restart the server" } else { "send SIGHUP" };
+                format!("{key} = {}: a certificate {when}; replace it and {advice}", file.display())
+            }
+            Subject::Token(name) => format!(
+                "the token \"{name}\" {when}; create another one for its clients with \"signalbox token create\", revoke \
+                 this one and send SIGHUP"
+            ),
+        })
+    }
+}
+
+/// Whether the file of a key is read at the start only.
+fn is_read_at_start(key: &str) -> bool {
+    key.starts_with("cluster.")
+}
+
+/// The files with certificates of the section `[cluster]`.
+fn cluster_files(config: &ClusterConfig) -> impl Iterator<Item = (&'static str, &Path)> {
+    let files = [
+        ("cluster.etcd_ca", &config.etcd_ca),
+        ("cluster.etcd_cert", &config.etcd_cert),
+        ("cluster.relay_ca", &config.relay_ca),
+    ];
+    let is_enabled = config.is_enabled();
+    files.into_iter().filter_map(move |(key, file)| Some((key, file.as_deref().filter(|_| is_enabled)?)))
+}
+
+/// Those of the files of the section `[cluster]`, which were read already. What cannot be read is left out.
+pub(super) fn of_cluster(config: &ClusterConfig) -> Vec<Expiration> {
+    let of = |(key, file)| Expiration::of_certificates(key, file, &certificates(file).unwrap_or_default());
+    cluster_files(config).flat_map(of).collect()
+}
+
+/// Which warnings were logged.
+#[derive(Debug, Default)]
+pub(super) struct Warned(Mutex<BTreeMap<Expiration, u64>>);
+
+impl Warned {
+    /// The warnings that have become due since the last call.
+    fn next(&self, expirations: Vec<Expiration>, now: UnixSeconds) -> Vec<String> {
+        let mut warned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = expirations.into_iter().filter_map(|of| Some((of.warning_due(now)?, of)));
+        let due: BTreeMap<_, _> = due.map(|(days, of)| (of, days)).collect();
+        let is_new = |(of, days): &(&Expiration, &u64)| warned.get(*of) != Some(*days);
+        let sentences = due.iter().filter(is_new).filter_map(|(of, _)| of.warning(now)).collect();
+        *warned = due;
+        sentences
+    }
+}
+
+/// Logs the warnings that have become due.
+pub(super) fn warn_of(rules: &Rules) {
+    for warning in rules.warned.next(rules.expirations(), Clock::system().now()) {
+        warn!("{warning}");
+    }
+}
+
+/// Logs warnings when they become due, until it is dropped.
+pub(super) async fn watch(rules: Rules) {
+    loop {
+        warn_of(&rules);
+        tokio::time::sleep(LOOK_PERIOD).await;
+    }
+}
+
+/// Looks at the files of certificates and tokens that a configuration names.
+///
+/// Returns warnings: of what has expired or does so within 30 days, and of files that this user cannot read. An error is the
+/// sentence with which the server would refuse to start.
+pub fn check_files(config: &Config) -> Result<Vec<String>, String> {
+    let mut expirations = Vec::new();
+    let mut warnings = Vec::new();
+    let mut unreadable = |error: &dyn fmt::Display| warnings.push(format!("{error}; it was not checked"));
+    match Tls::read(&config.tls) {
+        Ok(tls) => expirations.extend(tls.into_iter().flat_map(|tls| tls.expirations)),
+        Err(error @ TlsError::File { source: FileError::Unreadable { .. }, .. }) => unreadable(&error),
+        Err(error) => return Err(error.to_string()),
+    }
+    for (key, file) in cluster_files(&config.cluster) {
+        match certificates(file) {
+            Ok(found) => expirations.extend(Expiration::of_certificates(key, file, &found)),
+            Err(error @ FileError::Unreadable { .. }) => unreadable(&format!("{key} = {error}")),
+            Err(error) => return Err(format!("{key} = {error}")),
+        }
+    }
+    if let Some(path) = &config.access.tokens {
+        match read_tokens(path) {
+            Ok(tokens) => expirations.extend(Expiration::of_tokens(&tokens)),
+            Err(error @ TokenFileError::Io { .. }) => unreadable(&format!("access.tokens: {error}")),
+            Err(error) => return Err(format!("access.tokens: {error}")),
+        }
+    }
+    let now = Clock::system().now();
+    warnings.extend(expirations.iter().filter_map(|of| of.warning(now)));
+    Ok(warnings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(begin_s: u64, end_s: u64) -> Expiration {
+        Expiration { subject: Subject::Token("web".to_owned()), begin_s, end_s }
+    }
+
+    #[test]
+    fn there_is_one_warning_30_7_and_1_days_before_and_one_at_the_end() {
+        let (warned, of, day) = (Warned::default(), token(0, 100 * DAY_S), |day: u64| day * DAY_S);
+        let mut found = Vec::new();
+        // Every half of a day.
+        for now in (0..day(110)).step_by(DAY_S as usize / 2) {
+            let warnings = warned.next(vec![of.clone()], UnixSeconds(now));
+            found.extend(warnings.into_iter().map(|warning| (now, warning)));
+        }
+        let times: Vec<_> = found.iter().map(|(now, _)| now / DAY_S).collect();
+        assert_eq!(times, [70, 93, 99, 100]);
+        for ((_, warning), part) in
+            found.iter().zip(["expires in 30 days", "in 7 days", "expires in 24 h", "has expired"])
+        {
+            assert!(warning.contains(part), "{warning}");
+        }
+    }
+
+    #[test]
+    fn what_lives_shortly_is_warned_about_in_the_second_half_of_its_life_at_most() {
+        for (life_days, expected) in [(1, &[0][..]), (2, &[1, 0]), (14, &[7, 1, 0]), (59, &[7, 1, 0])] {
+            let (warned, of) = (Warned::default(), token(0, life_days * DAY_S));
+            let mut days = Vec::new();
+            for now in (0..=life_days * DAY_S).step_by(3600) {
+                if !warned.next(vec![of.clone()], UnixSeconds(now)).is_empty() {
+                    days.push(life_days - now / DAY_S);
+                }
+            }
+            assert_eq!(days, expected, "{life_days}");
+        }
+    }
+
+    #[test]
+    fn a_replaced_certificate_is_warned_about_again() {
+        let warned = Warned::default();
+        let now = UnixSeconds(99 * DAY_S);
+        let count = |of: &[Expiration]| warned.next(of.to_vec(), now).len();
+        assert_eq!(count(&[token(0, 100 * DAY_S)]), 1);
+        assert_eq!(count(&[token(0, 100 * DAY_S)]), 0);
+        assert_eq!(count(&[token(0, 200 * DAY_S)]), 0);
+        assert_eq!(count(&[token(0, 100 * DAY_S)]), 1);
+    }
+}
