@@ -194,7 +194,7 @@ impl Config {
     }
 
     /// The addresses of `bind` to bind. It leaves out addresses that a wildcard covers, because binding both fails.
-    pub fn owned_ips(&self) -> impl Iterator<Item = IpAddr> {
+    pub fn configured_ips(&self) -> impl Iterator<Item = IpAddr> {
         self.bind.iter().copied().filter(|address| !self.is_covered(*address))
     }
 

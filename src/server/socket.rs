@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tracing::warn;
 
 use crate::config::Config;
 
@@ -21,10 +22,10 @@ pub(super) fn bind_port(config: &Config, port: u16) -> io::Result<Vec<TcpListene
         return bind_every_address(port, accept);
     }
     let floating = config.floating_ip().map(|ip| (ip, Need::MayComeLater));
-    let owned = config.owned_ips().map(|ip| (ip, Need::Owned));
+    let configured = config.configured_ips().map(|ip| (ip, Need::Expected));
     floating
         .into_iter()
-        .chain(owned)
+        .chain(configured)
         .map(|(ip, need)| bind(SocketAddr::new(ip, port), need, accept))
         .collect()
 }
@@ -41,15 +42,15 @@ pub(super) fn bind_addresses(addresses: &[IpAddr], port: u16) -> io::Result<Vec<
         };
         addresses.iter().any(covers)
     };
-    let owned = addresses.iter().filter(|address| !is_covered(address));
-    owned.map(|ip| bind(SocketAddr::new(*ip, port), Need::Owned, Accept::Now)).collect()
+    let needed = addresses.iter().filter(|address| !is_covered(address));
+    needed.map(|ip| bind(SocketAddr::new(*ip, port), Need::Expected, Accept::Now)).collect()
 }
 
 /// Binds every address of both families, or of IPv4 only if the machine has no IPv6.
 fn bind_every_address(port: u16, accept: Accept) -> io::Result<Vec<TcpListener>> {
-    match bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), Need::Owned, accept) {
+    match bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), Need::Present, accept) {
         Err(error) if lacks_ipv6(&error) => {
-            Ok(vec![bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), Need::Owned, accept)?])
+            Ok(vec![bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), Need::Present, accept)?])
         }
         listener => Ok(vec![listener?]),
     }
@@ -57,13 +58,16 @@ fn bind_every_address(port: u16, accept: Accept) -> io::Result<Vec<TcpListener>>
 
 /// Binds the address for relays of other nodes. It accepts connections once [`listen`] was called.
 pub(super) fn bind_for_relays(address: SocketAddr) -> io::Result<TcpListener> {
-    bind(address, Need::Owned, Accept::Later)
+    bind(address, Need::Expected, Accept::Later)
 }
 
 /// Whether the machine must have an address already.
 #[derive(Clone, Copy)]
 enum Need {
-    Owned,
+    /// Every address of a family: without it, the machine lacks the family.
+    Present,
+    /// The network may get it only after the start. It may also be a mistake, so there is a warning.
+    Expected,
     /// A virtual address moves between machines, and is bound before it arrives.
     MayComeLater,
 }
@@ -84,13 +88,27 @@ fn bind(address: SocketAddr, need: Need, accept: Accept) -> io::Result<TcpListen
         if let IpAddr::V6(ip) = address.ip() {
             socket.set_only_v6(!ip.is_unspecified())?;
         }
+        let may_come_later = || match address {
+            SocketAddr::V4(_) => socket.set_freebind_v4(true),
+            SocketAddr::V6(_) => socket.set_freebind_v6(true),
+        };
         if let Need::MayComeLater = need {
-            match address {
-                SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
-                SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
-            }
+            may_come_later()?;
         }
-        socket.bind(&address.into())?;
+        match (socket.bind(&address.into()), need) {
+            (Err(error), Need::Expected)
+                if error.kind() == io::ErrorKind::AddrNotAvailable && !address.ip().is_unspecified() =>
+            {
+                may_come_later()?;
+                socket.bind(&address.into())?;
+                warn!(
+                    %address,
+                    "this machine does not have the address; clients can connect there as soon as it has; if it never will, \
+                     correct the configuration"
+                );
+            }
+            (bound, _) => bound?,
+        }
         if let Accept::Now = accept {
             socket.listen(BACKLOG)?;
         }

@@ -99,16 +99,6 @@ fn a_port_in_use_is_refused_with_key_and_address() {
 }
 
 #[test]
-fn an_address_of_another_machine_is_refused_with_key_and_address() {
-    let mut command = serve(ANY_PORTS);
-    command.args(["--bind", "192.0.2.1"]);
-    let output = outcome(command);
-    let message = "counter.port = 0: the port cannot be bound: 192.0.2.1:0: ";
-    assert!(stderr(&output).contains(message), "{}", stderr(&output));
-    assert_eq!(output.status.code(), Some(EX_OSERR));
-}
-
-#[test]
 fn an_address_is_bound_once_even_if_another_one_covers_it() {
     // yrmcds.conf includes 127.0.0.1 too, as the default of virtual_ip.
     let yrmcds = |bind_ip| ConfigFile::yrmcds(&format!("bind_ip = {bind_ip}\ncounter.enable = true\n"));

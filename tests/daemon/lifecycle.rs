@@ -55,11 +55,33 @@ fn a_virtual_ip_that_is_not_present_is_bound_beside_bind_ip() {
     addresses.sort();
     assert_eq!(addresses, [([127, 0, 0, 1], port).into(), ([192, 0, 2, 1], port).into()]);
     assert_eq!(Wire::connect(addresses[0]).ask(NOOP, &[]).status, OK);
+    assert!(listens([192, 0, 2, 1], port));
+    assert!(daemon.lines_with("does not have the address").is_empty(), "it may be elsewhere");
+}
+
+/// Whether a socket listens at this address.
+fn listens(address: [u8; 4], port: u16) -> bool {
     // The file has the bytes in memory order, in hexadecimal; 0A is a listening socket.
-    let number = u32::from_ne_bytes([192, 0, 2, 1]);
-    let listens = format!(" {number:08X}:{port:04X} 00000000:0000 0A ");
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    assert!(table.contains(&listens), "{listens}: {table}");
+    let number = u32::from_ne_bytes(address);
+    let line = format!(" {number:08X}:{port:04X} 00000000:0000 0A ");
+    std::fs::read_to_string("/proc/net/tcp").unwrap().contains(&line)
+}
+
+#[test]
+fn addresses_that_are_not_present_are_bound_with_a_warning() {
+    let file = ConfigFile::toml(
+        "bind_ip = ['127.0.0.1', '192.0.2.1']\ncounter.enable = true\nsemaphore.port = 1\nhttp.bind_ip = '203.0.113.1'\n",
+    );
+    let [port, http] = free_ports();
+    let mut command = serve_file(&file.path());
+    command.args(["--counter-port", &port.to_string(), "--http-port", &http.to_string()]);
+    let mut daemon = Daemon::spawn(command);
+    daemon.ready();
+    assert_eq!(Wire::connect(([127, 0, 0, 1], port).into()).ask(NOOP, &[]).status, OK);
+    assert!(listens([192, 0, 2, 1], port) && listens([203, 0, 113, 1], http));
+    let warned = daemon.lines_with("this machine does not have the address");
+    let addresses: Vec<_> = warned.iter().map(|line| text(line, "address").to_owned()).collect();
+    assert_eq!(addresses, [format!("192.0.2.1:{port}"), format!("203.0.113.1:{http}")]);
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub enum DaemonError {
     Log(#[from] LogError),
     /// A port cannot be bound.
     #[error(
-        "{key}: the port cannot be bound: {source}; another server may use it, or this machine may not have the address"
+        "{key}: the port cannot be bound: {source}; if another server uses it, stop that one or change the port"
     )]
     Bind {
         /// The key of the configuration.
