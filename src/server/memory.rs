@@ -133,36 +133,78 @@ impl MemoryBudget {
 fn default_max() -> u64 {
     // Not from /proc/meminfo, which the systemd unit hides.
     let machine = sysinfo().ok().map(|machine| machine.ram_total());
-    let groups = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| {
-        let limit = |group: &Path| fs::read_to_string(group.join("memory.max")).ok();
-        group_limit(&text, limit)
-    });
+    let groups = fs::read_to_string("/proc/self/cgroup").ok();
+    let groups = groups.and_then(|text| group_limit(&text, |file| fs::read_to_string(file).ok()));
     machine.into_iter().chain(groups).min().map_or(UNKNOWN_MAX, |bytes| bytes / 2)
 }
 
-/// The least limit of the control group (version 2) in the text of `/proc/self/cgroup` and of those above it. `limit` reads
-/// the file `memory.max` of a group.
-fn group_limit(cgroup: &str, limit: impl Fn(&Path) -> Option<String>) -> Option<u64> {
-    let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let group = Path::new("/sys/fs/cgroup").join(path);
-    // "max" is no number: the group has no limit.
-    group.ancestors().filter_map(limit).filter_map(|text| text.trim().parse().ok()).min()
+/// The files with limits of a control group of version 2. Above `memory.high`, the kernel slows the process down.
+const GROUP_FILES: &[&str] = &["memory.max", "memory.high"];
+
+/// The file with the limit of a control group of version 1.
+const GROUP_FILES_V1: &[&str] = &["memory.limit_in_bytes"];
+
+/// The least limit of the control groups in the text of `/proc/self/cgroup` and of those above them, in bytes. `read` reads a
+/// file.
+fn group_limit(cgroup: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let groups = cgroup.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(":/")?;
+        match controllers {
+            "" => Some((Path::new("/sys/fs/cgroup").join(path), GROUP_FILES)),
+            of if of.split(',').any(|of| of == "memory") => {
+                Some((Path::new("/sys/fs/cgroup/memory").join(path), GROUP_FILES_V1))
+            }
+            _ => None,
+        }
+    });
+    let limits = groups.flat_map(|(group, files)| {
+        let files = group.ancestors().flat_map(|group| files.iter().map(|file| group.join(file)));
+        // "max" is no number: the group has no limit.
+        files.filter_map(|file| read(&file)?.trim().parse().ok()).collect::<Vec<_>>()
+    });
+    limits.min()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The limit of the groups in this text, where these files exist.
+    fn limit(cgroup: &str, files: &[(&str, &str)]) -> Option<u64> {
+        group_limit(cgroup, |path| {
+            let found = files.iter().find(|(name, _)| Path::new(name) == path);
+            found.map(|(_, text)| format!("{text}\n"))
+        })
+    }
+
     #[test]
     fn the_least_limit_of_the_control_groups_counts() {
-        let limit = |group: &Path| match group.to_str().unwrap() {
-            "/sys/fs/cgroup/system.slice/signalbox.service" => Some("max\n".to_owned()),
-            "/sys/fs/cgroup/system.slice" => Some("2000\n".to_owned()),
-            "/sys/fs/cgroup" => Some("3000\n".to_owned()),
-            _ => None,
-        };
-        assert_eq!(group_limit("1:name=x:/\n0::/system.slice/signalbox.service\n", limit), Some(2000));
-        assert_eq!(group_limit("0::/other\n", limit), Some(3000));
-        assert_eq!(group_limit("3:memory:/a\n", limit), None);
+        let files = [
+            ("/sys/fs/cgroup/system.slice/signalbox.service/memory.max", "max"),
+            ("/sys/fs/cgroup/system.slice/signalbox.service/memory.high", "1500"),
+            ("/sys/fs/cgroup/system.slice/memory.max", "2000"),
+            ("/sys/fs/cgroup/system.slice/memory.high", "max"),
+            ("/sys/fs/cgroup/memory.max", "3000"),
+        ];
+        let service = "1:name=x:/\n0::/system.slice/signalbox.service\n";
+        assert_eq!(limit(service, &files), Some(1500));
+        assert_eq!(limit(service, &files[2..]), Some(2000));
+        assert_eq!(limit("0::/other\n", &files), Some(3000));
+        assert_eq!(limit("0::/other\n", &files[..1]), None);
+    }
+
+    #[test]
+    fn so_do_those_of_version_1() {
+        let files = [
+            ("/sys/fs/cgroup/memory/docker/a/memory.limit_in_bytes", "9223372036854771712"),
+            ("/sys/fs/cgroup/memory/docker/memory.limit_in_bytes", "2000"),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "3000"),
+            ("/sys/fs/cgroup/docker/a/memory.max", "1000"),
+        ];
+        assert_eq!(limit("5:cpu,memory:/docker/a\n4:cpuset:/docker/a\n0::/\n", &files), Some(2000));
+        assert_eq!(limit("5:memory:/docker/a\n0::/docker/a\n", &files), Some(1000));
+        assert_eq!(limit("5:memory:/not/visible/in/a/container\n", &files), Some(3000));
+        assert_eq!(limit("4:cpuset:/docker/a\n", &files), None);
     }
 }
