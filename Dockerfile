@@ -20,6 +20,8 @@ VOLUME /var/lib/signalbox
 EXPOSE 11215 11216 11217
 # As in signalbox.service: one heap for all threads.
 ENV GLIBC_TUNABLES=glibc.malloc.arena_max=1:glibc.malloc.mxfast=0
-HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["signalbox", "ping", "--count", "1", "--timeout", "2"]
+# Where the server listens, and how, is in its configuration. With another file, give its path here too
+# (docker run --health-cmd).
+HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["signalbox", "ping", "--config", "/etc/signalbox.toml", "--timeout", "2"]
 ENTRYPOINT ["signalbox"]
 CMD ["serve", "--config", "/etc/signalbox.toml"]

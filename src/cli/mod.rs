@@ -30,6 +30,7 @@ mod number;
 mod online_export;
 mod outer;
 mod output;
+mod own_server;
 mod pattern;
 mod pause;
 mod ping;

@@ -1,6 +1,7 @@
 //! `signalbox ping`: checks that a server responds, and prints the round-trip time.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -9,13 +10,16 @@ use clap::Args;
 use super::exit::{Exit, Failure};
 use super::number::within;
 use super::output::json;
+use super::own_server::OwnServer;
 use super::server::Server;
 use super::time::time;
+use signalbox_client::PlainClient;
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox ping
-  signalbox ping --server lock.example.org -c 3";
+  signalbox ping --server lock.example.org -c 3
+  signalbox ping --config /etc/signalbox.toml --timeout 2";
 
 /// Check that the server responds, and print the round-trip time
 #[derive(Debug, Args)]
@@ -29,6 +33,13 @@ pub(super) struct Arguments {
     #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = time)]
     interval: Duration,
 
+    /// Ping the server of this configuration file on this machine, as a health check does, over a new connection for each
+    /// request: on the address, the port and behind the proxies that the file and the SIGNALBOX_CONFIG_ variables of the
+    /// environment configure. A server that answers that it requires TLS works. The options of the connection and
+    /// SIGNALBOX_SERVER do not count, except for --timeout
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
     /// Print one JSON object for each response, with the keys server, number and time (in milliseconds)
     #[arg(long)]
     json: bool,
@@ -37,17 +48,35 @@ pub(super) struct Arguments {
     server: Server,
 }
 
+/// What is pinged.
+enum Target {
+    /// The server of a configuration file.
+    Own(OwnServer),
+    /// A server over one connection, and its address.
+    Connected(String, PlainClient),
+}
+
 pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { count, interval, json: as_json, server } = arguments;
-    let (address, client) = server.connect_to_first().await?;
+    let Arguments { count, interval, config, json: as_json, server } = arguments;
+    let target = match config {
+        Some(file) => Target::Own(OwnServer::of(file)?),
+        None => {
+            let (address, client) = server.connect_to_first().await?;
+            Target::Connected(address.to_string(), client)
+        }
+    };
     for number in 1..=*count {
         let sent = Instant::now();
-        server.answer(client.noop()).await??;
+        let address = match &target {
+            Target::Own(own) => own.ask(server.timeout()).await?.to_string(),
+            Target::Connected(address, client) => {
+                server.answer(client.noop()).await??;
+                address.clone()
+            }
+        };
         let milliseconds = sent.elapsed().as_micros() as f64 / 1000.0;
         let text = match as_json {
-            true => json(
-                &serde_json::json!({ "server": address.to_string(), "number": number, "time": milliseconds }),
-            ),
+            true => json(&serde_json::json!({ "server": address, "number": number, "time": milliseconds })),
             false => format!("answer from {address}: number={number} time={milliseconds:.3} ms"),
         };
         writeln!(std::io::stdout(), "{text}")?;

@@ -11,6 +11,7 @@ use signalbox::config::{Config, Language};
 
 use crate::documents::{read, root};
 use crate::support::daemon::{Daemon, SIGNALBOX, outcome, stderr};
+use crate::support::ports::free_ports;
 
 /// An instruction of the Dockerfile and its arguments as one line.
 struct Instruction {
@@ -284,27 +285,37 @@ fn the_image_starts_the_server_and_its_health_check_tells_whether_it_serves() {
 
     let data = tempfile::tempdir().unwrap();
     let command_line = [only(&image, "ENTRYPOINT").exec_form(), only(&image, "CMD").exec_form()].concat();
-    let mut server = command_of(&command_line);
-    // What is in use on this machine, or not this test's to write.
-    server.args(["--counter-port", "0", "--semaphore-port", "0", "--http-port", "0", "--bind", "127.0.0.1"]);
-    server.arg("--data-dir").arg(data.path()).args(["--log-format", "json"]);
-    let mut server = Daemon::spawn(server);
-    let address = server.address("counter").to_string();
-    assert!(fs::exists(data.path().join("signalbox.redb")).unwrap(), "{}", server.said());
-
     let check = only(&image, "HEALTHCHECK").exec_form();
-    let healthy = || {
-        let mut command = command_of(&check);
-        // In the image it is the default.
-        command.env("SIGNALBOX_SERVER", &address);
-        outcome(command)
+    let [counters, semaphores, elsewhere] = free_ports().map(|port: u16| port.to_string());
+    // The environment of the container is that of the server and of its health check.
+    let start = |further: &[(&str, &str)]| {
+        let in_container = |arguments: &[String]| {
+            let mut command = command_of(arguments);
+            command.env("SIGNALBOX_CONFIG_COUNTER__PORT", &counters);
+            command.env("SIGNALBOX_CONFIG_SEMAPHORE__PORT", &semaphores);
+            command.env("SIGNALBOX_CONFIG_BIND_IP", "127.0.0.1");
+            command.env("SIGNALBOX_CONFIG_DATA_DIR", data.path());
+            command.env("SIGNALBOX_SERVER", format!("127.0.0.1:{elsewhere}"));
+            command.envs(further.iter().copied());
+            command
+        };
+        let mut server = in_container(&command_line);
+        server.args(["--http-port", "0", "--log-format", "json"]);
+        let mut server = Daemon::spawn(server);
+        server.ready();
+        (server, outcome(in_container(&check)), in_container(&check))
     };
-    let while_it_runs = healthy();
-    assert_eq!(while_it_runs.status.code(), Some(0), "{}", stderr(&while_it_runs));
-    drop(server);
-    // Not 64, which a mistake in the arguments has.
-    let after_its_end = healthy();
-    assert_eq!(after_its_end.status.code(), Some(69), "{}", stderr(&after_its_end));
+    let behind_a_proxy = [("SIGNALBOX_CONFIG_PROXIES", "127.0.0.0/8")];
+    let semaphores_only = [("SIGNALBOX_CONFIG_COUNTER__ENABLE", "false")];
+    for further in [&[][..], &behind_a_proxy, &semaphores_only] {
+        let (server, while_it_runs, check) = start(further);
+        assert!(fs::exists(data.path().join("signalbox.redb")).unwrap(), "{}", server.said());
+        assert_eq!(while_it_runs.status.code(), Some(0), "{}", stderr(&while_it_runs));
+        drop(server);
+        let after_its_end = outcome(check);
+        // Not 64, which a mistake in the arguments has.
+        assert_eq!(after_its_end.status.code(), Some(69), "{}", stderr(&after_its_end));
+    }
 }
 
 /// The assets of the Debian package: where they are from, and where they go.

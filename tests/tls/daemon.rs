@@ -235,6 +235,34 @@ fn check_config_looks_at_the_files_of_certificates_and_tokens() {
 }
 
 #[test]
+fn a_server_that_requires_tls_is_healthy() {
+    let (_authority, files) = for_loopback();
+    let file = ConfigFile::toml("");
+    let [counter, semaphore] = crate::support::ports::free_ports();
+    let ports = format!("counter.port = {counter}\nsemaphore.port = {semaphore}\n");
+    let lines = format!("tls.plain = 'refuse'\naccess.anonymous = 'none'\n{}", files.lines());
+    file.write(&format!("{}{ports}{lines}", BASE.replace("semaphore.port = 11216\n", "")));
+    let mut daemon = Daemon::spawn(serve_file(&file.path()));
+    daemon.ready();
+    let ping = || {
+        let mut command = Command::new(SIGNALBOX);
+        command.arg("ping").arg("--config").arg(file.path()).env("SIGNALBOX_SERVER", "192.0.2.1");
+        command.output().unwrap()
+    };
+    let output = ping();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains(&format!("answer from 127.0.0.1:{counter}: number=1")), "{said}");
+    drop(daemon);
+    let output = ping();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(69), "{said}");
+    assert!(
+        said.contains(&format!("the server of this configuration (127.0.0.1:{counter}) does not answer")),
+        "{said}"
+    );
+}
+
+#[test]
 fn files_that_cannot_be_used_prevent_the_start() {
     let (authority, files) = for_loopback();
     let other = authority.sign("other", "");

@@ -28,7 +28,7 @@ pub use header::{
     HEADER_BYTES, NAME_BYTES_MAX, Opaque, Opcode, REQUEST_BODY_BYTES_MAX, REQUEST_MAGIC,
     RESPONSE_BODY_BYTES_MAX, RESPONSE_MAGIC, TLS_HANDSHAKE,
 };
-pub use proxy_header::{PROXY_HEADER_BYTES_MAX, ProxyHeader, ProxyHeaderError};
+pub use proxy_header::{PROXY_HEADER_BYTES_MAX, PROXY_HEADER_LOCAL, ProxyHeader, ProxyHeaderError};
 pub use request::{Frame, FrameClass, Request};
 pub use response::{BodyError, DumpEntry, Response, ResponseFrame, Statistic};
 pub use sysv::{

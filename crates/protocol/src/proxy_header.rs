@@ -15,6 +15,9 @@ pub const PROXY_HEADER_BYTES_MAX: usize = FIXED_BYTES + LENGTH_MAX;
 /// The first bytes of every header of version 2.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
+/// A header of version 2 without an address (the command LOCAL), as proxies send it for their own checks.
+pub const PROXY_HEADER_LOCAL: [u8; FIXED_BYTES] = *b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+
 /// The first bytes of every header of version 1, which is a line of text.
 const SIGNATURE_V1: &[u8] = b"PROXY ";
 
