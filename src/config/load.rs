@@ -2,7 +2,7 @@
 //!
 //! `SIGNALBOX_CONFIG_` and the name of a key in capitals, with `__` for each dot, is the variable of that key. Its value
 //! is written as in yrmcds.conf. A variable that begins like this and is of no key is an error, because a server that
-//! ignored it would run with another configuration than intended.
+//! ignored it would run with another configuration than intended. Only those that Kubernetes makes are ignored.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,6 +17,7 @@ use super::root::Config;
 use super::schema::{Key, is_within_declaration};
 use super::setting::{Value, line_at};
 use super::{apply, toml, yrmcds};
+use signalbox_model::kubernetes::{SERVICE_ADVICE, is_of_service};
 
 /// What the names of all variables begin with.
 const VARIABLE_PREFIX: &str = "SIGNALBOX_CONFIG_";
@@ -103,7 +104,19 @@ impl Loaded {
             .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX))
             .collect();
         variables.sort();
-        variables.into_iter().try_for_each(|(name, value)| loaded.set_variable(name, value))?;
+        let mut ignored = Vec::new();
+        for (name, value) in variables {
+            let is_of_key = Key::all().iter().any(|key| variable_of(key.name()) == name);
+            if !is_of_key && is_of_service(&name, &value.to_string_lossy()) {
+                ignored.push(name);
+                continue;
+            }
+            loaded.set_variable(name, value)?;
+        }
+        if !ignored.is_empty() {
+            let sentence = format!("{}: {SERVICE_ADVICE}", ignored.join(", "));
+            loaded.notices.push(Notice { severity: Severity::Warning, sentence });
+        }
         Ok(loaded)
     }
 

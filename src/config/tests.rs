@@ -399,6 +399,24 @@ fn every_key_has_a_variable() {
 }
 
 #[test]
+fn variables_that_kubernetes_makes_for_a_service_are_ignored_with_one_warning() {
+    let variables = [
+        ("SIGNALBOX_CONFIG_PORT", "tcp://10.0.0.1:80"),
+        ("SIGNALBOX_CONFIG_SERVICE_HOST", "10.0.0.1"),
+        ("SIGNALBOX_CONFIG_PORT_80_TCP_ADDR", "10.0.0.1"),
+    ];
+    let variables = variables.map(|(name, value)| (name.into(), value.into()));
+    let loaded = Loaded::read(None, variables).unwrap();
+    let [notice] = &loaded.notices[..] else { panic!("{:?}", loaded.notices) };
+    assert_eq!(notice.severity, Severity::Warning);
+    let names = "SIGNALBOX_CONFIG_PORT, SIGNALBOX_CONFIG_PORT_80_TCP_ADDR, SIGNALBOX_CONFIG_SERVICE_HOST: ";
+    assert!(notice.sentence.starts_with(names), "{}", notice.sentence);
+    // It is of a key.
+    let of_key = [("SIGNALBOX_CONFIG_COUNTER__PORT".into(), "tcp://10.0.0.1:80".into())];
+    assert!(Loaded::read(None, of_key).is_err());
+}
+
+#[test]
 fn a_variable_of_no_key_is_refused_with_the_one_that_was_meant() {
     for (variable, end) in [
         ("SIGNALBOX_CONFIG_COUNTER_PORT", "did you mean SIGNALBOX_CONFIG_COUNTER__PORT?"),

@@ -9,6 +9,7 @@ mod codes;
 mod declarations;
 mod events;
 mod ids;
+pub mod kubernetes;
 mod names;
 mod operations;
 mod refusals;

@@ -15,7 +15,7 @@ use crate::call::perform;
 use crate::control::{self, Argument};
 use crate::errno::{self, Failed};
 use crate::operation::{Call, operation_of};
-use crate::settings::{Mode, Settings, SettingsError, mode};
+use crate::settings::{Mode, Settings, SettingsError, mode, report_ignored};
 use crate::signals::Shield;
 use crate::{ids, message, next};
 
@@ -23,13 +23,17 @@ use crate::{ids, message, next};
 /// As the C library's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn semget(key: key_t, nsems: c_int, flags: c_int) -> c_int {
-    guarded(libc::ENOMEM, || match mode() {
-        Mode::On(settings) => match settings.keys.shared(key) {
-            Some(shared) => with_shield(|shield| get(shared, nsems, flags, settings, shield)),
-            None => get_of_kernel(key, nsems, flags),
-        },
-        Mode::Off => get_of_kernel(key, nsems, flags),
-        Mode::Wrong(error) => Err(refuse(error)),
+    guarded(libc::ENOMEM, || {
+        let mode = mode();
+        report_ignored();
+        match mode {
+            Mode::On(settings) => match settings.keys.shared(key) {
+                Some(shared) => with_shield(|shield| get(shared, nsems, flags, settings, shield)),
+                None => get_of_kernel(key, nsems, flags),
+            },
+            Mode::Off => get_of_kernel(key, nsems, flags),
+            Mode::Wrong(error) => Err(refuse(error)),
+        }
     })
 }
 

@@ -1,6 +1,6 @@
 //! Messages to the program's standard error.
 //!
-//! There are three occasions: settings that cannot be used, or that keep the token from being sent; a server that cannot be
+//! There are four occasions: variables that are ignored; settings that cannot be used, or that keep the token from being sent; a server that cannot be
 //! reached; and a server that refuses the token or a call. Each is reported once, an outage again after the server was
 //! reached in between. A message is one `write`, so that it is not mixed with the program's own output, and goes past the
 //! program's buffers.
@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether an occasion was reported.
 pub struct Once(AtomicBool);
+
+/// Variables are ignored, because Kubernetes has made them.
+pub static IGNORED: Once = Once::new();
 
 /// The settings cannot be used.
 pub static SETTINGS: Once = Once::new();

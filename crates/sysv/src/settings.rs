@@ -9,10 +9,12 @@ use std::time::Duration;
 use std::{fs, io};
 
 use signalbox_model::Milliseconds;
+use signalbox_model::kubernetes::{SERVICE_ADVICE, is_of_service};
 use signalbox_protocol::LABEL_BYTES_MAX;
 use thiserror::Error;
 
 use crate::keys::Keys;
+use crate::message;
 use crate::servers::Servers;
 use crate::token::{Token, TokenSource};
 
@@ -77,17 +79,36 @@ struct Draft {
 /// The settings of this program, read at the first use, which is when the library is loaded.
 pub fn mode() -> &'static Mode {
     static MODE: OnceLock<Mode> = OnceLock::new();
-    MODE.get_or_init(|| match read(std::env::vars_os(), |path| fs::read_to_string(path)) {
-        Ok(None) => Mode::Off,
-        Ok(Some(settings)) => Mode::On(settings),
-        Err(error) => Mode::Wrong(error),
+    MODE.get_or_init(|| {
+        let mut ignored = Vec::new();
+        let read = read(std::env::vars_os(), |path| fs::read_to_string(path), &mut ignored);
+        if !ignored.is_empty() {
+            // It is set once.
+            let _ = IGNORED.set(format!("{}: {SERVICE_ADVICE}", ignored.join(", ")));
+        }
+        match read {
+            Ok(None) => Mode::Off,
+            Ok(Some(settings)) => Mode::On(settings),
+            Err(error) => Mode::Wrong(error),
+        }
     })
 }
 
-/// Reads the settings; `None`: there are none at all.
+/// A warning about variables that are ignored.
+static IGNORED: OnceLock<String> = OnceLock::new();
+
+/// Reports variables that are ignored, once.
+pub fn report_ignored() {
+    if let Some(warning) = IGNORED.get() {
+        message::IGNORED.report(warning);
+    }
+}
+
+/// Reads the settings; `None`: there are none at all. Adds the names of variables that Kubernetes has made to `ignored`.
 fn read(
     variables: impl Iterator<Item = (OsString, OsString)>,
     open: impl Fn(&str) -> io::Result<String>,
+    ignored: &mut Vec<String>,
 ) -> Result<Option<Settings>, SettingsError> {
     let (mut from_variables, mut from_file) = (Draft::default(), Draft::default());
     let mut token = TokenSource::default();
@@ -98,6 +119,11 @@ fn read(
             continue;
         };
         if name == HANDOVER {
+            continue;
+        }
+        let variable = format!("{PREFIX}{name}");
+        if is_of_service(&variable, &value.to_string_lossy()) {
+            ignored.push(variable);
             continue;
         }
         any = true;
@@ -201,13 +227,22 @@ mod tests {
     use super::*;
 
     fn read_with(variables: &[(&str, &str)], file: &str) -> Result<Option<Settings>, SettingsError> {
+        read_ignoring(variables, file, &mut Vec::new())
+    }
+
+    fn read_ignoring(
+        variables: &[(&str, &str)],
+        file: &str,
+        ignored: &mut Vec<String>,
+    ) -> Result<Option<Settings>, SettingsError> {
         let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        read(variables, |path| match path {
+        let open = |path: &str| match path {
             "/etc/sysv" => Ok(file.to_owned()),
             "/etc/token" => Ok(" sbx_file\n".to_owned()),
             "/etc/blank" => Ok("\n".to_owned()),
             _ => Err(io::ErrorKind::NotFound.into()),
-        })
+        };
+        read(variables, open, ignored)
     }
 
     #[track_caller]
@@ -224,6 +259,17 @@ mod tests {
     fn without_any_setting_the_library_does_nothing() {
         assert!(read_with(&[("PATH", "/bin"), ("SIGNALBOX_COUNTER", "x:1")], "").unwrap().is_none());
         assert!(read_with(&[("SIGNALBOX_SYSV_PROCESS", "1:2:3")], "").unwrap().is_none());
+    }
+
+    #[test]
+    fn variables_that_kubernetes_makes_for_a_service_are_ignored() {
+        let of_service =
+            [("SIGNALBOX_SYSV_PORT", "tcp://10.0.0.1:80"), ("SIGNALBOX_SYSV_SERVICE_HOST", "10.0.0.1")];
+        let mut ignored = Vec::new();
+        assert!(read_ignoring(&of_service, "", &mut ignored).unwrap().is_none());
+        assert_eq!(ignored, of_service.map(|(name, _)| name));
+        let with_settings = [&of_service[..], &[SERVER, KEYS]].concat();
+        assert!(read_with(&with_settings, "").unwrap().is_some());
     }
 
     #[test]

@@ -1,0 +1,53 @@
+//! The variables of the environment that Kubernetes makes in each container for each Service. Those of a Service with a name
+//! such as `signalbox-config` begin like variables of signalbox.
+
+/// What to do about such variables, for messages.
+pub const SERVICE_ADVICE: &str = "Kubernetes makes such variables for a Service with this name; they are ignored; \
+                                  \"enableServiceLinks: false\" in the Pod avoids them";
+
+/// Whether Kubernetes makes a variable with this name and value for some Service: `…_SERVICE_HOST`, `…_SERVICE_PORT` with the
+/// name of a port or without, `…_PORT` with a URL such as `tcp://10.0.0.1:80`, and `…_PORT_80_TCP` with `_PROTO`, `_PORT` or
+/// `_ADDR` behind it or nothing.
+pub fn is_of_service(name: &str, value: &str) -> bool {
+    let without = |name, endings: &[&str]| endings.iter().find_map(|end| str::strip_suffix(name, end));
+    let is_of_port = || {
+        let name = without(name, &["_PROTO", "_PORT", "_ADDR"]).unwrap_or(name);
+        let numbered = without(name, &["_TCP", "_UDP", "_SCTP"])?.rsplit_once("_PORT_");
+        numbered.map(|(_, number)| number.parse::<u16>().is_ok())
+    };
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || name.ends_with("_PORT") && value.contains("://")
+        || is_of_port() == Some(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_a_service_are_found() {
+        for (name, value) in [
+            ("SIGNALBOX_SYSV_SERVICE_HOST", "10.0.0.1"),
+            ("SIGNALBOX_SYSV_SERVICE_PORT", "11216"),
+            ("SIGNALBOX_SYSV_SERVICE_PORT_HTTP", "11217"),
+            ("SIGNALBOX_SYSV_PORT", "tcp://10.0.0.1:11216"),
+            ("SIGNALBOX_SYSV_PORT_11216_TCP", "tcp://10.0.0.1:11216"),
+            ("SIGNALBOX_SYSV_PORT_11216_TCP_PROTO", "tcp"),
+            ("SIGNALBOX_SYSV_PORT_11216_TCP_PORT", "11216"),
+            ("SIGNALBOX_SYSV_B_PORT_53_UDP_ADDR", "10.0.0.1"),
+        ] {
+            assert!(is_of_service(name, value), "{name}");
+        }
+        for (name, value) in [
+            ("SIGNALBOX_CONFIG_COUNTER_PORT", "11215"),
+            ("SIGNALBOX_CONFIG_PORT_X_TCP", "1"),
+            ("SIGNALBOX_CONFIG_PORT_1", "1"),
+            ("SIGNALBOX_SYSV_SERVER", "tcp://10.0.0.1:11216"),
+            ("SIGNALBOX_SYSV_SERVICE", "x"),
+        ] {
+            assert!(!is_of_service(name, value), "{name}");
+        }
+    }
+}
