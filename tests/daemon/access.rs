@@ -994,3 +994,47 @@ fn core_dumps_are_switched_off_by_a_reload_that_brings_tokens() {
     daemon.reload("the configuration was read again");
     assert_eq!(owner(), 0);
 }
+
+#[test]
+fn a_link_to_the_file_of_tokens_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let [deployed, link] = ["deployed.toml", "tokens.toml"].map(|name| directory.path().join(name));
+    assert!(token(&deployed, &["create", "web", "--rights", "read"]).status.success());
+    std::os::unix::fs::symlink("deployed.toml", &link).unwrap();
+    assert!(token(&link, &["revoke", "web"]).status.success());
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    let listed = token(&deployed, &["list", "--json"]);
+    assert_eq!(
+        (listed.status.code(), &*listed.stdout),
+        (Some(0), &b""[..]),
+        "the token is not in the target"
+    );
+
+    std::fs::remove_file(&deployed).unwrap();
+    let output = token(&link, &["create", "web", "--rights", "read"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("is a symbolic link to a file that does not exist"), "{output:?}");
+}
+
+#[test]
+fn a_file_of_tokens_that_is_mounted_by_itself_is_refused() {
+    if !works("unshare", &["--mount", "true"]) {
+        skipped("mounts need root");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("of tokens.toml");
+    assert!(token(&file, &["create", "web", "--rights", "read"]).status.success());
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "sh",
+        "-c",
+        "mount --bind \"$1\" \"$1\" && exec \"$2\" token revoke web --file \"$1\"",
+        "sh",
+    ]);
+    let output = command.arg(&file).arg(SIGNALBOX).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("the file of tokens is mounted by itself"), "{output:?}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+}
