@@ -235,6 +235,8 @@ pub struct StatusResponse {
     pub leader: u64,
     #[prost(string, repeated, tag = "8")]
     pub errors: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(int64, tag = "9")]
+    pub db_size_in_use: i64,
     #[prost(bool, tag = "10")]
     pub is_learner: bool,
     #[prost(int64, tag = "12")]

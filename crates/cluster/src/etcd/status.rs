@@ -12,6 +12,13 @@ const DEFAULT_QUOTA_BYTES: u64 = 2 << 30;
 /// Above this percentage of the quota, the database is almost full.
 const ALMOST_FULL_PERCENT: u64 = 70;
 
+/// A larger database of which less than half is in use is worth a defragmentation, while that takes seconds only.
+const LARGE_BYTES: u64 = 1 << 30;
+
+/// How to defragment: the member must not be etcd's leader meanwhile.
+const DEFRAGMENT: &str = "defragment etcd, one member after the other, its followers first, and its leader after \"etcdctl \
+                          move-leader\", since a member answers nothing meanwhile";
+
 /// The number of revisions that need no compaction.
 const REVISIONS_MAX: Revision = 100_000;
 
@@ -31,6 +38,8 @@ pub struct MemberStatus {
     pub version: String,
     /// The bytes of its file; the quota limits them.
     pub database_bytes: u64,
+    /// The bytes of it that are in use; a defragmentation frees the others. `None`: it does not report it.
+    pub in_use_bytes: Option<u64>,
     /// The most bytes that its file may have; `None`: it does not report it (before etcd 3.6).
     pub quota_bytes: Option<u64>,
     /// Whether it only receives the data, and neither votes nor accepts calls.
@@ -50,6 +59,7 @@ impl MemberStatus {
         Ok(Self {
             version: answer.version,
             database_bytes: bytes(answer.db_size)?,
+            in_use_bytes: Some(bytes(answer.db_size_in_use)?).filter(|in_use| *in_use > 0),
             quota_bytes: Some(bytes(answer.db_size_quota)?).filter(|quota| *quota > 0),
             is_learner: answer.is_learner,
             is_leader: answer.leader == header.member_id && answer.leader != 0,
@@ -142,7 +152,7 @@ fn warn_about_member(endpoint: &str, status: &MemberStatus, warnings: &mut Vec<S
     let quota_bytes = status.quota_bytes.unwrap_or(DEFAULT_QUOTA_BYTES);
     if status.database_bytes > quota_bytes / 100 * ALMOST_FULL_PERCENT {
         warnings.push(format!(
-            "the database of member {endpoint} has {} MiB of {} MiB{}; compact and defragment etcd, or raise \
+            "the database of member {endpoint} has {} MiB of {} MiB{}; compact and {DEFRAGMENT}, or raise \
              --quota-backend-bytes: when it is full, nothing can be stored",
             status.database_bytes >> 20,
             quota_bytes >> 20,
@@ -151,6 +161,15 @@ fn warn_about_member(endpoint: &str, status: &MemberStatus, warnings: &mut Vec<S
             } else {
                 " (etcd's default; this version does not report its quota)"
             }
+        ));
+    } else if let Some(in_use) = status.in_use_bytes
+        && status.database_bytes > LARGE_BYTES
+        && in_use < status.database_bytes / 2
+    {
+        warnings.push(format!(
+            "the database of member {endpoint} has {} MiB, of which {} MiB are in use; {DEFRAGMENT}",
+            status.database_bytes >> 20,
+            in_use >> 20
         ));
     }
     let version = &status.version;
@@ -183,6 +202,7 @@ mod tests {
         MemberStatus {
             version: "3.5.26".to_owned(),
             database_bytes: 100 << 20,
+            in_use_bytes: Some(50 << 20),
             quota_bytes: None,
             is_learner: false,
             is_leader: true,
@@ -208,14 +228,33 @@ mod tests {
     #[test]
     fn a_database_above_70_percent_of_its_quota_is_almost_full() {
         for (database_bytes, quota_bytes, warning) in [
-            (1_433 << 20, None, None),
+            (1_024 << 20, None, None),
             (1_434 << 20, None, Some("has 1434 MiB of 2048 MiB (etcd's default")),
-            (1_434 << 20, Some(8 << 30), None),
+            (1_024 << 20, Some(8 << 30), None),
             (6 << 30, Some(8 << 30), Some("has 6144 MiB of 8192 MiB; compact")),
         ] {
             let warnings = about([MemberStatus { database_bytes, quota_bytes, ..status() }]);
             assert_eq!(warnings.len(), usize::from(warning.is_some()), "{warnings:?}");
             assert!(warnings.iter().zip(warning).all(|(found, part)| found.contains(part)), "{warnings:?}");
+        }
+    }
+
+    #[test]
+    fn a_large_database_that_is_half_empty_is_worth_a_defragmentation() {
+        let quota_bytes = Some(8 << 30);
+        for (database_bytes, in_use_bytes, is_warned_about) in [
+            (2 << 30, Some(1 << 30), false),
+            (2 << 30, Some((1 << 30) - 1), true),
+            (1 << 30, Some(1), false),
+            (2 << 30, None, false),
+        ] {
+            let warnings = about([MemberStatus { database_bytes, in_use_bytes, quota_bytes, ..status() }]);
+            assert_eq!(warnings.len(), usize::from(is_warned_about), "{warnings:?}");
+            assert!(
+                warnings
+                    .iter()
+                    .all(|found| found.contains("has 2048 MiB, of which 1023 MiB are in use; defrag"))
+            );
         }
     }
 
