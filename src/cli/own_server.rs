@@ -8,14 +8,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::exit::{Exit, Failure};
-use crate::config::{Config, Loaded};
+use crate::config::{Config, Loaded, Network};
 use signalbox_client::Status;
 use signalbox_protocol::{HEADER_BYTES, Opaque, PROXY_HEADER_LOCAL, Request};
 
 /// How to reach it.
 #[derive(Debug)]
 pub(super) struct OwnServer {
-    config: Config,
+    /// Where connections begin with a header of the PROXY protocol.
+    proxies: Vec<Network>,
     /// Those that it listens on: loopback first.
     addresses: Vec<SocketAddr>,
 }
@@ -28,7 +29,7 @@ impl OwnServer {
         let loaded = Loaded::read(Some(file), std::env::vars_os()).map_err(invalid)?;
         loaded.validate().map_err(invalid)?;
         let addresses = addresses(&loaded.config);
-        Ok(Self { config: loaded.config, addresses })
+        Ok(Self { proxies: loaded.config.proxies, addresses })
     }
 
     /// Sends a Noop over a new connection, and returns the address that has answered. A server that answers that it requires
@@ -60,7 +61,7 @@ impl OwnServer {
         let mut request = Vec::new();
         // The server takes this command for a proxy.
         let own = stream.local_addr()?.ip();
-        if self.config.proxies.iter().any(|proxies| proxies.contains(own)) {
+        if self.proxies.iter().any(|proxies| proxies.contains(own)) {
             request.extend(PROXY_HEADER_LOCAL);
         }
         Request::Noop.compose(Opaque([0; 4]), &mut request);
@@ -101,8 +102,8 @@ mod tests {
             (&["10.0.0.1", "127.0.0.2"], &["127.0.0.2:11216", "10.0.0.1:11216"]),
             (&["10.0.0.1"], &["10.0.0.1:11216"]),
         ] {
-            let mut config = Config::default();
-            config.bind = bind.iter().map(|ip| ip.parse().unwrap()).collect();
+            let bind = bind.iter().map(|ip| ip.parse().unwrap()).collect();
+            let mut config = Config { bind, ..Config::default() };
             config.semaphore.port.enable = true;
             config.semaphore.port.port = 11216;
             let found: Vec<_> = addresses(&config).iter().map(SocketAddr::to_string).collect();

@@ -145,8 +145,11 @@ impl Selection {
     }
 }
 
-/// The names of the first declared semaphores that have room, each with whether it is paused, and whether there are more.
-fn declared(server: &Server, names_max: usize) -> (Vec<(Box<[u8]>, bool)>, bool) {
+/// The name of a declared semaphore, and whether it is paused.
+type Declared = (Box<[u8]>, bool);
+
+/// The first declared semaphores that have room, and whether there are more.
+fn declared(server: &Server, names_max: usize) -> (Vec<Declared>, bool) {
     let mut listing = server.core.declared(b"");
     let (mut names, mut bytes) = (Vec::new(), 0);
     loop {
