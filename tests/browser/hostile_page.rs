@@ -193,7 +193,7 @@ async fn a_page_whose_name_was_made_to_lead_here_learns_nothing() {
             const answer = await fetch(path, options);
             return [path, answer.status, await answer.text()];
         };
-        const paths = ['/', '/page.js', '/healthz', '/metrics', '/api/v1/status', '/api/v1/names', '/api/v1/declared'];
+        const paths = ['/', '/page.js', '/api/v1/store', '/metrics', '/api/v1/status', '/api/v1/names', '/api/v1/declared'];
         Promise.all([
             ...paths.map((path) => ask(path)),
             ask('/api/v1/declared', { headers: bearer }),
