@@ -83,77 +83,108 @@ impl Phase {
 pub(super) async fn supervise(
     hold: &mut impl Hold,
     arguments: &Arguments,
-    mut processes: Processes,
+    processes: Processes,
     signals: &mut Signals,
 ) -> Outcome {
-    let Arguments { on_lost, kill_after, wait_children, .. } = arguments;
-    let mut phase = Phase::Running;
-    let mut is_lost = false;
     // When the first process of a container ends, the kernel kills all others, but that is after the release.
-    let mut ends_rest = std::process::id() == 1 && !wait_children;
+    let ends_rest = std::process::id() == 1 && !arguments.wait_children;
+    let mut supervisor =
+        Supervisor { arguments, processes, phase: Phase::Running, is_lost: false, ends_rest };
     loop {
-        let has_processes = processes.reap();
-        if let Some(end) = processes.ended() {
-            match phase {
-                Phase::Running if has_processes && ends_rest => {
-                    processes.terminate();
-                    phase = phase.ending(*kill_after);
-                }
-                Phase::Running if has_processes && *wait_children => {}
-                Phase::Ending { .. } if has_processes => processes.terminate(),
-                Phase::Killing { .. } if has_processes => {}
-                _ => {
-                    return Outcome::Release(if is_lost { Exit::Unavailable.into() } else { end });
+        if let Some(end) = supervisor.end() {
+            return Outcome::Release(end);
+        }
+        tokio::select! {
+            // There may be any number of deaths at any time, so they come last.
+            biased;
+            () = supervisor.phase.due() => {
+                if let Some(failure) = supervisor.kill() {
+                    return Outcome::Keep(failure);
                 }
             }
+            alarm = hold.alarm() => supervisor.alarm(alarm),
+            signal = signals.next() => supervisor.signal(signal),
+            () = supervisor.processes.death() => {}
         }
-        // The end of processes comes last: there may be any number of them at any time.
-        tokio::select! {
-            biased;
-            () = phase.due() => match phase {
-                Phase::Killing { next, until } if next >= until => return Outcome::Keep(processes.left()),
-                Phase::Killing { until, .. } => {
-                    processes.kill();
-                    phase = Phase::Killing { next: Instant::now() + KILL_AGAIN, until };
+    }
+}
+
+struct Supervisor<'a> {
+    arguments: &'a Arguments,
+    processes: Processes,
+    phase: Phase,
+    /// The resources were lost, so the command did not end by itself.
+    is_lost: bool,
+    /// The descendants are ended when the command has ended.
+    ends_rest: bool,
+}
+
+impl Supervisor<'_> {
+    /// How this process ends; `None`: processes are left that it waits for.
+    fn end(&mut self) -> Option<End> {
+        let has_processes = self.processes.reap();
+        let end = self.processes.ended()?;
+        if has_processes {
+            match self.phase {
+                Phase::Running if self.ends_rest => self.terminate(self.arguments.kill_after),
+                Phase::Running if !self.arguments.wait_children => return Some(end),
+                // Those that were started after the others had been asked.
+                Phase::Ending { .. } => self.processes.terminate(),
+                Phase::Running | Phase::Killing { .. } => {}
+            }
+            return None;
+        }
+        Some(if self.is_lost { Exit::Unavailable.into() } else { end })
+    }
+
+    /// Asks the processes to end, and kills those that are left after this time.
+    fn terminate(&mut self, time: Duration) {
+        self.processes.terminate();
+        self.phase = self.phase.ending(time);
+    }
+
+    /// Kills the processes that are left; a failure if that was tried for long enough.
+    fn kill(&mut self) -> Option<Failure> {
+        let now = Instant::now();
+        let until = match self.phase {
+            Phase::Killing { until, .. } => until,
+            Phase::Running | Phase::Ending { .. } => now + DEATH_MAX,
+        };
+        if now >= until {
+            return Some(self.processes.left());
+        }
+        self.processes.kill();
+        self.phase = Phase::Killing { next: Instant::now() + KILL_AGAIN, until };
+        None
+    }
+
+    fn alarm(&mut self, Alarm { reason, time }: Alarm) {
+        if self.arguments.on_lost == OnLost::Continue {
+            return warn(&format!("{reason}; the command keeps running"));
+        }
+        // A loss at the moment of the end changes nothing.
+        if self.end().is_some() {
+            return;
+        }
+        self.terminate(time);
+        if !std::mem::replace(&mut self.is_lost, true) {
+            warn(&format!(
+                "{reason}; sent SIGTERM to the command and its descendants, SIGKILL follows after {:.1} s",
+                time.as_secs_f64()
+            ));
+        }
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        match signal {
+            Signal::SIGTERM => self.terminate(self.arguments.kill_after),
+            Signal::SIGUSR1 | Signal::SIGUSR2 => self.processes.pass_on(signal),
+            _ => {
+                self.ends_rest = true;
+                if !is_from_keyboard(signal) {
+                    self.processes.pass_on(signal);
                 }
-                Phase::Ending { .. } | Phase::Running => {
-                    processes.kill();
-                    let now = Instant::now();
-                    phase = Phase::Killing { next: now + KILL_AGAIN, until: now + DEATH_MAX };
-                }
-            },
-            Alarm { reason, time } = hold.alarm() => match on_lost {
-                OnLost::Continue => warn(&format!("{reason}; the command keeps running")),
-                OnLost::Kill => {
-                    // A loss at the moment of the end changes nothing.
-                    let has_processes = processes.reap();
-                    let is_over = processes.ended().is_some() && !wait_children && matches!(phase, Phase::Running);
-                    if has_processes && !is_over {
-                        processes.terminate();
-                        phase = phase.ending(time);
-                        if !std::mem::replace(&mut is_lost, true) {
-                            warn(&format!(
-                                "{reason}; sent SIGTERM to the command and its descendants, SIGKILL follows after {:.1} s",
-                                time.as_secs_f64()
-                            ));
-                        }
-                    }
-                }
-            },
-            signal = signals.next() => match signal {
-                Signal::SIGTERM => {
-                    processes.terminate();
-                    phase = phase.ending(*kill_after);
-                }
-                Signal::SIGUSR1 | Signal::SIGUSR2 => processes.pass_on(signal),
-                _ => {
-                    ends_rest = true;
-                    if !is_from_keyboard(signal) {
-                        processes.pass_on(signal);
-                    }
-                }
-            },
-            () = processes.death() => {}
+            }
         }
     }
 }
