@@ -19,7 +19,7 @@ use crate::errno::Failed;
 use crate::message;
 use crate::operation::Call;
 use crate::process::{self, Lease, Name, Process};
-use crate::servers::ServerIndex;
+use crate::servers::Place;
 use crate::settings::Settings;
 use crate::signals::{Shield, Woken};
 use crate::token;
@@ -127,12 +127,12 @@ impl<'a> Attempts<'a> {
                 continue;
             }
             let connection = lease.as_mut().expect("it was attached");
-            let (server, began) = (connection.server(), Instant::now());
+            let (place, began) = (connection.place(), Instant::now());
             let mut wait = Wait {
                 shield: self.shield,
                 until: self.overdue(),
                 limit: self.settings.timeout,
-                silence: self.silence(),
+                silence: self.silence(place),
                 cancels: matches!(self.call, Call::Operate { .. }),
                 is_caught: self.is_caught,
             };
@@ -147,7 +147,7 @@ impl<'a> Attempts<'a> {
                 Err(Lost::Closed) => lease.set(None),
                 Err(Lost::Forked) => return Err(Obstacle::Final(Failed(libc::EINTR))),
                 Err(Lost::Broken(error)) => {
-                    self.note_end(&error, server, began);
+                    self.note_end(&error, place, began);
                     self.is_sent = true;
                     lease.set(None);
                     self.overcome_keeping_numbers(Obstacle::Outage(error))?;
@@ -157,9 +157,9 @@ impl<'a> Attempts<'a> {
     }
 
     /// A connection to this address was lost on which the server had answered.
-    fn note_end(&mut self, error: &io::Error, server: ServerIndex, began: Instant) {
+    fn note_end(&mut self, error: &io::Error, place: Place, began: Instant) {
         if error.kind() == io::ErrorKind::TimedOut {
-            self.settings.servers.begin_behind(server);
+            self.settings.servers.begin_behind(place);
         }
         let may_wait = matches!(self.call, Call::Operate { .. }) && !self.times_out(Instant::now());
         if may_wait && began.elapsed() >= self.settings.timeout {
@@ -179,9 +179,9 @@ impl<'a> Attempts<'a> {
 
     /// With several addresses, a server that is silent for the time limit is given up while a call waits there: another
     /// one serves by now. The only server is waited for.
-    fn silence(&self) -> Option<Duration> {
+    fn silence(&self, place: Place) -> Option<Duration> {
         let waits = matches!(self.call, Call::Operate { .. });
-        (waits && self.settings.servers.are_several()).then_some(self.settings.timeout / 2)
+        (waits && self.settings.servers.has_others(place)).then_some(self.settings.timeout / 2)
     }
 
     /// The process on the server, and a slot for this call.
@@ -200,12 +200,13 @@ impl<'a> Attempts<'a> {
     fn reach(&mut self, request: &SysvRequest<'_>) -> Result<(Connection, ResponseFrame), Obstacle> {
         let Settings { servers, timeout, .. } = self.settings;
         let mut connection = Connection::open(servers, *timeout).map_err(Obstacle::Outage)?;
-        let limit = servers.share_of(*timeout);
+        let place = connection.place();
+        let limit = servers.share_of(*timeout, place);
         let answer = self.introduce(&mut connection, limit);
         let answer = answer.and_then(|()| self.ask(&mut connection, limit, request));
         match answer {
-            Err(Obstacle::Outage(_)) => servers.begin_behind(connection.server()),
-            Ok(_) | Err(Obstacle::Gone | Obstacle::Final(_)) => servers.begin_with(connection.server()),
+            Err(Obstacle::Outage(_)) => servers.begin_behind(place),
+            Ok(_) | Err(Obstacle::Gone | Obstacle::Final(_)) => servers.begin_with(place),
         }
         Ok((connection, answer?))
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use signalbox_protocol::{Extended, Opaque, Request, ResponseCodec, ResponseFrame, WaitingRequest};
 
-use crate::servers::{Server, ServerIndex, Servers};
+use crate::servers::{Place, Servers};
 use crate::signals::{Shield, Woken};
 use crate::socket::{Identity, Socket};
 
@@ -26,8 +26,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,
-    server: ServerIndex,
-    peer: SocketAddr,
+    place: Place,
     /// The process that opened it. A child of a fork must not use it.
     pid: u32,
     opaque: u32,
@@ -89,14 +88,18 @@ impl Connection {
     /// Connects to the first address that accepts a connection. Only a refusal is certain to be quick: another failure
     /// ends the attempt, so that signals are let in before the next address is tried.
     pub fn open(servers: &Servers, timeout: Duration) -> io::Result<Self> {
-        let limit = servers.share_of(timeout).min(CONNECT_MAX);
         let mut refusal = io::ErrorKind::ConnectionRefused.into();
-        for (index, server) in servers.in_turn() {
-            match connect(server, limit, timeout) {
-                Ok((socket, peer)) => return Ok(Self::over(socket, index, peer)),
+        for place in servers.in_turn() {
+            let place = place.map_err(|unresolved| {
+                servers.begin_behind_host(&unresolved);
+                unresolved.error
+            })?;
+            let limit = servers.share_of(timeout, place).min(CONNECT_MAX);
+            match Socket::connect(place.address, limit, timeout) {
+                Ok(socket) => return Ok(Self::over(socket, place)),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => refusal = error,
                 Err(error) => {
-                    servers.begin_behind(index);
+                    servers.begin_behind(place);
                     return Err(error);
                 }
             }
@@ -104,20 +107,20 @@ impl Connection {
         Err(refusal)
     }
 
-    fn over(socket: Socket, server: ServerIndex, peer: SocketAddr) -> Self {
+    fn over(socket: Socket, place: Place) -> Self {
         let room = || Vec::with_capacity(REQUEST_BYTES);
         let buffers = Buffers { input: BytesMut::with_capacity(REQUEST_BYTES), output: room(), rows: room() };
-        Self { socket, server, peer, pid: std::process::id(), opaque: 0, buffers }
+        Self { socket, place, pid: std::process::id(), opaque: 0, buffers }
     }
 
-    /// Which of the addresses it leads to.
-    pub fn server(&self) -> ServerIndex {
-        self.server
+    /// Where it leads.
+    pub fn place(&self) -> Place {
+        self.place
     }
 
     /// The address that it was opened to.
     pub fn peer(&self) -> SocketAddr {
-        self.peer
+        self.place.address
     }
 
     /// Which descriptor it has.
@@ -266,18 +269,6 @@ impl Connection {
         wait.is_caught = true;
         if std::process::id() == self.pid { Ok(()) } else { Err(Lost::Forked) }
     }
-}
-
-/// Connects to one of the host's addresses.
-fn connect(server: &Server, limit: Duration, timeout: Duration) -> io::Result<(Socket, SocketAddr)> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in server.addresses()? {
-        match Socket::connect(address, limit, timeout) {
-            Ok(socket) => return Ok((socket, address)),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 fn broken(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Lost {

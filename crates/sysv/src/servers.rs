@@ -1,72 +1,145 @@
 //! The addresses of the server: of one, or of the nodes of a cluster, of which one serves and the others refuse
-//! connections.
+//! connections. A host name stands for all addresses that it has, and is resolved for each attempt.
 //!
-//! They are tried in turn, from the one that served last. All threads share the position at which the next attempt begins;
+//! They are tried in turn, from the one that served last. All threads share the place at which the next attempt begins;
 //! it is advice, and each attempt may reach every address, whatever other threads do meanwhile.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Addresses, at least one.
+/// Servers, at least one.
 #[derive(Debug)]
 pub struct Servers {
     all: Vec<Server>,
-    /// The position at which the next attempt begins.
+    /// The position of the server with which the next attempt begins.
     first: AtomicUsize,
+    /// The hash of the address of its host with which it begins; if it has none of this hash, it begins with any.
+    first_address: AtomicU64,
 }
 
-/// The position of an address among all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServerIndex(usize);
-
-/// One address.
+/// One server, as it was given.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Server {
+struct Server {
     text: String,
     host: String,
     port: u16,
 }
 
+/// One of the addresses of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub address: SocketAddr,
+    /// The next one of the same host.
+    next: Option<SocketAddr>,
+    /// How many the host has.
+    of: u32,
+    /// The position of the server.
+    server: usize,
+}
+
+/// A host whose addresses are not known.
+#[derive(Debug)]
+pub struct Unresolved {
+    /// The position of the server.
+    server: usize,
+    pub error: io::Error,
+}
+
 impl Servers {
-    /// Whether there are several.
-    pub fn are_several(&self) -> bool {
-        self.all.len() > 1
+    /// All addresses, in the order in which an attempt has to try them.
+    pub fn in_turn(&self) -> impl Iterator<Item = Result<Place, Unresolved>> {
+        self.in_turn_by(|Server { host, port, .. }| Ok((host.as_str(), *port).to_socket_addrs()?.collect()))
     }
 
-    /// All of them, in the order in which an attempt has to try them.
-    pub fn in_turn(&self) -> impl Iterator<Item = (ServerIndex, &Server)> {
+    fn in_turn_by(
+        &self,
+        resolve: impl Fn(&Server) -> io::Result<Vec<SocketAddr>>,
+    ) -> impl Iterator<Item = Result<Place, Unresolved>> {
         let first = self.first.load(Ordering::Relaxed);
-        let indexes = (first..self.all.len()).chain(0..first);
-        indexes.map(|index| (ServerIndex(index), &self.all[index]))
+        let places = move |server: usize| match resolve(&self.all[server]) {
+            Ok(addresses) => places(&addresses, server),
+            Err(error) => vec![Err(Unresolved { server, error })],
+        };
+        let mut of_first = places(first);
+        let begin = self.first_address.load(Ordering::Relaxed);
+        let is_begin = |place: &Result<Place, Unresolved>| {
+            place.as_ref().is_ok_and(|place| hash(place.address) == begin)
+        };
+        let rest = of_first.split_off(of_first.iter().position(is_begin).unwrap_or(0));
+        let others = (first + 1..self.all.len()).chain(0..first);
+        rest.into_iter().chain(others.flat_map(places)).chain(of_first)
     }
 
     /// The server at this address serves.
-    pub fn begin_with(&self, ServerIndex(index): ServerIndex) {
-        if self.first.load(Ordering::Relaxed) != index {
-            self.first.store(index, Ordering::Relaxed);
-        }
+    pub fn begin_with(&self, place: Place) {
+        self.begin(place.server, hash(place.address));
     }
 
     /// The server at this address does not serve, and may be slow to say so.
-    pub fn begin_behind(&self, ServerIndex(index): ServerIndex) {
-        self.begin_with(ServerIndex((index + 1) % self.all.len()));
+    pub fn begin_behind(&self, place: Place) {
+        match place.next {
+            Some(next) => self.begin(place.server, hash(next)),
+            None => self.begin_behind_server(place.server),
+        }
     }
 
-    /// What each address may take of a time limit, so that all are tried within it.
-    pub fn share_of(&self, limit: Duration) -> Duration {
-        limit / u32::try_from(self.all.len()).unwrap_or(u32::MAX)
+    /// A host has no address, and its resolver may be slow to say so.
+    pub fn begin_behind_host(&self, host: &Unresolved) {
+        self.begin_behind_server(host.server);
+    }
+
+    fn begin_behind_server(&self, server: usize) {
+        self.begin((server + 1) % self.all.len(), 0);
+    }
+
+    fn begin(&self, server: usize, address: u64) {
+        if self.first.load(Ordering::Relaxed) != server {
+            self.first.store(server, Ordering::Relaxed);
+        }
+        if self.first_address.load(Ordering::Relaxed) != address {
+            self.first_address.store(address, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there are others than this address.
+    pub fn has_others(&self, place: Place) -> bool {
+        self.all.len() > 1 || place.of > 1
+    }
+
+    /// What this address may take of a time limit, so that all are tried within it.
+    pub fn share_of(&self, limit: Duration, place: Place) -> Duration {
+        limit / u32::try_from(self.all.len()).unwrap_or(u32::MAX).saturating_mul(place.of)
     }
 }
 
-impl Server {
-    /// The addresses of the host.
-    pub fn addresses(&self) -> io::Result<impl Iterator<Item = SocketAddr>> {
-        (self.host.as_str(), self.port).to_socket_addrs()
+/// The addresses of a server, each once.
+fn places(addresses: &[SocketAddr], server: usize) -> Vec<Result<Place, Unresolved>> {
+    let mut each: Vec<SocketAddr> = Vec::with_capacity(addresses.len());
+    for address in addresses {
+        if !each.contains(address) {
+            each.push(*address);
+        }
     }
+    if each.is_empty() {
+        let error = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        return vec![Err(Unresolved { server, error })];
+    }
+    let of = u32::try_from(each.len()).unwrap_or(u32::MAX);
+    let next = each.iter().skip(1).copied().map(Some).chain([None]);
+    let places = each.iter().zip(next);
+    places.map(|(address, next)| Ok(Place { address: *address, next, of, server })).collect()
+}
+
+/// Not 0. Resolvers return the addresses of a host in another order each time, so a position would not do.
+fn hash(address: SocketAddr) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    address.hash(&mut hasher);
+    hasher.finish() | 1
 }
 
 impl FromStr for Servers {
@@ -80,7 +153,7 @@ impl FromStr for Servers {
                 "\"{text}\" is not of the form host:port, or host:port,host:port for the nodes of a cluster"
             )
         })?;
-        Ok(Self { all, first: AtomicUsize::new(0) })
+        Ok(Self { all, first: AtomicUsize::new(0), first_address: AtomicU64::new(0) })
     }
 }
 
@@ -115,14 +188,24 @@ impl Eq for Servers {}
 mod tests {
     use super::*;
 
-    fn hosts(servers: &Servers) -> Vec<&str> {
-        servers.in_turn().map(|(_, server)| server.host.as_str()).collect()
+    /// The ports stand for the addresses: the host `b12` has two.
+    fn places_of(servers: &Servers) -> Vec<Place> {
+        let resolve = |server: &Server| {
+            let ports = server.host.chars().filter_map(|digit| digit.to_digit(10));
+            Ok(ports.map(|port| ([127, 0, 0, 1], port as u16).into()).collect())
+        };
+        servers.in_turn_by(resolve).map(Result::unwrap).collect()
+    }
+
+    fn ports(servers: &Servers) -> Vec<u16> {
+        places_of(servers).iter().map(|place| place.address.port()).collect()
     }
 
     #[test]
     fn addresses_are_separated_by_commas() {
         let servers: Servers = "a:1, [::1]:2,b:3".parse().unwrap();
-        assert_eq!(hosts(&servers), ["a", "::1", "b"]);
+        let hosts: Vec<_> = servers.all.iter().map(|server| server.host.as_str()).collect();
+        assert_eq!(hosts, ["a", "::1", "b"]);
         assert_eq!(servers.to_string(), "a:1,[::1]:2,b:3");
         for wrong in ["", "a", "a:0", ":1", "a:1,", ",a:1", "a:1,,b:1", "a:1,b", "a:1 b:1,"] {
             let said = wrong.parse::<Servers>().unwrap_err();
@@ -132,15 +215,34 @@ mod tests {
 
     #[test]
     fn an_attempt_begins_with_the_one_that_served_and_reaches_all() {
-        let servers: Servers = "a:1,b:1,c:1".parse().unwrap();
-        let index = |host: &str| servers.in_turn().find(|(_, server)| server.host == host).unwrap().0;
-        assert_eq!(hosts(&servers), ["a", "b", "c"]);
-        servers.begin_with(index("b"));
-        assert_eq!(hosts(&servers), ["b", "c", "a"]);
-        servers.begin_behind(index("c"));
-        assert_eq!(hosts(&servers), ["a", "b", "c"]);
-        servers.begin_behind(index("b"));
-        assert_eq!(hosts(&servers), ["c", "a", "b"]);
-        assert_eq!(servers.share_of(Duration::from_secs(9)), Duration::from_secs(3));
+        let servers: Servers = "a1:1,b23:1,c4:1".parse().unwrap();
+        let place = |port: u16| places_of(&servers).into_iter().find(|place| place.address.port() == port);
+        let place = |port| place(port).unwrap();
+        assert_eq!(ports(&servers), [1, 2, 3, 4]);
+        servers.begin_with(place(3));
+        assert_eq!(ports(&servers), [3, 4, 1, 2]);
+        servers.begin_behind(place(4));
+        assert_eq!(ports(&servers), [1, 2, 3, 4]);
+        servers.begin_behind(place(1));
+        assert_eq!(ports(&servers), [2, 3, 4, 1]);
+        servers.begin_behind(place(2));
+        assert_eq!(ports(&servers), [3, 4, 1, 2]);
+        servers.begin_behind(place(3));
+        assert_eq!(ports(&servers), [4, 1, 2, 3]);
+        let share = |port| servers.share_of(Duration::from_secs(6), place(port));
+        assert_eq!([share(1), share(2)], [Duration::from_secs(2), Duration::from_secs(1)]);
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_resolved_is_one_failure_and_the_others_are_reached() {
+        let servers: Servers = "a1:1,b:1,c2:1".parse().unwrap();
+        let resolve = |server: &Server| match server.host.as_str() {
+            "a1" => Err(io::ErrorKind::NotFound.into()),
+            "b" => Ok(Vec::new()),
+            _ => Ok(vec![([127, 0, 0, 1], 2).into(); 2]),
+        };
+        let reached: Vec<_> = servers.in_turn_by(resolve).map(Result::ok).collect();
+        assert_eq!(reached.len(), 3, "an address counts once");
+        assert!(matches!(reached[..], [None, None, Some(place)] if place.of == 1));
     }
 }
