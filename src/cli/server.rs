@@ -1,6 +1,7 @@
 //! The connection options of the client subcommands: server, namespace and timeout.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,10 +14,10 @@ use super::pattern::looks_like_pattern;
 use super::time::time;
 use super::tls::TlsOptions;
 use super::token_source::TokenSource;
-use signalbox_client::race::{Accepted, Limit, Stage, first_answer};
+use signalbox_client::race::{Accepted, First, Limit, Stage, first_answer};
 use signalbox_client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
-    Namespace, PlainClient, SEMAPHORE_PORT, Status, Tls, Transport,
+    Namespace, PlainClient, SEMAPHORE_PORT, Status, Tcp, Tls, Transport,
 };
 
 /// The pause before all addresses of a cluster are tried again.
@@ -26,7 +27,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, Args)]
 pub(super) struct Server {
     /// Server to connect to; the default port is 11215, with --semaphore 11216. For a cluster, all nodes, with commas between
-    /// them: the one that leads is used
+    /// them, or a name that has all their addresses: the one that leads is used
     #[arg(
         id = "server",
         long = "server",
@@ -52,9 +53,18 @@ pub(super) struct Server {
     #[command(flatten)]
     token: TokenSource,
 
-    /// Of several addresses, as they were given, the one that has answered last: it is tried first.
+    /// Of several addresses, the one that has answered last: it is tried first.
     #[arg(skip)]
-    answered: Arc<Mutex<Option<Address>>>,
+    answered: Arc<Mutex<Option<Answered>>>,
+}
+
+/// An address that has answered.
+#[derive(Clone, Debug)]
+struct Answered {
+    /// As it was given, perhaps without a port.
+    given: Address,
+    /// Which of the addresses of its host it was.
+    ip: Option<IpAddr>,
 }
 
 /// The addresses of one server, or of the nodes of one cluster; at least one.
@@ -102,25 +112,32 @@ impl Server {
         given.clone().or_port(if self.semaphore { SEMAPHORE_PORT } else { COUNTER_PORT })
     }
 
-    /// The addresses as they were given, in the order in which they are tried.
-    fn in_order(&self) -> Vec<Address> {
-        let mut given = self.addresses.0.clone();
-        let answered = self.answered();
-        given.sort_by_key(|address| Some(address) != answered.as_ref());
-        given
+    /// The address that has answered last, if there are several.
+    fn answered(&self) -> Option<Address> {
+        let Answered { given, ip } = self.lock_answered().clone()?;
+        let address = self.with_port(&given);
+        let port = address.port().unwrap_or(COUNTER_PORT);
+        Some(ip.map_or(address.clone(), |ip| address.resolved_to((ip, port).into())))
     }
 
-    fn answered(&self) -> MutexGuard<'_, Option<Address>> {
+    fn note_answered(&self, address: &Address) {
+        let name = address.clone().unresolved();
+        let given = self.addresses.iter().find(|given| self.with_port(given) == name);
+        *self.lock_answered() = given
+            .cloned()
+            .map(|given| Answered { given, ip: address.resolved().map(|resolved| resolved.ip()) });
+    }
+
+    fn lock_answered(&self) -> MutexGuard<'_, Option<Answered>> {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The builder of a leased client of these addresses; the task is the label in lists of holders.
     pub(super) fn builder(&self, task: &str) -> Result<Builder, Failure> {
-        let addresses = self.in_order();
-        let mut addresses = addresses.iter().map(|given| self.with_port(given));
+        let mut addresses = self.addresses().0.into_iter();
         let first = addresses.next().expect("the option has at least one address");
         let builder = addresses.fold(Client::builder(first), Builder::address).label(label(task));
-        let builder = if self.answered().is_some() { builder.in_given_order() } else { builder };
+        let builder = self.answered().into_iter().fold(builder, Builder::begin_with);
         let builder = match self.tls.load()? {
             Some(tls) => builder.transport(tls),
             None => builder,
@@ -155,10 +172,19 @@ impl Server {
 
     /// The only address, or of several the first that answers.
     pub(super) async fn leader(&self) -> Result<Address, Failure> {
-        match self.addresses().0.as_slice() {
-            [only] => Ok(only.clone()),
-            _ => Ok(self.connect_to_first().await?.0),
+        match self.only().await? {
+            Some(only) => Ok(only),
+            None => Ok(self.connect_to_first().await?.0),
         }
+    }
+
+    /// The only address; `None`: there are several, given or those of a name.
+    async fn only(&self) -> Result<Option<Address>, Failure> {
+        let addresses = self.addresses();
+        let [only] = addresses.0.as_slice() else { return Ok(None) };
+        let resolved = tokio::time::timeout(self.timeout, Tcp.resolve(only.clone())).await;
+        let resolved = resolved.unwrap_or_else(|_| Err(self.late(only)))?;
+        Ok((resolved.len() == 1).then(|| only.clone()))
     }
 
     /// Whether semaphores were requested.
@@ -225,19 +251,17 @@ impl Server {
     /// Connects to the only address, or to the first of several that answers. While none does, a node of the cluster may be
     /// taking over, so they are tried again until the time is over.
     pub(super) async fn connect_to_first(&self) -> Result<(Address, PlainClient), Failure> {
-        let given = self.in_order();
-        let addresses: Vec<_> = given.iter().map(|address| self.with_port(address)).collect();
         let tls = self.tls.load()?;
-        if let [only] = addresses.as_slice() {
-            let client = open(only, self.timeout, tls.as_ref(), Accepted::default()).await?;
-            return Ok((only.clone(), client));
+        if let Some(only) = self.only().await? {
+            let client = open(&only, self.timeout, tls.as_ref(), Accepted::default()).await?;
+            return Ok((only, client));
         }
         let deadline = Instant::now() + self.timeout;
         loop {
-            let last = match self.first_of(&addresses, deadline, tls.as_ref()).await {
-                Ok((index, client)) => {
-                    *self.answered() = Some(given[index].clone());
-                    return Ok((addresses[index].clone(), client));
+            let last = match self.first_of(deadline, tls.as_ref()).await {
+                Ok((address, client)) => {
+                    self.note_answered(&address);
+                    return Ok((address, client));
                 }
                 Err(last) => last,
             };
@@ -254,28 +278,41 @@ impl Server {
     }
 
     /// Connects to the first of several addresses that answers: of a cluster, one node does, while others refuse connections,
-    /// have vanished, or are frozen. Returns its index. The error is that of the last one that has failed.
-    async fn first_of(
-        &self,
-        addresses: &[Address],
-        deadline: Instant,
-        tls: Option<&Tls>,
-    ) -> Result<(usize, PlainClient), Error> {
+    /// have vanished, or are frozen. The error is that of the last one that has failed.
+    async fn first_of(&self, deadline: Instant, tls: Option<&Tls>) -> Result<(Address, PlainClient), Error> {
         let limit = deadline.saturating_duration_since(Instant::now());
-        let late = |address: &Address| {
-            ConnectError::TimedOut { address: address.to_string(), limit: self.timeout }.into()
+        let answered = self.answered();
+        let mut addresses = self.addresses().0;
+        let name = answered.clone().map(Address::unresolved);
+        addresses.sort_by_key(|address| Some(address) != name.as_ref());
+        let late = |address: &Address| self.late(address).into();
+        let resolve = |address: &Address| -> Stage<Vec<Address>, Error> {
+            let (resolving, answered) = (Tcp.resolve(address.clone()), answered.clone());
+            Box::pin(async move {
+                let mut resolved = resolving.await?;
+                resolved.sort_by_key(|address| Some(address) != answered.as_ref());
+                Ok(resolved)
+            })
         };
-        let connect = |address: &Address, accepted| -> Stage<PlainClient, Error> {
+        let connect = |address: &Address, accepted| -> Stage<_, Error> {
             let (address, tls) = (address.clone(), tls.cloned());
             Box::pin(async move { Ok(open(&address, limit, tls.as_ref(), accepted).await?) })
         };
-        let ask = |client: PlainClient| -> Stage<PlainClient, Error> {
+        let ask = |client: PlainClient| -> Stage<_, Error> {
             Box::pin(async move {
                 client.noop().await?;
                 Ok(client)
             })
         };
-        first_answer(addresses, Limit::Until(deadline.into()), late, connect, ask).await
+        let limit = Limit::Until(deadline.into());
+        let First { address, answer, .. } =
+            first_answer(&addresses, limit, late, resolve, connect, ask).await?;
+        Ok((address, answer))
+    }
+
+    /// The error of an address that does not answer in time.
+    fn late(&self, address: &Address) -> ConnectError {
+        ConnectError::TimedOut { address: address.to_string(), limit: self.timeout }
     }
 
     /// As [`Self::connect`], with the number of the session; `None`: the server has none, so it is another one, such as

@@ -7,6 +7,7 @@ mod everywhere;
 mod grace;
 mod leases;
 mod lists;
+mod names;
 mod namespaces;
 mod readme;
 mod sessions;

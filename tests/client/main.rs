@@ -7,6 +7,7 @@ mod examples;
 mod guide;
 mod leased;
 mod moving;
+mod names;
 mod opening;
 mod plain;
 #[path = "../support/mod.rs"]

@@ -99,8 +99,12 @@ pub fn resolve(address: &Address, timeout: Duration) -> Result<SocketAddr, Conne
     let unresolved =
         |error| ConnectError::Resolve { host: address.host().to_owned(), source: Arc::new(error) };
     let host = (address.host(), address.port().unwrap_or(COUNTER_PORT));
+    let candidates: Vec<_> = match address.resolved() {
+        Some(resolved) => vec![resolved],
+        None => host.to_socket_addrs().map_err(unresolved)?.collect(),
+    };
     let mut failure = unresolved(io::ErrorKind::NotFound.into());
-    for candidate in host.to_socket_addrs().map_err(unresolved)? {
+    for candidate in candidates {
         match std::net::TcpStream::connect_timeout(&candidate, timeout) {
             Ok(_) => return Ok(candidate),
             Err(error) => failure = ConnectError::Refused { address: candidate, source: Arc::new(error) },

@@ -1,9 +1,10 @@
 //! The address of a server: `HOST`, `HOST:PORT`, `[IPV6]:PORT` or a bare IPv6 address.
 //!
-//! An [`Address`] is well formed. The host name is resolved when a client connects.
+//! An [`Address`] is well formed. The host name is resolved each time that a client connects, and all addresses that it has are
+//! tried, as if each had been configured.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -36,6 +37,8 @@ pub const SEMAPHORE_PORT: u16 = 11216;
 pub struct Address {
     host: String,
     port: Option<u16>,
+    /// Which of the addresses of the host it is.
+    resolved: Option<SocketAddr>,
 }
 
 impl Address {
@@ -75,6 +78,55 @@ impl Address {
         self.port.get_or_insert(port);
         self
     }
+
+    /// The same host at one of the addresses that it has, for [`Transport::resolve`]. [`Tcp`] and `Tls` connect to this one
+    /// alone, and `Tls` has the certificate of the server name the host.
+    ///
+    /// [`Tcp`]: super::Tcp
+    /// [`Transport::resolve`]: super::Transport::resolve
+    ///
+    /// ```
+    /// use signalbox_client::Address;
+    ///
+    /// let address = "lock.example.org:7".parse::<Address>()?.resolved_to(([192, 0, 2, 7], 7).into());
+    /// assert_eq!(address.to_string(), "lock.example.org:7 (192.0.2.7)");
+    /// # Ok::<(), signalbox_client::AddressError>(())
+    /// ```
+    #[must_use]
+    pub fn resolved_to(self, resolved: SocketAddr) -> Self {
+        Self { port: Some(resolved.port()), resolved: Some(resolved), ..self }
+    }
+
+    /// Which of the addresses of the host it is; `None`: any of them.
+    ///
+    /// ```
+    /// let address: signalbox_client::Address = "lock.example.org:7".parse()?;
+    /// assert_eq!(address.resolved(), None);
+    /// # Ok::<(), signalbox_client::AddressError>(())
+    /// ```
+    pub fn resolved(&self) -> Option<SocketAddr> {
+        self.resolved
+    }
+
+    /// The only one that it can be: to which it is resolved, or that it was given as.
+    pub(super) fn exact(&self) -> Option<SocketAddr> {
+        let given =
+            || self.host.parse::<IpAddr>().ok().map(|ip| (ip, self.port.unwrap_or(COUNTER_PORT)).into());
+        self.resolved.or_else(given)
+    }
+
+    /// The same address, at any of those that the host has.
+    ///
+    /// ```
+    /// # use signalbox_client::Address;
+    /// let address: Address = "lock.example.org:7".parse()?;
+    /// assert_eq!(address.clone().resolved_to(([192, 0, 2, 7], 7).into()).unresolved(), address);
+    /// # Ok::<(), signalbox_client::AddressError>(())
+    /// ```
+    #[must_use]
+    pub fn unresolved(self) -> Self {
+        Self { resolved: None, ..self }
+    }
 }
 
 impl FromStr for Address {
@@ -88,7 +140,7 @@ impl FromStr for Address {
         if host.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/') {
             return Err(AddressError::HostMalformed);
         }
-        Ok(Self { host: host.to_owned(), port: port.map(parse_port).transpose()? })
+        Ok(Self { host: host.to_owned(), port: port.map(parse_port).transpose()?, resolved: None })
     }
 }
 
@@ -137,7 +189,8 @@ impl fmt::Display for Address {
             Some(port) if self.host.contains(':') => write!(f, "[{}]:{port}", self.host),
             Some(port) => write!(f, "{}:{port}", self.host),
             None => f.write_str(&self.host),
-        }
+        }?;
+        self.resolved.map_or(Ok(()), |resolved| write!(f, " ({})", resolved.ip()))
     }
 }
 

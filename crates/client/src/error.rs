@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::race::Reason;
 use super::{limit, sysv};
 use signalbox_model::sysv::Errno;
 use signalbox_model::{ReachedLimit, Status};
@@ -408,6 +409,28 @@ pub enum ConnectError {
     },
 }
 
+impl Reason for ConnectError {
+    fn is_of_server(&self) -> bool {
+        match self {
+            Self::Tls { failure, .. } => failure.is_final(),
+            Self::TokenInClear { .. } => true,
+            Self::Resolve { .. } | Self::Refused { .. } | Self::Thread { .. } | Self::TimedOut { .. } => {
+                false
+            }
+        }
+    }
+}
+
+/// A server that stops is as good as none.
+impl Reason for Error {
+    fn is_of_server(&self) -> bool {
+        match self.kind() {
+            ErrorKind::Connect(error) => error.is_of_server(),
+            _ => self.is_refusal() && self.status() != Some(Status::ShuttingDown),
+        }
+    }
+}
+
 /// Why there is no connection over TLS.
 ///
 /// ```no_run
@@ -463,4 +486,12 @@ pub enum TlsFailure {
     /// Something else.
     #[error("{0}")]
     Other(String),
+}
+
+impl TlsFailure {
+    /// Whether it comes from what the server and the client are set up with. The others may be faults of the network, or come from
+    /// a server that is being stopped.
+    fn is_final(&self) -> bool {
+        !matches!(self, Self::Closed | Self::Other(_))
+    }
 }

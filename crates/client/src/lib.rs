@@ -53,6 +53,11 @@
 //! permit: it fails closed. Where it is better to work without a limit than not to work,
 //! [`Acquire::acquire_or_proceed`] fails open.
 //!
+//! # Several addresses
+//!
+//! [`Builder::address`] adds the other nodes of a cluster. A host name that has several addresses does the same: it is resolved
+//! each time that the client connects, and the first of its addresses that answers is used.
+//!
 //! # TLS
 //!
 //! With the cargo feature `tls`, `Tls` is a transport: `Client::builder(address).transport(Tls::load(&files)?)`. The plain

@@ -6,18 +6,21 @@
 //! Resources belong to the connection. They are released by [`PlainClient::release`], or when the connection ends: when
 //! its last [`PlainClient`], [`PlainPermit`] and [`Series`] is dropped, the server stops, or this process ends.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use super::connection::Connection;
+use super::race::Stage;
 use super::requested::requesting;
 use super::{
-    Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Error, Maximum, PlainPermit, Resources, Series,
-    Token, checked, socket,
+    Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Error, ErrorKind, Maximum, PlainPermit, Resources,
+    Series, Token, checked, socket,
 };
 use signalbox_model::Quoted;
 use signalbox_model::Status;
@@ -45,12 +48,12 @@ pub struct PlainClient {
 
 impl PlainClient {
     /// Connects within [`CONNECT_TIMEOUT`]. The default port is that of the counters; [`Address::or_port`] sets
-    /// another default.
+    /// another default. If the host is a name, connects to the first of its addresses at which a server answers.
     ///
     /// The failure of the server's host is detected within about 30 s.
     ///
     /// # Errors
-    /// [`ConnectError`], with the reason of the last address that was tried.
+    /// [`ConnectError`], with the reason of the last address that was tried and that has failed.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -77,9 +80,27 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn connect_within(address: &Address, limit: Duration) -> Result<Self, ConnectError> {
-        let stream = socket::connect(address, limit).await?;
+        let is_one_of_several = address.exact().is_none();
+        let open =
+            |stream, address| -> Stage<_, _> { Box::pin(Self::open(stream, address, is_one_of_several)) };
+        socket::first_of(address, limit, open).await
+    }
+
+    /// Uses a connection to an address. If that may be one of several of a name, asks whether a server answers, whatever that is.
+    async fn open(
+        stream: TcpStream,
+        address: Address,
+        is_one_of_several: bool,
+    ) -> Result<Self, ConnectError> {
         let in_clear = socket::in_clear(&stream);
-        Ok(Self { connection: Arc::new(Connection::over(stream, in_clear)) })
+        let client = Self { connection: Arc::new(Connection::over(stream, in_clear)) };
+        let Some(address) = address.resolved().filter(|_| is_one_of_several) else { return Ok(client) };
+        match client.noop().await.map_err(|error| error.kind().clone()) {
+            Err(ErrorKind::ConnectionLost(reason)) => {
+                Err(ConnectError::Refused { address, source: Arc::new(io::Error::other(reason)) })
+            }
+            _ => Ok(client),
+        }
     }
 
     /// Uses a stream that is connected already: another transport, or a simulated network.

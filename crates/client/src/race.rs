@@ -1,4 +1,5 @@
-//! Several addresses, of which some may not answer: the first one that does is used.
+//! Several addresses, of which some may not answer: the first one that does is used. A name that has several addresses is as
+//! good as these: once it is resolved, they take its place.
 //!
 //! They are tried in their order, and the next one as soon as one has failed. A machine that has vanished does not even refuse a
 //! connection, and a frozen server accepts it and stays silent, so the next address is also tried, beside those before it, when
@@ -15,6 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tracing::debug;
 
 use crate::Address;
 
@@ -35,6 +37,25 @@ pub enum Limit {
     Each(Duration),
     /// All of them end at this moment. No address takes the time that the others need.
     Until(Instant),
+}
+
+/// The reason for which an attempt has failed.
+#[doc(hidden)] // For the command line.
+pub trait Reason {
+    /// Whether a server is there, and refuses this client or is not trusted. This says more than that no server is there.
+    fn is_of_server(&self) -> bool;
+}
+
+/// The address that has answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(hidden)] // For the command line.
+pub struct First<T> {
+    /// One of those that were given, or to which one of them was resolved.
+    pub address: Address,
+    /// What it has answered.
+    pub answer: T,
+    /// The other addresses.
+    pub others: Vec<Address>,
 }
 
 impl Limit {
@@ -77,21 +98,23 @@ impl Accepted {
 
 /// An attempt at one address.
 struct Attempt<C, T, E> {
-    /// Of the address.
-    index: usize,
+    address: Address,
     deadline: Instant,
     accepted: Accepted,
-    stage: Progress<Stage<C, E>, Stage<T, E>>,
+    stage: Progress<C, T, E>,
 }
 
-/// What an attempt does, or has done.
-enum Progress<C, T> {
-    Connecting(C),
-    Asking(T),
+/// What an attempt does.
+enum Progress<C, T, E> {
+    Resolving(Stage<Vec<Address>, E>),
+    Connecting(Stage<C, E>),
+    Asking(Stage<T, E>),
 }
 
 /// What has happened in an attempt.
 enum Event<C, T, E> {
+    /// The addresses that the host has.
+    Resolved(Vec<Address>),
     /// The server has accepted the connection, which is not ready yet.
     Accepted,
     Connected(C),
@@ -102,6 +125,9 @@ enum Event<C, T, E> {
 impl<C, T, E> Attempt<C, T, E> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event<C, T, E>> {
         let event = match &mut self.stage {
+            Progress::Resolving(stage) => {
+                stage.as_mut().poll(context).map(|done| done.map_or_else(Event::Failed, Event::Resolved))
+            }
             Progress::Connecting(stage) => {
                 stage.as_mut().poll(context).map(|done| done.map_or_else(Event::Failed, Event::Connected))
             }
@@ -114,11 +140,11 @@ impl<C, T, E> Attempt<C, T, E> {
     }
 }
 
-/// Connects to each address and asks there, until one answers; returns its index and the answer. An attempt fails with `late`
-/// when it has taken too long. Those that are not needed are dropped.
+/// Resolves each address, connects to what it has, and asks there, until one answers. An attempt fails with `late` when it has
+/// taken too long. Those that are not needed are dropped.
 ///
 /// # Errors
-/// The last failure, once all addresses were tried and none is awaited.
+/// Once all addresses were tried and none is awaited: the last failure that a server is the reason of, else the last one.
 ///
 /// # Panics
 /// Without an address.
@@ -127,59 +153,133 @@ pub async fn first_answer<C, T, E>(
     addresses: &[Address],
     limit: Limit,
     late: impl Fn(&Address) -> E,
+    resolve: impl Fn(&Address) -> Stage<Vec<Address>, E>,
     connect: impl Fn(&Address, Accepted) -> Stage<C, E>,
     ask: impl Fn(C) -> Stage<T, E>,
-) -> Result<(usize, T), E>
+) -> Result<First<T>, E>
 where
     C: Send + 'static,
     T: Send + 'static,
-    E: Send + 'static,
+    E: Reason + Send + 'static,
 {
     assert!(!addresses.is_empty(), "there is an address");
     let began = Instant::now();
-    let patience = |usual| limit.patience(usual, addresses.len(), began);
-    // Those that were not tried yet, and then those that have failed.
-    let mut next: VecDeque<usize> = (0..addresses.len()).collect();
-    let mut untried = addresses.len();
+    let mut queue = Queue::new(addresses);
     let mut attempts: Vec<Attempt<C, T, E>> = Vec::new();
+    let mut reason: Option<E> = None;
     let mut next_at = began;
     loop {
         if next_at <= Instant::now()
-            && let Some(index) = next.pop_front()
+            && let Some(Waiting { address, is_resolved }) = queue.pop()
         {
-            untried = untried.saturating_sub(1);
-            let (now, address, accepted) = (Instant::now(), &addresses[index], Accepted::default());
+            let (now, accepted) = (Instant::now(), Accepted::default());
             let deadline = limit.deadline(now);
-            let connecting = limited(deadline, late(address), connect(address, accepted.clone()));
-            attempts.push(Attempt { index, deadline, accepted, stage: Progress::Connecting(connecting) });
-            next_at = now + patience(CONNECT_PATIENCE);
+            let stage = if is_resolved {
+                Progress::Connecting(limited(deadline, late(&address), connect(&address, accepted.clone())))
+            } else {
+                Progress::Resolving(limited(deadline, late(&address), resolve(&address)))
+            };
+            attempts.push(Attempt { address, deadline, accepted, stage });
+            next_at = now + limit.patience(CONNECT_PATIENCE, queue.known, began);
         }
         let (position, event) = tokio::select! {
             biased;
             event = any(&mut attempts) => event,
-            () = sleep_until(next_at), if !next.is_empty() => continue,
+            () = sleep_until(next_at), if !queue.is_empty() => continue,
         };
         let is_latest = position + 1 == attempts.len();
         match event {
             Event::Accepted => {}
+            Event::Resolved(resolved) => {
+                let name = attempts.remove(position).address;
+                let others = attempts.iter().map(|attempt| &attempt.address);
+                queue.replace(&name, resolved, &others.collect::<Vec<_>>());
+                next_at = Instant::now();
+                continue;
+            }
             Event::Connected(connection) => {
-                let Attempt { index, deadline, .. } = attempts[position];
-                let asking = limited(deadline, late(&addresses[index]), ask(connection));
+                let Attempt { address, deadline, .. } = &attempts[position];
+                let asking = limited(*deadline, late(address), ask(connection));
                 attempts[position].stage = Progress::Asking(asking);
             }
-            Event::Answered(answer) => return Ok((attempts[position].index, answer)),
+            Event::Answered(answer) => {
+                let address = attempts.remove(position).address;
+                let tried = attempts.into_iter().map(|attempt| attempt.address);
+                return Ok(First { address, answer, others: tried.chain(queue.addresses()).collect() });
+            }
             Event::Failed(failure) => {
-                next.push_back(attempts.remove(position).index);
-                if untried == 0 && attempts.is_empty() {
-                    return Err(failure);
+                if failure.is_of_server() || reason.as_ref().is_none_or(|reason| !reason.is_of_server()) {
+                    reason = Some(failure);
                 }
-                next_at = Instant::now() + if untried > 0 { Duration::ZERO } else { RETRY_PAUSE };
+                queue.failed(attempts.remove(position));
+                if queue.untried == 0 && attempts.is_empty() {
+                    return Err(reason.expect("an attempt has failed"));
+                }
+                next_at = Instant::now() + if queue.untried > 0 { Duration::ZERO } else { RETRY_PAUSE };
                 continue;
             }
         }
         if is_latest {
-            next_at = Instant::now() + patience(ANSWER_PATIENCE);
+            next_at = Instant::now() + limit.patience(ANSWER_PATIENCE, queue.known, began);
         }
+    }
+}
+
+/// The addresses that are to be tried.
+struct Queue {
+    /// Those that were not tried yet, and then those that have failed.
+    waiting: VecDeque<Waiting>,
+    untried: usize,
+    /// How many addresses are known, with those that are being tried.
+    known: usize,
+}
+
+/// An address that is to be tried.
+struct Waiting {
+    address: Address,
+    /// Otherwise, it may stand for several.
+    is_resolved: bool,
+}
+
+impl Queue {
+    fn new(addresses: &[Address]) -> Self {
+        let waiting =
+            addresses.iter().map(|address| Waiting { address: address.clone(), is_resolved: false });
+        Self { waiting: waiting.collect(), untried: addresses.len(), known: addresses.len() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let next = self.waiting.pop_front()?;
+        self.untried = self.untried.saturating_sub(1);
+        Some(next)
+    }
+
+    /// The addresses of a name are tried next, except those that are there already.
+    fn replace(&mut self, name: &Address, resolved: Vec<Address>, tried: &[&Address]) {
+        self.known -= 1;
+        for address in resolved.into_iter().rev() {
+            let is_known = |waiting: &Waiting| waiting.is_resolved && waiting.address == address;
+            if !tried.contains(&&address) && !self.waiting.iter().any(is_known) {
+                self.waiting.push_front(Waiting { address, is_resolved: true });
+                self.untried += 1;
+                self.known += 1;
+            }
+        }
+        debug!(%name, known = self.known, "resolved");
+    }
+
+    /// It may be tried again. A name that could not be resolved is still one.
+    fn failed<C, T, E>(&mut self, Attempt { address, stage, .. }: Attempt<C, T, E>) {
+        let is_resolved = !matches!(stage, Progress::Resolving(_));
+        self.waiting.push_back(Waiting { address, is_resolved });
+    }
+
+    fn addresses(self) -> impl Iterator<Item = Address> {
+        self.waiting.into_iter().map(|waiting| waiting.address)
     }
 }
 
@@ -222,9 +322,21 @@ mod tests {
         refuses: usize,
         /// How long it takes for a handshake.
         handshake: u64,
+        /// Whether it does not accept the client.
+        distrusts: bool,
+        /// How long it takes to resolve its name, if it is the first address of that.
+        resolves: Option<u64>,
     }
 
-    const SERVES: Behaviour = Behaviour { accepts: Some(1), answers: Some(1), refuses: 0, handshake: 0 };
+    const SERVES: Behaviour = Behaviour {
+        accepts: Some(1),
+        answers: Some(1),
+        refuses: 0,
+        handshake: 0,
+        distrusts: false,
+        resolves: Some(0),
+    };
+    const DISTRUSTS: Behaviour = Behaviour { distrusts: true, ..SERVES };
     const VANISHED: Behaviour = Behaviour { accepts: None, ..SERVES };
     const FROZEN: Behaviour = Behaviour { answers: None, ..SERVES };
     const REFUSES: Behaviour = refuses(usize::MAX);
@@ -251,33 +363,66 @@ mod tests {
         }
     }
 
-    /// Which address has answered, or what the last failure is; after how many milliseconds; and how many attempts were made.
-    async fn race_within(
+    /// A failure of this name is that of a server.
+    impl Reason for String {
+        fn is_of_server(&self) -> bool {
+            self.contains("distrusts")
+        }
+    }
+
+    /// Which address has answered, or what the failure is; after how many milliseconds; and how many attempts were made. Each name
+    /// has addresses with these behaviours, which are numbered from 0 on over all names.
+    async fn race_of_names(
         limit: impl FnOnce(Instant) -> Limit,
-        behaviours: &[Behaviour],
+        names: &[&[Behaviour]],
     ) -> (Result<usize, String>, u128, usize) {
-        let addresses: Vec<Address> =
-            (0..behaviours.len()).map(|number| format!("{number}:1").parse().unwrap()).collect();
+        let behaviours = names.concat();
+        let number_of = |address: &Address| usize::from(address.resolved().unwrap().port());
+        let mut resolved: Vec<Vec<Address>> = Vec::new();
+        let mut port = 0..;
+        for (number, addresses) in names.iter().enumerate() {
+            let name = format!("{number}:1").parse::<Address>().unwrap();
+            let addresses = addresses.iter().zip(&mut port);
+            resolved.push(
+                addresses.map(|(_, port)| name.clone().resolved_to(([127, 0, 0, 1], port).into())).collect(),
+            );
+        }
+        let names: Vec<Address> =
+            (0..names.len()).map(|number| format!("{number}:1").parse().unwrap()).collect();
         let tried = Mutex::new(vec![0; behaviours.len()]);
         let began = Instant::now();
         let outcome = first_answer(
-            &addresses,
+            &names,
             limit(began),
-            |address| format!("{address} is late"),
+            |address| match address.resolved() {
+                Some(_) => format!("{} is late", number_of(address)),
+                None => format!("the name {} is late", address.host()),
+            },
+            |name| {
+                let addresses = resolved[name.host().parse::<usize>().unwrap()].clone();
+                let delay = behaviours[number_of(&addresses[0])].resolves;
+                Box::pin(async move {
+                    after(delay).await;
+                    Ok(addresses)
+                })
+            },
             |address, accepted| {
-                let number = address.host().parse::<usize>().unwrap();
-                let (behaviour, address) = (behaviours[number], address.to_string());
+                let number = number_of(address);
+                let behaviour = behaviours[number];
                 let mut tried = tried.lock().unwrap();
                 tried[number] += 1;
                 let refuses = tried[number] <= behaviour.refuses;
                 Box::pin(async move {
                     after(behaviour.accepts).await;
                     if refuses {
-                        return Err(format!("{address} refuses"));
+                        return Err(format!("{number} refuses"));
                     }
                     if behaviour.handshake > 0 {
                         accepted.note();
                         after(Some(behaviour.handshake)).await;
+                    }
+                    if behaviour.distrusts {
+                        return Err(format!("{number} distrusts"));
                     }
                     Ok(behaviour)
                 })
@@ -290,8 +435,27 @@ mod tests {
             },
         )
         .await;
+        let all = behaviours.len();
+        let outcome = outcome.map(|First { address, others, .. }| {
+            // Names that were not resolved stand for all their addresses.
+            let others = others.iter().map(|other| match other.resolved() {
+                Some(_) => 1,
+                None => resolved[other.host().parse::<usize>().unwrap()].len(),
+            });
+            assert_eq!(others.sum::<usize>(), all - 1, "no other address is forgotten");
+            number_of(&address)
+        });
         let tried = tried.lock().unwrap().iter().sum();
-        (outcome.map(|(index, ())| index), began.elapsed().as_millis(), tried)
+        (outcome, began.elapsed().as_millis(), tried)
+    }
+
+    /// As [`race_of_names`]; each address has a name of its own.
+    async fn race_within(
+        limit: impl FnOnce(Instant) -> Limit,
+        behaviours: &[Behaviour],
+    ) -> (Result<usize, String>, u128, usize) {
+        let names: Vec<_> = behaviours.iter().map(std::slice::from_ref).collect();
+        race_of_names(limit, &names).await
     }
 
     async fn race(behaviours: &[Behaviour]) -> (Result<usize, String>, u128, usize) {
@@ -337,17 +501,48 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_limit_for_all_addresses_is_kept_and_is_divided() {
         let within = |limit: u64| move |began| Limit::Until(began + Duration::from_millis(limit));
-        assert_eq!(race_within(within(9000), &[FROZEN; 3]).await, (Err("2:1 is late".to_owned()), 9000, 3));
-        assert_eq!(race_within(within(1000), &[VANISHED; 4]).await, (Err("3:1 is late".to_owned()), 1000, 4));
+        assert_eq!(race_within(within(9000), &[FROZEN; 3]).await, (Err("2 is late".to_owned()), 9000, 3));
+        assert_eq!(race_within(within(1000), &[VANISHED; 4]).await, (Err("3 is late".to_owned()), 1000, 4));
         assert_eq!(race_within(within(1500), &[FROZEN, FROZEN, SERVES]).await, (Ok(2), 1004, 3));
         assert_eq!(race_within(within(600), &[VANISHED, VANISHED, SERVES]).await, (Ok(2), 402, 3));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_last_failure_is_reported_when_all_have_failed() {
-        assert_eq!(race(&[REFUSES, REFUSES]).await, (Err("1:1 refuses".to_owned()), 2, 2));
-        assert_eq!(race(&[REFUSES, FROZEN]).await, (Err("1:1 is late".to_owned()), 5001, 8));
-        assert_eq!(race(&[VANISHED]).await, (Err("0:1 is late".to_owned()), 5000, 1));
-        assert_eq!(race(&[FROZEN, REFUSES]).await, (Err("0:1 is late".to_owned()), 5000, 7));
+        assert_eq!(race(&[REFUSES, REFUSES]).await, (Err("1 refuses".to_owned()), 2, 2));
+        assert_eq!(race(&[REFUSES, FROZEN]).await, (Err("1 is late".to_owned()), 5001, 8));
+        assert_eq!(race(&[VANISHED]).await, (Err("0 is late".to_owned()), 5000, 1));
+        assert_eq!(race(&[FROZEN, REFUSES]).await, (Err("0 is late".to_owned()), 5000, 7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_addresses_of_a_name_are_raced_as_those_that_were_configured() {
+        let each = |_| Limit::Each(LIMIT);
+        for addresses in [[VANISHED, SERVES], [FROZEN, SERVES], [REFUSES, SERVES], [SERVES, SERVES]] {
+            let configured = race(&addresses).await;
+            assert_eq!(race_of_names(each, &[&addresses]).await, configured);
+        }
+        assert_eq!(race_of_names(each, &[&[REFUSES, FROZEN], &[VANISHED, SERVES]]).await, (Ok(3), 2504, 4));
+        let within = |began| Limit::Until(began + Duration::from_millis(1000));
+        assert_eq!(race_of_names(within, &[&[VANISHED; 3]]).await, (Err("2 is late".to_owned()), 1000, 3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_is_not_resolved_costs_little() {
+        let each = |_| Limit::Each(LIMIT);
+        let unresolved = Behaviour { resolves: None, ..SERVES };
+        assert_eq!(race_of_names(each, &[&[unresolved], &[SERVES]]).await, (Ok(1), 502, 1));
+        let late = Behaviour { resolves: Some(700), ..SERVES };
+        assert_eq!(race_of_names(each, &[&[late], &[VANISHED]]).await, (Ok(0), 702, 2));
+        let failed = race_of_names(each, &[&[unresolved]]).await;
+        assert_eq!(failed, (Err("the name 0 is late".to_owned()), 5000, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_accept_the_client_says_more_than_one_that_is_not_there() {
+        for addresses in [[DISTRUSTS, REFUSES], [REFUSES, DISTRUSTS]] {
+            let (outcome, ..) = race(&addresses).await;
+            assert!(outcome.clone().unwrap_err().contains("distrusts"), "{outcome:?}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Opens TCP connections that detect the failure of the server's host.
 
+use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,10 +8,11 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, lookup_host};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::Instant;
 
 use super::address::{Address, COUNTER_PORT};
 use super::error::ConnectError;
+use super::race::{Limit, Stage, first_answer};
 
 /// How long a server's host may be silent before the connection ends. Keepalive sends three probes, 5 s apart, after
 /// 15 s of silence.
@@ -19,32 +21,52 @@ const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Connects to the first of the host's addresses that accepts, within `limit` for all of them.
-pub(super) async fn connect(address: &Address, limit: Duration) -> Result<TcpStream, ConnectError> {
-    let deadline = Instant::now() + limit;
-    let timed_out = || ConnectError::TimedOut { address: address.to_string(), limit };
-    let host = (address.host(), address.port().unwrap_or(COUNTER_PORT));
+/// The addresses of the host, each once and at least one.
+pub(super) async fn resolve(address: Address) -> Result<Vec<Address>, ConnectError> {
+    if address.exact().is_some() {
+        return Ok(vec![address]);
+    }
     let unresolved =
         |error| ConnectError::Resolve { host: address.host().to_owned(), source: Arc::new(error) };
-    let mut candidates: Vec<SocketAddr> = timeout_at(deadline, lookup_host(host))
-        .await
-        .map_err(|_| timed_out())?
-        .map_err(unresolved)?
-        .collect();
-    candidates.dedup();
-
-    let mut failure = unresolved(io::ErrorKind::NotFound.into());
-    for (tried, candidate) in candidates.iter().enumerate() {
-        // An equal share of the remaining time, so that a silent address leaves enough for the others.
-        let untried = u32::try_from(candidates.len() - tried).expect("a host has few addresses");
-        let share = (deadline - Instant::now()) / untried;
-        failure = match timeout(share, open(*candidate)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => ConnectError::Refused { address: *candidate, source: Arc::new(error) },
-            Err(_) => timed_out(),
-        };
+    let found = lookup_host((address.host(), address.port().unwrap_or(COUNTER_PORT))).await;
+    let mut all: Vec<SocketAddr> = Vec::new();
+    for found in found.map_err(unresolved)? {
+        if !all.contains(&found) {
+            all.push(found);
+        }
     }
-    Err(failure)
+    if all.is_empty() {
+        return Err(unresolved(io::ErrorKind::NotFound.into()));
+    }
+    Ok(all.into_iter().map(|found| address.clone().resolved_to(found)).collect())
+}
+
+/// Connects to the first of the host's addresses that accepts, within `limit` for all of them.
+pub(super) async fn connect(address: &Address, limit: Duration) -> Result<TcpStream, ConnectError> {
+    first_of(address, limit, |stream, _| Box::pin(ready(Ok(stream)))).await
+}
+
+/// Connects to the first of the host's addresses that accepts and then answers what is asked there, within `limit` for all of
+/// them.
+pub(super) async fn first_of<T: Send + 'static>(
+    address: &Address,
+    limit: Duration,
+    ask: impl Fn(TcpStream, Address) -> Stage<T, ConnectError>,
+) -> Result<T, ConnectError> {
+    let late = |address: &Address| ConnectError::TimedOut { address: address.to_string(), limit };
+    let resolve = |address: &Address| -> Stage<_, _> { Box::pin(resolve(address.clone())) };
+    let connect = |address: &Address, _| -> Stage<_, _> {
+        let address = address.clone();
+        Box::pin(async move { Ok((connect_to(&address).await?, address)) })
+    };
+    let ask = |(stream, address)| ask(stream, address);
+    let limit = Limit::Until(Instant::now() + limit);
+    Ok(first_answer(std::slice::from_ref(address), limit, late, resolve, connect, ask).await?.answer)
+}
+/// Connects to one of the addresses that [`resolve`] returns.
+async fn connect_to(address: &Address) -> Result<TcpStream, ConnectError> {
+    let exact = address.exact().expect("it is resolved");
+    open(exact).await.map_err(|source| ConnectError::Refused { address: exact, source: Arc::new(source) })
 }
 
 async fn open(address: SocketAddr) -> io::Result<TcpStream> {

@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::error::{ConnectError, TlsFailure};
+use super::race::Stage;
 use super::{Address, Transport, socket};
 pub use signalbox_tls::FileError;
 use signalbox_tls::{VERSIONS, certificates, private_key, provider};
@@ -175,8 +176,17 @@ fn authorities(files: &TlsFiles) -> Result<RootCertStore, TlsFilesError> {
 impl Transport for Tls {
     type Stream = TlsStream;
 
+    async fn resolve(&self, address: Address) -> Result<Vec<Address>, ConnectError> {
+        socket::resolve(address).await
+    }
+
+    /// Of the addresses of the host, uses the first one with which the handshake succeeds.
     async fn connect(&self, address: Address, limit: Duration) -> Result<TlsStream, ConnectError> {
-        self.connect_in_steps(address, limit, || ()).await
+        let shake_hands = |stream, address: Address| -> Stage<TlsStream, ConnectError> {
+            let tls = self.clone();
+            Box::pin(async move { tls.shake_hands(stream, &address).await })
+        };
+        socket::first_of(&address, limit, shake_hands).await
     }
 
     async fn connect_in_steps(

@@ -7,7 +7,7 @@ use super::client::Client;
 use super::clock::{BootClock, Clock};
 use super::executor::Executor;
 use super::settings::{Settings, Terms, cut_label};
-use super::transport::{Dial, Tcp, Transport, dial_over};
+use super::transport::{Dial, Tcp, Transport};
 use crate::{Address, ConnectError, Error, Token};
 
 /// The default of [`Builder::unreachable_after`].
@@ -36,10 +36,10 @@ pub struct Builder {
     ttl: Option<Duration>,
     token: Option<Token>,
     unreachable_after: Duration,
-    dial: Dial,
+    dial: Arc<dyn Dial>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
-    in_given_order: bool,
+    first: Option<Address>,
     in_this_runtime: bool,
 }
 
@@ -98,15 +98,16 @@ impl Builder {
             ttl: None,
             token: None,
             unreachable_after: UNREACHABLE_AFTER,
-            dial: dial_over(Tcp),
+            dial: Arc::new(Tcp),
             clock: Arc::new(BootClock),
             seed: None,
-            in_given_order: false,
+            first: None,
             in_this_runtime: false,
         }
     }
 
-    /// Adds an address of the same service, which is tried if the others fail. An address without a port means 11215.
+    /// Adds an address of the same service, which is tried if the others fail. An address without a port means 11215. A host
+    /// name with several addresses is as good as all of them: it is resolved each time that the client connects.
     ///
     /// ```no_run
     /// # use signalbox_client::Client;
@@ -203,7 +204,7 @@ impl Builder {
     /// # }
     /// ```
     pub fn transport(mut self, transport: impl Transport) -> Self {
-        self.dial = dial_over(transport);
+        self.dial = Arc::new(transport);
         self
     }
 
@@ -236,10 +237,10 @@ impl Builder {
         self
     }
 
-    /// Tries the addresses in the order in which they were given, instead of beginning with any of them.
+    /// Begins with this address, one of those that were given or to which one of them is resolved, instead of any of them.
     #[doc(hidden)] // For the command line.
-    pub fn in_given_order(mut self) -> Self {
-        self.in_given_order = true;
+    pub fn begin_with(mut self, address: Address) -> Self {
+        self.first = Some(address);
         self
     }
 
@@ -303,7 +304,7 @@ impl Builder {
             unreachable_after: self.unreachable_after,
             dial: self.dial,
             clock: self.clock,
-            in_given_order: self.in_given_order,
+            first: self.first,
             seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
         };
         Ok(Client::new(settings, executor))

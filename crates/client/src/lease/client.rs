@@ -115,7 +115,7 @@ impl Client {
             let (label, token) = (settings.terms.label.clone(), settings.token.clone());
             Box::pin(async move { Direct::enter(connection, &label, token.as_ref()).await })
         };
-        Ok(ask_first(settings, &settings.addresses, enter).await?.1)
+        Ok(ask_first(settings, &settings.addresses, None, enter).await?.answer)
     }
 
     /// Closes the sessions of the client and waits until the server has confirmed it, for 2 s at most. Everything is

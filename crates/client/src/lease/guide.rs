@@ -51,7 +51,7 @@ impl Guide {
 
     /// The addresses to try, each once. Where the leader moves comes first, then what the program has configured, then what
     /// servers have said. The address of the connection before, `last`, comes last: it takes long to notice that it still
-    /// fails.
+    /// fails. If it is one of the addresses of a name, the name stays where it is, for the others.
     pub(super) fn round<'a>(
         &mut self,
         configured: impl Iterator<Item = &'a Address>,
@@ -60,7 +60,8 @@ impl Guide {
         let others = configured.cloned().chain(self.nodes.iter().cloned());
         let others = others.filter(|address| Some(address) != last);
         let mut round: Vec<Address> = Vec::new();
-        for address in self.moved.drain(..).chain(others).chain(last.cloned()) {
+        let last = last.cloned().map(Address::unresolved);
+        for address in self.moved.drain(..).chain(others).chain(last) {
             if !round.contains(&address) {
                 round.push(address);
             }
@@ -132,6 +133,11 @@ mod tests {
         // The client was connected to the leader, perhaps by another name.
         guide.learn(whereabouts(false));
         assert_eq!(round(&mut guide, "x:1"), ["y:1", "b:1", "c:1", "a:1", "x:1"]);
+        // One of the addresses of a name.
+        let configured = [address("x:1"), address("y:1")].map(Option::unwrap);
+        let resolved = configured[0].clone().resolved_to(([127, 0, 0, 1], 1).into());
+        let round_after = Guide::default().round(configured.iter(), Some(&resolved));
+        assert_eq!(round_after, configured);
         // It was relayed.
         guide.learn(whereabouts(true));
         assert_eq!(round(&mut guide, "b:1"), ["x:1", "y:1", "a:1", "c:1", "b:1"]);

@@ -10,10 +10,9 @@ use tokio::time::timeout;
 
 use super::clock::{Clock, Moment};
 use super::settings::{ATTEMPT_MAX, Settings, Terms};
-use super::transport::{Dial, Dialing};
 use super::validity::safe_duration;
 use crate::connection::{Answers, Connection};
-use crate::race::{Limit, Stage, first_answer};
+use crate::race::{First, Limit, Stage, first_answer};
 use crate::{Address, ConnectError, Disconnect, Error, ErrorKind, Token, success};
 use signalbox_model::{GrantId, Milliseconds, RequestId, SessionKey, Status};
 use signalbox_protocol::{EXTENDED_VERSION, End, Extended, Features, Opaque, OpenedSession, ResponseFrame};
@@ -249,10 +248,11 @@ pub(super) enum Target {
 }
 
 /// Attaches the session at the first of several addresses that answers, or at the next one if the session is not known there.
-/// Then the client will repeat this number of requests with their places.
+/// Of the addresses of a name, `last` is tried last. Then the client will repeat this number of requests with their places.
 pub(super) fn attach_first(
     settings: &Settings,
     addresses: Vec<Address>,
+    last: Option<Address>,
     target: Target,
     repetitions: u32,
 ) -> Attaching {
@@ -262,10 +262,10 @@ pub(super) fn attach_first(
         let mut late_attachments = 0;
         let mut is_known_nowhere = true;
         loop {
-            let (index, greeted) = greet_first(&settings, &left)
+            let First { address, answer: greeted, others } = greet_first(&settings, &left, last.as_ref())
                 .await
                 .map_err(|error| AttachmentFailure { error, session_is_lost: false, late_attachments })?;
-            let address = left.remove(index);
+            left = others;
             match attach_at(&settings, address, greeted, target, repetitions).await {
                 Ok(attached) => return Ok(Attached { late_attachments, ..attached }),
                 Err(failure) => {
@@ -283,32 +283,45 @@ pub(super) fn attach_first(
     })
 }
 
-/// Connects to the first of several addresses that answers what is asked there. Returns its index and the answer.
+/// Connects to the first of several addresses that answers what is asked there. Of the addresses of a name, `last` is tried last.
 pub(super) async fn ask_first<T: Send + 'static>(
     settings: &Settings,
     addresses: &[Address],
+    last: Option<&Address>,
     ask: impl Fn(Connection) -> Stage<T, Error>,
-) -> Result<(usize, T), Error> {
-    let connect = |address: &Address, accepted| -> Stage<Connection, Error> {
-        let dialing: Dialing = Dial::as_ref(&settings.dial)(address.clone(), ATTEMPT_MAX, accepted);
-        Box::pin(async move { Ok(dialing.await?) })
+) -> Result<First<T>, Error> {
+    let dial = || Arc::clone(&settings.dial);
+    let resolve = |address: &Address| -> Stage<Vec<Address>, Error> {
+        let resolving = dial().resolve(address.clone());
+        let (first, last) = (settings.first.clone(), last.cloned());
+        Box::pin(async move {
+            let mut resolved = resolving.await?;
+            let (first, last) = (first.as_ref(), last.as_ref());
+            resolved.sort_by_key(|address| (Some(address) == last, Some(address) != first));
+            Ok(resolved)
+        })
     };
-    first_answer(addresses, Limit::Each(ATTEMPT_MAX), too_late, connect, ask).await
+    let connect = |address: &Address, accepted| dial().connect(address.clone(), ATTEMPT_MAX, accepted);
+    first_answer(addresses, Limit::Each(ATTEMPT_MAX), too_late, resolve, connect, ask).await
 }
 
-/// Connects to the first of several addresses that answers Hello, and returns its index.
-async fn greet_first(settings: &Settings, addresses: &[Address]) -> Result<(usize, Greeted), Error> {
+/// Connects to the first of several addresses that answers Hello.
+async fn greet_first(
+    settings: &Settings,
+    addresses: &[Address],
+    last: Option<&Address>,
+) -> Result<First<Greeted>, Error> {
     let say_hello = |connection| -> Greeting {
         let (label, token) = (settings.terms.label.clone(), settings.token.clone());
         Box::pin(async move { say_hello(connection, &label, token.as_ref()).await })
     };
-    ask_first(settings, addresses, say_hello).await
+    ask_first(settings, addresses, last, say_hello).await
 }
 
 /// Connects to an address and says Hello.
 pub(super) fn greet(settings: &Settings, address: Address) -> Greeting {
     let settings = settings.clone();
-    Box::pin(async move { Ok(greet_first(&settings, &[address]).await?.1) })
+    Box::pin(async move { Ok(greet_first(&settings, &[address], None).await?.answer) })
 }
 
 /// Sends Hello, and waits for the answer.

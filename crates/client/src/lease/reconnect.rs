@@ -1,6 +1,6 @@
 //! When and where a session connects next.
 //!
-//! A round tries all addresses. After each round that fails there is a pause, which grows and is random, so that the clients of
+//! A round tries all addresses, and resolves their names again. After each round that fails there is a pause, which grows and is random, so that the clients of
 //! a restarted server do not all connect at once.
 //!
 //! In a cluster, [`Guide`] knows more addresses: where the leader moves, and where all nodes are.
@@ -13,8 +13,9 @@ use super::clock::Moment;
 use super::guide::Guide;
 use super::link::{Attaching, AttachmentFailure, Greeted, Greeting, Target, attach_at, attach_first, greet};
 use super::settings::Settings;
+use crate::race::Reason;
 use crate::{Address, ConnectError, Disconnect, Error, ErrorKind};
-use signalbox_model::{SessionKey, Status};
+use signalbox_model::SessionKey;
 use signalbox_protocol::{Moved, OpenedSession, Whereabouts};
 
 /// The first pause between two rounds, and the longest. Each is drawn between half of it and all of it.
@@ -70,7 +71,9 @@ impl Reconnect {
     /// client cannot open sessions as fast as a server ends them.
     pub(super) fn new(settings: Settings, now: Moment, replaces_lost: bool) -> (Self, Moment) {
         let mut rng = Rng::with_seed(settings.seed);
-        let next_address = if settings.in_given_order { 0 } else { rng.usize(..settings.addresses.len()) };
+        let first = settings.first.clone().map(Address::unresolved);
+        let first = first.and_then(|first| settings.addresses.iter().position(|address| *address == first));
+        let next_address = first.unwrap_or_else(|| rng.usize(..settings.addresses.len()));
         let pause = if replaces_lost { random_pause(PAUSE_MIN, &mut rng) } else { Duration::ZERO };
         let reconnect = Self {
             settings,
@@ -93,7 +96,7 @@ impl Reconnect {
         let addresses = self.guide.round(from.iter().chain(before), self.last_address.as_ref());
         self.next_address = (self.next_address + 1) % self.settings.addresses.len();
         let target = session.map_or(Target::New(self.key), Target::Opened);
-        attach_first(&self.settings, addresses, target, repetitions)
+        attach_first(&self.settings, addresses, self.last_address.clone(), target, repetitions)
     }
 
     /// Starts to say Hello to the leader of the cluster, if the present connection is relayed and the leader's address is
@@ -203,7 +206,8 @@ impl Reconnect {
     }
 
     /// The error of an acquire that has waited until [`Self::unreachable_at`]. If a server is there and refuses the session, as
-    /// for want of rights, that is the error: a caller may go on without a permit only if no server is reachable.
+    /// for want of rights, or one of them does not trust the other, that is the error: a caller may go on without a permit only if
+    /// no server is reachable.
     pub(super) fn unreachable(&self, asked_at: Moment, now: Moment) -> Error {
         let within = now.since(self.unreachable_since(asked_at));
         // The first round has not ended.
@@ -211,7 +215,7 @@ impl Reconnect {
             let addresses: Vec<_> = self.settings.addresses.iter().map(ToString::to_string).collect();
             ConnectError::TimedOut { address: addresses.join(", "), limit: within }.into()
         });
-        if last.is_refusal() && last.status() != Some(Status::ShuttingDown) {
+        if last.is_of_server() {
             return last;
         }
         ErrorKind::Unreachable { within, last: last.into() }.into()

@@ -28,14 +28,14 @@ pub(super) fn cut_label(label: &[u8]) -> Vec<u8> {
 pub(super) struct Settings {
     /// At least one.
     pub(super) addresses: Vec<Address>,
-    /// Whether the first round begins with the first address. Otherwise, it may begin with any, which spreads clients over the
+    /// The address with which the first round begins, perhaps one of those of a name. `None`: any, which spreads clients over the
     /// servers.
-    pub(super) in_given_order: bool,
+    pub(super) first: Option<Address>,
     pub(super) terms: Terms,
     pub(super) token: Option<Token>,
     /// For how long no server may be reachable before acquires fail.
     pub(super) unreachable_after: Duration,
-    pub(super) dial: Dial,
+    pub(super) dial: Arc<dyn Dial>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) seed: u64,
 }

@@ -1,7 +1,7 @@
 //! How a client connects to a server: over TCP, or another transport.
 
+use std::future::ready;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::connection::Connection;
-use crate::race::Accepted;
-use crate::{Address, ConnectError, socket};
+use crate::race::{Accepted, Stage};
+use crate::{Address, ConnectError, Error, socket};
 
 /// Opens byte streams to servers. [`Tcp`] is the default; a tunnel or a simulated network can be another.
 ///
@@ -40,7 +40,17 @@ pub trait Transport: Send + Sync + 'static {
     /// The byte stream of a connection.
     type Stream: AsyncRead + AsyncWrite + Send + 'static;
 
-    /// Connects to an address.
+    /// The addresses that an address stands for, at least one: those of its host, as [`Address::resolved_to`]. A client resolves
+    /// an address each time that it connects, and tries all of these, as if each had been configured. By default, an address
+    /// stands for itself, and [`Self::connect`] has to know what it means.
+    ///
+    /// # Errors
+    /// [`ConnectError::Resolve`], or another error that describes the failure.
+    fn resolve(&self, address: Address) -> impl Future<Output = Result<Vec<Address>, ConnectError>> + Send {
+        ready(Ok(vec![address]))
+    }
+
+    /// Connects to an address, one of those that [`Self::resolve`] returns, or to any of them.
     ///
     /// # Errors
     /// [`ConnectError::TimedOut`] after `limit`, or another error that describes the failure.
@@ -86,6 +96,10 @@ pub struct Tcp;
 impl Transport for Tcp {
     type Stream = TcpStream;
 
+    async fn resolve(&self, address: Address) -> Result<Vec<Address>, ConnectError> {
+        socket::resolve(address).await
+    }
+
     async fn connect(&self, address: Address, limit: Duration) -> Result<TcpStream, ConnectError> {
         socket::connect(&address, limit).await
     }
@@ -95,21 +109,42 @@ impl Transport for Tcp {
     }
 }
 
-/// The future that a [`Dial`] returns.
-pub(crate) type Dialing = Pin<Box<dyn Future<Output = Result<Connection, ConnectError>> + Send>>;
+/// A transport whose type nothing depends on. The task that serves a connection belongs to the runtime in which it is
+/// opened.
+pub(crate) trait Dial: Send + Sync {
+    /// As [`Transport::resolve`].
+    fn resolve(self: Arc<Self>, address: Address) -> Stage<Vec<Address>, Error>;
 
-/// A transport as a function, so that nothing else depends on its type. The task that serves the connection belongs to
-/// the runtime in which the function is called.
-pub(crate) type Dial = Arc<dyn Fn(Address, Duration, Accepted) -> Dialing + Send + Sync>;
+    /// As [`Transport::connect_in_steps`].
+    fn connect(
+        self: Arc<Self>,
+        address: Address,
+        limit: Duration,
+        accepted: Accepted,
+    ) -> Stage<Connection, Error>;
+}
 
-pub(super) fn dial_over(transport: impl Transport) -> Dial {
-    let transport = Arc::new(transport);
-    Arc::new(move |address, limit, accepted| {
-        let transport = Arc::clone(&transport);
+impl<T: Transport> Dial for T {
+    fn resolve(self: Arc<Self>, address: Address) -> Stage<Vec<Address>, Error> {
         Box::pin(async move {
-            let stream = transport.connect_in_steps(address, limit, || accepted.note()).await?;
-            let in_clear = transport.in_clear(&stream);
+            if address.resolved().is_some() {
+                return Ok(vec![address]);
+            }
+            let resolved = Transport::resolve(&*self, address.clone()).await?;
+            Ok(if resolved.is_empty() { vec![address] } else { resolved })
+        })
+    }
+
+    fn connect(
+        self: Arc<Self>,
+        address: Address,
+        limit: Duration,
+        accepted: Accepted,
+    ) -> Stage<Connection, Error> {
+        Box::pin(async move {
+            let stream = self.connect_in_steps(address, limit, || accepted.note()).await?;
+            let in_clear = self.in_clear(&stream);
             Ok(Connection::over(stream, in_clear))
         })
-    })
+    }
 }
