@@ -143,6 +143,7 @@ impl<'a> Attempts<'a> {
             let outcome = connection.exchange(&mut wait, compose);
             self.is_caught = wait.is_caught;
             match outcome {
+                Ok(response) if self.shows_another_token(connection, &response)? => {}
                 Ok(response) => return self.judged(response, is_repeated),
                 Err(Lost::Closed) => lease.set(None),
                 Err(Lost::Forked) => return Err(Obstacle::Final(Failed(libc::EINTR))),
@@ -224,11 +225,12 @@ impl<'a> Attempts<'a> {
             ));
             return Err(Obstacle::Final(Failed(libc::EACCES)));
         }
-        let label = self.label();
+        let (label, shown) = (self.label(), token.latest());
+        connection.token = Some(shown);
         let hello = Extended::Hello {
             version: EXTENDED_VERSION,
             label: label.as_bytes(),
-            credentials: Credentials(token.bytes()),
+            credentials: Credentials(shown),
             features: Features::default(),
         };
         let response = self.exchange(connection, limit, |opaque, out| hello.compose(opaque, out))?;
@@ -242,6 +244,22 @@ impl<'a> Attempts<'a> {
             return Err(Obstacle::Final(Failed(libc::EACCES)));
         }
         self.judged(response, false).map(drop)
+    }
+
+    /// If a request was refused for want of rights, and the token was replaced since the connection has shown it, shows the
+    /// other one. Returns whether the request is to be repeated: a request that was refused was not executed.
+    fn shows_another_token(
+        &mut self,
+        connection: &mut Connection,
+        response: &ResponseFrame,
+    ) -> Result<bool, Obstacle> {
+        let is_refused = Status::from_code(response.status) == Some(Status::NotPermitted);
+        match &self.settings.token {
+            Some(token) if is_refused && Some(token.latest()) != connection.token => {
+                self.introduce(connection, self.settings.timeout).map(|()| true)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// What listings call the process.

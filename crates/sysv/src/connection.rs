@@ -27,6 +27,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 pub struct Connection {
     socket: Socket,
     place: Place,
+    /// The token that was shown over it.
+    pub token: Option<&'static [u8]>,
     /// The process that opened it. A child of a fork must not use it.
     pid: u32,
     opaque: u32,
@@ -110,7 +112,7 @@ impl Connection {
     fn over(socket: Socket, place: Place) -> Self {
         let room = || Vec::with_capacity(REQUEST_BYTES);
         let buffers = Buffers { input: BytesMut::with_capacity(REQUEST_BYTES), output: room(), rows: room() };
-        Self { socket, place, pid: std::process::id(), opaque: 0, buffers }
+        Self { socket, place, token: None, pid: std::process::id(), opaque: 0, buffers }
     }
 
     /// Where it leads.

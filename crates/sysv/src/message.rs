@@ -1,8 +1,9 @@
 //! Messages to the program's standard error.
 //!
-//! There are four occasions: variables that are ignored; settings that cannot be used, or that keep the token from being sent; a server that cannot be
-//! reached; and a server that refuses the token or a call. Each is reported once, an outage again after the server was
-//! reached in between. A message is one `write`, so that it is not mixed with the program's own output, and goes past the
+//! There are five occasions: variables that are ignored; settings that cannot be used, or that keep the token from being sent; a
+//! server that cannot be reached; a server that refuses the token or a call; and a token that cannot be read again. Each is
+//! reported once, an outage again after the server was reached in between, and the last one after the token was read in
+//! between. A message is one `write`, so that it is not mixed with the program's own output, and goes past the
 //! program's buffers.
 
 use std::fmt::Display;
@@ -22,6 +23,9 @@ pub static OUTAGE: Once = Once::new();
 
 /// The server does not accept the token, or the program lacks a right.
 pub static ACCESS: Once = Once::new();
+
+/// The file of the token cannot be read again.
+pub static TOKEN: Once = Once::new();
 
 impl Once {
     const fn new() -> Self {

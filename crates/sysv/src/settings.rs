@@ -299,7 +299,7 @@ mod tests {
             let settings = read_with(&[&[SERVER, KEYS], variables].concat(), "").unwrap().unwrap();
             settings
                 .token
-                .map(|token| (String::from_utf8(token.bytes().to_vec()).unwrap(), token.source().to_string()))
+                .map(|token| (String::from_utf8(token.last().to_vec()).unwrap(), token.source().to_string()))
         };
         let found = |text: &str, source: &str| Some((text.to_owned(), source.to_owned()));
         let (file, variable) = (("SIGNALBOX_TOKEN_FILE", "/etc/token"), ("SIGNALBOX_TOKEN", " sbx_1 "));

@@ -1,9 +1,12 @@
 //! The token that proves to the server what a program may do. Other clients of this machine read it from the same
-//! variables.
+//! variables. Its file may be replaced while the program runs.
 
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
-use std::{fmt, io};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::{fmt, fs, io};
+
+use crate::message;
 
 /// The variable that names the file with the token.
 pub const FILE: &str = "SIGNALBOX_TOKEN_FILE";
@@ -18,9 +21,9 @@ pub const OVER_PLAIN: &str = "SIGNALBOX_TOKEN_OVER_PLAIN";
 const BYTES_MAX: usize = u16::MAX as usize;
 
 /// A token. `Debug` does not show it.
-#[derive(PartialEq, Eq)]
 pub struct Token {
-    bytes: Vec<u8>,
+    /// What was read last. Texts are never freed, so that no lock is needed: a fork may happen at any time.
+    last: AtomicPtr<Vec<u8>>,
     /// The file that it is from; `None`: it is from the variable.
     path: Option<String>,
     may_be_read_by_others: bool,
@@ -50,30 +53,36 @@ impl TokenSource {
     pub fn read(self, open: impl Fn(&str) -> io::Result<String>) -> Result<Option<Token>, String> {
         let may_be_read_by_others = self.over_plain.as_deref().map_or(Ok(false), flag)?;
         let (bytes, path) = match (self.path, self.text) {
-            (Some(path), _) => match open(&path) {
-                Ok(text) if text.trim_ascii().is_empty() => {
-                    return Err(format!(
-                        "{FILE}: the file \"{path}\" has no token; write one into it, as \"signalbox token create\" prints it"
-                    ));
-                }
-                Ok(text) => (text.trim_ascii().into(), Some(path)),
-                Err(error) => {
-                    return Err(format!(
-                        "{FILE}: the file \"{path}\" cannot be read: {error}; check the path, and that this user may read it"
-                    ));
-                }
-            },
-            (None, Some(text)) => (text.as_encoded_bytes().trim_ascii().to_vec(), None),
+            (Some(path), _) => (of_file(&path, open)?, Some(path)),
+            (None, Some(text)) => (checked(text.as_encoded_bytes(), &Source(None))?, None),
             (None, None) => return Ok(None),
         };
-        let token = Token { bytes, path, may_be_read_by_others };
-        if token.bytes.len() > BYTES_MAX {
-            return Err(format!(
-                "{}: a token has at most {BYTES_MAX} bytes; give it what \"signalbox token create\" has printed, and nothing else",
-                token.source()
-            ));
+        if bytes.is_empty() {
+            return Ok(None);
         }
-        Ok(Some(token).filter(|token| !token.bytes.is_empty()))
+        Ok(Some(Token { last: AtomicPtr::new(Box::leak(Box::new(bytes))), path, may_be_read_by_others }))
+    }
+}
+
+/// The token in a file.
+fn of_file(path: &str, open: impl Fn(&str) -> io::Result<String>) -> Result<Vec<u8>, String> {
+    let text = open(path).map_err(|error| {
+        format!("{FILE}: the file \"{path}\" cannot be read: {error}; check the path, and that this user may read it")
+    })?;
+    match checked(text.as_bytes(), &Source(Some(path)))? {
+        bytes if bytes.is_empty() => Err(format!(
+            "{FILE}: the file \"{path}\" has no token; write one into it, as \"signalbox token create\" prints it"
+        )),
+        bytes => Ok(bytes),
+    }
+}
+
+fn checked(text: &[u8], source: &Source<'_>) -> Result<Vec<u8>, String> {
+    match text.trim_ascii() {
+        token if token.len() > BYTES_MAX => Err(format!(
+            "{source}: a token has at most {BYTES_MAX} bytes; give it what \"signalbox token create\" has printed, and nothing else"
+        )),
+        token => Ok(token.to_vec()),
     }
 }
 
@@ -91,9 +100,28 @@ fn flag(value: &OsStr) -> Result<bool, String> {
 }
 
 impl Token {
-    /// As it is sent.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// As it was sent last.
+    pub fn last(&self) -> &'static [u8] {
+        // SAFETY: it leads to a text that is never freed.
+        unsafe { &*self.last.load(Ordering::Acquire) }
+    }
+
+    /// As it is sent. Its file is read again, unless that is a pipe; if it cannot be used, the last token stays in use.
+    pub fn latest(&self) -> &'static [u8] {
+        let file = self.path.as_ref().filter(|path| fs::metadata(path).map_or(true, |found| found.is_file()));
+        if let Some(path) = file {
+            match of_file(path, |path| fs::read_to_string(path)) {
+                Ok(bytes) => {
+                    message::TOKEN.clear();
+                    if bytes != self.last() {
+                        self.last.store(Box::leak(Box::new(bytes)), Ordering::Release);
+                    }
+                }
+                Err(problem) => message::TOKEN
+                    .report(format_args!("{problem}; the token that was read before stays in use")),
+            }
+        }
+        self.last()
     }
 
     /// Whether it may be sent to a server at this address, over a connection that is not encrypted.
@@ -118,6 +146,15 @@ impl fmt::Display for Source<'_> {
         }
     }
 }
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Self) -> bool {
+        let fields = |token: &Self| (token.last(), token.path.clone(), token.may_be_read_by_others);
+        fields(self) == fields(other)
+    }
+}
+
+impl Eq for Token {}
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
