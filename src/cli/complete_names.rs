@@ -13,7 +13,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use super::arguments::SYSV;
 use super::exit::{Exit, Failure};
 use super::output::escaped;
-use super::server::{Server, block_on};
+use super::server::{Server, block_on_quietly};
 use super::sysv::completions;
 use signalbox_client::{Direct, Namespace};
 
@@ -139,7 +139,7 @@ fn asked(matches: &ArgMatches, source: Source, prefix: &str) -> Option<BTreeSet<
         let names = tokio::time::timeout(LIMIT, all(&server, source, prefix.as_bytes())).await;
         Ok(names.ok().flatten())
     };
-    block_on(ask).ok().flatten()
+    block_on_quietly(ask).ok().flatten()
 }
 
 async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<String>> {

@@ -60,6 +60,7 @@ mod token_source;
 mod top;
 mod verify;
 mod wanted;
+mod warnings;
 mod watch;
 
 use std::process::ExitCode;

@@ -14,6 +14,7 @@ use super::pattern::looks_like_pattern;
 use super::time::time;
 use super::tls::TlsOptions;
 use super::token_source::TokenSource;
+use super::warnings;
 use signalbox_client::race::{Accepted, First, Limit, Stage, first_answer};
 use signalbox_client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
@@ -434,8 +435,15 @@ pub(super) fn permission_denied(what_failed: &str) -> String {
     )
 }
 
-/// Runs the async part of a subcommand. One thread is enough for one connection and one terminal.
+/// Runs the async part of a subcommand, and shows the warnings of the client. One thread is enough for one connection and one
+/// terminal.
 pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    warnings::show();
+    block_on_quietly(future)
+}
+
+/// As [`block_on`], without warnings.
+pub(super) fn block_on_quietly<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
         Failure::new(
             Exit::Failure,

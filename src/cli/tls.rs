@@ -1,6 +1,7 @@
 //! The options of TLS of the client subcommands.
 
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
@@ -39,6 +40,10 @@ pub(super) struct TlsOptions {
         global = true
     )]
     key: Option<PathBuf>,
+
+    /// What was read from the files. The client reads them again for each connection.
+    #[arg(skip)]
+    loaded: Arc<OnceLock<Tls>>,
 }
 
 impl TlsOptions {
@@ -58,8 +63,12 @@ impl TlsOptions {
         if !self.is_requested && self.ca.is_none() && identity.is_none() {
             return Ok(None);
         }
+        if let Some(loaded) = self.loaded.get() {
+            return Ok(Some(loaded.clone()));
+        }
         let files = TlsFiles { ca: self.ca.clone(), identity };
-        Tls::load(&files).map(Some).map_err(|error| usage(format!("cannot use TLS: {error}")))
+        let tls = Tls::load(&files).map_err(|error| usage(format!("cannot use TLS: {error}")))?;
+        Ok(Some(self.loaded.get_or_init(|| tls).clone()))
     }
 
     /// Refuses TLS for a command that cannot use it.

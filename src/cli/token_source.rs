@@ -2,6 +2,7 @@
 //! of a machine can read the arguments of all processes.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
@@ -31,11 +32,18 @@ pub(super) struct TokenSource {
     /// access.tokens_over_plain
     #[arg(long, env = OVER_PLAIN, value_parser = BoolishValueParser::new(), global = true)]
     token_over_plain: bool,
+
+    /// What was read from the file. The client reads it again for each connection.
+    #[arg(skip)]
+    loaded: Arc<OnceLock<Token>>,
 }
 
 impl TokenSource {
     /// The token; `None`: there is none.
     pub(super) fn load(&self) -> Result<Option<Token>, Failure> {
+        if let Some(loaded) = self.loaded.get() {
+            return Ok(Some(loaded.clone()));
+        }
         let token = match &self.token_file {
             Some(path) => Some(Token::from_file(path).map_err(|error| {
                 let message =
@@ -50,7 +58,8 @@ impl TokenSource {
             // A core dump would have it. If the system refuses this, the command works all the same.
             let _ = set_dumpable(false);
         }
-        Ok(if self.token_over_plain { token.map(Token::over_plain) } else { token })
+        let token = if self.token_over_plain { token.map(Token::over_plain) } else { token };
+        Ok(token.map(|token| self.loaded.get_or_init(|| token).clone()))
     }
 
     /// Whether the token may be sent without TLS to other machines.

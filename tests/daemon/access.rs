@@ -458,6 +458,39 @@ async fn a_client_whose_token_was_revoked_does_not_believe_in_its_permit_after_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_shows_the_token_that_has_replaced_a_revoked_one() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
+    let [old, new] = ["old", "new"].map(|name| guarded.create(name, &["--rights", "read,acquire"]));
+    let file = guarded.file.directory().join("client.token");
+    std::fs::write(&file, old).unwrap();
+    let address: Address = guarded.daemon.address("counter").to_string().parse().unwrap();
+    let builder = Client::builder(address).token(Token::from_file(&file).unwrap());
+    let client = builder.ttl(Duration::from_secs(60)).connect().await.unwrap();
+    let permit = client.counter(b"x").maximum(1).acquire().await.unwrap();
+    std::fs::write(&file, new).unwrap();
+    assert!(token(&guarded.tokens(), &["revoke", "old"]).status.success());
+    guarded.reload();
+    // The first refusal lets it read the file.
+    let acquired = tokio::time::timeout(PATIENCE, async {
+        loop {
+            match client.counter(b"y").maximum(1).acquire().await {
+                Err(error) if error.status() == Some(Status::NotPermitted) => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                acquired => break acquired,
+            }
+        }
+    });
+    acquired.await.unwrap().unwrap().release().await.unwrap();
+    assert!(permit.is_held());
+    assert!(client.direct().await.unwrap().verify(permit.id()).await.is_ok());
+    // What cannot be read leaves the token in use.
+    std::fs::remove_file(&file).unwrap();
+    assert!(client.direct().await.is_ok());
+    permit.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_a_server_refuses_does_not_go_on_without_a_permit() {
     let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
     let address = guarded.daemon.address("counter").to_string().parse().unwrap();
@@ -850,6 +883,11 @@ fn programs_with_system_v_semaphores_show_a_token() {
     assert_eq!(program.value(), denied);
     program.add(-1);
     assert_eq!(program.answer(), denied);
+    // The file has another one.
+    std::fs::write(file, guarded.create("next", &["--rights", "read,acquire", "--area", "sysv"])).unwrap();
+    assert_eq!(program.value(), "1");
+    program.add(-1);
+    assert_eq!(program.answer(), "done");
 }
 
 #[test]

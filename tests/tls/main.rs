@@ -5,6 +5,7 @@ mod client;
 mod command_line;
 mod daemon;
 mod hostile;
+mod replaced;
 mod serving;
 #[path = "../support/mod.rs"]
 mod support;

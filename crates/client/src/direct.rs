@@ -49,11 +49,11 @@ impl Direct {
         label: &[u8],
         token: Option<&Token>,
     ) -> Result<Self, Error> {
-        let connection = Arc::new(connection);
+        let (connection, token) = (Arc::new(connection), Token::latest(token).await);
         let hello = Extended::Hello {
             version: EXTENDED_VERSION,
             label,
-            credentials: connection.credentials(token)?,
+            credentials: connection.credentials(token.as_ref())?,
             features: Features::default(),
         };
         let server = connection.ask_for_success(hello).await?.hello()?;

@@ -287,6 +287,13 @@ pub enum Lost {
         stop the work"
     )]
     Unreachable,
+    /// The lease could not be renewed: a server is there, and refuses this client, or cannot be trusted. The log (`tracing`) has the
+    /// reason.
+    #[error(
+        "the lease could not be renewed because the server refused this client or is not trusted (the log has the reason), \
+        and the resources may be granted to others; stop the work"
+    )]
+    Refused,
     /// Another client, which has the key of the session, attached it.
     #[error("another client took over the session; stop the work")]
     TakenOver,

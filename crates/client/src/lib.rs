@@ -63,6 +63,8 @@
 //! With the cargo feature `tls`, `Tls` is a transport: `Client::builder(address).transport(Tls::load(&files)?)`. The plain
 //! client uses a stream of it: `PlainClient::over(tls.connect(address, limit).await?)`.
 //!
+//! Files of certificates and of a [`Token`] may be replaced while a program runs: they are read again for each connection.
+//!
 //! # Recipes
 //!
 //! `docs/guide.md` has recipes for concurrency limits, leader election, several resources at once and fencing,
@@ -97,6 +99,7 @@ mod plain_permit;
 #[doc(hidden)] // For the command line.
 pub mod race;
 mod requested;
+mod reread;
 mod series;
 mod socket;
 pub mod sysv;

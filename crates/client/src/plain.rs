@@ -151,10 +151,11 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn introduce(&self, label: &[u8], token: Option<&Token>) -> Result<Option<HelloAnswer>, Error> {
+        let token = Token::latest(token).await;
         let hello = Extended::Hello {
             version: EXTENDED_VERSION,
             label,
-            credentials: self.connection.credentials(token)?,
+            credentials: self.connection.credentials(token.as_ref())?,
             features: Features::default(),
         };
         match self.connection.ask_for_success(hello).await {

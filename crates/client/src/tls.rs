@@ -21,6 +21,7 @@ use tokio_rustls::TlsConnector;
 
 use super::error::{ConnectError, TlsFailure};
 use super::race::Stage;
+use super::reread::Reread;
 use super::{Address, Transport, socket};
 pub use signalbox_tls::FileError;
 use signalbox_tls::{VERSIONS, certificates, private_key, provider};
@@ -91,7 +92,7 @@ pub enum TlsFilesError {
 /// ```
 #[derive(Clone)]
 pub struct Tls {
-    config: Arc<ClientConfig>,
+    config: Arc<Reread<Arc<ClientConfig>>>,
 }
 
 impl fmt::Debug for Tls {
@@ -101,7 +102,8 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads the files. They are not read again.
+    /// Reads the files. They are read again for each connection, so that they can be replaced before they expire. If they
+    /// cannot be used then, what was read before stays in use, and the log has a warning (`tracing`). Pipes are read once.
     ///
     /// # Errors
     /// [`TlsFilesError`], which names the file and what is wrong with it.
@@ -115,44 +117,50 @@ impl Tls {
     /// # }
     /// ```
     pub fn load(files: &TlsFiles) -> Result<Self, TlsFilesError> {
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(VERSIONS)
-            .expect("the provider has the cipher suites of the version")
-            .with_root_certificates(authorities(files)?);
-        let mut config = match &files.identity {
-            None => builder.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let unusable = |error| match error {
-                    Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                        TlsFilesError::KeyDiffers { key: key.clone(), certificate: certificate.clone() }
-                    }
-                    error => FileError::unusable(key)(error).into(),
-                };
-                builder
-                    .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
-                    .map_err(unusable)?
-            }
-        };
-        // Each connection is verified, and a server of signalbox resumes none.
-        config.resumption = Resumption::disabled();
-        Ok(Self { config: Arc::new(config) })
+        let identity = files.identity.iter().flat_map(|(certificate, key)| [certificate, key]);
+        let paths: Vec<_> = files.ca.iter().chain(identity).map(PathBuf::as_path).collect();
+        let same = files.clone();
+        Ok(Self { config: Reread::new(&paths, move || configuration(&same))? })
     }
 
     /// A connection that does its I/O elsewhere, for the load of `bench`.
     #[doc(hidden)] // For the command line.
     pub fn connection(&self, address: &Address) -> io::Result<rustls::ClientConnection> {
         let name = ServerName::try_from(address.host().to_owned()).map_err(io::Error::other)?;
-        rustls::ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)
+        rustls::ClientConnection::new(self.config.last(), name).map_err(io::Error::other)
     }
 
     async fn shake_hands(&self, stream: TcpStream, address: &Address) -> Result<TlsStream, ConnectError> {
         let name = ServerName::try_from(address.host().to_owned());
         let name = name.map_err(|_| failed(address, TlsFailure::WrongName))?;
-        match TlsConnector::from(Arc::clone(&self.config)).connect(name, stream).await {
+        match TlsConnector::from(self.config.latest().await).connect(name, stream).await {
             Ok(stream) => Ok(TlsStream { stream, address: address.clone() }),
             Err(error) => Err(failed(address, failure_of(&error))),
         }
     }
+}
+
+/// Reads the files.
+fn configuration(files: &TlsFiles) -> Result<Arc<ClientConfig>, TlsFilesError> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(VERSIONS)
+        .expect("the provider has the cipher suites of the version")
+        .with_root_certificates(authorities(files)?);
+    let mut config = match &files.identity {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let unusable = |error| match error {
+                Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                    TlsFilesError::KeyDiffers { key: key.clone(), certificate: certificate.clone() }
+                }
+                error => FileError::unusable(key)(error).into(),
+            };
+            builder.with_client_auth_cert(certificates(certificate)?, private_key(key)?).map_err(unusable)?
+        }
+    };
+    // Each connection is verified, and a server of signalbox resumes none.
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
 }
 
 fn authorities(files: &TlsFiles) -> Result<RootCertStore, TlsFilesError> {

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use thiserror::Error;
+
 use super::ConnectError;
+use super::reread::Reread;
 use signalbox_protocol::Credentials;
 
 /// A token, which proves to the server what its client may do. `Debug` does not show it, and its memory is cleared when the
@@ -21,11 +24,35 @@ use signalbox_protocol::Credentials;
 #[derive(Clone)]
 pub struct Token {
     secret: Arc<Secret>,
+    /// The file that it is from.
+    file: Option<Arc<Reread<Arc<Secret>>>>,
     may_be_read_by_others: bool,
 }
 
 /// The text of a token.
 struct Secret(Vec<u8>);
+
+/// The file of a token cannot be used.
+#[derive(Debug, Error)]
+#[error("the token cannot be read from {}: {error}", path.display())]
+struct FileError {
+    path: PathBuf,
+    error: io::Error,
+}
+
+impl Secret {
+    fn read(path: &Path) -> io::Result<Self> {
+        let text = Self(std::fs::read(path)?);
+        let trimmed = text.0.trim_ascii();
+        if trimmed.is_empty() || u16::try_from(trimmed.len()).is_err() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file must have one token and nothing else",
+            ));
+        }
+        Ok(Self(trimmed.to_vec()))
+    }
+}
 
 impl Token {
     /// A token as `signalbox token create` printed it. Space around it is ignored.
@@ -36,10 +63,13 @@ impl Token {
     /// let token = std::env::var("SIGNALBOX_TOKEN").ok().map(|text| Token::new(&text));
     /// ```
     pub fn new(text: &str) -> Self {
-        Self::of_secret(text.trim().as_bytes())
+        let secret = Arc::new(Secret(text.trim().as_bytes().to_vec()));
+        Self { secret, file: None, may_be_read_by_others: false }
     }
 
-    /// Reads a file that has nothing but a token.
+    /// Reads a file that has nothing but a token. It is read again for each connection, and by a [`Client`](super::Client) after
+    /// the server has refused a request, so that it can be replaced while the program runs. If it cannot be used then, what was
+    /// read before stays in use, and the log has a warning (`tracing`). A pipe is read once.
     ///
     /// # Errors
     /// That of the operating system; of the kind `InvalidData` if the file has no text or too much.
@@ -54,19 +84,27 @@ impl Token {
     /// # }
     /// ```
     pub fn from_file(path: &Path) -> io::Result<Self> {
-        let text = Secret(std::fs::read(path)?);
-        let trimmed = text.0.trim_ascii();
-        if trimmed.is_empty() || u16::try_from(trimmed.len()).is_err() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the file must have one token and nothing else",
-            ));
-        }
-        Ok(Self::of_secret(trimmed))
+        let same = path.to_owned();
+        let read = move || {
+            Secret::read(&same).map(Arc::new).map_err(|error| FileError { path: same.clone(), error })
+        };
+        let file = Reread::new(&[path], read).map_err(|FileError { error, .. }| error)?;
+        Ok(Self { secret: file.last(), file: Some(file), may_be_read_by_others: false })
     }
 
-    fn of_secret(secret: &[u8]) -> Self {
-        Self { secret: Arc::new(Secret(secret.to_vec())), may_be_read_by_others: false }
+    /// Reads the file of a token again, if there is one.
+    pub(super) async fn latest(token: Option<&Self>) -> Option<Self> {
+        let token = token?;
+        let secret = match &token.file {
+            Some(file) => file.latest().await,
+            None => Arc::clone(&token.secret),
+        };
+        Some(Self { secret, ..token.clone() })
+    }
+
+    /// Whether the text is the same.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.secret.0 == other.secret.0
     }
 
     /// Has the token also shown over connections without TLS to other machines, where others may read it, as

@@ -20,7 +20,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::exit::{Exit, Failure};
-use super::server::{Server, block_on};
+use super::server::{Server, block_on_quietly};
 use super::time::time;
 
 const LONG: &str = "\
@@ -59,6 +59,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                        \"signalbox sessions\" write lists";
         return Err(Failure::new(Exit::Usage, message));
     }
-    block_on(screen::show(&arguments.server, arguments.interval))?;
+    block_on_quietly(screen::show(&arguments.server, arguments.interval))?;
     Ok(Exit::Success.into())
 }

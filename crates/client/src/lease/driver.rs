@@ -19,7 +19,8 @@ use super::clock::{Clock, Moment, Sleep};
 use super::command::{AcquireFailure, AcquireOutcome, Command, HeldGrant};
 use super::grant_table::GrantTable;
 use super::link::{
-    Attached, AttachmentFailure, Greeted, Greeting, Link, LinkEvent, Tag, keep_alive_interval,
+    Attached, AttachmentFailure, Greeted, Greeting, Link, LinkEvent, SessionConnection, Tag,
+    keep_alive_interval,
 };
 use super::reconnect::{AfterFailure, Reconnect};
 use super::request::{Operation, ReceivedGrant, Request, Transmission, read_granted, read_released};
@@ -83,10 +84,11 @@ enum Phase {
     Ended(Lost),
 }
 
-/// The way from a connection that another node relays to one to the leader of the cluster.
+/// The way from a connection that another node relays to one to the leader of the cluster, or from one with a token that the
+/// server refuses to one with the token that has replaced it.
 enum Approach {
     None,
-    /// The leader at this address is asked beside the present connection.
+    /// The server at this address is asked beside the present connection.
     Greeting(Address, Greeting),
     /// The session moves: its former connection is closed, and it is being attached to the other one.
     Moving,
@@ -106,7 +108,7 @@ enum Sharing {
 /// What wakes a driver.
 enum Event {
     Link(LinkEvent),
-    /// The leader has answered, or cannot be reached.
+    /// The other server has answered, or cannot be reached.
     Approach(Result<Greeted, Error>),
     /// `None`: the last user of the session is gone.
     Command(Option<Command>),
@@ -361,6 +363,9 @@ impl Driver {
             Tag::Cancel => {}
             Tag::Close => self.phase = Phase::Ended(Lost::Stopped),
         }
+        if frame.status == Status::NotPermitted.code() {
+            self.show_another_token();
+        }
     }
 
     /// Returns whether the server that answers knows the session. If it does not, the session is detached.
@@ -522,12 +527,27 @@ impl Driver {
 
     /// Connects to the leader, if another node relays the present connection.
     fn approach_leader(&mut self) {
-        let may_move = self.link.is_attached()
-            && matches!(self.phase, Phase::Active)
-            && matches!(self.sharing, Sharing::Shared);
-        let leader = if may_move { self.reconnect.approach_leader() } else { None };
+        let leader = if self.may_move() { self.reconnect.approach_leader() } else { None };
         self.approach =
             leader.map_or(Approach::None, |(address, greeting)| Approach::Greeting(address, greeting));
+    }
+
+    /// The server has refused a request for want of rights. If the token was replaced since it was shown, the session moves to a
+    /// connection that shows the other one.
+    fn show_another_token(&mut self) {
+        if self.may_move()
+            && let Approach::None = self.approach
+            && let Some(refused) = self.link.connection().and_then(SessionConnection::token)
+            && let Some((address, greeting)) = self.reconnect.show_another_token(refused)
+        {
+            self.approach = Approach::Greeting(address, greeting);
+        }
+    }
+
+    fn may_move(&self) -> bool {
+        self.link.is_attached()
+            && matches!(self.phase, Phase::Active)
+            && matches!(self.sharing, Sharing::Shared)
     }
 
     /// The session does not move to the leader, unless it is on its way already.
@@ -537,23 +557,23 @@ impl Driver {
         }
     }
 
-    /// The leader has answered: the session moves to that connection. Or it cannot be reached, and the session stays.
+    /// The other server has answered: the session moves to that connection. Or it cannot be reached, and the session stays.
     fn approached(&mut self, outcome: Result<Greeted, Error>) {
         let Approach::Greeting(address, _) = std::mem::replace(&mut self.approach, Approach::None) else {
             return;
         };
         match (outcome, self.session) {
             (Ok(greeted), Some(session)) if self.link.is_attached() => {
-                info!(%address, "the session moves to a direct connection to the leader");
+                info!(%address, "the session moves to another connection");
                 self.approach = Approach::Moving;
                 // The present connection ends here, before the session is attached to the other one.
                 let (places, now) = (self.requests.places(), self.now());
-                let attaching = self.reconnect.attach_at_leader(address, greeted, session, places, now);
+                let attaching = self.reconnect.attach_over(address, greeted, session, places, now);
                 self.link = Link::Attaching(attaching);
             }
             (Ok(_), _) => {}
             (Err(error), _) => {
-                debug!(%address, %error, "the leader of the cluster cannot be reached directly");
+                debug!(%address, %error, "the session stays on its connection");
                 self.approach_leader();
             }
         }
@@ -655,7 +675,8 @@ impl Driver {
         }
         if let Some(session) = self.session {
             if self.lease.until().is_none_or(|until| now >= until) {
-                return self.end(if self.renewal_is_refused { Lost::Expired } else { Lost::Unreachable });
+                let reason = self.reconnect.why_not_renewed();
+                return self.end(if self.renewal_is_refused { Lost::Expired } else { reason });
             }
             if self.grants.session_revoked_at().is_some_and(|at| now >= at) {
                 return self.end(Lost::Revoked);

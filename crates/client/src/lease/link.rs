@@ -80,6 +80,7 @@ pub(super) struct Greeted {
     sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
     responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
     features: Features,
+    token: Option<Token>,
 }
 
 /// Why the session could not be attached.
@@ -142,6 +143,8 @@ pub(super) struct SessionConnection {
     /// When the requests were sent that a notice may count from: the last one that was answered, and those after it.
     sent: VecDeque<(Opaque, Moment)>,
     features: Features,
+    /// That was shown to the server.
+    token: Option<Token>,
     clock: Arc<dyn Clock>,
 }
 
@@ -182,6 +185,11 @@ impl SessionConnection {
     /// Whether the server says where the nodes of its cluster are.
     pub(super) fn says_where(&self) -> bool {
         self.features.contains(Features::WHERE)
+    }
+
+    /// The token that was shown to the server.
+    pub(super) fn token(&self) -> Option<&Token> {
+        self.token.as_ref()
     }
 
     /// When the last request was sent that the server has answered.
@@ -324,10 +332,23 @@ pub(super) fn greet(settings: &Settings, address: Address) -> Greeting {
     Box::pin(async move { Ok(greet_first(&settings, &[address], None).await?.answer) })
 }
 
+/// Connects to an address and says Hello, unless the token is still this one, which the server has refused.
+pub(super) fn greet_with_another_token(settings: &Settings, address: Address, refused: Token) -> Greeting {
+    let settings = settings.clone();
+    Box::pin(async move {
+        let latest = Token::latest(settings.token.as_ref()).await;
+        if latest.is_none_or(|latest| latest.is(&refused)) {
+            return Err(ErrorKind::Status(Status::NotPermitted).into());
+        }
+        greet(&settings, address).await
+    })
+}
+
 /// Sends Hello, and waits for the answer.
 async fn say_hello(connection: Connection, label: &[u8], token: Option<&Token>) -> Result<Greeted, Error> {
     let (sender, mut responses) = mpsc::unbounded_channel();
-    let credentials = connection.credentials(token)?;
+    let token = Token::latest(token).await;
+    let credentials = connection.credentials(token.as_ref())?;
     let features = Features::PLACES;
     let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
     connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
@@ -338,7 +359,7 @@ async fn say_hello(connection: Connection, label: &[u8], token: Option<&Token>) 
         reason = connection.ended() => return Err(reason.into()),
     };
     let features = success(answer.ok_or(Disconnect::Stopped)?)?.hello()?.features;
-    Ok(Greeted { connection, sender, responses, features })
+    Ok(Greeted { connection, sender, responses, features, token })
 }
 
 /// Attaches the session over a connection to this address, or opens it there.
@@ -383,7 +404,7 @@ async fn attach_over(
 ) -> Result<(OpenedSession, SessionConnection), Error> {
     // On the wire, 0 stands for the server's default.
     let ttl = ttl.map(|ttl| Milliseconds::saturating_from(ttl).max(Milliseconds(1)));
-    let Greeted { connection, sender, responses, features } = greeted;
+    let Greeted { connection, sender, responses, features, token } = greeted;
     let sent = clock.now();
     let request = match target {
         Target::Opened(OpenedSession { session, key, .. }) => {
@@ -405,6 +426,7 @@ async fn attach_over(
         kept_alive_at: sent,
         sent: VecDeque::from([(frame.opaque, sent)]),
         features,
+        token,
         clock,
     };
     Ok((session, connection))

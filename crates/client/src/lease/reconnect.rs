@@ -8,13 +8,17 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use tracing::warn;
 
 use super::clock::Moment;
 use super::guide::Guide;
-use super::link::{Attaching, AttachmentFailure, Greeted, Greeting, Target, attach_at, attach_first, greet};
+use super::link::{
+    Attaching, AttachmentFailure, Greeted, Greeting, Target, attach_at, attach_first, greet,
+    greet_with_another_token,
+};
 use super::settings::Settings;
 use crate::race::Reason;
-use crate::{Address, ConnectError, Disconnect, Error, ErrorKind};
+use crate::{Address, ConnectError, Disconnect, Error, ErrorKind, Lost, Token};
 use signalbox_model::SessionKey;
 use signalbox_protocol::{Moved, OpenedSession, Whereabouts};
 
@@ -56,6 +60,8 @@ pub(super) struct Reconnect {
     reachability: Reachability,
     last_failure: Option<Error>,
     guide: Guide,
+    /// Whether the server that Hello is said to beside the present connection is the leader.
+    approaches_leader: bool,
     rng: Rng,
 }
 
@@ -85,6 +91,7 @@ impl Reconnect {
             reachability: Reachability::Down { since: now },
             last_failure: None,
             guide: Guide::default(),
+            approaches_leader: false,
             rng,
         };
         (reconnect, now.after(pause))
@@ -103,13 +110,23 @@ impl Reconnect {
     /// known.
     pub(super) fn approach_leader(&mut self) -> Option<(Address, Greeting)> {
         let address = self.guide.take_leader()?;
+        self.approaches_leader = true;
         let greeting = greet(&self.settings, address.clone());
         Some((address, greeting))
     }
 
-    /// Attaches the session over a connection to the leader. The present connection has to be closed before: the server
-    /// answers what comes over it that the session is not attached there.
-    pub(super) fn attach_at_leader(
+    /// Starts to say Hello to the server that has refused a request, if there is another token by now than this one, which was
+    /// shown to it.
+    pub(super) fn show_another_token(&mut self, refused: &Token) -> Option<(Address, Greeting)> {
+        let address = self.last_address.clone()?;
+        self.approaches_leader = false;
+        let greeting = greet_with_another_token(&self.settings, address.clone(), refused.clone());
+        Some((address, greeting))
+    }
+
+    /// Attaches the session over another connection. The present one has to be closed before: the server answers what comes
+    /// over it that the session is not attached there.
+    pub(super) fn attach_over(
         &mut self,
         address: Address,
         greeted: Greeted,
@@ -117,7 +134,9 @@ impl Reconnect {
         repetitions: u32,
         now: Moment,
     ) -> Attaching {
-        self.guide.moves_to_leader();
+        if self.approaches_leader {
+            self.guide.moves_to_leader();
+        }
         // If this fails, it is the address that failed last. Acquires wait as after every disconnect, from now on.
         self.last_address = Some(address.clone());
         self.reachability = Reachability::Down { since: self.down_since().unwrap_or(now) };
@@ -179,9 +198,28 @@ impl Reconnect {
         if session_is_lost {
             return AfterFailure::SessionLost;
         }
+        if self.last_address.is_some() && error.is_of_server() {
+            self.report(&error);
+        }
         self.last_failure = Some(error);
         self.failed_rounds += 1;
         AfterFailure::RetryAt(now.after(self.pause()))
+    }
+
+    /// Reports why the session cannot be attached again, once for each reason: its lease runs.
+    fn report(&self, error: &Error) {
+        let text = error.to_string();
+        if self.last_failure.as_ref().is_none_or(|last| last.to_string() != text) {
+            warn!("cannot connect again: {text}");
+        }
+    }
+
+    /// Why the lease ends.
+    pub(super) fn why_not_renewed(&self) -> Lost {
+        match &self.last_failure {
+            Some(failure) if failure.is_of_server() => Lost::Refused,
+            _ => Lost::Unreachable,
+        }
     }
 
     /// The connection has ended. Returns when the next round begins: not at once, so that the clients of a
