@@ -24,6 +24,7 @@ use tokio::task::AbortHandle;
 use tracing::debug;
 
 use super::error::{ConnectError, Disconnect, Error};
+use super::maker::Maker;
 use super::{Token, success};
 use signalbox_model::Status;
 use signalbox_protocol::{Credentials, Extended, Opaque, Request, ResponseCodec, ResponseFrame, SysvRequest};
@@ -42,6 +43,7 @@ const SERIES_FRAMES_MAX: usize = 32;
 pub(super) struct Connection {
     shared: Arc<Shared>,
     driver: AbortHandle,
+    maker: Maker,
     /// The server, if it is on another machine and others may read what is sent to it.
     in_clear: Option<SocketAddr>,
 }
@@ -59,7 +61,7 @@ impl Connection {
         let shared = Arc::new(Shared::default());
         let ending = Ending(Arc::clone(&shared));
         let driver = tokio::spawn(async move { ending.0.drive(stream).await }).abort_handle();
-        Self { shared, driver, in_clear }
+        Self { shared, driver, maker: Maker::this_process(), in_clear }
     }
 
     /// What Hello shows of a token, if there is one.
@@ -80,6 +82,7 @@ impl Connection {
         &self,
         request: impl Into<Outgoing<'_>>,
     ) -> Result<(Opaque, oneshot::Receiver<ResponseFrame>), Disconnect> {
+        self.maker.check()?;
         let (sender, answer) = oneshot::channel();
         let opaque = self.shared.queue(request.into(), Waiting::Answer(sender)).await?;
         Ok((opaque, answer))
@@ -90,6 +93,7 @@ impl Connection {
         &self,
         request: impl Into<Outgoing<'_>>,
     ) -> Result<mpsc::Receiver<ResponseFrame>, Disconnect> {
+        self.maker.check()?;
         let (sender, series) = mpsc::channel(SERIES_FRAMES_MAX);
         self.shared.queue(request.into(), Waiting::Series(sender)).await?;
         Ok(series)
@@ -107,6 +111,7 @@ impl Connection {
     where
         T: Copy + Send + Sync + 'static,
     {
+        self.maker.check()?;
         let responses = responses.clone();
         let deliver = move |frame| drop(responses.send((tag, frame)));
         let waiting = Waiting::Posted { deliver: Box::new(deliver), answers };
@@ -118,6 +123,7 @@ impl Connection {
         &self,
         request: impl Into<Outgoing<'a>>,
     ) -> Result<oneshot::Receiver<ResponseFrame>, Disconnect> {
+        self.maker.check()?;
         let (sender, answer) = oneshot::channel();
         self.shared.queue_now(&request.into(), Waiting::Answer(sender))?;
         Ok(answer)
@@ -140,6 +146,11 @@ impl Connection {
         success(answer.await.map_err(|_| self.end_reason())?)
     }
 
+    /// Fails in the child of a fork.
+    pub(super) fn check_maker(&self) -> Result<(), Disconnect> {
+        self.maker.check()
+    }
+
     /// Why the connection ended, for a caller whose response channel has closed.
     pub(super) fn end_reason(&self) -> Disconnect {
         self.shared
@@ -151,6 +162,9 @@ impl Connection {
 
     /// Resolves when the connection has ended.
     pub(super) async fn ended(&self) -> Disconnect {
+        if let Err(forked) = self.maker.check() {
+            return forked;
+        }
         let mut end = self.shared.end.subscribe();
         let end = end.wait_for(Option::is_some).await.expect("`self` keeps the sender");
         end.clone().expect("the wait ends when the reason is set")
@@ -165,7 +179,9 @@ impl fmt::Debug for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.driver.abort();
+        if self.maker.is_this_process() {
+            self.driver.abort();
+        }
     }
 }
 

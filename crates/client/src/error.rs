@@ -160,6 +160,7 @@ impl From<Disconnect> for ErrorKind {
     fn from(disconnect: Disconnect) -> Self {
         match disconnect {
             Disconnect::Tls(error) => Self::Connect(error),
+            Disconnect::Forked => Self::Forked,
             disconnect => Self::ConnectionLost(disconnect),
         }
     }
@@ -219,6 +220,11 @@ pub enum ErrorKind {
     /// connection held is released.
     #[error("the connection was lost ({0}); connect again and check whether the request was executed")]
     ConnectionLost(#[source] Disconnect),
+    /// This process is a fork of the one that has made the client. No request was sent.
+    #[error(
+        "this process is a fork of the one that has made the client, and cannot use it; make a client after the fork"
+    )]
+    Forked,
     /// The body of the response does not belong to the request's operation.
     #[error(transparent)]
     Body(#[from] BodyError),
@@ -300,6 +306,12 @@ pub enum Lost {
     /// The runtime or the thread that renews the lease has ended, or the client was closed.
     #[error("the client was closed or its runtime was shut down, so the lease is not renewed; stop the work")]
     Stopped,
+    /// This process is a fork of the one that holds the permit, which still holds it.
+    #[error(
+        "this process is a fork of the one that holds the permit; stop the work here, and acquire with a client that was made \
+        after the fork"
+    )]
+    Forked,
 }
 
 /// Why a connection ended.
@@ -331,6 +343,9 @@ pub enum Disconnect {
     /// The runtime of the connection was shut down.
     #[error("the program's runtime was shut down")]
     Stopped,
+    /// This process is a fork of the one that has the connection.
+    #[error("this process is a fork of the one that has made the client")]
+    Forked,
 }
 
 impl From<io::Error> for Disconnect {

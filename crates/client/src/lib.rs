@@ -65,6 +65,14 @@
 //!
 //! Files of certificates and of a [`Token`] may be replaced while a program runs: they are read again for each connection.
 //!
+//! # Forks
+//!
+//! A client belongs to the process that has made it. In the child of a fork, each call fails at once with [`ErrorKind::Forked`], and
+//! permits are lost ([`Lost::Forked`]), while the parent keeps them: make a client in the child. All sockets are closed when a process runs
+//! another program (`exec`). A child that does not keeps copies of them. **What plain connections hold** ([`PlainClient`]) is
+//! released all the same when the parent drops the connection; but if the parent ends without that, by a signal or
+//! [`std::process::exit`], the server releases it only when the child has ended too. Permits of a [`Client`] end with their lease.
+//!
 //! # Recipes
 //!
 //! `docs/guide.md` has recipes for concurrency limits, leader election, several resources at once and fencing,
@@ -94,6 +102,7 @@ mod direct;
 mod error;
 mod lease;
 mod limit;
+mod maker;
 mod plain;
 mod plain_permit;
 #[doc(hidden)] // For the command line.

@@ -4,7 +4,8 @@
 //! uses counters or semaphores. Requests are pipelined, and responses are matched by their opaque.
 //!
 //! Resources belong to the connection. They are released by [`PlainClient::release`], or when the connection ends: when
-//! its last [`PlainClient`], [`PlainPermit`] and [`Series`] is dropped, the server stops, or this process ends.
+//! its last [`PlainClient`], [`PlainPermit`] and [`Series`] is dropped, the server stops, or this process ends (with its forks:
+//! see [the crate](crate#forks)).
 
 use std::io;
 use std::sync::Arc;
@@ -93,7 +94,7 @@ impl PlainClient {
         is_one_of_several: bool,
     ) -> Result<Self, ConnectError> {
         let in_clear = socket::in_clear(&stream);
-        let client = Self { connection: Arc::new(Connection::over(stream, in_clear)) };
+        let client = Self { connection: Arc::new(Connection::over(socket::Closing::new(stream), in_clear)) };
         let Some(address) = address.resolved().filter(|_| is_one_of_several) else { return Ok(client) };
         match client.noop().await.map_err(|error| error.kind().clone()) {
             Err(ErrorKind::ConnectionLost(reason)) => {
@@ -241,6 +242,7 @@ impl PlainClient {
         resources: Resources,
         maximum: Maximum,
     ) -> Result<PlainPermit, Error> {
+        self.connection.check_maker()?;
         let (client, name) = (self.clone(), name.to_vec());
         // In a separate task: if the caller is gone, the task drops the permit, which releases it.
         let (reply, permit) = oneshot::channel();

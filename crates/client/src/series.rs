@@ -81,6 +81,9 @@ impl<T> Series<T> {
         if self.ended {
             return None;
         }
+        if let Err(forked) = self.connection.check_maker() {
+            return Some(Err(failed(forked.into(), self.requested.as_ref())));
+        }
         let entry = match self.frames.recv().await {
             Some(frame) => success(frame).and_then(|frame| Ok((self.read)(&frame)?)),
             None => Err(self.connection.end_reason().into()),

@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::error::{ConnectError, TlsFailure};
+use super::maker::Maker;
 use super::race::Stage;
 use super::reread::Reread;
 use super::{Address, Transport, socket};
@@ -134,7 +135,7 @@ impl Tls {
         let name = ServerName::try_from(address.host().to_owned());
         let name = name.map_err(|_| failed(address, TlsFailure::WrongName))?;
         match TlsConnector::from(self.config.latest().await).connect(name, stream).await {
-            Ok(stream) => Ok(TlsStream { stream, address: address.clone() }),
+            Ok(stream) => Ok(TlsStream { maker: Maker::this_process(), stream, address: address.clone() }),
             Err(error) => Err(failed(address, failure_of(&error))),
         }
     }
@@ -224,6 +225,7 @@ impl Transport for Tls {
 /// # }
 /// ```
 pub struct TlsStream {
+    maker: Maker,
     stream: tokio_rustls::client::TlsStream<TcpStream>,
     address: Address,
 }
@@ -281,7 +283,9 @@ impl AsyncWrite for TlsStream {
 /// Tells the server that the connection was closed and not cut off, if the socket takes that at once.
 impl Drop for TlsStream {
     fn drop(&mut self) {
-        let _ = Pin::new(&mut self.stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+        if self.maker.is_this_process() {
+            let _ = Pin::new(&mut self.stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+        }
     }
 }
 

@@ -227,6 +227,7 @@ impl<'a> AcquireRequest<'a> {
 async fn acquire(client: &Client, spec: &Arc<AcquireSpec>, terms: &Terms) -> Result<Permit, Error> {
     let asked_at = client.now();
     loop {
+        client.check_maker()?;
         match PendingAcquire::start(client.session(terms), Arc::clone(spec), asked_at).outcome().await {
             Ok(permit) => return Ok(permit),
             Err(AcquireFailure::Final(error)) => return Err(error),

@@ -12,6 +12,7 @@ use super::link::ask_first;
 use super::session_handle::SessionHandle;
 use super::session_pool::SessionPool;
 use super::settings::{Settings, Terms};
+use crate::maker::Maker;
 use crate::race::Stage;
 use crate::{Direct, Disconnect, Error};
 
@@ -46,6 +47,7 @@ pub struct Client {
 
 struct Inner {
     settings: Settings,
+    maker: Maker,
     sessions: Mutex<SessionPool>,
     /// The last field: dropping it may wait until the sessions are closed, which have to be dropped before.
     executor: Executor,
@@ -59,12 +61,24 @@ impl fmt::Debug for Client {
 
 impl Client {
     pub(super) fn new(settings: Settings, executor: Executor) -> Self {
-        Self { inner: Arc::new(Inner { settings, executor, sessions: Mutex::default() }) }
+        Self {
+            inner: Arc::new(Inner {
+                settings,
+                maker: Maker::this_process(),
+                executor,
+                sessions: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Fails in the child of a fork.
+    pub(super) fn check_maker(&self) -> Result<(), Disconnect> {
+        self.inner.maker.check()
     }
 
     /// The session for the next acquire with these terms.
     pub(super) fn session(&self, terms: &Terms) -> Arc<SessionHandle> {
-        let Inner { settings, executor, sessions } = &*self.inner;
+        let Inner { settings, executor, sessions, .. } = &*self.inner;
         sessions.lock().unwrap_or_else(PoisonError::into_inner).session(settings, terms, executor)
     }
 
@@ -79,6 +93,7 @@ impl Client {
 
     /// Waits until a session is open, or every address has failed.
     pub(crate) async fn await_open(&self) -> Result<(), Error> {
+        self.check_maker()?;
         let (reply, opened) = oneshot::channel();
         self.session(self.terms()).send(Command::AwaitOpen(reply));
         opened.await.unwrap_or_else(|_| Err(Disconnect::Stopped.into()))
@@ -110,6 +125,7 @@ impl Client {
     /// # }
     /// ```
     pub async fn direct(&self) -> Result<Direct, Error> {
+        self.check_maker()?;
         let settings = &self.inner.settings;
         let enter = |connection| -> Stage<Direct, Error> {
             let (label, token) = (settings.terms.label.clone(), settings.token.clone());
@@ -129,6 +145,9 @@ impl Client {
     /// # }
     /// ```
     pub async fn close(self) {
+        if self.check_maker().is_err() {
+            return;
+        }
         let sessions = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner).take_all();
         let close = |session: Arc<SessionHandle>| {
             let (reply, closed) = oneshot::channel();

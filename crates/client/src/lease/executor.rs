@@ -13,6 +13,8 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc;
 
+use crate::maker::Maker;
+
 /// The longest time for which dropping the last user of a client waits. Long enough for an answer of a server that is
 /// reachable; after that, the leases release what is held.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -31,6 +33,7 @@ pub(super) enum Executor {
 pub(super) struct Thread {
     handle: Handle,
     id: ThreadId,
+    maker: Maker,
     /// Each driver has a clone; the thread ends when all are dropped. `None` only while this is dropped.
     alive: Option<mpsc::Sender<()>>,
     /// Disconnected when all drivers have ended. In a mutex because a receiver cannot be shared between threads.
@@ -39,6 +42,10 @@ pub(super) struct Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
+        if !self.maker.is_this_process() {
+            // The thread is the parent's.
+            return std::mem::forget(self.alive.take());
+        }
         self.alive = None;
         if std::thread::current().id() != self.id {
             let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +75,7 @@ impl Executor {
         })?;
         let handle = created.recv().map_err(io::Error::other)??;
         let (id, alive, ended) = (thread.thread().id(), Some(alive), Mutex::new(ended));
-        Ok(Self::Thread(Arc::new(Thread { handle, id, alive, ended })))
+        Ok(Self::Thread(Arc::new(Thread { handle, id, maker: Maker::this_process(), alive, ended })))
     }
 
     /// The runtime that drivers run in.

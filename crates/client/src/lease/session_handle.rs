@@ -66,9 +66,20 @@ impl SessionHandle {
         ticket
     }
 
-    /// Sends a command to the driver. If the driver has ended, the command is dropped, and with it the reply channel,
-    /// which informs the caller.
+    /// Sends a command to the driver. If the driver has ended, or belongs to the parent of this fork, the command is dropped, and
+    /// with it the reply channel, which informs the caller.
     pub(super) fn send(&self, command: Command) {
-        drop(self.commands.send(command));
+        if self.lease.maker().is_this_process() {
+            drop(self.commands.send(command));
+        }
+    }
+}
+
+/// In a fork, the end of the channel must not wake the driver, which is the parent's.
+impl Drop for SessionHandle {
+    fn drop(&mut self) {
+        if !self.lease.maker().is_this_process() {
+            std::mem::forget(self.commands.clone());
+        }
     }
 }

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use super::clock::{Clock, Moment};
 use crate::Lost;
+use crate::maker::Maker;
 use signalbox_model::Milliseconds;
 
 /// For how long a client may rely on a time that the server promised, counted from when the request was sent.
@@ -72,12 +73,19 @@ pub(super) struct LeaseValidity {
     /// A [`LeaseState`] in one number, so that permits can read it without a lock.
     state: AtomicU64,
     clock: Arc<dyn Clock>,
+    maker: Maker,
 }
 
 impl LeaseValidity {
     /// A lease whose session has not been opened yet.
     pub(super) fn pending(clock: Arc<dyn Clock>) -> Self {
-        Self { state: AtomicU64::new(LeaseState::Pending.encode()), clock }
+        let state = AtomicU64::new(LeaseState::Pending.encode());
+        Self { state, clock, maker: Maker::this_process() }
+    }
+
+    /// The process that has the session.
+    pub(super) fn maker(&self) -> Maker {
+        self.maker
     }
 
     fn state(&self) -> LeaseState {
@@ -199,7 +207,7 @@ impl PermitValidity {
 
     /// How long the permit is held at least; `None` if it is lost.
     pub(super) fn remaining(&self) -> Option<Duration> {
-        if self.lost.borrow().is_some() {
+        if !self.lease.maker.is_this_process() || self.lost.borrow().is_some() {
             return None;
         }
         let of_lease = self.lease.remaining()?;
@@ -250,6 +258,9 @@ impl PermitValidity {
 
     /// Resolves when the permit is lost.
     pub(super) async fn lost(&self) -> Lost {
+        if !self.lease.maker.is_this_process() {
+            return Lost::Forked;
+        }
         let mut lost = self.lost.subscribe();
         let lost = lost.wait_for(Option::is_some).await.expect("`self` keeps the sender");
         lost.expect("the wait ends at the first reason")

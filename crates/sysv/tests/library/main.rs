@@ -5,6 +5,7 @@ mod article;
 mod calls;
 mod descriptors;
 mod durable;
+mod forks;
 mod hosts;
 mod interpreters;
 mod loading;
