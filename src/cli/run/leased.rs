@@ -168,13 +168,14 @@ impl<'a> LeaseHold<'a> {
             Lost::Expired => format!("the server no longer knows the lease of {names}"),
             Lost::Revoked => format!("an administrator revoked {names}"),
             Lost::Unreachable => format!("the lease of {names} ended because it could not be renewed"),
+            Lost::Refused => format!("the lease of {names} ended because the server refused to renew it"),
             Lost::TakenOver => format!("another client took over the session that holds {names}"),
             _ => format!("the lease of {names} is no longer renewed"),
         };
         let left = match lost {
             // The server has released it, however long the lease would have lasted; or the lease is over, perhaps while the machine
             // was suspended, which this clock does not count.
-            Lost::Revoked | Lost::Unreachable => Duration::ZERO,
+            Lost::Revoked | Lost::Unreachable | Lost::Refused => Duration::ZERO,
             _ => term.until.saturating_duration_since(Instant::now()),
         };
         let reason = format!("{what}, so others may acquire {names} now");
