@@ -4,14 +4,15 @@
 //! repeats the request with its numbers: the server executes it once. If the server no longer has the process,
 //! the numbers protect nothing, and a call whose outcome is unknown fails with EIDRM.
 
+use std::fmt::Display;
 use std::io;
 use std::time::{Duration, Instant};
 
 use signalbox_model::sysv::{Caller, Errno, OpenedProcess, SetCommand, SetId};
 use signalbox_model::{Milliseconds, Status};
 use signalbox_protocol::{
-    BodyError, Credentials, EXTENDED_VERSION, Extended, Features, Groups, LABEL_BYTES_MAX, Opaque,
-    ResponseFrame, SysvRequest,
+    Credentials, EXTENDED_VERSION, Extended, Features, Groups, LABEL_BYTES_MAX, Opaque, ResponseFrame,
+    SysvRequest,
 };
 
 use crate::connection::{Connection, Lost, Wait};
@@ -29,11 +30,11 @@ const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Performs a call, and reads its result from the response.
-pub fn perform<T>(
+pub fn perform<T, E: Display>(
     call: &Call<'_>,
     settings: &Settings,
     shield: &Shield,
-    read: impl FnOnce(&ResponseFrame) -> Result<Result<T, Errno>, BodyError>,
+    read: impl FnOnce(&ResponseFrame) -> Result<Result<T, Errno>, E>,
 ) -> Result<T, Failed> {
     let mut attempts = Attempts::new(call, settings, shield);
     let response = attempts.run()?;

@@ -1,11 +1,12 @@
 //! `semctl`: its commands and their arguments.
 
 use std::ffi::{c_int, c_void};
+use std::fmt::Display;
 
 use libc::{semid_ds, time_t};
 use signalbox_model::UnixSeconds;
 use signalbox_model::sysv::{Errno, Ownership, SetCommand, SetId, SetStat};
-use signalbox_protocol::{BodyError, ResponseFrame};
+use signalbox_protocol::ResponseFrame;
 
 use crate::call::perform;
 use crate::errno::Failed;
@@ -75,20 +76,24 @@ pub unsafe fn control(
         libc::GETNCNT => on_set.number(SetCommand::GetNCount(semaphore()?)),
         libc::GETZCNT => on_set.number(SetCommand::GetZCount(semaphore()?)),
         libc::GETALL => {
-            let values = on_set.perform(SetCommand::GetAll, ResponseFrame::call_values)?;
+            let count = on_set.count()?;
+            let values = on_set.perform(SetCommand::GetAll, |response| match response.call_values() {
+                Ok(Ok(values)) if values.len() != count => Err(format!(
+                    "{} values of set {set}, which has {count} semaphores; get the set again with semget",
+                    values.len()
+                )),
+                answer => answer.map_err(|malformed| malformed.to_string()),
+            })?;
             let room = argument.pointer::<u16>()?;
             // SAFETY: the program has room for as many values as the set has semaphores.
             unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), room, values.len()) };
             Ok(0)
         }
         libc::SETALL => {
-            let count = match ids::count(set) {
-                Some(count) => count,
-                None => on_set.stat()?.count,
-            };
+            let count = on_set.count()?;
             let values = argument.pointer::<u16>()?;
             // SAFETY: the program passes as many values as the set has semaphores, and does not change them meanwhile.
-            let values = unsafe { std::slice::from_raw_parts(values, count as usize) };
+            let values = unsafe { std::slice::from_raw_parts(values, count) };
             on_set.change(SetCommand::SetAll(values.into()))
         }
         // Also SEM_STAT and SEM_STAT_ANY, as an index of the kernel's table is never that large.
@@ -104,10 +109,10 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    fn perform<T>(
+    fn perform<T, E: Display>(
         &self,
         command: SetCommand,
-        read: impl FnOnce(&ResponseFrame) -> Result<Result<T, Errno>, BodyError>,
+        read: impl FnOnce(&ResponseFrame) -> Result<Result<T, Errno>, E>,
     ) -> Result<T, Failed> {
         perform(&Call::Control { set: SetId(self.set), command }, self.settings, self.shield, read)
     }
@@ -118,6 +123,15 @@ impl Target<'_> {
 
     fn number(&self, command: SetCommand) -> Result<c_int, Failed> {
         self.perform(command, ResponseFrame::call_number).map(u32::cast_signed)
+    }
+
+    /// How many values of the set the program's memory has.
+    fn count(&self) -> Result<usize, Failed> {
+        let count = match ids::count(self.set) {
+            Some(count) => count,
+            None => self.stat()?.count,
+        };
+        Ok(count as usize)
     }
 
     fn stat(&self) -> Result<SetStat, Failed> {

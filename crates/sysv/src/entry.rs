@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use libc::{key_t, sembuf, size_t, timespec};
-use signalbox_model::sysv::{OPERATIONS_MAX, Operation, SetId};
+use signalbox_model::sysv::{IPC_CREAT, IPC_EXCL, IPC_PRIVATE, OPERATIONS_MAX, Operation, SetId};
 use signalbox_protocol::ResponseFrame;
 
 use crate::call::perform;
@@ -168,8 +168,16 @@ fn get(
     shield: &Shield,
 ) -> Result<c_int, Failed> {
     let count = u32::try_from(nsems).map_err(|_| Failed(libc::EINVAL))?;
-    let call = Call::Get { key, count, flags: flags.cast_unsigned() };
-    let (SetId(set), count) = perform(&call, settings, shield, ResponseFrame::call_set)?;
+    let flags = flags.cast_unsigned();
+    let call = Call::Get { key, count, flags };
+    let is_new = key == IPC_PRIVATE || flags & (IPC_CREAT | IPC_EXCL) == IPC_CREAT | IPC_EXCL;
+    let (SetId(set), count) = perform(&call, settings, shield, |response| match response.call_set() {
+        // The program has memory for as many values as it asked for.
+        Ok(Ok((SetId(set), found))) if found < count || is_new && found != count => {
+            Err(format!("set {set} with {found} semaphores, where {count} were asked for"))
+        }
+        answer => answer.map_err(|malformed| malformed.to_string()),
+    })?;
     if !ids::is_of_server(set) {
         message::SETTINGS.report(format_args!("the server's set {set} has the id of a set of the kernel"));
         return Err(Failed(libc::ENOSPC));

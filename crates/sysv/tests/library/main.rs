@@ -6,6 +6,7 @@ mod calls;
 mod descriptors;
 mod durable;
 mod forks;
+mod hostile;
 mod hosts;
 mod interpreters;
 mod loading;
