@@ -81,7 +81,9 @@ pub fn mode() -> &'static Mode {
     static MODE: OnceLock<Mode> = OnceLock::new();
     MODE.get_or_init(|| {
         let mut ignored = Vec::new();
-        let read = read(std::env::vars_os(), |path| fs::read_to_string(path), &mut ignored);
+        // SAFETY: the call has no pointers.
+        let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+        let read = read(is_secure, std::env::vars_os(), |path| fs::read_to_string(path), &mut ignored);
         if !ignored.is_empty() {
             // It is set once.
             let _ = IGNORED.set(format!("{}: {SERVICE_ADVICE}", ignored.join(", ")));
@@ -105,11 +107,17 @@ pub fn report_ignored() {
 }
 
 /// Reads the settings; `None`: there are none at all. Adds the names of variables that Kubernetes has made to `ignored`.
+///
+/// A program that has more rights than its caller (`AT_SECURE`) has no settings: the caller must not choose its server.
 fn read(
+    is_secure: bool,
     variables: impl Iterator<Item = (OsString, OsString)>,
     open: impl Fn(&str) -> io::Result<String>,
     ignored: &mut Vec<String>,
 ) -> Result<Option<Settings>, SettingsError> {
+    if is_secure {
+        return Ok(None);
+    }
     let (mut from_variables, mut from_file) = (Draft::default(), Draft::default());
     let mut token = TokenSource::default();
     let mut any = false;
@@ -242,7 +250,7 @@ mod tests {
             "/etc/blank" => Ok("\n".to_owned()),
             _ => Err(io::ErrorKind::NotFound.into()),
         };
-        read(variables, open, ignored)
+        read(false, variables, open, ignored)
     }
 
     #[track_caller]
@@ -270,6 +278,14 @@ mod tests {
         assert_eq!(ignored, of_service.map(|(name, _)| name));
         let with_settings = [&of_service[..], &[SERVER, KEYS]].concat();
         assert!(read_with(&with_settings, "").unwrap().is_some());
+    }
+
+    #[test]
+    fn a_program_with_more_rights_than_its_caller_has_no_settings() {
+        let variables = || [SERVER, KEYS].map(|(name, value)| (name.into(), value.into())).into_iter();
+        let open = |_: &str| Err(io::ErrorKind::NotFound.into());
+        assert!(read(true, variables(), open, &mut Vec::new()).unwrap().is_none());
+        assert!(read(false, variables(), open, &mut Vec::new()).unwrap().is_some());
     }
 
     #[test]
