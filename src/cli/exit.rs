@@ -49,7 +49,8 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "71",
         "serve: a port cannot be bound, or another system error; serve, data: the data directory is in use, or \
-         cannot be read or written; run: a process of the command cannot be ended; sysv run: the library cannot be loaded; \
+         cannot be read or written; run: a process of the command cannot be ended; sysv run: the library cannot be loaded, or \
+         not into the command; \
          bench: what the process of --pid uses cannot be read",
     ),
     ("74", "the output or the log file cannot be written"),

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -400,6 +401,67 @@ async fn the_command_replaces_run() {
         (&["/etc/passwd"], 126, "cannot run command \"/etc/passwd\": Permission denied"),
     ] {
         assert_fails(&finished(run(command).spawn().unwrap()).await, status, message);
+    }
+}
+
+#[tokio::test]
+async fn run_starts_no_command_that_the_library_cannot_be_loaded_into() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let library = any_library();
+    let directory = crate::support::daemon::open_directory();
+    let executable = |name: &str, content: &[u8], mode: u32| {
+        let path = directory.path().join(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let run = async |command: &str| {
+        let arguments =
+            ["sysv", "run", "--keys", "all", "--library", library.to_str().unwrap(), "--", command];
+        let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+        finished(program_at(server, &arguments).env("PATH", path).spawn().unwrap()).await
+    };
+    // A program that is linked dynamically, and copies of it with another header.
+    let program = fs::read("/proc/self/exe").unwrap()[..0x4000].to_vec();
+    let entries = usize::from_ne_bytes(program[32..40].try_into().unwrap());
+    let interpreter = (0..usize::from(program[56])).map(|index| entries + index * 56);
+    let interpreter = interpreter.into_iter().find(|at| program[*at] == 3).expect("it is linked dynamically");
+    let with = |at: usize, byte: u8| {
+        let mut program = program.clone();
+        program[at] = byte;
+        program
+    };
+    let unlinked = executable("unlinked", &with(interpreter, 0), 0o755);
+    let script = executable("script", format!("#! {unlinked} -x\n").as_bytes(), 0o755);
+    executable("nested", format!("#!{script}\n").as_bytes(), 0o755);
+    executable("narrow", &with(4, 1), 0o755);
+    executable("foreign", &with(18, 1), 0o755);
+    let round = directory.path().join("round").to_str().unwrap().to_owned();
+    executable("round", format!("#!{round}\n").as_bytes(), 0o755);
+    for (command, message) in [
+        (&unlinked[..], "it is linked statically"),
+        ("unlinked", "it is linked statically"),
+        ("script", "it is linked statically"),
+        ("nested", "it is linked statically"),
+        ("narrow", "it is a program for another machine"),
+        ("foreign", "it is a program for another machine"),
+        ("round", "more than 4 scripts interpret each other"),
+    ] {
+        assert_fails(&run(command).await, 71, message);
+    }
+    executable("greeting", b"#!/bin/sh\necho hello\n", 0o755);
+    executable("bare", b"echo hello\n", 0o755);
+    for command in ["greeting", "bare"] {
+        assert_eq!(stdout(&run(command).await), "hello\n", "{command}");
+    }
+    if is_root() {
+        let changing = executable("changing", &program, 0o755);
+        std::os::unix::fs::chown(&changing, Some(4711), Some(4712)).unwrap();
+        for (mode, message) in [(0o4755, "runs as user 4711"), (0o2755, "runs with group 4712")] {
+            fs::set_permissions(&changing, fs::Permissions::from_mode(mode)).unwrap();
+            assert_fails(&run("changing").await, 71, message);
+        }
     }
 }
 

@@ -54,7 +54,8 @@ fn installed() -> Result<PathBuf, Failure> {
     })
 }
 
-fn header(path: &Path) -> io::Result<[u8; HEADER_BYTES]> {
+/// The start of a file.
+pub(super) fn header(path: &Path) -> io::Result<[u8; HEADER_BYTES]> {
     let mut header = [0; HEADER_BYTES];
     match File::open(path)?.read_exact(&mut header) {
         // Too short for anything that can be loaded.

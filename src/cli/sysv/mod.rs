@@ -5,6 +5,7 @@
 mod key;
 mod library;
 mod list;
+mod program;
 mod remove;
 mod run;
 mod set;

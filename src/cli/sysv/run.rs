@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::key::{check_keys, mapping};
 use super::library;
+use super::program;
 use super::settings::{self, CONFIG, KEYS, SERVER};
 use crate::cli::arguments::OnCommandLine;
 use crate::cli::exit::{Exit, Failure};
@@ -22,8 +23,8 @@ The command and the programs that it starts run unchanged: a library that is loa
 calls of semget, semop, semtimedop and semctl for the selected keys to the server. Calls for other keys go to the kernel. \
 The command replaces this program, so its exit status, its process id and its signals are its own.
 
-Before that, this program checks that the library is there and that the server answers and supports the calls. If one of \
-them fails, the command is not started (71: no library, 69: no server).
+Before that, this program checks that the library is there, that it can be loaded into the command, and that the server \
+answers and supports the calls. If one of them fails, the command is not started (71: the library, 69: the server).
 
 The keys are those of --keys and --map, else those of SIGNALBOX_SYSV_KEYS, else those of the file. The server is that of \
 --server, else of SIGNALBOX_SYSV_SERVER, else of the file, else of SIGNALBOX_SERVER. Several addresses are the nodes of one \
@@ -35,9 +36,10 @@ so every program that is started must be able to read the file. Calls of semapho
 objects or on the area sysv. Without them, they fail with EACCES. The library has no TLS, and sends the token to a server on \
 another machine only with --token-over-plain or SIGNALBOX_TOKEN_OVER_PLAIN=1.
 
-The dynamic linker does not load the library into programs that are linked statically, and into those that change their \
-user (set-user-id), such as sudo: start those the other way round, \"sudo signalbox sysv run\". Their semaphores would be \
-those of their own host.";
+The dynamic linker does not load the library into programs that are linked statically, for 32 bits or to another C library, \
+and into those that change their user (set-user-id), such as sudo: start those the other way round, \"sudo signalbox sysv \
+run\". A command that is one, or a script of one, is not started (71). The programs that the command starts are not checked: \
+their semaphores would be those of their own host.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -104,9 +106,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let addresses = settings.servers.filter(|_| !given.has("server"));
     let server = arguments.server.at(addresses.unwrap_or_else(|| arguments.server.addresses()));
     let library = library::find(library.as_deref())?;
+    let (program, rest) = arguments.command.split_first().expect("clap requires a command");
+    program::check(program)?;
     block_on(async { server.direct().await.map(drop) })?;
 
-    let (program, rest) = arguments.command.split_first().expect("clap requires a command");
     let mut command = Command::new(program);
     command
         .args(rest)
