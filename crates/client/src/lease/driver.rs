@@ -323,7 +323,7 @@ impl Driver {
         match event {
             LinkEvent::Response(tag, frame) => self.handle_response(tag, &frame),
             LinkEvent::Disconnected(reason) => self.disconnected(&reason),
-            LinkEvent::Attached(attached) => self.attached(attached),
+            LinkEvent::Attached(attached) => self.attached(*attached),
             LinkEvent::AttachmentFailed(failure) => self.attachment_failed(failure),
         }
     }

@@ -53,7 +53,8 @@ pub(super) enum Link {
 pub(super) enum LinkEvent {
     Response(Tag, ResponseFrame),
     Disconnected(Disconnect),
-    Attached(Attached),
+    /// Boxed, because it is by far the largest.
+    Attached(Box<Attached>),
     AttachmentFailed(AttachmentFailure),
 }
 
@@ -101,7 +102,7 @@ impl Link {
         match self {
             Self::Attached(connection) => connection.event().await,
             Self::Attaching(attempt) => match attempt.await {
-                Ok(attached) => LinkEvent::Attached(attached),
+                Ok(attached) => LinkEvent::Attached(Box::new(attached)),
                 Err(failure) => LinkEvent::AttachmentFailed(failure),
             },
             Self::RetryAt(_) => std::future::pending().await,
