@@ -128,7 +128,7 @@ async fn of_amount(
         namespace.noun(),
         amount.resources
     );
-    Ok(Some(Failure::new(Exit::Failure, message)))
+    Ok(Some(Failure::new(Exit::NothingAvailable, message)))
 }
 
 #[cfg(test)]

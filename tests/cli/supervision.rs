@@ -208,7 +208,7 @@ async fn a_request_that_does_not_fit_beside_the_outer_ones_is_refused_at_once() 
     };
     for outer in [&["job", "--max", "1"][..], &["job", "--max", "1", "--lease", "1h"]] {
         let refused = nested(outer, &["job", "--max", "1"]).await;
-        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        assert_eq!(refused.status.code(), Some(75), "{refused:?}");
         assert!(stderr(&refused).contains("the commands around this one hold 1 of 1"), "{refused:?}");
         let granted = nested(outer, &["job", "--max", "2"]).await;
         assert_eq!(stdout(&granted), "started\n", "there is room beside the outer one");
@@ -223,7 +223,7 @@ async fn a_request_that_does_not_fit_beside_the_outer_ones_is_refused_at_once() 
     );
     let mut shell = Command::new("sh");
     let output = shell.args(["-c", &script]).env("SIGNALBOX_SERVER", server.to_string()).output();
-    assert_eq!(soon("the script to end", output).await.unwrap().stdout, b"1\n75\n");
+    assert_eq!(soon("the script to end", output).await.unwrap().stdout, b"75\n75\n");
 }
 
 #[tokio::test]
