@@ -134,9 +134,12 @@ impl Failure {
     pub(super) fn of_command(program: &OsStr, error: &io::Error) -> Self {
         let program = escaped(program.as_encoded_bytes());
         match error.kind() {
-            io::ErrorKind::NotFound => {
-                Self::new(Exit::CommandNotFound, format!("command \"{program}\" not found; check its path"))
-            }
+            io::ErrorKind::NotFound => Self::new(
+                Exit::CommandNotFound,
+                format!(
+                    "command \"{program}\" not found; check its path, and that of the interpreter in its first line"
+                ),
+            ),
             _ => Self::new(
                 Exit::CannotRun,
                 format!("cannot run command \"{program}\": {error}; check that it is an executable file"),

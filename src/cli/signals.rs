@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Poll;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
@@ -34,6 +34,7 @@ impl Signals {
 
     /// Receives these signals.
     pub(super) fn of(signals: &[Signal]) -> io::Result<Self> {
+        unblock(signals)?;
         let ignored = ignored();
         let handled = signals.iter().filter(|signal| !contains(ignored, **signal));
         handled
@@ -54,6 +55,11 @@ impl Signals {
         })
         .await
     }
+}
+
+/// Lets these signals arrive, although the program that started this one may have blocked them.
+pub(super) fn unblock(signals: &[Signal]) -> io::Result<()> {
+    Ok(signals.iter().copied().collect::<SigSet>().thread_unblock()?)
 }
 
 /// Whether the terminal has sent this signal to the whole process group.

@@ -77,6 +77,47 @@ async fn sigterm_ends_the_command_and_its_descendants_before_the_release() {
 }
 
 #[tokio::test]
+async fn process_groups_do_not_matter() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let own_group = ["run", "job", "--max", "1", "--", "setsid", "sh", "-c", "exit 4"];
+    assert_eq!(ran(server, &own_group).await.status.code(), Some(4), "the command leads a group of its own");
+
+    // One that ignores SIGTERM, and is alone when the command has ended.
+    let script = "setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.1; done' & exec sleep 3600";
+    for by_signal in [true, false] {
+        let (mut child, pids) = running(server, &["--lease", "1h", "--kill-after", "1"], script, 1).await;
+        let holder = until_listed(server, "holders", "job", 1).await.remove(0);
+        match by_signal {
+            true => signal(&child, Signal::SIGTERM),
+            false => {
+                let revoked = ran(server, &["revoke", "--grant", holder["grant"].as_str().unwrap()]).await;
+                assert_eq!(stdout(&revoked), "");
+            }
+        }
+        soon("the program to end", child.wait()).await.unwrap();
+        assert!(!runs(&pids[0]));
+    }
+
+    let script = "exec 3<&0; setsid sh -c 'echo $$; read _' <&3 3<&- & exit 3";
+    let (mut child, _) = running(server, &["--wait-children"], script, 1).await;
+    let mut input = child.stdin.take().unwrap();
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(300), child.wait()).await.is_err());
+    input.write_all(b"\n").await.unwrap();
+    assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3));
+}
+
+#[tokio::test]
+async fn blocked_signals_arrive() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let mut command = Command::new("env");
+    command.args(["--block-signal", SIGNALBOX, "run", "job", "--max", "1", "--", "sh", "-c", "exit 7"]);
+    let output = command.env("SIGNALBOX_SERVER", server.to_string()).output();
+    assert_eq!(soon("the program to end", output).await.unwrap().status.code(), Some(7));
+}
+
+#[tokio::test]
 async fn a_loss_ends_the_descendants_too() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");

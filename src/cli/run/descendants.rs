@@ -42,7 +42,6 @@ impl Process {
 struct Stat {
     parent: i32,
     started: u64,
-    has_ended: bool,
 }
 
 impl Stat {
@@ -53,15 +52,20 @@ impl Stat {
     /// Parses the line of proc_pid_stat(5). The name of the program, in parentheses, may have any characters.
     fn parsed(line: &str) -> Option<Self> {
         let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
-        let has_ended = matches!(fields.next()?, "Z" | "X");
-        let parent = fields.next()?.parse().ok()?;
         // The third field is the state, the twenty-second the start.
+        let parent = fields.nth(4 - 3)?.parse().ok()?;
         let started = fields.nth(22 - 5)?.parse().ok()?;
-        Some(Self { parent, started, has_ended })
+        Some(Self { parent, started })
     }
 }
 
-/// The descendants that run now; the command also where there is no `/proc`, if it runs.
+/// Whether the descendants can be found.
+pub(super) fn are_visible() -> bool {
+    Stat::read(std::process::id().cast_signed()).is_some()
+}
+
+/// The descendants that exist now; the command also where there is no `/proc`, if it runs. Those that have ended and were not
+/// waited for are among them, because the state of a process is that of its first thread: others may still run.
 pub(super) fn all(command: Pid, command_runs: bool) -> Vec<Process> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -73,11 +77,9 @@ pub(super) fn all(command: Pid, command_runs: bool) -> Vec<Process> {
     let mut parents = vec![own];
     let mut found = Vec::new();
     while let Some(parent) = parents.pop() {
-        for (pid, Stat { started, has_ended, .. }) in children.remove(&parent).unwrap_or_default() {
+        for (pid, Stat { started, .. }) in children.remove(&parent).unwrap_or_default() {
             parents.push(pid);
-            if !has_ended {
-                found.push(Process { pid: Pid::from_raw(pid), started, is_child: parent == own });
-            }
+            found.push(Process { pid: Pid::from_raw(pid), started, is_child: parent == own });
         }
     }
     if command_runs && !found.iter().any(|process| process.pid == command) {
@@ -94,14 +96,14 @@ mod tests {
     fn the_name_of_a_program_may_look_like_other_fields() {
         let line =
             "7 (a) Z (b) S 5 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 8192 1 18446744073709551615";
-        let Stat { parent, started, has_ended } = Stat::parsed(line).unwrap();
-        assert_eq!((parent, started, has_ended), (5, 123_456, false));
+        let Stat { parent, started } = Stat::parsed(line).unwrap();
+        assert_eq!((parent, started), (5, 123_456));
     }
 
     #[test]
     fn this_process_is_found_by_its_start() {
         let stat = Stat::read(std::process::id().cast_signed()).unwrap();
-        assert!(stat.started > 0 && !stat.has_ended);
+        assert!(stat.started > 0);
         let parent = std::os::unix::process::parent_id().cast_signed();
         assert_eq!(stat.parent, parent);
     }

@@ -13,7 +13,7 @@ use std::process::Command;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
-use rustix::process::{WaitOptions, WaitStatus, waitpid};
+use rustix::process::{WaitOptions, WaitStatus, wait};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::descendants::{self, Process};
@@ -21,6 +21,7 @@ use crate::cli::exit::{End, Exit, Failure, warn};
 use crate::cli::outer::{self, Holding, OUTER};
 use crate::cli::output::escaped;
 use crate::cli::session::{GRANT, KEY, SESSION, SLOTS};
+use crate::cli::signals::unblock;
 use signalbox_client::GrantId;
 
 /// Runs a script that names no interpreter, as shells do.
@@ -54,8 +55,14 @@ impl Processes {
             |error| Failure::new(Exit::CannotRun, format!("cannot prepare to wait for the command: {error}"));
         // If SIGCHLD was ignored when this process started, the kernel would discard how the command ends.
         let deaths = signal(SignalKind::child()).map_err(unprepared)?;
+        unblock(&[Signal::SIGCHLD]).map_err(unprepared)?;
         nix::sys::prctl::set_child_subreaper(true).map_err(|errno| unprepared(errno.into()))?;
 
+        if !descendants::are_visible() {
+            warn(
+                "there is no /proc here, so only the command itself can be ended, not the processes that it starts",
+            );
+        }
         let path = found(program);
         if path.as_deref().is_some_and(runs_as_other_user) {
             warn(&format!(
@@ -102,7 +109,8 @@ impl Processes {
     /// Takes note of the children that have ended, and returns whether any are left.
     pub(super) fn reap(&mut self) -> bool {
         loop {
-            match waitpid(None, WaitOptions::NOHANG) {
+            // Of any process group, unlike `waitpid(None)`.
+            match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid.as_raw_pid() == self.command.as_raw() => {
                     self.ended = Some(status)
                 }
