@@ -62,11 +62,11 @@ impl Requested {
 
     /// Records that the client lacks the right.
     pub(super) fn not_permitted(&self, server: &Server) {
-        self.record(server, Ended::Refused(Status::NotPermitted.name()));
+        self.record(server, Ended::Denied(Status::NotPermitted.name()));
     }
 
     /// Records how the operation has ended. Only a change is logged.
-    pub(super) fn record(&self, server: &Server, ended: Ended<'_>) {
+    pub(super) fn record(&self, server: &Server, ended: Ended) {
         for (operation, target) in &self.lines {
             server.audit.record(Some(&self.client), self.identity.as_ref(), operation, target, ended);
             if self.is_change && ended == Ended::Done {

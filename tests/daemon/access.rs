@@ -659,24 +659,28 @@ fn the_audit_log_has_the_amounts_and_slots_of_each_change() {
     let both = Operation::Declare { if_exists: IfExists::Set, declarations: vec![gpu, db] };
     let mut callers = ["127.0.0.1", "127.0.0.2"].map(|address| guarded.from(address));
     for operation in [&both].into_iter().chain(changes.iter().map(|(operation, _)| operation)) {
-        // What is refused is there with the same text as what is made.
         let [_, refused] = callers.each_mut().map(|caller| caller.change(operation.clone()).status);
         assert_eq!(refused, NOT_PERMITTED, "{operation}");
     }
+    let of_client = |lines: &[Value], address: &str| {
+        let is_its =
+            |line: &&Value| line["client"].as_str().is_some_and(|client| client.starts_with(address));
+        let texts = |line: &Value| ["operation", "target"].map(|key| line[key].as_str().unwrap().to_owned());
+        lines.iter().filter(is_its).map(texts).collect::<Vec<_>>()
+    };
     let lines = guarded.audit();
-    for address in ["127.0.0.1:", "127.0.0.2:"] {
-        let of_client = lines
-            .iter()
-            .filter(|line| line["client"].as_str().is_some_and(|client| client.starts_with(address)));
-        let mut operations: Vec<_> = of_client
-            .map(|line| (line["operation"].as_str().unwrap(), line["target"].as_str().unwrap()))
-            .collect();
-        let of_both: Vec<_> = operations.drain(..2).collect();
-        let each = [(&gpu_too[..], "semaphore \"gpu\""), (db_too, "semaphore \"db\"")];
-        assert_eq!(of_both, each, "a line for each name");
-        let operations: Vec<_> = operations.iter().map(|(operation, _)| *operation).collect();
-        assert_eq!(operations, changes.each_ref().map(|(_, operation)| *operation), "from {address}");
-    }
+    let each = [[&gpu_too[..], "semaphore \"gpu\""], [db_too, "semaphore \"db\""]];
+    let made = of_client(&lines, "127.0.0.1:");
+    assert_eq!(made[..2], each, "a line for each name");
+    let operations: Vec<_> = made[2..].iter().map(|[operation, _]| operation).collect();
+    assert_eq!(operations, changes.each_ref().map(|(_, operation)| *operation));
+    assert_eq!(of_client(&lines, "127.0.0.2:"), each[..1], "the first, with the same text as what is made");
+    guarded.daemon.signal(Signal::SIGTERM);
+    assert_eq!(guarded.daemon.exit_status().code(), Some(0));
+    let lines = guarded.audit();
+    let last = lines.last().unwrap();
+    assert_eq!((&last["operation"], &last["reason"]), (&"further requests".into(), &"not_permitted".into()));
+    assert_eq!(last["count"], changes.len() + 1, "one for the second name: {last}");
 }
 
 #[test]
@@ -1074,5 +1078,5 @@ fn a_file_of_tokens_that_is_mounted_by_itself_is_refused() {
     let output = command.arg(&file).arg(SIGNALBOX).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("the file of tokens is mounted by itself"), "{output:?}");
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "beside it is only what is locked");
 }

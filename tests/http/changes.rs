@@ -153,15 +153,9 @@ fn a_request_without_a_right_token_is_counted_and_logged_and_a_change_is_audited
     }
 
     let lines = audited(directory.path());
-    let found: Vec<_> = lines.iter().map(|line| line["operation"].as_str().unwrap()).collect();
-    assert_eq!(found, ["/api/v1/declare", "/api/v1/resize", "/api/v1/pause"]);
-    for line in &lines {
-        assert_eq!(
-            (&line["outcome"], &line["reason"]),
-            (&"refused".into(), &"unauthorized".into()),
-            "{line}"
-        );
-    }
+    assert_eq!(lines.len(), 1, "the first of the client: {lines:?}");
+    let [operation, outcome, reason] = ["operation", "outcome", "reason"].map(|key| &lines[0][key]);
+    assert_eq!([operation, outcome, reason], ["/api/v1/declare", "refused", "unauthorized"]);
     for path in ["/api/v1/declare", "/api/v1/resize", "/api/v1/pause"] {
         let operation = format!("HTTP {path}");
         http.daemon.logged(&operation, |line| line.to_string().contains(&operation));
@@ -170,7 +164,7 @@ fn a_request_without_a_right_token_is_counted_and_logged_and_a_change_is_audited
 }
 
 #[test]
-fn a_change_without_the_right_is_in_the_audit_log() {
+fn the_first_change_without_the_right_is_in_the_audit_log() {
     let directory = open_directory();
     let file = directory.path().join("tokens.toml");
     let secret = create(&file, "web", &["administer", "--area", "semaphore:web/"]);
@@ -224,7 +218,7 @@ fn a_change_without_the_right_is_in_the_audit_log() {
     let expected = cases.map(|(_, _, status, operation, target)| {
         [operation, target, if status == 200 { "done" } else { "refused" }].map(Value::from)
     });
-    assert_eq!(found, expected.each_ref().map(|line| line.each_ref()));
+    assert_eq!(found, expected[..2].iter().map(|line| line.each_ref()).collect::<Vec<_>>());
     for line in &lines[1..] {
         assert_eq!(
             (&line["identity"], &line["reason"]),

@@ -213,3 +213,14 @@ fn the_status_has_the_figures_of_the_server() {
     assert_eq!(http.get("/api/v1/sysv/sets").json()["items"], json!([]));
     assert_eq!(http.get("/api/v1/sysv/users?id=1").status, 404);
 }
+
+#[test]
+fn a_client_that_may_read_nothing_gets_no_lists() {
+    let ask = |rights: &str| {
+        let access = format!("enable = true\n[access]\nnetworks = ['127.0.0.0/8 {rights}']\n");
+        let (http, _config) = HttpDaemon::with(&access);
+        ["names", "names?list=waiting", "declared"].map(|list| http.get(&format!("/api/v1/{list}")).status)
+    };
+    assert_eq!(ask("acquire"), [403; 3]);
+    assert_eq!(ask("read counter:web/"), [200; 3]);
+}

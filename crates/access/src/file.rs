@@ -1,12 +1,14 @@
 //! The file of tokens: it is read as a whole, and replaced as a whole.
 //!
 //! Invariants: a reader sees the file before or after a change, never a part. Two changes at a time lose nothing. Nobody
-//! but the owner writes the file, and others do not read it.
+//! but the owner writes the file, and others do not read it. Who may not read it cannot keep others from changing it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
@@ -18,6 +20,12 @@ const MODE: u32 = 0o600;
 /// What the group and others must not have: to write, and others to read.
 const MODE_REFUSED: u32 = 0o027;
 
+/// How long a change waits for another one.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// How often it looks.
+const LOCK_LOOK: Duration = Duration::from_millis(10);
+
 /// Why a file of tokens cannot be used.
 #[derive(Debug, Error)]
 pub enum TokenFileError {
@@ -26,10 +34,19 @@ pub enum TokenFileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// "read" or "written".
+        /// "read", "locked" or "written".
         action: &'static str,
         /// The error of the operating system.
         source: io::Error,
+    },
+    /// Another change does not end.
+    #[error(
+        "{}: another process has locked this file for {} s, so the tokens cannot be changed; find it with: fuser {}",
+        path.display(), LOCK_WAIT_MAX.as_secs(), path.display()
+    )]
+    Locked {
+        /// The file that is locked.
+        path: PathBuf,
     },
     /// Others can change or read it.
     #[error(
@@ -70,9 +87,9 @@ pub fn update_tokens<T, E: From<TokenFileError>>(
 ) -> Result<T, E> {
     let failed = |source| TokenFileError::Io { path: path.to_owned(), action: "written", source };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Held until the end, so that changes follow each other. The file itself is replaced, so its lock would not do.
     let directory = File::open(directory).map_err(failed)?;
-    directory.lock().map_err(failed)?;
+    let earlier_owner = fs::metadata(path).ok();
+    let _lock = lock(path, earlier_owner.as_ref(), LOCK_WAIT_MAX)?;
     let earlier = match fs::metadata(path) {
         Ok(metadata) => Some(metadata),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -85,11 +102,47 @@ pub fn update_tokens<T, E: From<TokenFileError>>(
     Ok(changed)
 }
 
+/// Locks a file beside it, until the returned one is closed, so that changes follow each other. The file itself is replaced, and
+/// whoever may read the directory can lock that.
+fn lock(path: &Path, earlier: Option<&fs::Metadata>, wait_max: Duration) -> Result<File, TokenFileError> {
+    let path = beside(path, ".lock");
+    let failed = |source| TokenFileError::Io { path: path.clone(), action: "locked", source };
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(MODE).open(&path);
+    let file = file.map_err(failed)?;
+    if let Some(earlier) = earlier {
+        keep_owner(&file, earlier).map_err(failed)?;
+    }
+    let begun = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+            Err(TryLockError::WouldBlock) if begun.elapsed() >= wait_max => {
+                return Err(TokenFileError::Locked { path });
+            }
+            Err(TryLockError::WouldBlock) => sleep(LOCK_LOOK),
+        }
+    }
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(suffix);
+    PathBuf::from(beside)
+}
+
+/// The file belongs to whom the one before belongs.
+fn keep_owner(file: &File, earlier: &fs::Metadata) -> io::Result<()> {
+    let new = file.metadata()?;
+    if (new.uid(), new.gid()) == (earlier.uid(), earlier.gid()) {
+        return Ok(());
+    }
+    fchown(file, Some(earlier.uid()), Some(earlier.gid()))
+}
+
 /// Writes a file beside it and puts that in its place. Owner and mode stay.
 fn replace(path: &Path, earlier: Option<&fs::Metadata>, content: &str) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
+    let beside = beside(path, ".new");
     match fs::remove_file(&beside) {
         // An interrupted change left it. The lock excludes a change in progress.
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -97,10 +150,7 @@ fn replace(path: &Path, earlier: Option<&fs::Metadata>, content: &str) -> io::Re
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
     if let Some(earlier) = earlier {
-        let new = file.metadata()?;
-        if (new.uid(), new.gid()) != (earlier.uid(), earlier.gid()) {
-            fchown(&file, Some(earlier.uid()), Some(earlier.gid()))?;
-        }
+        keep_owner(&file, earlier)?;
         file.set_permissions(fs::Permissions::from_mode(earlier.mode() & 0o7777))?;
     }
     file.write_all(content.as_bytes())?;
@@ -137,7 +187,9 @@ mod tests {
         assert_eq!(read_tokens(&path).unwrap().iter().count(), 2);
         assert!(add(&path, 2).is_err());
         assert_eq!(read_tokens(&path).unwrap().iter().count(), 2);
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        let lock = fs::metadata(directory.path().join("tokens.toml.lock")).unwrap();
+        assert_eq!(lock.mode() & 0o7777, MODE, "others cannot open it");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
     }
 
     #[test]
@@ -149,6 +201,18 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             assert!(matches!(read_tokens(&path), Err(TokenFileError::Open { .. })), "{mode:o}");
         }
+    }
+
+    #[test]
+    fn a_lock_of_the_directory_delays_no_change_and_one_that_does_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        let of_others = File::open(directory.path()).unwrap();
+        of_others.lock().unwrap();
+        add(&path, 1).unwrap();
+        let _held = lock(&path, None, Duration::ZERO).unwrap();
+        let error = lock(&path, None, Duration::ZERO).unwrap_err().to_string();
+        assert!(error.contains(&format!("fuser {}.lock", path.display())), "{error}");
     }
 
     #[test]

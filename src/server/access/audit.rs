@@ -1,45 +1,83 @@
 //! The audit log: one line of JSON for each administrative change, and for each that was refused.
 //!
 //! A line that the file does not take goes to standard error, as those of the log do.
+//!
+//! Invariant: clients without rights make it grow by a bounded amount a minute. Each field is short. Of what a client may not
+//! do, the first request has a line, and each minute one line has how many followed.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
+use tokio::time::sleep;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use super::super::client_address::Client;
 use super::super::log::Output;
+use super::super::state::Server;
 use super::Identity;
+use signalbox_core::ClientKey;
+
+/// The longest text of a field, in bytes. A longer one is cut, and ends with [`CUT`].
+const FIELD_MAX: usize = 256;
+
+const CUT: &str = "…";
+
+/// How often lines tell how many more requests were refused.
+const COUNT_PERIOD: Duration = Duration::from_secs(60);
+
+/// The most clients and reasons whose refusals are counted apart. Those of all others are counted by reason.
+const COUNTED_MAX: usize = 256;
 
 /// How a change ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Ended<'a> {
+pub(in crate::server) enum Ended {
     /// It is made.
     Done,
     /// It was accepted, and no client waited until it was stored.
     Accepted,
     /// It was refused, with this code.
-    Refused(&'a str),
+    Refused(&'static str),
+    /// It was refused with this code because the client has not shown that it may do it. Only the first has a line.
+    Denied(&'static str),
 }
 
 /// The audit log; without a file, nothing is written.
 #[derive(Debug, Default)]
-pub(in crate::server) struct Audit(OnceLock<Output>);
+pub(in crate::server) struct Audit {
+    output: OnceLock<Output>,
+    /// Those since the last count, by client and reason.
+    refusals: Mutex<HashMap<(Option<ClientKey>, &'static str), Further>>,
+}
+
+/// Refusals that have no line of their own.
+#[derive(Debug)]
+struct Further {
+    /// The client as in the first line; `None`: of several clients.
+    client: Option<String>,
+    count: u64,
+}
 
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
-    client: Option<String>,
-    identity: Option<String>,
-    operation: &'a str,
-    target: &'a str,
+    client: Option<Cow<'a, str>>,
+    identity: Option<Cow<'a, str>>,
+    operation: Cow<'a, str>,
+    target: Cow<'a, str>,
     outcome: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
+    /// How many refusals the line is about; `None`: it is about one request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
 }
 
 impl Audit {
@@ -47,13 +85,13 @@ impl Audit {
     pub(in crate::server) fn open(&self, path: PathBuf) -> io::Result<()> {
         let output = Output::file(path)?;
         // A second call would come from a second start of one server, and there is none.
-        let _ = self.0.set(output);
+        let _ = self.output.set(output);
         Ok(())
     }
 
     /// Opens the file again, and creates it if it was moved away.
     pub(in crate::server) fn reopen(&self) -> io::Result<()> {
-        self.0.get().map_or(Ok(()), Output::reopen)
+        self.output.get().map_or(Ok(()), Output::reopen)
     }
 
     /// Writes a change. `client`: who requested it; `None`: the configuration or a signal.
@@ -63,27 +101,99 @@ impl Audit {
         identity: Option<&Identity>,
         operation: &str,
         target: &str,
-        ended: Ended<'_>,
+        ended: Ended,
     ) {
-        let Some(output) = self.0.get() else { return };
         let (outcome, reason) = match ended {
             Ended::Done => ("done", None),
             Ended::Accepted => ("accepted", None),
-            Ended::Refused(reason) => ("refused", Some(reason)),
+            Ended::Refused(reason) | Ended::Denied(reason) => ("refused", Some(reason)),
         };
-        let line = Line {
+        if self.output.get().is_none() {
+            return;
+        }
+        if let (Some(client), Ended::Denied(reason)) = (client, ended)
+            && !self.begins(client, reason)
+        {
+            return;
+        }
+        self.write(&Line {
             time: time().unwrap_or_default(),
-            client: client.map(ToString::to_string),
-            identity: identity.map(ToString::to_string),
-            operation,
-            target,
+            client: client.map(|client| shortened(client.to_string())),
+            identity: identity.map(|identity| shortened(identity.to_string())),
+            operation: shortened(operation),
+            target: shortened(target),
             outcome,
             reason,
-        };
-        let mut text = serde_json::to_string(&line).expect("texts are always JSON");
+            count: None,
+        });
+    }
+
+    /// A client may not do something. Returns whether that has a line: if it is the first time since a minute without any.
+    /// Otherwise it is counted.
+    fn begins(&self, client: &Client, reason: &'static str) -> bool {
+        // A panic while it is locked leaves no partial change.
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = (Some(client.address.key()), reason);
+        let is_counted_apart = refusals.contains_key(&own) || refusals.len() < COUNTED_MAX;
+        let (key, client) =
+            if is_counted_apart { (own, Some(client.to_string())) } else { ((None, reason), None) };
+        match refusals.entry(key) {
+            Entry::Occupied(mut further) => {
+                further.get_mut().count += 1;
+                false
+            }
+            Entry::Vacant(place) => {
+                place.insert(Further { client, count: 0 });
+                true
+            }
+        }
+    }
+
+    /// Writes how many requests were refused since the last time, and forgets clients that were not.
+    pub(in crate::server) fn write_counts(&self) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.retain(|(_, reason), Further { client, count }| {
+            let count = std::mem::take(count);
+            if count > 0 {
+                self.write(&Line {
+                    time: time().unwrap_or_default(),
+                    client: client.as_deref().map(shortened),
+                    identity: None,
+                    operation: Cow::Borrowed("further requests"),
+                    target: Cow::Borrowed("server"),
+                    outcome: "refused",
+                    reason: Some(reason),
+                    count: Some(count),
+                });
+            }
+            count > 0
+        });
+    }
+
+    fn write(&self, line: &Line<'_>) {
+        let Some(output) = self.output.get() else { return };
+        let mut text = serde_json::to_string(line).expect("texts are always JSON");
         text.push('\n');
         output.write(&text);
     }
+}
+
+/// Writes each minute how many requests were refused.
+pub(in crate::server) async fn count_refusals(server: Arc<Server>) {
+    loop {
+        sleep(COUNT_PERIOD).await;
+        server.audit.write_counts();
+    }
+}
+
+/// A text of a field, which is cut if it is too long.
+fn shortened<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
+    let text = text.into();
+    if text.len() <= FIELD_MAX {
+        return text;
+    }
+    let end = text.floor_char_boundary(FIELD_MAX - CUT.len());
+    Cow::Owned(format!("{}{CUT}", &text[..end]))
 }
 
 /// The time as in the log.
@@ -91,4 +201,91 @@ fn time() -> Result<String, fmt::Error> {
     let mut time = String::new();
     SystemTime.format_time(&mut Writer::new(&mut time))?;
     Ok(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::super::client_address::ClientAddress;
+    use super::*;
+
+    fn client(address: &str) -> Client {
+        Client { address: ClientAddress::of_peer(address.parse().unwrap()), certificate: None }
+    }
+
+    /// A log, and what reads its lines.
+    fn opened() -> (Audit, impl Fn() -> Vec<Value>) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let audit = Audit::default();
+        audit.open(file.path().to_owned()).unwrap();
+        let lines = move || {
+            let text = std::fs::read_to_string(file.path()).unwrap();
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        };
+        (audit, lines)
+    }
+
+    #[test]
+    fn each_field_is_short() {
+        let (audit, lines) = opened();
+        let long = "é".repeat(64 * 1024);
+        let identity = Identity::Token(long.as_str().into());
+        audit.record(Some(&client("192.0.2.1:1")), Some(&identity), &long, &long, Ended::Done);
+        for field in ["identity", "operation", "target"] {
+            let lines = lines();
+            let text = lines[0][field].as_str().unwrap();
+            assert!(text.len() <= FIELD_MAX && text.ends_with("é…"), "{field}: {text}");
+        }
+        assert_eq!(shortened("é".repeat(FIELD_MAX / 2)), "é".repeat(FIELD_MAX / 2), "it has room");
+    }
+
+    #[test]
+    fn the_first_refusal_of_a_client_for_a_reason_has_a_line_and_the_others_are_counted() {
+        let (audit, lines) = opened();
+        let refuse = |address: &str, reason| {
+            audit.record(Some(&client(address)), None, "revoke", "server", Ended::Denied(reason));
+        };
+        let counts =
+            |from: usize| lines()[from..].iter().map(|line| line["count"].clone()).collect::<Vec<_>>();
+        (1..1000).for_each(|port| refuse(&format!("192.0.2.1:{port}"), "not_permitted"));
+        refuse("192.0.2.1:1", "unauthorized");
+        refuse("192.0.2.2:1", "not_permitted");
+        assert_eq!(counts(0), [Value::Null, Value::Null, Value::Null]);
+        audit.write_counts();
+        let line = &lines()[3];
+        assert_eq!((&line["count"], &line["client"]), (&998.into(), &"192.0.2.1:1".into()), "{line}");
+        assert_eq!((&line["reason"], &line["outcome"]), (&"not_permitted".into(), &"refused".into()));
+        refuse("192.0.2.1:1", "not_permitted");
+        refuse("192.0.2.2:1", "not_permitted");
+        assert_eq!(counts(4), [Value::Null], "one was quiet, and begins again");
+        audit.write_counts();
+        assert_eq!(counts(5), [1]);
+        // What clients may do always has lines.
+        for ended in [Ended::Done, Ended::Refused("in_use")] {
+            (0..2).for_each(|_| audit.record(Some(&client("192.0.2.1:1")), None, "revoke", "server", ended));
+        }
+        assert_eq!(lines().len(), 10);
+    }
+
+    #[test]
+    fn refusals_of_very_many_clients_are_counted_together() {
+        let (audit, lines) = opened();
+        for number in 0..100_000_u32 {
+            let address = std::net::Ipv4Addr::from_bits(number);
+            audit.record(
+                Some(&client(&format!("{address}:1"))),
+                None,
+                "",
+                "",
+                Ended::Denied("not_permitted"),
+            );
+        }
+        assert_eq!(lines().len(), COUNTED_MAX + 1);
+        audit.write_counts();
+        let lines = lines();
+        assert_eq!(lines.len(), COUNTED_MAX + 2);
+        let last = lines.last().unwrap();
+        assert_eq!((&last["client"], &last["count"]), (&Value::Null, &(100_000 - COUNTED_MAX - 1).into()));
+    }
 }

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::warn;
 
-pub(super) use audit::{Audit, Ended};
+pub(super) use audit::{Audit, Ended, count_refusals};
 pub(super) use permissions::{Identity, Permissions};
 pub(super) use policy::Denied;
 pub(super) use standing::{Change, IsClosed, Standing};

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::super::access::count_refusals;
 use super::super::clock::Clock;
 use super::super::expiry::expire;
 use super::super::gc;
@@ -163,6 +164,7 @@ impl Service {
 
     /// Stores what is left.
     pub(super) fn end(self) {
+        self.server.audit.write_counts();
         if let Some(store) = self.store {
             store.end();
         }
@@ -240,6 +242,7 @@ fn spawn_tasks(
     }
     tasks.spawn(expire(Arc::clone(server)));
     tasks.spawn(announce_rules(Arc::clone(server)));
+    tasks.spawn(count_refusals(Arc::clone(server)));
     tasks.spawn_on(gc::sweep_for_memory(Arc::clone(server)), workers.background());
     if config.counter.port.enable {
         tasks.spawn_on(gc::sweep_counters(Arc::clone(server)), workers.background());

@@ -84,7 +84,7 @@ impl Executor<'_> {
         }
     }
 
-    pub(super) fn audit_export(&self, ended: Ended<'_>) {
+    pub(super) fn audit_export(&self, ended: Ended) {
         let identity = self.extended.standing.permissions().identity();
         self.server.audit.record(
             Some(&self.extended.client),

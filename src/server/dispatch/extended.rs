@@ -102,7 +102,7 @@ impl Executor<'_> {
                 let permissions = self.extended.standing.permissions();
                 Requested::new(&self.extended.client, permissions, operation).not_permitted(self.server);
             }
-            Extended::Export => self.audit_export(Ended::Refused(Status::NotPermitted.name())),
+            Extended::Export => self.audit_export(Ended::Denied(Status::NotPermitted.name())),
             _ => {}
         }
         Err(Denial::Status(Status::NotPermitted))

@@ -4,11 +4,13 @@
 //! them are in use; each request begins and ends within a limited time, and so does the taking of its answer.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::StatusCode;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,7 +23,7 @@ use tracing::{debug, warn};
 use super::super::client_address::{Client, ClientAddress};
 use super::super::node_view::NodeView;
 use super::super::rules::Rules;
-use super::super::shares::{ConnectionLimit, Counted, Listening};
+use super::super::shares::{ClientUsage, ConnectionLimit, Counted, Listening, Pauses};
 use super::super::socket;
 use super::super::state::Server;
 use super::super::tls::{FirstBytes, handshake};
@@ -178,7 +180,9 @@ fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let Some(connection) = CountedConnection::count(shared, address) else { return };
     shared.accepted.add(1);
     tokio::spawn(async move {
-        let outcome = begin(&connection.shared, stream, address).await;
+        let usage =
+            connection.counted.as_ref().map_or_else(Arc::default, |counted| Arc::clone(counted.usage()));
+        let outcome = begin(&connection.shared, stream, address, usage).await;
         if let Err(error) = outcome {
             debug!(%peer, %error, "an HTTP connection has ended");
         }
@@ -188,7 +192,12 @@ fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Begins TLS if the client does, and serves the connection.
-async fn begin(shared: &Arc<Shared>, mut stream: TcpStream, address: ClientAddress) -> Outcome {
+async fn begin(
+    shared: &Arc<Shared>,
+    mut stream: TcpStream,
+    address: ClientAddress,
+    usage: Arc<ClientUsage>,
+) -> Outcome {
     socket::prepare_connection(&stream, PEER_MAX)?;
     let local = stream.local_addr()?.ip().to_canonical();
     let mut first = [0];
@@ -203,7 +212,7 @@ async fn begin(shared: &Arc<Shared>, mut stream: TcpStream, address: ClientAddre
             let (stream, name) = handshake(stream, config, &[], None).await?;
             client.certificate = name;
             let peer = Peer { client: Arc::new(client), local, is_encrypted: true };
-            serve_requests(shared, stream, peer).await
+            serve_requests(shared, stream, peer, usage).await
         }
         Some((FirstBytes::Tls, _)) => {
             tokio::time::timeout(HEAD_MAX, stream.write_all(TLS_REQUIRED)).await??;
@@ -211,22 +220,35 @@ async fn begin(shared: &Arc<Shared>, mut stream: TcpStream, address: ClientAddre
         }
         _ => {
             let peer = Peer { client: Arc::new(client), local, is_encrypted: false };
-            serve_requests(shared, stream, peer).await
+            serve_requests(shared, stream, peer, usage).await
         }
     }
 }
 
-async fn serve_requests<S>(shared: &Arc<Shared>, stream: S, peer: Peer) -> Outcome
+async fn serve_requests<S>(shared: &Arc<Shared>, stream: S, peer: Peer, usage: Arc<ClientUsage>) -> Outcome
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(async |request| Ok::<_, Infallible>(guard(shared, &peer, request).await));
+    let service = service_fn(async |request| {
+        let response = guard(shared, &peer, request).await;
+        if is_refusal(response.status()) {
+            let mut pauses = Pauses::new(Arc::clone(&usage));
+            pauses.begin(1);
+            poll_fn(|context| pauses.poll(context)).await;
+        }
+        Ok::<_, Infallible>(response)
+    });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
     // Otherwise the connection copies what it sends.
     http.writev(true);
     http.serve_connection(TokioIo::new(Bounded::new(stream)), service).await?;
     Ok(())
+}
+
+/// Whether a client is slowed down for a request with this answer, as those of the service ports are that lack a right.
+fn is_refusal(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS)
 }
 
 #[cfg(test)]

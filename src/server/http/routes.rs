@@ -155,7 +155,7 @@ fn authorize(
     let permissions = require_token(shared, peer, headers, route.path)
         .and_then(|()| permissions_of(shared, peer, headers, route.path));
     if let (Err(error), Some(server)) = (&permissions, shared.stage().server()) {
-        let ended = Ended::Refused(error.code);
+        let ended = Ended::Denied(error.code);
         server.audit.record(Some(&peer.client), None, route.path, "server", ended);
     }
     permissions

@@ -41,6 +41,8 @@ impl List {
 }
 
 pub(in super::super) async fn declared(mut context: Context) -> Answer {
+    // Without it, all would be looked at for an empty page.
+    context.check_read(Target::Anywhere)?;
     let parameters = &mut context.parameters;
     let prefix = parameters.bytes("prefix")?.unwrap_or_default();
     let lists = [

@@ -82,6 +82,8 @@ enum List {
 }
 
 pub(in super::super) async fn names(mut context: Context) -> Answer {
+    // Without it, all names would be looked at for an empty page.
+    context.check_read(Target::Anywhere)?;
     let parameters = &mut context.parameters;
     let list = parameters.word("list", &[("all", List::All), ("waiting", List::Waiting)])?;
     let kind = parameters.kind()?;
