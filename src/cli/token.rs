@@ -1,9 +1,7 @@
 //! `signalbox token`: creates, revokes and lists the tokens in a file. It needs no server.
 
-use std::fs;
-use std::io::{ErrorKind, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -50,44 +48,6 @@ struct Source {
     /// File of tokens, as access.tokens names it in the configuration of the server
     #[arg(long, value_name = "FILE", default_value = "/etc/signalbox/tokens.toml")]
     file: PathBuf,
-}
-
-impl Source {
-    /// The file that a change replaces. If a symbolic link leads to it, the link stays.
-    fn file_to_replace(&self) -> Result<PathBuf, Failure> {
-        let file = &self.file;
-        let target = match fs::canonicalize(file) {
-            Ok(target) => target,
-            Err(error) if error.kind() == ErrorKind::NotFound && fs::symlink_metadata(file).is_ok() => {
-                return Err(failure(format!(
-                    "{}: the file of tokens is a symbolic link to a file that does not exist; correct or remove the link",
-                    file.display()
-                )));
-            }
-            // It does not exist yet; or else the change says why not.
-            Err(_) => return Ok(file.clone()),
-        };
-        if is_mount_point(&target) {
-            return Err(failure(format!(
-                "{}: the file of tokens is mounted by itself, as a volume of a container may be, so it cannot be replaced; \
-                 change it where it comes from, or mount its directory instead",
-                target.display()
-            )));
-        }
-        Ok(target)
-    }
-}
-
-/// Whether something is mounted at this path, which has no symbolic links; a mount in place of a file cannot be replaced.
-fn is_mount_point(path: &Path) -> bool {
-    // The fifth field of each line is the path, with some characters in octal digits (proc(5)).
-    let escape = |byte: &u8| match byte {
-        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
-        byte => vec![*byte],
-    };
-    let wanted: Vec<u8> = path.as_os_str().as_bytes().iter().flat_map(escape).collect();
-    let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    mounts.split(|byte| *byte == b'\n').any(|line| line.split(|byte| *byte == b' ').nth(4) == Some(&*wanted))
 }
 
 /// Create a token, and print it once
@@ -160,7 +120,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Action::Create(arguments) => create(arguments)?,
         Action::Revoke(Revoke { name, source }) => {
-            update_tokens(&source.file_to_replace()?, |tokens| {
+            update_tokens(&source.file, |tokens| {
                 tokens.remove(name).map_err(|error| failure(error.to_string()))
             })?;
         }
@@ -186,8 +146,7 @@ fn create(arguments: &Create) -> Result<(), Failure> {
     // A part of a second counts as one, so that the token is valid for the whole time.
     let expires_at = expires_in.map(|time| now + time.as_secs() + u64::from(time.subsec_nanos() > 0));
     let entry = Entry::of(&token, name.clone(), rights, now, expires_at);
-    let file = source.file_to_replace()?;
-    update_tokens(&file, |tokens| tokens.add(entry).map_err(|error| usage(error.to_string())))?;
+    update_tokens(&source.file, |tokens| tokens.add(entry).map_err(|error| usage(error.to_string())))?;
     writeln!(std::io::stdout(), "{}", token.reveal())?;
     Ok(())
 }

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -48,6 +49,23 @@ pub enum TokenFileError {
         /// The file that is locked.
         path: PathBuf,
     },
+    /// It is a symbolic link that leads nowhere.
+    #[error(
+        "{}: the file of tokens is a symbolic link to a file that does not exist; correct or remove the link", path.display()
+    )]
+    Dangling {
+        /// The link.
+        path: PathBuf,
+    },
+    /// Something is mounted in its place.
+    #[error(
+        "{}: the file of tokens is mounted by itself, as a volume of a container may be, so it cannot be replaced; change it \
+         where it comes from, or mount its directory instead", path.display()
+    )]
+    Mounted {
+        /// The file.
+        path: PathBuf,
+    },
     /// Others can change or read it.
     #[error(
         "{}: the file of tokens has the mode {mode:04o}, so others can change or read it; run chmod 0600 on it", path.display()
@@ -80,12 +98,14 @@ pub fn read_tokens(path: &Path) -> Result<Tokens, TokenFileError> {
     content.parse().map_err(|problem| TokenFileError::Text { path: path.to_owned(), problem })
 }
 
-/// Changes a file of tokens; one that does not exist is created. Where `change` fails, the file stays as it is.
+/// Changes a file of tokens; one that does not exist is created. A symbolic link is followed, and stays. Where `change` fails, the
+/// file stays as it is.
 pub fn update_tokens<T, E: From<TokenFileError>>(
     path: &Path,
     change: impl FnOnce(&mut Tokens) -> Result<T, E>,
 ) -> Result<T, E> {
-    let failed = |source| TokenFileError::Io { path: path.to_owned(), action: "written", source };
+    let path = &file_to_replace(path)?;
+    let failed = |source| TokenFileError::Io { path: path.clone(), action: "written", source };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = File::open(directory).map_err(failed)?;
     let earlier_owner = fs::metadata(path).ok();
@@ -100,6 +120,31 @@ pub fn update_tokens<T, E: From<TokenFileError>>(
     replace(path, earlier.as_ref(), &tokens.to_string()).map_err(failed)?;
     directory.sync_all().map_err(failed)?;
     Ok(changed)
+}
+
+/// The file that a change replaces. If a symbolic link leads to it, the link stays.
+fn file_to_replace(path: &Path) -> Result<PathBuf, TokenFileError> {
+    match fs::canonicalize(path) {
+        Ok(path) if is_mount_point(&path) => Err(TokenFileError::Mounted { path }),
+        Ok(path) => Ok(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
+            Err(TokenFileError::Dangling { path: path.to_owned() })
+        }
+        // It does not exist yet; or else the change says why not.
+        Err(_) => Ok(path.to_owned()),
+    }
+}
+
+/// Whether something is mounted at this path, which has no symbolic links; a mount in place of a file cannot be replaced.
+fn is_mount_point(path: &Path) -> bool {
+    // The fifth field of each line is the path, with some characters in octal digits (proc(5)).
+    let escape = |byte: &u8| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+        byte => vec![*byte],
+    };
+    let wanted: Vec<u8> = path.as_os_str().as_bytes().iter().flat_map(escape).collect();
+    let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounts.split(|byte| *byte == b'\n').any(|line| line.split(|byte| *byte == b' ').nth(4) == Some(&*wanted))
 }
 
 /// Locks a file beside it, until the returned one is closed, so that changes follow each other. The file itself is replaced, and
