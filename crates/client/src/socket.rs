@@ -2,10 +2,10 @@
 
 use std::future::ready;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -67,6 +67,7 @@ pub(super) async fn first_of<T: Send + 'static>(
     let limit = Limit::Until(Instant::now() + limit);
     Ok(first_answer(std::slice::from_ref(address), limit, late, resolve, connect, ask).await?.answer)
 }
+
 /// Connects to one of the addresses that [`resolve`] returns.
 async fn connect_to(address: &Address) -> Result<TcpStream, ConnectError> {
     let exact = address.exact().expect("it is resolved");
@@ -94,29 +95,30 @@ pub(super) fn in_clear(stream: &TcpStream) -> Option<SocketAddr> {
     stream.peer_addr().ok().filter(|peer| !peer.ip().to_canonical().is_loopback())
 }
 
-/// A connection that ends when it is dropped, although children of this process may have copies of its socket.
+/// A connection that ends when it is dropped, although children of this process may have copies of its socket. Over TLS, this
+/// tells the server that it was closed and not cut off, if the socket takes that at once.
 #[derive(Debug)]
-pub(super) struct Closing {
-    stream: TcpStream,
+pub(super) struct Closing<S: AsyncWrite + Unpin> {
+    stream: S,
     maker: Maker,
 }
 
-impl Closing {
-    pub(super) fn new(stream: TcpStream) -> Self {
+impl<S: AsyncWrite + Unpin> Closing<S> {
+    pub(super) fn new(stream: S) -> Self {
         Self { stream, maker: Maker::this_process() }
     }
 }
 
-impl Drop for Closing {
+impl<S: AsyncWrite + Unpin> Drop for Closing<S> {
     fn drop(&mut self) {
         if self.maker.is_this_process() {
             // A failure means that it has ended.
-            let _ = SockRef::from(&self.stream).shutdown(Shutdown::Write);
+            let _ = Pin::new(&mut self.stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
         }
     }
 }
 
-impl AsyncRead for Closing {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Closing<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -126,7 +128,7 @@ impl AsyncRead for Closing {
     }
 }
 
-impl AsyncWrite for Closing {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Closing<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::client::Resumption;
@@ -20,9 +20,9 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::error::{ConnectError, TlsFailure};
-use super::maker::Maker;
 use super::race::Stage;
 use super::reread::Reread;
+use super::socket::Closing;
 use super::{Address, Transport, socket};
 pub use signalbox_tls::FileError;
 use signalbox_tls::{VERSIONS, certificates, private_key, provider};
@@ -135,7 +135,7 @@ impl Tls {
         let name = ServerName::try_from(address.host().to_owned());
         let name = name.map_err(|_| failed(address, TlsFailure::WrongName))?;
         match TlsConnector::from(self.config.latest().await).connect(name, stream).await {
-            Ok(stream) => Ok(TlsStream { maker: Maker::this_process(), stream, address: address.clone() }),
+            Ok(stream) => Ok(TlsStream { stream: Closing::new(stream), address: address.clone() }),
             Err(error) => Err(failed(address, failure_of(&error))),
         }
     }
@@ -225,8 +225,7 @@ impl Transport for Tls {
 /// # }
 /// ```
 pub struct TlsStream {
-    maker: Maker,
-    stream: tokio_rustls::client::TlsStream<TcpStream>,
+    stream: Closing<tokio_rustls::client::TlsStream<TcpStream>>,
     address: Address,
 }
 
@@ -277,15 +276,6 @@ impl AsyncWrite for TlsStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
-/// Tells the server that the connection was closed and not cut off, if the socket takes that at once.
-impl Drop for TlsStream {
-    fn drop(&mut self) {
-        if self.maker.is_this_process() {
-            let _ = Pin::new(&mut self.stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
-        }
     }
 }
 
