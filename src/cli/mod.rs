@@ -17,6 +17,7 @@ mod declare;
 mod declared;
 mod delete;
 mod dump;
+mod executable;
 mod exit;
 mod get;
 mod leased;

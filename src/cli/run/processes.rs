@@ -4,10 +4,10 @@
 //! stands in the tree. So the descendants have ended when this process has no children left.
 
 use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use nix::errno::Errno;
@@ -17,6 +17,7 @@ use rustix::process::{WaitOptions, WaitStatus, wait};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::descendants::{self, Process};
+use crate::cli::executable::found;
 use crate::cli::exit::{End, Exit, Failure, warn};
 use crate::cli::outer::{self, Holding, OUTER};
 use crate::cli::output::escaped;
@@ -183,18 +184,6 @@ impl Processes {
             Err(_) => {}
         }
     }
-}
-
-/// The file of a command, as the system searches for it.
-fn found(program: &OsStr) -> Option<PathBuf> {
-    if program.as_bytes().contains(&b'/') {
-        return Some(program.into());
-    }
-    let is_executable =
-        |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() && file.mode() & 0o111 != 0);
-    let path = std::env::var_os("PATH")?;
-    // Without a directory, a name that starts with "-" would be an option of the shell.
-    std::env::split_paths(&path).map(|folder| Path::new(".").join(folder).join(program)).find(is_executable)
 }
 
 /// Whether the kernel may refuse this process to send signals to a command of this file.

@@ -9,9 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{AccessFlags, access, getgid, getuid};
+use nix::unistd::{getgid, getuid};
 
 use super::library;
+use crate::cli::executable::{found, is_executable};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::escaped;
 
@@ -39,21 +40,6 @@ pub(super) fn check(command: &OsStr) -> Result<(), Failure> {
         }
     }
     Err(refused(command, &path, &format!("more than {SCRIPTS_MAX} scripts interpret each other")))
-}
-
-/// The file that `execvp` would execute.
-fn found(command: &OsStr) -> Option<PathBuf> {
-    if command.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(command)).filter(|path| is_executable(path));
-    }
-    let directories = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    std::env::split_paths(&directories)
-        .map(|directory| directory.join(command))
-        .find(|path| is_executable(path))
-}
-
-fn is_executable(path: &Path) -> bool {
-    path.is_file() && access(path, AccessFlags::X_OK).is_ok()
 }
 
 /// The interpreter of a script; `None`: it is a program that the library can be loaded into.
