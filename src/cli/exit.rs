@@ -96,11 +96,12 @@ impl End {
     /// Ends this process, unless it ends by returning the exit status from `main`. All that this process holds must have
     /// been released.
     pub(super) fn or_code(self) -> ExitCode {
-        messages::flush();
         let signal = match self {
             Self::Status(status) => return ExitCode::from(status),
             Self::Signal(signal) => signal,
         };
+        // Where this process ends by returning, `main` does this.
+        messages::flush();
         // The kernel sends the first process of a container no signal that would end it.
         if std::process::id() != 1 {
             // The command has dumped its core, if one is wanted.

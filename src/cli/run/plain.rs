@@ -49,13 +49,11 @@ async fn acquire(
     let Arguments { server, waiting, .. } = arguments;
     let call = client.acquire(amount.name.bytes(), Resources(amount.resources), max);
     let Err(error) = server.answer(call).await? else { return Ok(()) };
-    if refusal::needs_usage(&error)
-        && let Some(conflict) = outer::conflict(server, amounts, &outer::all()).await
-    {
-        return Err(conflict);
-    }
     let usage = match refusal::needs_usage(&error) {
-        true => Usage::by_get(server, client, amount, amounts.namespace()).await,
+        true => match outer::conflict(server, amounts, &outer::all()).await {
+            Some(conflict) => return Err(conflict),
+            None => Usage::by_get(server, client, amount, amounts.namespace()).await,
+        },
         false => Usage::Unknown,
     };
     Err(refusal::refused(amounts, waiting, error, &[usage]))
