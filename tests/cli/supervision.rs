@@ -51,6 +51,11 @@ async fn running(
     (child, pids)
 }
 
+async fn revoke_holder(server: SocketAddr) {
+    let holder = until_listed(server, "holders", "job", 1).await.remove(0);
+    assert_eq!(stdout(&ran(server, &["revoke", "--grant", holder["grant"].as_str().unwrap()]).await), "");
+}
+
 /// Three processes: one that ends on SIGTERM, one that ignores it, and one that ignores it in a session of its own, whose
 /// parent has ended.
 const DESCENDANTS: &str = "\
@@ -87,13 +92,9 @@ async fn process_groups_do_not_matter() {
     let script = "setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.1; done' & exec sleep 3600";
     for by_signal in [true, false] {
         let (mut child, pids) = running(server, &["--lease", "1h", "--kill-after", "1"], script, 1).await;
-        let holder = until_listed(server, "holders", "job", 1).await.remove(0);
         match by_signal {
             true => signal(&child, Signal::SIGTERM),
-            false => {
-                let revoked = ran(server, &["revoke", "--grant", holder["grant"].as_str().unwrap()]).await;
-                assert_eq!(stdout(&revoked), "");
-            }
+            false => revoke_holder(server).await,
         }
         soon("the program to end", child.wait()).await.unwrap();
         assert!(!runs(&pids[0]));
@@ -108,22 +109,11 @@ async fn process_groups_do_not_matter() {
 }
 
 #[tokio::test]
-async fn blocked_signals_arrive() {
-    let mut daemon = Daemon::start();
-    let server = daemon.address("counter");
-    let mut command = Command::new("env");
-    command.args(["--block-signal", SIGNALBOX, "run", "job", "--max", "1", "--", "sh", "-c", "exit 7"]);
-    let output = command.env("SIGNALBOX_SERVER", server.to_string()).output();
-    assert_eq!(soon("the program to end", output).await.unwrap().status.code(), Some(7));
-}
-
-#[tokio::test]
 async fn a_loss_ends_the_descendants_too() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let (mut child, pids) = running(server, &["--lease", "1h", "--kill-after", "1"], DESCENDANTS, 3).await;
-    let holder = until_listed(server, "holders", "job", 1).await.remove(0);
-    assert_eq!(stdout(&ran(server, &["revoke", "--grant", holder["grant"].as_str().unwrap()]).await), "");
+    revoke_holder(server).await;
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
     assert!(pids.iter().all(|pid| !runs(pid)), "{pids:?}");
 }
@@ -175,8 +165,7 @@ async fn standard_error_that_blocks_delays_no_signal() {
         ["run", "job", "--max", "1", "--lease", "1h", "--kill-after", "1", "--", "sh", "-c", script];
     let mut child = program_at(server, &arguments).stderr(writer).spawn().unwrap();
     let command = line(&mut stdout_of(&mut child)).await;
-    let holder = until_listed(server, "holders", "job", 1).await.remove(0);
-    assert_eq!(stdout(&ran(server, &["revoke", "--grant", holder["grant"].as_str().unwrap()]).await), "");
+    revoke_holder(server).await;
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
     assert!(!runs(&command));
 }
@@ -205,13 +194,15 @@ async fn a_wait_in_the_background_of_a_terminal_is_not_stopped() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_command_is_known_although_sigchld_is_ignored() {
+async fn the_end_of_the_command_is_known_although_sigchld_is_ignored_or_all_signals_are_blocked() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    let mut command = Command::new("env");
-    command.args(["--ignore-signal=CHLD", SIGNALBOX, "run", "job", "--max", "1", "--", "sh", "-c", "exit 7"]);
-    let output = command.env("SIGNALBOX_SERVER", server.to_string()).output();
-    assert_eq!(soon("the program to end", output).await.unwrap().status.code(), Some(7));
+    for disposition in ["--ignore-signal=CHLD", "--block-signal"] {
+        let mut command = Command::new("env");
+        command.args([disposition, SIGNALBOX, "run", "job", "--max", "1", "--", "sh", "-c", "exit 7"]);
+        let output = command.env("SIGNALBOX_SERVER", server.to_string()).output();
+        assert_eq!(soon("the program to end", output).await.unwrap().status.code(), Some(7), "{disposition}");
+    }
 }
 
 fn executable(path: &Path, text: &str) {
