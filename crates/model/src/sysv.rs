@@ -113,7 +113,7 @@ impl fmt::Display for ProcessId {
 }
 
 /// A process that was opened (`docs/protocol.md`, "OpenProcess").
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedProcess {
     /// Its number.
     pub process: ProcessId,

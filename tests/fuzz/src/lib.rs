@@ -2,16 +2,20 @@
 //!
 //! They need no fuzzer: `crates/protocol/tests/codec/corpus.rs` runs them over the inputs that were kept.
 
+use std::fmt::Debug;
+
 use bytes::{BufMut, BytesMut};
 use signalbox_access::{Token, Tokens};
-use signalbox_model::sysv::SetAnswer;
+use signalbox_model::sysv::{Errno, SetAnswer};
 use signalbox_model::{
-    Changed, IfExists, Milliseconds, Notice, Operation, Revocation, ServiceChange, Status,
+    Cancellation, Changed, GrantId, IfExists, Milliseconds, Notice, Operation, Revocation, ServiceChange,
+    Status,
 };
 use signalbox_protocol::{
-    AllGranted, DumpEntry, Extended, ExtendedResponse, Frame, FrameClass, Granted, Moved, Opaque,
-    PROXY_HEADER_BYTES_MAX, ProxyHeader, Request, RequestCodec, Response, ResponseCodec, ResponseFrame,
-    SysvOpcode, SysvRequest, compose_call, compose_listed_set, compose_listed_user, compose_opened_process,
+    AllGranted, BodyError, DumpEntry, Extended, ExtendedOpcode, ExtendedResponse, Frame, FrameClass, Granted,
+    Moved, Opaque, PROXY_HEADER_BYTES_MAX, ProxyHeader, Request, RequestCodec, Response, ResponseCodec,
+    ResponseFrame, SysvOpcode, SysvRequest, Whereabouts, compose_call, compose_listed_set,
+    compose_listed_user, compose_opened_process,
 };
 
 /// Decoding bytes in pieces has the same result as decoding them at once, for a server and for a client.
@@ -116,13 +120,13 @@ fn answered(pieces: &[&[u8]]) -> (Vec<ResponseFrame>, Option<String>) {
 
 /// A request of any kind.
 #[derive(Debug, PartialEq)]
-enum Parsed<'a> {
+pub enum Parsed<'a> {
     Plain(Request<'a>),
     Extended(Extended<'a>),
     Sysv(SysvRequest<'a>),
 }
 
-fn parsed<'a>(frame: &Frame<'a>) -> Result<Parsed<'a>, Status> {
+pub fn parsed<'a>(frame: &Frame<'a>) -> Result<Parsed<'a>, Status> {
     match frame.class() {
         FrameClass::Plain(_) => frame.parse().map(Parsed::Plain),
         FrameClass::Extended(_) => frame.parse_extended().map(Parsed::Extended),
@@ -132,7 +136,7 @@ fn parsed<'a>(frame: &Frame<'a>) -> Result<Parsed<'a>, Status> {
 }
 
 impl Parsed<'_> {
-    fn composed(&self, opaque: Opaque) -> Vec<u8> {
+    pub fn composed(&self, opaque: Opaque) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
             Self::Plain(request) => request.compose(opaque, &mut out),
@@ -210,85 +214,138 @@ fn responses_come_back(data: &[u8]) {
 }
 
 /// The one frame that was composed.
-fn decoded(composed: &[u8]) -> ResponseFrame {
+pub fn decoded(composed: &[u8]) -> ResponseFrame {
     let mut bytes = BytesMut::from(composed);
     let frame = ResponseCodec.decode(&mut bytes).expect("it is a frame").expect("it is whole");
     assert!(bytes.is_empty(), "nothing follows it");
     frame
 }
 
-/// Any body may belong to any operation: a body that can be parsed must be the same after encoding and parsing again.
+/// Any body may belong to any operation: one that can be read is the same after encoding and reading it again.
 fn extended_bodies_come_back(frame: &ResponseFrame) {
-    let again = |response: ExtendedResponse<'_>| {
-        let mut out = Vec::new();
-        response.compose(frame.opcode, frame.opaque, &mut out);
-        decoded(&out)
+    for opcode in (0..=u8::MAX).filter_map(ExtendedOpcode::from_code) {
+        let _ = answer_again(opcode, frame);
+    }
+    let _ = (place_again(frame), notice_again(frame));
+}
+
+/// As [`extended_bodies_come_back`], for System V semaphores.
+fn sysv_bodies_come_back(frame: &ResponseFrame) {
+    let _ = (opened_process_again(frame), listed_set_again(frame), listed_user_again(frame));
+    for read in [call_done, call_set, call_number, call_values, call_stat] {
+        let _ = call_again(SysvOpcode::SemCtl, read, frame);
+    }
+}
+
+/// Reads a body, encodes what it says, and checks that the same is read of that. Returns the frame that was encoded.
+fn again<T: Debug + PartialEq>(
+    frame: &ResponseFrame,
+    read: impl Fn(&ResponseFrame) -> Result<T, BodyError>,
+    compose: impl FnOnce(&T, &mut Vec<u8>),
+) -> Result<ResponseFrame, BodyError> {
+    let value = read(frame)?;
+    let mut out = Vec::new();
+    compose(&value, &mut out);
+    let again = decoded(&out);
+    assert_eq!(read(&again), Ok(value));
+    Ok(again)
+}
+
+/// The successful response in a frame to a request of this operation, encoded again. Panics if it says something else
+/// then.
+pub fn answer_again(opcode: ExtendedOpcode, frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
+    use ExtendedResponse as R;
+    let put = |response: R<'_>, out: &mut Vec<u8>| response.compose(frame.opcode, frame.opaque, out);
+    let done = R::Plain(Response::Done);
+    let changed = |operation: Operation<'_>, out: fn(&Changed) -> R<'_>| {
+        again(frame, |frame| frame.changed(&operation), |changed, bytes| put(out(changed), bytes))
     };
-    if let Ok(answer) = frame.hello() {
-        assert_eq!(again(ExtendedResponse::Hello(answer)).hello(), Ok(answer));
+    let count = |changed: &Changed| match changed {
+        Changed::Count(count) => R::Count(*count),
+        other => panic!("{other:?}"),
+    };
+    match opcode {
+        ExtendedOpcode::Hello => again(frame, ResponseFrame::hello, |hello, out| put(R::Hello(*hello), out)),
+        ExtendedOpcode::OpenSession => {
+            again(frame, ResponseFrame::opened, |opened, out| put(R::Opened(*opened), out))
+        }
+        ExtendedOpcode::AttachSession | ExtendedOpcode::KeepAlive => {
+            again(frame, ResponseFrame::ttl, |ttl, out| put(R::Ttl(*ttl), out))
+        }
+        ExtendedOpcode::AcquireGrant => again(frame, ResponseFrame::granted, |granted, out| {
+            let Granted { grant, resources, capacity, ttl_left, ref slots } = *granted;
+            put(R::Granted(Granted { grant, resources, capacity, ttl_left, slots }), out);
+        }),
+        ExtendedOpcode::AcquireAll => again(frame, ResponseFrame::all_granted, |all, out| {
+            let AllGranted { grant, ttl_left, ref capacities, ref slots } = *all;
+            let slots: Vec<_> = slots.iter().map(|slots| &slots[..]).collect();
+            put(R::AllGranted(AllGranted { grant, ttl_left, capacities, slots: &slots }), out);
+        }),
+        ExtendedOpcode::VerifyGrant => {
+            again(frame, ResponseFrame::verified, |verified, out| put(R::Verified(*verified), out))
+        }
+        ExtendedOpcode::Holders | ExtendedOpcode::Waiters => {
+            again(frame, ResponseFrame::list_entry, |entry, out| {
+                put(entry.as_ref().map_or(done, |entry| R::Entry(entry.borrowed())), out);
+            })
+        }
+        ExtendedOpcode::Watch => again(frame, ResponseFrame::event, |(number, event), out| {
+            put(R::Event(*number, event.borrowed()), out);
+        }),
+        ExtendedOpcode::Inspect => {
+            again(frame, ResponseFrame::inspected, |inspected, out| put(R::Inspected(*inspected), out))
+        }
+        ExtendedOpcode::Sessions => again(frame, ResponseFrame::session_entry, |entry, out| {
+            put(entry.as_ref().map_or(done, |entry| R::SessionEntry(entry.borrowed())), out);
+        }),
+        ExtendedOpcode::Export => again(frame, ResponseFrame::export_part, |part, out| {
+            put(part.as_ref().map_or(done, |part| R::ExportPart(part)), out);
+        }),
+        ExtendedOpcode::AwaitIdle => {
+            again(frame, ResponseFrame::in_use, |in_use, out| put(R::InUse(*in_use), out))
+        }
+        ExtendedOpcode::List => again(frame, ResponseFrame::declared_entry, |entry, out| {
+            put(entry.as_ref().map_or(done, |entry| R::DeclaredEntry(entry.borrowed())), out);
+        }),
+        ExtendedOpcode::Where => again(frame, ResponseFrame::whereabouts, |found, out| {
+            let Whereabouts { epoch, renew_deadline, is_relayed, ref leader, ref others } = *found;
+            put(R::Where(Whereabouts { epoch, renew_deadline, is_relayed, leader, others }), out);
+        }),
+        ExtendedOpcode::Declare => {
+            let declare = Operation::Declare { if_exists: IfExists::Keep, declarations: Vec::new() };
+            changed(declare, |changed| R::Declared(changed.states()))
+        }
+        ExtendedOpcode::Resize | ExtendedOpcode::Pause | ExtendedOpcode::SetSlot => {
+            let pause = Operation::ChangeService { name: b"", how: ServiceChange::Pause, expected: None };
+            changed(pause, |changed| R::Resized(changed.states()[0]))
+        }
+        ExtendedOpcode::RevokeClient | ExtendedOpcode::RevokeIdentity => {
+            let what = Revocation::Identity(b"");
+            changed(Operation::Revoke { what, grace: Milliseconds(0) }, count)
+        }
+        ExtendedOpcode::CancelWaiting => changed(Operation::Cancel(Cancellation::Request(GrantId(1))), count),
+        ExtendedOpcode::CloseSession
+        | ExtendedOpcode::ReleaseGrant
+        | ExtendedOpcode::Cancel
+        | ExtendedOpcode::Unwatch
+        | ExtendedOpcode::Revoke
+        | ExtendedOpcode::DeleteCounter
+        | ExtendedOpcode::Remove => again(frame, |_| Ok(()), |(), out| put(done, out)),
     }
-    if let Ok(opened) = frame.opened() {
-        assert_eq!(again(ExtendedResponse::Opened(opened)).opened(), Ok(opened));
-    }
-    if let Ok(ttl) = frame.ttl() {
-        assert_eq!(again(ExtendedResponse::Ttl(ttl)).ttl(), Ok(ttl));
-    }
-    if let Ok(granted) = frame.granted() {
-        let Granted { grant, resources, capacity, ttl_left, slots } = &granted;
-        let granted_again = Granted {
-            grant: *grant,
-            resources: *resources,
-            capacity: *capacity,
-            ttl_left: *ttl_left,
-            slots: &slots[..],
-        };
-        assert_eq!(again(ExtendedResponse::Granted(granted_again)).granted(), Ok(granted));
-    }
-    if let Ok(all) = frame.all_granted() {
-        let AllGranted { grant, ttl_left, capacities, slots } = &all;
-        let slots: Vec<_> = slots.iter().map(|slots| &slots[..]).collect();
-        let all_again =
-            AllGranted { grant: *grant, ttl_left: *ttl_left, capacities: &capacities[..], slots: &slots[..] };
-        assert_eq!(again(ExtendedResponse::AllGranted(all_again)).all_granted(), Ok(all));
-    }
-    if let Ok(verified) = frame.verified() {
-        assert_eq!(again(ExtendedResponse::Verified(verified)).verified(), Ok(verified));
-    }
-    if let Ok(Some(entry)) = frame.list_entry() {
-        assert_eq!(again(ExtendedResponse::Entry(entry.borrowed())).list_entry(), Ok(Some(entry)));
-    }
-    if let Ok(Some(entry)) = frame.session_entry() {
-        assert_eq!(again(ExtendedResponse::SessionEntry(entry.borrowed())).session_entry(), Ok(Some(entry)));
-    }
-    let revoke = Operation::Revoke { what: Revocation::Identity(b""), grace: Milliseconds(0) };
-    if let Ok(Changed::Count(count)) = frame.changed(&revoke) {
-        assert_eq!(again(ExtendedResponse::Count(count)).changed(&revoke), Ok(Changed::Count(count)));
-    }
-    if let Ok(Some(part)) = frame.export_part() {
-        assert_eq!(again(ExtendedResponse::ExportPart(&part)).export_part(), Ok(Some(part)));
-    }
-    let declare = Operation::Declare { if_exists: IfExists::Keep, declarations: Vec::new() };
-    if let Ok(changed) = frame.changed(&declare) {
-        assert_eq!(again(ExtendedResponse::Declared(changed.states())).changed(&declare), Ok(changed));
-    }
-    let pause = Operation::ChangeService { name: b"", how: ServiceChange::Pause, expected: None };
-    if let Ok(changed) = frame.changed(&pause) {
-        assert_eq!(again(ExtendedResponse::Resized(changed.states()[0])).changed(&pause), Ok(changed));
-    }
-    if let Ok(resources) = frame.in_use() {
-        assert_eq!(again(ExtendedResponse::InUse(resources)).in_use(), Ok(resources));
-    }
-    if let Ok(Some(entry)) = frame.declared_entry() {
-        assert_eq!(
-            again(ExtendedResponse::DeclaredEntry(entry.borrowed())).declared_entry(),
-            Ok(Some(entry))
-        );
-    }
-    if let Ok((number, event)) = frame.event() {
-        assert_eq!(again(ExtendedResponse::Event(number, event.borrowed())).event(), Ok((number, event)));
-    }
-    if let Ok(Some(notice)) = frame.notice() {
-        let borrowed = match &notice {
+}
+
+/// As [`answer_again`], for the status `Queued`.
+pub fn place_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
+    again(frame, ResponseFrame::queued, |place, out| {
+        ExtendedResponse::Queued(*place).compose(frame.opcode, frame.opaque, out);
+    })
+}
+
+/// As [`answer_again`], for a notice. One of an unknown kind is as an empty response.
+pub fn notice_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
+    let Some(_) = frame.notice()? else { return Err(BodyError) };
+    again(frame, ResponseFrame::notice, |notice, out| {
+        let notice = match notice.as_ref().expect("its kind is known") {
             Notice::Moved(Moved { epoch, addresses }) => {
                 Notice::Moved(Moved { epoch: *epoch, addresses: &addresses[..] })
             }
@@ -299,43 +356,57 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
             Notice::AttachedElsewhere { session } => Notice::AttachedElsewhere { session: *session },
             Notice::ShuttingDown => Notice::ShuttingDown,
         };
-        assert_eq!(again(ExtendedResponse::Notice(borrowed)).notice(), Ok(Some(notice)));
-    }
+        ExtendedResponse::Notice(notice).compose(frame.opcode, frame.opaque, out);
+    })
 }
 
-/// As [`extended_bodies_come_back`], for System V semaphores.
-fn sysv_bodies_come_back(frame: &ResponseFrame) {
-    let again = |answer: SetAnswer| {
-        let mut out = Vec::new();
-        compose_call(&Ok(answer), SysvOpcode::SemCtl, frame.opaque, &mut out);
-        decoded(&out)
-    };
-    if let Ok(opened) = frame.opened_process() {
-        let mut out = Vec::new();
-        compose_opened_process(&opened, frame.opaque, &mut out);
-        let again = decoded(&out).opened_process().expect("it is one");
-        assert_eq!((again.process, again.ttl), (opened.process, opened.ttl));
-    }
-    if let Ok(Ok((set, count))) = frame.call_set() {
-        assert_eq!(again(SetAnswer::Set(set, count)).call_set(), Ok(Ok((set, count))));
-    }
-    if let Ok(Ok(number)) = frame.call_number() {
-        assert_eq!(again(SetAnswer::Number(number)).call_number(), Ok(Ok(number)));
-    }
-    if let Ok(Ok(values)) = frame.call_values() {
-        assert_eq!(again(SetAnswer::Values(values.clone().into())).call_values(), Ok(Ok(values)));
-    }
-    if let Ok(Ok(stat)) = frame.call_stat() {
-        assert_eq!(again(SetAnswer::Stat(stat)).call_stat(), Ok(Ok(stat)));
-    }
-    if let Ok(Some(listed)) = frame.listed_set() {
-        let mut out = Vec::new();
-        compose_listed_set(&listed, frame.opaque, &mut out);
-        assert_eq!(decoded(&out).listed_set(), Ok(Some(listed)));
-    }
-    if let Ok(Some(listed)) = frame.listed_user() {
-        let mut out = Vec::new();
-        compose_listed_user(&listed, frame.opaque, &mut out);
-        assert_eq!(decoded(&out).listed_user(), Ok(Some(listed)));
-    }
+/// As [`answer_again`], for OpenProcess.
+pub fn opened_process_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
+    again(frame, ResponseFrame::opened_process, |opened, out| {
+        compose_opened_process(opened, frame.opaque, out)
+    })
+}
+
+/// As [`answer_again`], for ListSets.
+pub fn listed_set_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
+    let Some(_) = frame.listed_set()? else { return Ok(frame.clone()) };
+    again(frame, ResponseFrame::listed_set, |listed, out| {
+        compose_listed_set(listed.as_ref().expect("it is not the end"), frame.opaque, out);
+    })
+}
+
+/// As [`answer_again`], for ListUsers.
+pub fn listed_user_again(frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
+    let Some(_) = frame.listed_user()? else { return Ok(frame.clone()) };
+    again(frame, ResponseFrame::listed_user, |listed, out| {
+        compose_listed_user(listed.as_ref().expect("it is not the end"), frame.opaque, out);
+    })
+}
+
+/// The answer to SemGet, SemOp or SemCtl in a frame.
+pub type Call = fn(&ResponseFrame) -> Result<Result<SetAnswer, Errno>, BodyError>;
+
+/// As [`answer_again`], for SemGet, SemOp and SemCtl.
+pub fn call_again(opcode: SysvOpcode, read: Call, frame: &ResponseFrame) -> Result<ResponseFrame, BodyError> {
+    again(frame, read, |result, out| compose_call(result, opcode, frame.opaque, out))
+}
+
+pub fn call_done(frame: &ResponseFrame) -> Result<Result<SetAnswer, Errno>, BodyError> {
+    Ok(frame.call_done()?.map(|()| SetAnswer::Done))
+}
+
+pub fn call_set(frame: &ResponseFrame) -> Result<Result<SetAnswer, Errno>, BodyError> {
+    Ok(frame.call_set()?.map(|(set, count)| SetAnswer::Set(set, count)))
+}
+
+pub fn call_number(frame: &ResponseFrame) -> Result<Result<SetAnswer, Errno>, BodyError> {
+    Ok(frame.call_number()?.map(SetAnswer::Number))
+}
+
+pub fn call_values(frame: &ResponseFrame) -> Result<Result<SetAnswer, Errno>, BodyError> {
+    Ok(frame.call_values()?.map(|values| SetAnswer::Values(values.into())))
+}
+
+pub fn call_stat(frame: &ResponseFrame) -> Result<Result<SetAnswer, Errno>, BodyError> {
+    Ok(frame.call_stat()?.map(SetAnswer::Stat))
 }

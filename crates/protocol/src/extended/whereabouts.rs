@@ -66,7 +66,7 @@ pub(super) fn put_addresses(addresses: &[String], out: &mut Vec<u8>) {
 }
 
 pub(super) fn read_addresses(fields: &mut Fields<'_>) -> Option<Vec<String>> {
-    let count = fields.length()?;
+    let count = fields.length().filter(|count| *count <= ADDRESSES_MAX)?;
     let address = |_| String::from_utf8(fields.text()?.to_vec()).ok();
     (0..count).map(address).collect()
 }

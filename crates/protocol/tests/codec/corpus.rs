@@ -1,7 +1,7 @@
 //! Replays the inputs that fuzzing found with the functions that it runs (`tests/fuzz`).
 
 #[path = "../../../../tests/fuzz/src/lib.rs"]
-mod fuzz;
+pub mod fuzz;
 
 use std::fs;
 use std::path::Path;

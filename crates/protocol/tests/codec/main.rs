@@ -2,6 +2,7 @@
 
 mod corpus;
 mod extended;
+mod vectors;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use proptest::prelude::*;
