@@ -154,6 +154,7 @@ fn configuration(files: &TlsFiles) -> Result<Arc<ClientConfig>, TlsFilesError> {
                 Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
                     TlsFilesError::KeyDiffers { key: key.clone(), certificate: certificate.clone() }
                 }
+                Error::InvalidCertificate(_) => FileError::unusable(certificate)(error).into(),
                 error => FileError::unusable(key)(error).into(),
             };
             builder.with_client_auth_cert(certificates(certificate)?, private_key(key)?).map_err(unusable)?

@@ -7,12 +7,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::SupportedProtocolVersion;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::TLS13;
-use thiserror::Error;
+use rustls::{CertificateError, Error, OtherError, SupportedProtocolVersion};
 
 /// TLS 1.3 alone: a side that has sent its last byte can still receive in it, as over TCP.
 pub const VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13];
@@ -23,7 +22,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 }
 
 /// Why a file with certificates or a key cannot be used.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file cannot be read.
     #[error("{}: the file cannot be read: {source}", path.display())]
@@ -56,20 +55,37 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
     },
+    /// The certificate is of X.509 version 1, as `openssl x509 -req` makes it without extensions.
+    #[error(
+        "{}: the certificate is of X.509 version 1, and TLS needs version 3; make it again with a subjectAltName \
+        (docs/operations.md, \"Certificates\")",
+        path.display()
+    )]
+    Version1 {
+        /// The file.
+        path: PathBuf,
+    },
     /// The contents cannot be used.
     #[error("{}: the file cannot be used: {problem}", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        problem: rustls::Error,
+        problem: Error,
     },
 }
 
 impl FileError {
     /// The contents of a file cannot be used.
-    pub fn unusable(path: &Path) -> impl Fn(rustls::Error) -> Self + '_ {
-        |problem| Self::Unusable { path: path.to_owned(), problem }
+    pub fn unusable(path: &Path) -> impl Fn(Error) -> Self + '_ {
+        |problem| match &problem {
+            Error::InvalidCertificate(CertificateError::Other(OtherError(reason)))
+                if matches!(reason.downcast_ref(), Some(webpki::Error::UnsupportedCertVersion)) =>
+            {
+                Self::Version1 { path: path.to_owned() }
+            }
+            _ => Self::Unusable { path: path.to_owned(), problem },
+        }
     }
 }
 
