@@ -199,7 +199,7 @@ impl Attacker {
             Some(Attack::Waiters) => {
                 let names: Vec<_> = (1..64).map(|index| long_name(index, 2000)).collect();
                 let claim = |name| Claim {
-                    namespace: Namespace::Counters,
+                    namespace: Some(Namespace::Counters),
                     name,
                     resources: 1,
                     maximum: 1,

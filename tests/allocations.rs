@@ -85,7 +85,13 @@ fn parsing_many_names_at_once_allocates_nothing() {
     let namespace = signalbox_model::Namespace::Semaphores;
     let list: Vec<_> = names
         .iter()
-        .map(|name| signalbox_model::Claim { namespace, name, resources: 1, maximum: 2, slot: None })
+        .map(|name| signalbox_model::Claim {
+            namespace: Some(namespace),
+            name,
+            resources: 1,
+            maximum: 2,
+            slot: None,
+        })
         .collect();
     let request = Extended::AcquireAll {
         ids: RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) },

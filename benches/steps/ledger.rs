@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use signalbox::server::steps::WATCH_NAMES;
 use signalbox_core::{
-    Answer, Call, Claim, Core, ListingKind, Mailbox, Moment, MonotonicMs, Outcome, Queueing, Token, Waiting,
-    Want,
+    Answer, Call, Claim, Core, Kind, ListingKind, Mailbox, Moment, MonotonicMs, Outcome, Queueing, Token,
+    Waiting, Want,
 };
 use signalbox_model::{
     ConnectionId, GrantId, Idle, Namespace, RequestId, RequestIds, Scope, SessionId, SessionKey,
@@ -296,7 +296,7 @@ fn ask_for(
     claim: Claim,
     wait_ms: u32,
 ) -> Outcome {
-    let want = Want { namespace: SPACE, name, claim, slot: None };
+    let want = Want { kind: Kind::Of(SPACE), name, claim, slot: None };
     let queueing = Queueing { wait_ms, queue_max: u32::MAX };
     core.acquire_grant(call(connection, request), &[want], queueing, at(0))
 }

@@ -30,7 +30,8 @@ impl Asker {
 
     /// Acquires one resource of a semaphore that has one. Under the opaque nothing may be waited for.
     pub fn acquire(&mut self, ids: RequestIds, opaque: u32, name: &[u8], wait: Wait) {
-        let claim = Claim { namespace: Namespace::Semaphores, name, resources: 1, maximum: 1, slot: None };
+        let claim =
+            Claim { namespace: Some(Namespace::Semaphores), name, resources: 1, maximum: 1, slot: None };
         let queueing = Queueing { wait, queue_max: None };
         let request = Extended::AcquireGrant { ids, claim, queueing, place: None };
         request.compose(Opaque(opaque.to_be_bytes()), &mut self.out);

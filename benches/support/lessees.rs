@@ -86,7 +86,7 @@ impl Lessee {
         let queueing = Queueing { wait: Wait::NotAtAll, queue_max: None };
         let name = self.name.clone();
         let claim = Claim {
-            namespace: Namespace::Semaphores,
+            namespace: Some(Namespace::Semaphores),
             name: name.as_bytes(),
             resources: 1,
             maximum: 1,

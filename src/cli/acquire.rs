@@ -28,11 +28,11 @@ Acquire resources for a script, and print the session that holds them
 The resources stay held when this command has ended: until \"signalbox release\", or until --lease has passed without a \
 \"signalbox renew\". The output is shell assignments, and both of these commands read the session from the variables. \
 SIGNALBOX_KEY is secret: with it, anyone can release the resources. SIGNALBOX_GRANT is a fencing token: it grows from \
-grant to grant of a name. If slots of a semaphore were acquired, SIGNALBOX_SLOTS has their numbers, separated by commas, \
+grant to grant of a name. If numbered slots were acquired, SIGNALBOX_SLOTS has their numbers, separated by commas, \
 with a colon between those of different NAMEs.
 
-A NAME with a maximum is a counter, or with --semaphore a semaphore. A NAME without a maximum is a semaphore that exists, \
-normally one that was declared with \"signalbox declare\".
+A NAME is a limit: it is declared (\"signalbox declare\"), or its maximum comes with each request. A maximum below the \
+declared capacity is refused.
 
 If the resources are in use, nothing is printed and the exit status is 75; with --wait, the request first waits in a \
 fair queue. \"eval\" discards the exit status, so store the output in a variable first.
@@ -43,13 +43,12 @@ Nothing renews the lease while a command of the script runs. Start a command tha
 const EXAMPLES: &str = "\
 Examples:
   held=$(signalbox acquire deploys --max 3 --lease 5m --wait max) || exit; eval \"$held\"
-  signalbox acquire seats=2/4 licences=10 --lease 1h --json
+  signalbox acquire seats=2:4 licences:10 --lease 1h --json
   signalbox acquire gpu --resources 2 --lease 1h";
 
 const USAGE: &str = "\
 signalbox acquire [OPTIONS] --lease <TIME> --max <N> <NAME>...
-       signalbox acquire [OPTIONS] --lease <TIME> <NAME=[R/]MAX>...
-       signalbox acquire [OPTIONS] --lease <TIME> <NAME[=R/]>...";
+       signalbox acquire [OPTIONS] --lease <TIME> <NAME[=R][:MAX]>...";
 
 /// Acquire resources for a script, and print the session that holds them
 #[derive(Debug, Args)]
@@ -75,7 +74,7 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { wanted, waiting, lease, server, .. } = arguments;
-    let amounts = wanted.amounts(server.namespace())?;
+    let amounts = wanted.amounts(server.kind())?;
     let mut signals = Signals::listen()?;
     messages::in_background();
     let task = format!("acquire for process {}", std::os::unix::process::parent_id());

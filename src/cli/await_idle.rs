@@ -13,33 +13,34 @@ use super::name::Name;
 use super::number::within;
 use super::output::json;
 use super::pattern::WholeNames;
-use super::server::{Server, exists};
+use super::server::{Server, exists, resolved};
 use super::time::{WaitLimit, wait_limit_or_none};
 use signalbox_client::{Direct, Idle, Namespace, Status};
+use signalbox_model::noun;
 use signalbox_model::views::Named;
 
 const LONG: &str = "\
-Wait until a counter or semaphore is idle
+Wait until a limit is idle
 
 Waits until none of its resources are in use, or at most --level of them; with --slot, until that numbered slot is free. \
 Prints how many resources are in use then. The command acquires nothing, so others may acquire the name before the \
 command has exited; to prevent that, reduce the capacity of the semaphore first, or remove it.
 
 A name that does not exist is idle, and so is a slot that the semaphore does not have, which a message points out. If the \
-name exists only as the other kind, or the semaphore has no numbered slots, the exit status is 1. If the name is not idle \
+name exists only as another kind than the one that was given, or has no numbered slots, the exit status is 1. If the name is not idle \
 in time, it is 75.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox await-idle backup
-  signalbox resize gpu 6 && signalbox await-idle --semaphore gpu --level 6 --wait 1h
-  signalbox await-idle --semaphore gpu --slot 7 --wait 0 && echo free";
+  signalbox resize gpu 6 && signalbox await-idle gpu --level 6 --wait 1h
+  signalbox await-idle gpu --slot 7 --wait 0 && echo free";
 
-/// Wait until a counter or semaphore is idle
+/// Wait until a limit is idle
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Counter or semaphore to wait for
+    /// Limit to wait for
     #[arg(value_parser = Name::parser())]
     name: Name,
 
@@ -47,12 +48,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "N", default_value = "0", value_parser = within(0..=u32::MAX))]
     level: u32,
 
-    /// Wait until slot N of a semaphore is free instead
+    /// Wait until this numbered slot is free instead
     #[arg(
         long,
         value_name = "N",
-        requires = "semaphore",
-        conflicts_with = "level",
+        conflicts_with_all = ["level", "counter"],
         value_parser = within(0..=u16::MAX)
     )]
     slot: Option<u16>,
@@ -88,10 +88,16 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         check_slot(server, &direct, name, *slot).await?;
     }
     let until = slot.map_or(Idle::Level(*level), Idle::Slot);
+    let kind = if slot.is_some() { Some(Namespace::Semaphores) } else { server.kind() };
+    let namespace = match server.answer(resolved(&direct, kind, name.bytes())).await? {
+        // A name that does not exist is idle; the server says so for each kind.
+        Err(error) if error.status() == Some(Status::NotFound) => Namespace::Semaphores,
+        namespace => namespace?,
+    };
     // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
-    match direct.await_idle(server.namespace(), name.bytes(), until, *wait).await {
+    match direct.await_idle(namespace, name.bytes(), until, *wait).await {
         Err(error) if matches!(error.status(), Some(Status::ResourceNotAvailable | Status::TimedOut)) => {
-            let inspected = server.answer(direct.inspect(server.namespace(), name.bytes())).await?;
+            let inspected = server.answer(direct.inspect(namespace, name.bytes())).await?;
             let in_use = inspected.ok().map(|inspected| inspected.in_use);
             Err(Failure::new(Exit::NothingAvailable, busy(arguments, in_use)))
         }
@@ -99,7 +105,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             let in_use = match result {
                 // A name that no client uses is forgotten, and nothing of it is in use.
                 Err(error) if error.status() == Some(Status::NotFound) => {
-                    if server.exists_in_other(name).await {
+                    if server.kind().is_some() && server.exists_in_other(name).await {
                         return Err(server.not_found(name).await);
                     }
                     0
@@ -140,7 +146,7 @@ async fn check_slot(server: &Server, direct: &Direct, name: &Name, slot: u16) ->
 /// The message if the name is not idle in time. `in_use` is what is in use now, if the server said so.
 fn busy(arguments: &Arguments, in_use: Option<u32>) -> String {
     let Arguments { name, level, slot, wait, server, .. } = arguments;
-    let object = format!("{} {name}", server.kind());
+    let object = format!("{} {name}", noun(server.kind()));
     let (what, state) = match (slot, in_use) {
         (Some(slot), _) => (format!("slot {slot} of {object}: not free"), String::new()),
         (None, Some(in_use)) if in_use > *level => {

@@ -150,7 +150,7 @@ async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<
         }
         return Some(names);
     }
-    let requested = server.namespace();
+    let requested = server.kind();
     if let Source::Requested | Source::Both = source {
         // The connection that lists is plain, so it needs the port of the namespace. Those that are declared are listed on
         // any port.
@@ -161,11 +161,11 @@ async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<
                     add(&mut names, &entry.ok()?.name, prefix);
                 }
             }
-            Err(_) if requested == Namespace::Semaphores => {}
+            Err(_) if requested != Some(Namespace::Counters) => {}
             Err(_) => return None,
         }
     }
-    let wants_declared = !matches!((source, requested), (Source::Requested, Namespace::Counters));
+    let wants_declared = !matches!((source, requested), (Source::Requested, Some(Namespace::Counters)));
     if wants_declared {
         let direct: Direct = server.direct().await.ok()?;
         let mut declared = direct.list(prefix).await.ok()?;

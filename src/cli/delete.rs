@@ -40,7 +40,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    if arguments.server.namespace() == Namespace::Semaphores {
+    if arguments.server.kind() == Some(Namespace::Semaphores) {
         let message = "delete is for counters; use \"signalbox remove\" for a declared semaphore; other semaphores vanish \
                        soon after they are released";
         return Err(Failure::new(Exit::Usage, message));

@@ -84,7 +84,7 @@ async fn request(
     };
     match result {
         Ok(permit) => {
-            mismatch::report(server, amounts, &permit).await;
+            mismatch::report(amounts, &permit);
             Ok(permit)
         }
         Err(error) => Err(refused(server, amounts, waiting, outer, error).await),

@@ -23,7 +23,7 @@ use signalbox_client::{DeclaredEntry, Direct, Error, ListEntry, Namespace, Serie
 use signalbox_model::views;
 
 pub(super) const HOLDERS_LONG: &str = "\
-List the holders of a counter or semaphore
+List the holders of a limit
 
 On a terminal, the output is a table with a header. Otherwise it is one line per holder, without a header, with these \
 columns, separated by tabs: grant, session, resources, slots (such as 0-3,7), since (UTC), address, label, flags of the \
@@ -43,11 +43,11 @@ objects with semaphore and adjustment) and label.";
 pub(super) const HOLDERS_EXAMPLES: &str = "\
 Examples:
   signalbox holders backup
-  signalbox holders --semaphore deploys --json | jq .label
+  signalbox holders deploys --json | jq .label
   signalbox holders --sysv 0x2a";
 
 pub(super) const WAITERS_LONG: &str = "\
-List the wait queue of a counter or semaphore, in order
+List the wait queue of a limit, in order
 
 On a terminal, the output is a table with a header. Otherwise it is one line per waiting request, without a header, \
 with these columns, separated by tabs: position in the queue (from 1), grant (the id that it will have), session, \
@@ -66,13 +66,13 @@ uid, operations (an array of objects with semaphore, change, nowait and undo) an
 pub(super) const WAITERS_EXAMPLES: &str = "\
 Examples:
   signalbox waiters backup
-  signalbox waiters --semaphore deploys | wc -l
+  signalbox waiters deploys | wc -l
   signalbox waiters --sysv 0x2a";
 
 // Without a description, which each of the two subcommands has of its own.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Name of the counter or semaphore; with --sysv the key of a set
+    /// Name of the limit; with --sysv the key of a set
     #[arg(value_parser = Name::parser())]
     name: Name,
 
@@ -128,7 +128,8 @@ pub(super) async fn run(arguments: &Arguments, kind: ListingKind) -> Result<Exit
     let out = BufWriter::new(io::stdout().lock());
     let mut rows = Rows::new(Form::of_output(*json), kind.columns_with_flags(), out);
     let direct = server.direct().await?;
-    let declared = server.answer(declared_as(&direct, server.namespace(), name.bytes())).await??;
+    let namespace = server.resolve(&direct, name).await?;
+    let declared = server.answer(declared_as(&direct, namespace, name.bytes())).await??;
     let flags = declared.as_ref().map_or(NOTHING.to_owned(), list::flags);
     let cells = |entry: &Entry| {
         let mut cells = kind.cells(entry);
@@ -136,7 +137,7 @@ pub(super) async fn run(arguments: &Arguments, kind: ListingKind) -> Result<Exit
         cells
     };
     let mut is_empty = true;
-    let mut listing = server.answer(ask(&direct, server.namespace(), name.bytes(), kind)).await??;
+    let mut listing = server.answer(ask(&direct, namespace, name.bytes(), kind)).await??;
     loop {
         match server.answer(async { listing.next().await.transpose() }).await? {
             Err(error) if error.status() == Some(Status::NotFound) => {

@@ -175,10 +175,10 @@ enum Command {
     Stats(stats::Arguments),
     Dump(dump::Arguments),
     Status(status::Arguments),
-    /// List the holders of a counter or semaphore
+    /// List the holders of a limit
     #[command(long_about = listing::HOLDERS_LONG, after_help = listing::HOLDERS_EXAMPLES)]
     Holders(listing::Arguments),
-    /// List the wait queue of a counter or semaphore, in order
+    /// List the wait queue of a limit, in order
     #[command(long_about = listing::WAITERS_LONG, after_help = listing::WAITERS_EXAMPLES)]
     Waiters(listing::Arguments),
     Watch(watch::Arguments),

@@ -14,6 +14,7 @@ use super::server::{Server, label};
 use super::session::GRANT;
 use super::wanted::{Amount, Amounts};
 use signalbox_client::{Direct, Error, GrantId, Namespace};
+use signalbox_model::noun;
 
 /// The variable with the holdings, separated by commas. Only this program reads it.
 pub(super) const OUTER: &str = "SIGNALBOX_OUTER";
@@ -107,7 +108,9 @@ async fn of_amount(
     amount: &Amount,
     held: &[Holding],
 ) -> Result<Option<Failure>, Error> {
-    let (namespace, name) = (amounts.namespace_of(amount), &amount.name);
+    let name = &amount.name;
+    let inspected = direct.inspect(amounts.kind(), name.bytes()).await?;
+    let namespace = inspected.namespace;
     let holders = listing::all(direct, namespace, name.bytes(), ListingKind::Holders).await?;
     let outer: Vec<_> = holders.iter().filter(|holder| held.iter().any(|outer| outer.is(holder))).collect();
     if outer.is_empty() {
@@ -115,7 +118,7 @@ async fn of_amount(
     }
     let capacity = match (namespace, amount.max) {
         (Namespace::Counters, Some(max)) => max,
-        _ => direct.inspect(namespace, name.bytes()).await?.capacity,
+        _ => inspected.capacity,
     };
     let in_use: u64 = outer.iter().map(|holder| u64::from(holder.resources)).sum();
     let has_slot = amount.slot.is_some_and(|slot| outer.iter().any(|holder| holder.slots.contains(&slot)));
@@ -125,7 +128,7 @@ async fn of_amount(
     let message = format!(
         "{} {name}: {} requested, but the commands around this one hold {in_use} of {capacity} until it ends, so it would \
          wait for ever; request less, or give this command what they hold and omit this request",
-        namespace.noun(),
+        noun(amounts.kind()),
         amount.resources
     );
     Ok(Some(Failure::new(Exit::NothingAvailable, message)))

@@ -13,9 +13,10 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 use super::listing::{self, Entry, ListingKind};
 use super::messages;
 use super::output::{cut, error_width, escaped, or_nothing};
-use super::server::{Server, label};
+use super::server::{Server, label, resolved};
 use super::wanted::{Amount, Amounts};
-use signalbox_client::{Direct, Error};
+use signalbox_client::{Direct, Error, Status};
+use signalbox_model::noun;
 
 /// A request that is granted sooner shows nothing.
 const FIRST: Duration = Duration::from_millis(300);
@@ -96,7 +97,11 @@ fn in_background() -> bool {
 /// The line for the name that the request waits for; `None`: it waits for none.
 async fn text(direct: &Direct, own: &[u8], amounts: &Amounts) -> Result<Option<String>, Error> {
     for amount in amounts.each() {
-        let (namespace, name) = (amounts.namespace_of(amount), amount.name.bytes());
+        let name = amount.name.bytes();
+        let namespace = match resolved(direct, amounts.kind(), name).await {
+            Err(error) if error.status() == Some(Status::NotFound) => continue,
+            namespace => namespace?,
+        };
         let waiters = listing::all(direct, namespace, name, ListingKind::Waiters).await?;
         // The label has the machine and the process id, so it is that of this request.
         let Some(place) = waiters.iter().position(|waiter| waiter.label == own) else { continue };
@@ -123,7 +128,7 @@ fn composed(
         })
         .collect();
     let held = if by.is_empty() { "not held".to_owned() } else { format!("held by {}", by.join(", ")) };
-    let (kind, name) = (amounts.kind_of(amount), &amount.name);
+    let (kind, name) = (noun(amounts.kind()), &amount.name);
     let paused = if is_paused { "paused by an administrator; " } else { "" };
     format!("signalbox: waiting for {kind} {name}: {paused}position {place} of {waiters}; {held}")
 }

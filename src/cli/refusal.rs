@@ -9,10 +9,11 @@ use std::time::Duration;
 use super::declared;
 use super::exit::{Exit, Failure};
 use super::name::quoted;
-use super::server::{Server, exists};
+use super::server::Server;
 use super::slots;
 use super::wanted::{Amount, Amounts, Waiting};
 use signalbox_client::{DeclaredEntry, Direct, Error, Inspected, Namespace, PlainClient, Status};
+use signalbox_model::noun;
 
 /// What the server said about a name after it had refused the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +30,8 @@ pub(super) enum Usage {
     Paused,
     /// The name does not exist.
     Missing,
-    /// No semaphore has this name, but a counter has.
-    OnlyCounter,
+    /// The name is not declared, but clients use it with a maximum.
+    NotDeclared,
     /// The server did not say.
     Unknown,
 }
@@ -59,25 +60,23 @@ impl Usage {
             let direct = server.direct().await.ok()?;
             let mut usages = Vec::new();
             for amount in amounts.each() {
-                usages.push(Self::by_direct(&direct, amount, amounts.namespace_of(amount)).await);
+                usages.push(Self::by_direct(&direct, amount, amounts.kind()).await);
             }
             Some(usages)
         };
         tokio::time::timeout(server.timeout(), ask).await.ok().flatten().unwrap_or_default()
     }
 
-    async fn by_direct(direct: &Direct, amount: &Amount, namespace: Namespace) -> Self {
+    async fn by_direct(direct: &Direct, amount: &Amount, kind: Option<Namespace>) -> Self {
         let name = amount.name.bytes();
-        let Inspected { in_use, capacity, available, .. } = match direct.inspect(namespace, name).await {
+        let Inspected { in_use, capacity, available, namespace, .. } = match direct.inspect(kind, name).await
+        {
             Ok(inspected) => inspected,
-            Err(error) if error.status() == Some(Status::NotFound) => {
-                let is_counter = namespace == Namespace::Semaphores
-                    && matches!(exists(direct, Namespace::Counters, name).await, Ok(true));
-                return if is_counter { Self::OnlyCounter } else { Self::Missing };
-            }
+            Err(error) if error.status() == Some(Status::NotFound) => return Self::Missing,
             Err(_) => return Self::Unknown,
         };
         let declared = match namespace {
+            Namespace::Counters if amount.max.is_none() => return Self::NotDeclared,
             Namespace::Counters => return Self::counter(in_use, amount),
             Namespace::Semaphores => declared::find(direct, name).await.ok().flatten(),
         };
@@ -104,7 +103,7 @@ impl Usage {
             }
             Self::Available(available) | Self::OutOfService { available, .. } => Some(resources <= available),
             Self::Slot { .. } | Self::Paused => Some(false),
-            Self::Missing | Self::OnlyCounter | Self::Unknown => None,
+            Self::Missing | Self::NotDeclared | Self::Unknown => None,
         }
     }
 
@@ -133,7 +132,7 @@ impl Usage {
             Self::Slot { slot, is_out: true } => format!("slot {slot} is out of service"),
             Self::Slot { slot, is_out: false } => format!("slot {slot} is held, or others wait before it"),
             Self::Paused => format!("it is paused, {resources} requested"),
-            Self::Missing | Self::OnlyCounter => format!("it does not exist, {resources} requested"),
+            Self::Missing | Self::NotDeclared => format!("it does not exist, {resources} requested"),
             Self::Unknown => format!("{resources} requested"),
         }
     }
@@ -188,7 +187,7 @@ fn not_available(amounts: &Amounts, usages: &[Usage]) -> String {
             let state = usage.text(amount.resources);
             format!("{names}: other requests were first (now {state}); {ADVICE}")
         }
-        (Some(amount), Some(Usage::Unknown | Usage::Missing | Usage::OnlyCounter) | None) => {
+        (Some(amount), Some(Usage::Unknown | Usage::Missing | Usage::NotDeclared) | None) => {
             format!("{names}: not enough resources available, {} requested; {ADVICE}", amount.resources)
         }
         (Some(amount), Some(usage)) => format!("{names}: {}; {ADVICE}", usage.text(amount.resources)),
@@ -221,10 +220,7 @@ fn too_small(amounts: &Amounts, usages: &[Usage]) -> Option<String> {
             0 => "increase the capacity".to_owned(),
             _ => format!("request at most {capacity}, or increase the capacity"),
         };
-        Some(format!(
-            "{} {name}: capacity {capacity}, {resources} requested; {advice}",
-            amounts.kind_of(amount)
-        ))
+        Some(format!("{} {name}: capacity {capacity}, {resources} requested; {advice}", noun(amounts.kind())))
     })
 }
 
@@ -244,31 +240,28 @@ fn timed_out(amounts: &Amounts, limit: Option<Duration>, usages: &[Usage]) -> St
 }
 
 fn missing(amounts: &Amounts, usages: &[Usage]) -> String {
-    // Only a semaphore that is requested without a capacity has to exist.
-    let pairs = amounts.each().iter().zip(usages).filter(|(amount, _)| amount.max.is_none());
-    let pairs: Vec<_> = pairs.collect();
-    let only_counter = pairs.iter().find(|(_, usage)| **usage == Usage::OnlyCounter);
-    if let Some((Amount { name, resources, .. }, _)) = only_counter {
-        let amount = if *resources == 1 { "N".to_owned() } else { format!("{resources}/N") };
-        return format!(
-            "semaphore {name} does not exist, but a counter of this name does; to acquire the counter, give its maximum: \
-             {}={amount}",
-            name.shown()
-        );
-    }
-    let missing = pairs.iter().filter(|(_, usage)| **usage == Usage::Missing).map(|(amount, _)| &amount.name);
-    let missing: Vec<_> = missing.collect();
-    let (what, it) = match (amounts.single(), &missing[..]) {
-        (Some(amount), _) => (format!("semaphore {} does not exist", amount.name), "it"),
-        (None, []) => (format!("one of {} does not exist", amounts.object()), "it"),
-        (None, [name]) => (format!("semaphore {name} does not exist"), "it"),
-        (None, names) => (format!("semaphores {} do not exist", quoted(names.iter().copied())), "them"),
+    let what = if amounts.kind().is_none() { "is not declared" } else { "does not exist" };
+    // Only a name that is requested without a maximum has to exist.
+    let lacking = amounts.each().iter().zip(usages).filter(|(amount, usage)| {
+        amount.max.is_none() && matches!(usage, Usage::Missing | Usage::NotDeclared)
+    });
+    let names: Vec<_> = match amounts.single() {
+        Some(amount) => vec![&amount.name],
+        None => lacking.clone().map(|(amount, _)| &amount.name).collect(),
     };
-    let or = match amounts.namespace() {
-        Namespace::Counters => "for a counter, give the maximum",
-        Namespace::Semaphores => "give the capacity",
+    let noun = noun(amounts.kind());
+    let (object, it) = match &names[..] {
+        [] => (format!("one of {}", amounts.names()), "it"),
+        [name] => (format!("{noun} {name}"), "it"),
+        names => (format!("each of {noun}s {}", quoted(names.iter().copied())), "them"),
     };
-    format!("{what}; declare {it} with \"signalbox declare\", or {or}, with --max N or as NAME=N")
+    let used = match lacking.clone().any(|(_, usage)| *usage == Usage::NotDeclared) {
+        true => ", but clients use it with a maximum",
+        false => "",
+    };
+    format!(
+        "{object} {what}{used}; declare {it} with \"signalbox declare\", or give the maximum, with --max N or as NAME:N"
+    )
 }
 
 /// The names that do not fit now, each with its state; empty if all fit or none is known.
@@ -300,7 +293,7 @@ mod tests {
 
     #[test]
     fn the_numbers_explain_the_refusal_or_the_message_says_that_they_are_later_ones() {
-        let backup = Amounts::new(Namespace::Counters, vec![amount("backup", 1, Some(1))]);
+        let backup = Amounts::new(None, vec![amount("backup", 1, Some(1))]);
         let in_use = |in_use| Usage::InUse { in_use, capacity: 1 };
         for (usage, expected) in [
             (in_use(1), "backup\\\": 1 of 1 in use, 1 requested; try again later or use --wait"),
@@ -319,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_semaphore_that_is_too_small_is_not_worth_another_try() {
-        let pool = Amounts::new(Namespace::Semaphores, vec![amount("pool", 3, None)]);
+        let pool = Amounts::new(None, vec![amount("pool", 3, None)]);
         let usage = Usage::InUse { in_use: 0, capacity: 2 };
         for waiting in [NOW, FOREVER] {
             let said = message(&pool, &waiting, Status::ResourceNotAvailable, std::slice::from_ref(&usage));
@@ -330,7 +323,7 @@ mod tests {
     #[test]
     fn of_several_names_those_that_are_in_the_way_are_shown() {
         let both = vec![amount("a", 1, Some(1)), amount("b", 2, Some(4))];
-        let both = Amounts::new(Namespace::Counters, both);
+        let both = Amounts::new(None, both);
         let usages = [Usage::InUse { in_use: 0, capacity: 1 }, Usage::InUse { in_use: 3, capacity: 4 }];
         let said = message(&both, &NOW, Status::ResourceNotAvailable, &usages);
         assert!(said.contains("not all are available: \\\"b\\\" has 3 of 4 in use, 2 requested"), "{said}");

@@ -20,6 +20,7 @@ use signalbox_client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
     Namespace, PlainClient, SEMAPHORE_PORT, Status, Tcp, Tls, Transport,
 };
+use signalbox_model::noun;
 
 /// The pause before all addresses of a cluster are tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -39,7 +40,11 @@ pub(super) struct Server {
     )]
     addresses: Addresses,
 
-    /// Use semaphores instead of counters
+    /// Use the counter of this name, whose maximum comes with each request, even if the name is declared
+    #[arg(long, global = true, conflicts_with = "semaphore")]
+    counter: bool,
+
+    /// Use the semaphore of this name, declared or not, instead of the limit
     #[arg(long, global = true)]
     semaphore: bool,
 
@@ -168,7 +173,8 @@ impl Server {
 
     /// The same options for names of a namespace.
     pub(super) fn about(&self, namespace: Namespace) -> Self {
-        Self { semaphore: namespace == Namespace::Semaphores, ..self.clone() }
+        let (counter, semaphore) = (namespace == Namespace::Counters, namespace == Namespace::Semaphores);
+        Self { counter, semaphore, ..self.clone() }
     }
 
     /// The only address, or of several the first that answers.
@@ -188,42 +194,49 @@ impl Server {
         Ok((resolved.len() == 1).then(|| only.clone()))
     }
 
-    /// Whether semaphores were requested.
-    pub(super) fn is_about_semaphores(&self) -> bool {
-        self.semaphore
-    }
-
     /// How long to wait for the connection and for each response.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// What a name refers to: a counter or a semaphore.
-    pub(super) fn kind(&self) -> &'static str {
-        self.namespace().noun()
+    /// What a name refers to; `None`: a limit, whose kind the server knows.
+    pub(super) fn kind(&self) -> Option<Namespace> {
+        match (self.counter, self.semaphore) {
+            (true, _) => Some(Namespace::Counters),
+            (_, true) => Some(Namespace::Semaphores),
+            _ => None,
+        }
     }
 
-    /// The namespace of the names in the request.
+    /// The namespace of the names in a plain request, which always has one.
     pub(super) fn namespace(&self) -> Namespace {
-        if self.semaphore { Namespace::Semaphores } else { Namespace::Counters }
+        self.kind().unwrap_or(Namespace::Counters)
     }
 
-    /// The failure for a name that does not exist. Asks whether it exists in the other namespace.
+    /// The kind of a name. Fails if the name does not exist, unless the kind was given.
+    pub(super) async fn resolve(&self, direct: &Direct, name: &Name) -> Result<Namespace, Failure> {
+        match self.answer(resolved(direct, self.kind(), name.bytes())).await? {
+            Err(error) if error.status() == Some(Status::NotFound) => Err(self.not_found(name).await),
+            namespace => Ok(namespace?),
+        }
+    }
+
+    /// The failure for a name that does not exist. If its kind was given, asks whether it exists as the other kind.
     pub(super) async fn not_found(&self, name: &Name) -> Failure {
-        let advice = match (self.namespace(), self.exists_in_other(name).await) {
-            (Namespace::Counters, true) => "a semaphore of this name exists; add --semaphore",
-            (Namespace::Semaphores, true) => "a counter of this name exists; omit --semaphore",
-            (_, false) if looks_like_pattern(name.bytes()) => {
+        let advice = match self.kind() {
+            _ if looks_like_pattern(name.bytes()) => {
                 "this command takes one whole name; \"signalbox dump\" and \"signalbox watch\" take patterns"
             }
-            (Namespace::Counters, false) => {
-                "check the name; the first request that acquires a counter creates it"
-            }
-            (Namespace::Semaphores, false) => {
-                "check the name; \"signalbox declare\" or the first request that acquires a semaphore creates it"
+            Some(_) if self.exists_in_other(name).await => match self.namespace() {
+                Namespace::Counters => "a semaphore of this name exists; omit --counter",
+                Namespace::Semaphores => "a counter of this name exists; omit --semaphore",
+            },
+            _ => {
+                "check the name; \"signalbox list\" lists what is declared, and a name that is not declared exists while it is \
+                  in use"
             }
         };
-        Failure::new(Exit::Failure, format!("{} {name} does not exist; {advice}", self.kind()))
+        Failure::new(Exit::Failure, format!("{} {name} does not exist; {advice}", noun(self.kind())))
     }
 
     /// Whether the name exists in the namespace that was not requested; `false` if the server does not say.
@@ -404,6 +417,18 @@ pub(super) fn other(namespace: Namespace) -> Namespace {
     match namespace {
         Namespace::Counters => Namespace::Semaphores,
         Namespace::Semaphores => Namespace::Counters,
+    }
+}
+
+/// The kind of a name: the one that was given, or the one that the server says.
+pub(super) async fn resolved(
+    direct: &Direct,
+    kind: Option<Namespace>,
+    name: &[u8],
+) -> Result<Namespace, Error> {
+    match kind {
+        Some(namespace) => Ok(namespace),
+        None => Ok(direct.inspect(None, name).await?.namespace),
     }
 }
 

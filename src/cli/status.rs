@@ -20,9 +20,9 @@ use signalbox_client::{DeclaredEntry, Direct, Error, Namespace, Status};
 use signalbox_model::views::{self, Declaration, Usage};
 
 const LONG: &str = "\
-Show the usage of a counter or semaphore, its holders and its queue
+Show the usage of a limit, its holders and its queue
 
-Without --semaphore, the command finds out whether NAME is a counter or a semaphore, and shows both if both exist. It \
+The command finds out whether NAME is a counter or a semaphore, and shows both if both exist. It \
 prints the kind, the name, the resources in use, the capacity (a counter has none: each request brings its maximum), how \
 many resources are available, the peak and the number of waiting requests; of a declared semaphore also its flags, \
 generation and label, as in \"signalbox list\". The holders and the waiting requests follow, as in \"signalbox holders\" \
@@ -41,11 +41,11 @@ Examples:
   signalbox status gpu --json | jq .in_use
   signalbox status --sysv 0x2a";
 
-/// Show the usage of a counter or semaphore, its holders and its queue
+/// Show the usage of a limit, its holders and its queue
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Name of the counter or semaphore; with --sysv the key of a set
+    /// Name of the limit; with --sysv the key of a set
     #[arg(value_parser = Name::parser())]
     name: Name,
 
@@ -66,10 +66,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return show_named(server, set, *json).await;
     }
     let direct = server.direct().await?;
-    let namespaces = match server.namespace() {
-        Namespace::Counters => &[Namespace::Counters, Namespace::Semaphores][..],
-        Namespace::Semaphores => &[Namespace::Semaphores],
-    };
+    let given = server.kind();
+    let namespaces = given.as_ref().map_or(&Namespace::ALL[..], std::slice::from_ref);
     let mut states = Vec::new();
     let mut refusal = None;
     for namespace in namespaces {
@@ -84,16 +82,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err(refusal.into());
     }
     if states.is_empty() {
-        return Err(match server.namespace() {
-            Namespace::Semaphores => server.not_found(name).await,
-            Namespace::Counters => {
-                let message = format!(
-                    "neither a counter nor a semaphore {name} exists; check the name; \"signalbox dump\" and \"signalbox \
-                     list\" list names"
-                );
-                Failure::new(Exit::Failure, message)
-            }
-        });
+        return Err(server.not_found(name).await);
     }
     let mut out = io::stdout().lock();
     for (index, state) in states.into_iter().enumerate() {
@@ -129,7 +118,7 @@ impl<'a> State<'a> {
     ) -> Result<Result<Option<Self>, Error>, Failure> {
         let bytes = name.bytes();
         let read = async {
-            let usage = Usage::of(namespace, bytes, direct.inspect(namespace, bytes).await?);
+            let usage = Usage::of(bytes, direct.inspect(namespace, bytes).await?);
             let declared = match namespace {
                 Namespace::Counters => None,
                 Namespace::Semaphores => declared::find(direct, bytes).await?,

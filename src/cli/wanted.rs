@@ -7,16 +7,16 @@ use clap::Args;
 use super::exit::{Exit, Failure};
 use super::name::{Name, quoted};
 use super::number::within;
-use super::output::escaped;
 use super::pattern::WholeNames;
 use super::time::{WaitLimit, wait_limit};
 use signalbox_client::{Claim, Namespace};
+use signalbox_model::noun;
 
 /// The arguments that say what to acquire.
 #[derive(Debug, Args)]
 pub(super) struct Wanted {
-    /// Counters (with --semaphore, semaphores) to acquire, all or none: NAME with --max, or NAME=MAX or NAME=R/MAX; without
-    /// a maximum declared semaphores: NAME or NAME=R/; all NAMEs stand together, before or after the options
+    /// Limits to acquire, all or none: NAME, or NAME=R for R resources of it, and NAME:MAX or NAME=R:MAX with a maximum for a
+    /// limit that is not declared; all NAMEs stand together, before or after the options
     #[arg(value_name = "NAME", required_unless_present = "named", value_parser = Name::parser())]
     names: Vec<Name>,
 
@@ -27,15 +27,15 @@ pub(super) struct Wanted {
     #[command(flatten)]
     whole: WholeNames,
 
-    /// Maximum of each counter, or capacity of each semaphore that does not exist yet
+    /// Maximum of each limit that is not declared, for this request; one that is declared with a larger capacity is refused
     #[arg(long, value_name = "N", value_parser = within(1..=u32::MAX))]
     max: Option<u32>,
 
-    /// Resources to acquire of each NAME; without --max, each NAME is a declared semaphore [default: 1]
+    /// Resources to acquire of each NAME [default: 1]
     #[arg(long, value_name = "R", value_parser = within(1..=u32::MAX))]
     resources: Option<u32>,
 
-    /// Slot to acquire of the only NAME, a declared semaphore whose resources are numbered; any other is not taken
+    /// Slot to acquire of the only NAME, which is declared with numbered slots; any other is not taken
     #[arg(long, value_name = "N", conflicts_with_all = ["max", "resources"], value_parser = within(0..=u16::MAX))]
     slot: Option<u16>,
 }
@@ -57,22 +57,23 @@ pub(super) struct Waiting {
 pub(super) struct Amount {
     pub(super) name: Name,
     pub(super) resources: u32,
-    /// The maximum or capacity; `None` for a semaphore that is declared.
+    /// The maximum or capacity; `None`: the name is declared.
     pub(super) max: Option<u32>,
     /// The slot of a declared semaphore; `None`: any.
     pub(super) slot: Option<u16>,
 }
 
-/// Resources of one or more names of one namespace, which are acquired together or not at all.
+/// Resources of one or more names of one kind, which are acquired together or not at all.
 #[derive(Clone, Debug)]
 pub(super) struct Amounts {
-    namespace: Namespace,
+    /// `None`: limits, whose kinds the server knows.
+    kind: Option<Namespace>,
     each: Vec<Amount>,
 }
 
 impl Wanted {
     /// The request, or the usage error in it.
-    pub(super) fn amounts(&self, namespace: Namespace) -> Result<Amounts, Failure> {
+    pub(super) fn amounts(&self, kind: Option<Namespace>) -> Result<Amounts, Failure> {
         let names = self.names.iter().chain(&self.named);
         let each = names.map(|name| self.amount(name)).collect::<Result<Vec<_>, _>>();
         let each = each.map_err(|message| Failure::new(Exit::Usage, message))?;
@@ -83,7 +84,13 @@ impl Wanted {
             let message = format!("{name} is given twice; give it once, with the sum of the resources");
             return Err(Failure::new(Exit::Usage, message));
         }
-        Ok(Amounts { namespace, each })
+        let lacks_max = |amount: &&Amount| amount.max.is_none() && kind == Some(Namespace::Counters);
+        if let Some(Amount { name, .. }) = each.iter().find(lacks_max) {
+            let message =
+                format!("counter {name} needs a maximum; add --max N, or omit --counter if it is declared");
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        Ok(Amounts { kind, each })
     }
 
     /// Adds the slot to the only name.
@@ -100,111 +107,96 @@ impl Wanted {
     }
 
     fn amount(&self, argument: &Name) -> Result<Amount, String> {
-        let (options, amount) = match (self.max, self.resources) {
-            (None, None) => return Amount::parse(argument),
-            (Some(max), None) => (format!("--max {max}"), max.to_string()),
-            (None, Some(resources)) => (format!("--resources {resources}"), format!("{resources}/")),
-            (Some(max), Some(resources)) if resources > max => {
-                return Err(format!(
-                    "--resources {resources} is more than --max {max}; lower --resources or raise --max"
-                ));
-            }
-            (Some(max), Some(resources)) => {
-                (format!("--max {max} and --resources {resources}"), format!("{resources}/{max}"))
-            }
+        let (name, own) = match self.whole.is_exact() {
+            true => (argument.clone(), None),
+            false => split(argument)?,
         };
-        if Amount::split(argument).is_some_and(|(_, text)| is_amount(text)) {
-            let text = argument.shown();
+        let Some(Own { resources, max }) = own else {
+            let (resources, max) = (self.resources.unwrap_or(1), self.max);
+            return Amount { name, resources, max, slot: None }.checked();
+        };
+        if let Some(option) = self.max.map(|_| "--max").or(self.resources.map(|_| "--resources")) {
             return Err(format!(
-                "{argument} has an amount of its own, which contradicts {options}; omit one of the two, or, if {argument} \
-                 is the whole name, write {text}={amount}"
+                "{argument} has an amount of its own, which contradicts {option}; omit one of the two, or, if {argument} is \
+                 the whole name, add --exact"
             ));
         }
-        Ok(Amount {
-            name: argument.clone(),
-            resources: self.resources.unwrap_or(1),
-            max: self.max,
-            slot: None,
-        })
+        Amount { name, resources, max, slot: None }.checked()
     }
 }
 
-/// Whether the text behind an `=` looks like an amount: `N`, `R/N` or `R/`.
-fn is_amount(text: &[u8]) -> bool {
-    let mut parts = text.split(|byte| *byte == b'/');
-    let is_number = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(max), None, _) => is_number(max),
-        (Some(resources), Some(max), None) => is_number(resources) && (max.is_empty() || is_number(max)),
-        _ => false,
+/// The amount behind a name.
+#[derive(Debug, PartialEq, Eq)]
+struct Own {
+    resources: u32,
+    max: Option<u32>,
+}
+
+/// Splits `NAME=R`, `NAME:MAX` and `NAME=R:MAX`. What is behind the last `:` or `=` is an amount if it has only digits, as a
+/// name may contain both.
+fn split(argument: &Name) -> Result<(Name, Option<Own>), String> {
+    let (rest, max) = number_behind(argument.bytes(), b':');
+    let (name, resources) = number_behind(rest, b'=');
+    if max.is_none() && resources.is_none() {
+        return Ok((argument.clone(), None));
+    }
+    let number = |text: Option<&[u8]>| -> Result<Option<u32>, String> {
+        let Some(text) = text else { return Ok(None) };
+        let number = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+        let too_large =
+            || format!("{argument} has a number above {}, the largest; use a smaller one", u32::MAX);
+        number.map(Some).ok_or_else(too_large)
+    };
+    let own = Own { resources: number(resources)?.unwrap_or(1), max: number(max)? };
+    let name = Name::new(name.to_vec()).map_err(|error| error.to_string())?;
+    Ok((name, Some(own)))
+}
+
+/// The bytes before the last `separator`, and those behind it if they are digits; else all bytes.
+fn number_behind(bytes: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
+    let digits = bytes.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let (rest, digits) = bytes.split_at(bytes.len() - digits);
+    match rest.strip_suffix(&[separator]) {
+        Some(name) if !digits.is_empty() => (name, Some(digits)),
+        _ => (bytes, None),
     }
 }
 
 /// Whether a name ends as if an amount followed it, so that it is probably a mistake where none is allowed.
 pub(super) fn has_amount(name: &Name) -> bool {
-    Amount::split(name).is_some_and(|(_, text)| text.is_empty() || is_amount(text))
+    [b'=', b':'].into_iter().any(|separator| number_behind(name.bytes(), separator).1.is_some())
 }
 
 impl Amount {
-    /// The name and the text behind the last `=`, because a name may contain others.
-    fn split(argument: &Name) -> Option<(&[u8], &[u8])> {
-        let bytes = argument.bytes();
-        let equals = bytes.iter().rposition(|byte| *byte == b'=')?;
-        Some((&bytes[..equals], &bytes[equals + 1..]))
-    }
-
-    /// Parses `NAME=MAX` or `NAME=R/MAX`, and for a declared semaphore `NAME=R/` or `NAME`.
-    fn parse(argument: &Name) -> Result<Self, String> {
-        let Some((name, text)) = Self::split(argument) else {
-            return Ok(Self { name: argument.clone(), resources: 1, max: None, slot: None });
-        };
-        let name = Name::new(name.to_vec()).map_err(|error| error.to_string())?;
-        let malformed = || {
-            let text = name.shown();
-            format!(
-                "{argument} has no valid number after the \"=\"; write {text}=MAX or {text}=R/MAX with numbers up to {}, or \
-                 add --max N if the \"=\" belongs to the name",
-                u32::MAX
-            )
-        };
-        if name.bytes().ends_with(b"=") {
-            let (text, name) = (escaped(text), name.shown());
+    /// Refuses numbers that contradict each other.
+    fn checked(self) -> Result<Self, String> {
+        let Self { name, resources, max, .. } = &self;
+        if *resources == 0 {
+            return Err(format!("{name}: 0 resources requested; request at least 1"));
+        }
+        if let Some(max) = max.filter(|max| max < resources) {
             return Err(format!(
-                "{argument} has two \"=\" before the amount; write {}={text}, or, if the name is \"{name}\", give the amount \
-                 with --max and --resources",
-                name.trim_end_matches('=')
+                "{name}: {resources} requested, but the maximum is {max}; lower the request or raise the maximum"
             ));
         }
-        let text = std::str::from_utf8(text).ok().filter(|text| is_amount(text.as_bytes()));
-        let text = text.ok_or_else(malformed)?;
-        let (resources, max) = text.split_once('/').unwrap_or(("1", text));
-        let is_declared = max.is_empty() && !text.is_empty();
-        let max: Option<u32> = if is_declared { None } else { Some(max.parse().map_err(|_| malformed())?) };
-        let resources: u32 = resources.parse().map_err(|_| malformed())?;
-        if resources == 0 {
-            return Err(format!("{argument}: 0 resources requested; request at least 1"));
-        }
-        if let Some(max) = max.filter(|max| *max < resources) {
-            return Err(format!(
-                "{argument}: {resources} requested, but the maximum is {max}; lower the request or raise the maximum"
-            ));
-        }
-        Ok(Self { name, resources, max, slot: None })
+        Ok(self)
     }
 }
 
 impl Amounts {
     #[cfg(test)]
-    pub(super) fn new(namespace: Namespace, each: Vec<Amount>) -> Self {
-        Self { namespace, each }
+    pub(super) fn new(kind: Option<Namespace>, each: Vec<Amount>) -> Self {
+        Self { kind, each }
     }
 
     pub(super) fn claims(&self) -> Vec<Claim> {
         let claim = |Amount { name, resources, max, slot }: &Amount| {
-            let claim = match (*max, self.namespace) {
-                (None, _) => Claim::declared(name.bytes()),
-                (Some(max), Namespace::Counters) => Claim::counter(name.bytes(), max),
-                (Some(max), Namespace::Semaphores) => Claim::semaphore(name.bytes(), max),
+            let claim = match (self.kind, *max) {
+                (Some(Namespace::Counters), Some(max)) => Claim::counter(name.bytes(), max),
+                (Some(Namespace::Semaphores), Some(max)) => Claim::semaphore(name.bytes(), max),
+                (Some(_), None) => Claim::declared(name.bytes()),
+                (None, Some(max)) => Claim::limit(name.bytes()).maximum(max),
+                (None, None) => Claim::limit(name.bytes()),
             }
             .resources(*resources);
             slot.map_or(claim.clone(), |slot| claim.slot(slot))
@@ -224,14 +216,9 @@ impl Amounts {
         &self.each
     }
 
-    /// The namespace of the names that have a maximum.
-    pub(super) fn namespace(&self) -> Namespace {
-        self.namespace
-    }
-
-    /// The namespace of one of the names. Counters always have a maximum, so a name without one is a semaphore.
-    pub(super) fn namespace_of(&self, amount: &Amount) -> Namespace {
-        amount.max.map_or(Namespace::Semaphores, |_| self.namespace)
+    /// What the names refer to; `None`: limits, whose kinds the server knows.
+    pub(super) fn kind(&self) -> Option<Namespace> {
+        self.kind
     }
 
     /// The names in quotes, separated by commas.
@@ -239,83 +226,51 @@ impl Amounts {
         quoted(self.each.iter().map(|amount| &amount.name))
     }
 
-    /// What one of the names refers to.
-    pub(super) fn kind_of(&self, amount: &Amount) -> &'static str {
-        self.namespace_of(amount).noun()
-    }
-
-    /// The kinds and the names, such as `counter "backup"` or `counters "a", "b" and semaphore "gpu"`.
+    /// The kind and the names, such as `limit "backup"` or `limits "a", "b"`.
     pub(super) fn object(&self) -> String {
-        let of_kind = |kind: &str| {
-            let names: Vec<_> = self
-                .each
-                .iter()
-                .filter(|amount| self.kind_of(amount) == kind)
-                .map(|amount| &amount.name)
-                .collect();
-            let plural = if names.len() == 1 { "" } else { "s" };
-            (!names.is_empty()).then(|| format!("{kind}{plural} {}", quoted(names)))
-        };
-        ["counter", "semaphore"].into_iter().filter_map(of_kind).collect::<Vec<_>>().join(" and ")
+        let plural = if self.each.len() == 1 { "" } else { "s" };
+        format!("{}{plural} {}", noun(self.kind), self.names())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::output::escaped;
 
-    fn parsed(argument: &str) -> Result<(String, u32, Option<u32>), String> {
-        let amount = Amount::parse(&Name::new(argument.as_bytes().to_vec()).unwrap())?;
-        Ok((escaped(amount.name.bytes()), amount.resources, amount.max))
+    fn parsed(argument: &str) -> Result<(String, Option<(u32, Option<u32>)>), String> {
+        let (name, own) = split(&Name::new(argument.as_bytes().to_vec()).unwrap())?;
+        Ok((escaped(name.bytes()), own.map(|own| (own.resources, own.max))))
     }
 
     #[test]
-    fn an_amount_stands_behind_the_last_equals_sign() {
-        assert_eq!(parsed("gpu=4"), Ok(("gpu".to_owned(), 1, Some(4))));
-        assert_eq!(parsed("gpu=2/4"), Ok(("gpu".to_owned(), 2, Some(4))));
-        assert_eq!(parsed("a=b=4"), Ok(("a=b".to_owned(), 1, Some(4))));
-        assert_eq!(parsed("a/b=4294967295"), Ok(("a/b".to_owned(), 1, Some(u32::MAX))));
-        for wrong in [
-            "gpu=",
-            "gpu=x",
-            "gpu=0",
-            "gpu=5/4",
-            "gpu=0/4",
-            "gpu=1/2/3",
-            "gpu=4294967296",
-            "=4",
-            "gpu=0/",
-            "gpu==4",
-            "gpu=+4",
+    fn an_amount_is_the_digits_at_the_end() {
+        for (argument, name, own) in [
+            ("gpu", "gpu", None),
+            ("gpu=2", "gpu", Some((2, None))),
+            ("tenant:8", "tenant", Some((1, Some(8)))),
+            ("tenant=2:8", "tenant", Some((2, Some(8)))),
+            ("a=b=4", "a=b", Some((4, None))),
+            ("a:b:4294967295", "a:b", Some((1, Some(u32::MAX)))),
+            ("host:web", "host:web", None),
+            ("gpu=2/4", "gpu=2/4", None),
+            ("gpu=", "gpu=", None),
+            ("a:", "a:", None),
         ] {
+            assert_eq!(parsed(argument), Ok((name.to_owned(), own)), "{argument}");
+        }
+        for wrong in ["=4", ":4", "gpu=4294967296"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn a_declared_semaphore_needs_no_maximum() {
-        assert_eq!(parsed("gpu"), Ok(("gpu".to_owned(), 1, None)));
-        assert_eq!(parsed("gpu=2/"), Ok(("gpu".to_owned(), 2, None)));
-        assert_eq!(parsed("a=b=1/"), Ok(("a=b".to_owned(), 1, None)));
-    }
-
-    #[test]
-    fn an_equals_sign_without_numbers_behind_it_belongs_to_the_name() {
-        for amount in ["4", "2/4", "2/", "0/4", "5/4"] {
-            assert!(is_amount(amount.as_bytes()), "{amount}");
-        }
-        for other in ["", "/", "/4", "x", "2/4/6", "2/x", "-1"] {
-            assert!(!is_amount(other.as_bytes()), "{other}");
-        }
-    }
-
-    #[test]
-    fn names_of_both_kinds_are_told_apart() {
+    fn the_object_has_the_kind_that_was_given() {
         let amount =
             |name: &str, max| Amount { name: Name::new(name.into()).unwrap(), resources: 1, max, slot: None };
-        let both = Amounts::new(Namespace::Counters, vec![amount("gpu", None), amount("seats", Some(3))]);
-        assert_eq!(both.object(), "counter \"seats\" and semaphore \"gpu\"");
-        let several = Amounts::new(Namespace::Semaphores, vec![amount("a", None), amount("b", Some(3))]);
-        assert_eq!(several.object(), "semaphores \"a\", \"b\"");
+        let limits = Amounts::new(None, vec![amount("gpu", None), amount("seats", Some(3))]);
+        assert_eq!(limits.object(), "limits \"gpu\", \"seats\"");
+        let one = Amounts::new(Some(Namespace::Semaphores), vec![amount("a", None)]);
+        assert_eq!(one.object(), "semaphore \"a\"");
     }
 }

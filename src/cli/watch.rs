@@ -8,19 +8,19 @@ use bytes::Bytes;
 use clap::Args;
 use serde::Serialize;
 
-use super::exit::{Exit, Failure, warn};
+use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::output::{Form, NOTHING, escaped, json, or_nothing};
+use super::output::{Form, NOTHING, json, or_nothing};
 use super::pattern;
-use super::server::{Server, exists, other};
+use super::server::Server;
 use super::sysv::{SysvOption, Watched};
 use super::table::{Column, Rows};
 use super::time::time;
-use signalbox_client::{Direct, Disconnect, Event, EventKind, Namespace, Scope};
+use signalbox_client::{Disconnect, Event, EventKind, Namespace, Series};
 use signalbox_model::views::Named;
 
 const LONG: &str = "\
-Print the events of a counter or semaphore, or of all names with a prefix
+Print the events of a limit, or of all names with a prefix
 
 The output starts with the current state: one present event for each name, then live. Then each event is printed when \
 it happens: granted, released, queued (a request started to wait), left (a request stopped waiting without a grant), \
@@ -33,7 +33,7 @@ On a terminal, the output is a table with a header. Otherwise it is one line per
 columns, separated by tabs: event, grant, session, resources of the event, resources in use after it, requests waiting \
 after it, name. A missing value is -. Characters are escaped as by \"signalbox dump\".
 
-With --json, the output is one object per line with the keys number (which grows by 1), event, grant, session, \
+With --json, the output is one object per line with the keys number (which grows by 1 for each kind), kind, event, grant, session, \
 resources, in_use, waiting and name. A name that is not UTF-8 has the key name_hex, in hexadecimal digits; an event \
 without a name has neither key.
 
@@ -46,7 +46,7 @@ permit to read them). The JSON keys are event, those of \"signalbox sysv list\",
 const EXAMPLES: &str = "\
 Examples:
   signalbox watch backup
-  signalbox watch --semaphore 'deploys/*' --json
+  signalbox watch 'deploys/*' --json
   signalbox watch '*'
   signalbox watch --exact 'a name that ends in *'
   signalbox watch --sysv 0x2a";
@@ -61,7 +61,7 @@ const COLUMNS: [Column; 7] = [
     Column::text("NAME"),
 ];
 
-/// Print the events of a counter or semaphore, or of all names with a prefix
+/// Print the events of a limit, or of all names with a prefix
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -118,16 +118,25 @@ async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
     let Arguments { name, exact, server, .. } = arguments;
     let scope = pattern::scope(name, *exact);
     let direct = server.direct().await?;
-    if let Scope::Name(name) = scope {
-        point_out_other(server, &direct, name).await?;
+    let given = server.kind();
+    let mut watches = Vec::new();
+    for namespace in given.as_ref().map_or(&Namespace::ALL[..], std::slice::from_ref) {
+        watches.push(server.answer(direct.watch(*namespace, scope)).await??);
     }
-    let mut events = server.answer(direct.watch(server.namespace(), scope)).await??;
+    let mut missing = watches.len();
     // Standard output flushes after each line, so that events are visible when they happen.
     let mut rows = Rows::new(form, &COLUMNS, io::stdout().lock());
-    while let Some(event) = events.next().await {
+    while let Some(event) = next(&mut watches).await {
         let (number, event) = event?;
         // A kind that this version does not know is ignored.
         let Some(kind) = event.kind.name() else { continue };
+        if event.kind == EventKind::Live {
+            // What is watched is one thing for the user, so the state is complete once.
+            missing -= 1;
+            if missing > 0 {
+                continue;
+            }
+        }
         rows.push(|| cells(&event, kind), || json(&Line::of(number, &event, kind)))?;
         if event.kind != EventKind::Present {
             // From now on, events are visible when they happen.
@@ -138,25 +147,16 @@ async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
     Err(signalbox_client::Error::from(Disconnect::ClosedByServer).into())
 }
 
-/// Says if a name exists only in the other namespace. It is watched all the same, as it may be created later.
-async fn point_out_other(server: &Server, direct: &Direct, name: &[u8]) -> Result<(), Failure> {
-    let own = server.namespace();
-    let other = other(own);
-    let advice = match own {
-        Namespace::Counters => "add",
-        Namespace::Semaphores => "omit",
-    };
-    if !server.answer(exists(direct, own, name)).await??
-        && server.answer(exists(direct, other, name)).await??
-    {
-        warn(&format!(
-            "{} \"{}\" does not exist, but a {} of this name does; to watch that one, {advice} --semaphore",
-            own.noun(),
-            escaped(name),
-            other.noun()
-        ));
+/// The next event of any watch.
+async fn next<T>(watches: &mut [Series<T>]) -> Option<Result<T, signalbox_client::Error>> {
+    let [first, rest @ ..] = watches else { return None };
+    match rest.first_mut() {
+        None => first.next().await,
+        Some(second) => tokio::select! {
+            event = first.next() => event,
+            event = second.next() => event,
+        },
     }
-    Ok(())
 }
 
 fn cells(event: &Event<Bytes>, kind: &str) -> Vec<String> {
@@ -173,6 +173,7 @@ fn cells(event: &Event<Bytes>, kind: &str) -> Vec<String> {
 #[derive(Serialize)]
 struct Line {
     number: u64,
+    kind: &'static str,
     event: &'static str,
     /// Strings: many JSON readers convert numbers to doubles, which would round them.
     grant: Option<String>,
@@ -188,6 +189,7 @@ impl Line {
     fn of(number: u64, event: &Event<Bytes>, kind: &'static str) -> Self {
         Self {
             number,
+            kind: event.namespace.noun(),
             event: kind,
             grant: event.grant.map(|grant| grant.0.to_string()),
             session: event.session.map(|session| session.to_string()),

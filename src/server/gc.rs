@@ -19,6 +19,9 @@ const CLOCK_CHECK: Duration = Duration::from_secs(1);
 /// Time between two looks at the memory budget.
 const MEMORY_CHECK: Duration = Duration::from_secs(1);
 
+/// Time between two looks at semaphores of the configuration that wait for their counters.
+const DECLARE_CHECK: Duration = Duration::from_secs(1);
+
 /// Sweeps the counters after every boundary of the statistics interval, counted from the call, until it is dropped.
 /// Boundaries that pass during a sweep share the next one.
 pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
@@ -42,6 +45,14 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
     loop {
         tokio::time::sleep(interval).await;
         sweep(&server, Namespace::Semaphores).await;
+    }
+}
+
+/// Declares what the configuration declares once its counters are idle, until it is dropped.
+pub(super) async fn declare_idle(server: Arc<Server>) {
+    loop {
+        tokio::time::sleep(DECLARE_CHECK).await;
+        server.declare_idle();
     }
 }
 

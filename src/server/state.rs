@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -20,6 +20,7 @@ use super::port::Port;
 use super::rules::Rules;
 use super::session_limits::SessionLimits;
 use super::shares::Shares;
+use super::store::Configured;
 use super::tls::{FirstBytes, ReloadableTls, Tls, TlsError};
 use super::whereabouts::Whereabouts;
 use crate::config::{Config, TlsConfig};
@@ -58,6 +59,7 @@ pub struct Server {
     /// Whether declared semaphores and leased sessions are stored.
     pub(super) durable: AtomicBool,
     pub(super) stored: Stored,
+    pub(super) configured: Mutex<Configured>,
     /// How long requests for grants waited that were not answered at once.
     pub(super) waits: Durations,
     pub(super) exports: Exports,
@@ -116,6 +118,7 @@ impl Server {
             closing: AtomicBool::new(false),
             durable: AtomicBool::new(false),
             stored: Stored::default(),
+            configured: Mutex::default(),
             waits: Durations::default(),
             exports: Exports::default(),
             memory: MemoryBudget::default(),

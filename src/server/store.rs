@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::ending::end_at_once;
 use super::state::Server;
@@ -126,21 +126,22 @@ impl Server {
         result
     }
 
-    /// Declares the semaphores of the configuration. Those that cannot be declared so are logged; returns their names.
+    /// Declares the semaphores of the configuration. Those that cannot be declared so are logged; returns their names. One
+    /// whose counter is in use is declared as soon as that is idle ([`Self::declare_idle`]).
     pub(super) fn declare_configured(&self, declared: &[DeclareConfig]) -> Vec<Box<[u8]>> {
-        let wanted: Vec<_> = declared
-            .iter()
-            .map(|declare| Declaration {
-                name: declare.name.as_bytes(),
-                capacity: declare.capacity,
-                numbered: declare.slots,
-                label: declare.label.as_bytes(),
-            })
-            .collect();
-        let refused = self.core.declare_configured(&wanted, self.moment());
+        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.core.declare_configured(&declarations(declared), self.moment());
+        let is_later = |(_, refusal): &&(_, Refusal)| *refusal == Refusal::CounterInUse;
+        let later = refused.iter().filter(is_later).map(|(name, _)| name.clone()).collect();
+        *configured = Configured { declared: declared.to_vec(), later };
         for (name, refusal) in &refused {
             let name = name.escape_ascii();
             match refusal {
+                Refusal::CounterInUse => warn!(
+                    %name,
+                    "semaphore.declare: clients hold or wait for the counter of this name; the semaphore is declared when \
+                     that is idle"
+                ),
                 Refusal::InUse => error!(
                     %name,
                     "semaphore.declare: whether slots are numbered cannot change while the semaphore is held; \
@@ -157,6 +158,42 @@ impl Server {
         }
         refused.into_iter().map(|(name, _)| name).collect()
     }
+
+    /// Declares the semaphores of the configuration whose counters have become idle.
+    pub(super) fn declare_idle(&self) {
+        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        if configured.later.is_empty() {
+            return;
+        }
+        let refused = self.core.declare_configured(&declarations(&configured.declared), self.moment());
+        configured.later.retain(|name| {
+            let is_refused = refused.iter().any(|(refused, _)| refused == name);
+            if !is_refused {
+                info!(name = %name.escape_ascii(), "semaphore.declare: the semaphore is declared now");
+            }
+            is_refused
+        });
+    }
+}
+
+/// What the configuration declares.
+#[derive(Debug, Default)]
+pub(super) struct Configured {
+    declared: Vec<DeclareConfig>,
+    /// The names of those whose counters are in use.
+    later: Vec<Box<[u8]>>,
+}
+
+fn declarations(declared: &[DeclareConfig]) -> Vec<Declaration<'_>> {
+    declared
+        .iter()
+        .map(|declare| Declaration {
+            name: declare.name.as_bytes(),
+            capacity: declare.capacity,
+            numbered: declare.slots,
+            label: declare.label.as_bytes(),
+        })
+        .collect()
 }
 
 /// A key for the places of waiting requests, for a store that has none yet.

@@ -108,7 +108,7 @@ fn acquire(caller: &mut Caller, name: &[u8]) -> u8 {
 fn requests(caller: &mut Caller) -> Vec<(&'static str, Extended<'static>)> {
     let ids = caller.ids();
     let (namespace, name) = (Namespace::Semaphores, &b"s"[..]);
-    let claim = Claim { namespace, name, resources: 1, maximum: 1, slot: None };
+    let claim = Claim { namespace: Some(namespace), name, resources: 1, maximum: 1, slot: None };
     let claims = Claims::new(Box::leak(vec![claim].into_boxed_slice())).unwrap();
     let declaration = Declaration { name, capacity: 1, numbered: false, label: b"" };
     let grace = Milliseconds(0);
@@ -135,7 +135,7 @@ fn requests(caller: &mut Caller) -> Vec<(&'static str, Extended<'static>)> {
         ("read", Extended::VerifyGrant { grant: GrantId(1) }),
         ("read", Extended::Holders { namespace, name }),
         ("read", Extended::Waiters { namespace, name }),
-        ("read", Extended::Inspect { namespace, name }),
+        ("read", Extended::Inspect { namespace: Some(namespace), name }),
         ("read", Extended::AwaitIdle { wait: Wait::NotAtAll, until: Idle::Level(0), namespace, name }),
         ("read", Extended::List { prefix: b"" }),
         ("read", Extended::Sessions),

@@ -221,7 +221,7 @@ impl Client {
             Op::Close => connection.ask(&Extended::CloseSession),
             Op::Take { name, namespace, resources } => {
                 let maximum = if namespace == Namespace::Counters { 20 } else { AS_DECLARED };
-                let claim = Claim { namespace, name, resources, maximum, slot: None };
+                let claim = Claim { namespace: Some(namespace), name, resources, maximum, slot: None };
                 connection.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW, place: None })
             }
             Op::Release(grant) => connection.ask(&Extended::ReleaseGrant { ids, grant }),

@@ -62,8 +62,13 @@ fn waiting_requests_with_long_names_fill_the_budget_and_no_more() {
         attacker.hello("attacker");
         for _ in 0..100 {
             let names: Vec<_> = (1..64).map(|number| name(number, 1900)).collect();
-            let claim =
-                |name| Claim { namespace: Namespace::Counters, name, resources: 1, maximum: 1, slot: None };
+            let claim = |name| Claim {
+                namespace: Some(Namespace::Counters),
+                name,
+                resources: 1,
+                maximum: 1,
+                slot: None,
+            };
             let claims: Vec<_> =
                 [claim(&b"held"[..])].into_iter().chain(names.iter().map(|name| claim(name))).collect();
             let ids = attacker.ids();

@@ -340,7 +340,8 @@ fn a_client_with_its_share_of_the_memory_in_waiting_requests_leaves_the_rest_to_
     let mut attacked = Attacked::begin_with("memory_max = '64M'", "");
     let mut holder = attacked.honest();
     holder.take(one_of(1, b"held"));
-    let claim = |name| Claim { namespace: Namespace::Counters, name, resources: 1, maximum: 1, slot: None };
+    let claim =
+        |name| Claim { namespace: Some(Namespace::Counters), name, resources: 1, maximum: 1, slot: None };
     let names: Vec<_> = (1..64).map(|number| long_name(b'w', number)[..1900].to_vec()).collect();
     let claims: Vec<_> =
         [claim(&b"held"[..])].into_iter().chain(names.iter().map(|name| claim(name))).collect();

@@ -30,12 +30,12 @@ pub fn for_ms(span_ms: u32) -> Queueing {
 
 /// One of at most `maximum` of a counter.
 pub fn one_of(maximum: u32, name: &[u8]) -> Claim<'_> {
-    Claim { namespace: Namespace::Counters, name, resources: 1, maximum, slot: None }
+    Claim { namespace: Some(Namespace::Counters), name, resources: 1, maximum, slot: None }
 }
 
 /// So many of a declared semaphore.
 pub fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
-    Claim { namespace: Namespace::Semaphores, name, resources, maximum: AS_DECLARED, slot: None }
+    Claim { namespace: Some(Namespace::Semaphores), name, resources, maximum: AS_DECLARED, slot: None }
 }
 
 pub fn counted(name: &[u8], capacity: u32) -> Declaration<'_> {

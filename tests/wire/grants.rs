@@ -68,7 +68,8 @@ fn each_way_in_which_a_wait_ends_has_its_own_status() {
     let cancel = waiter.ask(&Extended::Cancel(WaitingRequest::Opaque(asked)));
     assert_eq!(cancel.status, code(Status::NotFound));
 
-    let never = Claim { namespace: Namespace::Semaphores, resources: 1, maximum: 1, name: b"s", slot: None };
+    let never =
+        Claim { namespace: Some(Namespace::Semaphores), resources: 1, maximum: 1, name: b"s", slot: None };
     holder.take(never);
     let never = Claim { resources: 2, maximum: 2, ..never };
     let asked = waiter.want(never, LONG);

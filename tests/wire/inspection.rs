@@ -7,7 +7,7 @@ use crate::support::caller::{Caller, LONG, one_of};
 use crate::support::{NOT_FOUND, OK, TestServer, eventually};
 
 fn inspect(caller: &mut Caller, namespace: Namespace, name: &[u8]) -> Result<Inspected, u8> {
-    let answer = caller.ask(&Extended::Inspect { namespace, name });
+    let answer = caller.ask(&Extended::Inspect { namespace: Some(namespace), name });
     if answer.status == OK { Ok(answer.inspected().unwrap()) } else { Err(answer.status) }
 }
 
@@ -24,9 +24,29 @@ fn a_name_of_either_kind_is_inspected_on_either_port() {
     for wire in [server.counter(), server.semaphore()] {
         let mut caller = Caller::new(wire);
         let a = inspect(&mut caller, Namespace::Counters, b"a");
-        assert_eq!(a, Ok(Inspected { in_use: 2, peak: 3, waiting: 1, capacity: 0, available: 0 }));
+        assert_eq!(
+            a,
+            Ok(Inspected {
+                in_use: 2,
+                peak: 3,
+                waiting: 1,
+                capacity: 0,
+                available: 0,
+                namespace: Namespace::Counters
+            })
+        );
         let b = inspect(&mut caller, Namespace::Semaphores, b"b");
-        assert_eq!(b, Ok(Inspected { in_use: 3, peak: 3, waiting: 0, capacity: 5, available: 2 }));
+        assert_eq!(
+            b,
+            Ok(Inspected {
+                in_use: 3,
+                peak: 3,
+                waiting: 0,
+                capacity: 5,
+                available: 2,
+                namespace: Namespace::Semaphores
+            })
+        );
         assert_eq!(inspect(&mut caller, Namespace::Semaphores, b"a"), Err(NOT_FOUND));
     }
 }

@@ -16,6 +16,7 @@ mod ownership;
 mod panic;
 mod places;
 mod proxies;
+mod resolve;
 mod session_list;
 mod sessions;
 mod slots;

@@ -189,8 +189,13 @@ fn a_long_list_has_every_session_once() {
 
 /// Opens so many sessions over one connection, each with a grant of the same counter.
 fn open_many(caller: &mut Caller, count: u32) -> Vec<OpenedSession> {
-    let claim =
-        Claim { namespace: Namespace::Counters, name: b"many", resources: 1, maximum: u32::MAX, slot: None };
+    let claim = Claim {
+        namespace: Some(Namespace::Counters),
+        name: b"many",
+        resources: 1,
+        maximum: u32::MAX,
+        slot: None,
+    };
     let open = |_| {
         let session = caller.open(LONG_MS);
         caller.take(claim);

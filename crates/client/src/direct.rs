@@ -11,8 +11,8 @@ use super::connection::Connection;
 use super::requested::{about, requesting};
 use super::{Disconnect, Error, Series, Token, checked};
 use signalbox_model::{
-    Event, GrantId, Inspected, ListEntry, Namespace, RequestId, RequestIds, Scope, SessionEntry, SessionKey,
-    VerifiedGrant,
+    Event, GrantId, Inspected, ListEntry, Namespace, OfKind, RequestId, RequestIds, Scope, SessionEntry,
+    SessionKey, VerifiedGrant,
 };
 use signalbox_protocol::{
     DumpEntry, EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame,
@@ -225,15 +225,18 @@ impl Direct {
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
-    /// use signalbox_client::Namespace;
-    ///
-    /// let gpu = direct.inspect(Namespace::Semaphores, b"gpu").await?;
+    /// let gpu = direct.inspect(None, b"gpu").await?;
     /// println!("{} of {} in use, {} waiting", gpu.in_use, gpu.capacity, gpu.waiting);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn inspect(&self, namespace: Namespace, name: &[u8]) -> Result<Inspected, Error> {
-        requesting(|| about("inspect", namespace, name), async {
+    pub async fn inspect(
+        &self,
+        namespace: impl Into<Option<Namespace>>,
+        name: &[u8],
+    ) -> Result<Inspected, Error> {
+        let namespace = namespace.into();
+        requesting(|| format!("inspect {}", OfKind(namespace, name)), async {
             let request = Extended::Inspect { namespace, name: checked(name)? };
             Ok(self.connection.ask_for_success(request).await?.inspected()?)
         })

@@ -74,6 +74,7 @@ impl Error {
         match self.kind {
             ErrorKind::Status(status) => Some(status),
             ErrorKind::LimitReached { .. } => Some(Status::LimitReached),
+            ErrorKind::MaximumTooSmall { .. } => Some(Status::MaximumTooSmall),
             _ => None,
         }
     }
@@ -129,6 +130,7 @@ impl Error {
             self.kind,
             ErrorKind::Status(_)
                 | ErrorKind::LimitReached { .. }
+                | ErrorKind::MaximumTooSmall { .. }
                 | ErrorKind::UnknownStatus { .. }
                 | ErrorKind::Errno(_)
         )
@@ -201,6 +203,13 @@ pub enum ErrorKind {
     LimitReached {
         /// The limit; `None` if the server does not name it.
         limit: Option<ReachedLimit>,
+    },
+    /// The name is a declared semaphore with a larger capacity than the maximum that the request gives: the status `Maximum
+    /// too small`.
+    #[error("{}", too_small(*.capacity))]
+    MaximumTooSmall {
+        /// The capacity; `None` if the server does not name it.
+        capacity: Option<u32>,
     },
     /// The server refused the request with a status that this client does not know.
     #[error(
@@ -516,4 +525,13 @@ impl TlsFailure {
     fn is_final(&self) -> bool {
         !matches!(self, Self::Closed | Self::Other(_))
     }
+}
+
+/// What the state is, and what to do, if the maximum of a request is below the capacity of the declared semaphore.
+fn too_small(capacity: Option<u32>) -> String {
+    let Some(capacity) = capacity else { return Status::MaximumTooSmall.advice().to_owned() };
+    format!(
+        "the name is a declared semaphore with the capacity {capacity}, more than the requested maximum; omit the maximum, or \
+         resize the semaphore"
+    )
 }

@@ -202,6 +202,9 @@ fn success(frame: ResponseFrame) -> Result<ResponseFrame, Error> {
     match Status::from_code(frame.status) {
         Some(Status::NoError) => Ok(frame),
         Some(Status::LimitReached) => Err(ErrorKind::LimitReached { limit: frame.reached_limit() }.into()),
+        Some(Status::MaximumTooSmall) => {
+            Err(ErrorKind::MaximumTooSmall { capacity: frame.capacity() }.into())
+        }
         Some(status) => Err(ErrorKind::Status(status).into()),
         None => {
             let message = String::from_utf8_lossy(&frame.body).into_owned();

@@ -32,5 +32,5 @@ pub use names::{AS_DECLARED, Claim, Inspected, ListEntry, Namespace, Scope};
 pub use operations::{Cancellation, Changed, Operation, Revocation, Target};
 pub use refusals::{Limit, ReachedLimit, Refusal, Status};
 pub use sessions::{AddressRange, GraceLeft, GrantState, SessionEntry, SessionKind, TtlLeft, VerifiedGrant};
-pub use text::{Quoted, about_all, is_unsafe};
+pub use text::{OfKind, Quoted, about_all, is_unsafe, noun};
 pub use time::{Milliseconds, UnixSeconds};

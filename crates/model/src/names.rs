@@ -43,14 +43,15 @@ pub const AS_DECLARED: u32 = 0;
 /// Resources of one name that a request asks for (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim<'a> {
-    /// The kind of the name.
-    pub namespace: Namespace,
+    /// The kind of the name; `None`: the server resolves the name when its turn comes. Then it is the declared semaphore of
+    /// this name if there is one, else the counter, which needs a maximum.
+    pub namespace: Option<Namespace>,
     /// The name, 1 to 65535 bytes. It is created if it does not exist, except with [`AS_DECLARED`].
     pub name: &'a [u8],
     /// The number of resources; at least 1, and at most `maximum` unless that is [`AS_DECLARED`].
     pub resources: u32,
     /// The maximum of a counter for this request, the capacity of a semaphore that this request creates, or
-    /// [`AS_DECLARED`].
+    /// [`AS_DECLARED`]. Where the server resolves a name to a declared semaphore, at least the semaphore's capacity.
     pub maximum: u32,
     /// The slot to acquire, of a semaphore whose resources are numbered; `None`: the lowest free ones. With a slot,
     /// `resources` is 1, and the semaphore is not created.
@@ -70,6 +71,8 @@ pub struct Inspected {
     pub capacity: u32,
     /// The resources of a semaphore that are neither in use nor out of service, 0 while it is paused; 0 for a counter.
     pub available: u32,
+    /// The kind of the name: the one that was asked for, or to which the server has resolved the name.
+    pub namespace: Namespace,
 }
 
 /// A holder or a waiter of a name (`docs/protocol.md`, "Holders" and "Waiters").

@@ -89,6 +89,14 @@ statuses! {
          semaphores";
     /// The request waits at this place; its answer comes later. Only clients that ask for places get it.
     Queued = 0x2d, "Queued", "queued", "the request waits in the queue; its answer follows";
+    /// The server has resolved the name to a declared semaphore with a larger capacity than the request's maximum.
+    MaximumTooSmall = 0x2e, "Maximum too small", "maximum_too_small",
+        "the name is a declared semaphore with a larger capacity than the requested maximum; omit the maximum, or resize the \
+         semaphore";
+    /// A semaphore cannot be declared while sessions hold or wait for the counter of the same name.
+    CounterInUse = 0x2f, "Counter in use", "counter_in_use",
+        "clients hold or wait for the counter of this name, which its declaration would divide from later clients; wait until \
+         it is idle, or revoke its grants";
     /// The server does not know the opcode.
     UnknownCommand = 0x81, "Unknown command", "unknown_command",
         "the server does not support this operation; use a signalbox server that does";
@@ -155,8 +163,13 @@ pub enum Refusal {
     GenerationDiffers,
     /// The semaphore is held.
     InUse,
-    /// The configuration declares the semaphore, so no request may change it.
+    /// The configuration declares the semaphore, so no request may change it; or the client may not acquire the name of the
+    /// kind to which the server has resolved it.
     NotPermitted,
+    /// The name is a declared semaphore with this capacity, which is above the request's maximum.
+    MaximumTooSmall(u32),
+    /// Sessions hold or wait for the counter of the name that is to be declared.
+    CounterInUse,
     /// A number is outside its range.
     OutOfRange,
     /// The semaphore has no slot with this number.
@@ -165,7 +178,26 @@ pub enum Refusal {
     NotStored,
 }
 
+/// The text of a response that capacity follows.
+const CAPACITY: &str = ": capacity=";
+
+/// The text of the response.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LimitReached(limit) => limit.fmt(f),
+            Self::MaximumTooSmall(capacity) => write!(f, "{}{CAPACITY}{capacity}", self.status().message()),
+            _ => f.write_str(self.status().message()),
+        }
+    }
+}
+
 impl Refusal {
+    /// Reads the capacity in the text of a response with the status [`Status::MaximumTooSmall`]; `None` if there is none.
+    pub fn read_capacity(text: &str) -> Option<u32> {
+        text.split_once(CAPACITY)?.1.parse().ok()
+    }
+
     /// The status with which a client is answered.
     pub fn status(self) -> Status {
         match self {
@@ -186,6 +218,8 @@ impl Refusal {
             Self::GenerationDiffers => Status::GenerationDiffers,
             Self::InUse => Status::InUse,
             Self::NotPermitted => Status::NotPermitted,
+            Self::MaximumTooSmall(_) => Status::MaximumTooSmall,
+            Self::CounterInUse => Status::CounterInUse,
             Self::NoSuchSlot => Status::NoSuchSlot,
             Self::NotStored => Status::NotStored,
         }

@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write as _};
 
+use crate::Namespace;
+
 /// The longest part of a name that a text shows, in bytes.
 const NAME_SHOWN_MAX: usize = 255;
 
@@ -46,6 +48,21 @@ impl fmt::Display for Quoted<'_> {
         }
         f.write_str(if shown.len() < self.0.len() { "…\"" } else { "\"" })
     }
+}
+
+/// A name with its kind in front, such as `counter "jobs"`; `limit "jobs"` if the kind is left to the server.
+#[derive(Clone, Copy, Debug)]
+pub struct OfKind<'a>(pub Option<Namespace>, pub &'a [u8]);
+
+impl fmt::Display for OfKind<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", noun(self.0), Quoted(self.1))
+    }
+}
+
+/// What a name is called whose kind is known, or left to the server.
+pub fn noun(kind: Option<Namespace>) -> &'static str {
+    kind.map_or("limit", Namespace::noun)
 }
 
 /// Whether a character does more or less than show itself: a terminal executes control characters, direction marks change

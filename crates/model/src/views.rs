@@ -80,8 +80,8 @@ pub struct Usage {
 
 impl Usage {
     /// The object of this.
-    pub fn of(namespace: Namespace, name: &[u8], inspected: Inspected) -> Self {
-        let Inspected { in_use, peak, waiting, capacity, available } = inspected;
+    pub fn of(name: &[u8], inspected: Inspected) -> Self {
+        let Inspected { in_use, peak, waiting, capacity, available, namespace } = inspected;
         let has_capacity = namespace == Namespace::Semaphores;
         Self {
             kind: namespace.noun(),

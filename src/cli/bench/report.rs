@@ -119,7 +119,7 @@ impl Report {
         let mix = [("pair", load.mix.pair), ("get", load.mix.get), ("noop", load.mix.noop)];
         Self {
             server: address.to_string(),
-            kind: arguments.server.kind(),
+            kind: arguments.server.namespace().noun(),
             connections: load.plan.connections,
             in_flight: load.plan.in_flight,
             threads: load.threads,

@@ -13,13 +13,12 @@ use crate::cli::wanted::{Waiting, Wanted};
 const LONG: &str = "\
 Run a command while holding resources
 
-Acquires the resources of each NAME, runs the command, and releases the resources when the command ends. A NAME with a \
-maximum is a counter, or with --semaphore a semaphore; a NAME without a maximum is a semaphore that exists, normally a declared one. Several NAMEs are acquired together, all or none, without deadlocks. If the resources are in use, the \
-command is not started and the exit status is 75; with --wait, the request first waits in a fair queue.
-
-A counter needs a maximum, and a semaphore that does not exist yet needs a capacity: give it with --max or after the \
-NAME. A semaphore that was declared with \"signalbox declare\" needs none, with or without --semaphore. If its resources are numbered slots, the \
-command gets their numbers in SIGNALBOX_SLOTS: separated by commas, with a colon between those of different NAMEs.
+Acquires the resources of each NAME, runs the command, and releases the resources when the command ends. A NAME is a limit: \
+it is declared (\"signalbox declare\"), or its maximum comes with each request, with --max or behind the NAME. A maximum below \
+the declared capacity is refused. Several NAMEs are acquired together, all or none, without deadlocks. If the resources are in \
+use, the command is not started and the exit status is 75; with --wait, the request first waits in a fair queue. If the resources \
+are numbered slots, the command gets their numbers in SIGNALBOX_SLOTS: separated by commas, with a colon between those of \
+different NAMEs.
 
 If the resources are lost, or signalbox gets SIGTERM, it sends SIGTERM to the command and all processes that the command \
 started, and after --kill-after SIGKILL, until none is left; then it releases the resources. SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and \
@@ -28,34 +27,32 @@ the start (nohup). If a command ends by itself, the processes that it left behin
 with --wait-children, they stay held until the last of these processes has ended. The command stays in the process group, so that \
 a shell's job control works on both. signalbox ends as its command ended, by the same signal if it was one.
 
-With one NAME that has a maximum, and without --lease and --wait, the connection holds the resources; this also works \
-with yrmcdsd. If the connection is lost while the command runs, others may acquire the resources, and --on-lost says \
-what happens to the command. A server that vanishes (power, network) is detected after about 30 seconds.
+A leased session holds the resources; this requires signalbox's own server. The lease is renewed in the background and survives \
+disconnections shorter than two fifths of it. The command gets the id of the grant in SIGNALBOX_GRANT: a fencing token, which \
+grows from grant to grant of a NAME. If the lease cannot be renewed, SIGTERM is sent early enough that SIGKILL after \
+--kill-after still precedes the end of the lease, but not before two thirds of the lease have passed. If an administrator \
+revokes the resources, SIGTERM is sent at once, and SIGKILL before the grace period ends.
 
-With --lease, --wait, several NAMEs, or a NAME without a maximum, a leased session holds the resources; this requires \
-signalbox's own server. The lease is renewed in the background and survives disconnections shorter than two fifths of \
-it. The command gets the id of the grant in SIGNALBOX_GRANT: a fencing token, which grows from grant to grant of a NAME. If \
-the lease cannot be renewed, SIGTERM is sent early enough that SIGKILL after --kill-after still precedes the \
-end of the lease, but not before two thirds of the lease have passed. If an administrator revokes the resources, SIGTERM is \
-sent at once, and SIGKILL before the grace period ends.
+With --counter or --semaphore, one NAME that has a maximum, and neither --lease nor --wait, the connection holds the \
+resources; this also works with yrmcdsd. If the connection is lost while the command runs, others may acquire the resources, \
+and --on-lost says what happens to the command. A server that vanishes (power, network) is detected after about 30 seconds.
 
-If signalbox itself is killed by SIGKILL, the command keeps running, but the server releases the resources at once, or \
-when the lease ends. To prevent that, start the command with \"setpriv --pdeathsig KILL\" (util-linux).";
+If signalbox itself is killed by SIGKILL, the command keeps running, but the server releases the resources when the \
+lease ends, or at once without a lease. To prevent that, start the command with \"setpriv --pdeathsig KILL\" (util-linux).";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox run backup --max 1 -- /usr/local/bin/backup
   signalbox run backup --max 1 --wait 30m --lease 60 -- /usr/local/bin/backup
   signalbox run transcode --max 8 --resources 2 -- ffmpeg -i in.mov out.mp4
-  signalbox run seats=2/4 licences=10 --wait max -- train
+  signalbox run seats=2:4 licences:10 --wait max -- train
   signalbox run deploys --wait max -- deploy
   signalbox run backup --max 1 -- setpriv --pdeathsig KILL /usr/local/bin/backup";
 
 /// Written by hand because the generator of the manual page omits the two dashes.
 const USAGE: &str = "\
 signalbox run [OPTIONS] --max <N> <NAME>... -- <COMMAND>...
-       signalbox run [OPTIONS] <NAME=[R/]MAX>... -- <COMMAND>...
-       signalbox run [OPTIONS] <NAME[=R/]>... -- <COMMAND>...";
+       signalbox run [OPTIONS] <NAME[=R][:MAX]>... -- <COMMAND>...";
 
 /// Run a command while holding resources
 #[derive(Debug, Args)]
@@ -67,7 +64,7 @@ pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     pub(super) waiting: Waiting,
 
-    /// Hold the resources in a leased session, whose lease ends after TIME without renewal; the server limits TIME
+    /// How long the resources stay held without renewal, if this process cannot renew the lease; the server limits TIME
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(super) lease: Option<Duration>,
 
@@ -93,6 +90,11 @@ pub(in crate::cli) struct Arguments {
 }
 
 impl Arguments {
+    /// Whether a plain connection can hold the resources.
+    pub(super) fn is_plain(&self) -> bool {
+        self.server.kind().is_some() && self.lease.is_none() && self.waiting.wait.is_none()
+    }
+
     /// The label in lists of holders and waiters: the command without its arguments, which others must not read.
     pub(super) fn task(&self) -> String {
         let program = self.command.first().map(|program| escaped(program.as_encoded_bytes()));

@@ -21,12 +21,11 @@ pub(super) use arguments::Arguments;
 use signalbox_client::Maximum;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let amounts = arguments.wanted.amounts(arguments.server.namespace())?;
-    let needs_session = arguments.lease.is_some() || arguments.waiting.wait.is_some();
+    let amounts = arguments.wanted.amounts(arguments.server.kind())?;
     messages::in_background();
     let end = match amounts.single() {
-        // A plain Acquire always has a maximum, so it cannot request a declared semaphore.
-        Some(amount @ Amount { max: Some(max), .. }) if !needs_session => {
+        // A plain Acquire has a kind and a maximum, and does not wait.
+        Some(amount @ Amount { max: Some(max), .. }) if arguments.is_plain() => {
             block_on(plain::run(arguments, amount, Maximum(*max), &amounts))
         }
         _ => block_on(leased::run(arguments, &amounts)),

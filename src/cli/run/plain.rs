@@ -11,7 +11,6 @@ use super::arguments::Arguments;
 use super::processes::Processes;
 use super::supervise::{Alarm, Hold, Outcome, supervise};
 use crate::cli::exit::{End, Failure, warn};
-use crate::cli::mismatch::report_plain;
 use crate::cli::outer::{self, Holding};
 use crate::cli::refusal::{self, Usage};
 use crate::cli::server::Server;
@@ -28,9 +27,6 @@ pub(super) async fn run(
 ) -> Result<End, Failure> {
     let (client, session) = arguments.server.connect_for(&arguments.task()).await?;
     acquire(arguments, amount, max, amounts, &client).await?;
-    if session.is_some() {
-        report_plain(&arguments.server, amounts, amount).await;
-    }
     let end = match run_holding(arguments, amount, &client, session).await {
         Ok(Outcome::Release(end)) => Ok(end),
         Ok(Outcome::Keep(failure)) | Err(failure) => Err(failure),
@@ -52,7 +48,7 @@ async fn acquire(
     let usage = match refusal::needs_usage(&error) {
         true => match outer::conflict(server, amounts, &outer::all()).await {
             Some(conflict) => return Err(conflict),
-            None => Usage::by_get(server, client, amount, amounts.namespace()).await,
+            None => Usage::by_get(server, client, amount, server.namespace()).await,
         },
         false => Usage::Unknown,
     };

@@ -85,8 +85,8 @@ impl SysvOption {
 
     /// Refuses the option beside the one of another kind.
     pub(super) fn check(&self, server: &Server) -> Result<(), Failure> {
-        if self.is_given && server.is_about_semaphores() {
-            let message = "--sysv and --semaphore contradict each other; omit --semaphore, and if the server has only \
+        if self.is_given && server.kind().is_some() {
+            let message = "--sysv contradicts --counter and --semaphore; omit these, and if the server has only \
                            the port of the semaphores, give it with --server HOST:PORT";
             return Err(Failure::new(Exit::Usage, message));
         }

@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
 async fn connect(server: &Server) -> Result<Connected, Failure> {
     let first = Port::connect(server).await?;
     let mut ports = vec![first];
-    if !server.has_port() && !server.is_about_semaphores() {
+    if !server.has_port() && server.kind().is_none() {
         // A server may serve counters alone.
         ports.extend(Port::connect(&server.about(Namespace::Semaphores)).await.ok());
     }

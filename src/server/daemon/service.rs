@@ -243,6 +243,7 @@ fn spawn_tasks(
     tasks.spawn(expire(Arc::clone(server)));
     tasks.spawn(announce_rules(Arc::clone(server)));
     tasks.spawn(count_refusals(Arc::clone(server)));
+    tasks.spawn_on(gc::declare_idle(Arc::clone(server)), workers.background());
     tasks.spawn_on(gc::sweep_for_memory(Arc::clone(server)), workers.background());
     if config.counter.port.enable {
         tasks.spawn_on(gc::sweep_counters(Arc::clone(server)), workers.background());

@@ -70,14 +70,9 @@ fn compose_granted(opcode: ExtendedOpcode, opaque: Opaque, granted: &Granted, ou
     response.compose(opcode.code(), opaque, out);
 }
 
-/// Appends the response to a request that was refused; it names the limit that was reached.
+/// Appends the response to a request that was refused.
 pub(super) fn compose_refusal(opcode: u8, opaque: Opaque, refusal: Refusal, out: &mut Vec<u8>) {
-    match refusal {
-        Refusal::LimitReached(limit) => {
-            ExtendedResponse::LimitReached(limit).compose(opcode, opaque, out);
-        }
-        refusal => compose_status(opcode, opaque, refusal.status(), out),
-    }
+    ExtendedResponse::Refused(refusal).compose(opcode, opaque, out);
 }
 
 /// Appends a response that has a status and no body.

@@ -159,13 +159,13 @@ impl Executor<'_> {
                 core.close_leased(connection, token, now)
             }
             Extended::AcquireGrant { ids, claim, queueing, place: presented } => {
-                let wants = [want(claim)?];
+                let wants = [self.want(claim)?];
                 let outcome;
                 (outcome, place) = self.acquire_grant(opaque, call(ids), &wants, queueing, presented, now)?;
                 outcome
             }
             Extended::AcquireAll { ids, queueing, claims, place: presented } => {
-                let wants: Vec<_> = claims.iter().map(want).collect::<Result<_, _>>()?;
+                let wants: Vec<_> = claims.iter().map(|claim| self.want(claim)).collect::<Result<_, _>>()?;
                 let outcome;
                 (outcome, place) = self.acquire_grant(opaque, call(ids), &wants, queueing, presented, now)?;
                 outcome
@@ -211,7 +211,11 @@ impl Executor<'_> {
             }
             Extended::Export => return self.export(opaque),
             Extended::Change { ids, ref operation } => return self.change(opaque, ids, operation, now),
-            Extended::Inspect { namespace, name } => {
+            Extended::Inspect { namespace: None, name } => {
+                let namespace = Some(core.resolve(name));
+                return self.execute_permitted(opaque, &Extended::Inspect { namespace, name });
+            }
+            Extended::Inspect { namespace: Some(namespace), name } => {
                 let inspected = core.inspect(namespace, name, now)?;
                 return Ok(Execution::Response(ExtendedResponse::Inspected(inspected)));
             }
@@ -355,6 +359,12 @@ impl Executor<'_> {
         Ok((outcome, place.filter(|_| self.extended.is_told_places)))
     }
 
+    /// What the core is asked for. The protocol has checked the claim.
+    fn want<'a>(&self, claim: Claim<'a>) -> Result<Want<'a>, Denial> {
+        let permitted = rights::permitted(&self.extended.standing, claim.name);
+        Want::of(claim, permitted).ok_or(Denial::Status(Status::InvalidArguments))
+    }
+
     /// The time to live of a session or process that asks for this one, in milliseconds.
     pub(super) fn ttl_ms(&self, ttl: Option<Milliseconds>) -> u32 {
         let limits = self.server.session_limits();
@@ -427,9 +437,4 @@ pub(super) fn random_key() -> Result<[u8; 16], Denial> {
     // Fails only on a system without a source of randomness. No secret can be made there.
     getrandom::fill(&mut key).map_err(|_| Denial::Status(Status::LimitReached))?;
     Ok(key)
-}
-
-/// What the core is asked for. The protocol has checked the claim.
-fn want(claim: Claim<'_>) -> Result<Want<'_>, Denial> {
-    Want::of(claim).ok_or(Denial::Status(Status::InvalidArguments))
 }

@@ -5,6 +5,7 @@
 
 use super::super::access::{Right, Standing};
 use super::super::operations;
+use signalbox_core::Permitted;
 use signalbox_model::{Claim, Namespace, Scope, Target};
 use signalbox_protocol::{Extended, Request, SysvRequest};
 
@@ -26,7 +27,8 @@ pub(super) fn needed_for_plain<'a>(request: &Request<'a>, namespace: Namespace) 
 pub(super) fn missing<'a>(standing: &Standing, request: &Extended<'a>) -> Option<Needed<'a>> {
     let lacks = |needed: &Needed<'_>| !standing.may(needed.0, needed.1);
     match *request {
-        Extended::AcquireAll { claims, .. } => claims.iter().map(|claim| of_claim(&claim)).find(lacks),
+        Extended::AcquireGrant { claim, .. } => missing_for(standing, &claim),
+        Extended::AcquireAll { claims, .. } => claims.iter().find_map(|claim| missing_for(standing, &claim)),
         Extended::Change { ref operation, .. } => {
             let missing = operations::missing(standing.permissions(), operation);
             missing.map(|target| (Right::Administer, target))
@@ -53,9 +55,11 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         Extended::AcquireAll { claims, .. } => claims.iter().next().map(|claim| of_claim(&claim)),
         // The answer has no name.
         Extended::VerifyGrant { .. } => Some((Right::Read, Target::Anywhere)),
-        Extended::Holders { namespace, name }
+        // It is asked again when the name is resolved.
+        Extended::Inspect { namespace: None, .. } => None,
+        Extended::Inspect { namespace: Some(namespace), name }
+        | Extended::Holders { namespace, name }
         | Extended::Waiters { namespace, name }
-        | Extended::Inspect { namespace, name }
         | Extended::AwaitIdle { namespace, name, .. } => read(namespace, name),
         Extended::Watch { namespace, scope: Scope::Name(name) } => read(namespace, name),
         Extended::Watch { namespace, scope: Scope::Prefix(prefix) } => {
@@ -85,5 +89,24 @@ pub(super) fn needed_for_sysv(request: &SysvRequest<'_>) -> Option<Needed<'stati
 }
 
 fn of_claim<'a>(claim: &Claim<'a>) -> Needed<'a> {
-    (Right::Acquire, Target::Name(claim.namespace, claim.name))
+    // A name that the server resolves is first a declared semaphore.
+    let namespace = claim.namespace.unwrap_or(Namespace::Semaphores);
+    (Right::Acquire, Target::Name(namespace, claim.name))
+}
+
+/// The right to what a claim may be of, if the client has it for none. Where it has it for one of the kinds of a name that is
+/// resolved, the core decides, as it knows the kind.
+fn missing_for<'a>(standing: &Standing, claim: &Claim<'a>) -> Option<Needed<'a>> {
+    let may = permitted(standing, claim.name);
+    let is_missing = match claim.namespace {
+        Some(namespace) => !may.includes(namespace),
+        None => !may.counter && !may.semaphore,
+    };
+    is_missing.then(|| of_claim(claim))
+}
+
+/// Which kinds of a name the client may acquire.
+pub(super) fn permitted(standing: &Standing, name: &[u8]) -> Permitted {
+    let may = |namespace| standing.may(Right::Acquire, Target::Name(namespace, name));
+    Permitted { counter: may(Namespace::Counters), semaphore: may(Namespace::Semaphores) }
 }

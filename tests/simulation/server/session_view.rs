@@ -253,7 +253,7 @@ impl SessionView {
                 wait = (*wait_ms > 0).then_some(*wait_ms);
                 let queueing = Queueing { wait: Wait::UpTo(Milliseconds(*wait_ms)), queue_max: *queue_max };
                 list.extend(parts.iter().map(|part| Claim {
-                    namespace: part.namespace,
+                    namespace: Some(part.namespace),
                     name: &part.name,
                     resources: part.resources,
                     maximum: part.maximum,

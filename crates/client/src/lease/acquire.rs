@@ -15,6 +15,19 @@ use crate::requested::{about, requesting};
 use crate::{Error, ErrorKind, Namespace};
 
 impl Client {
+    /// A request for a limit: the declared semaphore of this name, or, if there is none, the counter, which requires
+    /// [`Acquire::maximum`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+    /// let permit = client.limit("deploys").acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn limit(&self, name: impl AsRef<[u8]>) -> Acquire<'_> {
+        Acquire(AcquireRequest::new(self, vec![Claim::limit(name)]))
+    }
+
     /// Requests resources of a semaphore; its capacity comes next.
     ///
     /// ```no_run
@@ -56,6 +69,21 @@ impl Client {
     /// ```
     pub fn acquire_all(&self, claims: impl IntoIterator<Item = Claim>) -> AcquireAll<'_> {
         AcquireAll(AcquireRequest::new(self, claims.into_iter().collect()))
+    }
+}
+
+impl Acquire<'_> {
+    /// The maximum of a limit that is not declared ([`Claim::maximum`]).
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+    /// let permit = client.limit("tenant/7").maximum(8).acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn maximum(mut self, maximum: u32) -> Self {
+        self.0.claims = self.0.claims.into_iter().map(|claim| claim.maximum(maximum)).collect();
+        self
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::clock::Moment;
 use crate::{Error, ErrorKind};
-use signalbox_model::{AS_DECLARED, Milliseconds, Namespace, Target, about_all};
+use signalbox_model::{AS_DECLARED, Milliseconds, Namespace, OfKind, about_all};
 use signalbox_protocol::{Claims, Queueing, Wait};
 
 /// Resources of one name, to be acquired. The server creates a counter, or a semaphore with a capacity, that does not
@@ -13,12 +13,13 @@ use signalbox_protocol::{Claims, Queueing, Wait};
 /// ```
 /// use signalbox_client::Claim;
 ///
-/// let claim = Claim::semaphore("gpu", 4).resources(2);
-/// assert_eq!(claim.name(), b"gpu");
+/// let claims = [Claim::limit("gpu").resources(2), Claim::limit("tenant/7").maximum(8)];
+/// assert_eq!(claims[0].name(), b"gpu");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    namespace: Namespace,
+    /// `None`: the server resolves the name.
+    namespace: Option<Namespace>,
     name: Vec<u8>,
     resources: u32,
     /// The maximum of a counter, or the capacity of a semaphore that the request creates; `None`: the capacity of a semaphore
@@ -28,6 +29,32 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// One resource of a limit: the declared semaphore of this name, whose capacity an administrator has set, or, if there is
+    /// none, the counter, which requires [`Self::maximum`]. The server decides when the name's turn comes.
+    ///
+    /// ```
+    /// use signalbox_client::Claim;
+    ///
+    /// let one = Claim::limit("deploys");
+    /// ```
+    pub fn limit(name: impl AsRef<[u8]>) -> Self {
+        Self { namespace: None, name: name.as_ref().to_vec(), resources: 1, limit: None, slot: None }
+    }
+
+    /// Sets the maximum of a limit that is not declared, which is that of this request. A declared semaphore with a larger
+    /// capacity fails with [`ErrorKind::MaximumTooSmall`], so that no client exceeds the number that it gave.
+    ///
+    /// ```
+    /// use signalbox_client::Claim;
+    ///
+    /// let one_of_eight = Claim::limit("tenant/7").maximum(8);
+    /// ```
+    #[must_use]
+    pub fn maximum(mut self, maximum: u32) -> Self {
+        self.limit = Some(maximum);
+        self
+    }
+
     /// One resource of a semaphore. `capacity` is the capacity of the semaphore if this request creates it; a
     /// semaphore that exists keeps its own. A capacity of 0 fails with [`ErrorKind::NoCapacity`].
     ///
@@ -37,13 +64,7 @@ impl Claim {
     /// let two_of_three = Claim::semaphore("deploys", 3).resources(2);
     /// ```
     pub fn semaphore(name: impl AsRef<[u8]>, capacity: u32) -> Self {
-        Self {
-            namespace: Namespace::Semaphores,
-            name: name.as_ref().to_vec(),
-            resources: 1,
-            limit: Some(capacity),
-            slot: None,
-        }
+        Self { namespace: Some(Namespace::Semaphores), ..Self::limit(name).maximum(capacity) }
     }
 
     /// One resource of a semaphore that exists, usually a declared one. It is not created.
@@ -65,13 +86,7 @@ impl Claim {
     /// let one_of_eight = Claim::counter("tenant/7", 8);
     /// ```
     pub fn counter(name: impl AsRef<[u8]>, maximum: u32) -> Self {
-        Self {
-            namespace: Namespace::Counters,
-            name: name.as_ref().to_vec(),
-            resources: 1,
-            limit: Some(maximum),
-            slot: None,
-        }
+        Self { namespace: Some(Namespace::Counters), ..Self::limit(name).maximum(maximum) }
     }
 
     /// Requests this many resources instead of one; at least 1, at most the capacity or maximum.
@@ -112,12 +127,12 @@ impl Claim {
 
     /// Whether a semaphore with this capacity is not the one that was requested.
     pub(super) fn differs_from(&self, capacity: u32) -> bool {
-        self.namespace == Namespace::Semaphores && self.limit.is_some_and(|own| own != capacity)
+        self.namespace == Some(Namespace::Semaphores) && self.limit.is_some_and(|own| own != capacity)
     }
 
     /// On the wire, a capacity of 0 stands for that of a semaphore that exists, which the caller did not mean.
     fn check(&self) -> Result<(), Error> {
-        if self.namespace == Namespace::Semaphores && self.limit == Some(AS_DECLARED) {
+        if self.namespace != Some(Namespace::Counters) && self.limit == Some(AS_DECLARED) {
             return Err(Error::from(ErrorKind::NoCapacity).of(format!("acquire {}", self.requested())));
         }
         Ok(())
@@ -126,16 +141,12 @@ impl Claim {
     /// The claim, for the text of an error.
     fn requested(&self) -> String {
         let Self { namespace, ref name, resources, limit, slot } = *self;
-        let name = Target::Name(namespace, name);
-        match (slot, limit, namespace) {
-            (Some(slot), ..) => format!("slot {slot} of {name}"),
-            (None, None, _) => format!("{resources} of {name}"),
-            (None, Some(limit), Namespace::Counters) => {
-                format!("{resources} of {name} (maximum {limit})")
-            }
-            (None, Some(limit), Namespace::Semaphores) => {
-                format!("{resources} of {name} (capacity {limit})")
-            }
+        let name = OfKind(namespace, name);
+        let what = if namespace == Some(Namespace::Semaphores) { "capacity" } else { "maximum" };
+        match (slot, limit) {
+            (Some(slot), _) => format!("slot {slot} of {name}"),
+            (None, None) => format!("{resources} of {name}"),
+            (None, Some(limit)) => format!("{resources} of {name} ({what} {limit})"),
         }
     }
 

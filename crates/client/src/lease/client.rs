@@ -34,7 +34,7 @@ use crate::{Direct, Disconnect, Error};
 /// use signalbox_client::Client;
 ///
 /// let client = Client::connect(&"lock.example.org".parse()?).await?;
-/// let permit = client.semaphore("deploys").capacity(3).acquire().await?;
+/// let permit = client.limit("deploys").maximum(3).acquire().await?;
 /// // The work goes here.
 /// permit.release().await?;
 /// # Ok(())

@@ -189,9 +189,7 @@ impl Ledger {
     /// the semaphore is being removed, or was removed and declared again.
     fn is_retiring(&self, id: GrantId, grant: &Grant) -> bool {
         grant.parts().iter().any(|part| {
-            let Some(object) = part.object().filter(|_| part.namespace == super::removal::SEMAPHORES) else {
-                return false;
-            };
+            let Some((super::removal::SEMAPHORES, object)) = part.object() else { return false };
             // A semaphore that is not declared has no slots, and is not removed.
             let Some(declaration) = self.declarations.get(object.name()) else { return false };
             declaration.removing

@@ -46,13 +46,13 @@ impl Ledger {
                 return Err(format!("grant {id} waits for nothing, or is held and lacks a name"));
             }
             for (index, part) in grant.parts().iter().enumerate() {
-                let Some(object) = part.object() else { continue };
+                let Some((namespace, object)) = part.object() else { continue };
                 let is_taken = index < grant.taken().len();
-                if self.queues.contains(part.namespace, object, id) != (is_taken, !is_taken) {
+                if self.queues.contains(namespace, object, id) != (is_taken, !is_taken) {
                     return Err(format!("grant {id} is not in the queues where its phase says"));
                 }
                 if is_taken {
-                    let sum = granted[part.namespace as usize].entry(object.name()).or_default();
+                    let sum = granted[namespace as usize].entry(object.name()).or_default();
                     *sum += u64::from(part.claim.resources);
                 }
             }

@@ -83,7 +83,7 @@ impl Core {
         let (mut checked, mut names) = (CheckedNames::All, 0);
         for id in ledger.sessions.existing(session).grants_after(after) {
             let parts = ledger.grants.existing(id).parts();
-            if !parts.iter().all(|part| passes(part.namespace, part.name())) {
+            if !parts.iter().all(|part| passes(ledger.namespace_of(part), part.name())) {
                 return CheckedNames::Failed;
             }
             checked = CheckedNames::UpTo(id);

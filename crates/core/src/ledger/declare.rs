@@ -24,8 +24,8 @@ use crate::semaphore::{Lifecycle, SLOTS_MAX, Withheld};
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{
-    ConnectionId, Declaration, DeclaredState, EventKind, Generation, IfExists, Refusal, Removal, Resizing,
-    SessionId,
+    ConnectionId, Declaration, DeclaredState, EventKind, Generation, IfExists, Namespace, Refusal, Removal,
+    Resizing, SessionId,
 };
 
 /// Semaphores of the configuration that are declared in one step.
@@ -163,9 +163,21 @@ impl Ledger {
                 Some(present) => present.check_change(None)?,
                 None => {}
             }
+            self.check_counter(declare.name, context)?;
             self.check_numbering(declare, declared, context)?;
         }
         Ok(())
+    }
+
+    /// Refuses to declare a semaphore while sessions hold or wait for the counter of its name: later requests for the name would
+    /// get the semaphore, and both would be in use at once.
+    fn check_counter(&self, name: &[u8], context: LedgerContext<'_>) -> Result<(), Refusal> {
+        let is_new = self.declarations.get(name).is_none();
+        let is_in_use = |object: &ObjectRef| self.queues.is_in_use(Namespace::Counters, object);
+        match is_new && context.registry(Namespace::Counters).find(name, is_in_use) == Some(true) {
+            true => Err(Refusal::CounterInUse),
+            false => Ok(()),
+        }
     }
 
     /// Refuses to number the resources of a semaphore that is in use, or to end that: nothing says which slots its holders
@@ -415,6 +427,7 @@ impl Ledger {
         if present.is_some_and(is_done) {
             return Ok(());
         }
+        self.check_counter(declare.name, context)?;
         self.check_numbering(declare, present, context)?;
         let object = self.object_to_declare(declare, context)?;
         let generation = self

@@ -20,8 +20,8 @@ use signalbox_model::{AS_DECLARED, GrantId, Namespace, RequestId, SessionId, Uni
 /// What a request wants of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want<'a> {
-    /// The namespace of the name.
-    pub namespace: Namespace,
+    /// The kind of the name, or how it is found out.
+    pub kind: Kind,
     /// The name's bytes.
     pub name: &'a [u8],
     /// The resources, and the maximum under which they are taken.
@@ -31,17 +31,47 @@ pub struct Want<'a> {
     pub slot: Option<u16>,
 }
 
+/// Which kind of name is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// This one.
+    Of(Namespace),
+    /// The declared semaphore of the name if there is one when its turn comes, else the counter. The client must be permitted
+    /// to acquire that kind.
+    Resolved(Permitted),
+}
+
+/// Which kinds of a name a client is permitted to acquire. A missing permission never selects the other kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permitted {
+    /// The counter.
+    pub counter: bool,
+    /// The semaphore.
+    pub semaphore: bool,
+}
+
+impl Permitted {
+    /// Whether it includes this kind.
+    pub fn includes(self, namespace: Namespace) -> bool {
+        match namespace {
+            Namespace::Counters => self.counter,
+            Namespace::Semaphores => self.semaphore,
+        }
+    }
+}
+
 impl<'a> Want<'a> {
     /// What a request claims of one name; `None` if the claim breaks a rule of the protocol. A semaphore is only created if the
-    /// request has a capacity and no slot.
-    pub fn of(claim: signalbox_model::Claim<'a>) -> Option<Self> {
+    /// request has its kind, a capacity and no slot. `permitted` are the kinds that the client may acquire, if the server
+    /// resolves the name.
+    pub fn of(claim: signalbox_model::Claim<'a>, permitted: Permitted) -> Option<Self> {
         let signalbox_model::Claim { namespace, name, resources, maximum, slot } = claim;
-        let is_of_existing = namespace == Namespace::Semaphores && (maximum == AS_DECLARED || slot.is_some());
-        let claim = match is_of_existing {
+        let may_exist = namespace != Some(Namespace::Counters);
+        let claim = match may_exist && (maximum == AS_DECLARED || slot.is_some()) {
             true => Claim::of_existing(NonZeroU32::new(resources)?),
             false => Claim::new(resources, maximum)?,
         };
-        Some(Self { namespace, name, claim, slot })
+        Some(Self { kind: namespace.map_or(Kind::Resolved(permitted), Kind::Of), name, claim, slot })
     }
 }
 
@@ -73,7 +103,7 @@ const GRANT_BYTES: usize = 512;
 #[derive(Debug)]
 enum Parts {
     One(Part),
-    /// In the order of namespace and name, in which they are taken.
+    /// In the order of name and namespace, in which they are taken.
     Many(Box<[Part]>),
 }
 
@@ -81,7 +111,8 @@ enum Parts {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) target: Target,
-    pub(super) namespace: Namespace,
+    /// It is known when the target is.
+    pub(super) kind: Kind,
     /// The position in the request.
     pub(super) position: u8,
     pub(super) claim: Claim,
@@ -257,7 +288,7 @@ impl Grant {
         let mut all_slots: Box<[Box<[u16]>]> = Box::default();
         for part in self.parts() {
             capacities[usize::from(part.position)] = part.claim.maximum;
-            let slots = part.object().map_or(&[][..], |object| slots.of(object, id));
+            let slots = part.object().map_or(&[][..], |(_, object)| slots.of(object, id));
             if !slots.is_empty() {
                 if all_slots.is_empty() {
                     all_slots = vec![Box::default(); count].into_boxed_slice();
@@ -274,7 +305,7 @@ impl Parts {
     fn of(wants: &[Want<'_>]) -> Self {
         let part = |(position, want): (usize, &Want<'_>)| Part {
             target: Target::Later(want.name.into()),
-            namespace: want.namespace,
+            kind: want.kind,
             position: position as u8,
             claim: want.claim,
             slot: want.slot,
@@ -283,7 +314,10 @@ impl Parts {
             return Self::One(part((0, want)));
         }
         let mut order: Vec<_> = wants.iter().enumerate().collect();
-        order.sort_unstable_by_key(|(_, want)| (want.namespace, want.name));
+        // A name that is resolved occurs once, so that its kind does not matter for the order.
+        order.sort_unstable_by_key(|(_, want)| {
+            (want.name, matches!(want.kind, Kind::Of(Namespace::Semaphores)))
+        });
         Self::Many(order.into_iter().map(part).collect())
     }
 }
@@ -296,11 +330,12 @@ impl Part {
         }
     }
 
-    /// The object; `None`: the part's turn has not come.
-    pub(super) fn object(&self) -> Option<&ObjectRef> {
-        match &self.target {
-            Target::Later(_) => None,
-            Target::Now(object) => Some(object),
+    /// The object and its namespace; `None`: the part's turn has not come.
+    pub(super) fn object(&self) -> Option<(Namespace, &ObjectRef)> {
+        match (&self.target, self.kind) {
+            (Target::Later(_), _) => None,
+            (Target::Now(object), Kind::Of(namespace)) => Some((namespace, object)),
+            (Target::Now(_), Kind::Resolved(_)) => broken(format_args!("a name with an object is resolved")),
         }
     }
 }

@@ -198,7 +198,19 @@ impl Core {
         let waiting = ledger.waiting(namespace, &object);
         let Availability { capacity, available } =
             availability.unwrap_or(Availability { capacity: 0, available: 0 });
-        Ok(Inspected { in_use: consumption, peak, waiting, capacity, available })
+        Ok(Inspected { in_use: consumption, peak, waiting, capacity, available, namespace })
+    }
+
+    /// The kind of name that a request which leaves that to the server is about: the declared semaphore of this name, else
+    /// the counter. Where neither exists, an undeclared semaphore, which only a request for a semaphore acquires.
+    pub fn resolve(&self, name: &[u8]) -> Namespace {
+        let exists = |namespace| self.registry(namespace).find(name, |_| ()).is_some();
+        match self.ledger().resolve(name) {
+            Namespace::Counters if !exists(Namespace::Counters) && exists(Namespace::Semaphores) => {
+                Namespace::Semaphores
+            }
+            resolved => resolved,
+        }
     }
 
     /// Begins a listing of the declared semaphores whose names start with these bytes.
@@ -319,7 +331,7 @@ impl Ledger {
 
     fn listed_grant(&self, id: GrantId, namespace: Namespace, object: &ObjectRef, position: u32) -> Listed {
         let grant = self.grants.existing(id);
-        let is_of_name = |part: &&Part| part.namespace == namespace && part.object() == Some(object);
+        let is_of_name = |part: &&Part| part.object() == Some((namespace, object));
         let part = grant.parts().iter().find(is_of_name);
         let slots = match position {
             0 => self.slots.of(object, id).into(),

@@ -61,7 +61,7 @@ mod watches;
 
 pub use acquire::Waiting;
 pub use connect::CheckedNames;
-pub use grants::{Queueing, Want};
+pub use grants::{Kind, Permitted, Queueing, Want};
 pub use leases::{Lease, TICK_MS};
 pub use listing::{
     Connected, DeclaredListing, DeclaredSemaphore, Listed, ListedSession, Listing, ListingKind, NameEntry,

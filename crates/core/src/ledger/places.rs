@@ -30,11 +30,12 @@ use std::num::NonZeroU32;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::backlog::NameRef;
-use super::grants::{Grant, Part, Target};
+use super::grants::{Grant, Part};
+use super::removal::SEMAPHORES;
 use super::state::Ledger;
 use crate::outcome::Call;
 use crate::time::{Due, MonotonicMs};
-use signalbox_model::{GrantId, Place, PlaceKey, PlaceProof, Refusal, SessionId};
+use signalbox_model::{GrantId, Namespace, Place, PlaceKey, PlaceProof, Refusal, SessionId};
 
 #[derive(Debug, Default)]
 pub(super) struct Places {
@@ -179,20 +180,22 @@ impl Places {
     }
 
     /// The proof of a waiter's place; `None`: there is no key.
-    pub(super) fn proof(&self, place: GrantId, grant: &Grant) -> Option<PlaceProof> {
+    fn proof(
+        &self,
+        place: GrantId,
+        grant: &Grant,
+        namespace_of: impl Fn(&Part) -> Namespace,
+    ) -> Option<PlaceProof> {
         let mut hasher = SipHasher24::new_with_key(&self.key?.0);
         let Grant { session, request, .. } = grant;
         for number in [place.0, session.number(), request.0, grant.parts().len() as u64] {
             hasher.write(&number.to_be_bytes());
         }
         // The maximum may become the capacity of the semaphore while the request waits, so it is not covered.
-        for Part { target, namespace, claim, slot, .. } in grant.parts() {
-            let name = match target {
-                Target::Later(name) => name,
-                Target::Now(object) => object.name(),
-            };
-            let slot = slot.map_or(u32::MAX, u32::from);
-            for number in [name.len() as u32, *namespace as u32, claim.resources, slot] {
+        for part in grant.parts() {
+            let name = part.name();
+            let slot = part.slot.map_or(u32::MAX, u32::from);
+            for number in [name.len() as u32, namespace_of(part) as u32, part.claim.resources, slot] {
                 hasher.write(&number.to_be_bytes());
             }
             hasher.write(name);
@@ -207,8 +210,13 @@ impl Ledger {
         let session =
             self.sessions.acting(call.connection).ok().filter(|session| self.is_durable(*session))?;
         let id = self.sessions.existing(session).log().waiting(call.ids.own)?;
-        let proof = self.places.proof(id, self.grants.existing(id))?;
+        let proof = self.place_proof(id, self.grants.existing(id))?;
         Some(Place { id, proof })
+    }
+
+    /// The proof of a waiter's place. It covers the kind of each name; of one whose turn has not come, as it is resolved now.
+    fn place_proof(&self, place: GrantId, grant: &Grant) -> Option<PlaceProof> {
+        self.places.proof(place, grant, |part| self.namespace_of(part))
     }
 
     /// The place that a new waiter may have because its client presents it; `None`: it is not proven, so it counts as if
@@ -217,7 +225,7 @@ impl Ledger {
         let Place { id, proof } = presented?;
         let is_proven = self.is_durable(grant.session)
             && self.places.is_repeated(id)
-            && self.places.proof(id, grant).is_some_and(|own| own == proof);
+            && self.place_proof(id, grant).is_some_and(|own| own == proof);
         // A place is of one request, which waits once. If a semaphore was removed since, the wait is over with it.
         let is_free = self.grants.get(id).is_none() && !self.waits_for_removed(id, grant);
         let place = (is_proven && is_free).then_some(id);
@@ -229,11 +237,8 @@ impl Ledger {
 
     /// Whether a semaphore that a request wants was removed, and declared again, since the request got this place.
     fn waits_for_removed(&self, place: GrantId, grant: &Grant) -> bool {
-        grant.parts().iter().any(|part| match &part.target {
-            Target::Later(name) if part.namespace == super::removal::SEMAPHORES => {
-                self.declarations.is_declared_after(name, place)
-            }
-            _ => false,
+        grant.parts().iter().any(|part| {
+            self.namespace_of(part) == SEMAPHORES && self.declarations.is_declared_after(part.name(), place)
         })
     }
 
@@ -290,8 +295,9 @@ impl Ledger {
         }
         let is_overtaken = self.places.is_repeated(place)
             || self.grants.existing(place).parts().iter().any(|part| {
-                part.object()
-                    .is_some_and(|object| self.queues.renumbered_up_to(part.namespace, object) > place)
+                part.object().is_some_and(|(namespace, object)| {
+                    self.queues.renumbered_up_to(namespace, object) > place
+                })
             });
         if is_overtaken { self.next_id().map(GrantId) } else { Ok(place) }
     }
@@ -301,8 +307,8 @@ impl Ledger {
         self.grants.renumber(place, id);
         let grant = self.grants.existing(id);
         for part in grant.parts() {
-            if let Some(object) = part.object() {
-                self.queues.renumber(part.namespace, object, place, id);
+            if let Some((namespace, object)) = part.object() {
+                self.queues.renumber(namespace, object, place, id);
                 self.slots.renumber(object, place, id);
             }
         }

@@ -38,6 +38,11 @@ impl Queues {
         self.entry(namespace, object).map_or(0, |entry| entry.queue.len())
     }
 
+    /// Whether a name has a waiter or a grant.
+    pub(super) fn is_in_use(&self, namespace: Namespace, object: &ObjectRef) -> bool {
+        self.entry(namespace, object).is_some()
+    }
+
     /// The waiter that is served next.
     pub(super) fn head(&self, namespace: Namespace, object: &ObjectRef) -> Option<GrantId> {
         self.entry(namespace, object)?.queue.first().copied()

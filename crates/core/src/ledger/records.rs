@@ -68,9 +68,9 @@ impl Ledger {
     /// The record of a held grant, as one that was not revoked.
     fn grant_record(&self, id: GrantId, grant: &Grant) -> GrantRecord {
         let part = |part: &Part| {
-            let object = part.object()?;
+            let (namespace, object) = part.object()?;
             Some(PartRecord {
-                namespace: part.namespace,
+                namespace,
                 name: object.name().into(),
                 position: part.position,
                 resources: part.claim.resources,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::declare::claim_of;
-use super::grants::{Grant, Part, Target};
+use super::grants::{Grant, Kind, Part, Target};
 use super::removal::SEMAPHORES;
 use super::replies::CachedReply;
 use super::state::{Ledger, LedgerContext};
@@ -105,7 +105,7 @@ impl Ledger {
             let object = self.restore_part(id, part, context)?;
             parts.push(Part {
                 target: Target::Now(object),
-                namespace: part.namespace,
+                kind: Kind::Of(part.namespace),
                 position: part.position,
                 claim: Claim { resources: part.resources, maximum: part.capacity },
                 slot: None,

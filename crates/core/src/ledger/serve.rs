@@ -6,7 +6,7 @@
 //! granted to others.
 
 use super::backlog::{NameRef, TIMELESS_KINDS, Task, TaskKind};
-use super::grants::{Grant, Part, Queueing, Target, Waiting};
+use super::grants::{Grant, Kind, Part, Queueing, Target, Waiting};
 use super::removal::SEMAPHORES;
 use super::replies::{CachedGrant, CachedReply, PendingReply};
 use super::slots::GRANT_SLOTS_MAX;
@@ -66,13 +66,18 @@ impl Ledger {
         let Target::Later(name) = &part.target else {
             broken(format_args!("the turn of the next name of waiter {id} has not come"))
         };
-        let Part { namespace, claim, slot, .. } = *part;
         // A request for a semaphore that was removed must not take from one that was declared since.
-        let is_removed =
-            queueing.is_none() && namespace == SEMAPHORES && self.declarations.is_declared_after(name, id);
+        let is_removed = queueing.is_none()
+            && part.kind == Kind::Of(SEMAPHORES)
+            && self.declarations.is_declared_after(name, id);
         if is_removed {
             return Progress::Refused(Refusal::Removed);
         }
+        let (namespace, claim) = match self.resolve_part(part) {
+            Ok(resolved) => resolved,
+            Err(refusal) => return Progress::Refused(refusal),
+        };
+        let slot = part.slot;
         let slots_left = self.slots_left(id);
         // The shard is locked during the visit, so that the object is not collected before it is taken from or waited for.
         let visit = |object: &ObjectRef| {
@@ -95,6 +100,9 @@ impl Ledger {
                 return Progress::Refused(refusal);
             }
         };
+        let awaited = self.awaited_mut(id);
+        awaited.kind = Kind::Of(namespace);
+        awaited.claim = claim;
         self.set_target(id, &object, granting);
         if let Granting::Granted { .. } = granting {
             self.queues.add_grant(namespace, &object, id);
@@ -163,21 +171,65 @@ impl Ledger {
 
     /// Slots that a grant may still take, of all its names together.
     fn slots_left(&self, id: GrantId) -> usize {
-        let slots = |part: &Part| part.object().map_or(0, |object| self.slots.of(object, id).len());
+        let slots = |part: &Part| part.object().map_or(0, |(_, object)| self.slots.of(object, id).len());
         GRANT_SLOTS_MAX - self.grants.existing(id).taken().iter().map(slots).sum::<usize>()
+    }
+
+    /// The next name of a waiter, which it lacks.
+    fn awaited_mut(&mut self, id: GrantId) -> &mut Part {
+        match self.grants.existing_mut(id).awaited_mut() {
+            Some(part) => part,
+            None => broken(format_args!("waiter {id} lacks the name that it takes")),
+        }
+    }
+
+    /// Which name a part takes from, and what it claims of it.
+    fn resolve_part(&self, part: &Part) -> Result<(Namespace, Claim), Refusal> {
+        let claim = part.claim;
+        let permitted = match part.kind {
+            Kind::Of(namespace) => return Ok((namespace, claim)),
+            Kind::Resolved(permitted) => permitted,
+        };
+        let namespace = self.resolve(part.name());
+        if !permitted.includes(namespace) {
+            return Err(Refusal::NotPermitted);
+        }
+        match self.declarations.get(part.name()) {
+            None if claim.is_of_existing() => Err(Refusal::NotFound),
+            None => Ok((namespace, claim)),
+            Some(declared)
+                if !claim.is_of_existing() && !declared.removing && claim.maximum < declared.capacity =>
+            {
+                Err(Refusal::MaximumTooSmall(declared.capacity))
+            }
+            Some(_) => Ok((namespace, Claim { maximum: 0, ..claim })),
+        }
+    }
+
+    /// The kind of a name that is left to the ledger: the declared semaphore if there is one, from the request for its
+    /// declaration until its removal has ended, else the counter.
+    pub(super) fn resolve(&self, name: &[u8]) -> Namespace {
+        if self.declarations.get(name).is_some() { SEMAPHORES } else { Namespace::Counters }
+    }
+
+    /// The kind of a name of a grant; of one whose turn has not come, the kind to which it is resolved now.
+    pub(super) fn namespace_of(&self, part: &Part) -> Namespace {
+        match part.kind {
+            Kind::Of(namespace) => namespace,
+            Kind::Resolved(_) => self.resolve(part.name()),
+        }
     }
 
     /// Sets the object of a waiter's next name, and what was taken of it.
     fn set_target(&mut self, id: GrantId, object: &ObjectRef, granting: Granting) {
-        let Some(part) = self.grants.existing_mut(id).awaited_mut() else {
-            broken(format_args!("waiter {id} lacks the name that it takes"))
-        };
+        let part = self.awaited_mut(id);
         part.target = Target::Now(object.clone());
+        let (slot, resources) = (part.slot, part.claim.resources as usize);
         if let Granting::Granted { capacity, is_numbered } = granting {
             part.claim.maximum = capacity;
-            match part.slot {
+            match slot {
                 Some(slot) => self.slots.take_slot(object, id, slot),
-                None if is_numbered => self.slots.take(object, id, part.claim.resources as usize),
+                None if is_numbered => self.slots.take(object, id, resources),
                 None => {}
             }
         }
@@ -338,10 +390,10 @@ impl Ledger {
         }
         // It has an object as long as it is in a queue. One that is refused before that is in none.
         if let Some(part) = grant.awaited()
-            && let Some(object) = part.object()
+            && let Some((namespace, object)) = part.object()
         {
-            if self.queues.remove_waiter(part.namespace, object, id) {
-                self.backlog.serve_later(part.namespace, object);
+            if self.queues.remove_waiter(namespace, object, id) {
+                self.backlog.serve_later(namespace, object);
             }
             self.publish_part(id, grant.session, part, EventKind::Left);
         }
@@ -390,8 +442,7 @@ impl Ledger {
 
     /// Returns what a grant has taken of one name.
     fn return_part(&mut self, id: GrantId, part: &Part, context: LedgerContext<'_>) {
-        let namespace = part.namespace;
-        let Some(object) = part.object() else {
+        let Some((namespace, object)) = part.object() else {
             broken(format_args!("grant {id} has taken from objects only"))
         };
         let has_slots_out = self.slots.free(object, id);

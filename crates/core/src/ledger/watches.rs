@@ -365,8 +365,8 @@ impl Ledger {
 
     /// Publishes an event of one name of a grant, unless the turn of that name has not come.
     pub(super) fn publish_part(&self, id: GrantId, session: SessionId, part: &Part, kind: EventKind) {
-        if let Some(object) = part.object() {
-            self.publish(part.namespace, object, kind, Some(id), Some(session), part.claim.resources);
+        if let Some((namespace, object)) = part.object() {
+            self.publish(namespace, object, kind, Some(id), Some(session), part.claim.resources);
         }
     }
 
@@ -383,7 +383,8 @@ impl Ledger {
             return parts.len();
         }
         let informed = |part: &Part| {
-            part.object().map_or(0, |object| self.watches.count_covering(part.namespace, object.name()))
+            part.object()
+                .map_or(0, |(namespace, object)| self.watches.count_covering(namespace, object.name()))
         };
         parts.iter().map(|part| 1 + informed(part) / WATCHES_OF_WORK).sum()
     }

@@ -6,8 +6,8 @@ use std::task::Waker;
 
 use signalbox_core::{
     Answer, AnswerRecord, BatchLimit, Call, Change, Claim, CommitOutcome, Core, GRANT_SLOTS_MAX, Granted,
-    LedgerLimits, Mailbox, MemoryLimit, Message, Moment, MonotonicMs, NameHasher, Outcome, Queueing, Record,
-    Service, Session, SessionRecord, Token, Want,
+    Kind, LedgerLimits, Mailbox, MemoryLimit, Message, Moment, MonotonicMs, NameHasher, Outcome, Queueing,
+    Record, Service, Session, SessionRecord, Token, Want,
 };
 use signalbox_model::{
     ConnectionId, DeclaredState, Event, EventKind, IfExists, Limit, Namespace, Refusal, Removal, RequestId,
@@ -90,7 +90,7 @@ impl Server {
     fn acquire(&mut self, by: usize, names: &[&[u8]]) -> Outcome {
         let claim = Claim::new(1, 1000).unwrap();
         let wants: Vec<_> =
-            names.iter().map(|name| Want { namespace: SEMAPHORES, name, claim, slot: None }).collect();
+            names.iter().map(|name| Want { kind: Kind::Of(SEMAPHORES), name, claim, slot: None }).collect();
         let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
         let call = self.call(by);
         self.core.acquire_grant(call, &wants, queueing, START)
@@ -265,7 +265,7 @@ fn without_memory_nothing_is_added_and_what_was_answered_is_answered_again() {
     let mut server = Server::new();
     let call = server.call(0);
     let claim = Claim::new(1, 1).unwrap();
-    let wants = [Want { namespace: SEMAPHORES, name: NAME, claim, slot: None }];
+    let wants = [Want { kind: Kind::Of(SEMAPHORES), name: NAME, claim, slot: None }];
     let queueing = Queueing { wait_ms: 1000, queue_max: u32::MAX };
     let outcome = server.core.acquire_grant(call, &wants, queueing, START);
     let Outcome::Answered(Answer::Granted(granted)) = &outcome else { panic!("{outcome:?}") };
@@ -401,7 +401,8 @@ fn a_slot_out_of_service_makes_no_room_when_its_holder_leaves() {
 fn a_request_that_waits_for_a_slot_is_not_overtaken() {
     let mut server = two_slots();
     assert_eq!(*server.granted(0, &[NAME]).slots, [[0].into()]);
-    let want = Want { namespace: SEMAPHORES, name: NAME, claim: Claim::new(1, 1).unwrap(), slot: Some(0) };
+    let want =
+        Want { kind: Kind::Of(SEMAPHORES), name: NAME, claim: Claim::new(1, 1).unwrap(), slot: Some(0) };
     let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
     let call = server.call(1);
     assert_eq!(server.core.acquire_grant(call, &[want], queueing, START), Outcome::Waiting);
@@ -445,7 +446,7 @@ fn a_grant_has_as_many_slots_as_a_grant_may_have() {
     let count = GRANT_SLOTS_MAX as u32;
     assert!(matches!(server.declare(0, count, true), Outcome::Answered(_)));
     let want =
-        Want { namespace: SEMAPHORES, name: NAME, claim: Claim::new(count, count).unwrap(), slot: None };
+        Want { kind: Kind::Of(SEMAPHORES), name: NAME, claim: Claim::new(count, count).unwrap(), slot: None };
     let call = server.call(0);
     match server.core.acquire_grant(call, &[want], Queueing { wait_ms: 0, queue_max: 0 }, START) {
         Outcome::Answered(Answer::Granted(granted)) => assert_eq!(granted.slots[0].len(), GRANT_SLOTS_MAX),

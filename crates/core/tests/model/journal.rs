@@ -12,7 +12,7 @@ use std::task::Waker;
 use proptest::prelude::*;
 use run::{NAMES, Request, Run, Step};
 use signalbox_core::{
-    Answer, BatchLimit, Call, Claim, CommitOutcome, Core, GrantRecord, Moment, MonotonicMs, NameHasher,
+    Answer, BatchLimit, Call, Claim, CommitOutcome, Core, GrantRecord, Kind, Moment, MonotonicMs, NameHasher,
     Outcome, PartRecord, Queueing, Record, Service, SessionRecord, Token, Want,
 };
 use signalbox_model::{
@@ -206,8 +206,12 @@ fn a_store_that_hangs_does_not_block_grants_without_a_lease() {
     while core.complete(&batch, CommitOutcome::Stored, 1, now) {}
     let connection = core.open_session();
     core.join(connection.id(), None, &Arc::default());
-    let wants =
-        [Want { namespace: Namespace::Counters, name: b"a", claim: Claim::new(1, 1).unwrap(), slot: None }];
+    let wants = [Want {
+        kind: Kind::Of(Namespace::Counters),
+        name: b"a",
+        claim: Claim::new(1, 1).unwrap(),
+        slot: None,
+    }];
     for own in 1..=3_000_000 {
         let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(own) };
         let call = Call { connection: connection.id(), ids, token: Token(own) };
@@ -335,8 +339,12 @@ fn nothing_is_granted_before_the_first_mark_is_stored() {
     core.begin_serving(now.monotonic, now);
     let connection = core.open_session();
     core.join(connection.id(), None, &Arc::default());
-    let wants =
-        [Want { namespace: Namespace::Counters, name: b"a", claim: Claim::new(1, 1).unwrap(), slot: None }];
+    let wants = [Want {
+        kind: Kind::Of(Namespace::Counters),
+        name: b"a",
+        claim: Claim::new(1, 1).unwrap(),
+        slot: None,
+    }];
     let acquire = |own| {
         let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(own) };
         let call = Call { connection: connection.id(), ids, token: Token(own) };

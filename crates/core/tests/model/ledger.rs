@@ -19,8 +19,8 @@ use model::{Attachment, Client, INTERVAL_S, Key, Model, Want, semaphore};
 use proptest::prelude::*;
 use signalbox_core::{
     Answer, BatchLimit, Call, CheckedNames, Claim, ClientKey, ClientShare, CommitOutcome, Core, Due,
-    EVENTS_MAX, Executed, GRANT_SLOTS_MAX, Lease, LedgerLimits, Limits, Listed, ListingKind, Mailbox,
-    Message, Moment, MonotonicMs, NameHasher, Outcome, Queueing, REQUESTS_MAX, SLOTS_MAX, Session,
+    EVENTS_MAX, Executed, GRANT_SLOTS_MAX, Kind, Lease, LedgerLimits, Limits, Listed, ListingKind, Mailbox,
+    Message, Moment, MonotonicMs, NameHasher, Outcome, Permitted, Queueing, REQUESTS_MAX, SLOTS_MAX, Session,
     SessionClient, Token, Waiting,
 };
 use signalbox_model::{
@@ -449,20 +449,29 @@ impl Pair {
         let now = self.now();
         match *step {
             Step::Acquire { by, ids, ref wants, queueing } => {
-                let denied = &self.connections[by].denied;
-                if wants.iter().any(|want| denied.contains(&want.key)) || !self.may_renew(by) {
+                let denied = self.connections[by].denied.clone();
+                let is_denied = |want: &Want| want.resolves.is_none() && denied.contains(&want.key);
+                if wants.iter().any(is_denied) || !self.may_renew(by) {
                     return;
                 }
+                let may = |key: Key| !denied.contains(&key);
+                let permitted = |name| Permitted {
+                    counter: may((Namespace::Counters, name)),
+                    semaphore: may(semaphore(name)),
+                };
+                let resolving =
+                    |want: &Want| Want { resolves: want.resolves.map(|_| permitted(want.key.1)), ..*want };
+                let wants: Vec<_> = wants.iter().map(resolving).collect();
                 let call = self.call(by, ids);
                 let wanted = |want: &Want| signalbox_core::Want {
-                    namespace: want.key.0,
+                    kind: want.resolves.map_or(Kind::Of(want.key.0), Kind::Resolved),
                     name: want.key.1,
                     claim: claim(*want),
                     slot: want.slot,
                 };
                 let wanted: Vec<_> = wants.iter().map(wanted).collect();
                 let found = self.core.acquire_grant(call, &wanted, queueing, now);
-                assert_eq!(found, self.model.acquire(call, wants, queueing));
+                assert_eq!(found, self.model.acquire(call, &wants, queueing));
             }
             Step::Release { by, ids, grant } => {
                 let (call, grant) = (self.call(by, ids), self.grant(grant));
@@ -881,16 +890,28 @@ fn wants() -> impl Strategy<Value = Want> {
         1 => Just((4, 5)),
         1 => (prop_oneof![Just(1), Just(2), Just(u32::MAX - 1), Just(u32::MAX)], Just(u32::MAX)),
     ];
-    (keys(), amounts).prop_map(|(key, (resources, maximum))| Want { key, resources, maximum, slot: None })
+    (keys(), amounts, kinds()).prop_map(|(key, (resources, maximum), resolves)| Want {
+        key,
+        resources,
+        maximum,
+        slot: None,
+        resolves,
+    })
+}
+
+/// Whether a name is resolved. What its client may acquire is found out in the step.
+fn kinds() -> impl Strategy<Value = Option<Permitted>> {
+    prop::option::weighted(0.4, Just(Permitted { counter: true, semaphore: true }))
 }
 
 /// One slot of a semaphore.
 fn slot_wants() -> impl Strategy<Value = Want> {
-    (names(), slots()).prop_map(|(name, slot)| Want {
+    (names(), slots(), kinds()).prop_map(|(name, slot, resolves)| Want {
         key: semaphore(name),
         resources: 1,
         maximum: 0,
         slot: Some(slot),
+        resolves,
     })
 }
 
@@ -904,11 +925,16 @@ fn many_wants() -> impl Strategy<Value = Vec<Want>> {
         3 => wants().prop_map(|want| vec![want]),
         1 => slot_wants().prop_map(|want| vec![want]),
         2 => prop::collection::vec(prop_oneof![3 => wants(), 1 => slot_wants()], 1..=3).prop_map(|mut wants| {
-            let keys: Vec<_> = wants.iter().map(|want| want.key).collect();
+            let all = wants.clone();
             let mut place = 0;
+            // A name that is resolved may be of either kind.
+            let is_same = |one: &Want, other: &Want| match one.resolves.or(other.resolves) {
+                Some(_) => one.key.1 == other.key.1,
+                None => one.key == other.key,
+            };
             wants.retain(|want| {
                 place += 1;
-                !keys[..place - 1].contains(&want.key)
+                !all[..place - 1].iter().any(|before| is_same(want, before))
             });
             wants
         }),
@@ -1182,7 +1208,7 @@ proptest! {
 fn connections_that_lose_a_semaphore_at_once_end_in_one_step() {
     let mut pair = Pair::new(LedgerLimits::NONE, None);
     let ids = Ids { own: Own::Next, lowest: Lowest::Own };
-    let want = |key, resources, maximum| Want { key, resources, maximum, slot: None };
+    let want = |key, resources, maximum| Want { key, resources, maximum, slot: None, resolves: None };
     let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
     let name = NAMES[0];
     for by in [1, 2] {
@@ -1231,7 +1257,7 @@ impl Server {
     /// Requests resources of names under this maximum, without a deadline.
     fn acquire(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> Outcome {
         let claim = Claim::new(resources, maximum).unwrap();
-        let want = |key: &Key| signalbox_core::Want { namespace: key.0, name: key.1, claim, slot: None };
+        let want = |key: &Key| signalbox_core::Want { kind: Kind::Of(key.0), name: key.1, claim, slot: None };
         let wants: Vec<_> = keys.iter().map(want).collect();
         let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
         let call = self.call(by);
@@ -1582,7 +1608,7 @@ fn a_connection_with_many_waiting_requests_ends_in_steps() {
     let session = SessionId::new(list(&server.core, ONE, ListingKind::Waiters)[0].0.session);
     server.core.attach(session, server.id(2), &SessionKey([2; 16]), START).unwrap();
     let wants = [signalbox_core::Want {
-        namespace: ONE.0,
+        kind: Kind::Of(ONE.0),
         name: ONE.1,
         claim: Claim::new(1, REQUESTS).unwrap(),
         slot: None,
@@ -1709,7 +1735,7 @@ impl Server {
 }
 
 fn want_one() -> signalbox_core::Want<'static> {
-    signalbox_core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, 1).unwrap(), slot: None }
+    signalbox_core::Want { kind: Kind::Of(ONE.0), name: ONE.1, claim: Claim::new(1, 1).unwrap(), slot: None }
 }
 
 /// A request waits for what another one has, or for the store.
@@ -1764,7 +1790,7 @@ fn a_connection_that_lost_its_session_gets_no_answer_to_a_request_that_is_being_
     assert!(matches!(outcome, Outcome::Answered(Answer::Granted(_))), "{outcome:?}");
 }
 
-const LAST: Key = (Namespace::Semaphores, b"last");
+const LAST: Key = (Namespace::Semaphores, b"the last");
 
 impl Server {
     /// Declares [`LAST`] with one resource.
@@ -1796,7 +1822,7 @@ fn resources_reserved_by_a_waiter_for_a_removed_semaphore_go_to_the_next_waiter_
 #[test]
 fn a_removed_semaphore_is_deleted_when_shutdown_refuses_the_waiter_that_reserved_it() {
     let mut server = Server::new(2);
-    let behind = (Namespace::Semaphores, &b"later"[..]);
+    let behind = (Namespace::Semaphores, &b"then"[..]);
     server.declare_last(1);
     server.granted(1, &[behind], 1, 1);
     assert_eq!(server.acquire(0, &[LAST, behind], 1, 1), Outcome::Waiting);
@@ -1864,7 +1890,7 @@ fn a_waiter_gets_no_more_slots_than_one_grant_may_have() {
         declare(&mut server, b"b", 1, false);
         let last = server.granted(1, &[semaphore(b"b")], 1, 1);
         let want = |name, resources| signalbox_core::Want {
-            namespace: Namespace::Semaphores,
+            kind: Kind::Of(Namespace::Semaphores),
             name,
             claim: Claim::new(resources, resources).unwrap(),
             slot: None,

@@ -12,8 +12,8 @@ use std::task::Waker;
 
 use proptest::prelude::*;
 use signalbox_core::{
-    Answer, BatchLimit, Call, Change, Claim, CommitOutcome, Core, Key, ListingKind, Mailbox, Message, Moment,
-    MonotonicMs, NameHasher, Outcome, Queueing, Record, Token, Waiting, Want,
+    Answer, BatchLimit, Call, Change, Claim, CommitOutcome, Core, Key, Kind, ListingKind, Mailbox, Message,
+    Moment, MonotonicMs, NameHasher, Outcome, Queueing, Record, Token, Waiting, Want,
 };
 use signalbox_model::UnixSeconds;
 use signalbox_model::{
@@ -571,7 +571,7 @@ impl Run {
         let request = Request { wanted: wanted.clone(), token: call.token, place };
         self.clients[by].requests.insert(number, request);
         let want = |(name, resources): (&usize, &u32)| Want {
-            namespace: Namespace::Semaphores,
+            kind: Kind::Of(Namespace::Semaphores),
             name: NAMES[*name].0,
             claim: Claim::new(*resources, NAMES[*name].1).unwrap(),
             slot: None,

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox_core::{
-    Answer, BatchLimit, Call, Change, Claim, CommitOutcome, Core, Key, KeyRule, Mailbox, Message, Moment,
-    MonotonicMs, NameHasher, Outcome, Queueing, Record, Service, SysvCall, SysvKey, SysvOutcome, Token, Want,
+    Answer, BatchLimit, Call, Change, Claim, CommitOutcome, Core, Key, KeyRule, Kind, Mailbox, Message,
+    Moment, MonotonicMs, NameHasher, Outcome, Queueing, Record, Service, SysvCall, SysvKey, SysvOutcome,
+    Token, Want,
 };
 use signalbox_model::sysv::{Caller, IPC_CREAT, IPC_EXCL, Operation, SEM_UNDO, SetAnswer, SetCommand, SetId};
 use signalbox_model::{
@@ -236,7 +237,7 @@ fn end_grants(count: usize, name_bytes: usize, is_evicted: bool) {
         let [one, other] = [2 * n, 2 * n + 1].map(|n| vec![n as u8; name_bytes]);
         let names = [&b"gpu"[..], &one, &other];
         let claim = Claim::new(1, 10_000).unwrap();
-        let want = |name| Want { namespace: Namespace::Semaphores, name, claim, slot: None };
+        let want = |name| Want { kind: Kind::Of(Namespace::Semaphores), name, claim, slot: None };
         let queueing = Queueing { wait_ms: 0, queue_max: 0 };
         let outcome = server.core.acquire_grant(call(), &names.map(want), queueing, START);
         assert_eq!(outcome, Outcome::Waiting);

@@ -14,11 +14,12 @@ use signalbox_model::{AS_DECLARED, Claim, Namespace};
 /// Checks the rules of a claim's fields.
 pub(super) fn check(claim: &Claim<'_>) -> Result<(), ClaimsError> {
     let Claim { namespace, name, resources, maximum, slot } = *claim;
-    let as_declared = namespace == Namespace::Semaphores && maximum == AS_DECLARED;
+    let is_counter = namespace == Some(Namespace::Counters);
+    let as_declared = !is_counter && maximum == AS_DECLARED;
     if resources == 0 || (maximum < resources && !as_declared) {
         return Err(ClaimsError::Amounts { resources, maximum });
     }
-    if slot.is_some() && (namespace != Namespace::Semaphores || resources != 1) {
+    if slot.is_some() && (is_counter || resources != 1) {
         return Err(ClaimsError::Slot { resources });
     }
     match name.len() {
@@ -160,7 +161,7 @@ impl<'a> Claims<'a> {
         for claim in self.iter() {
             out.put_u32(claim.resources);
             out.put_u32(claim.maximum);
-            out.put_u8(claim.namespace.code());
+            out.put_u8(namespace_code(claim.namespace));
             out.put_u8(flags_of(&claim));
             out.put_u16(length_of(claim.name));
         }
@@ -197,16 +198,33 @@ impl<'a> Claims<'a> {
 
     /// Sorts the names on the stack: comparing each with each would be slow for long names with common prefixes.
     fn check_repetition(&self) -> Result<(), ClaimsError> {
-        let mut sorted: [(Namespace, &[u8]); ACQUIRE_ALL_NAMES_MAX] =
-            [(Namespace::Counters, &[]); ACQUIRE_ALL_NAMES_MAX];
+        let mut sorted: [(&[u8], Option<Namespace>); ACQUIRE_ALL_NAMES_MAX] =
+            [(&[], None); ACQUIRE_ALL_NAMES_MAX];
         for (entry, claim) in sorted.iter_mut().zip(self.iter()) {
-            *entry = (claim.namespace, claim.name);
+            *entry = (claim.name, claim.namespace);
         }
         let sorted = &mut sorted[..self.len()];
         sorted.sort_unstable();
-        let repeated = sorted.windows(2).any(|pair| pair[0] == pair[1]);
+        // A name that is resolved may turn out to be of either kind.
+        let is_same = |(name, kind): (&[u8], Option<Namespace>), (other, other_kind)| {
+            name == other && (kind == other_kind || kind.is_none())
+        };
+        let repeated = sorted.windows(2).any(|pair| is_same(pair[0], pair[1]));
         if repeated { Err(ClaimsError::Repeated) } else { Ok(()) }
     }
+}
+
+/// The code in place of a namespace: the server resolves the name.
+const RESOLVE: u8 = 2;
+
+/// The code of a namespace, or of a name that the server resolves.
+pub(super) fn namespace_code(namespace: Option<Namespace>) -> u8 {
+    namespace.map_or(RESOLVE, Namespace::code)
+}
+
+/// A namespace, or `None` for a name that the server resolves, by its code; an outer `None` for other codes.
+pub(super) fn read_namespace(code: u8) -> Option<Option<Namespace>> {
+    if code == RESOLVE { Some(None) } else { Namespace::from_code(code).map(Some) }
 }
 
 /// The flags of a claim on the wire.
@@ -218,7 +236,7 @@ pub(super) fn flags_of(claim: &Claim<'_>) -> u8 {
 fn read_row<'a>(row: &[u8; ROW_BYTES], texts: &mut Texts<'a>) -> Option<Claim<'a>> {
     let mut row = Fields::new(row);
     let (resources, maximum) = (row.u32()?, row.u32()?);
-    let namespace = Namespace::from_code(row.u8()?)?;
+    let namespace = read_namespace(row.u8()?)?;
     let has_slot = row.u8()? & FLAG_SLOT != 0;
     let name = texts.names.bytes(row.length()?)?;
     let slot = if has_slot { Some(texts.slots.u16()?) } else { None };

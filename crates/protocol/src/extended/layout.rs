@@ -35,7 +35,7 @@ macro_rules! parts_in_order {
 
 parts_in_order! {
     DeclaredState { generation, capacity, in_use }
-    Inspected { in_use, peak, waiting, capacity, available }
+    Inspected { in_use, peak, waiting, capacity, available, namespace }
     Place { id, proof }
     VerifiedGrant { session, ttl_left, state, grace_left }
 }

@@ -2,7 +2,7 @@
 
 use bytes::BufMut;
 
-use super::claims::{self, Claims, FLAG_PLACE, FLAG_SLOT, flags_of};
+use super::claims::{self, Claims, FLAG_PLACE, FLAG_SLOT, flags_of, namespace_code, read_namespace};
 use super::declarations::{put_declarations, read_declarations};
 use super::features::{Credentials, Features, Queueing, Wait};
 use super::layout::Part;
@@ -117,8 +117,8 @@ pub enum Extended<'a> {
     },
     /// "Inspect".
     Inspect {
-        /// The kind of the name.
-        namespace: Namespace,
+        /// The kind of the name; `None`: the server resolves the name.
+        namespace: Option<Namespace>,
         /// The name.
         name: &'a [u8],
     },
@@ -199,7 +199,7 @@ impl<'a> Extended<'a> {
                 let ids = Part::read(fields)?;
                 let (resources, maximum) = (fields.u32()?, fields.u32()?);
                 let queueing = Part::read(fields)?;
-                let namespace = Namespace::from_code(fields.u8()?)?;
+                let namespace = read_namespace(fields.u8()?)?;
                 let flags = fields.u8()?;
                 let name = fields.name()?;
                 let slot = if flags & FLAG_SLOT != 0 { Some(fields.u16()?) } else { None };
@@ -238,8 +238,9 @@ impl<'a> Extended<'a> {
             }
             ExtendedOpcode::Unwatch => Self::Unwatch { watch: Opaque(fields.array()?) },
             ExtendedOpcode::Inspect => {
-                let (namespace, name) = read_name(fields)?;
-                Self::Inspect { namespace, name }
+                let namespace = read_namespace(fields.u8()?)?;
+                fields.u8()?;
+                Self::Inspect { namespace, name: fields.name()? }
             }
             ExtendedOpcode::Sessions => Self::Sessions,
             ExtendedOpcode::Export => Self::Export,
@@ -365,11 +366,10 @@ impl<'a> Extended<'a> {
                 }
             }
             Self::VerifyGrant { grant } => out.put_u64(grant.0),
-            Self::Holders { namespace, name }
-            | Self::Waiters { namespace, name }
-            | Self::Inspect { namespace, name } => {
+            Self::Holders { namespace, name } | Self::Waiters { namespace, name } => {
                 put_name(*namespace, 0, name, out);
             }
+            Self::Inspect { namespace, name } => put_name(*namespace, 0, name, out),
             Self::Watch { namespace, scope } => {
                 let (flags, name) = match scope {
                     Scope::Name(name) => (0, name),
@@ -410,9 +410,9 @@ fn read_name<'a>(fields: &mut Fields<'a>) -> Option<(Namespace, &'a [u8])> {
     Some((namespace, fields.name()?))
 }
 
-/// Encodes a namespace, a byte that has flags or is reserved, and a name.
-fn put_name(namespace: Namespace, flags: u8, name: &[u8], out: &mut Vec<u8>) {
-    out.put_u8(namespace.code());
+/// Encodes a namespace, or `None` for a name that the server resolves, a byte that has flags or is reserved, and a name.
+fn put_name(namespace: impl Into<Option<Namespace>>, flags: u8, name: &[u8], out: &mut Vec<u8>) {
+    out.put_u8(namespace_code(namespace.into()));
     out.put_u8(flags);
     put_text(name, out);
 }

@@ -14,7 +14,7 @@ use crate::header::{Header, Opaque};
 use crate::response::{BodyError, Response, ResponseFrame};
 use signalbox_model::{
     Changed, DeclaredEntry, DeclaredState, Event, GrantId, Inspected, ListEntry, Milliseconds, Namespace,
-    Notice, Operation, Place, ReachedLimit, Revocation, SessionEntry, SessionKey, Status, TtlLeft,
+    Notice, Operation, Place, ReachedLimit, Refusal, Revocation, SessionEntry, SessionKey, Status, TtlLeft,
     VerifiedGrant,
 };
 
@@ -23,8 +23,8 @@ use signalbox_model::{
 pub enum ExtendedResponse<'a> {
     /// A response that yrmcds' protocols have too: success without a body, which also ends a listing, or a failure.
     Plain(Response<'a>),
-    /// A failure because of this limit: the status `Limit reached`.
-    LimitReached(ReachedLimit),
+    /// A refusal with its status. The text names the limit of `Limit reached`, and the capacity of `Maximum too small`.
+    Refused(Refusal),
     /// The response to Hello.
     Hello(HelloAnswer),
     /// The response to OpenSession.
@@ -76,13 +76,13 @@ impl ExtendedResponse<'_> {
             return response.compose(opcode, opaque, out);
         }
         let status = match self {
-            Self::LimitReached(_) => Status::LimitReached,
+            Self::Refused(refusal) => refusal.status(),
             Self::Queued(_) => Status::Queued,
             _ => Status::NoError,
         };
         Header::response(opcode, status, opaque).compose_before(out, |out| match self {
             Self::Plain(_) => unreachable!("composed above"),
-            Self::LimitReached(limit) => out.put_slice(limit.to_string().as_bytes()),
+            Self::Refused(refusal) => out.put_slice(refusal.to_string().as_bytes()),
             Self::Hello(answer) => answer.compose(out),
             Self::Opened(opened) => {
                 out.put_u64(opened.session);
@@ -400,6 +400,11 @@ impl ResponseFrame {
     /// one that this client does not know.
     pub fn reached_limit(&self) -> Option<ReachedLimit> {
         ReachedLimit::read(str::from_utf8(&self.body).ok()?)
+    }
+
+    /// The capacity in a response with the status [`Status::MaximumTooSmall`]; `None` if it names none.
+    pub fn capacity(&self) -> Option<u32> {
+        Refusal::read_capacity(str::from_utf8(&self.body).ok()?)
     }
 
     /// The response to AwaitIdle: the resources that are in use.

@@ -8,6 +8,7 @@ use super::corpus::fuzz::{
     decoded, listed_set_again, listed_user_again, notice_again, opened_process_again, parsed, place_again,
 };
 use super::*;
+use signalbox_model::Refusal;
 use signalbox_model::sysv::SetCommand;
 use signalbox_protocol::{
     BodyError, Extended, ExtendedOpcode, ExtendedResponse, Features, SysvOpcode, SysvRequest,
@@ -52,7 +53,12 @@ fn response_again(request: &Parsed<'_>, frame: &ResponseFrame) -> Result<Respons
         Status::NoError => {}
         Status::Queued => return place_again(frame),
         Status::LimitReached => {
-            return failed(ExtendedResponse::LimitReached(frame.reached_limit().ok_or(BodyError)?));
+            let limit = frame.reached_limit().ok_or(BodyError)?;
+            return failed(ExtendedResponse::Refused(Refusal::LimitReached(limit)));
+        }
+        Status::MaximumTooSmall => {
+            let capacity = frame.capacity().ok_or(BodyError)?;
+            return failed(ExtendedResponse::Refused(Refusal::MaximumTooSmall(capacity)));
         }
         status => return failed(ExtendedResponse::Plain(Response::Failed(status))),
     }

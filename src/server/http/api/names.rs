@@ -18,7 +18,7 @@ use super::entries::{Entry, entries};
 use super::{Context, no_such_name};
 use signalbox_core::{ListingKind, NameCursor, WaitedListing};
 use signalbox_model::views::{Declaration, Usage};
-use signalbox_model::{Inspected, Namespace, Target};
+use signalbox_model::{Namespace, Target};
 
 /// Names that a page looks at: less than a tenth of a second of work and pauses.
 const VISITED_MAX: usize = 65_536;
@@ -67,10 +67,6 @@ impl Cursor {
         let namespace = Namespace::ALL.into_iter().find(|namespace| port_name(*namespace) == kind)?;
         Some(Self { namespace, name: NameCursor { shard, after } })
     }
-}
-
-fn shown(namespace: Namespace, name: &[u8], inspected: Inspected) -> Usage {
-    Usage::of(namespace, name, inspected)
 }
 
 /// Which names a page has.
@@ -189,7 +185,7 @@ fn usage_of(context: &Context, server: &Server, namespace: Namespace, name: &[u8
         return None;
     }
     let inspected = server.core.inspect(namespace, name, server.moment()).ok()?;
-    Some(shown(namespace, name, inspected))
+    Some(Usage::of(name, inspected))
 }
 
 /// One name. Where a counter and a semaphore have it, both.
@@ -239,7 +235,7 @@ async fn details(
     let inspected = server.core.inspect(namespace, name, server.moment()).ok();
     let (Some(holders), Some(queue), Some(inspected)) = (holders, queue, inspected) else { return Ok(None) };
     Ok(Some(Details {
-        usage: shown(namespace, name, inspected),
+        usage: Usage::of(name, inspected),
         declared: if namespace == Namespace::Semaphores { declaration(server, name) } else { None },
         holders_total: holders.total,
         holders: holders.into_items(),

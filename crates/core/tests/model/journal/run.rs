@@ -7,8 +7,8 @@ use std::task::Waker;
 
 use signalbox_core::{
     Answer, Batch, BatchLimit, Call, Change, Claim, CommitOutcome, Core, DeclarationRecord,
-    DeclaredSemaphore, Granted, Key, Listed, ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher,
-    Outcome, Queueing, Record, Service, Session, Token, Want,
+    DeclaredSemaphore, Granted, Key, Kind, Listed, ListingKind, Mailbox, Message, Moment, MonotonicMs,
+    NameHasher, Outcome, Queueing, Record, Service, Session, Token, Want,
 };
 use signalbox_model::{Declaration, Operation, Revocation, UnixSeconds};
 use signalbox_model::{
@@ -492,7 +492,7 @@ impl Run {
                 let claim = Claim::new(1, 3).unwrap();
                 let of_slot = Claim::of_existing(NonZeroU32::MIN);
                 let want = |(name, resources): &(&'static [u8], u32)| Want {
-                    namespace: SEMAPHORES,
+                    kind: Kind::Of(SEMAPHORES),
                     name,
                     claim: match slot {
                         Some(_) => of_slot,

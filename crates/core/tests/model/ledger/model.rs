@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use signalbox_core::{
     Answer, Call, ClientKey, ClientShare, Connected, DeclarationRecord, DeclaredSemaphore, GRANT_SLOTS_MAX,
     Granted, LedgerLimits, LedgerStats, Listed, ListedSession, Message, MonotonicMs, NameEntry, Origin,
-    Outcome, Queueing, REQUESTS_MAX, SLOTS_MAX, Service, SessionClient, Token, Waiting,
+    Outcome, Permitted, Queueing, REQUESTS_MAX, SLOTS_MAX, Service, SessionClient, Token, Waiting,
 };
 use signalbox_model::{
     Cancellation, ConnectionId, DeclaredState, Event, EventKind, Generation, GrantId, IfExists, Limit,
@@ -172,6 +172,8 @@ struct Part {
     key: Key,
     resources: u32,
     maximum: u32,
+    /// It is resolved when its turn comes; until then, the kind in the key means nothing.
+    resolves: Option<Permitted>,
     /// The only slot that will do.
     wanted_slot: Option<u16>,
     /// Its position in the request.
@@ -202,6 +204,8 @@ pub struct Want {
     pub resources: u32,
     pub maximum: u32,
     pub slot: Option<u16>,
+    /// The kinds that the client may acquire if the name is resolved; `None`: it is the key.
+    pub resolves: Option<Permitted>,
 }
 
 /// The semaphore of this name.
@@ -663,7 +667,7 @@ impl Model {
     pub fn may_have_all(&self, connection: ConnectionId, denied: &[Key]) -> bool {
         let Attachment::To(id) = self.attachment(connection) else { return true };
         let mut grants = self.grants.iter().filter(|grant| grant.session == id);
-        grants.all(|grant| grant.parts.iter().all(|part| !denied.contains(&part.key)))
+        grants.all(|grant| grant.parts.iter().all(|part| !denied.contains(&self.key_of(part))))
     }
 
     pub fn keep_alive(&mut self, connection: ConnectionId) -> Result<u32, Refusal> {
@@ -812,7 +816,7 @@ impl Model {
         }
         let mut parts: Vec<_> =
             wants.iter().enumerate().map(|(place, want)| Part::new(place, want)).collect();
-        parts.sort_by_key(|part| part.key);
+        parts.sort_by_key(|part| (part.key.1, part.key.0));
         self.last_id += 1;
         let until_ms = self.now_ms + u64::from(queueing.wait_ms);
         self.grants.push(Grant {
@@ -1105,7 +1109,21 @@ impl Model {
             Some(present) => present.check(None)?,
             None => {}
         }
+        self.check_counter(key)?;
         self.check_unused(key, declare.numbered)
+    }
+
+    /// A name is not declared while sessions hold or wait for its counter.
+    fn check_counter(&self, key: Key) -> Result<(), Refusal> {
+        let counter = (Namespace::Counters, key.1);
+        let is_of_it = |grant: &Grant| {
+            let touched = grant.taken + usize::from(grant.is_queued());
+            grant.parts[..touched].iter().any(|part| part.key == counter)
+        };
+        match self.declaration(key).is_none() && self.grants.iter().any(is_of_it) {
+            true => Err(Refusal::CounterInUse),
+            false => Ok(()),
+        }
     }
 
     fn set(&mut self, declare: &Declaration<'static>, generation: u64, origin: Origin) {
@@ -1372,6 +1390,7 @@ impl Model {
 
     fn configure(&mut self, declare: &Declaration<'static>) -> Result<(), Refusal> {
         let key = semaphore(declare.name);
+        self.check_counter(key)?;
         self.check_unused(key, declare.numbered)?;
         self.make(key, declare.capacity.max(1))?;
         self.last_id += 1;
@@ -1510,13 +1529,54 @@ impl Model {
         self.complete(id);
     }
 
+    /// The name that a part is about now.
+    fn key_of(&self, part: &Part) -> Key {
+        let is_declared = || self.declaration(semaphore(part.key.1)).is_some();
+        match part.resolves {
+            None => part.key,
+            Some(_) if is_declared() => semaphore(part.key.1),
+            Some(_) => (Namespace::Counters, part.key.1),
+        }
+    }
+
+    /// Resolves the next name of a waiter.
+    fn resolve(&mut self, id: u64) -> Result<(), Refusal> {
+        let grant = self.grant(id);
+        let part = grant.awaited();
+        let Some(permitted) = part.resolves else { return Ok(()) };
+        let (key, maximum) = (self.key_of(part), part.maximum);
+        if !permitted.includes(key.0) {
+            return Err(Refusal::NotPermitted);
+        }
+        if key.0 == Namespace::Counters && maximum == 0 {
+            return Err(Refusal::NotFound);
+        }
+        if let Some(declared) = self.active_declaration(key)
+            && (1..declared.capacity).contains(&maximum)
+        {
+            return Err(Refusal::MaximumTooSmall(declared.capacity));
+        }
+        let grant = self.grant_mut(id);
+        let part = &mut grant.parts[grant.taken];
+        (part.key, part.resolves) = (key, None);
+        if key.0 == Namespace::Semaphores {
+            part.maximum = 0;
+        }
+        Ok(())
+    }
+
     /// Takes the next name of a waiter. `false` means that it has to wait.
     fn next_part(&mut self, id: u64, queueing: Option<Queueing>) -> Result<bool, Refusal> {
+        let is_new = self.grant(id).awaited().resolves.is_some();
+        self.resolve(id)?;
         let grant = self.grant(id);
         let Part { key, resources, maximum, wanted_slot, .. } = grant.parts[grant.taken];
         let slots = grant.parts[..grant.taken].iter().map(|part| part.slots.len()).sum::<usize>();
         // A request for a removed semaphore is not served from one declared later.
-        if queueing.is_none() && self.declaration(key).is_some_and(|declaration| declaration.created > id) {
+        if queueing.is_none()
+            && !is_new
+            && self.declaration(key).is_some_and(|declaration| declaration.created > id)
+        {
             return Err(Refusal::Removed);
         }
         self.make(key, maximum)?;
@@ -1973,8 +2033,8 @@ impl Grant {
 
 impl Part {
     fn new(place: usize, want: &Want) -> Self {
-        let Want { key, resources, maximum, slot } = *want;
-        Self { key, resources, maximum, wanted_slot: slot, place, slots: Vec::new() }
+        let Want { key, resources, maximum, slot, resolves } = *want;
+        Self { key, resources, maximum, resolves, wanted_slot: slot, place, slots: Vec::new() }
     }
 }
 
