@@ -16,8 +16,8 @@ const UNITS: &[&str] = &[
 ];
 
 /// The options that belong to a server, by their ids.
-pub(super) const SERVER_OPTIONS: [&str; 7] =
-    ["server", "semaphore", "timeout", "tls", "ca", "cert", "cert-key"];
+pub(super) const SERVER_OPTIONS: [&str; 8] =
+    ["server", "counter", "semaphore", "timeout", "tls", "ca", "cert", "cert-key"];
 
 /// The id of `--json`.
 pub(super) const JSON: &str = "json";

@@ -13,7 +13,7 @@ use super::name::Name;
 use super::number::within;
 use super::output::json;
 use super::pattern::WholeNames;
-use super::server::{Server, exists, resolved};
+use super::server::{Server, exists, other, resolved};
 use super::time::{WaitLimit, wait_limit_or_none};
 use signalbox_client::{Direct, Idle, Namespace, Status};
 use signalbox_model::noun;
@@ -104,12 +104,12 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         result => {
             let in_use = match result {
                 // A name that no client uses is forgotten, and nothing of it is in use.
-                Err(error) if error.status() == Some(Status::NotFound) => {
-                    if server.kind().is_some() && server.exists_in_other(name).await {
+                Err(error) if error.status() == Some(Status::NotFound) => match server.kind() {
+                    Some(kind) if server.exists_as(other(kind), name).await => {
                         return Err(server.not_found(name).await);
                     }
-                    0
-                }
+                    _ => 0,
+                },
                 result => result?,
             };
             let text = match as_json {

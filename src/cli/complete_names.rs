@@ -35,10 +35,10 @@ const NAMES_MAX: usize = 500;
 /// Which names complete the arguments of a subcommand.
 #[derive(Clone, Copy)]
 enum Source {
-    /// Those of the requested namespace.
-    Requested,
-    /// The same, and declared semaphores.
-    Both,
+    /// Those of one namespace, as plain operations.
+    Plain,
+    /// Limits: declared semaphores, and counters in use.
+    Limits,
     /// Declared semaphores.
     Declared,
     /// System V semaphore sets.
@@ -48,8 +48,8 @@ enum Source {
 impl Source {
     fn of(subcommand: &str) -> Option<Self> {
         Some(match subcommand {
-            "get" | "dump" | "watch" | "holders" | "waiters" | "await-idle" | "delete" => Self::Requested,
-            "status" | "run" | "acquire" => Self::Both,
+            "get" | "dump" | "delete" => Self::Plain,
+            "watch" | "holders" | "waiters" | "await-idle" | "status" | "run" | "acquire" => Self::Limits,
             "declare" | "resize" | "pause" | "resume" | "slot" | "remove" | "list" => Self::Declared,
             "sysv" => Self::Sets,
             _ => return None,
@@ -150,8 +150,11 @@ async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<
         }
         return Some(names);
     }
-    let requested = server.kind();
-    if let Source::Requested | Source::Both = source {
+    let requested = match source {
+        Source::Plain => Some(server.namespace()),
+        _ => server.kind(),
+    };
+    if let Source::Plain | Source::Limits = source {
         // The connection that lists is plain, so it needs the port of the namespace. Those that are declared are listed on
         // any port.
         match server.connect().await {
@@ -165,8 +168,7 @@ async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<
             Err(_) => return None,
         }
     }
-    let wants_declared = !matches!((source, requested), (Source::Requested, Some(Namespace::Counters)));
-    if wants_declared {
+    if requested != Some(Namespace::Counters) {
         let direct: Direct = server.direct().await.ok()?;
         let mut declared = direct.list(prefix).await.ok()?;
         while let Some(entry) = declared.next().await {

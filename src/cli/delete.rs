@@ -50,7 +50,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let what_failed = format!("counter {name} was not deleted");
     let message = match server.answer(direct.change(&Operation::DeleteCounter { name: name.bytes() })).await?
     {
-        Err(error) if error.status() == Some(Status::NotFound) => return Err(server.not_found(name).await),
+        Err(error) if error.status() == Some(Status::NotFound) => {
+            return Err(server.not_found_of(Some(Namespace::Counters), name).await);
+        }
         Err(error) if error.status() == Some(Status::InUse) => {
             let state = match server.answer(direct.inspect(Namespace::Counters, name.bytes())).await? {
                 Ok(usage) => format!("{} in use, {} waiting", usage.in_use, usage.waiting),

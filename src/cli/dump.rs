@@ -79,7 +79,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     rows.finish()?;
     if let (true, Some(name)) = (is_empty, pattern.name()) {
-        return Err(server.not_found(name).await);
+        return Err(server.not_found_of(Some(server.namespace()), name).await);
     }
     Ok(Exit::Success.into())
 }

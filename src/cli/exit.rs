@@ -206,7 +206,10 @@ impl From<signalbox_client::Error> for Failure {
                 Exit::NothingAvailable
             }
             ErrorKind::Status(Status::UnknownCommand) => Exit::Unavailable,
-            ErrorKind::Status(_) | ErrorKind::LimitReached { .. } | ErrorKind::Errno(_) => Exit::Failure,
+            ErrorKind::Status(_)
+            | ErrorKind::LimitReached { .. }
+            | ErrorKind::MaximumTooSmall { .. }
+            | ErrorKind::Errno(_) => Exit::Failure,
             ErrorKind::NameLength { .. }
             | ErrorKind::NoCapacity
             | ErrorKind::Claims(_)

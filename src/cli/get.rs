@@ -44,7 +44,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, json: as_json, server } = arguments;
     let client = server.connect().await?;
     match server.answer(client.get(name.bytes())).await? {
-        Err(error) if error.status() == Some(Status::NotFound) => Err(server.not_found(name).await),
+        Err(error) if error.status() == Some(Status::NotFound) => {
+            Err(server.not_found_of(Some(server.namespace()), name).await)
+        }
         result => {
             let Resources(number) = result?;
             let text = if *as_json { json(&Line::of(name, server, number)) } else { number.to_string() };

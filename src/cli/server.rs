@@ -221,29 +221,34 @@ impl Server {
         }
     }
 
-    /// The failure for a name that does not exist. If its kind was given, asks whether it exists as the other kind.
+    /// The failure for a name of the requested kind that does not exist.
     pub(super) async fn not_found(&self, name: &Name) -> Failure {
-        let advice = match self.kind() {
+        self.not_found_of(self.kind(), name).await
+    }
+
+    /// The failure for a name that does not exist. If it has a kind, asks whether it exists as the other one.
+    pub(super) async fn not_found_of(&self, kind: Option<Namespace>, name: &Name) -> Failure {
+        let advice = match kind {
             _ if looks_like_pattern(name.bytes()) => {
                 "this command takes one whole name; \"signalbox dump\" and \"signalbox watch\" take patterns"
             }
-            Some(_) if self.exists_in_other(name).await => match self.namespace() {
-                Namespace::Counters => "a semaphore of this name exists; omit --counter",
-                Namespace::Semaphores => "a counter of this name exists; omit --semaphore",
+            Some(kind) if self.exists_as(other(kind), name).await => match kind {
+                Namespace::Counters => "a semaphore of this name exists; give --semaphore",
+                Namespace::Semaphores => "a counter of this name exists; give --counter",
             },
             _ => {
                 "check the name; \"signalbox list\" lists what is declared, and a name that is not declared exists while it is \
                   in use"
             }
         };
-        Failure::new(Exit::Failure, format!("{} {name} does not exist; {advice}", noun(self.kind())))
+        Failure::new(Exit::Failure, format!("{} {name} does not exist; {advice}", noun(kind)))
     }
 
-    /// Whether the name exists in the namespace that was not requested; `false` if the server does not say.
-    pub(super) async fn exists_in_other(&self, name: &Name) -> bool {
+    /// Whether a name exists as this kind; `false` if the server does not say.
+    pub(super) async fn exists_as(&self, kind: Namespace, name: &Name) -> bool {
         let ask = async {
             let direct = self.direct().await.ok()?;
-            exists(&direct, other(self.namespace()), name.bytes()).await.ok()
+            exists(&direct, kind, name.bytes()).await.ok()
         };
         let asked = tokio::time::timeout(self.timeout, ask).await;
         matches!(asked, Ok(Some(true)))

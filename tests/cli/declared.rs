@@ -87,10 +87,9 @@ async fn slots_are_shown_to_holders_and_to_others() {
     objects(server, &["declare", "licences", "--capacity", "6"]).await;
     let first = acquired(server, &["gpu", "--resources", "2"]).await;
     assert_eq!(first["slots"], json!([[0, 1]]));
-    let second = acquired(server, &["licences", "gpu=1/"]).await;
+    let second = acquired(server, &["licences", "gpu=1"]).await;
     assert_eq!(second["slots"], json!([[], [2]]), "in the order of the names");
-    let script =
-        r#"eval "$("$1" acquire --semaphore gpu=2/ licences --lease 1h)" && echo "$SIGNALBOX_SLOTS""#;
+    let script = r#"eval "$("$1" acquire --semaphore gpu=2 licences --lease 1h)" && echo "$SIGNALBOX_SLOTS""#;
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_signalbox")]);
     command.env("SIGNALBOX_SERVER", server.to_string()).stdin(Stdio::null());
@@ -117,10 +116,10 @@ async fn a_declared_semaphore_is_acquired_without_its_capacity() {
     let get = [env!("CARGO_BIN_EXE_signalbox"), "get", "--semaphore"];
     for (wanted, name, left) in [
         (&["a"][..], "a", "1\n"),
-        (&["a=2/"], "a", "0\n"),
+        (&["a=2"], "a", "0\n"),
         (&["a", "--resources", "2"], "a", "0\n"),
-        (&["a=5=1/"], "a=5", "1\n"),
-        (&["a=5=2/", "a"], "a=5", "0\n"),
+        (&["a=5=1"], "a=5", "1\n"),
+        (&["a=5=2", "a"], "a=5", "0\n"),
         (&["a", "--wait", "max"], "a", "1\n"),
     ] {
         let arguments = [&["run", "--semaphore"], wanted, &["--"], &get, &[name]].concat();

@@ -40,9 +40,9 @@ async fn names_stand_together_before_or_after_the_options() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     for arguments in [
-        &["run", "a=1", "b=1", "--lease", "5", "--wait", "1", "--", "true"][..],
-        &["run", "--lease", "5", "--wait", "1", "a=1", "b=1", "--", "true"],
-        &["run", "--lease=5", "a=1", "b=1", "--wait=1", "--", "true"],
+        &["run", "a:1", "b:1", "--lease", "5", "--wait", "1", "--", "true"][..],
+        &["run", "--lease", "5", "--wait", "1", "a:1", "b:1", "--", "true"],
+        &["run", "--lease=5", "a:1", "b:1", "--wait=1", "--", "true"],
         &["run", "days", "s", "--max", "1", "--lease", "5", "--", "true"],
     ] {
         assert_eq!(stdout(&ran(server, arguments).await), "", "{arguments:?}");
@@ -67,7 +67,7 @@ async fn every_command_that_prints_has_json() {
     assert!(ping["time"].is_f64(), "{ping}");
     let idle = printed(&["await-idle", "job", "--level", "2"]).await;
     assert_eq!(idle, json!({"name": "job", "in_use": 2}));
-    let held = printed(&["acquire", "other=1", "--lease", "60"]).await;
+    let held = printed(&["acquire", "other:1", "--lease", "60"]).await;
     let (session, key) = (held["session"].as_str().unwrap(), held["key"].as_str().unwrap());
     let renewed = printed(&["renew", "--session", session, "--key", key]).await;
     assert_eq!(renewed, json!({"lease": 60.0}));

@@ -51,7 +51,7 @@ async fn several_names_are_acquired_and_released_together() {
     let server = daemon.address("counter");
     let signalbox = env!("CARGO_BIN_EXE_signalbox");
     let script = format!("{signalbox} get gpu; {signalbox} get licences; exit 7");
-    let output = ran(server, &["run", "gpu=2/4", "licences=10", "--", "sh", "-c", &script]).await;
+    let output = ran(server, &["run", "gpu=2:4", "licences:10", "--", "sh", "-c", &script]).await;
     assert_eq!((&output.stdout[..], output.status.code()), (&b"2\n1\n"[..], Some(7)), "{}", stderr(&output));
     for name in ["gpu", "licences"] {
         assert_eq!(stdout(&ran(server, &["get", name]).await), "0\n");
@@ -64,7 +64,7 @@ async fn several_names_are_acquired_and_released_together() {
     assert_fails(
         &output,
         75,
-        "counters \"a\", \"b\": not all are available: \"b\" has 1 of 1 in use, 1 requested",
+        "limits \"a\", \"b\": not all are available: \"b\" has 1 of 1 in use, 1 requested",
     );
     assert_eq!(stdout(&ran(server, &["get", "a"]).await), "0\n", "all or none");
     drop(holder);
@@ -82,7 +82,7 @@ async fn run_limits_its_wait_and_the_length_of_the_queue() {
 
     let output = ran(server, &["run", "job", "--max", "1", "--wait", "0.1", "--", "echo", "started"]).await;
     assert_eq!(output.stdout, b"");
-    assert_fails(&output, 75, "counter \"job\": not granted within 0.1 s (1 of 1 in use, 1 requested)");
+    assert_fails(&output, 75, "limit \"job\": not granted within 0.1 s (1 of 1 in use, 1 requested)");
 
     let waiter = program_at(server, &["run", "job", "--max", "1", "--wait=1h", "--", "echo", "started"])
         .spawn()
@@ -200,7 +200,7 @@ async fn a_command_survives_a_disconnect_shorter_than_the_lease() {
 async fn a_canceled_request_leaves_the_queue_and_its_session_keeps_what_it_holds() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    let holder = Script::holding(server, &["job=1", "other=1"]).await;
+    let holder = Script::holding(server, &["job:1", "other:1"]).await;
     let waits = ["run", "job", "--max", "1", "--lease", "1h", "--wait", "max", "--", "true"];
     let first = program_at(server, &waits).spawn().unwrap();
     let waiter = until_listed(server, "waiters", "job", 1).await.remove(0);
@@ -347,7 +347,7 @@ async fn renew_and_release_fail_if_the_grant_is_gone() {
     let server = daemon.address("counter");
     for is_removed in [false, true] {
         stdout(&ran(server, &["declare", "gpu", "--capacity", "2", "--if-exists", "keep"]).await);
-        let script = Script::holding(server, &["gpu", "seats=3"]).await;
+        let script = Script::holding(server, &["gpu", "seats:3"]).await;
         assert_eq!(stdout(&script.ran(&["renew"]).await), "3600\n");
         let taken = match is_removed {
             false => ran(server, &["revoke", "--grant", script.grant(), "--grace", "0"]).await,
@@ -393,8 +393,8 @@ async fn renew_warns_while_the_grant_is_being_revoked() {
 async fn a_grant_of_another_session_is_not_taken_for_that_of_the_session() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    let script = Script::holding(server, &["seats=3"]).await;
-    let other = Script::holding(server, &["seats=3"]).await;
+    let script = Script::holding(server, &["seats:3"]).await;
+    let other = Script::holding(server, &["seats:3"]).await;
     let message = format!("grant {} is held by session {}", other.grant(), other.session());
     for subcommand in ["renew", "release"] {
         assert_fails(&script.ran(&[subcommand, "--grant", other.grant()]).await, 64, &message);
@@ -410,15 +410,17 @@ async fn a_command_in_a_session_knows_its_grant() {
     let script = "\"$0\" verify \"$SIGNALBOX_GRANT\" | cut -f 1; echo \"$SIGNALBOX_GRANT\"";
     let command = ["--", "sh", "-c", script, env!("CARGO_BIN_EXE_signalbox")];
     let mut last = 0;
-    for held in [&["a=1", "b=1"][..], &["a", "--max", "1", "--lease", "5"]] {
+    for held in [&["a:1", "b:1"][..], &["a", "--max", "1", "--lease", "5"]] {
         let output = ran(server, &[&["run"], held, &command].concat()).await;
         let (state, grant) = stdout(&output).split_once('\n').unwrap();
         let grant: u64 = grant.trim().parse().unwrap();
         assert!(state == "held" && grant > last, "{output:?}");
         last = grant;
     }
-    let mut without =
-        program_at(server, &["run", "a", "--max", "1", "--", "sh", "-c", "echo \"[$SIGNALBOX_GRANT]\""]);
+    let mut without = program_at(
+        server,
+        &["run", "a", "--counter", "--max", "1", "--", "sh", "-c", "echo \"[$SIGNALBOX_GRANT]\""],
+    );
     let without = finished(without.env("SIGNALBOX_GRANT", "7").spawn().unwrap()).await;
     assert_eq!(stdout(&without), "[]\n", "an outer grant is not the command's");
 }
@@ -427,7 +429,7 @@ async fn a_command_in_a_session_knows_its_grant() {
 async fn acquire_prints_the_session_as_json() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
-    let arguments = ["acquire", "pool=2/4", "other=1", "--semaphore", "--lease", "1m", "--json"];
+    let arguments = ["acquire", "pool=2:4", "other:1", "--semaphore", "--lease", "1m", "--json"];
     let output = ran(server, &arguments).await;
     let held: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
     assert_eq!(held["lease"], 60.0);

@@ -110,11 +110,7 @@ async fn characters_that_are_not_seen_are_escaped_in_lists_and_messages() {
     assert_eq!(stdout(&ran(&["dump"]).await), format!("0\t1\t{shown}\n"));
     let listed = ran(&["dump", "--json"]).await;
     assert!(stdout(&listed).contains(r"tru\u200bc\u3164k\u00a0s\udb40\udc41"), "{listed:?}");
-    assert_fails(
-        &ran(&["run", name, "--", "true"]).await,
-        1,
-        &format!("semaphore \"{shown}\" does not exist"),
-    );
+    assert_fails(&ran(&["run", name, "--", "true"]).await, 1, &format!("limit \"{shown}\" is not declared"));
     // A message of the client library, and one of the parser.
     let slot = ran(&["declare", name, name, "--capacity", "1"]).await;
     assert!(slot.stderr.is_ascii() && !slot.status.success(), "{slot:?}");

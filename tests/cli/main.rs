@@ -214,8 +214,19 @@ async fn a_dump_that_breaks_off_is_a_failure() {
 #[tokio::test]
 async fn run_holds_while_the_command_runs_and_releases_when_it_ends() {
     let server = FakeServer::bind().await;
-    let arguments =
-        ["run", "job", "--max", "5", "--resources", "2", "--", "sh", "-c", "echo started; read _; exit 3"];
+    let arguments = [
+        "run",
+        "job",
+        "--counter",
+        "--max",
+        "5",
+        "--resources",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        "echo started; read _; exit 3",
+    ];
     let mut child = program(&server, &arguments).spawn().unwrap();
     let mut peer = server.accept().await;
     peer.grant(b"job", 2, 5).await;
@@ -234,7 +245,9 @@ async fn run_starts_no_command_if_nothing_is_available() {
         (Status::ResourceNotAvailable, 75, "try again later"),
         (Status::OutOfMemory, 1, "no memory or no room for another name"),
     ] {
-        let child = program(&server, &["run", "job", "--max", "1", "--", "echo", "started"]).spawn().unwrap();
+        let child = program(&server, &["run", "job", "--counter", "--max", "1", "--", "echo", "started"])
+            .spawn()
+            .unwrap();
         server.accept().await.refuse(status).await;
         let output = finished(child).await;
         assert_eq!(output.stdout, b"");
@@ -245,7 +258,8 @@ async fn run_starts_no_command_if_nothing_is_available() {
 /// Runs a command that is granted its resources, to its end.
 async fn held_for(command: &[&str]) -> Output {
     let server = FakeServer::bind().await;
-    let child = program(&server, &["run", "job", "--max", "1", "--"]).args(command).spawn().unwrap();
+    let child =
+        program(&server, &["run", "job", "--counter", "--max", "1", "--"]).args(command).spawn().unwrap();
     let mut peer = server.accept().await;
     peer.grant(b"job", 1, 1).await;
     let release = peer.expect(Outcome::Release { name: b"job".to_vec(), resources: 1 }).await;
@@ -274,7 +288,7 @@ impl Running {
     /// Starts the script and waits until it prints `ready`.
     async fn start(options: &[&str], script: &str) -> Self {
         let server = FakeServer::bind().await;
-        let mut command = program(&server, &["run", "job", "--max", "1"]);
+        let mut command = program(&server, &["run", "job", "--counter", "--max", "1"]);
         let mut child = command.args(options).args(["--", "sh", "-c", script]).spawn().unwrap();
         let mut peer = server.accept().await;
         peer.grant(b"job", 1, 1).await;
@@ -358,7 +372,7 @@ async fn run_releases_when_a_signal_ends_the_command() {
 async fn run_keeps_ignored_signals_ignored() {
     let server = FakeServer::bind().await;
     let script = format!(
-        "trap '' HUP; exec {} run job --max 1 -- sh -c 'echo ready; read _; exit 5'",
+        "trap '' HUP; exec {} run job --counter --max 1 -- sh -c 'echo ready; read _; exit 5'",
         env!("CARGO_BIN_EXE_signalbox")
     );
     let mut command = Command::new("sh");
@@ -436,10 +450,12 @@ async fn run_and_dump_work_with_yrmcds() {
     let address = yrmcdsd.counters.to_string();
     let signalbox = env!("CARGO_BIN_EXE_signalbox");
     let script = format!(
-        "{signalbox} get job && {signalbox} run job --max 2 --resources 2 -- true; echo $?; {signalbox} dump; exit 9"
+        "{signalbox} get job && {signalbox} run job --counter --max 2 --resources 2 -- true; echo $?; {signalbox} dump; exit 9"
     );
     let mut command = Command::new(signalbox);
-    command.args(["run", "job", "--max", "2", "--", "sh", "-c", &script]).env("SIGNALBOX_SERVER", &address);
+    command
+        .args(["run", "job", "--counter", "--max", "2", "--", "sh", "-c", &script])
+        .env("SIGNALBOX_SERVER", &address);
     let output = soon("the program to end", command.output()).await.unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n75\n1\t1\tjob\n");
     assert_eq!(output.status.code(), Some(9), "{}", stderr(&output));

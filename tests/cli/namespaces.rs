@@ -1,7 +1,7 @@
-//! Counters and semaphores are never mistaken for each other: the port of plain operations, names without a maximum, and
+//! Limits, and counters and semaphores where a kind is given: what a name is resolved to, the port of plain operations, and
 //! arguments that contradict each other or the server.
 
-use super::{assert_fails, finished, line, program, program_at, ran, stderr, stderr_of, stdout, stdout_of};
+use super::{assert_fails, finished, line, program, program_at, ran, stderr, stdout, stdout_of};
 use crate::support::daemon::Daemon;
 use crate::support::fake_server::FakeServer;
 use crate::support::yrmcdsd::Yrmcdsd;
@@ -12,13 +12,13 @@ const PLAIN: [&[&str]; 5] = [
     &["stats"],
     &["dump"],
     &["bench", "--count", "10", "--warmup", "0"],
-    &["run", "job", "--max", "1", "--", "echo", "started"],
+    &["run", "job", "--counter", "--max", "1", "--", "echo", "started"],
 ];
 
 /// The arguments with an option of the program itself, not of the command of `run`.
 fn with_semaphore<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     let (subcommand, rest) = arguments.split_first().unwrap();
-    [&[subcommand, "--semaphore"], rest].concat()
+    [&[subcommand, "--semaphore"], rest].concat().into_iter().filter(|word| *word != "--counter").collect()
 }
 
 #[tokio::test]
@@ -52,22 +52,20 @@ async fn a_plain_operation_on_a_port_of_the_other_namespace_is_refused() {
 }
 
 #[tokio::test]
-async fn a_leased_operation_takes_either_port_and_the_option_decides() {
+async fn a_limit_is_used_over_either_port() {
     let mut daemon = Daemon::start();
     let ports = [daemon.address("counter"), daemon.address("semaphore")];
-    let mut holder = program_at(
-        ports[0],
-        &["run", "job", "--max", "1", "--lease", "60", "--", "sh", "-c", "echo ready; read _"],
-    )
-    .spawn()
-    .unwrap();
+    let mut holder =
+        program_at(ports[0], &["run", "job", "--max", "1", "--", "sh", "-c", "echo ready; read _"])
+            .spawn()
+            .unwrap();
     assert_eq!(line(&mut stdout_of(&mut holder)).await, "ready");
     for port in ports {
-        let counter = ["run", "job", "--max", "1", "--lease", "5", "--", "echo", "started"];
-        let output = ran(port, &counter).await;
+        let run = ["run", "job", "--max", "1", "--", "echo", "started"];
+        let output = ran(port, &run).await;
         assert_eq!(output.stdout, b"");
-        assert_fails(&output, 75, "counter \"job\": 1 of 1 in use");
-        let output = ran(port, &with_semaphore(&counter)).await;
+        assert_fails(&output, 75, "limit \"job\": 1 of 1 in use");
+        let output = ran(port, &[&["run", "--lease", "5", "--semaphore"], &run[1..]].concat()).await;
         assert_eq!(stdout(&output), "started\n");
     }
 }
@@ -88,76 +86,91 @@ async fn a_server_that_does_not_say_what_its_port_serves_has_no_semaphore_option
 }
 
 #[tokio::test]
-async fn a_name_without_a_maximum_is_a_declared_semaphore() {
+async fn a_limit_is_what_is_declared_or_has_a_maximum() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    stdout(&ran(server, &["declare", "gpu", "--capacity", "3"]).await);
-    let signalbox = env!("CARGO_BIN_EXE_signalbox");
-    let in_use_of_gpu = format!("{signalbox} await-idle --semaphore gpu --level 9");
-    for (wanted, in_use) in [
-        (&["gpu"][..], "1\n"),
-        (&["gpu=2/"], "2\n"),
-        (&["gpu", "--resources", "2"], "2\n"),
-        (&["gpu", "--semaphore"], "1\n"),
-        (&["gpu", "seats=10"], "1\n"),
+    stdout(&ran(server, &["declare", "gpu", "--capacity", "3", "--slots"]).await);
+    for (wanted, slots) in [
+        (&["gpu"][..], "0"),
+        (&["gpu=2"], "0,1"),
+        (&["gpu", "--resources", "2"], "0,1"),
+        (&["gpu", "--max", "3"], "0"),
+        (&["gpu=2:4"], "0,1"),
+        (&["gpu=2", "tenant:8"], "0,1:"),
+        (&["gpu", "--semaphore"], "0"),
+        (&["tenant", "--max", "8"], ""),
+        (&["tenant:8"], ""),
+        (&["gpu:2", "--counter", "--lease", "5"], ""),
     ] {
-        let arguments = [&["run"], wanted, &["--", "sh", "-c", &in_use_of_gpu]].concat();
-        assert_eq!(stdout(&ran(server, &arguments).await), in_use, "{wanted:?}");
+        let arguments = [&["run"], wanted, &["--", "sh", "-c", "echo $SIGNALBOX_SLOTS"]].concat();
+        assert_eq!(stdout(&ran(server, &arguments).await).trim_end(), slots, "{wanted:?}");
     }
-    let seats = format!("{signalbox} get seats; {in_use_of_gpu}");
-    let output = ran(server, &["run", "gpu=3/", "seats=2/10", "--", "sh", "-c", &seats]).await;
-    assert_eq!(stdout(&output), "2\n3\n", "a counter and a semaphore together");
+    for wanted in [&["gpu", "--max", "2"][..], &["tenant:8", "gpu:2"], &["gpu:2", "--wait", "max"]] {
+        let arguments = [&["run"], wanted, &["--", "echo", "started"]].concat();
+        let said = "a declared semaphore with the capacity 3, more than the requested maximum";
+        assert_fails(&ran(server, &arguments).await, 1, said);
+    }
+    let acquired = ran(server, &["acquire", "gpu", "--max", "3", "--lease", "1m", "--json"]).await;
+    assert!(stdout(&acquired).contains(r#""slots":[[0]]"#), "{acquired:?}");
+    let names =
+        |command: &'static str| async move { stdout(&ran(server, &[command, "gpu"]).await).to_owned() };
+    assert_eq!(names("holders").await.lines().count(), 1);
+    assert_eq!(names("waiters").await, "");
+    assert!(names("status").await.contains("kind        semaphore"));
 }
 
 #[tokio::test]
-async fn a_name_that_exists_only_in_the_other_namespace_is_pointed_out() {
+async fn a_limit_that_is_neither_declared_nor_has_a_maximum_is_refused_with_advice() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    stdout(&ran(server, &["declare", "gpu", "--capacity", "3"]).await);
-    assert_eq!(daemon.counter().acquire(b"job", 1, 1).status, 0);
-    for name in ["job", "job=2/"] {
-        let output = ran(server, &["run", name, "--", "true"]).await;
-        assert_fails(&output, 1, "semaphore \"job\" does not exist, but a counter of this name does");
-    }
     let output = ran(server, &["run", "none", "--", "true"]).await;
     assert_fails(
         &output,
         1,
-        "semaphore \"none\" does not exist; declare it with \"signalbox declare\", or for a counter",
+        "limit \"none\" is not declared; declare it with \"signalbox declare\", or give",
     );
-    for list in ["holders", "waiters", "get", "await-idle"] {
-        let output = ran(server, &[list, "gpu"]).await;
-        assert_fails(
-            &output,
-            1,
-            "counter \"gpu\" does not exist; a semaphore of this name exists; add --semaphore",
-        );
+    let mut holder =
+        program_at(server, &["run", "job:1", "--", "sh", "-c", "echo ready; read _"]).spawn().unwrap();
+    assert_eq!(line(&mut stdout_of(&mut holder)).await, "ready");
+    let output = ran(server, &["run", "job=2", "--", "true"]).await;
+    assert_fails(&output, 1, "limit \"job\" is not declared, but clients use it with a maximum; declare it");
+    let output = ran(server, &["declare", "job", "--capacity", "1"]).await;
+    assert_fails(&output, 1, "clients hold or wait for the counter of this name");
+    for list in ["holders", "waiters", "status"] {
+        assert_fails(&ran(server, &[list, "none"]).await, 1, "limit \"none\" does not exist; check the name");
     }
-    for list in ["holders", "waiters", "await-idle"] {
-        let output = ran(server, &[list, "job", "--semaphore"]).await;
-        assert_fails(
-            &output,
-            1,
-            "semaphore \"job\" does not exist; a counter of this name exists; omit --semaphore",
-        );
-    }
-    for (arguments, said) in [
-        (&["watch", "gpu"][..], "counter \"gpu\" does not exist, but a semaphore of this name does"),
-        (
-            &["watch", "job", "--semaphore"],
-            "semaphore \"job\" does not exist, but a counter of this name does",
-        ),
+    for (kind, said) in [
+        ("--semaphore", "semaphore \"job\" does not exist; a counter of this name exists; give --counter"),
+        ("--counter", "counter \"gpu\" does not exist; a semaphore of this name exists; give --semaphore"),
     ] {
-        let mut watch = program_at(server, arguments).spawn().unwrap();
-        let line = line(&mut stderr_of(&mut watch)).await;
-        assert!(line.contains(said) && line.contains("--semaphore"), "{line}");
+        stdout(&ran(server, &["declare", "gpu", "--capacity", "3", "--if-exists", "keep"]).await);
+        let name = if kind == "--counter" { "gpu" } else { "job" };
+        assert_fails(&ran(server, &["holders", kind, name]).await, 1, said);
     }
-    for arguments in [&["watch", "job"][..], &["watch", "gpu", "--semaphore"], &["watch", "none"]] {
-        let mut watch = program_at(server, arguments).spawn().unwrap();
+    let output = ran(server, &["run", "gpu", "--counter", "--", "true"]).await;
+    assert_fails(&output, 64, "counter \"gpu\" needs a maximum; add --max N");
+}
+
+#[tokio::test]
+async fn a_watch_reports_a_limit_whatever_it_becomes() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    for name in ["job", "jo*"] {
+        let mut watch = program_at(server, &["watch", name]).spawn().unwrap();
         let mut events = stdout_of(&mut watch);
         while !line(&mut events).await.starts_with("live") {}
+        stdout(&ran(server, &["run", "job:1", "--", "true"]).await);
+        assert!(line(&mut events).await.starts_with("granted"));
+        assert!(line(&mut events).await.starts_with("released"));
+        stdout(&ran(server, &["declare", "job", "--capacity", "1"]).await);
+        stdout(&ran(server, &["run", "job:1", "--", "true"]).await);
+        let mut event = line(&mut events).await;
+        while !event.starts_with("granted") {
+            event = line(&mut events).await;
+        }
         watch.start_kill().unwrap();
-        assert_eq!(stderr(&finished(watch).await), "", "{arguments:?}");
+        assert_eq!(stderr(&finished(watch).await), "");
+        stdout(&ran(server, &["remove", "job"]).await);
     }
 }
 
@@ -168,56 +181,17 @@ async fn a_capacity_that_is_not_the_given_one_is_reported() {
     stdout(&ran(server, &["declare", "gpu", "--capacity", "2"]).await);
     let said = "semaphore \"gpu\" has the capacity 2, not 4 as given";
     for arguments in [
-        &["run", "gpu=2/4", "--semaphore", "--", "echo", "started"][..],
-        &["run", "gpu=2/4", "--semaphore", "--lease", "5", "--", "echo", "started"],
-        &["run", "gpu", "--max", "4", "--semaphore", "--", "echo", "started"],
-        &["acquire", "gpu=2/4", "--semaphore", "--lease", "0.5"],
+        &["run", "gpu=2:4", "--semaphore", "--lease", "5", "--", "echo", "started"][..],
+        &["acquire", "gpu=2:4", "--semaphore", "--lease", "0.5"],
     ] {
         let output = ran(server, arguments).await;
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(!output.stdout.is_empty() && stderr(&output).contains(said), "{arguments:?}: {output:?}");
         stdout(&ran(server, &["await-idle", "gpu", "--semaphore"]).await);
     }
-    let output = ran(server, &["run", "gpu=2/2", "--semaphore", "--", "echo", "started"]).await;
+    let output =
+        ran(server, &["run", "gpu=2:2", "--semaphore", "--lease", "5", "--", "echo", "started"]).await;
     assert_eq!(stdout(&output), "started\n", "no message without a contradiction");
-}
-
-#[tokio::test]
-async fn a_counter_with_the_name_of_a_declared_semaphore_is_reported() {
-    let mut daemon = Daemon::start();
-    let server = daemon.address("counter");
-    stdout(&ran(server, &["declare", "gpu", "gpus", "--capacity", "2"]).await);
-    for (wanted, advice) in [
-        (&["gpu=2/4"][..], "omit the maximum: gpu=2/"),
-        (&["gpu", "--max", "4"], "omit the maximum: gpu"),
-        (&["gpu", "--max", "4", "--lease", "5"], "omit the maximum: gpu"),
-        (&["seats=3", "gpu=2/4"], "omit the maximum: gpu=2/"),
-    ] {
-        let output = ran(server, &[&["run"], wanted, &["--", "echo", "started"]].concat()).await;
-        assert_eq!((&output.stdout[..], output.status.code()), (&b"started\n"[..], Some(0)), "{output:?}");
-        let said = "counter \"gpu\" was acquired, and not the declared semaphore \"gpu\"";
-        assert!(stderr(&output).contains(said) && stderr(&output).trim_end().ends_with(advice), "{output:?}");
-    }
-    for wanted in [&["gp=2/4"][..], &["gpu"], &["gpu=2", "--semaphore"]] {
-        let output =
-            ran(server, &[&["run"], wanted, &["--lease", "5", "--", "echo", "started"]].concat()).await;
-        assert_eq!(stdout(&output), "started\n", "{wanted:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_counter_with_the_name_of_a_semaphore_that_is_not_declared_is_reported() {
-    let mut daemon = Daemon::start();
-    let (counters, semaphores) = (daemon.address("counter"), daemon.address("semaphore"));
-    stdout(&ran(semaphores, &["run", "crate", "--semaphore", "--max", "1", "--", "true"]).await);
-    for wanted in [&["--max", "1"][..], &["--max", "1", "--lease", "5"]] {
-        let run = [&["run", "crate"], wanted, &["--", "echo", "started"]].concat();
-        let output = ran(counters, &run).await;
-        assert_eq!((&output.stdout[..], output.status.code()), (&b"started\n"[..], Some(0)), "{output:?}");
-        let said = "counter \"crate\" was acquired, and not the semaphore \"crate\"; to acquire the semaphore, add \
-                    --semaphore, and give the port of the semaphores";
-        assert!(stderr(&output).contains(said), "{output:?}");
-    }
 }
 
 #[tokio::test]
@@ -241,10 +215,11 @@ async fn a_name_that_looks_like_something_else_can_still_be_used() {
     for (arguments, name) in [
         (&["job*", "--max", "1", "--exact"][..], "job*"),
         (&["job=", "--max", "1"], "job="),
-        (&["job=1=1"], "job=1"),
-        (&["a=b=1"], "a=b"),
+        (&["job=1=1:1"], "job=1"),
+        (&["job:7", "--max", "1", "--exact"], "job:7"),
+        (&["host:web", "--max", "1"], "host:web"),
         (&["--name=-x", "--max", "1"], "-x"),
-        (&["--name=-y=1", "z=1"], "-y"),
+        (&["--name=-y:1", "z:1"], "-y"),
     ] {
         let output = ran(server, &[&["run"], arguments, &["--", "echo", "started"]].concat()).await;
         assert_eq!(stdout(&output), "started\n", "{arguments:?}");

@@ -10,10 +10,10 @@ async fn the_status_of_a_name_is_found_for_either_kind() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let ran = async |arguments: &[&str]| ran(server, arguments).await;
-    assert_fails(&ran(&["status", "gpu"]).await, 1, "neither a counter nor a semaphore \"gpu\" exists");
+    assert_fails(&ran(&["status", "gpu"]).await, 1, "limit \"gpu\" does not exist; check the name");
     stdout(&ran(&["declare", "gpu", "--capacity", "4", "--slots", "--label", "room 3"]).await);
-    stdout(&ran(&["acquire", "gpu=3/", "--lease", "1h"]).await);
-    let _waiter = program_at(server, &["run", "gpu=2/", "--wait", "max", "--", "true"]).spawn().unwrap();
+    stdout(&ran(&["acquire", "gpu=3", "--lease", "1h"]).await);
+    let _waiter = program_at(server, &["run", "gpu=2", "--wait", "max", "--", "true"]).spawn().unwrap();
     let status = loop {
         let status: Value = serde_json::from_str(stdout(&ran(&["status", "gpu", "--json"]).await)).unwrap();
         if status["waiting"] == 1 {

@@ -245,7 +245,7 @@ async fn a_request_that_does_not_fit_beside_the_outer_ones_is_refused_at_once() 
         let granted = nested(outer, &["job", "--max", "2"]).await;
         assert_eq!(stdout(&granted), "started\n", "there is room beside the outer one");
         let between =
-            nested(outer, &["other", "--max", "1", "--wait", "max", "--", SIGNALBOX, "run", "job=1"]);
+            nested(outer, &["other", "--max", "1", "--wait", "max", "--", SIGNALBOX, "run", "job:1"]);
         assert!(stderr(&between.await).contains("the commands around this one"), "also two levels above");
     }
     // An outer `acquire` of the script holds it too; its own session is no argument against another `acquire`.
@@ -262,7 +262,7 @@ async fn a_request_that_does_not_fit_beside_the_outer_ones_is_refused_at_once() 
 async fn a_command_has_only_what_is_held_for_it() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    for (options, expected) in [(&[][..], ""), (&["--lease", "1h"], "SIGNALBOX_GRANT\n")] {
+    for (options, expected) in [(&["--counter"][..], ""), (&[], "SIGNALBOX_GRANT\n")] {
         let script = "env | grep -o '^SIGNALBOX_\\(SESSION\\|KEY\\|GRANT\\|SLOTS\\)' || true";
         let arguments = [&["run", "job", "--max", "1"], options, &["--", "sh", "-c", script]].concat();
         let mut command = program_at(server, &arguments);

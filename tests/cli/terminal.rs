@@ -231,7 +231,7 @@ async fn a_wait_shows_its_place_and_the_holders() {
     let mut terminal = Terminal::new(300);
     let first = program_at(server, &arguments).stderr(terminal.take()).spawn().unwrap();
     let shown = terminal.shows("the place", |text| text.contains("held by")).await;
-    assert!(shown.contains("waiting for counter \"job\": position 1 of 1; held by "), "{shown}");
+    assert!(shown.contains("waiting for limit \"job\": position 1 of 1; held by "), "{shown}");
     assert!(shown.contains("run[") && shown.contains("] sh"), "{shown}");
     let mut second_terminal = Terminal::new(60);
     let second = program_at(server, &arguments).stderr(second_terminal.take()).spawn().unwrap();

@@ -90,10 +90,10 @@ fn waits_are_in_the_histogram() {
     let mut http = HttpDaemon::start();
     assert_eq!(value(&http, "signalbox_wait_seconds_count"), 0.0);
     http.command(&["declare", "gpu", "--capacity", "1"]);
-    http.command(&["acquire", "gpu=1/", "--lease", "1h"]);
+    http.command(&["acquire", "gpu", "--lease", "1h"]);
     let server = http.daemon.address("counter").to_string();
     let mut waiting = Command::new(crate::support::daemon::SIGNALBOX)
-        .args(["run", "gpu=1/", "--wait", "max", "--", "true"])
+        .args(["run", "gpu", "--wait", "max", "--", "true"])
         .env("SIGNALBOX_SERVER", &server)
         .spawn()
         .unwrap();

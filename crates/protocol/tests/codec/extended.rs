@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::*;
 use signalbox_model::{
     AS_DECLARED, Claim, Declaration, GraceLeft, GrantId, GrantState, Idle, IfExists, Limit, Milliseconds,
-    Namespace, Operation, ReachedLimit, Refusal, Removal, RequestId, RequestIds, Resizing, SessionKey, TtlLeft,
-    VerifiedGrant,
+    Namespace, Operation, ReachedLimit, Refusal, Removal, RequestId, RequestIds, Resizing, SessionKey,
+    TtlLeft, VerifiedGrant,
 };
 use signalbox_protocol::{
     AllGranted, BodyError, Claims, ClaimsError, DECLARATIONS_MAX, DeclarationError, Extended, ExtendedOpcode,
@@ -117,7 +117,8 @@ fn acquire_all_takes_1_to_64_valid_and_distinct_names() {
 
 #[test]
 fn an_invalid_list_of_claims_states_the_reason() {
-    let claim = Claim { namespace: Some(Namespace::Counters), name: b"a", resources: 1, maximum: 1, slot: None };
+    let claim =
+        Claim { namespace: Some(Namespace::Counters), name: b"a", resources: 1, maximum: 1, slot: None };
     let other = Claim { namespace: Some(Namespace::Semaphores), ..claim };
     assert_eq!(Claims::new(&[claim, other]).unwrap().len(), 2);
     let error = |list: &[Claim<'_>]| Claims::new(list).unwrap_err();
@@ -341,7 +342,8 @@ fn only_a_prefix_may_be_empty_and_reserved_flags_are_ignored() {
 fn numbers_with_a_special_meaning_are_never_sent_by_mistake() {
     let longest = Milliseconds(u32::MAX);
     let queueing = Queueing { wait: Wait::UpTo(longest), queue_max: Some(u32::MAX) };
-    let claim = Claim { namespace: Some(Namespace::Counters), name: b"a", resources: 1, maximum: 1, slot: None };
+    let claim =
+        Claim { namespace: Some(Namespace::Counters), name: b"a", resources: 1, maximum: 1, slot: None };
     let request = Extended::AcquireGrant { ids: RequestIds::FIRST, claim, queueing, place: None };
     parse(0x30, &body_of(&request), |parsed| {
         let nearly = Queueing { wait: Wait::UpTo(Milliseconds(u32::MAX - 1)), queue_max: None };
@@ -368,7 +370,9 @@ fn numbers_with_a_special_meaning_are_never_sent_by_mistake() {
 fn a_limit_is_named_in_the_text_of_its_status() {
     for limit in Limit::ALL {
         let reached = ReachedLimit { limit, max: u64::MAX, is_share: false };
-        let frame = decoded(|out| ExtendedResponse::Refused(Refusal::LimitReached(reached)).compose(0x30, Opaque([7; 4]), out));
+        let frame = decoded(|out| {
+            ExtendedResponse::Refused(Refusal::LimitReached(reached)).compose(0x30, Opaque([7; 4]), out)
+        });
         assert_eq!((frame.opcode, frame.status), (0x30, Status::LimitReached.code()));
         assert_eq!(frame.reached_limit(), Some(reached), "{frame:?}");
     }
