@@ -314,7 +314,7 @@ fn what_is_revoked_or_removed_ends_now_or_after_its_grace_period() {
     let mut server = Administered::new();
     for name in ["now", "later", "last", "session", "client"] {
         assert_eq!(server.ask("declare", &json!({"name": name, "capacity": 1})).0, 200);
-        server.http.command(&["acquire", &format!("{name}=1/"), "--lease", "1h"]);
+        server.http.command(&["acquire", name, "--lease", "1h"]);
     }
     let http = &server.http;
     let holder = |name: &str| {

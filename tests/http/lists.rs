@@ -75,7 +75,7 @@ fn lists_have_the_names_that_need_attention() {
     for (name, arguments) in [("busy", &["--slots"][..]), ("idle", &[]), ("late", &[]), ("first", &[])] {
         http.command(&[&["declare", name, "--capacity", "2"][..], arguments].concat());
     }
-    http.command(&["acquire", "busy=2/", "--lease", "1h"]);
+    http.command(&["acquire", "busy=2", "--lease", "1h"]);
     let mut waiting = Vec::new();
     // The last name in the order of names waits first, and the other one has more waiters.
     for (name, count) in [("late", 1), ("first", 2)] {
@@ -158,7 +158,7 @@ fn a_name_of_any_bytes_can_be_read_and_asked_for() {
 fn objects_are_those_of_the_command_line() {
     let mut http = HttpDaemon::start();
     http.command(&["declare", "gpu", "--capacity", "4", "--slots", "--label", "room 3"]);
-    http.command(&["acquire", "gpu=3/", "--lease", "1h"]);
+    http.command(&["acquire", "gpu=3", "--lease", "1h"]);
     let listed = lines(&http.command(&["list", "--json"]));
     assert_eq!(http.get("/api/v1/declared").json()["items"], Value::from(listed));
 

@@ -108,7 +108,8 @@ fn acquire_all_takes_1_to_64_valid_and_distinct_names() {
         &[(2, 1, 1, b"a")],
         &[(1, 0, 0, b"a")],
         &[(0, 0, 1, b"a")],
-        &[(1, 1, 2, b"a")],
+        &[(1, 1, 3, b"a")],
+        &[(1, 1, 1, b"a"), (1, 1, 2, b"a")],
         &[(1, 1, 0, b"")],
     ] {
         assert_eq!(status(wrong), Status::InvalidArguments, "{wrong:?}");
