@@ -22,6 +22,11 @@ use signalbox_model::kubernetes::{SERVICE_ADVICE, is_of_service};
 /// What the names of all variables begin with.
 const VARIABLE_PREFIX: &str = "SIGNALBOX_CONFIG_";
 
+/// The address in the header of a proxy is believed, and any user of a machine can connect from any address of its loopback.
+const LOOPBACK_PROXIES_ADVICE: &str = "this is loopback, so every user of this machine can connect from there and state any \
+    client address, also one that has more rights; if you do not trust all of them, give rights by tokens or certificates and \
+    not by addresses, or let the proxy run on another machine";
+
 /// A configuration that was read, with the notices about it.
 #[derive(Clone, Debug)]
 pub struct Loaded {
@@ -115,6 +120,10 @@ impl Loaded {
         }
         if !ignored.is_empty() {
             let sentence = format!("{}: {SERVICE_ADVICE}", ignored.join(", "));
+            loaded.notices.push(Notice { severity: Severity::Warning, sentence });
+        }
+        if let Some(proxies) = loaded.config.proxies.iter().find(|proxies| proxies.has_loopback()) {
+            let sentence = format!("proxies = {proxies}: {LOOPBACK_PROXIES_ADVICE}");
             loaded.notices.push(Notice { severity: Severity::Warning, sentence });
         }
         Ok(loaded)

@@ -37,6 +37,14 @@ impl Network {
         (bits ^ bits_of_network) & mask(self.prefix) == 0
     }
 
+    /// Whether it has addresses of loopback.
+    pub(super) fn has_loopback(&self) -> bool {
+        let loopback = Self { address: IpAddr::from([127, 0, 0, 0]), prefix: 8 }.range();
+        let range = self.range();
+        self.contains(Ipv6Addr::LOCALHOST.into())
+            || (range.start() <= loopback.end() && loopback.start() <= range.end())
+    }
+
     /// Whether it has all addresses of the family of this one.
     pub fn is_everywhere(&self, of: IpAddr) -> bool {
         self.prefix == 0 && self.address.is_ipv4() == of.is_ipv4()
@@ -126,6 +134,23 @@ mod tests {
         ] {
             let range = network.parse::<Network>().unwrap().range();
             assert_eq!(range, first.parse().unwrap()..=last.parse().unwrap(), "{network}");
+        }
+    }
+
+    #[test]
+    fn a_network_has_loopback_if_it_has_one_of_its_addresses() {
+        for (network, expected) in [
+            ("127.0.0.2", true),
+            ("127.1.0.0/16", true),
+            ("0.0.0.0/0", true),
+            ("64.0.0.0/2", true),
+            ("128.0.0.0/2", false),
+            ("10.0.0.0/8", false),
+            ("::1", true),
+            ("::/64", true),
+            ("2001:db8::/32", false),
+        ] {
+            assert_eq!(network.parse::<Network>().unwrap().has_loopback(), expected, "{network}");
         }
     }
 

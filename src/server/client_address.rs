@@ -91,6 +91,12 @@ impl ClientAddress {
         }
     }
 
+    /// The address of a client whose requests another program forwards, and does not state for whom in a way that is believed:
+    /// that of the program, which is not the client's machine.
+    pub(super) fn forwarded(self) -> Self {
+        Self { address: self.address, source: Source::Proxy { is_proxy_local: false } }
+    }
+
     /// The address, for listings and the log.
     pub(super) fn socket(&self) -> SocketAddr {
         self.address
@@ -279,6 +285,16 @@ mod tests {
             assert_eq!(behind.is_local(), behind.is_administrator(&[]), "{client} behind {proxy:?}");
             assert_eq!(behind.socket(), address(client));
             assert!(behind.is_proxied());
+        }
+    }
+
+    #[test]
+    fn a_client_that_is_forwarded_is_neither_local_nor_an_administrator() {
+        let listed = [IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 0, 2, 1])];
+        for ip in ["127.0.0.1", "::1", "192.0.2.1"] {
+            let client = of_peer(ip).forwarded();
+            assert!(!client.is_administrator(&listed) && !client.is_local(), "{ip}");
+            assert_eq!(client.key(), of_peer(ip).key());
         }
     }
 

@@ -33,6 +33,7 @@ mod operations;
 mod peers;
 mod port;
 mod privileges;
+mod proxy_header;
 mod rate;
 mod refusal_log;
 mod relay;

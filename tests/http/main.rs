@@ -6,6 +6,7 @@ mod client;
 mod hostile;
 mod lists;
 mod metrics;
+mod proxies;
 mod serving;
 #[path = "../support/mod.rs"]
 mod support;

@@ -75,6 +75,27 @@ fn openssl_gets_an_answer_on_both_ports() {
     }
 }
 
+/// A program that forwards requests over loopback may have them from a network.
+#[test]
+fn where_plain_requests_must_be_local_forwarded_ones_over_http_are_refused() {
+    let (_authority, files) = for_loopback();
+    let file = ConfigFile::toml(&format!("{BASE}{}tls.plain = 'loopback'\n", files.lines()));
+    let mut command = serve_file_on_any_ports(&file.path());
+    command.args(["--http-port", "0"]);
+    let mut daemon = Daemon::spawn(command);
+    let address = daemon.address("http");
+    let answer = |headers: &str| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let request =
+            format!("GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        std::io::read_to_string(stream).unwrap()
+    };
+    assert!(answer("").starts_with("HTTP/1.1 200 "));
+    let refused = answer("X-Forwarded-For: 203.0.113.7\r\n");
+    assert!(refused.starts_with("HTTP/1.1 403 ") && refused.contains("\"tls_required\""), "{refused}");
+}
+
 #[test]
 fn a_reload_takes_new_certificates_and_keeps_the_old_ones_if_the_new_ones_are_wrong() {
     let (authority, files) = for_loopback();

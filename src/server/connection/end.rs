@@ -4,8 +4,9 @@ use std::io;
 
 use thiserror::Error;
 
+use super::super::proxy_header::HeaderError;
 use super::super::tls::HandshakeError;
-use signalbox_protocol::{DecodeError, ProxyHeaderError};
+use signalbox_protocol::DecodeError;
 
 /// Why a connection ended.
 #[derive(Debug, Error)]
@@ -19,12 +20,7 @@ pub(super) enum End {
     #[error("a started frame was not completed in time")]
     FrameTimeout,
     #[error(transparent)]
-    BadHeader(ProxyHeaderError),
-    #[error(
-        "no PROXY protocol header was completed in time, which the key \"proxies\" requires of this address; make the \
-         proxy send version 2 of it (HAProxy: send-proxy-v2), or remove the address from \"proxies\""
-    )]
-    HeaderTimeout,
+    Header(HeaderError),
     #[error("the server has too little memory for the rest of a long frame (memory_max)")]
     OutOfMemory,
     #[error("the TLS handshake failed: {0}")]
@@ -51,7 +47,7 @@ impl End {
         matches!(
             self,
             Self::BadInput(_)
-                | Self::BadHeader(_)
+                | Self::Header(HeaderError::Bad(_))
                 | Self::OutOfMemory
                 | Self::Handshake(_)
                 | Self::PlainRefused
@@ -65,6 +61,15 @@ impl End {
     /// Whether only the part of the connection without TLS ends.
     pub(super) fn begins_tls(&self) -> bool {
         matches!(self, Self::BadInput(DecodeError::BeginsTls))
+    }
+
+    /// The end of a connection without a header that a proxy should have sent.
+    pub(super) fn of_header(error: HeaderError) -> Self {
+        match error {
+            HeaderError::Closed => Self::Peer,
+            HeaderError::Io(error) => Self::Io(error),
+            error => Self::Header(error),
+        }
     }
 
     /// The end of a connection whose handshake failed.

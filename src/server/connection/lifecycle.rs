@@ -23,13 +23,14 @@ use super::super::client_address::{Client, ClientAddress};
 use super::super::dispatch::ExtendedState;
 use super::super::peers::{Peer, PeerEntry};
 use super::super::port::{Port, port_name};
+use super::super::proxy_header::{HeaderError, read_header};
 use super::super::state::Server;
 use super::super::steps;
 use super::super::tls::{FirstBytes, HandshakeError, handshake};
 use super::Connection;
 use super::end::End;
 use super::inbound::{Inbound, READ_BYTES_MAX};
-use super::opening::{Opening, read_header, read_opening};
+use super::opening::{Opening, read_opening};
 use signalbox_core::{ConnectionEnd, Mailbox, Session};
 use signalbox_model::SessionId;
 
@@ -94,7 +95,8 @@ impl OpenConnection {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let (server, port) = (admission.server(), admission.port());
-        match read_header(stream, server, &port.metrics.traffic).await {
+        let note_received = |bytes| port.metrics.traffic.note_received(bytes);
+        match read_header(stream, server.frame_timeout(), note_received).await {
             Ok(stated) => {
                 debug!(port = port_name(port.namespace), proxy = %proxy.socket(), client = stated.map(display), "header received");
                 let client = ClientAddress::behind(proxy, stated);
@@ -106,7 +108,8 @@ impl OpenConnection {
                     FirstBytes::Tls => Self::accept_tls(admission, stream, client).await,
                 }
             }
-            Err(end) => {
+            Err(error) => {
+                let end = End::of_header(error);
                 record_end(&end, port, proxy.socket(), None);
                 if end.is_by_the_server() {
                     linger(stream).await;
@@ -267,8 +270,7 @@ fn process_end(end: &End, client: ClientAddress) -> ConnectionEnd {
         End::Io(_)
         | End::BadInput(_)
         | End::FrameTimeout
-        | End::BadHeader(_)
-        | End::HeaderTimeout
+        | End::Header(_)
         | End::OutOfMemory
         | End::Handshake(_)
         | End::PlainRefused
@@ -301,14 +303,9 @@ fn record_end(end: &End, port: &Port, peer: SocketAddr, session: Option<SessionI
             debug!(%peer, session, "connection closed")
         }
         End::Io(error) => debug!(%peer, session, %error, "connection lost"),
-        End::BadInput(_)
-        | End::BadHeader(_)
-        | End::FrameTimeout
-        | End::HeaderTimeout
-        | End::Handshake(_)
-        | End::PlainRefused => {
+        End::BadInput(_) | End::Header(_) | End::FrameTimeout | End::Handshake(_) | End::PlainRefused => {
             let (count, warning) = match end {
-                End::FrameTimeout | End::HeaderTimeout => {
+                End::FrameTimeout | End::Header(HeaderError::Timeout) => {
                     (&port.metrics.frame_timeouts, &port.warnings.bad_input)
                 }
                 End::Handshake(_) => (&port.metrics.failed_handshakes, &port.warnings.failed_handshake),

@@ -8,6 +8,8 @@
 //! - A POST, which all changes are, must have a body of JSON, which a page can send to another site only if that permits it
 //!   (CORS), and nothing here permits it. If the browser names the page's origin, that has to be the one of the request's host.
 //! - No answer sets a cookie, and no cookie is read.
+//!
+//! A program that forwards the requests of others on this machine would make all of them local. Its headers say that it is one.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -23,7 +25,6 @@ use super::answer::{ApiError, Response};
 use super::health;
 use super::peer::Peer;
 use super::routes::answer;
-use super::settings::Settings;
 use super::shared::Shared;
 
 /// How long a request may take, with its body.
@@ -45,12 +46,17 @@ const HEADERS: [(&str, &str); 8] = [
     ("cross-origin-embedder-policy", "require-corp"),
 ];
 
+/// The headers of requests that a program forwards for another.
+const OF_FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];
+
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// Checks a request, answers it, and adds the headers of every answer.
 pub(super) async fn guard(shared: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -> Response {
     shared.requests.add(1);
-    let mut response = match check(&shared.settings(), peer, &request) {
+    let forwarded = is_forwarded(request.headers()).then(|| peer.forwarded());
+    let peer = forwarded.as_ref().unwrap_or(peer);
+    let mut response = match check(shared, peer, &request) {
         Ok(()) => match tokio::time::timeout(REQUEST_MAX, answer(shared, peer, request)).await {
             Ok(response) => response,
             Err(_) => too_slow().into(),
@@ -68,7 +74,11 @@ fn too_slow() -> ApiError {
     ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
 }
 
-fn check(settings: &Settings, peer: &Peer, request: &Request<Incoming>) -> Result<(), ApiError> {
+fn is_forwarded(headers: &HeaderMap) -> bool {
+    OF_FORWARDED.iter().any(|name| headers.contains_key(*name))
+}
+
+fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<(), ApiError> {
     let headers = request.headers();
     // A server in front may read a request with two lengths differently, and hyper drops one of them before this.
     if headers.contains_key(TRANSFER_ENCODING) {
@@ -81,8 +91,18 @@ fn check(settings: &Settings, peer: &Peer, request: &Request<Incoming>) -> Resul
     if health::PATHS.contains(&request.uri().path()) {
         return Ok(());
     }
+    // Where plain requests are accepted from this machine only, the connection was, and the client may be elsewhere.
+    let tls = shared.rules.tls.current();
+    if !peer.is_encrypted && tls.is_some_and(|tls| !tls.permits_plain(peer.client.address)) {
+        return Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "tls_required",
+            "the request was forwarded, and the server accepts plain requests of clients on its machine only; let the \
+             proxy connect over TLS, or set tls.plain to \"allow\"",
+        ));
+    }
     let host = host_of(request)?;
-    if !is_known(&host, peer.local, &settings.hosts) {
+    if !is_known(&host, peer.local, &shared.settings().hosts) {
         return Err(ApiError::new(
             StatusCode::MISDIRECTED_REQUEST,
             "host_not_allowed",

@@ -22,6 +22,7 @@ use tracing::{debug, warn};
 
 use super::super::client_address::{Client, ClientAddress};
 use super::super::node_view::NodeView;
+use super::super::proxy_header::read_header;
 use super::super::rules::Rules;
 use super::super::shares::{ClientUsage, ConnectionLimit, Counted, Listening, Pauses};
 use super::super::socket;
@@ -117,31 +118,46 @@ pub(in crate::server) fn addresses(listeners: &[StdTcpListener]) -> io::Result<V
 /// A connection counts until this is dropped.
 struct CountedConnection {
     shared: Arc<Shared>,
-    /// `None`: it is refused.
+    /// `None`: the header of the proxy has not been read yet.
     counted: Option<Counted>,
 }
 
 impl CountedConnection {
-    /// Counts a connection of a client; `None`: it is refused.
-    fn count(shared: &Arc<Shared>, client: ClientAddress) -> Option<Self> {
+    /// Counts a connection of a peer; `None`: it is refused.
+    fn count(shared: &Arc<Shared>, peer: ClientAddress) -> Option<Self> {
         let in_use = shared.connections.increment() as usize;
         let mut connection = Self { shared: Arc::clone(shared), counted: None };
-        if in_use < CONNECTIONS_MAX {
-            let (name, of) = ("HTTP connections", &[Listening::Http]);
-            let limit = ConnectionLimit { name, max: CONNECTIONS_MAX, in_use, of };
-            connection.counted = shared.rules.shares.enter(client, Listening::Http, limit);
-        } else if shared.warnings.permits() {
-            warn!(
-                client = %client.socket().ip(),
-                in_use,
-                "HTTP connections are refused: there are too many; find the client that opens so many"
-            );
-        }
-        if connection.counted.is_none() {
+        if in_use >= CONNECTIONS_MAX {
             shared.refused.add(1);
+            if shared.warnings.permits() {
+                warn!(
+                    client = %peer.socket().ip(),
+                    in_use,
+                    "HTTP connections are refused: there are too many; find the client that opens so many"
+                );
+            }
             return None;
         }
-        Some(connection)
+        let is_proxy = shared.settings().is_proxy(peer.socket().ip());
+        (is_proxy || connection.count_client(peer)).then_some(connection)
+    }
+
+    /// Counts the connection for its client, unless that has its share: then the connection has to be closed.
+    fn count_client(&mut self, client: ClientAddress) -> bool {
+        // This connection is counted already.
+        let in_use = (self.shared.connections.value() as usize).saturating_sub(1);
+        let (name, of) = ("HTTP connections", &[Listening::Http]);
+        let limit = ConnectionLimit { name, max: CONNECTIONS_MAX, in_use, of };
+        self.counted = self.shared.rules.shares.enter(client, Listening::Http, limit);
+        if self.counted.is_none() {
+            self.shared.refused.add(1);
+        }
+        self.counted.is_some()
+    }
+
+    /// What the connections of the client have together.
+    fn usage(&self) -> Arc<ClientUsage> {
+        self.counted.as_ref().map_or_else(Arc::default, |counted| Arc::clone(counted.usage()))
     }
 }
 
@@ -180,25 +196,45 @@ fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let Some(connection) = CountedConnection::count(shared, address) else { return };
     shared.accepted.add(1);
     tokio::spawn(async move {
-        let usage =
-            connection.counted.as_ref().map_or_else(Arc::default, |counted| Arc::clone(counted.usage()));
-        let outcome = begin(&connection.shared, stream, address, usage).await;
+        let outcome = begin(connection, stream, address).await;
         if let Err(error) = outcome {
             debug!(%peer, %error, "an HTTP connection has ended");
         }
     });
 }
 
+/// Reads the header of a proxy. Returns the client that it states; `None`: there is no header, which is logged, or the client has
+/// its share.
+async fn client_behind(
+    connection: &mut CountedConnection,
+    stream: &mut TcpStream,
+    proxy: ClientAddress,
+) -> Option<ClientAddress> {
+    match read_header(stream, HEAD_MAX, |_| ()).await {
+        Ok(stated) => {
+            let client = ClientAddress::behind(proxy, stated);
+            connection.count_client(client).then_some(client)
+        }
+        Err(error) => {
+            if connection.shared.warnings.permits() {
+                warn!(peer = %proxy.socket(), %error, "HTTP connection closed");
+            }
+            None
+        }
+    }
+}
+
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Begins TLS if the client does, and serves the connection.
-async fn begin(
-    shared: &Arc<Shared>,
-    mut stream: TcpStream,
-    address: ClientAddress,
-    usage: Arc<ClientUsage>,
-) -> Outcome {
+/// Finds the client if a proxy has connected, begins TLS if the client does, and serves the connection.
+async fn begin(mut connection: CountedConnection, mut stream: TcpStream, peer: ClientAddress) -> Outcome {
     socket::prepare_connection(&stream, PEER_MAX)?;
+    let mut address = peer;
+    if connection.counted.is_none() {
+        let Some(client) = client_behind(&mut connection, &mut stream, peer).await else { return Ok(()) };
+        address = client;
+    }
+    let (shared, usage) = (&connection.shared, connection.usage());
     let local = stream.local_addr()?.ip().to_canonical();
     let mut first = [0];
     if tokio::time::timeout(HEAD_MAX, stream.peek(&mut first)).await?? == 0 {

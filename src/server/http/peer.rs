@@ -14,6 +14,15 @@ pub(super) struct Peer {
     pub(super) is_encrypted: bool,
 }
 
+impl Peer {
+    /// The client of a request on this connection that another program forwards.
+    pub(super) fn forwarded(&self) -> Self {
+        let Client { address, certificate } = &*self.client;
+        let client = Client { address: address.forwarded(), certificate: certificate.clone() };
+        Self { client: Arc::new(client), ..*self }
+    }
+}
+
 #[cfg(test)]
 impl Peer {
     /// A client on this machine.

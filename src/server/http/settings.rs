@@ -1,6 +1,8 @@
 //! The settings of the listener that may change while the server runs.
 
-use crate::config::Config;
+use std::net::IpAddr;
+
+use crate::config::{Config, Network};
 
 /// They are replaced as a whole.
 #[derive(Debug)]
@@ -11,6 +13,8 @@ pub(super) struct Settings {
     pub(super) names: Vec<String>,
     /// The most names of a namespace that have.
     pub(super) names_max: usize,
+    /// Where proxies are, whose connections begin with a header.
+    proxies: Vec<Network>,
 }
 
 impl Settings {
@@ -19,6 +23,12 @@ impl Settings {
             hosts: config.http.hosts.clone(),
             names: config.http.names.clone(),
             names_max: config.http.names_max as usize,
+            proxies: config.proxies.clone(),
         }
+    }
+
+    /// Whether the connections of this peer have to begin with a proxy's header.
+    pub(super) fn is_proxy(&self, peer: IpAddr) -> bool {
+        self.proxies.iter().any(|network| network.contains(peer))
     }
 }

@@ -1,0 +1,84 @@
+//! Clients behind proxies: those that state addresses by the PROXY protocol, and those that only forward requests.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+
+use crate::client::{HttpDaemon, Reply, ask};
+use crate::support::daemon::text;
+use crate::support::eventually;
+
+const PROXY: &str = "127.0.0.2";
+
+/// Who has no rights by an address has none.
+const STRICT: &str = "[access]\nanonymous = 'none'\n";
+
+/// A connection from the proxy, which states this client.
+fn behind_proxy(http: &HttpDaemon, client: Ipv4Addr) -> TcpStream {
+    let mut stream = http.connect_from(PROXY);
+    let header =
+        [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &client.octets(), &[192, 0, 2, 1, 18, 52, 43, 207]];
+    stream.write_all(&header.concat()).unwrap();
+    stream
+}
+
+fn get(stream: TcpStream, path: &str, headers: &str) -> Reply {
+    ask(stream, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").as_bytes())
+}
+
+/// Whether the server closes the connection without an answer.
+fn is_closed(mut stream: TcpStream) -> bool {
+    !matches!(stream.read(&mut [0]), Ok(1..))
+}
+
+#[test]
+fn requests_that_a_program_forwards_are_not_of_this_machine() {
+    let (http, _config) = HttpDaemon::with(STRICT);
+    assert_eq!(get(http.connect(), "/api/v1/sessions", "").status, 200);
+    for header in ["Forwarded: for=203.0.113.7", "X-Forwarded-For: 127.0.0.1", "via: 1.1 proxy", "X-Real-IP:"]
+    {
+        let reply = get(http.connect(), "/api/v1/sessions", &format!("{header}\r\n"));
+        assert_eq!((reply.status, reply.code()), (403, "not_permitted".to_owned()), "{header}");
+        assert_eq!(get(http.connect(), "/healthz", &format!("{header}\r\n")).status, 200);
+    }
+}
+
+#[test]
+fn clients_have_the_address_that_the_header_of_their_proxy_states() {
+    let (mut http, _config) = HttpDaemon::configured(&format!("proxies = '{PROXY}'"), STRICT);
+    let status = |client: [u8; 4], headers| {
+        get(behind_proxy(&http, client.into()), "/api/v1/sessions", headers).status
+    };
+    assert_eq!(status([203, 0, 113, 7], ""), 403);
+    assert_eq!(status([127, 0, 0, 1], ""), 200, "the proxy is on this machine, and so is its client");
+    assert_eq!(status([127, 0, 0, 1], "Via: 1.1 another\r\n"), 403);
+    assert_eq!(get(http.connect(), "/api/v1/sessions", "").status, 200, "another address needs no header");
+    let mut plain = http.connect_from(PROXY);
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    assert!(is_closed(plain));
+    let line = http.daemon.logged_message("HTTP connection closed");
+    assert!(text(&line, "error").contains("send-proxy-v2"), "{line}");
+}
+
+#[test]
+fn clients_behind_a_proxy_have_their_own_shares() {
+    let (mut http, _config) = HttpDaemon::configured(&format!("proxies = '{PROXY}'"), "");
+    let [many, few] = [Ipv4Addr::new(203, 0, 113, 7), Ipv4Addr::new(203, 0, 113, 8)];
+    // Each has answered a request, so it is counted for its client.
+    let open: Vec<_> = (0..32)
+        .map(|_| {
+            let stream = behind_proxy(&http, many);
+            assert_eq!(get(stream.try_clone().unwrap(), "/healthz", "").status, 200);
+            stream
+        })
+        .collect();
+    assert!(is_closed(behind_proxy(&http, many)));
+    assert_eq!(get(behind_proxy(&http, few), "/healthz", "").status, 200);
+    let line = http.daemon.logged_message("a client has its share of a limit");
+    assert_eq!((text(&line, "client"), text(&line, "limit")), ("203.0.113.7", "HTTP connections"));
+    drop(open);
+    eventually("there is room again", || {
+        let mut stream = behind_proxy(&http, many);
+        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        !is_closed(stream)
+    });
+}
