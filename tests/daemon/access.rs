@@ -214,6 +214,34 @@ fn a_token_limits_its_client_to_its_names() {
 }
 
 #[test]
+fn a_client_verifies_grants_only_of_its_session_and_of_names_that_it_may_read() {
+    let mut guarded = Guarded::start("anonymous = 'none'");
+    let secret = guarded.create("web", &["--rights", "read,acquire", "--area", "counter:web/"]);
+    let mut caller = guarded.from("127.0.0.1");
+    let mut other = guarded.from("127.0.0.1");
+    let grant = |caller: &mut Caller, names: &[&'static [u8]]| {
+        let claims: Vec<_> = names.iter().map(|name| one_of(9, name)).collect();
+        let ids = caller.ids();
+        let claims = Claims::new(&claims).unwrap();
+        caller
+            .ask(&Extended::AcquireAll { ids, queueing: NOW, claims, place: None })
+            .all_granted()
+            .unwrap()
+            .grant
+    };
+    let [hidden, shown, mixed] =
+        [&[&b"secret"[..]][..], &[b"web/1"], &[b"secret", b"web/2"]].map(|names| grant(&mut other, names));
+    let own = grant(&mut caller, &[b"secret"]);
+    assert_eq!(show(&mut caller, secret.as_bytes()).status, OK, "from now on, it may do less");
+    let mut verify = |grant| caller.ask(&Extended::VerifyGrant { grant });
+    assert_eq!([own, shown, mixed].map(|grant| verify(grant).status), [OK; 3]);
+    let (refused, unknown) = (verify(hidden), verify(GrantId(1 << 60)));
+    assert_eq!(refused.status, Status::NotAcquired.code());
+    assert_eq!((refused.status, refused.body), (unknown.status, unknown.body));
+    assert_eq!(other.ask(&Extended::VerifyGrant { grant: hidden }).status, OK);
+}
+
+#[test]
 fn sessions_are_listed_and_revoked_by_the_tokens_of_their_clients() {
     let mut guarded = Guarded::start("");
     let [web, batch] = ["web", "batch"].map(|name| guarded.create(name, &["--rights", "acquire"]));

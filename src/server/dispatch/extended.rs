@@ -1,6 +1,6 @@
 //! Executes the extended operations (`docs/protocol.md`, "Extended operations").
 
-use super::super::access::Ended;
+use super::super::access::{Ended, Right};
 use super::super::operations::Requested;
 use super::super::session_limits::SessionLimits;
 use super::super::steps;
@@ -10,7 +10,9 @@ use super::extended_state::{WaitingRequest, token_of};
 use super::response_stream::ResponseStream;
 use super::rights;
 use signalbox_core::{Answer, Call, ListingKind, Moment, Outcome, Queueing, REQUESTS_MAX, Waiting, Want};
-use signalbox_model::{Claim, Milliseconds, Namespace, Place, Refusal, Scope, SessionId, SessionKey, Status};
+use signalbox_model::{
+    Claim, Milliseconds, Namespace, Place, Refusal, Scope, SessionId, SessionKey, Status, Target,
+};
 use signalbox_protocol::{
     self as wire, ACQUIRE_ALL_NAMES_MAX, EXTENDED_VERSION, Extended, ExtendedOpcode, ExtendedResponse,
     Features, Frame, HelloAnswer, Opaque, Response, Shares, Wait,
@@ -189,7 +191,10 @@ impl Executor<'_> {
                 return Ok(DONE);
             }
             Extended::VerifyGrant { grant } => {
-                let verified = core.verify(grant, now)?;
+                let standing = &self.extended.standing;
+                let may_read =
+                    |namespace, name: &[u8]| standing.may(Right::Read, Target::Name(namespace, name));
+                let verified = core.verify_for(connection, may_read, grant, now)?;
                 return Ok(Execution::Response(ExtendedResponse::Verified(verified)));
             }
             Extended::Holders { namespace, name } => {

@@ -53,7 +53,7 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         | Extended::Where => Some((Right::Acquire, Target::Anywhere)),
         Extended::AcquireGrant { claim, .. } => Some(of_claim(&claim)),
         Extended::AcquireAll { claims, .. } => claims.iter().next().map(|claim| of_claim(&claim)),
-        // The answer has no name.
+        // The answer has no name. The core looks at those of the grant.
         Extended::VerifyGrant { .. } => Some((Right::Read, Target::Anywhere)),
         // It is asked again when the name is resolved.
         Extended::Inspect { namespace: None, .. } => None,

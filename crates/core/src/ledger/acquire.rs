@@ -10,8 +10,8 @@ use crate::outcome::{Call, Outcome};
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{
-    ConnectionId, EventKind, GraceLeft, GrantId, GrantState, Limit, Milliseconds, Place, Refusal, RequestId,
-    SessionId, VerifiedGrant,
+    ConnectionId, EventKind, GraceLeft, GrantId, GrantState, Limit, Milliseconds, Namespace, Place, Refusal,
+    RequestId, SessionId, VerifiedGrant,
 };
 
 /// The request that a Cancel names.
@@ -86,14 +86,38 @@ impl Core {
 
     /// The session of a held grant, and how long it lasts (`docs/protocol.md`, "VerifyGrant").
     pub fn verify(&self, id: GrantId, now: Moment) -> Result<VerifiedGrant, Refusal> {
+        self.ledger().verify(id, now)
+    }
+
+    /// As [`Self::verify`], for a client: unless its own session has the grant, or it may read one of the grant's names, the
+    /// grant might as well not be held.
+    pub fn verify_for(
+        &self,
+        connection: ConnectionId,
+        may_read: impl Fn(Namespace, &[u8]) -> bool,
+        id: GrantId,
+        now: Moment,
+    ) -> Result<VerifiedGrant, Refusal> {
         let ledger = &*self.ledger();
-        let is_held = |grant: &&Grant| !grant.is_waiting() && ledger.sessions.ending(grant.session).is_none();
-        let grant = ledger.grants.get(id).filter(is_held).ok_or(Refusal::NotAcquired)?;
-        let lease_left = ledger.sessions.ttl_left_ms(grant.session, now.monotonic);
+        let grant = ledger.grants.get(id).ok_or(Refusal::NotAcquired)?;
+        if ledger.sessions.acting(connection) == Ok(grant.session)
+            || grant.parts().iter().any(|part| may_read(part.namespace, part.name()))
+        {
+            return ledger.verify(id, now);
+        }
+        Err(Refusal::NotAcquired)
+    }
+}
+
+impl Ledger {
+    fn verify(&self, id: GrantId, now: Moment) -> Result<VerifiedGrant, Refusal> {
+        let is_held = |grant: &&Grant| !grant.is_waiting() && self.sessions.ending(grant.session).is_none();
+        let grant = self.grants.get(id).filter(is_held).ok_or(Refusal::NotAcquired)?;
+        let lease_left = self.sessions.ttl_left_ms(grant.session, now.monotonic);
         let revoked =
-            grant.revoked().into_iter().chain(ledger.sessions.existing(grant.session).revoked()).min();
+            grant.revoked().into_iter().chain(self.sessions.existing(grant.session).revoked()).min();
         let grace_left_ms = revoked.map(|at| now.monotonic.until(at));
-        let is_retiring = grace_left_ms.is_some() || ledger.is_retiring(id, grant);
+        let is_retiring = grace_left_ms.is_some() || self.is_retiring(id, grant);
         Ok(VerifiedGrant {
             session: grant.session.number(),
             ttl_left: ttl_left(lease_left.into_iter().chain(grace_left_ms).min()),
@@ -102,9 +126,7 @@ impl Core {
                 .map_or(GraceLeft::NotRevoked, |left| GraceLeft::For(Milliseconds(left))),
         })
     }
-}
 
-impl Ledger {
     /// Asks for a grant (`docs/protocol.md`, "AcquireGrant" and "AcquireAll"). No name may be wanted twice. A request that
     /// presents a place which an earlier run gave it waits there, if it has to wait.
     fn acquire(
