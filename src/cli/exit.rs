@@ -104,8 +104,6 @@ impl End {
         messages::flush();
         // The kernel sends the first process of a container no signal that would end it.
         if std::process::id() != 1 {
-            // The command has dumped its core, if one is wanted.
-            let _ = nix::sys::prctl::set_dumpable(false);
             // A signal without a name does nothing here.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }

@@ -224,6 +224,9 @@ impl Command {
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
+    // A core dump would have tokens and the keys of sessions and certificates. If the system refuses this, the program works all
+    // the same; the server looks at it.
+    let _ = nix::sys::prctl::set_dumpable(false);
     let command = command();
     let matches = match command.clone().try_get_matches() {
         Ok(matches) => matches,

@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
-use nix::sys::prctl::set_dumpable;
 
 use super::exit::{Exit, Failure};
 use signalbox_client::Token;
@@ -54,10 +53,6 @@ impl TokenSource {
                 std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| Token::new(&text))
             }
         };
-        if token.is_some() {
-            // A core dump would have it. If the system refuses this, the command works all the same.
-            let _ = set_dumpable(false);
-        }
         let token = if self.token_over_plain { token.map(Token::over_plain) } else { token };
         Ok(token.map(|token| self.loaded.get_or_init(|| token).clone()))
     }

@@ -110,11 +110,8 @@ fn find_group(name: &str) -> Result<Group, PrivilegeError> {
     found.ok_or_else(|| PrivilegeError::NoSuchGroup(name.to_owned()))
 }
 
-/// Switches core dumps of the process off if there are tokens: a dump could have one that a client has sent. The kernel then
-/// also refuses debuggers of the same user.
-pub(super) fn keep_secrets(config: &Config) -> io::Result<()> {
-    if config.access.tokens.is_some() {
-        set_dumpable(false)?;
-    }
-    Ok(())
+/// Switches core dumps of the process off: a dump would have tokens that clients have sent, and the keys of sessions and
+/// certificates. A change of account may have switched them on again. The kernel then also refuses debuggers of the same user.
+pub(super) fn keep_secrets() -> io::Result<()> {
+    Ok(set_dumpable(false)?)
 }

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -1038,31 +1038,43 @@ fn a_server_that_everybody_can_use_warns_once() {
     }
 }
 
-/// The owner of a process whose core would not be dumped is root.
+/// The owner of a process whose core would not be dumped is root. The memory of every server has keys of sessions.
 #[test]
-fn core_dumps_are_switched_off_by_a_reload_that_brings_tokens() {
+fn core_dumps_are_switched_off() {
     const NOBODY: u32 = 65_534;
     let file = ConfigFile::toml("bind_ip = '127.0.0.1'\ncounter.enable = true\n");
-    let tokens = file.directory().join("tokens.toml");
-    assert!(token(&tokens, &["create", "first", "--rights", "all"]).status.success());
-    // The folder of the build may be closed to other users.
+    // The folder of the build may be closed to other users. Another process makes the copy: a program that this one writes while a
+    // test starts another cannot be started.
     let program = file.directory().join("signalbox");
-    std::fs::copy(SIGNALBOX, &program).unwrap();
-    let mut command = Command::new(&program);
-    command.args(serve_file_on_any_ports(&file.path()).get_args());
-    if geteuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
-        chown(&tokens, Some(NOBODY), None).unwrap();
-    }
-    let mut daemon = Daemon::spawn(command);
+    assert!(Command::new("cp").arg(SIGNALBOX).arg(&program).status().unwrap().success());
+    let as_nobody = |mut command: Command| {
+        if geteuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    };
+    let owner = |pid: &str| std::fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid();
+    let mut server = Command::new(&program);
+    server.args(serve_file_on_any_ports(&file.path()).get_args());
+    let mut daemon = Daemon::spawn(as_nobody(server));
     daemon.ready();
-    let environment = format!("/proc/{}/environ", daemon.pid());
-    let owner = || std::fs::metadata(&environment).unwrap().uid();
-    assert_ne!(owner(), 0);
-    let path = tokens.display();
-    file.write(&format!("bind_ip = '127.0.0.1'\ncounter.enable = true\naccess.tokens = '{path}'\n"));
-    daemon.reload("the configuration was read again");
-    assert_eq!(owner(), 0);
+    assert_eq!(owner(&daemon.pid().to_string()), 0, "the server");
+    // Commands have the keys of their sessions, and what they run is as it was without them.
+    let mut run = Command::new(&program);
+    run.args(["run", "job", "--max", "1", "--", "sleep", "1000"])
+        .env("SIGNALBOX_SERVER", daemon.address("counter").to_string());
+    let mut run = as_nobody(run).spawn().unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", run.id());
+    let mut child = String::new();
+    eventually("the command runs", || {
+        child = std::fs::read_to_string(&children).unwrap().trim().to_owned();
+        let name = std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+        name == "sleep\n"
+    });
+    assert_eq!(owner(&run.id().to_string()), 0, "the command");
+    assert_ne!(owner(&child), 0, "what it runs");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(run.id().cast_signed()), Signal::SIGTERM).unwrap();
+    run.wait().unwrap();
 }
 
 #[test]

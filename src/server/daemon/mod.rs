@@ -87,6 +87,7 @@ fn serve(
     identity: Identity,
     log: &Log,
 ) -> Result<(), DaemonError> {
+    privileges::keep_secrets()?;
     let tls = Tls::read(&config.tls)?.map(Arc::new);
     let mut rules = Rules::of(config, tls, Clock::system());
     let files_max = raise_file_limit();
@@ -94,7 +95,7 @@ fn serve(
     let cluster = config.cluster.is_enabled().then(|| Prepared::read(config)).transpose()?;
     rules.cluster_expirations = expirations::of_cluster(&config.cluster).into();
     identity.assume()?;
-    privileges::keep_secrets(config)?;
+    privileges::keep_secrets()?;
     // As the configured account, which reads it again on SIGHUP.
     rules.access.load_tokens(&config.access).map_err(|source| DaemonError::Tokens { source })?;
 

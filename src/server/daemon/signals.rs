@@ -13,7 +13,6 @@ use super::super::expirations;
 use super::super::http::Http;
 use super::super::log::Log;
 use super::super::port::{port_config, port_name};
-use super::super::privileges::keep_secrets;
 use super::super::rules::Rules;
 use super::super::state::Server;
 use super::super::{statistics, steps};
@@ -90,13 +89,6 @@ impl Signals {
     }
 }
 
-/// The file of tokens may have been configured only now.
-fn protect(config: &Config) {
-    if let Err(error) = keep_secrets(config) {
-        error!(%error, "core dumps of the process could not be switched off");
-    }
-}
-
 /// SIGHUP without a server: reopens the log, and applies what concerns the log and the HTTP listener. The rest is applied when
 /// this node leads.
 fn reload_standby(rules: &Rules, http: &Http, options: &Options, log: &Log) {
@@ -106,7 +98,6 @@ fn reload_standby(rules: &Rules, http: &Http, options: &Options, log: &Log) {
         Err(error) => return error!(%error, "the configuration is left as it was"),
     };
     log_notices(&loaded.notices);
-    protect(&loaded.config);
     log.set_threshold(loaded.config.log.threshold);
     if let Err(error) = rules.tls.load(&loaded.config.tls) {
         error!(%error, "the certificates and the rules of TLS are left as they were");
@@ -152,7 +143,6 @@ fn reload(
         }
     };
     log_notices(&loaded.notices);
-    protect(&loaded.config);
     log.set_threshold(loaded.config.log.threshold);
     let tls = server.load_tls(&loaded.config.tls);
     let tokens = server.access.load_tokens(&loaded.config.access);
