@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::network::Network;
-use signalbox_access::Rights;
+use signalbox_access::{CertificateName, Rights};
+
+/// The subject of a rule about all certificates.
+const ANY: &str = "*";
 
 /// What clients may do. The default is that of an empty section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,7 +22,7 @@ pub struct AccessConfig {
     pub anonymous: Option<Rights>,
     /// What clients in networks may do; the first that has the address decides.
     pub networks: Vec<NetworkRule>,
-    /// What clients with certificates may do; the first that has the name decides.
+    /// What clients with certificates may do; the first that is about one of their names decides.
     pub certificates: Vec<CertificateRule>,
     /// The log of administrative changes; `None`: there is none.
     pub audit_log: Option<PathBuf>,
@@ -37,8 +40,8 @@ pub struct NetworkRule {
 /// What the clients with a certificate may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateRule {
-    /// The name in the certificate; `*`: any.
-    pub name: String,
+    /// A name in the certificate; `None`: any.
+    pub name: Option<CertificateName>,
     /// What they may do.
     pub rights: Rights,
 }
@@ -63,9 +66,9 @@ impl AccessConfig {
 }
 
 impl CertificateRule {
-    /// Whether the rule is about a certificate with this name.
-    pub fn is_about(&self, name: &str) -> bool {
-        self.name == "*" || self.name == name
+    /// The first of the names of a certificate that the rule is about.
+    pub fn find<'a>(&self, names: &'a [CertificateName]) -> Option<&'a CertificateName> {
+        names.iter().find(|name| self.name.as_ref().is_none_or(|own| own == *name))
     }
 }
 
@@ -83,7 +86,8 @@ impl FromStr for CertificateRule {
 
     fn from_str(text: &str) -> Result<Self, UnknownRule> {
         let (name, rights) = subject_and_rights(text)?;
-        Ok(Self { name: name.to_owned(), rights })
+        let name = if name == ANY { None } else { Some(name.parse().map_err(|_| UnknownRule)?) };
+        Ok(Self { name, rights })
     }
 }
 
@@ -100,7 +104,10 @@ impl fmt::Display for NetworkRule {
 
 impl fmt::Display for CertificateRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.name, self.rights)
+        match &self.name {
+            Some(name) => write!(f, "{name} {}", self.rights),
+            None => write!(f, "{ANY} {}", self.rights),
+        }
     }
 }
 
@@ -113,8 +120,11 @@ mod tests {
         for text in ["10.0.0.0/8 read,acquire counter:web/ sysv", "::1 none"] {
             assert_eq!(text.parse::<NetworkRule>().unwrap().to_string(), text);
         }
-        for text in ["worker-1 read", "* acquire semaphore"] {
+        for text in ["dns:worker-1 read", "uri:spiffe://a/b none", "cn:A all", "* acquire semaphore"] {
             assert_eq!(text.parse::<CertificateRule>().unwrap().to_string(), text);
+        }
+        for text in ["worker-1 read", "ip:192.0.2.1 read", "dns: read", "dns:a", "dns:a write"] {
+            assert!(text.parse::<CertificateRule>().is_err(), "{text}");
         }
         for text in ["", "10.0.0.0/8", "10.0.0.1/8 read", "10.0.0.0/8 write", "10.0.0.0/8 read queue"] {
             assert!(text.parse::<NetworkRule>().is_err(), "{text}");

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use super::network::Network;
+use signalbox_access::CertificateName;
 use signalbox_model::{AddressRange, Revocation};
 
 /// Some clients.
@@ -10,7 +11,7 @@ use signalbox_model::{AddressRange, Revocation};
 pub enum Clients {
     /// Those with an address of this network.
     Network(Network),
-    /// Those with this identity: `token:NAME` or `certificate:NAME`.
+    /// Those with this identity: `token:NAME`, or `certificate:` and a name with its type.
     Identity(String),
 }
 
@@ -29,7 +30,10 @@ impl Clients {
 
 /// The text names no clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("must be an IP address, a network such as 10.0.0.0/8, token:NAME or certificate:NAME")]
+#[error(
+    "must be an IP address, a network such as 10.0.0.0/8, token:NAME, or certificate:NAME with a name such as dns:worker-1, uri:… \
+     or cn:…"
+)]
 pub struct UnknownClients;
 
 impl FromStr for Clients {
@@ -37,8 +41,12 @@ impl FromStr for Clients {
 
     fn from_str(text: &str) -> Result<Self, UnknownClients> {
         match text.split_once(':') {
-            Some(("token" | "certificate", "")) => Err(UnknownClients),
-            Some(("token" | "certificate", _)) => Ok(Self::Identity(text.to_owned())),
+            Some(("token", "")) => Err(UnknownClients),
+            Some(("token", _)) => Ok(Self::Identity(text.to_owned())),
+            Some(("certificate", name)) => {
+                let name: CertificateName = name.parse().map_err(|_| UnknownClients)?;
+                Ok(Self::Identity(format!("certificate:{name}")))
+            }
             _ => text.parse().map(Self::Network).map_err(|_| UnknownClients),
         }
     }
@@ -50,13 +58,16 @@ mod tests {
 
     #[test]
     fn clients_are_named_by_address_network_or_identity() {
-        for text in ["token:web", "token:a:b", "certificate:CN with spaces"] {
+        for text in
+            ["token:web", "token:a:b", "certificate:cn:CN with spaces", "certificate:uri:spiffe://A/b"]
+        {
             assert_eq!(text.parse(), Ok(Clients::Identity(text.to_owned())));
         }
+        assert_eq!("certificate:dns:A.b".parse(), Ok(Clients::Identity("certificate:dns:a.b".to_owned())));
         for text in ["192.0.2.1", "10.0.0.0/8", "2001:db8::/64", "::1"] {
             assert_eq!(text.parse::<Clients>(), Ok(Clients::Network(text.parse().unwrap())));
         }
-        for text in ["", "token:", "certificate:", "tokens:a", "Token:a", "web"] {
+        for text in ["", "token:", "certificate:", "certificate:web", "tokens:a", "Token:a", "web"] {
             assert_eq!(text.parse::<Clients>(), Err(UnknownClients), "{text}");
         }
     }

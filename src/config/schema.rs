@@ -315,8 +315,8 @@ const NETWORK_RULES: Kind = text(
     any,
 );
 const CERTIFICATE_RULES: Kind = text(
-    "rules of a name and rights, such as [\"worker-1 read,acquire counter:web/\"], in yrmcds.conf \
-     with semicolons between them, or empty for none",
+    "rules of a name with its type (dns:, uri: or cn:), or * for any, and rights, such as \
+     [\"dns:worker-1 read,acquire counter:web/\"], in yrmcds.conf with semicolons between them, or empty for none",
     any,
 );
 const PREFIXES: Kind = text(

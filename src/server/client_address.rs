@@ -1,4 +1,4 @@
-//! The client of a connection: its address, which is that of the peer or what a proxy states in its header, and the name
+//! The client of a connection: its address, which is that of the peer or what a proxy states in its header, and the names
 //! in its certificate.
 //!
 //! Whether a client is an administrator depends on both the address and where it comes from, so the two are kept together.
@@ -8,21 +8,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::relay::ChannelProof;
+use signalbox_access::CertificateName;
 use signalbox_core::ClientKey;
 
-/// The client of a connection. For the log: its address, and the name in its certificate.
+/// The client of a connection. For the log: its address, and the first name in its certificate.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) address: ClientAddress,
-    /// The name in its certificate, which was verified; `None`: it has shown none.
-    pub(super) certificate: Option<Arc<str>>,
+    /// The names in its certificate, which was verified. Empty: it has shown none, or none with names.
+    pub(super) certificate: Arc<[CertificateName]>,
 }
 
 impl fmt::Display for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.socket().fmt(f)?;
-        match &self.certificate {
-            Some(name) => write!(f, " (certificate of \"{}\")", name.escape_default()),
+        match self.certificate.first() {
+            Some(name) => write!(f, " (certificate of \"{}\")", name.to_string().escape_default()),
             None => Ok(()),
         }
     }

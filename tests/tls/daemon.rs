@@ -161,9 +161,13 @@ fn the_log_names_a_client_by_its_certificate() {
     );
     let mut daemon = started(&lines);
     for (name, alternative_names, expected) in [
-        ("first", "URI:spiffe://example.org/worker,DNS:worker.example.org,DNS:other", "worker.example.org"),
-        ("second", "URI:spiffe://example.org/worker", "spiffe://example.org/worker"),
-        ("third", "", "third"),
+        (
+            "first",
+            "URI:spiffe://example.org/worker,DNS:Worker.example.org,DNS:other",
+            "dns:worker.example.org",
+        ),
+        ("second", "URI:spiffe://example.org/worker", "uri:spiffe://example.org/worker"),
+        ("third", "", "cn:third"),
     ] {
         let client = authority.sign(name, alternative_names);
         let mut wire = connect_as(daemon.address("counter"), &authority, &client);
@@ -325,28 +329,54 @@ fn the_key_is_read_before_root_is_given_up() {
 }
 
 #[test]
-fn rules_give_rights_by_the_name_in_a_certificate() {
+fn rules_give_rights_by_the_names_in_a_certificate() {
     let (authority, files) = for_loopback();
     let lines = format!(
-        "{}tls.client_ca = '{}'\naccess.certificates = ['worker acquire counter:web/', '* none']\n\
+        "{}tls.client_ca = '{}'\naccess.certificates = ['dns:worker.Example.org acquire counter:web/', \
+         'uri:spiffe://example.org/Worker acquire counter:web/', 'cn:worker acquire counter:web/', '* none']\n\
          access.networks = ['127.0.0.0/8 read']\n",
         files.lines(),
         authority.file().display()
     );
     let mut daemon = started(&lines);
     let not_permitted = signalbox_model::Status::NotPermitted.code();
-    for (name, acquired, read) in [
-        (Some("worker"), OK, not_permitted),
-        (Some("other"), not_permitted, not_permitted),
+    for (names, acquired, read) in [
+        (Some(("worker", "")), OK, not_permitted),
+        (Some(("worker", "DNS:first.example.org")), OK, not_permitted),
+        (Some(("a", "DNS:first.example.org,DNS:WORKER.example.org")), OK, not_permitted),
+        (
+            Some(("b", "DNS:first.example.org,URI:spiffe://a/b,URI:spiffe://example.org/Worker")),
+            OK,
+            not_permitted,
+        ),
+        (Some(("other", "")), not_permitted, not_permitted),
+        // The same texts elsewhere, or in another case.
+        (Some(("worker.example.org", "")), not_permitted, not_permitted),
+        (Some(("Worker", "")), not_permitted, not_permitted),
+        (Some(("c", "DNS:worker")), not_permitted, not_permitted),
+        (Some(("d", "URI:spiffe://example.org/worker")), not_permitted, not_permitted),
         (None, not_permitted, NOT_FOUND),
     ] {
         let address = daemon.address("counter");
-        let mut wire = match name {
-            Some(name) => connect_as(address, &authority, &authority.sign(name, "")),
+        let mut wire = match names {
+            Some((common, alternative)) => {
+                connect_as(address, &authority, &authority.sign(common, alternative))
+            }
             None => connect(address, &authority),
         };
-        assert_eq!(wire.acquire(b"web/1", 1, 1).status, acquired, "{name:?}");
-        assert_eq!(wire.acquire(b"other", 1, 1).status, not_permitted, "{name:?}");
-        assert_eq!(wire.get(b"x").status, read, "{name:?}");
+        assert_eq!(wire.acquire(b"web/1", 1, 1).status, acquired, "{names:?}");
+        assert_eq!(wire.acquire(b"other", 1, 1).status, not_permitted, "{names:?}");
+        assert_eq!(wire.get(b"x").status, read, "{names:?}");
+        if acquired == OK {
+            assert_eq!(wire.release(b"web/1", 1).status, OK);
+        }
     }
+}
+
+#[test]
+fn a_rule_about_a_name_without_its_type_prevents_the_start() {
+    let file = ConfigFile::toml(&format!("{BASE}access.certificates = ['worker-1 read']\n"));
+    let output = outcome(serve_file_on_any_ports(&file.path()));
+    assert_eq!(output.status.code(), Some(78));
+    assert!(stderr(&output).contains("a name with its type (dns:, uri: or cn:)"), "{}", stderr(&output));
 }

@@ -1,16 +1,18 @@
-//! What clients may do: rights, and the tokens that prove them.
+//! What clients may do: rights, the tokens that prove them, and the names in certificates.
 //!
 //! The server decides by these types, the configuration has them in its rules, and `signalbox token` edits the file of
 //! tokens. Nothing here knows clients, connections or requests. `file` does the only I/O.
 
 #![warn(clippy::unwrap_used)]
 
+mod certificate;
 mod file;
 mod rights;
 mod text;
 mod token;
 mod tokens;
 
+pub use certificate::{CertificateName, NameKind, UnknownCertificateName};
 pub use file::{TokenFileError, read_tokens, update_tokens};
 pub use rights::{Area, Right, Rights, UnknownRights};
 pub use token::{Token, TokenId};

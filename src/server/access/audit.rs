@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     fn client(address: &str) -> Client {
-        Client { address: ClientAddress::of_peer(address.parse().unwrap()), certificate: None }
+        Client { address: ClientAddress::of_peer(address.parse().unwrap()), certificate: Arc::default() }
     }
 
     /// A log, and what reads its lines.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use signalbox_access::{Right, Rights};
+use signalbox_access::{CertificateName, Right, Rights};
 use signalbox_model::{Target, UnixSeconds};
 
 /// Who a client has proven to be.
@@ -11,8 +11,8 @@ use signalbox_model::{Target, UnixSeconds};
 pub(in crate::server) enum Identity {
     /// The name of its token.
     Token(Arc<str>),
-    /// The name in its certificate, which a rule is about.
-    Certificate(Arc<str>),
+    /// The name in its certificate which a rule is about.
+    Certificate(CertificateName),
 }
 
 /// What a client may do.
@@ -68,7 +68,7 @@ impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Token(name) => write!(f, "token:{name}"),
-            Self::Certificate(name) => write!(f, "certificate:{}", name.escape_default()),
+            Self::Certificate(name) => write!(f, "certificate:{}", name.to_string().escape_default()),
         }
     }
 }

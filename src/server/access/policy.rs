@@ -76,10 +76,10 @@ impl Policy {
 
     /// What a client may do that has shown no token.
     pub(super) fn permissions_of(&self, client: &Client) -> Permissions {
-        if let Some(name) = &client.certificate
-            && let Some((_, rights)) = self.certificates.iter().find(|(rule, _)| rule.is_about(name))
-        {
-            let identity = Identity::Certificate(Arc::clone(name));
+        let rules = &mut self.certificates.iter();
+        let decided = rules.find_map(|(rule, rights)| Some((rule.find(&client.certificate)?, rights)));
+        if let Some((name, rights)) = decided {
+            let identity = Identity::Certificate(name.clone());
             return Permissions::new(Arc::clone(rights), Some(identity), None);
         }
         let rights = match self.rule_of_network(client) {
@@ -153,9 +153,10 @@ mod tests {
 
     const NOW: UnixSeconds = UnixSeconds(100);
 
-    fn client(ip: &str, certificate: Option<&str>) -> Client {
+    /// With a certificate that has these names.
+    fn client(ip: &str, names: &[&str]) -> Client {
         let address = ClientAddress::of_peer(SocketAddr::new(ip.parse().unwrap(), 1));
-        Client { address, certificate: certificate.map(Into::into) }
+        Client { address, certificate: names.iter().map(|name| name.parse().unwrap()).collect() }
     }
 
     fn token(byte: u8) -> Token {
@@ -187,7 +188,7 @@ mod tests {
         for (ip, may_administer) in
             [("127.0.0.1", true), ("::1", true), ("192.0.2.7", true), ("192.0.2.8", false)]
         {
-            let permissions = policy.permissions_of(&client(ip, Some("any")));
+            let permissions = policy.permissions_of(&client(ip, &["cn:any"]));
             assert_eq!(rights(&permissions), [true, true, may_administer], "{ip}");
             assert_eq!(permissions.identity(), None);
         }
@@ -200,19 +201,22 @@ mod tests {
             config.access.networks = ["10.1.0.0/16 all", "10.0.0.0/8 read", "127.0.0.0/8 acquire"]
                 .map(|r| r.parse().unwrap())
                 .to_vec();
-            config.access.certificates = ["worker acquire", "* read"].map(|r| r.parse().unwrap()).to_vec();
+            config.access.certificates =
+                ["dns:Worker acquire", "* read"].map(|r| r.parse().unwrap()).to_vec();
             config.admin_from = vec!["10.0.0.9".parse().unwrap()];
         });
         for (ip, certificate, expected) in [
-            ("10.1.2.3", None, [true, true, true]),
-            ("10.2.2.3", None, [true, false, false]),
-            ("::ffff:10.2.2.3", None, [true, false, false]),
-            ("10.0.0.9", None, [true, false, false]),
-            ("127.0.0.1", None, [false, true, false]),
-            ("::1", None, [true, true, true]),
-            ("192.0.2.1", None, [false; 3]),
-            ("10.1.2.3", Some("worker"), [false, true, false]),
-            ("192.0.2.1", Some("other"), [true, false, false]),
+            ("10.1.2.3", &[][..], [true, true, true]),
+            ("10.2.2.3", &[], [true, false, false]),
+            ("::ffff:10.2.2.3", &[], [true, false, false]),
+            ("10.0.0.9", &[], [true, false, false]),
+            ("127.0.0.1", &[], [false, true, false]),
+            ("::1", &[], [true, true, true]),
+            ("192.0.2.1", &[], [false; 3]),
+            ("10.1.2.3", &["dns:worker"], [false, true, false]),
+            ("10.1.2.3", &["uri:a", "cn:b", "dns:WORKER"], [false, true, false]),
+            ("10.1.2.3", &["cn:worker", "uri:worker"], [true, false, false]),
+            ("192.0.2.1", &["cn:other"], [true, false, false]),
         ] {
             assert_eq!(
                 rights(&policy.permissions_of(&client(ip, certificate))),
@@ -225,8 +229,8 @@ mod tests {
     #[test]
     fn a_token_decides_alone_and_only_where_it_is_accepted() {
         let open = policy(|_| ());
-        let local = client("127.0.0.1", None);
-        let remote = client("192.0.2.1", None);
+        let local = client("127.0.0.1", &[]);
+        let remote = client("192.0.2.1", &[]);
         let reveal = |byte| token(byte).reveal().into_bytes();
         let web = open.authenticate(&local, false, &reveal(1), NOW).unwrap();
         assert_eq!(web.permissions.identity(), Some(&Identity::Token("web".into())));

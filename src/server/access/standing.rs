@@ -153,7 +153,7 @@ mod tests {
         let access = Access::of(&config, Clock::system());
         let client = Client {
             address: ClientAddress::relayed(address(client), address("192.0.2.1"), RelayedOver::Trusted),
-            certificate: None,
+            certificate: Arc::default(),
         };
         Standing::of(&access, &client).is_kept_directly(&access, &client, is_encrypted)
     }
@@ -193,7 +193,7 @@ mod tests {
         tokens.add(Entry::of(&token(1), "web".to_owned(), Rights::ALL, 1, None)).unwrap();
         access.replace(|before| before.with_tokens(Arc::new(tokens)));
         let address = ClientAddress::of_peer(SocketAddr::new("192.0.2.1".parse().unwrap(), 1));
-        let client = Client { address, certificate: None };
+        let client = Client { address, certificate: Arc::default() };
         let [mut plain, mut encrypted] = [false, true].map(|is_encrypted| {
             let mut standing = Standing::of(&access, &client);
             let secret = token(1).reveal().into_bytes();
@@ -219,7 +219,7 @@ mod tests {
         config.access.tokens = Some("/tokens".into());
         let access = Access::of(&config, Clock::system());
         let address = ClientAddress::of_peer(SocketAddr::new("127.0.0.1".parse().unwrap(), 1));
-        let client = Client { address, certificate: None };
+        let client = Client { address, certificate: Arc::default() };
         // Each connection counts for itself; after ten, the client is closed at each one.
         for expected in
             [[false, false, true], [false, false, true], [false, false, true], [false, true, true]]

@@ -147,7 +147,7 @@ impl OpenConnection {
 
     fn open(admission: Admission, client: ClientAddress, may_begin_tls: bool) -> Box<Self> {
         let peer = client.socket();
-        let client = Client { address: client, certificate: None };
+        let client = Client { address: client, certificate: Arc::default() };
         let server = admission.server();
         let holder = server.core.open_session();
         let connection = holder.id();

@@ -24,7 +24,7 @@ fn connection<'a>(
     stream: DuplexStream,
 ) -> Connection<'a, DuplexStream> {
     let address = ClientAddress::of_peer(SocketAddr::from(([127, 0, 0, 1], 1)));
-    let client = Client { address, certificate: None };
+    let client = Client { address, certificate: Arc::default() };
     let extended = ExtendedState::new(server, session.id(), Arc::default(), client, Namespace::Counters);
     let port = server.port(Namespace::Counters);
     let turns = Arc::default();

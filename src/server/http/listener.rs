@@ -242,11 +242,11 @@ async fn begin(mut connection: CountedConnection, mut stream: TcpStream, peer: C
     }
     let tls = shared.rules.tls.current();
     let first_bytes = tls.as_ref().map(|tls| (tls.first_bytes_of(address), tls.config()));
-    let mut client = Client { address, certificate: None };
+    let mut client = Client { address, certificate: Arc::default() };
     match first_bytes {
         Some((_, config)) if first[0] == TLS_BYTE => {
-            let (stream, name) = handshake(stream, config, &[], None).await?;
-            client.certificate = name;
+            let (stream, names) = handshake(stream, config, &[], None).await?;
+            client.certificate = names;
             let peer = Peer { client: Arc::new(client), local, is_encrypted: true };
             serve_requests(shared, stream, peer, usage).await
         }

@@ -29,7 +29,7 @@ impl Peer {
     pub(super) fn of_test() -> Self {
         use super::super::client_address::ClientAddress;
         let address = ClientAddress::of_peer(([127, 0, 0, 1], 1).into());
-        let client = Arc::new(Client { address, certificate: None });
+        let client = Arc::new(Client { address, certificate: Arc::default() });
         Self { client, local: IpAddr::from([127, 0, 0, 1]), is_encrypted: false }
     }
 }

@@ -1,4 +1,4 @@
-//! The few fields of a certificate that rustls does not give: the names of its subject, and its validity.
+//! The few fields of a certificate that rustls does not give: the common names of its subject, and its validity.
 //!
 //! The certificates are those of the configuration, or of clients that rustls has verified. What does not parse is
 //! skipped.
@@ -47,16 +47,16 @@ fn element(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     Elements(bytes).next().filter(|(found, _)| *found == tag).map(|(_, contents)| contents)
 }
 
-/// The last common name of a subject, which is the most specific one. The subject is the contents of its sequence.
-pub(super) fn common_name(subject: &[u8]) -> Option<&str> {
+/// The common names of a subject in their order. The subject is the contents of its sequence.
+pub(super) fn common_names(subject: &[u8]) -> Vec<&str> {
     let attributes = Elements(subject).filter(|(tag, _)| *tag == SET).flat_map(|(_, set)| Elements(set));
     let named = attributes.filter_map(|(_, attribute)| {
         let mut parts = Elements(attribute);
         let is_common_name = parts.next()? == (OBJECT_IDENTIFIER, &COMMON_NAME);
         let (tag, text) = parts.next()?;
-        (is_common_name && TEXTS.contains(&tag)).then_some(text)
+        if is_common_name && TEXTS.contains(&tag) { str::from_utf8(text).ok() } else { None }
     });
-    str::from_utf8(named.last()?).ok()
+    named.collect()
 }
 
 /// The validity of a certificate, in seconds of Unix time. Its begin is 0 if it cannot be read.
@@ -108,17 +108,17 @@ mod tests {
     }
 
     #[test]
-    fn the_last_common_name_is_found_in_each_type_of_text() {
+    fn common_names_are_found_in_each_type_of_text() {
         for tag in TEXTS {
             let subject = [
                 attribute(&[0x55, 0x04, 0x0a], tag, "Example"),
                 attribute(&COMMON_NAME, tag, "department"),
                 attribute(&COMMON_NAME, tag, "worker-ä"),
             ];
-            assert_eq!(common_name(&subject.concat()), Some("worker-ä"));
+            assert_eq!(common_names(&subject.concat()), ["department", "worker-ä"]);
         }
-        assert_eq!(common_name(&attribute(&[0x55, 0x04, 0x0a], 0x0c, "Example")), None);
-        assert_eq!(common_name(&attribute(&COMMON_NAME, 0x1e, "x")), None, "a text of another encoding");
+        assert!(common_names(&attribute(&[0x55, 0x04, 0x0a], 0x0c, "Example")).is_empty());
+        assert!(common_names(&attribute(&COMMON_NAME, 0x1e, "x")).is_empty(), "a text of another encoding");
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         for bytes in
             [&[][..], &[0x30], &[0x30, 0x81], &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff], &[0x30, 0x80, 0, 0]]
         {
-            assert_eq!((common_name(bytes), validity(bytes)), (None, None));
+            assert_eq!((common_names(bytes), validity(bytes)), (Vec::new(), None));
         }
     }
 }

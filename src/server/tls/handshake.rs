@@ -11,7 +11,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::super::relay::ChannelProof;
-use super::identity::identity;
+use super::identity::names;
+use signalbox_access::CertificateName;
 use signalbox_protocol::relay::PROOF_BYTES;
 
 /// How long a handshake may take: a few round trips on a bad network.
@@ -48,21 +49,21 @@ impl From<io::Error> for HandshakeError {
 }
 
 /// Does the handshake of a connection whose first bytes were received. After it, a relay has to send its `proof`. Returns the
-/// stream, and the name in the client's certificate if it has a verified one.
+/// stream, and the names in the client's certificate, if it has shown one and that is verified.
 pub(in crate::server) async fn handshake<S>(
     io: S,
     config: Arc<ServerConfig>,
     received: &[u8],
     proof: Option<ChannelProof>,
-) -> Result<(TlsStream<S>, Option<Arc<str>>), HandshakeError>
+) -> Result<(TlsStream<S>, Arc<[CertificateName]>), HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let in_time = tokio::time::timeout(HANDSHAKE_MAX, untimed(io, config, received, proof)).await;
     let stream = in_time.unwrap_or(Err(HandshakeError::Timeout))?;
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let name = certificates.first().and_then(identity);
-    Ok((stream, name))
+    let names = certificates.first().map(names).unwrap_or_default();
+    Ok((stream, names.into()))
 }
 
 async fn untimed<S>(

@@ -1,20 +1,18 @@
 //! Who a client is, by the certificate that rustls has verified.
 
-use std::sync::Arc;
-
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
-use super::der::common_name;
+use super::der::common_names;
+use signalbox_access::{CertificateName, NameKind};
 
-/// The name of a certificate: its first DNS name, else its first URI, else its common name. `None` if it has none of
-/// them.
-pub(super) fn identity(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
-    let parsed = EndEntityCert::try_from(certificate).ok()?;
-    let name = parsed
-        .valid_dns_names()
-        .next()
-        .or_else(|| parsed.valid_uri_names().next())
-        .or_else(|| common_name(parsed.subject()))?;
-    Some(name.into())
+/// The names in a certificate: its DNS names, then its URIs, then its common names, of which the last is the most specific one
+/// and comes first.
+pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
+    let Ok(parsed) = EndEntityCert::try_from(certificate) else { return Vec::new() };
+    let of = |kind| move |text| CertificateName::new(kind, text);
+    let mut names: Vec<_> = parsed.valid_dns_names().map(of(NameKind::Dns)).collect();
+    names.extend(parsed.valid_uri_names().map(of(NameKind::Uri)));
+    names.extend(common_names(parsed.subject()).into_iter().rev().map(of(NameKind::CommonName)));
+    names
 }

@@ -2,7 +2,7 @@
 //!
 //! A connection whose first byte begins a TLS record does a [`handshake`], and is served over the stream of tokio-rustls from
 //! then on; all others are plain and never come here. `files` reads the certificates of the configuration, `identity` finds
-//! the name in a client's certificate.
+//! the names in a client's certificate.
 //!
 //! There is no resumption: each connection is verified with the certificates that are in force, also after a reload. Only
 //! TLS 1.3 is spoken; its half-close lets a client that has sent its last request receive the answers.

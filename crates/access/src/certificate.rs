@@ -1,0 +1,93 @@
+//! The names in certificates of clients, each with its type.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// A name in a certificate. It is shown, and parsed, as `dns:NAME`, `uri:NAME` or `cn:NAME`.
+///
+/// Names are equal if their types and texts are. DNS names are in lower case, because their case has no meaning.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CertificateName {
+    kind: NameKind,
+    text: Arc<str>,
+}
+
+/// Where in a certificate a name is. The same text means different things in different places, and authorities check them
+/// differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NameKind {
+    /// A DNS name among the subject alternative names.
+    Dns,
+    /// A URI among the subject alternative names.
+    Uri,
+    /// A common name of the subject.
+    CommonName,
+}
+
+/// The text is not a name in a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("must be dns:NAME, uri:NAME or cn:NAME")]
+pub struct UnknownCertificateName;
+
+impl NameKind {
+    const ALL: [Self; 3] = [Self::Dns, Self::Uri, Self::CommonName];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Dns => "dns",
+            Self::Uri => "uri",
+            Self::CommonName => "cn",
+        }
+    }
+}
+
+impl CertificateName {
+    /// A name of a certificate.
+    pub fn new(kind: NameKind, text: &str) -> Self {
+        let text = match kind {
+            NameKind::Dns => text.to_ascii_lowercase().into(),
+            NameKind::Uri | NameKind::CommonName => text.into(),
+        };
+        Self { kind, text }
+    }
+}
+
+impl FromStr for CertificateName {
+    type Err = UnknownCertificateName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCertificateName> {
+        let (word, name) = text.split_once(':').ok_or(UnknownCertificateName)?;
+        let kind =
+            NameKind::ALL.into_iter().find(|kind| kind.word() == word).ok_or(UnknownCertificateName)?;
+        if name.is_empty() { Err(UnknownCertificateName) } else { Ok(Self::new(kind, name)) }
+    }
+}
+
+impl fmt::Display for CertificateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind.word(), self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_parsed_as_it_is_shown() {
+        let name = |text: &str| text.parse::<CertificateName>();
+        for text in ["dns:worker-1.example.org", "uri:spiffe://example.org/Web", "cn:Worker: 1"] {
+            assert_eq!(name(text).map(|name| name.to_string()).as_deref(), Ok(text));
+        }
+        assert_eq!(name("dns:Worker-1"), name("dns:worker-1"));
+        assert_ne!(name("uri:a:B"), name("uri:a:b"));
+        assert_ne!(name("cn:A"), name("cn:a"));
+        assert_ne!(name("cn:a"), name("dns:a"));
+        for text in ["", "dns:", "worker-1", "DNS:a", "spiffe://example.org/web", "*", ":a"] {
+            assert_eq!(name(text), Err(UnknownCertificateName), "{text}");
+        }
+    }
+}
