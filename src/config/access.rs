@@ -120,7 +120,7 @@ mod tests {
         for text in ["10.0.0.0/8 read,acquire counter:web/ sysv", "::1 none"] {
             assert_eq!(text.parse::<NetworkRule>().unwrap().to_string(), text);
         }
-        for text in ["dns:worker-1 read", "uri:spiffe://a/b none", "cn:A all", "* acquire semaphore"] {
+        for text in ["dns:worker-1 read", "uri:spiffe://a/b none", "cn:A read", "* acquire semaphore"] {
             assert_eq!(text.parse::<CertificateRule>().unwrap().to_string(), text);
         }
         for text in ["worker-1 read", "ip:192.0.2.1 read", "dns: read", "dns:a", "dns:a write"] {

@@ -23,7 +23,7 @@ use crate::support::caller::Caller;
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::{stderr, text};
 use crate::support::sysv_program::SysvProgram;
-use crate::support::{ACQUIRE, GET, OK, PATIENCE, Wire, eventually, frame, named};
+use crate::support::{ACQUIRE, GET, OK, PATIENCE, Wire, connect_from, eventually, frame, named};
 
 /// The leader of a cluster, and a node that relays to it.
 fn leader_and_relay(cluster: &TestCluster) -> (usize, usize) {
@@ -295,6 +295,43 @@ fn a_proof_holds_for_one_connection_and_one_address() {
     earlier[2..6].copy_from_slice(&7_u32.to_be_bytes());
     let proof = prove(&outdated.nonce, &earlier);
     assert_eq!(outdated.send(&earlier, proof.as_ref()), Some(2), "it does not lead in that epoch");
+}
+
+/// Each of them could prove something for 5 s.
+#[test]
+fn silent_connections_to_the_port_for_relays_make_room_for_nodes_and_for_others() {
+    const SILENT: usize = 1_500;
+    let Some(mut cluster) = TestCluster::start_relaying(1, 2) else { return };
+    let (leader, relay) = leader_and_relay(&cluster);
+    let address = cluster.node(leader).relays;
+    let begun = Instant::now();
+    let mut silent = std::collections::VecDeque::new();
+    for number in 0..SILENT {
+        silent.push_back(connect_from("127.0.0.9", address));
+        // Those that the server has closed are of the oldest.
+        if number >= 200 {
+            let mut oldest = silent.pop_front().unwrap();
+            oldest.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut said = Vec::new();
+            oldest.read_to_end(&mut said).expect("it was closed for a newer one");
+        }
+    }
+    let mut relayed = cluster.served(relay);
+    assert_eq!(relayed.acquire(b"job", 1, 1).status, OK);
+    let open = silent.iter_mut().map(is_open).filter(|is_open| *is_open).count();
+    // A machine that does nothing for so long would close all of them.
+    if begun.elapsed() < Duration::from_secs(4) {
+        assert_eq!(open, 64, "the newest of its address");
+    }
+    let line = cluster.daemon(leader).logged_message("there are too many connections to cluster.bind");
+    assert!(text(&line, "relay").starts_with("127.0.0.9:"), "{line}");
+}
+
+/// Whether the peer has not closed a connection. What it has sent is skipped.
+fn is_open(stream: &mut TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let rest = std::io::copy(stream, &mut std::io::sink());
+    rest.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
 #[test]

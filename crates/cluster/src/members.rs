@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
@@ -172,6 +173,12 @@ impl Members {
             self.nodes.values().filter(|member| member.node.incarnation != *this && is_alive(member));
         others.for_each(|member| advertised.extend(&member.node.advertised));
         advertised
+    }
+
+    /// Whether a node accepts, and so sends, relayed connections at this address.
+    pub fn has_relay_at(&self, address: IpAddr) -> bool {
+        let endpoints = self.nodes.values().filter_map(|member| member.node.relay_endpoint.as_ref());
+        endpoints.map(|endpoint| endpoint.address.ip().to_canonical()).any(|ip| ip == address)
     }
 
     /// The names of the nodes that may relay clients to a leader of an earlier epoch than that of `term`, in which the run `this`

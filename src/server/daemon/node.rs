@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::super::node_view::NodeView;
-use super::super::relay::{Outgoing, RelayAuthority};
+use super::super::relay::{IsNode, Outgoing, RelayAuthority};
 use super::super::state::Server;
 use super::super::whereabouts::Whereabouts;
 use super::super::workers::Workers;
@@ -256,7 +256,10 @@ impl Node {
     /// The port for relays in a term of this node.
     pub(super) fn relay_port(&mut self, term: Term) -> Option<RelayPort> {
         let (listener, secret) = self.relay_port.take()?;
-        Some(RelayPort { listener, secret, epoch: term.epoch })
+        let poller = self.view.members.clone();
+        let is_node: IsNode =
+            Box::new(move |ip| poller.as_ref().is_some_and(|poller| poller.members().has_relay_at(ip)));
+        Some(RelayPort { listener, secret, epoch: term.epoch, is_node })
     }
 
     /// Waits until no other node relays clients to a leader before this one (invariant C5).

@@ -19,7 +19,7 @@ use super::super::gc;
 use super::super::listener::serve_port;
 use super::super::new_rules::announce_rules;
 use super::super::port::port_config;
-use super::super::relay::{Incoming, Trust, serve_relays};
+use super::super::relay::{Incoming, IsNode, Trust, serve_relays};
 use super::super::resting_listener::RestingListener;
 use super::super::rules::Rules;
 use super::super::state::Server;
@@ -60,6 +60,7 @@ pub(super) struct RelayPort {
     pub(super) secret: RelaySecret,
     /// The term of the leadership.
     pub(super) epoch: u32,
+    pub(super) is_node: IsNode,
 }
 
 /// A server that serves clients.
@@ -120,12 +121,13 @@ impl Service {
         workers: &Workers,
     ) -> Result<(), DaemonError> {
         let _entered = runtime.enter();
-        if let Some(RelayPort { listener, secret, epoch }) = relays {
+        if let Some(RelayPort { listener, secret, epoch, is_node }) = relays {
             let enabled =
                 Namespace::ALL.into_iter().filter(|namespace| port_config(config, *namespace).enable);
             let server = Arc::clone(&self.server);
             let trust = if config.cluster.relay_ca.is_some() { Trust::Proofs } else { Trust::Network };
-            let incoming = Incoming::new(server, workers.clone(), &secret, epoch, enabled.collect(), trust);
+            let incoming =
+                Incoming::new(server, workers.clone(), &secret, epoch, enabled.collect(), trust, is_node);
             self.tasks.spawn(serve_relays(incoming, TcpListener::from_std(listener)?));
         }
         spawn_tasks(&mut self.tasks, &self.server, config, listeners, workers)?;

@@ -1,14 +1,13 @@
 //! The leader's part: connections that other nodes relay.
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tracing::{debug, warn};
 
 use super::super::client_address::{ClientAddress, RelayedOver};
@@ -18,15 +17,13 @@ use super::super::state::Server;
 use super::super::throttle::Throttle;
 use super::RelayNetwork;
 use super::proof::{Handshake, Secret};
+use super::unproven::{NoRoom, Unproven};
 use signalbox_cluster::keys::RelaySecret;
 use signalbox_model::Namespace;
 use signalbox_protocol::relay::{Challenge, OPENING_BYTES, Opening, Outcome};
 
 /// How long the handshake of a connection may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-
-/// The largest number of handshakes at a time. Further connections wait to be accepted.
-const HANDSHAKES_MAX: usize = 1024;
 
 /// The port for relays of the node that leads.
 pub struct Incoming<N> {
@@ -37,7 +34,29 @@ pub struct Incoming<N> {
     epoch: u32,
     enabled: Vec<Namespace>,
     trust: Trust,
+    is_node: IsNode,
+    unproven: Mutex<Unproven<AbortHandle>>,
     warnings: Throttle,
+}
+
+/// Whether a node of the cluster is known to have this address.
+pub type IsNode = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
+
+/// The connection is listed among the unproven ones until this is dropped.
+struct Listed<'a> {
+    unproven: &'a Mutex<Unproven<AbortHandle>>,
+    number: u64,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        lock(self.unproven).remove(self.number);
+    }
+}
+
+/// Nothing is left half done by a panic while it is locked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why the leader trusts the client address that a relay states.
@@ -72,6 +91,8 @@ enum Refused {
 impl<N: RelayNetwork> Incoming<N> {
     /// A port that serves connections of `enabled` namespaces for relays that know the secret and name this epoch. `trust` says
     /// whether the client addresses that they state give rights.
+    ///
+    /// Connections from addresses of which `is_node` says so are preferred until their relays have proven themselves.
     pub fn new(
         server: Arc<Server>,
         network: N,
@@ -79,13 +100,49 @@ impl<N: RelayNetwork> Incoming<N> {
         epoch: u32,
         enabled: Vec<Namespace>,
         trust: Trust,
+        is_node: IsNode,
     ) -> Self {
         let secret = Secret::new(secret);
-        Self { server, network, secret, epoch, enabled, trust, warnings: Throttle::default() }
+        let (unproven, warnings) = Default::default();
+        Self { server, network, secret, epoch, enabled, trust, is_node, unproven, warnings }
     }
 
-    async fn accept(&self, mut stream: N::Stream, relay: SocketAddr) {
-        let opened = tokio::time::timeout(HANDSHAKE_MAX, self.handshake(&mut stream, relay)).await;
+    /// Starts to serve a connection, for which an older one may have to be closed.
+    fn begin(self: &Arc<Self>, tasks: &mut JoinSet<()>, stream: N::Stream, relay: SocketAddr) {
+        let client = ClientAddress::of_peer(relay).key();
+        let is_of_node = (self.is_node)(relay.ip().to_canonical());
+        let room = lock(&self.unproven).make_room(client, is_of_node);
+        match room {
+            Ok(None) => {}
+            Ok(Some(oldest)) => {
+                oldest.abort();
+                self.warn_of_many(relay);
+            }
+            // Dropping the stream closes it.
+            Err(NoRoom) => return self.warn_of_many(relay),
+        }
+        // The lock is held until it is listed, and the task needs that to take it from the list.
+        lock(&self.unproven).add(client, is_of_node, |number| {
+            let incoming = Arc::clone(self);
+            tasks.spawn(async move {
+                let listed = Listed { unproven: &incoming.unproven, number };
+                incoming.accept(stream, relay, listed).await;
+            })
+        });
+    }
+
+    fn warn_of_many(&self, relay: SocketAddr) {
+        if self.warnings.permits() {
+            warn!(
+                %relay,
+                "there are too many connections to cluster.bind that have not proven to be of a node, so the oldest are closed; \
+                 let only nodes of the cluster reach the port"
+            );
+        }
+    }
+
+    async fn accept(&self, mut stream: N::Stream, relay: SocketAddr, listed: Listed<'_>) {
+        let opened = tokio::time::timeout(HANDSHAKE_MAX, self.handshake(&mut stream, relay, listed)).await;
         match opened.unwrap_or(Err(Refused::Timeout)) {
             Ok((namespace, client)) => {
                 admit::<N::Listener>(&self.server, namespace, stream, client, self.network.spawner());
@@ -107,6 +164,7 @@ impl<N: RelayNetwork> Incoming<N> {
         &self,
         stream: &mut N::Stream,
         relay: SocketAddr,
+        listed: Listed<'_>,
     ) -> Result<(Namespace, ClientAddress), Refused> {
         N::Listener::prepare(stream, self.server.peer_timeout())?;
         let mut challenge = Challenge { nonce: Default::default() };
@@ -120,6 +178,8 @@ impl<N: RelayNetwork> Incoming<N> {
         if !handshake.is_proven_by(&opening) {
             return Err(Refused::Unproven);
         }
+        // Before the verdict: a relay that was accepted must not be closed for another.
+        drop(listed);
         let namespace = statement.namespace;
         let plain = match self.trust {
             Trust::Network => RelayedOver::Trusted,
@@ -158,19 +218,13 @@ impl<N: RelayNetwork> Incoming<N> {
 /// Accepts the connections of relays and starts to serve them, until the returned future is dropped.
 pub async fn serve_relays<N: RelayNetwork>(incoming: Incoming<N>, mut listener: N::Listener) {
     let incoming = Arc::new(incoming);
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     let mut tasks = JoinSet::new();
     let mut backoff = Backoff::default();
     loop {
-        let permit = Arc::clone(&handshakes).acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((stream, relay)) => {
                 backoff.reset();
-                let incoming = Arc::clone(&incoming);
-                tasks.spawn(async move {
-                    incoming.accept(stream, relay).await;
-                    drop(permit);
-                });
+                incoming.begin(&mut tasks, stream, relay);
                 while tasks.try_join_next().is_some() {}
             }
             Err(error) if is_of_the_peer(&error) => {

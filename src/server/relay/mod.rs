@@ -2,7 +2,7 @@
 //!
 //! `outgoing` is the part of a node that does not lead: it accepts clients, opens a connection to the leader for each, and
 //! `splice` forwards the bytes of both unchanged, TLS included. `incoming` is the part of the leader: it reads which client a
-//! connection is for, and serves it like any other. `proof` is how each authenticates the other (`docs/protocol.md`, "Relayed
+//! connection is for, and serves it like any other; `unproven` bounds those that are not known to come from a node. `proof` is how each authenticates the other (`docs/protocol.md`, "Relayed
 //! connections").
 //!
 //! Invariants (`docs/decisions/0028`):
@@ -15,6 +15,7 @@ mod incoming;
 mod outgoing;
 mod proof;
 mod splice;
+mod unproven;
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,7 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::listener::Listener;
 use super::socket;
 use super::workers::{Spawn, Workers};
-pub use incoming::{Incoming, Trust, serve_relays};
+pub use incoming::{Incoming, IsNode, Trust, serve_relays};
 pub use outgoing::{Outgoing, RelayAuthority, relay_port};
 pub(super) use proof::ChannelProof;
 

@@ -422,7 +422,9 @@ async fn serve(
     let server_of_relays = Arc::clone(&server);
     let enabled = Namespace::ALL.to_vec();
     let (network, secret) = (NodeNetwork::of(process), &standby.secret);
-    let incoming = Incoming::new(server_of_relays, network, secret, term.epoch, enabled, Trust::Network);
+    let no_node = Box::new(|_| false);
+    let incoming =
+        Incoming::new(server_of_relays, network, secret, term.epoch, enabled, Trust::Network, no_node);
     tasks.spawn(serve_relays(incoming, listener));
     tasks.spawn(expire(Arc::clone(&server)));
     tasks.spawn(sweep_counters(Arc::clone(&server)));
