@@ -11,10 +11,10 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::output::json;
 use super::time::{time, unix_now_s};
-use signalbox_access::{Entry, Rights, Token, TokenFileError, Tokens, read_tokens, update_tokens};
+use signalbox_access::{Entry, Rights, Token, TokenFileError, TokenId, Tokens, read_tokens, update_tokens};
 
 const LONG: &str = "\
-Create, revoke and list the tokens of clients
+Create, rotate, revoke and list the tokens of clients
 
 A token is a random secret that proves what its client may do. These commands change the file that access.tokens names in \
 the configuration of the server; the server reads it at its start and on SIGHUP. The file has no secret, only hashes. A \
@@ -24,10 +24,11 @@ const EXAMPLES: &str = "\
 Examples:
   signalbox token create web --rights read,acquire --area counter:web/ > web.token
   signalbox token create operator --rights all --expires-in 2160h
+  signalbox token rotate web > web.token.new && systemctl reload signalbox
   signalbox token revoke web && systemctl reload signalbox
   signalbox token list --json";
 
-/// Create, revoke and list the tokens of clients
+/// Create, rotate, revoke and list the tokens of clients
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES, disable_help_subcommand = true)]
 pub(super) struct Arguments {
@@ -38,6 +39,7 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Action {
     Create(Create),
+    Rotate(Rotate),
     Revoke(Revoke),
     List(List),
 }
@@ -70,9 +72,45 @@ struct Create {
     #[arg(long = "area", value_name = "AREA")]
     areas: Vec<String>,
 
-    /// After which time the token is refused, in seconds or with a unit (30s, 5m, 24h) [default: never]
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    expires_in: Option<Duration>,
+    #[command(flatten)]
+    life: Life,
+
+    #[command(flatten)]
+    source: Source,
+}
+
+/// How long a secret is accepted.
+#[derive(Debug, Args)]
+struct Life {
+    /// After which time the token is refused, in seconds or with a unit (30s, 5m, 24h), or never
+    #[arg(long, value_name = "TIME", value_parser = expiry, default_value = "8760h")]
+    expires_in: Expiry,
+}
+
+/// `None`: never.
+#[derive(Clone, Copy, Debug)]
+struct Expiry(Option<Duration>);
+
+/// Make another secret for a token, and print it once
+///
+/// The token has the same name and rights. Its secret before is accepted for a while, so that its clients can change from one to
+/// the other; the metric signalbox_token_last_use_timestamp_seconds shows which are still used. The server accepts the new one
+/// after SIGHUP.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  signalbox token rotate web > web.token.new && systemctl reload signalbox\n  \
+                  signalbox token rotate web --overlap 24h > web.token.new"
+)]
+struct Rotate {
+    /// Name of the token
+    name: String,
+
+    /// For which time the secret before is still accepted, in seconds or with a unit (30s, 5m, 24h)
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "168h")]
+    overlap: Duration,
+
+    #[command(flatten)]
+    life: Life,
 
     #[command(flatten)]
     source: Source,
@@ -86,6 +124,10 @@ struct Create {
 struct Revoke {
     /// Name of the token
     name: String,
+
+    /// Remove only the secret with this id, as "signalbox token list" shows it [default: all]
+    #[arg(long, value_name = "ID")]
+    id: Option<TokenId>,
 
     #[command(flatten)]
     source: Source,
@@ -119,9 +161,10 @@ struct Listed {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Action::Create(arguments) => create(arguments)?,
-        Action::Revoke(Revoke { name, source }) => {
+        Action::Rotate(arguments) => rotate(arguments)?,
+        Action::Revoke(Revoke { name, id, source }) => {
             update_tokens(&source.file, |tokens| {
-                tokens.remove(name).map_err(|error| failure(error.to_string()))
+                tokens.remove(name, *id).map_err(|error| failure(error.to_string()))
             })?;
         }
         Action::List(arguments) => list(arguments)?,
@@ -130,7 +173,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn create(arguments: &Create) -> Result<(), Failure> {
-    let Create { name, rights, areas, expires_in, source } = arguments;
+    let Create { name, rights, areas, life, source } = arguments;
     let usage = |error: String| Failure::new(Exit::Usage, error);
     let rights =
         Rights::parse(rights, areas.iter().map(String::as_str)).map_err(|error| usage(error.to_string()))?;
@@ -140,15 +183,45 @@ fn create(arguments: &Create) -> Result<(), Failure> {
                 .to_owned(),
         ));
     }
-    let token = Token::random(getrandom::fill)
-        .map_err(|error| failure(format!("the system has no random numbers: {error}; check /dev/urandom")))?;
-    let now = unix_now_s();
-    // A part of a second counts as one, so that the token is valid for the whole time.
-    let expires_at = expires_in.map(|time| now + time.as_secs() + u64::from(time.subsec_nanos() > 0));
-    let entry = Entry::of(&token, name.clone(), rights, now, expires_at);
+    let (token, now) = (random()?, unix_now_s());
+    let entry = Entry::of(&token, name.clone(), rights, now, life.end(now));
     update_tokens(&source.file, |tokens| tokens.add(entry).map_err(|error| usage(error.to_string())))?;
     writeln!(std::io::stdout(), "{}", token.reveal())?;
     Ok(())
+}
+
+fn rotate(arguments: &Rotate) -> Result<(), Failure> {
+    let Rotate { name, overlap, life, source } = arguments;
+    let (token, now) = (random()?, unix_now_s());
+    update_tokens(&source.file, |tokens| {
+        let rotated = tokens.rotate(name, &token, now, life.end(now), after(now, *overlap));
+        rotated.map_err(|error| failure(error.to_string()))
+    })?;
+    writeln!(std::io::stdout(), "{}", token.reveal())?;
+    Ok(())
+}
+
+fn random() -> Result<Token, Failure> {
+    Token::random(getrandom::fill)
+        .map_err(|error| failure(format!("the system has no random numbers: {error}; check /dev/urandom")))
+}
+
+fn expiry(text: &str) -> Result<Expiry, String> {
+    if text == "never" {
+        return Ok(Expiry(None));
+    }
+    time(text).map(|time| Expiry(Some(time))).map_err(|advice| format!("{advice}, or never"))
+}
+
+impl Life {
+    fn end(&self, now_s: u64) -> Option<u64> {
+        self.expires_in.0.map(|time| after(now_s, time))
+    }
+}
+
+/// A part of a second counts as one, so that a secret is valid for the whole time.
+fn after(now_s: u64, time: Duration) -> u64 {
+    now_s + time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
 fn list(arguments: &List) -> Result<(), Failure> {

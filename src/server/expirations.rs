@@ -61,13 +61,21 @@ impl Expiration {
         found.iter().filter_map(of).collect()
     }
 
-    /// Those of tokens. Most have none.
+    /// Those of tokens that have an end. Of the two secrets of a token, the later end counts.
     pub(super) fn of_tokens(tokens: &Tokens) -> Vec<Self> {
+        let mut last: BTreeMap<&str, &Entry> = BTreeMap::new();
+        let end = |entry: &Entry| entry.expires_at_s.unwrap_or(u64::MAX);
+        for entry in tokens.iter() {
+            let known = last.entry(&entry.name).or_insert(entry);
+            if end(entry) > end(known) {
+                *known = entry;
+            }
+        }
         let of = |entry: &Entry| {
             let subject = Subject::Token(entry.name.clone());
             Some(Self { subject, begin_s: entry.created_at_s, end_s: entry.expires_at_s? })
         };
-        tokens.iter().filter_map(of).collect()
+        last.into_values().filter_map(of).collect()
     }
 
     /// How many days before the end the warning is that is due; `None`: none is.
@@ -91,8 +99,8 @@ impl Expiration {
                 format!("{key} = {}: a certificate {when}; replace it and {advice}", file.display())
             }
             Subject::Token(name) => format!(
-                "the token \"{name}\" {when}; create another one for its clients with \"signalbox token create\", revoke \
-                 this one and send SIGHUP"
+                "the token \"{name}\" {when}; give it another secret with \"signalbox token rotate {name}\", send SIGHUP, and \
+                 give the secret to its clients"
             ),
         })
     }

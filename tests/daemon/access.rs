@@ -1022,6 +1022,46 @@ fn tokens_are_listed_without_secrets_and_wrong_input_is_explained() {
 }
 
 #[test]
+fn both_secrets_of_a_token_that_is_rotated_are_valid_until_the_overlap_ends_or_one_is_revoked() {
+    let mut guarded = Guarded::start("anonymous = 'none'\nnetworks = ['127.0.0.0/8 none']");
+    let old = guarded.create("web", &["--rights", "read,acquire", "--area", "counter:web/"]);
+    let mut before = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut before, old.as_bytes()).status, OK);
+    let tokens = guarded.tokens();
+    let run = |arguments: &[&str]| {
+        let output = token(&tokens, arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    };
+    let listed = || {
+        let lines = run(&["list", "--json"]);
+        let entries = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        entries.filter(|entry| entry["name"] == "web").collect::<Vec<_>>()
+    };
+    let life = |entry: &Value| entry["expires_at"].as_u64().unwrap() - entry["created_at"].as_u64().unwrap();
+    assert_eq!(life(&listed()[0]), 365 * 24 * 3600, "tokens have an end");
+    let new = run(&["rotate", "web", "--overlap", "24h", "--expires-in", "never"]);
+    guarded.reload();
+    let entries = listed();
+    assert!(life(&entries[0]) <= 25 * 3600, "{entries:?}");
+    assert_eq!((&entries[1]["expires_at"], &entries[1]["rights"]), (&Value::Null, &entries[0]["rights"]));
+    assert_eq!(acquire(&mut before, b"web/before"), OK);
+    for secret in [&old, &new] {
+        let mut caller = guarded.from("127.0.0.1");
+        assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+        assert_eq!((acquire(&mut caller, b"web/1"), acquire(&mut caller, b"other")), (OK, NOT_PERMITTED));
+    }
+    let third = token(&tokens, &["rotate", "web"]);
+    assert!(stderr(&third).contains("has two secrets that are valid already"), "{}", stderr(&third));
+    run(&["revoke", "web", "--id", entries[0]["id"].as_str().unwrap()]);
+    guarded.reload();
+    let mut caller = guarded.from("127.0.0.1");
+    assert_eq!([&old, &new].map(|secret| show(&mut caller, secret.as_bytes()).status), [NOT_PERMITTED, OK]);
+    assert_eq!(acquire(&mut before, b"web/2"), NOT_PERMITTED);
+    assert!(!token(&tokens, &["rotate", "none"]).status.success());
+}
+
+#[test]
 fn a_server_that_everybody_can_use_warns_once() {
     const WARNING: &str = "every client that reaches this server";
     for (lines, is_warned) in [

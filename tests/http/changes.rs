@@ -119,6 +119,41 @@ fn the_right_to_read_semaphore_sets_is_enough_to_list_them() {
 }
 
 #[test]
+fn metrics_have_the_last_use_of_each_secret_of_a_token() {
+    let directory = open_directory();
+    let file = directory.path().join("tokens.toml");
+    let old = create(&file, "op", &["read"]);
+    let (mut http, _config) = start(directory.path());
+    let mut rotate = std::process::Command::new(SIGNALBOX);
+    rotate.args(["token", "rotate", "op", "--file"]).arg(&file);
+    let new = String::from_utf8(outcome(rotate).stdout).unwrap();
+    http.daemon.reload("the configuration was read again");
+    let used = |http: &HttpDaemon| {
+        let text = http.get("/metrics").text();
+        let lines =
+            text.lines().filter(|line| line.starts_with("signalbox_token_last_use_timestamp_seconds{"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(used(&http), [""; 0]);
+    for (number, secret) in [old.trim(), new.trim()].into_iter().enumerate() {
+        let bearer = format!("Bearer {secret}");
+        let own = http.address.to_string();
+        let headers = [("Host", &*own), ("Authorization", &*bearer)];
+        assert_eq!(http.request("GET", "/api/v1/status", &headers, "").status, 200);
+        let lines = used(&http);
+        assert_eq!(lines.len(), number + 1, "{lines:?}");
+        let id = format!("id=\"{}\"", &secret[4..20]);
+        let line = lines.iter().find(|line| line.contains(&id) && line.contains("token=\"op\"")).unwrap();
+        let last: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        assert!((now.as_secs_f64() - last).abs() < 3600.0, "{line}");
+    }
+    // The two secrets are one token, which ends with the later one.
+    let text = http.get("/metrics").text();
+    assert_eq!(text.matches("signalbox_token_expiry_timestamp_seconds{token=\"op\"}").count(), 1, "{text}");
+}
+
+#[test]
 fn a_client_with_too_many_wrong_tokens_is_told_when_to_try_again() {
     let http = HttpDaemon::start();
     let host = http.address.to_string();

@@ -189,7 +189,7 @@ fn the_ends_of_certificates_and_tokens_have_series() {
         assert!(command.output().unwrap().status.success());
     };
     create("web", &["--expires-in", "1h"]);
-    create("forever", &[]);
+    create("forever", &["--expires-in", "never"]);
     let lines = format!("tls.cert = '{cert}'\ntls.key = '{key}'\naccess.tokens = '{tokens}'\n");
     let (http, _file) = HttpDaemon::configured(&lines, "");
     let start = value(&http, "process_start_time_seconds");

@@ -15,5 +15,5 @@ mod tokens;
 pub use certificate::{CertificateName, NameKind, UnknownCertificateName};
 pub use file::{TokenFileError, read_tokens, update_tokens};
 pub use rights::{Area, Right, Rights, UnknownRights};
-pub use token::{Token, TokenId};
+pub use token::{Token, TokenId, UnknownTokenId};
 pub use tokens::{Entry, NoSuchToken, Tokens, TokensError, Verdict};

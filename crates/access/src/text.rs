@@ -50,7 +50,7 @@ impl FromStr for Tokens {
             let hash = from_hex(hash.as_bytes()).ok_or_else(|| damaged("hash"))?;
             let rights = Rights::parse(&rights, areas.iter().map(String::as_str))
                 .map_err(|problem| TokensError::Rights { name: name.clone(), problem })?;
-            tokens.add(Entry {
+            tokens.insert(Entry {
                 name,
                 id,
                 hash,

@@ -5,6 +5,7 @@
 //! because ring compares one in constant time.
 
 use std::fmt;
+use std::str::FromStr;
 
 use ring::hmac;
 
@@ -20,6 +21,11 @@ pub(super) const HASH_BYTES: usize = 32;
 /// The public part of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TokenId(pub(super) [u8; ID_BYTES]);
+
+/// The text is not the id of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected the id of a token, 16 hexadecimal digits; \"signalbox token list\" shows the ids")]
+pub struct UnknownTokenId;
 
 /// A token. Neither its `Debug` nor a log shows the secret.
 pub struct Token {
@@ -87,6 +93,15 @@ impl fmt::Debug for Token {
 impl fmt::Display for TokenId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&hex(&self.0))
+    }
+}
+
+/// As it is shown.
+impl FromStr for TokenId {
+    type Err = UnknownTokenId;
+
+    fn from_str(text: &str) -> Result<Self, UnknownTokenId> {
+        from_hex(text.as_bytes()).map(Self).ok_or(UnknownTokenId)
     }
 }
 

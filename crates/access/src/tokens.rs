@@ -1,11 +1,11 @@
 //! The tokens of a file: their names, hashes, rights and expiry.
 //!
-//! Invariant: names and ids are unique.
+//! Invariants: ids are unique. A name has one secret, or two while its clients change from one to the other.
 
 use super::rights::{Rights, UnknownRights};
 use super::token::{HASH_BYTES, Token, TokenId};
 
-/// One token in the file.
+/// One token in the file, or one of its two secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// 1 to 64 letters, digits, dots, hyphens and underscores.
@@ -20,6 +20,9 @@ pub struct Entry {
     /// From when on it is refused, in seconds of Unix time; `None`: never.
     pub expires_at_s: Option<u64>,
 }
+
+/// The most secrets of a token.
+const SECRETS_MAX: usize = 2;
 
 /// The tokens of a file, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,9 +48,20 @@ pub enum TokensError {
     /// The name has other characters.
     #[error("the name \"{}\" must be 1 to 64 letters, digits, dots, hyphens and underscores", .0.escape_debug())]
     Name(String),
-    /// Two tokens have it.
-    #[error("there is a token \"{0}\" already; choose another name, or revoke that one first")]
+    /// Another token has it.
+    #[error(
+        "there is a token \"{0}\" already; choose another name, give it another secret (signalbox token rotate {0}), or revoke it first"
+    )]
     NameTaken(String),
+    /// The token has as many secrets as it may have.
+    #[error(
+        "the token \"{0}\" has two secrets that are valid already; wait until the earlier one expires, or revoke that \
+         (signalbox token revoke {0} --id ID; signalbox token list shows the ids)"
+    )]
+    TooManySecrets(String),
+    /// There is none of the name.
+    #[error(transparent)]
+    NoSuchToken(#[from] NoSuchToken),
     /// Two tokens have the same id.
     #[error("the id of the token \"{0}\" is that of another one; remove one of the two")]
     IdTaken(String),
@@ -71,10 +85,16 @@ pub enum TokensError {
     },
 }
 
-/// There is no token of this name.
+/// There is no token of this name, or it has no secret with this id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no token \"{}\"; \"signalbox token list\" shows all", .0.escape_debug())]
-pub struct NoSuchToken(pub String);
+pub enum NoSuchToken {
+    /// There is no token of this name.
+    #[error("there is no token \"{}\"; \"signalbox token list\" shows all", .0.escape_debug())]
+    Name(String),
+    /// The token has other ids.
+    #[error("the token \"{0}\" has no secret with the id {1}; \"signalbox token list\" shows the ids")]
+    Id(String, TokenId),
+}
 
 impl Entry {
     /// The entry of a token in the file.
@@ -95,14 +115,45 @@ impl Entry {
 }
 
 impl Tokens {
-    /// Adds a token.
+    /// Adds a token of another name.
     pub fn add(&mut self, entry: Entry) -> Result<(), TokensError> {
+        if self.of_name(&entry.name).next().is_some() {
+            return Err(TokensError::NameTaken(entry.name));
+        }
+        self.insert(entry)
+    }
+
+    /// Gives the token of this name another secret, with the same rights. The one before is valid until `overlap_end_s`, or less if
+    /// it expires sooner; one that has expired is removed.
+    pub fn rotate(
+        &mut self,
+        name: &str,
+        token: &Token,
+        now_s: u64,
+        expires_at_s: Option<u64>,
+        overlap_end_s: u64,
+    ) -> Result<(), TokensError> {
+        let newest = self.of_name(name).last().ok_or_else(|| NoSuchToken::Name(name.to_owned()))?;
+        let entry = Entry::of(token, name.to_owned(), newest.rights.clone(), now_s, expires_at_s);
+        if self.of_name(name).filter(|entry| !entry.is_expired(now_s)).count() >= SECRETS_MAX {
+            return Err(TokensError::TooManySecrets(name.to_owned()));
+        }
+        self.0.retain(|entry| entry.name != name || !entry.is_expired(now_s));
+        for earlier in self.0.iter_mut().filter(|entry| entry.name == name) {
+            earlier.expires_at_s =
+                Some(earlier.expires_at_s.map_or(overlap_end_s, |at| at.min(overlap_end_s)));
+        }
+        self.insert(entry)
+    }
+
+    /// Adds a token, or the second secret of one.
+    pub(super) fn insert(&mut self, entry: Entry) -> Result<(), TokensError> {
         let is_usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         if !(1..=64).contains(&entry.name.len()) || !entry.name.chars().all(is_usual) {
             return Err(TokensError::Name(entry.name));
         }
-        if self.0.iter().any(|other| other.name == entry.name) {
-            return Err(TokensError::NameTaken(entry.name));
+        if self.of_name(&entry.name).count() >= SECRETS_MAX {
+            return Err(TokensError::TooManySecrets(entry.name));
         }
         if self.0.iter().any(|other| other.id == entry.id) {
             return Err(TokensError::IdTaken(entry.name));
@@ -111,10 +162,21 @@ impl Tokens {
         Ok(())
     }
 
-    /// Removes the token of this name.
-    pub fn remove(&mut self, name: &str) -> Result<Entry, NoSuchToken> {
-        let found = self.0.iter().position(|entry| entry.name == name);
-        found.map(|index| self.0.remove(index)).ok_or_else(|| NoSuchToken(name.to_owned()))
+    /// Removes the token of this name, or only its secret with this id.
+    pub fn remove(&mut self, name: &str, id: Option<TokenId>) -> Result<(), NoSuchToken> {
+        if self.of_name(name).next().is_none() {
+            return Err(NoSuchToken::Name(name.to_owned()));
+        }
+        let is_removed = |entry: &mut Entry| entry.name == name && id.is_none_or(|id| entry.id == id);
+        match (self.0.extract_if(.., is_removed).count(), id) {
+            (0, Some(id)) => Err(NoSuchToken::Id(name.to_owned(), id)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The secrets of a token, the newest last.
+    fn of_name<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Entry> {
+        self.0.iter().filter(move |entry| entry.name == name)
     }
 
     /// In the order of the file.
@@ -175,9 +237,44 @@ mod tests {
             let named = Entry { name: name.to_owned(), ..entry.clone() };
             assert!(matches!(tokens.add(named), Err(TokensError::Name(_))), "{name}");
         }
-        tokens.remove("web").unwrap();
+        assert!(tokens.remove("web", Some(stranger.id())).is_err());
+        tokens.remove("web", Some(token.id())).unwrap();
         assert_eq!(tokens.still(&entry, 99), None);
-        assert!(tokens.remove("web").is_err());
+        assert!(tokens.remove("web", None).is_err());
+    }
+
+    #[test]
+    fn a_token_has_two_secrets_while_it_is_rotated() {
+        let [first, second, third] = [1, 2, 3].map(|byte| {
+            let random = Token::random(|bytes| {
+                bytes.fill(byte);
+                Ok::<_, ()>(())
+            });
+            random.unwrap()
+        });
+        let mut tokens = Tokens::default();
+        tokens.add(Entry::of(&first, "web".to_owned(), Rights::READ_AND_ACQUIRE, 1, None)).unwrap();
+        tokens.rotate("web", &second, 10, Some(100), 20).unwrap();
+        let is_valid = |tokens: &Tokens, token: &Token, now_s| {
+            let Verdict::Valid(entry) = tokens.verify(token, now_s) else { return false };
+            assert_eq!((&*entry.name, &entry.rights), ("web", &Rights::READ_AND_ACQUIRE));
+            true
+        };
+        let valid =
+            |tokens: &Tokens, now_s| [&first, &second, &third].map(|token| is_valid(tokens, token, now_s));
+        assert_eq!((valid(&tokens, 19), valid(&tokens, 20)), ([true, true, false], [false, true, false]));
+        assert_eq!(tokens.to_string().parse::<Tokens>().unwrap(), tokens);
+        let refused = tokens.rotate("web", &third, 19, None, 30);
+        assert_eq!(refused, Err(TokensError::TooManySecrets("web".to_owned())));
+        tokens.rotate("web", &third, 20, None, 1_000).unwrap();
+        assert_eq!((valid(&tokens, 20), valid(&tokens, 100)), ([false, true, true], [false, false, true]));
+        assert_eq!(tokens.iter().count(), 2, "the first has expired");
+        assert_eq!(
+            tokens.rotate("other", &first, 20, None, 30),
+            Err(NoSuchToken::Name("other".to_owned()).into())
+        );
+        tokens.remove("web", None).unwrap();
+        assert_eq!(tokens.iter().count(), 0);
     }
 
     #[test]

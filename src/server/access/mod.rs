@@ -1,12 +1,13 @@
 //! Access control: the rights of clients, and the records of refusals and changes.
 //!
 //! `policy` decides, without I/O; `permissions` is what it decided for one client; `standing` keeps that for a connection,
-//! and notices reloads and expiry; `audit` writes administrative changes to a file. The operations and their rights are in one table, `src/server/dispatch/rights.rs`.
+//! and notices reloads and expiry; `uses` remembers which tokens are in use; `audit` writes administrative changes to a file. The operations and their rights are in one table, `src/server/dispatch/rights.rs`.
 
 mod audit;
 mod permissions;
 mod policy;
 mod standing;
+mod uses;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -31,6 +32,7 @@ pub(super) use signalbox_access::Right;
 use signalbox_access::{Entry, TokenFileError, Tokens, read_tokens};
 use signalbox_core::ClientKey;
 use signalbox_model::UnixSeconds;
+use uses::Uses;
 
 /// The rules in force, and the refusals that they caused.
 #[derive(Debug)]
@@ -41,6 +43,7 @@ pub(super) struct Access {
     generation: AtomicU64,
     /// Wakes the task that tells connections of new rules.
     replaced: Notify,
+    pub(super) uses: Arc<Uses>,
     /// By the reason why a request is not permitted.
     refusals: RefusalLog,
     /// How many wrong tokens clients have shown.
@@ -68,6 +71,7 @@ impl Access {
     /// The rules of a configuration, without tokens.
     pub(super) fn of(config: &Config, clock: Clock) -> Self {
         Self {
+            uses: Arc::new(Uses::new(clock.clone())),
             clock,
             policy: RwLock::new(Arc::new(Policy::of(config, Arc::default()))),
             generation: AtomicU64::new(0),
@@ -84,14 +88,16 @@ impl Access {
         self.policy().permissions_of(client)
     }
 
-    /// What a client may do that shows a token. Connections use [`Standing::authenticate`], which remembers the token.
+    /// What a client may do that shows a token with one request. Connections use [`Standing::authenticate`], which remembers the token.
     pub(super) fn authenticate(
         &self,
         client: &Client,
         is_encrypted: bool,
         token: &[u8],
     ) -> Result<Permissions, Denied> {
-        self.prove(client, is_encrypted, token).map(|proven| proven.permissions)
+        let proven = self.prove(client, is_encrypted, token)?;
+        self.uses.note(proven.entry.id);
+        Ok(proven.permissions)
     }
 
     /// Counts and logs a request that is answered with `Not permitted`.

@@ -6,6 +6,7 @@
 use super::super::client_address::Client;
 use super::permissions::Permissions;
 use super::policy::{Denied, Proven};
+use super::uses::InUse;
 use super::{Access, Right};
 use signalbox_access::Entry;
 use signalbox_model::{Target, UnixSeconds};
@@ -21,6 +22,7 @@ pub(in crate::server) struct Standing {
     generation: u64,
     /// The token that the client has proven.
     proof: Option<Entry>,
+    in_use: Option<InUse>,
     failures: u32,
 }
 
@@ -40,7 +42,7 @@ impl Standing {
         let generation = access.generation();
         let permissions = access.permissions_of(client);
         let restricts_plain = permissions.restrict_plain();
-        Self { permissions, restricts_plain, generation, proof: None, failures: 0 }
+        Self { permissions, restricts_plain, generation, proof: None, in_use: None, failures: 0 }
     }
 
     /// Takes the rights of a token. The error says whether the connection must be closed.
@@ -53,7 +55,7 @@ impl Standing {
     ) -> Result<(), IsClosed> {
         match access.prove(client, is_encrypted, token) {
             Ok(proven) => {
-                self.take(proven);
+                self.take(access, proven);
                 Ok(())
             }
             Err(denied) => Err(self.fail(access, client, &denied)),
@@ -86,8 +88,9 @@ impl Standing {
         let before = self.permissions.clone();
         let proof = self.proof.take().filter(|_| access.accepts_token_of(client, is_encrypted));
         match proof.and_then(|entry| access.still(&entry)) {
-            Some(proven) => self.take(proven),
+            Some(proven) => self.take(access, proven),
             None => {
+                self.in_use = None;
                 self.permissions = access.permissions_of(client);
                 self.restricts_plain = self.permissions.restrict_plain();
             }
@@ -109,7 +112,8 @@ impl Standing {
         }
     }
 
-    fn take(&mut self, proven: Proven) {
+    fn take(&mut self, access: &Access, proven: Proven) {
+        self.in_use = Some(access.uses.begin(proven.entry.id));
         self.restricts_plain = proven.permissions.restrict_plain();
         self.permissions = proven.permissions;
         self.proof = Some(proven.entry);

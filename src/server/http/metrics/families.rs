@@ -109,6 +109,7 @@ impl<'a> Families<'a> {
         }
         self.gauge("process_max_fds", "How many files the process may have open", only(files_max()))?;
         self.expirations(shared)?;
+        self.token_uses(shared)?;
         let in_use = MemoryBudget::in_use() as f64;
         self.gauge_in(MetricUnit::Bytes, "signalbox_memory", "Memory that the server has allocated", in_use)
     }
@@ -135,6 +136,18 @@ impl<'a> Families<'a> {
         self.timestamps("signalbox_certificate_expiry_timestamp", help, certificates.collect())?;
         let help = "When a token expires, since the Unix epoch";
         self.timestamps("signalbox_token_expiry_timestamp", help, tokens.collect())
+    }
+
+    /// When the secrets of tokens were used last: of those that were used, the first in the file.
+    fn token_uses(&mut self, shared: &Shared) -> Result<(), Error> {
+        let access = &shared.rules.access;
+        let tokens = access.tokens();
+        let used = tokens.iter().filter_map(|entry| {
+            let last = access.uses.last(entry.id)?;
+            Some((vec![("token", entry.name.clone()), ("id", entry.id.to_string())], last.0))
+        });
+        let help = "When a client has used a token last, by its id, since the Unix epoch";
+        self.timestamps("signalbox_token_last_use_timestamp", help, used.take(TOKENS_MAX).collect())
     }
 
     /// The HTTP listener, and what the process does.
