@@ -4,11 +4,15 @@
 //! before. A thread of its own reads the snapshot, and waits for the client: nothing of an export delays other clients or
 //! commits, and it takes little memory.
 //!
-//! Invariants: a snapshot is freed when its export ends, when its connection ends, and [`TIME_MAX`] after it began; at most
-//! [`EXPORTS_MAX`] exports are read at once.
+//! While the snapshot of a file is kept, the file cannot use space again that was freed since, and grows with each commit. So its
+//! text first goes into a file without a name beside it, as fast as that takes it, and waits there for the client.
+//!
+//! Invariants: a snapshot is freed when its export ends, when its connection ends, and [`TIME_MAX`] after it began; that of a file
+//! however slowly the client reads. At most [`EXPORTS_MAX`] exports are read at once.
 
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Seek, Write};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc as blocking};
 use std::task::{Context, Poll, Waker, ready};
@@ -27,7 +31,7 @@ use signalbox_storage::{ExportWriter, Snapshot, Storage, StorageError};
 /// The exports that are read at once: one, and one whose client has vanished.
 pub(super) const EXPORTS_MAX: usize = 2;
 
-/// How long an export may take. The store cannot use space again that was freed since the snapshot.
+/// How long an export may take.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
 /// How long an export waits for its snapshot. A disk may hang.
@@ -74,6 +78,11 @@ enum Failure {
     TimedOut(Duration),
     #[error("the client has disconnected")]
     Disconnected,
+    #[error(
+        "its text cannot be kept in {} until the client has taken it: {source}; it needs as much free space there as an export is long",
+        directory.display()
+    )]
+    Spool { directory: PathBuf, source: io::Error },
     #[error(transparent)]
     System(#[from] io::Error),
 }
@@ -188,19 +197,51 @@ fn write(
 ) -> Result<u64, Failure> {
     let mut writer = PartWriter::new(sender, time_max)?;
     let snapshot = snapshot.recv_timeout(SNAPSHOT_WAIT_MAX).map_err(|_| Failure::NoSnapshot)??;
-    let mut export = ExportWriter::begin(&mut writer);
-    let read = snapshot.read(&mut |record| {
-        export.add(&record);
-        if export.has_failed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    let written = export.end();
+    let copied = match snapshot.directory() {
+        None => copy(snapshot, &mut writer, || false),
+        Some(directory) => {
+            let directory = directory.to_owned();
+            copy_spooled(snapshot, directory, &mut writer)
+        }
+    };
     // What the writer reports is the cause of what the export reports.
     if let Some(failure) = writer.failure.take() {
         return Err(failure);
     }
-    read?;
-    written?;
+    copied?;
     writer.end()
+}
+
+/// Writes a snapshot as text, unless `is_over` says that nobody wants it any more, and frees it.
+fn copy(
+    snapshot: Box<dyn Snapshot>,
+    writer: &mut dyn Write,
+    is_over: impl Fn() -> bool,
+) -> Result<(), Failure> {
+    let mut export = ExportWriter::begin(writer);
+    let read = snapshot.read(&mut |record| {
+        export.add(&record);
+        if export.has_failed() || is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let written = export.end();
+    read?;
+    Ok(written?)
+}
+
+/// As [`copy`], by way of a file in this directory.
+fn copy_spooled(
+    snapshot: Box<dyn Snapshot>,
+    directory: PathBuf,
+    writer: &mut PartWriter,
+) -> Result<(), Failure> {
+    let spool_failed = |source| Failure::Spool { directory: directory.clone(), source };
+    let mut spool = BufWriter::new(tempfile::tempfile_in(&directory).map_err(spool_failed)?);
+    copy(snapshot, &mut spool, || writer.check().is_err())?;
+    writer.check()?;
+    let mut spool = spool.into_inner().map_err(|error| spool_failed(error.into_error()))?;
+    spool.rewind().map_err(spool_failed)?;
+    io::copy(&mut spool, writer)?;
+    Ok(writer.flush()?)
 }
 
 /// Passes text to the connection in parts, as fast as it takes them.
@@ -229,6 +270,17 @@ impl PartWriter {
             Ok(Err(_)) => Err(Failure::Disconnected),
             Err(_) => Err(Failure::TimedOut(self.time_max)),
         }
+    }
+
+    /// Fails if the client takes nothing more.
+    fn check(&self) -> Result<(), Failure> {
+        if self.sender.is_closed() {
+            return Err(Failure::Disconnected);
+        }
+        if self.began.elapsed() >= self.time_max {
+            return Err(Failure::TimedOut(self.time_max));
+        }
+        Ok(())
     }
 
     fn send_text(&mut self) -> io::Result<()> {

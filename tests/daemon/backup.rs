@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use nix::sys::signal::Signal;
-use signalbox_model::{GrantId, Milliseconds, RequestId, RequestIds};
+use signalbox_model::{
+    Declaration, GrantId, IfExists, Milliseconds, Operation, Removal, RequestId, RequestIds,
+};
 use signalbox_protocol::{Claims, Extended};
 
 use crate::support::caller::{Caller, NOW, counted, declare_new, semaphore};
@@ -174,4 +176,49 @@ fn exports_under_load_are_consistent_and_have_everything_acknowledged() {
         worker.join().unwrap();
     }
     assert!(in_exports > 0, "no client held anything during an export");
+}
+
+/// The records of a moment that somebody still reads are not written over, so each commit would need new space.
+#[test]
+fn a_client_that_does_not_read_its_export_does_not_make_the_file_grow() {
+    const COUNT: u32 = 300;
+    let folder = open_directory();
+    let data = folder.path().join("data");
+    let file = configured(&data);
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let name = |number: u32| [&number.to_be_bytes()[..], &[b'n'; 60_000]].concat();
+    let mut caller = Caller::new(daemon.counter());
+    // Many at once, so that they share flushes.
+    let mut make = |operations: &[Operation<'_>]| {
+        let send = |operation: &Operation<'_>| {
+            let ids = caller.ids();
+            caller.send(&Extended::Change { ids, operation: operation.clone() })
+        };
+        let sent: Vec<_> = operations.iter().map(send).collect();
+        assert!(sent.into_iter().all(|opaque| caller.answer(opaque).status == OK));
+    };
+    let names: Vec<_> = (0..COUNT).map(name).collect();
+    let declare = |name| {
+        let declarations = vec![Declaration { name, capacity: 1, numbered: false, label: b"" }];
+        Operation::Declare { if_exists: IfExists::Fail, declarations }
+    };
+    let remove = |name| Operation::Remove { expected: None, how: Removal::IfIdle, name };
+    make(&names.iter().map(|name| declare(name)).collect::<Vec<_>>());
+    let mut reader = Caller::new(daemon.counter());
+    let opaque = reader.send(&Extended::Export);
+    // More than the buffers between the two have room for is left.
+    assert!(reader.answer(opaque).export_part().unwrap().is_some());
+    let size = || {
+        let entries = std::fs::read_dir(&data).unwrap();
+        entries.map(|entry| entry.unwrap().metadata().unwrap().len()).sum::<u64>()
+    };
+    let before = size();
+    for names in names.chunks(20) {
+        make(&names.iter().map(|name| remove(name)).collect::<Vec<_>>());
+        make(&names.iter().map(|name| declare(name)).collect::<Vec<_>>());
+    }
+    let after = size();
+    assert!(after <= before + before / 2, "the directory has grown from {before} to {after} bytes");
+    // It still gets all of it.
+    while reader.answer(opaque).export_part().unwrap().is_some() {}
 }

@@ -106,4 +106,8 @@ impl Snapshot for FileSnapshot {
             }
         }
     }
+
+    fn directory(&self) -> Option<&Path> {
+        self.reader.path.parent()
+    }
 }

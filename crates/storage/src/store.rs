@@ -1,6 +1,7 @@
 //! What stores records: [`Storage`], and [`Snapshot`] of all of them.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use signalbox_core::{BatchLimit, Change, Record};
 
@@ -38,6 +39,11 @@ pub trait Snapshot: Send {
     /// Passes every record to `each` until it breaks, those of one kind after those of another, so that a session comes
     /// before its grants. Fails if anything cannot be read; the records passed until then are incomplete.
     fn read(self: Box<Self>, each: &mut dyn FnMut(Record) -> ControlFlow<()>) -> Result<(), StorageError>;
+
+    /// The directory of the store, if a snapshot that is kept for long makes its file grow.
+    fn directory(&self) -> Option<&Path> {
+        None
+    }
 }
 
 impl<S: Storage + ?Sized> Storage for Box<S> {
