@@ -1,5 +1,6 @@
 //! How long honest clients wait while another client has its share of a resource and asks for more, beside how long they
-//! wait while it sends as many permitted Gets on as many connections; and the memory of the server meanwhile.
+//! wait while it sends as many permitted Gets on as many connections, or opens as many connections; and the memory of the
+//! server meanwhile.
 //!
 //! ```sh
 //! cargo bench --bench attacks
@@ -9,11 +10,14 @@ mod support;
 
 use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use signalbox_bench::{Distribution, Pace, Record};
 use signalbox_model::{Claim, Milliseconds, Namespace, RequestId, RequestIds, Scope};
 use signalbox_protocol::{Claims, Credentials, Extended, Features, Opaque, Queueing, Request, Wait};
@@ -21,6 +25,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use support::answers::{Answers, statistic};
 use support::arguments::FromCargo;
 use support::asker::Asker;
+use support::certificates::Files;
 use support::servers::{Kind, start_signalbox_with_shares};
 use support::statistics::{median, noise};
 use support::{Loaded, Shape, floor, pairs};
@@ -47,6 +52,9 @@ const BEYOND: u64 = 64 << 20;
 
 /// The most that the honest clients' p99 may be in relation to the one beside Gets.
 const BOUND: f64 = 1.5;
+
+/// How often the attacker connects that sends a ClientHello each time.
+const HELLOS_PER_S: f64 = 7300.0;
 
 /// What every waiting request waits for.
 const HELD: &[u8] = b"held by an honest client";
@@ -101,12 +109,17 @@ enum Attack {
     Resets,
     /// It sends most of a long request.
     Incomplete,
+    /// It opens 7,300 connections a second, sends the same ClientHello on each, and resets it.
+    Hellos,
+    /// It opens as many, and sends nothing. The others are compared with Gets, and the one above with this.
+    #[value(skip)]
+    Connects,
     /// It sends nothing, and keeps a core busy. What this costs the honest clients is not the server's doing.
     BusyCore,
 }
 
 impl Attack {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Sessions,
         Self::Waiters,
         Self::Names,
@@ -116,8 +129,14 @@ impl Attack {
         Self::Connections,
         Self::Resets,
         Self::Incomplete,
+        Self::Hellos,
         Self::BusyCore,
     ];
+
+    /// What the attacker does in the runs that this is compared with; `None`: it sends permitted Gets.
+    fn compared_with(self) -> Option<Self> {
+        (self == Self::Hellos).then_some(Self::Connects)
+    }
 
     /// Whether the attacker has its share. Further requests are refused, or end its own sessions.
     fn has_its_share(self, address: SocketAddr) -> bool {
@@ -129,6 +148,8 @@ impl Attack {
             | Self::Connections
             | Self::Resets
             | Self::Incomplete
+            | Self::Hellos
+            | Self::Connects
             | Self::BusyCore => true,
         }
     }
@@ -144,6 +165,8 @@ impl Attack {
             Self::Connections => "connections",
             Self::Resets => "reset connections",
             Self::Incomplete => "incomplete requests",
+            Self::Hellos => "ClientHellos",
+            Self::Connects => "as many connections",
             Self::BusyCore => "only a busy core",
         }
     }
@@ -222,7 +245,9 @@ impl Attacker {
             }
             Some(Attack::Stats) => Request::Stats.compose(opaque, out),
             Some(Attack::Lists) => Extended::Sessions.compose(opaque, out),
-            Some(Attack::Connections | Attack::Resets | Attack::BusyCore) => {}
+            Some(
+                Attack::Connections | Attack::Resets | Attack::Hellos | Attack::Connects | Attack::BusyCore,
+            ) => {}
             Some(Attack::Incomplete) => {
                 let before = out.len();
                 let name = long_name(number, 60_000);
@@ -230,6 +255,12 @@ impl Attacker {
                 out.truncate(before + 50_000);
             }
         }
+    }
+
+    /// So that its kernel keeps no port of it.
+    fn reset_when_dropped(&self) {
+        // One that the server has closed cannot be set so.
+        let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 
     fn send(&mut self) -> std::io::Result<()> {
@@ -249,6 +280,35 @@ impl Attacker {
     }
 }
 
+/// Makes a certificate with an RSA key.
+fn rsa_certificate(folder: &Path) -> Files {
+    let files = Files { certificate: folder.join("cert.pem"), key: folder.join("key.pem") };
+    let made = Command::new("openssl")
+        .args("req -x509 -days 2 -subj /CN=localhost -newkey rsa:2048 -nodes".split(' '))
+        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-out"])
+        .arg(&files.certificate)
+        .arg("-keyout")
+        .arg(&files.key)
+        .output()
+        .expect("openssl is installed");
+    assert!(made.status.success(), "{made:?}");
+    files
+}
+
+/// The first message of a client over TLS.
+fn client_hello() -> Vec<u8> {
+    let config = ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+        .with_safe_default_protocol_versions()
+        .expect("the provider has the cipher suites")
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    let name = "localhost".try_into().expect("a name of a host");
+    let mut client = ClientConnection::new(config.into(), name).expect("the configuration is complete");
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).expect("a vector takes everything");
+    hello
+}
+
 fn long_name(number: u32, bytes: usize) -> Vec<u8> {
     let mut name = vec![b'n'; bytes];
     name[..4].copy_from_slice(&number.to_be_bytes());
@@ -262,6 +322,8 @@ fn attack(attack: Option<Attack>, address: SocketAddr, connections: usize, is_ov
     if attack == Some(Attack::Watches) {
         attackers.iter_mut().for_each(Attacker::say_hello);
     }
+    let hello = client_hello();
+    let begun = Instant::now();
     let mut number = 0;
     while !is_over.load(Ordering::Relaxed) {
         for attacker in &mut attackers {
@@ -269,9 +331,18 @@ fn attack(attack: Option<Attack>, address: SocketAddr, connections: usize, is_ov
             match attack {
                 Some(Attack::Connections) => *attacker = connect(),
                 Some(Attack::Resets) => {
-                    // One that the server has closed cannot be set so.
-                    let _ = SockRef::from(&attacker.stream).set_linger(Some(Duration::ZERO));
+                    attacker.reset_when_dropped();
                     *attacker = connect();
+                }
+                Some(Attack::Hellos | Attack::Connects) => {
+                    let due = begun + Duration::from_secs_f64(f64::from(number) / HELLOS_PER_S);
+                    thread::sleep(due.saturating_duration_since(Instant::now()));
+                    attacker.reset_when_dropped();
+                    *attacker = connect();
+                    if attack == Some(Attack::Hellos) {
+                        // The server may have closed it already.
+                        let _ = attacker.stream.write_all(&hello);
+                    }
                 }
                 Some(Attack::BusyCore) => std::hint::spin_loop(),
                 Some(Attack::Incomplete) => {
@@ -295,7 +366,14 @@ fn attack(attack: Option<Attack>, address: SocketAddr, connections: usize, is_ov
             }
         }
         match attack {
-            Some(Attack::Connections | Attack::Resets | Attack::Incomplete | Attack::BusyCore) => {}
+            Some(
+                Attack::Connections
+                | Attack::Resets
+                | Attack::Hellos
+                | Attack::Connects
+                | Attack::Incomplete
+                | Attack::BusyCore,
+            ) => {}
             Some(Attack::Stats) => thread::sleep(Duration::from_millis(1)),
             _ => attackers.iter_mut().for_each(|attacker| attacker.answers.skip_to(LAST)),
         }
@@ -320,8 +398,8 @@ impl Drop for Idle<'_> {
 }
 
 /// A run on a fresh server: the attacker attacks for a while, and then beside the honest clients.
-fn run(what: Option<Attack>, connections: usize, rate: f64, seconds: f64) -> Run {
-    let server = start_signalbox_with_shares(LIMITS);
+fn run(tls: &str, what: Option<Attack>, connections: usize, rate: f64, seconds: f64) -> Run {
+    let server = start_signalbox_with_shares(&format!("{LIMITS}{tls}"));
     let plan = pairs(SHAPE, NAMES, Distribution::Uniform);
     let mut loaded = Loaded::connect(server, plan).unwrap_or_else(|error| panic!("{error}"));
     let address = loaded.server.address;
@@ -365,6 +443,9 @@ fn resident_bytes(pid: u32) -> u64 {
 fn main() {
     floor::become_if_asked();
     let arguments = Arguments::parse();
+    // The signatures of RSA cost the server ten times those of ECDSA.
+    let folder = tempfile::tempdir().expect("there is a directory for scratch files");
+    let tls = rsa_certificate(folder.path()).lines();
     let rate = tenth_of_the_maximum();
     println!(
         "Honest clients at {SHAPE} and {rate:.0} requests/s; medians of {} rounds of {} s\n",
@@ -372,20 +453,12 @@ fn main() {
     );
     println!(
         "{:<22}{:>12}{:>10}{:>12}{:>10}{:>8}{:>12}{:>14}{:>10}  bound",
-        "attack",
-        "connections",
-        "p99 us",
-        "beside Gets",
-        "ratio",
-        "noise",
-        "used MiB",
-        "resident MiB",
-        "refused"
+        "attack", "connections", "p99 us", "beside", "ratio", "noise", "used MiB", "resident MiB", "refused"
     );
     for what in Attack::ALL {
         if arguments.only.is_empty() || arguments.only.contains(&what) {
             for connections in &arguments.connections {
-                compare(what, *connections, rate, &arguments);
+                compare(&tls, what, *connections, rate, &arguments);
             }
         }
     }
@@ -404,13 +477,14 @@ fn tenth_of_the_maximum() -> f64 {
     median(&rates) / 10.0
 }
 
-fn compare(what: Attack, connections: usize, rate: f64, arguments: &Arguments) {
+fn compare(tls: &str, what: Attack, connections: usize, rate: f64, arguments: &Arguments) {
     let (mut attacked, mut gets, mut ratios, mut to_itself) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut used, mut resident, mut refused) = (0, 0, 0);
     for _ in 0..arguments.rounds {
-        let beside = |what| run(what, connections, rate, arguments.seconds);
-        let (run, first, second) = (beside(Some(what)), beside(None), beside(None));
+        let beside = |what| run(tls, what, connections, rate, arguments.seconds);
+        let other = what.compared_with();
+        let (run, first, second) = (beside(Some(what)), beside(other), beside(other));
         ratios.push(run.p99_us / first.p99_us);
         to_itself.push(second.p99_us / first.p99_us);
         attacked.push(run.p99_us);

@@ -254,6 +254,19 @@ fn an_announced_body_of_2_gib_takes_no_memory() {
 }
 
 #[test]
+fn connections_that_the_server_ends_need_no_memory_while_they_linger() {
+    let siege = Siege::begin();
+    let mut wires: Vec<_> = (0..as_many_as_fit(2_000)).map(|_| siege.counter()).collect();
+    for wire in &mut wires {
+        // No request: the server ends the connection, and reads on for a second.
+        wire.send(&[0; 12]);
+    }
+    siege.honest.is_answered(1000);
+    eventually("all are closed", || siege.counter().stat("bad_input") == wires.len() as u64);
+    siege.end(16);
+}
+
+#[test]
 fn frames_that_trickle_in_close_their_connections() {
     let siege = Siege::begin();
     let mut wires = siege.holders(as_many_as_fit(300));

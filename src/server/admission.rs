@@ -73,6 +73,13 @@ impl Admission {
         self.client.as_ref().map_or_else(Arc::default, |counted| Arc::clone(counted.usage()))
     }
 
+    /// The connection counts as a short one, however long it lasts.
+    pub(super) fn count_as_short(&mut self) {
+        if let Some(counted) = &mut self.client {
+            counted.count_as_short();
+        }
+    }
+
     pub(super) fn server(&self) -> &Server {
         &self.server
     }

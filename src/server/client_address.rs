@@ -4,7 +4,7 @@
 //! Whether a client is an administrator depends on both the address and where it comes from, so the two are kept together.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::relay::ChannelProof;
@@ -112,6 +112,14 @@ impl ClientAddress {
                 let network = ip.to_bits() >> INTERFACE_BITS << INTERFACE_BITS;
                 ClientKey(network.to_be_bytes())
             }
+        }
+    }
+
+    /// As [`Self::key`], where every address of loopback is one client: any program of the machine has all of them.
+    pub(super) fn machine_key(&self) -> ClientKey {
+        match self.direct().address.ip().to_canonical() {
+            ip if ip.is_loopback() => ClientKey(Ipv6Addr::LOCALHOST.octets()),
+            _ => self.key(),
         }
     }
 
@@ -223,6 +231,11 @@ mod tests {
         assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
         let proxied = ClientAddress::behind(of_peer("192.0.2.1"), Some(address("192.0.2.7")));
         assert_eq!(proxied.key(), key("192.0.2.7"));
+        let machine = |ip| of_peer(ip).machine_key();
+        for ip in ["127.0.0.1", "127.8.8.8", "::ffff:127.0.0.2"] {
+            assert_eq!(machine(ip), machine("::1"), "{ip}");
+        }
+        assert_eq!(machine("192.0.2.7"), key("192.0.2.7"));
     }
 
     #[test]

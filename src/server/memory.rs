@@ -1,7 +1,7 @@
 //! The memory budget: how much the process may have allocated, whatever it is for.
 //!
 //! Everything that clients can make grow is allocated from one heap: names, holders, sessions, grants, waiters, remembered
-//! answers, watches, queued events and output, and incomplete frames. So the budget is a limit on the whole heap, and
+//! answers, watches, queued events and output, and what has begun to arrive. So the budget is a limit on the whole heap, and
 //! nothing can be forgotten (`docs/decisions/0024`). Past it, what needs memory is refused, and what gives it back is not.
 
 use std::fs;
@@ -20,37 +20,6 @@ const UNKNOWN_MAX: u64 = 1 << 30;
 
 /// Refusals until this much of the budget is free again, in percent, are one event in the log.
 const FREE_AGAIN_PERCENT: u64 = 10;
-
-/// How much of an incomplete frame is kept although memory is short.
-const FRAME_BYTES_ALWAYS: u64 = 4 * 1024;
-
-/// The share of the budget that incomplete frames may always take is one in so many.
-const FRAMES_SHARE: u64 = 8;
-
-/// The bytes of all incomplete frames of the process.
-static FRAME_BYTES: AtomicU64 = AtomicU64::new(0);
-
-/// The bytes of a connection's incomplete frame, which are a part of those of all.
-#[derive(Debug, Default)]
-pub(super) struct FrameBytes(u64);
-
-impl FrameBytes {
-    /// The connection has so many now.
-    pub(super) fn set(&mut self, bytes: usize) {
-        let bytes = bytes as u64;
-        if bytes != self.0 {
-            FRAME_BYTES.fetch_add(bytes, Ordering::Relaxed);
-            FRAME_BYTES.fetch_sub(self.0, Ordering::Relaxed);
-            self.0 = bytes;
-        }
-    }
-}
-
-impl Drop for FrameBytes {
-    fn drop(&mut self) {
-        self.set(0);
-    }
-}
 
 /// The memory budget of a server.
 #[derive(Debug, Default)]
@@ -90,14 +59,6 @@ impl MemoryBudget {
     /// Whether nothing may grow.
     pub(super) fn is_exhausted(&self) -> bool {
         self.limit().is_exceeded()
-    }
-
-    /// Whether the rest of an incomplete frame must not be read. Incomplete frames may take a share of the budget even when
-    /// it is exhausted, so that releases of long names arrive.
-    pub(super) fn refuses_frame(&self, frame: &FrameBytes) -> bool {
-        frame.0 > FRAME_BYTES_ALWAYS
-            && self.is_exhausted()
-            && FRAME_BYTES.load(Ordering::Relaxed) > self.max() / FRAMES_SHARE
     }
 
     /// Counts a refusal, and logs the first one.

@@ -49,6 +49,7 @@ mod store;
 mod systemd;
 mod throttle;
 mod tls;
+mod unfinished;
 mod whereabouts;
 mod workers;
 

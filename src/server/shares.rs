@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::warn;
@@ -63,6 +64,8 @@ pub(super) struct Counted {
     client: ClientKey,
     listening: Listening,
     since: Instant,
+    /// It counts as a short connection, however long it lasts.
+    is_short: bool,
     usage: Arc<ClientUsage>,
 }
 
@@ -89,9 +92,11 @@ struct Client {
 pub(super) struct ClientUsage {
     /// One permit for each of its connections that may work on a long request.
     turns: Arc<Semaphore>,
-    /// What its plain holdings take of the memory, in bytes. Each connection reports changes above
-    /// [`BYTES_UNREPORTED_MAX`].
+    /// What its plain holdings and its unfinished input take of the memory, in bytes. Each connection reports changes of its
+    /// holdings above [`BYTES_UNREPORTED_MAX`].
     bytes: AtomicUsize,
+    /// One permit for each handshake of TLS that it may have in progress.
+    handshakes: Arc<Semaphore>,
     /// Until when it is slowed down; `None`: it never was.
     slowed_until: Mutex<Option<Instant>>,
 }
@@ -116,17 +121,44 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// nothing.
 const BYTES_UNREPORTED_MAX: usize = 4 * 1024;
 
+/// Handshakes that a client may have in progress. Others of that client wait. It is enough for 320 a second where a round trip
+/// takes 100 ms.
+const HANDSHAKES: usize = 32;
+
+/// How long a handshake that the client does not complete is in progress at least, also if it has closed the connection: as
+/// long as a handshake may take, so that it gains nothing by that. Signatures for it then take no more than some milliseconds
+/// of each second.
+const HANDSHAKE_LEAST: Duration = Duration::from_secs(10);
+
 impl Default for ClientUsage {
     fn default() -> Self {
         Self {
             turns: Arc::new(Semaphore::new(steps::LONG_REQUESTS)),
             bytes: AtomicUsize::new(0),
+            handshakes: Arc::new(Semaphore::new(HANDSHAKES)),
             slowed_until: Mutex::new(None),
         }
     }
 }
 
 impl ClientUsage {
+    /// Waits until the client may have another handshake in progress.
+    pub(super) async fn begin_handshake(&self) -> HandshakePlace {
+        // It fails only if the semaphore was closed, and nothing closes it.
+        HandshakePlace { place: Arc::clone(&self.handshakes).acquire_owned().await.ok(), busy_until: None }
+    }
+
+    /// In bytes, what its plain holdings and its unfinished input take of the memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Something of the client takes other bytes of the memory than before.
+    pub(super) fn replace_bytes(&self, before: usize, now: usize) {
+        self.bytes.fetch_add(now, Ordering::Relaxed);
+        self.bytes.fetch_sub(before, Ordering::Relaxed);
+    }
+
     /// Some requests were refused, or took the place of what the client had. Returns until when the connection that sent
     /// them reads nothing.
     fn slow_down(&self, requests: u32) -> Instant {
@@ -139,6 +171,41 @@ impl ClientUsage {
     }
 }
 
+/// A handshake in progress of a client, until it is dropped; if it has cost the server a signature and was not completed, for
+/// longer.
+#[derive(Debug)]
+pub(super) struct HandshakePlace {
+    place: Option<OwnedSemaphorePermit>,
+    /// Until when it is in progress although the connection ends.
+    busy_until: Option<Instant>,
+}
+
+impl HandshakePlace {
+    /// The server works for the handshake from now on.
+    pub(super) fn begin_work(&mut self) {
+        self.busy_until = Some(Instant::now() + HANDSHAKE_LEAST);
+    }
+
+    /// The client has completed the handshake.
+    pub(super) fn complete(mut self) {
+        self.busy_until = None;
+    }
+}
+
+impl Drop for HandshakePlace {
+    fn drop(&mut self) {
+        if let (Some(place), Some(until)) = (self.place.take(), self.busy_until)
+            // There is none when the thread ends.
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(async move {
+                sleep_until(until).await;
+                drop(place);
+            });
+        }
+    }
+}
+
 /// The pauses of one connection after requests that were refused because of a share or a right. All connections of a client share one
 /// schedule, so that a client that asks in vain costs others no more over many connections than over one.
 #[derive(Debug)]
@@ -148,6 +215,11 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
+    /// What the connections of the client have together.
+    pub(super) fn usage(&self) -> &Arc<ClientUsage> {
+        &self.usage
+    }
+
     pub(super) fn new(usage: Arc<ClientUsage>) -> Self {
         Self { usage, timer: None }
     }
@@ -191,14 +263,13 @@ impl HoldingBytes {
     }
 
     fn report(&mut self, bytes: usize) {
-        self.usage.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.usage.bytes.fetch_sub(self.reported, Ordering::Relaxed);
+        self.usage.replace_bytes(self.reported, bytes);
         self.reported = bytes;
     }
 
-    /// Those of all connections of the client.
+    /// Those of all connections of the client, with their unfinished input.
     pub(super) fn of_client(&self) -> usize {
-        self.usage.bytes.load(Ordering::Relaxed)
+        self.usage.bytes()
     }
 }
 
@@ -226,6 +297,11 @@ impl Counted {
     pub(super) fn usage(&self) -> &Arc<ClientUsage> {
         &self.usage
     }
+
+    /// It counts as a short connection from now on, however long it lasts.
+    pub(super) fn count_as_short(&mut self) {
+        self.is_short = true;
+    }
 }
 
 impl Drop for Counted {
@@ -236,7 +312,8 @@ impl Drop for Counted {
         // A counted connection has an entry.
         let Some(client) = by_key.get_mut(&self.client) else { return };
         client.connections[self.listening as usize] -= 1;
-        if self.listening != Listening::Http && now.duration_since(self.since) < SHORT {
+        let is_short = self.is_short || now.duration_since(self.since) < SHORT;
+        if self.listening != Listening::Http && is_short {
             client.short_connections.note(now);
             short_connections.note(now);
         }
@@ -271,7 +348,11 @@ impl Shares {
         listening: Listening,
         limit: ConnectionLimit<'_>,
     ) -> Option<Counted> {
-        let (key, now, share) = (client.key(), Instant::now(), self.share());
+        let key = match listening {
+            Listening::Http => client.machine_key(),
+            Listening::Counters | Listening::Semaphores => client.key(),
+        };
+        let (now, share) = (Instant::now(), self.share());
         let mut clients = lock(&self.clients);
         let own = clients.by_key.get(&key).map_or([0; _], |client| client.connections);
         let own = limit.of.iter().map(|listening| own[*listening as usize] as usize).sum();
@@ -291,7 +372,7 @@ impl Shares {
         let client = clients.by_key.entry(key).or_default();
         client.connections[listening as usize] += 1;
         let usage = Arc::clone(&client.usage);
-        Some(Counted { shares: Arc::clone(self), client: key, listening, since: now, usage })
+        Some(Counted { shares: Arc::clone(self), client: key, listening, since: now, is_short: false, usage })
     }
 
     fn has_its_short_connections(&self, clients: &Clients, client: ClientKey, now: Instant) -> bool {
@@ -335,7 +416,9 @@ impl Clients {
 impl Client {
     /// Whether something would be forgotten without its entry.
     fn is_needed(&self, now: Instant) -> bool {
-        self.connections != [0; _] || self.short_connections.per_second(now) > FEW
+        self.connections != [0; _]
+            || self.short_connections.per_second(now) > FEW
+            || self.usage.handshakes.available_permits() < HANDSHAKES
     }
 }
 

@@ -22,6 +22,7 @@ use super::session_limits::SessionLimits;
 use super::shares::Shares;
 use super::store::Configured;
 use super::tls::{FirstBytes, ReloadableTls, Tls, TlsError};
+use super::unfinished::Unfinished;
 use super::whereabouts::Whereabouts;
 use crate::config::{Config, TlsConfig};
 use signalbox_cluster::keys::Advertised;
@@ -64,6 +65,7 @@ pub struct Server {
     pub(super) waits: Durations,
     pub(super) exports: Exports,
     pub(super) memory: MemoryBudget,
+    pub(super) unfinished: Arc<Unfinished>,
     pub(super) shares: Arc<Shares>,
     pub(super) started: Instant,
     /// Nothing is written to a client past its deadline; `None`: this server is not a node of a cluster.
@@ -122,6 +124,7 @@ impl Server {
             waits: Durations::default(),
             exports: Exports::default(),
             memory: MemoryBudget::default(),
+            unfinished: Arc::default(),
             shares,
             started: Instant::now(),
             fence,

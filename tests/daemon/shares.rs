@@ -1,5 +1,6 @@
 //! The shares of clients: one address takes what it can, and another one is served all the same.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use crate::support::caller::{Caller, LONG, NOW, one_of};
@@ -375,6 +376,32 @@ fn a_client_with_its_share_of_the_memory_in_waiting_requests_leaves_the_rest_to_
     drop(attackers);
     eventually("the waiting requests have ended", || honest.wire.stat("waiters") == 0);
     assert_eq!(open(&mut attacked.attacker()).status, OK);
+    attacked.end("memory_max");
+}
+
+#[test]
+fn a_client_with_its_share_of_the_memory_in_incomplete_requests_leaves_the_rest_to_others() {
+    let mut attacked = Attacked::begin_with("memory_max = '16M'", "");
+    let mut honest = attacked.honest();
+    let request = frame(ACQUIRE, *b"long", &named(&[1, 1], &long_name(b'h', 0)));
+    let (most, rest) = request.split_at(50_000);
+    // Another client's request, which has begun before all others.
+    let mut slow = Wire::connect_from(HONEST, attacked.daemon.address("counter"));
+    slow.send(most);
+    let mut crowd = Vec::new();
+    eventually("the client has its share", || {
+        for _ in 0..20 {
+            let mut wire = attacked.daemon.counter();
+            // The server may have closed it.
+            let _ = wire.stream.write_all(most);
+            crowd.push(wire);
+        }
+        honest.wire.stat("refused_shares") > 1
+    });
+    assert!(crowd[0].is_closed(), "its oldest ones are closed");
+    assert_eq!(honest.wire.stat("refused_memory"), 0);
+    slow.send(rest);
+    assert_eq!(slow.answer().status, OK);
     attacked.end("memory_max");
 }
 

@@ -142,23 +142,48 @@ fn clients_that_do_not_take_their_answers_do_not_stop_others() {
     drop(slow);
 }
 
+/// A request of a probe.
+const PROBE: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
 #[test]
-fn a_client_has_only_its_share_of_the_connections() {
+fn silent_connections_keep_no_probe_out() {
+    let http = HttpDaemon::start();
+    let mut silent = Vec::new();
+    for address in ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"] {
+        silent.extend((0..40).map(|_| http.connect_from(address)));
+        for probe in ["127.0.0.1", address] {
+            assert_eq!(ask(http.connect_from(probe), PROBE).status, 200, "{probe}");
+        }
+    }
+}
+
+/// All addresses of loopback are one client.
+#[test]
+fn a_client_with_its_share_loses_the_connection_that_has_been_idle_longest() {
     let mut http = HttpDaemon::start();
-    let first: Vec<_> = (0..32).map(|_| http.connect_from("127.0.0.2")).collect();
-    eventually("half of the connections are in use", || connections(&http) >= 33);
-    for _ in 0..3 {
-        assert_closed_in_time(http.connect_from("127.0.0.2"));
-        assert_eq!(http.get("/healthz").status, 200);
+    let address = |number: usize| format!("127.0.0.{}", 2 + number % 3);
+    let mut idle: Vec<_> = (0..31).map(|number| http.connect_from(&address(number))).collect();
+    eventually("half of the connections are in use", || connections(&http) >= 32);
+    let mut used = idle.remove(0);
+    used.write_all(PROBE).unwrap();
+    assert_eq!(read_reply(&mut used).status, 200);
+    let mut further: Vec<_> = (0..3)
+        .map(|number| {
+            let mut stream = http.connect_from(&address(number));
+            stream.write_all(PROBE).unwrap();
+            assert_eq!(read_reply(&mut stream).status, 200);
+            stream
+        })
+        .collect();
+    idle.drain(..2).for_each(assert_closed_in_time);
+    for stream in further.iter_mut().chain([&mut used]).chain(idle.last_mut()) {
+        stream.write_all(PROBE).unwrap();
+        assert_eq!(read_reply(stream).status, 200);
     }
     let line = http.daemon.logged_message("a client has its share of a limit");
-    assert_eq!((text(&line, "client"), text(&line, "limit")), ("127.0.0.2", "HTTP connections"));
+    assert_eq!(text(&line, "limit"), "HTTP connections");
     assert_eq!(number(&line, "share"), 16);
-    assert_eq!(http.get("/api/v1/refusals").json()["client_share"], 3);
-    drop(first);
-    eventually("there is room again", || connections(&http) == 1);
-    let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    assert_eq!(ask(http.connect_from("127.0.0.2"), request).status, 200);
+    assert!(http.get("/api/v1/refusals").json()["client_share"].as_u64() >= Some(2));
 }
 
 fn connections(http: &HttpDaemon) -> u64 {
@@ -178,20 +203,4 @@ fn a_head_and_a_body_have_a_longest_length() {
     assert_eq!(reply.status, 404, "the longest name fits");
     let reply = http.post("/api/v1/name", &[], &format!("{{\"name\": \"{}\"}}", "a".repeat(600_000)));
     assert_eq!((reply.status, reply.code()), (413, "body_too_large".to_owned()));
-}
-
-#[test]
-fn connections_beyond_the_limit_are_closed() {
-    let http = HttpDaemon::start();
-    let served = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let open: Vec<_> = (0..64)
-        .map(|number| {
-            let mut stream = http.connect_from(&format!("127.0.0.{}", 2 + number / 16));
-            stream.write_all(served).unwrap();
-            assert_eq!(read_reply(&mut stream).status, 200);
-            stream
-        })
-        .collect();
-    assert_closed_in_time(http.connect_from("127.0.0.6"));
-    drop(open);
 }

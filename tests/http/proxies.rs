@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, TcpStream};
 
 use crate::client::{HttpDaemon, Reply, ask};
 use crate::support::daemon::text;
-use crate::support::eventually;
 
 const PROXY: &str = "127.0.0.2";
 
@@ -64,21 +63,48 @@ fn clients_behind_a_proxy_have_their_own_shares() {
     let (mut http, _config) = HttpDaemon::configured(&format!("proxies = '{PROXY}'"), "");
     let [many, few] = [Ipv4Addr::new(203, 0, 113, 7), Ipv4Addr::new(203, 0, 113, 8)];
     // Each has answered a request, so it is counted for its client.
-    let open: Vec<_> = (0..32)
+    let mut open: Vec<_> = (0..32)
         .map(|_| {
             let stream = behind_proxy(&http, many);
             assert_eq!(get(stream.try_clone().unwrap(), "/healthz", "").status, 200);
             stream
         })
         .collect();
-    assert!(is_closed(behind_proxy(&http, many)));
+    assert_eq!(get(behind_proxy(&http, many), "/healthz", "").status, 200);
+    assert!(is_closed(open.remove(0)), "it takes the place of the client's oldest one");
     assert_eq!(get(behind_proxy(&http, few), "/healthz", "").status, 200);
     let line = http.daemon.logged_message("a client has its share of a limit");
     assert_eq!((text(&line, "client"), text(&line, "limit")), ("203.0.113.7", "HTTP connections"));
-    drop(open);
-    eventually("there is room again", || {
-        let mut stream = behind_proxy(&http, many);
-        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        !is_closed(stream)
-    });
+}
+
+#[test]
+fn each_client_gets_a_connection_though_all_are_in_use() {
+    let (http, _config) = HttpDaemon::configured(&format!("proxies = '{PROXY}'"), "");
+    let client = |number| Ipv4Addr::new(203, 0, 113, number);
+    // One has more of them than each of the others.
+    let many: Vec<_> = [7; 10].into_iter().chain((10..28).flat_map(|number| [number; 3])).collect();
+    let mut open: Vec<_> = many
+        .iter()
+        .map(|number| {
+            let stream = behind_proxy(&http, client(*number));
+            assert_eq!(get(stream.try_clone().unwrap(), "/healthz", "").status, 200);
+            stream
+        })
+        .collect();
+    assert_eq!(open.len(), 64);
+    let further: Vec<_> = (100..105)
+        .map(|number| {
+            let stream = behind_proxy(&http, client(number));
+            assert_eq!(get(stream.try_clone().unwrap(), "/healthz", "").status, 200);
+            stream
+        })
+        .collect();
+    let (greedy, others) = open.split_at_mut(10);
+    assert_eq!(get(greedy[9].try_clone().unwrap(), "/healthz", "").status, 200);
+    for stream in &greedy[..5] {
+        assert!(is_closed(stream.try_clone().unwrap()), "the client with the most loses its oldest ones");
+    }
+    for stream in others.iter().chain(&further) {
+        assert_eq!(get(stream.try_clone().unwrap(), "/healthz", "").status, 200);
+    }
 }

@@ -1,7 +1,7 @@
 //! The program with a section `[tls]`: its start, its log, and SIGHUP.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::certificates::{Authority, Files, for_loopback};
 use crate::support::daemon::*;
 use crate::support::*;
-use crate::wire::{connect, connect_as, over};
+use crate::wire::{client_side, connect, connect_as, over};
 
 const BASE: &str =
     "bind_ip = \"127.0.0.1\"\ncounter.enable = true\nsemaphore.enable = true\nsemaphore.port = 11216\n";
@@ -54,6 +54,41 @@ fn shown(daemon: &mut Daemon, authority: &Authority) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let subject = text.lines().find_map(|line| line.trim().strip_prefix("subject=")).map(str::to_owned);
     subject.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+#[test]
+fn unfinished_handshakes_of_a_client_take_only_its_share_of_the_memory() {
+    let (authority, files) = for_loopback();
+    let mut daemon = started(&format!("memory_max = '8M'\n{}", files.lines()));
+    let address = daemon.address("counter");
+    let mut honest = Wire::connect_from("127.0.0.2", address);
+    // Another client's handshake, which has begun before all others.
+    let mut client = client_side(&authority, None);
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).unwrap();
+    let mut slow = connect_from("127.0.0.2", address);
+    slow.write_all(&hello[..50]).unwrap();
+    // Most of a first message, of 16,000 bytes.
+    let most = [&b"\x16\x03\x01\x3e\x80\x01\x00\x3e\x7c"[..], &[0; 15_000]].concat();
+    let mut many: Vec<_> = (0..300)
+        .map(|_| {
+            let mut stream = connect_from("127.0.0.1", address);
+            // The server may have closed it.
+            let _ = stream.write_all(&most);
+            stream
+        })
+        .collect();
+    eventually("the client has its share", || honest.stat("refused_shares") > 0);
+    many[0].set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(!matches!(many[0].read(&mut [0]), Ok(1..)), "the oldest ones are closed");
+    eventually("the memory is free", || honest.stat("used_memory") < 5 << 20);
+    assert_eq!(honest.stat("refused_memory"), 0);
+    slow.write_all(&hello[50..]).unwrap();
+    while client.is_handshaking() {
+        client.complete_io(&mut slow).unwrap();
+    }
+    let line = daemon.logged_message("a client has its share of a limit");
+    assert_eq!((text(&line, "client"), text(&line, "limit")), ("127.0.0.1", "memory_max"));
 }
 
 #[test]

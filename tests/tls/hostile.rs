@@ -110,6 +110,48 @@ fn a_handshake_may_come_in_pieces_but_not_be_closed_without_encryption() {
     assert_eq!(server.counter().stat("failed_handshakes"), 1);
 }
 
+/// The server signs before a client has shown that its message is not a recorded one.
+#[test]
+fn replayed_first_messages_get_few_answers_and_delay_no_other_client() {
+    let (authority, server) = server();
+    let mut hello = Vec::new();
+    client_side(&authority, None).write_tls(&mut hello).unwrap();
+    let replay = || {
+        let mut stream = connect_from("127.0.0.2", server.counters);
+        stream.write_all(&hello).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream
+    };
+    let is_answered = |stream: &TcpStream| stream.peek(&mut [0]).is_ok_and(|read| read > 0);
+    let other_client_is_served = || {
+        for _ in 0..5 {
+            assert_eq!(connect(server.counters, &authority).ask(NOOP, &[]).status, OK);
+        }
+    };
+    let replayed: Vec<_> = (0..300).map(|_| replay()).collect();
+    let answered = || replayed.iter().filter(|stream| is_answered(stream)).count();
+    eventually("as many are answered as may be in progress", || answered() >= 32);
+    other_client_is_served();
+    // Twice as many, should this take so long that the first ones have expired.
+    assert!(answered() <= 64, "{}", answered());
+    // They are in progress still, for as long as they may take.
+    drop(replayed);
+    let further: Vec<_> = (0..300).map(|_| replay()).collect();
+    other_client_is_served();
+    assert!(further.iter().filter(|stream| is_answered(stream)).count() <= 64);
+}
+
+#[test]
+fn a_handshake_sends_no_more_than_it_needs() {
+    let (_, server) = server();
+    let mut stream = TcpStream::connect(server.counters).unwrap();
+    // The start of a message of 24 KB, in two records.
+    let first = [&b"\x16\x03\x01\x3f\xff\x01\x00\x60\x00"[..], &[0; 0x3ffb]].concat();
+    stream.write_all(&[&first[..], b"\x16\x03\x01\x20\x00", &[0; 100]].concat()).unwrap();
+    rest(&mut stream);
+    eventually("it is counted", || server.counter().stat("failed_handshakes") == 1);
+}
+
 #[test]
 fn a_forged_record_ends_the_connection_with_an_alert() {
     let (authority, server) = server();

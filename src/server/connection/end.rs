@@ -21,7 +21,9 @@ pub(super) enum End {
     FrameTimeout,
     #[error(transparent)]
     Header(HeaderError),
-    #[error("the server has too little memory for the rest of a long frame (memory_max)")]
+    #[error(
+        "it had begun a request or a handshake, which took the memory of other clients (memory_max, client_share)"
+    )]
     OutOfMemory,
     #[error("the TLS handshake failed: {0}")]
     Handshake(HandshakeError),
@@ -77,6 +79,7 @@ impl End {
         match error {
             HandshakeError::Closed => Self::Peer,
             HandshakeError::Io(error) => Self::Io(error),
+            HandshakeError::OutOfMemory => Self::OutOfMemory,
             error => Self::Handshake(error),
         }
     }

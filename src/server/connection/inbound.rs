@@ -5,7 +5,6 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::AsyncRead;
@@ -13,13 +12,18 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::codec::Decoder;
 use tokio_util::io::poll_read_buf;
 
-use super::super::memory::FrameBytes;
+use super::super::state::Server;
+use super::super::unfinished::{Closed, UnfinishedInput};
 use super::end::End;
 use signalbox_protocol::{DecodeError, Frames, RequestCodec};
 
 /// Most bytes of one read: a burst of requests in one system call, but not so many that executing them keeps other
 /// connections waiting for more than a fraction of a millisecond.
 pub(super) const READ_BYTES_MAX: usize = 16 * 1024;
+
+/// An incomplete frame of at most as many bytes is not counted before its rest has to be waited for. A read of many requests
+/// leaves such a one.
+const SHORT_FRAME_BYTES: usize = 4 * 1024;
 
 /// Splits a stream into requests. [`RequestCodec`] is in a package without a runtime, so that it cannot implement the
 /// trait itself.
@@ -38,7 +42,8 @@ pub(super) struct Inbound {
     decoder: RequestDecoder,
     /// The start of a frame whose rest has not been received.
     partial: BytesMut,
-    frame_bytes: FrameBytes,
+    /// The incomplete frame among all unfinished input, once it is long or its rest is not there.
+    unfinished: Option<Box<(UnfinishedInput, Closed)>>,
     frame_timer: FrameTimer,
 }
 
@@ -68,7 +73,7 @@ impl Inbound {
         Self {
             decoder: RequestDecoder(RequestCodec::new(may_begin_tls)),
             partial: BytesMut::new(),
-            frame_bytes: FrameBytes::default(),
+            unfinished: None,
             frame_timer: FrameTimer::default(),
         }
     }
@@ -79,18 +84,19 @@ impl Inbound {
     }
 
     /// Reads once into the shared buffer, and returns the number of bytes; 0 when the peer sends nothing more. Fails when
-    /// a started frame is overdue.
+    /// a started frame is overdue, or has to make room for others. `begin` counts a frame as unfinished input.
     pub(super) fn poll_read<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
         shared: &mut BytesMut,
-        frame_timeout: impl FnOnce() -> Duration,
+        server: &Server,
+        begin: impl FnOnce() -> (UnfinishedInput, Closed),
         context: &mut Context<'_>,
     ) -> Poll<Result<usize, End>> {
         self.start_frame_timer();
         shared.reserve(READ_BYTES_MAX);
         let Poll::Ready(read) = poll_read_buf(Pin::new(stream), context, shared) else {
-            return self.poll_frame_timer(frame_timeout, context).map(Err);
+            return self.poll_frame_timer(server, begin, context).map(Err);
         };
         Poll::Ready(read.map_err(End::Io))
     }
@@ -113,14 +119,34 @@ impl Inbound {
         };
         if received.frames.is_some() {
             self.pause_frame_timer();
+            self.unfinished = None;
         }
         self.keep_partial(shared);
         received
     }
 
-    /// The bytes of the incomplete frame.
-    pub(super) fn frame_bytes(&self) -> &FrameBytes {
-        &self.frame_bytes
+    /// Counts the incomplete frame as unfinished input if it is long, before the next read.
+    pub(super) fn count_if_long(
+        &mut self,
+        server: &Server,
+        begin: impl FnOnce() -> (UnfinishedInput, Closed),
+    ) {
+        if self.partial.len() > SHORT_FRAME_BYTES {
+            self.count(server, begin);
+        }
+    }
+
+    /// Ready when the incomplete frame has to make room for others. Without one, never.
+    pub(super) fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        match self.unfinished.as_deref_mut() {
+            Some((_, closed)) => Pin::new(closed).poll(context).map(|_| End::OutOfMemory),
+            None => Poll::Pending,
+        }
+    }
+
+    fn count(&mut self, server: &Server, begin: impl FnOnce() -> (UnfinishedInput, Closed)) {
+        let (input, _) = &mut **self.unfinished.get_or_insert_with(|| Box::new(begin()));
+        input.set(server, self.partial.capacity());
     }
 
     /// Stops the time of an incomplete frame while its rest is not read. It starts from zero with the next read.
@@ -135,7 +161,6 @@ impl Inbound {
         }
         self.partial.extend_from_slice(shared);
         shared.clear();
-        self.frame_bytes.set(self.partial.len());
         self.start_frame_timer();
     }
 
@@ -147,19 +172,22 @@ impl Inbound {
         }
     }
 
-    /// Ready when a started frame is overdue.
+    /// Ready when a started frame is overdue, or has to make room for others.
     fn poll_frame_timer(
         &mut self,
-        frame_timeout: impl FnOnce() -> Duration,
+        server: &Server,
+        begin: impl FnOnce() -> (UnfinishedInput, Closed),
         context: &mut Context<'_>,
     ) -> Poll<End> {
         if let FrameTimer::Running { since } = self.frame_timer {
-            let deadline = since + frame_timeout();
+            let deadline = since + server.frame_timeout();
             self.frame_timer = FrameTimer::Armed(Box::pin(tokio::time::sleep_until(deadline)));
         }
-        match &mut self.frame_timer {
-            FrameTimer::Armed(timer) => timer.as_mut().poll(context).map(|()| End::FrameTimeout),
-            FrameTimer::Stopped | FrameTimer::Running { .. } => Poll::Pending,
+        let FrameTimer::Armed(timer) = &mut self.frame_timer else { return Poll::Pending };
+        if timer.as_mut().poll(context).is_ready() {
+            return Poll::Ready(End::FrameTimeout);
         }
+        self.count(server, begin);
+        self.poll_closed(context)
     }
 }

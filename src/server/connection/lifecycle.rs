@@ -8,17 +8,20 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::server::TlsStream;
+use tokio_util::io::poll_read_buf;
 use tracing::field::display;
 use tracing::{debug, warn};
 
 use super::super::admission::Admission;
+use super::super::buffers::Buffers;
 use super::super::client_address::{Client, ClientAddress};
 use super::super::dispatch::ExtendedState;
 use super::super::peers::{Peer, PeerEntry};
@@ -26,7 +29,7 @@ use super::super::port::{Port, port_name};
 use super::super::proxy_header::{HeaderError, read_header};
 use super::super::state::Server;
 use super::super::steps;
-use super::super::tls::{FirstBytes, HandshakeError, handshake};
+use super::super::tls::{FirstBytes, Handshake, HandshakeError};
 use super::Connection;
 use super::end::End;
 use super::inbound::{Inbound, READ_BYTES_MAX};
@@ -178,7 +181,8 @@ impl OpenConnection {
             }
             Err(end) => end,
         };
-        let Self { admission, client, holder, peer_entry, .. } = *self;
+        let Self { mut admission, client, holder, peer_entry, .. } = *self;
+        admission.count_as_short();
         Box::pin(end_connection(&admission, &client, holder, peer_entry, &end)).await;
         if end.is_by_the_server() {
             Box::pin(linger(stream)).await;
@@ -194,8 +198,15 @@ impl OpenConnection {
         let (server, port) = (self.admission.server(), self.admission.port());
         let tls = server.tls().ok_or(HandshakeError::NotConfigured);
         let client = self.client.address;
-        let done =
-            async { handshake(stream, tls?.config_for(client), &received, client.channel_proof()).await };
+        let done = async {
+            let handshake = Handshake {
+                terms: tls?.terms_for(client),
+                client,
+                usage: self.admission.client_usage(),
+                server: Some(server),
+            };
+            handshake.run(stream, received).await
+        };
         let (stream, certificate) = done.await.map_err(End::of_handshake)?;
         port.metrics.tls_connections.add(1);
         self.client.certificate = certificate;
@@ -229,11 +240,15 @@ impl OpenConnection {
             return Some((Box::new(connection), stream));
         }
         // While the server stops, it waits until a busy connection has closed in good order.
-        let Connection { stream, outbound, extended, busy: _busy, .. } = served;
+        let Connection { stream, outbound, inbound, extended, busy: _busy, .. } = served;
+        // What the connection has in memory is not needed while it lingers.
+        drop(inbound);
+        let is_unflushed = outbound.is_unflushed();
+        drop(outbound);
         extended.end(server);
         // Boxed, so that the task of an open connection has no room for its end.
         Box::pin(end_connection(&admission, &client, holder, peer_entry, &end)).await;
-        if is_tls && outbound.is_unflushed() {
+        if is_tls && is_unflushed {
             // Without close_notify, and without the rest of the output, which a fence may forbid.
             drop(stream);
         } else if end.is_by_the_server() {
@@ -333,15 +348,20 @@ async fn end_output(mut stream: impl AsyncWrite + Unpin) {
     let _ = stream.shutdown().await;
 }
 
+/// Reads once into the buffer of the thread, and discards that. Returns the number of bytes.
+fn poll_discard(mut stream: impl AsyncRead + Unpin, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    Buffers::with(|buffers| {
+        buffers.input.reserve(READ_BYTES_MAX);
+        poll_read_buf(Pin::new(&mut stream), context, &mut buffers.input)
+    })
+}
+
 /// Ends the output, and reads and discards what the peer still sends. If a socket is closed while input is unread, the
 /// peer's kernel drops the responses that its program has not read.
 async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
-    let mut discarded = BytesMut::with_capacity(READ_BYTES_MAX);
     let discard = async {
         stream.shutdown().await?;
-        while stream.read_buf(&mut discarded).await? > 0 {
-            discarded.clear();
-        }
+        while poll_fn(|context| poll_discard(&mut stream, context)).await? > 0 {}
         io::Result::Ok(())
     };
     // Whether it fails or takes too long, the connection is over.

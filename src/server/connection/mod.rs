@@ -38,6 +38,7 @@ use super::port::Port;
 use super::shares::{ClientUsage, HoldingBytes, Pauses, Turns};
 use super::state::Server;
 use super::steps;
+use super::unfinished::UnfinishedInput;
 use activity::{Activity, poll_store_timer};
 use end::End;
 use inbound::{Inbound, READ_BYTES_MAX};
@@ -146,7 +147,7 @@ where
             // More requests are executed although the peer has not taken all output.
             Activity::Reading | Activity::Executing { end: None, .. }
                 if is_blocked && !self.outbound.is_full(self.server.memory.is_exhausted()) => {}
-            _ if is_blocked => return self.wait_for_peer(),
+            _ if is_blocked => return self.wait_for_peer(context),
             _ => {}
         }
         let awaits_last_answers = self.awaits_last_answers();
@@ -178,7 +179,7 @@ where
     }
 
     /// Nothing is read or executed until the peer takes output.
-    fn wait_for_peer(&mut self) -> Poll<Result<Turn, End>> {
+    fn wait_for_peer(&mut self, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
         // A slow peer must not keep what was revoked.
         if self.extended.is_revoked() {
             return Poll::Ready(Err(End::Revoked));
@@ -186,7 +187,7 @@ where
         self.inbound.pause_frame_timer();
         self.activity.pause_store_timer();
         self.turns.stop_waiting();
-        Poll::Pending
+        self.inbound.poll_closed(context).map(Err)
     }
 
     /// Whether the peer sends nothing more and waits for answers that a store may delay.
@@ -228,7 +229,7 @@ where
             Activity::Reading => {
                 if self.pauses.poll(context).is_pending() && !self.server.is_closing() {
                     self.inbound.pause_frame_timer();
-                    return Poll::Pending;
+                    return self.inbound.poll_closed(context).map(Err);
                 }
                 let Poll::Ready(read) = self.poll_read(&mut buffers.input, context)? else {
                     return Poll::Pending;
@@ -245,11 +246,10 @@ where
             self.activity = Activity::ending(End::Shutdown);
             return Poll::Ready(Ok(0));
         }
-        let frame_timeout = || self.server.frame_timeout();
-        let Poll::Ready(read) = self.inbound.poll_read(&mut self.stream, shared, frame_timeout, context)?
-        else {
-            return Poll::Pending;
-        };
+        let begin =
+            || UnfinishedInput::begin(self.server, self.extended.client_address(), self.pauses.usage());
+        let read = self.inbound.poll_read(&mut self.stream, shared, self.server, begin, context);
+        let read = ready!(read)?;
         if read == 0 {
             self.activity = Activity::ending(End::Peer);
             return Poll::Ready(Ok(0));
@@ -257,15 +257,8 @@ where
         self.port.metrics.traffic.note_received(read);
         self.extended.renew(self.server);
         let received = self.inbound.take_frames(shared);
-        let end = if let Some(failure) = received.failure {
-            Some(End::BadInput(failure))
-        } else if self.server.memory.refuses_frame(self.inbound.frame_bytes()) {
-            self.server.memory.note_refusal();
-            Some(End::OutOfMemory)
-        } else {
-            None
-        };
-        self.activity = Activity::next(received.frames, end);
+        self.inbound.count_if_long(self.server, begin);
+        self.activity = Activity::next(received.frames, received.failure.map(End::BadInput));
         Poll::Ready(Ok(read))
     }
 

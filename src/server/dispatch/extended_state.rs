@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::super::access::{Change, Ended, Right, Standing};
-use super::super::client_address::Client;
+use super::super::client_address::{Client, ClientAddress};
 use super::super::operations::Requested;
 use super::super::state::Server;
 use super::super::steps;
@@ -104,6 +104,10 @@ impl ExtendedState {
             checked_up_to: None,
             lacks_rights: false,
         }
+    }
+
+    pub(in crate::server) fn client_address(&self) -> ClientAddress {
+        self.client.address
     }
 
     /// Sets the task that a message for the connection wakes.

@@ -1,7 +1,7 @@
 //! Accepts connections, and serves HTTP/1.1 on each, within bounds.
 //!
-//! Invariants: at most [`CONNECTIONS_MAX`] connections exist, of which one client has no more than its share once half of
-//! them are in use; each request begins and ends within a limited time, and so does the taking of its answer.
+//! Invariants: each request begins and ends within a limited time, and so does the taking of its answer. `connections` bounds
+//! how many there are.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use hyper::StatusCode;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -24,13 +25,14 @@ use super::super::client_address::{Client, ClientAddress};
 use super::super::node_view::NodeView;
 use super::super::proxy_header::read_header;
 use super::super::rules::Rules;
-use super::super::shares::{ClientUsage, ConnectionLimit, Counted, Listening, Pauses};
+use super::super::shares::Pauses;
 use super::super::socket;
 use super::super::state::Server;
-use super::super::tls::{FirstBytes, handshake};
+use super::super::tls::{FirstBytes, Handshake};
+use super::connections::Place;
 use super::guard::guard;
 use super::peer::Peer;
-use super::shared::{CONNECTIONS_MAX, Shared, Stage};
+use super::shared::{Shared, Stage};
 use super::stream::Bounded;
 use crate::config::Config;
 
@@ -115,58 +117,6 @@ pub(in crate::server) fn addresses(listeners: &[StdTcpListener]) -> io::Result<V
     listeners.iter().map(StdTcpListener::local_addr).collect()
 }
 
-/// A connection counts until this is dropped.
-struct CountedConnection {
-    shared: Arc<Shared>,
-    /// `None`: the header of the proxy has not been read yet.
-    counted: Option<Counted>,
-}
-
-impl CountedConnection {
-    /// Counts a connection of a peer; `None`: it is refused.
-    fn count(shared: &Arc<Shared>, peer: ClientAddress) -> Option<Self> {
-        let in_use = shared.connections.increment() as usize;
-        let mut connection = Self { shared: Arc::clone(shared), counted: None };
-        if in_use >= CONNECTIONS_MAX {
-            shared.refused.add(1);
-            if shared.warnings.permits() {
-                warn!(
-                    client = %peer.socket().ip(),
-                    in_use,
-                    "HTTP connections are refused: there are too many; find the client that opens so many"
-                );
-            }
-            return None;
-        }
-        let is_proxy = shared.settings().is_proxy(peer.socket().ip());
-        (is_proxy || connection.count_client(peer)).then_some(connection)
-    }
-
-    /// Counts the connection for its client, unless that has its share: then the connection has to be closed.
-    fn count_client(&mut self, client: ClientAddress) -> bool {
-        // This connection is counted already.
-        let in_use = (self.shared.connections.value() as usize).saturating_sub(1);
-        let (name, of) = ("HTTP connections", &[Listening::Http]);
-        let limit = ConnectionLimit { name, max: CONNECTIONS_MAX, in_use, of };
-        self.counted = self.shared.rules.shares.enter(client, Listening::Http, limit);
-        if self.counted.is_none() {
-            self.shared.refused.add(1);
-        }
-        self.counted.is_some()
-    }
-
-    /// What the connections of the client have together.
-    fn usage(&self) -> Arc<ClientUsage> {
-        self.counted.as_ref().map_or_else(Arc::default, |counted| Arc::clone(counted.usage()))
-    }
-}
-
-impl Drop for CountedConnection {
-    fn drop(&mut self) {
-        self.shared.connections.decrement();
-    }
-}
-
 /// Serves all listeners, until the returned future is dropped.
 async fn serve(shared: Arc<Shared>, listeners: Vec<StdTcpListener>) {
     let mut ports = tokio::task::JoinSet::new();
@@ -193,30 +143,35 @@ async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {
 
 fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let address = ClientAddress::of_peer(peer);
-    let Some(connection) = CountedConnection::count(shared, address) else { return };
+    let (place, closed) = Place::take(shared, address);
     shared.accepted.add(1);
+    let shared = Arc::clone(shared);
     tokio::spawn(async move {
-        let outcome = begin(connection, stream, address).await;
+        let outcome = tokio::select! {
+            outcome = begin(&shared, &place, stream, address) => outcome,
+            _ = closed => Err("it was closed for another one".into()),
+        };
         if let Err(error) = outcome {
             debug!(%peer, %error, "an HTTP connection has ended");
         }
     });
 }
 
-/// Reads the header of a proxy. Returns the client that it states; `None`: there is no header, which is logged, or the client has
-/// its share.
+/// Reads the header of a proxy. Returns the client that it states; `None`: there is no header, which is logged.
 async fn client_behind(
-    connection: &mut CountedConnection,
+    shared: &Shared,
+    place: &Place,
     stream: &mut TcpStream,
     proxy: ClientAddress,
 ) -> Option<ClientAddress> {
     match read_header(stream, HEAD_MAX, |_| ()).await {
         Ok(stated) => {
             let client = ClientAddress::behind(proxy, stated);
-            connection.count_client(client).then_some(client)
+            place.count_client(client);
+            Some(client)
         }
         Err(error) => {
-            if connection.shared.warnings.permits() {
+            if shared.warnings.permits() {
                 warn!(peer = %proxy.socket(), %error, "HTTP connection closed");
             }
             None
@@ -227,28 +182,30 @@ async fn client_behind(
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Finds the client if a proxy has connected, begins TLS if the client does, and serves the connection.
-async fn begin(mut connection: CountedConnection, mut stream: TcpStream, peer: ClientAddress) -> Outcome {
+async fn begin(shared: &Arc<Shared>, place: &Place, mut stream: TcpStream, peer: ClientAddress) -> Outcome {
     socket::prepare_connection(&stream, PEER_MAX)?;
     let mut address = peer;
-    if connection.counted.is_none() {
-        let Some(client) = client_behind(&mut connection, &mut stream, peer).await else { return Ok(()) };
+    if !place.has_client() {
+        let Some(client) = client_behind(shared, place, &mut stream, peer).await else { return Ok(()) };
         address = client;
     }
-    let (shared, usage) = (&connection.shared, connection.usage());
     let local = stream.local_addr()?.ip().to_canonical();
     let mut first = [0];
     if tokio::time::timeout(HEAD_MAX, stream.peek(&mut first)).await?? == 0 {
         return Ok(());
     }
     let tls = shared.rules.tls.current();
-    let first_bytes = tls.as_ref().map(|tls| (tls.first_bytes_of(address), tls.config()));
+    let first_bytes = tls.as_ref().map(|tls| (tls.first_bytes_of(address), tls.terms()));
     let mut client = Client { address, certificate: Arc::default() };
     match first_bytes {
-        Some((_, config)) if first[0] == TLS_BYTE => {
-            let (stream, names) = handshake(stream, config, &[], None).await?;
+        Some((_, terms)) if first[0] == TLS_BYTE => {
+            let server = shared.stage().server();
+            let handshake =
+                Handshake { terms, client: address, usage: place.usage(), server: server.as_deref() };
+            let (stream, names) = handshake.run(stream, BytesMut::new()).await?;
             client.certificate = names;
             let peer = Peer { client: Arc::new(client), local, is_encrypted: true };
-            serve_requests(shared, stream, peer, usage).await
+            serve_requests(shared, place, stream, peer).await
         }
         Some((FirstBytes::Tls, _)) => {
             tokio::time::timeout(HEAD_MAX, stream.write_all(TLS_REQUIRED)).await??;
@@ -256,19 +213,21 @@ async fn begin(mut connection: CountedConnection, mut stream: TcpStream, peer: C
         }
         _ => {
             let peer = Peer { client: Arc::new(client), local, is_encrypted: false };
-            serve_requests(shared, stream, peer, usage).await
+            serve_requests(shared, place, stream, peer).await
         }
     }
 }
 
-async fn serve_requests<S>(shared: &Arc<Shared>, stream: S, peer: Peer, usage: Arc<ClientUsage>) -> Outcome
+async fn serve_requests<S>(shared: &Arc<Shared>, place: &Place, stream: S, peer: Peer) -> Outcome
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(async |request| {
+        place.set_busy(true);
         let response = guard(shared, &peer, request).await;
+        place.set_busy(false);
         if is_refusal(response.status()) {
-            let mut pauses = Pauses::new(Arc::clone(&usage));
+            let mut pauses = Pauses::new(place.usage());
             pauses.begin(1);
             poll_fn(|context| pauses.poll(context)).await;
         }

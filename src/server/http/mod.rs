@@ -1,6 +1,6 @@
 //! The HTTP listener: health, metrics and the JSON API (`docs/http.md`).
 //!
-//! `listener` accepts connections and bounds them, `stream` has their time limits, `guard` checks each request before its
+//! `listener` accepts connections, `connections` bounds them, `stream` has their time limits, `guard` checks each request before its
 //! handler sees it (Host, Origin, content type, rights), `routes` lists what there is, and `api`, `health` and `page` answer.
 //! `answer` composes answers and errors, `query` reads parameters, `paging` takes lists in steps, and `requester` makes
 //! changes.
@@ -14,6 +14,7 @@
 mod access;
 mod answer;
 mod api;
+mod connections;
 mod guard;
 mod health;
 mod listener;

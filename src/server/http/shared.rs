@@ -12,13 +12,11 @@ use super::super::rules::Rules;
 use super::super::state::Server;
 use super::super::throttle::Throttle;
 use super::answer::ApiError;
+use super::connections::Connections;
 use super::metrics::Selection;
 use super::settings::Settings;
 use crate::config::{ClusterConfig, Config};
 use signalbox_model::UnixSeconds;
-
-/// Connections at a time. A few browsers and scrapers need far fewer.
-pub(super) const CONNECTIONS_MAX: usize = 64;
 
 /// Requests that read and are computed at a time, each of which has one page in memory. Others wait.
 const COMPUTED_MAX: usize = 16;
@@ -33,9 +31,8 @@ pub(super) struct Shared {
     /// Set once this process is a node of a cluster.
     node: OnceLock<NodeView>,
     pub(super) started: UnixSeconds,
-    /// Connections that are open.
-    pub(super) connections: Count,
-    /// Connections that were closed at once, because of the limit or a share.
+    pub(super) connections: Connections,
+    /// Connections that were closed for others, because of the limit or a share.
     pub(super) refused: Count,
     pub(super) warnings: Throttle,
     /// Connections that were accepted.
@@ -68,7 +65,7 @@ impl Shared {
             cluster: config.cluster.clone(),
             node: OnceLock::new(),
             started: Clock::system().now(),
-            connections: Count::default(),
+            connections: Connections::default(),
             refused: Count::default(),
             warnings: Throttle::default(),
             accepted: Count::default(),

@@ -10,9 +10,15 @@ use rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig};
 use thiserror::Error;
 
 use super::super::expirations::Expiration;
-use super::Tls;
+use super::{Terms, Tls};
 use crate::config::{ClientCert, TlsConfig};
 use signalbox_tls::{FileError, VERSIONS, certificates, private_key, provider};
+
+/// What a client may send until its handshake is complete, certificates included.
+const BYTES_MAX: usize = 64 * 1024;
+
+/// The same where no certificates of clients are asked for. What clients of today send takes 2 KiB.
+const BYTES_MAX_WITHOUT_CERTIFICATES: usize = 16 * 1024;
 
 /// Why the files of TLS cannot be used.
 #[derive(Debug, Error)]
@@ -78,7 +84,9 @@ impl Tls {
             Error::InvalidCertificate(_) => of("tls.cert")(FileError::unusable(cert)(error)),
             error => of("tls.key")(FileError::unusable(key)(error)),
         };
-        let with = |verifier| {
+        let with = |verifier: Arc<dyn ClientCertVerifier>| {
+            let bytes_max =
+                if verifier.offer_client_auth() { BYTES_MAX } else { BYTES_MAX_WITHOUT_CERTIFICATES };
             let mut server = ServerConfig::builder_with_provider(provider())
                 .with_protocol_versions(VERSIONS)
                 .expect("the provider has the cipher suites of the version")
@@ -87,10 +95,10 @@ impl Tls {
                 .map_err(&unusable)?;
             server.session_storage = Arc::new(NoServerSessionStorage {});
             server.send_tls13_tickets = 0;
-            Ok(Arc::new(server))
+            Ok(Terms { config: Arc::new(server), bytes_max })
         };
         let for_relays = with(WebPkiClientVerifier::no_client_auth())?;
-        Ok(Some(Self { config: with(verifier)?, for_relays, plain: config.plain, expirations }))
+        Ok(Some(Self { terms: with(verifier)?, for_relays, plain: config.plain, expirations }))
     }
 }
 

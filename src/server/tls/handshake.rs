@@ -1,22 +1,48 @@
-//! The handshake of a connection. It is limited in time, and rustls limits the length of its messages to 64 KiB.
+//! The handshake of a connection.
+//!
+//! A signature costs the server far more than its request costs a client, so:
+//!
+//! - Few handshakes of a client are in progress at a time. Others of that client wait, for which nothing has been computed.
+//! - A thread computes for one handshake at a time. Its other connections have their turns in between, and it learns which
+//!   clients have closed theirs: for those, nothing is computed.
+//!
+//! Invariants: a handshake is limited in time and in what it reads, which counts as unfinished input.
 
+use std::convert::Infallible;
+use std::future::{pending, poll_fn};
 use std::io::{self, ErrorKind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::{Buf, BufMut, BytesMut};
+use rustls::server::{Accepted, AcceptedAlert, Acceptor};
 use rustls::{ServerConfig, ServerConnection};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::io::poll_read_buf;
 
+use super::super::client_address::ClientAddress;
 use super::super::relay::ChannelProof;
+use super::super::shares::{ClientUsage, HandshakePlace};
+use super::super::state::Server;
+use super::super::unfinished::UnfinishedInput;
 use super::identity::names;
 use signalbox_access::CertificateName;
 use signalbox_protocol::relay::PROOF_BYTES;
 
 /// How long a handshake may take: a few round trips on a bad network.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// Most bytes of one read.
+const READ_BYTES: usize = 4 * 1024;
+
+/// What rustls allocates for a handshake besides what was received.
+const STATE_BYTES: usize = 4 * 1024;
 
 /// Why there is no connection over TLS.
 #[derive(Debug, Error)]
@@ -35,6 +61,10 @@ pub(in crate::server) enum HandshakeError {
     NotByTheRelay,
     #[error("it was not completed within {} s", HANDSHAKE_MAX.as_secs())]
     Timeout,
+    #[error("it was not complete after {0} bytes of the client")]
+    TooLong(usize),
+    #[error("it took the memory of other clients (memory_max, client_share)")]
+    OutOfMemory,
 }
 
 impl From<io::Error> for HandshakeError {
@@ -48,63 +78,318 @@ impl From<io::Error> for HandshakeError {
     }
 }
 
-/// Does the handshake of a connection whose first bytes were received. After it, a relay has to send its `proof`. Returns the
-/// stream, and the names in the client's certificate, if it has shown one and that is verified.
-pub(in crate::server) async fn handshake<S>(
-    io: S,
-    config: Arc<ServerConfig>,
-    received: &[u8],
-    proof: Option<ChannelProof>,
-) -> Result<(TlsStream<S>, Arc<[CertificateName]>), HandshakeError>
+impl From<rustls::Error> for HandshakeError {
+    fn from(error: rustls::Error) -> Self {
+        Self::Tls(io::Error::new(ErrorKind::InvalidData, error))
+    }
+}
+
+/// What clients do handshakes with.
+#[derive(Clone)]
+pub(in crate::server) struct Terms {
+    pub(super) config: Arc<ServerConfig>,
+    /// What a client may send until the handshake is complete.
+    pub(super) bytes_max: usize,
+}
+
+/// The handshake of a client.
+pub(in crate::server) struct Handshake<'a> {
+    pub(in crate::server) terms: Terms,
+    pub(in crate::server) client: ClientAddress,
+    /// What the connections of the client have together.
+    pub(in crate::server) usage: Arc<ClientUsage>,
+    /// Whose memory it takes; `None`: there are few of its kind.
+    pub(in crate::server) server: Option<&'a Server>,
+}
+
+impl Handshake<'_> {
+    /// Does the handshake of a connection whose first bytes were received. After it, a relay has to send its proof. Returns the
+    /// stream, and the names in the client's certificate, if it has shown one and that is verified.
+    pub(in crate::server) async fn run<S>(
+        self,
+        io: S,
+        received: BytesMut,
+    ) -> Result<(TlsStream<S>, Arc<[CertificateName]>), HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let begun = self.server.map(|server| UnfinishedInput::begin(server, self.client, &self.usage));
+        let (counted, closed) = begun.unzip();
+        let is_closed = async {
+            match closed {
+                Some(closed) => drop::<Result<Infallible, _>>(closed.await),
+                None => pending().await,
+            }
+        };
+        let left = self.terms.bytes_max.saturating_sub(received.len());
+        let input = Input { received, left, counted, of: &self };
+        let stream = tokio::select! {
+            stream = tokio::time::timeout(HANDSHAKE_MAX, self.steps(io, input)) => {
+                stream.unwrap_or(Err(HandshakeError::Timeout))?
+            }
+            () = is_closed => return Err(HandshakeError::OutOfMemory),
+        };
+        let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let names = certificates.first().map(names).unwrap_or_default();
+        Ok((stream, names.into()))
+    }
+
+    async fn steps<S>(&self, mut io: S, mut input: Input<'_>) -> Result<TlsStream<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        input.count();
+        let accepted = read_hello(&mut io, &mut input).await?;
+        let mut place = tokio::select! {
+            place = self.usage.begin_handshake() => place,
+            closed = input.read_until_closed(&mut io) => return Err(closed),
+        };
+        let connection = negotiate(&mut io, &mut input, accepted, &self.terms.config, &mut place).await?;
+        place.complete();
+        drop(input);
+        let mut stream = TlsAcceptor::from(Arc::clone(&self.terms.config))
+            .accept_with(io, |own| *own = connection)
+            .await?;
+        if let Some(ChannelProof(proof)) = self.client.channel_proof() {
+            let mut sent = [0; PROOF_BYTES];
+            stream.read_exact(&mut sent).await?;
+            // Each is expected once, so the time of the comparison helps nobody.
+            if sent != proof {
+                return Err(HandshakeError::NotByTheRelay);
+            }
+        }
+        Ok(stream)
+    }
+}
+
+/// What a client sends until its handshake is complete.
+struct Input<'a> {
+    /// What rustls has not taken yet.
+    received: BytesMut,
+    /// So many more bytes may be received.
+    left: usize,
+    counted: Option<UnfinishedInput>,
+    of: &'a Handshake<'a>,
+}
+
+impl Input<'_> {
+    /// Counts what the handshake takes of the memory. rustls grows its buffer in steps of this size.
+    fn count(&mut self) {
+        if let (Some(counted), Some(server)) = (&mut self.counted, self.of.server) {
+            let received = self.of.terms.bytes_max - self.left;
+            counted.set(server, STATE_BYTES + received.next_multiple_of(READ_BYTES));
+        }
+    }
+
+    /// Reads once.
+    async fn read(&mut self, io: &mut (impl AsyncRead + Unpin)) -> Result<(), HandshakeError> {
+        poll_fn(|context| self.poll_read(io, context)).await
+    }
+
+    fn poll_read(
+        &mut self,
+        io: &mut (impl AsyncRead + Unpin),
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), HandshakeError>> {
+        if self.left == 0 {
+            return Poll::Ready(Err(HandshakeError::TooLong(self.of.terms.bytes_max)));
+        }
+        let mut limited = (&mut self.received).limit(self.left.min(READ_BYTES));
+        match ready!(poll_read_buf(Pin::new(io), context, &mut limited))? {
+            0 => Poll::Ready(Err(HandshakeError::Closed)),
+            read => {
+                self.left -= read;
+                self.count();
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    /// Reads until that fails.
+    async fn read_until_closed(&mut self, io: &mut (impl AsyncRead + Unpin)) -> HandshakeError {
+        loop {
+            if let Err(error) = self.read(io).await {
+                return error;
+            }
+        }
+    }
+
+    /// Fails if the client has closed the connection, as far as the thread has learnt.
+    async fn check_open(&mut self, io: &mut (impl AsyncRead + Unpin)) -> Result<(), HandshakeError> {
+        poll_fn(|context| match self.poll_read(io, context) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(())),
+        })
+        .await
+    }
+
+    /// Passes some of what was received on.
+    fn pass(&mut self, take: impl FnOnce(&mut &[u8]) -> io::Result<usize>) -> io::Result<()> {
+        let taken = take(&mut &self.received[..])?;
+        self.received.advance(taken);
+        if self.received.is_empty() {
+            self.received = BytesMut::new();
+        }
+        Ok(())
+    }
+}
+
+/// Reads the first message.
+async fn read_hello<S>(io: &mut S, input: &mut Input<'_>) -> Result<Accepted, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let in_time = tokio::time::timeout(HANDSHAKE_MAX, untimed(io, config, received, proof)).await;
-    let stream = in_time.unwrap_or(Err(HandshakeError::Timeout))?;
-    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let names = certificates.first().map(names).unwrap_or_default();
-    Ok((stream, names.into()))
+    let mut acceptor = Acceptor::default();
+    loop {
+        if input.received.is_empty() {
+            input.read(io).await?;
+        }
+        input.pass(|mut received| acceptor.read_tls(&mut received))?;
+        match acceptor.accept() {
+            Ok(Some(accepted)) => return Ok(accepted),
+            Ok(None) => {}
+            Err((error, alert)) => return Err(alerted(io, error, alert).await),
+        }
+    }
 }
 
-async fn untimed<S>(
-    io: S,
-    config: Arc<ServerConfig>,
-    received: &[u8],
-    proof: Option<ChannelProof>,
-) -> Result<TlsStream<S>, HandshakeError>
+/// Answers the first message, and completes the handshake.
+async fn negotiate<S>(
+    io: &mut S,
+    input: &mut Input<'_>,
+    accepted: Accepted,
+    config: &Arc<ServerConfig>,
+    place: &mut HandshakePlace,
+) -> Result<ServerConnection, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut begun = Ok(());
-    let mut alert = Vec::new();
-    let mut accept = TlsAcceptor::from(config).accept_with(io, |connection| {
-        begun = begin(connection, received);
-        if begun.is_err() {
-            // A vector takes everything.
-            let _ = connection.write_tls(&mut alert);
-        }
-    });
-    if let (Err(error), Some(io)) = (begun, accept.get_mut()) {
-        io.write_all(&alert).await?;
-        return Err(error.into());
-    }
-    let mut stream = accept.await?;
-    if let Some(ChannelProof(proof)) = proof {
-        let mut sent = [0; PROOF_BYTES];
-        stream.read_exact(&mut sent).await?;
-        // Each is expected once, so the time of the comparison helps nobody.
-        if sent != proof {
-            return Err(HandshakeError::NotByTheRelay);
-        }
-    }
-    Ok(stream)
-}
-
-/// Processes the first bytes, which were read before it was known that they begin a handshake.
-fn begin(connection: &mut ServerConnection, mut received: &[u8]) -> io::Result<()> {
-    while !received.is_empty() && connection.read_tls(&mut received)? > 0 {
+    let mut turn = take_turn().await;
+    input.check_open(io).await?;
+    place.begin_work();
+    let mut connection = match accepted.into_connection(Arc::clone(config)) {
+        Ok(connection) => connection,
+        Err((error, alert)) => return Err(alerted(io, error, alert).await),
+    };
+    loop {
         let processed = connection.process_new_packets();
-        processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+        drop(turn);
+        let sent = send(io, &mut connection).await;
+        processed?;
+        sent?;
+        // What follows the last message belongs to the connection.
+        if !connection.is_handshaking() && input.received.is_empty() {
+            return Ok(connection);
+        }
+        if input.received.is_empty() {
+            input.read(io).await?;
+        }
+        turn = take_turn().await;
+        input.pass(|mut received| connection.read_tls(&mut received))?;
     }
-    Ok(())
+}
+
+/// Sends what rustls has to send.
+async fn send(io: &mut (impl AsyncWrite + Unpin), connection: &mut ServerConnection) -> io::Result<()> {
+    let mut out = Vec::new();
+    while connection.wants_write() {
+        connection.write_tls(&mut out)?;
+    }
+    io.write_all(&out).await?;
+    io.flush().await
+}
+
+/// The error of a handshake, of which the client is told.
+async fn alerted(
+    io: &mut (impl AsyncWrite + Unpin),
+    error: rustls::Error,
+    mut alert: AcceptedAlert,
+) -> HandshakeError {
+    let mut out = Vec::new();
+    // A vector takes everything, and whether the client takes it or not, the handshake is over.
+    let _ = alert.write_all(&mut out);
+    let _ = io.write_all(&out).await;
+    error.into()
+}
+
+thread_local! {
+    /// The handshake for which the thread computes.
+    static TURN: Arc<Semaphore> = Arc::new(Semaphore::new(1));
+}
+
+/// Waits until the thread may compute for a handshake, and has served its other connections since it did that last.
+async fn take_turn() -> Option<OwnedSemaphorePermit> {
+    // It fails only if the semaphore was closed, and nothing closes it.
+    let turn = TURN.with(Arc::clone).acquire_owned().await.ok();
+    // tokio runs this task again after it has asked the kernel which connections are readable.
+    tokio::task::yield_now().await;
+    turn
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::crypto::ring::default_provider;
+    use rustls::server::ResolvesServerCert;
+    use rustls::sign::CertifiedKey;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+    use tokio::io::duplex;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// A server that never gets so far that it needs a certificate.
+    #[derive(Debug)]
+    struct NoCertificate;
+
+    impl ResolvesServerCert for NoCertificate {
+        fn resolve(&self, _: rustls::server::ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+            None
+        }
+    }
+
+    fn hello() -> Vec<u8> {
+        let config = ClientConfig::builder_with_provider(default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let mut client = ClientConnection::new(config.into(), "localhost".try_into().unwrap()).unwrap();
+        let mut hello = Vec::new();
+        client.write_tls(&mut hello).unwrap();
+        hello
+    }
+
+    /// A handshake of a client that sends its first message, and closes the connection or keeps it open.
+    async fn handshake(usage: &Arc<ClientUsage>, is_closed: bool) -> HandshakeError {
+        let config = ServerConfig::builder_with_provider(default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(NoCertificate));
+        let (io, mut peer) = duplex(64 * 1024);
+        peer.write_all(&hello()).await.unwrap();
+        let _open = (!is_closed).then_some(peer);
+        let handshake = Handshake {
+            terms: Terms { config: Arc::new(config), bytes_max: 16 * 1024 },
+            client: ClientAddress::of_peer(([192, 0, 2, 7], 1).into()),
+            usage: Arc::clone(usage),
+            server: None,
+        };
+        handshake.run(io, BytesMut::new()).await.err().expect("nobody completes it")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_computed_for_a_client_that_has_closed_its_connection() {
+        let (usage, begun) = (Arc::default(), Instant::now());
+        for _ in 0..100 {
+            assert!(matches!(handshake(&usage, true).await, HandshakeError::Closed));
+        }
+        assert_eq!(begun.elapsed(), Duration::ZERO, "none is in progress any more");
+        let mut computed = 0;
+        while begun.elapsed().is_zero() && computed < 100 {
+            handshake(&usage, false).await;
+            computed += 1;
+        }
+        assert_eq!(computed, 33, "the last of which waits for a place");
+    }
 }

@@ -15,11 +15,9 @@ mod identity;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::ServerConfig;
-
 pub(super) use der::validity;
 pub use files::TlsError;
-pub(super) use handshake::{HandshakeError, handshake};
+pub(super) use handshake::{Handshake, HandshakeError, Terms};
 
 use super::client_address::ClientAddress;
 use super::expirations::Expiration;
@@ -27,9 +25,9 @@ use crate::config::{PlainRule, TlsConfig};
 
 /// What the server needs for TLS.
 pub(super) struct Tls {
-    config: Arc<ServerConfig>,
+    terms: Terms,
     /// For the connections that relays encrypt. They need no certificate: they have proven themselves already.
-    for_relays: Arc<ServerConfig>,
+    for_relays: Terms,
     plain: PlainRule,
     /// Of the certificates in the files.
     pub(super) expirations: Vec<Expiration>,
@@ -79,14 +77,13 @@ impl ReloadableTls {
 
 impl Tls {
     /// What new connections are served with.
-    pub(super) fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.config)
+    pub(super) fn terms(&self) -> Terms {
+        self.terms.clone()
     }
 
     /// What the connection of this client is served with.
-    pub(super) fn config_for(&self, client: ClientAddress) -> Arc<ServerConfig> {
-        let config = if client.is_encrypted_by_relay() { &self.for_relays } else { &self.config };
-        Arc::clone(config)
+    pub(super) fn terms_for(&self, client: ClientAddress) -> Terms {
+        if client.is_encrypted_by_relay() { self.for_relays.clone() } else { self.terms() }
     }
 
     /// Whether this client may send requests without TLS of its own.

@@ -15,7 +15,8 @@ use super::super::super::node_view::NodeView;
 use super::super::super::port::port_name;
 use super::super::super::state::{Server, files_max};
 use super::super::super::statistics::{Metric, Scope, Source, Unit, figures};
-use super::super::shared::{CONNECTIONS_MAX, Shared, Stage};
+use super::super::connections::CONNECTIONS_MAX;
+use super::super::shared::{Shared, Stage};
 use super::process::Process;
 use super::series::{Figures, Series, longest_waiting_since_s};
 use signalbox_model::Namespace;
@@ -162,7 +163,7 @@ impl<'a> Families<'a> {
         if let Some(node) = shared.node() {
             self.cluster(node)?;
         }
-        let connections = shared.connections.value();
+        let connections = shared.connections.count();
         self.gauge("signalbox_http_connections", "HTTP connections", only(connections))?;
         let max = CONNECTIONS_MAX as u64;
         self.gauge("signalbox_http_connections_max", "The most HTTP connections at a time", only(max))?;
@@ -174,7 +175,7 @@ impl<'a> Families<'a> {
         )?;
         self.counter(
             "signalbox_http_connections_refused",
-            "HTTP connections that were refused",
+            "HTTP connections that were closed for others",
             only(refused),
         )?;
         self.counter("signalbox_http_requests", "HTTP requests", only(shared.requests.value()))

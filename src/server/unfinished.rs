@@ -1,0 +1,164 @@
+//! What clients have begun to send and not completed: the starts of long requests, and handshakes of TLS.
+//!
+//! No request has asked for this memory, so there is nothing to refuse. It counts for the memory of its client, and where the
+//! server has too little memory, or the client its share of it, the connections are closed whose input began first.
+//!
+//! Invariant: an eighth of the memory, and of a share, remains for such input, so that releases of long names arrive.
+
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::client_address::ClientAddress;
+use super::shares::ClientUsage;
+use super::state::Server;
+use signalbox_core::ClientKey;
+use signalbox_model::ReachedLimit;
+
+/// One in so many bytes of the memory, and of a share of it, remains for unfinished input.
+const PART: usize = 8;
+
+/// Connections that are closed in one step. Each closes more than one began since the last step, and none takes long.
+const CLOSED_AT_ONCE: usize = 32;
+
+/// The unfinished input of a server.
+#[derive(Debug, Default)]
+pub(super) struct Unfinished(Mutex<Inputs>);
+
+#[derive(Debug, Default)]
+struct Inputs {
+    /// How many have begun.
+    begun: u64,
+    bytes: usize,
+    clients: HashMap<ClientKey, OfClient>,
+}
+
+#[derive(Debug)]
+struct OfClient {
+    usage: Arc<ClientUsage>,
+    bytes: usize,
+    /// In the order in which they began.
+    inputs: BTreeMap<u64, Input>,
+}
+
+#[derive(Debug)]
+struct Input {
+    bytes: usize,
+    /// The connection is closed when this is dropped.
+    _open: oneshot::Sender<Infallible>,
+}
+
+/// Ready, with an error, when the connection with an unfinished input has to be closed.
+pub(super) type Closed = oneshot::Receiver<Infallible>;
+
+/// The unfinished input of a connection. It counts until this is dropped.
+#[derive(Debug)]
+pub(super) struct UnfinishedInput {
+    unfinished: Arc<Unfinished>,
+    client: ClientAddress,
+    number: u64,
+    bytes: usize,
+}
+
+impl UnfinishedInput {
+    /// An input of this client begins.
+    pub(super) fn begin(server: &Server, client: ClientAddress, usage: &Arc<ClientUsage>) -> (Self, Closed) {
+        let unfinished = Arc::clone(&server.unfinished);
+        let (open, closed) = oneshot::channel();
+        let number = unfinished.with(|inputs| {
+            inputs.begun += 1;
+            let new = || OfClient { usage: Arc::clone(usage), bytes: 0, inputs: BTreeMap::new() };
+            let of_client = inputs.clients.entry(client.key()).or_insert_with(new);
+            of_client.inputs.insert(inputs.begun, Input { bytes: 0, _open: open });
+            inputs.begun
+        });
+        (Self { unfinished, client, number, bytes: 0 }, closed)
+    }
+
+    /// It takes so many bytes now. If that is too much, connections are closed, perhaps this one.
+    pub(super) fn set(&mut self, server: &Server, bytes: usize) {
+        if bytes == self.bytes {
+            return;
+        }
+        let grows = bytes > self.bytes;
+        self.bytes = bytes;
+        let key = self.client.key();
+        let closed = self.unfinished.with(|inputs| {
+            inputs.resize(key, self.number, bytes);
+            if grows { inputs.make_room(server, key) } else { Vec::new() }
+        });
+        for limit in closed {
+            if limit.is_share {
+                server.shares.note_refusal(self.client, "memory_max", limit.max);
+            } else {
+                server.memory.note_refusal();
+            }
+        }
+    }
+}
+
+impl Drop for UnfinishedInput {
+    fn drop(&mut self) {
+        self.unfinished.with(|inputs| inputs.remove(self.client.key(), self.number));
+    }
+}
+
+impl Unfinished {
+    fn with<R>(&self, visit: impl FnOnce(&mut Inputs) -> R) -> R {
+        // Nothing is left half done by a panic in between.
+        visit(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Inputs {
+    /// Does nothing if the input was removed, which its connection is about to learn.
+    fn resize(&mut self, client: ClientKey, number: u64, bytes: usize) {
+        let Some(of_client) = self.clients.get_mut(&client) else { return };
+        let Some(input) = of_client.inputs.get_mut(&number) else { return };
+        of_client.usage.replace_bytes(input.bytes, bytes);
+        of_client.bytes = of_client.bytes - input.bytes + bytes;
+        self.bytes = self.bytes - input.bytes + bytes;
+        input.bytes = bytes;
+    }
+
+    fn remove(&mut self, client: ClientKey, number: u64) {
+        self.resize(client, number, 0);
+        let Some(of_client) = self.clients.get_mut(&client) else { return };
+        of_client.inputs.remove(&number);
+        if of_client.inputs.is_empty() {
+            self.clients.remove(&client);
+        }
+    }
+
+    /// Closes the connections whose input began first: those of this client if it has its share of the memory, and those of
+    /// the client with the most if the server has too little. Returns the limit that was reached, for each.
+    fn make_room(&mut self, server: &Server, client: ClientKey) -> Vec<ReachedLimit> {
+        let (memory, share) = (server.memory.limit(), server.shares.share());
+        let mut closed = Vec::new();
+        while closed.len() < CLOSED_AT_ONCE
+            && let Some(own) = self.clients.get(&client)
+            && let Some(limit) = memory.lack(share, own.usage.bytes())
+        {
+            let (bytes, of) =
+                if limit.is_share { (own.bytes, Some(client)) } else { (self.bytes, self.largest()) };
+            if bytes <= limit.max as usize / PART {
+                break;
+            }
+            let Some((of, first)) = of.and_then(|of| self.first_of(of)) else { break };
+            self.remove(of, first);
+            closed.push(limit);
+        }
+        closed
+    }
+
+    fn largest(&self) -> Option<ClientKey> {
+        self.clients.iter().max_by_key(|(_, of_client)| of_client.bytes).map(|(client, _)| *client)
+    }
+
+    fn first_of(&self, client: ClientKey) -> Option<(ClientKey, u64)> {
+        let (first, _) = self.clients.get(&client)?.inputs.first_key_value()?;
+        Some((client, *first))
+    }
+}
