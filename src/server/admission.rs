@@ -73,10 +73,10 @@ impl Admission {
         self.client.as_ref().map_or_else(Arc::default, |counted| Arc::clone(counted.usage()))
     }
 
-    /// The connection counts as a short one, however long it lasts.
-    pub(super) fn count_as_short(&mut self) {
+    /// The client has begun a handshake on the connection, and not completed it.
+    pub(super) fn note_unfinished_handshake(&mut self) {
         if let Some(counted) = &mut self.client {
-            counted.count_as_short();
+            counted.note_unfinished_handshake();
         }
     }
 

@@ -13,9 +13,9 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// There was one more event.
-    pub(super) fn note(&mut self, now: Instant) {
-        self.count = self.per_second(now) + 1.0;
+    /// There were so many more events.
+    pub(super) fn note(&mut self, now: Instant, events: f64) {
+        self.count = self.per_second(now) + events;
         self.last = Some(now);
     }
 
@@ -36,7 +36,7 @@ mod tests {
         let (mut rate, begin) = (Rate::default(), Instant::now());
         assert_eq!(rate.per_second(begin), 0.0);
         for number in 0..10_000 {
-            rate.note(begin + Duration::from_millis(number));
+            rate.note(begin + Duration::from_millis(number), 1.0);
         }
         let end = begin + Duration::from_secs(10);
         assert!((999.0..1001.0).contains(&rate.per_second(end)), "{rate:?}");

@@ -85,7 +85,7 @@ impl Listener for RestingListener {
 
     fn note_refusal(&mut self) {
         let now = Instant::now();
-        self.refusals.note(now);
+        self.refusals.note(now, 1.0);
         if self.refusals.per_second(now) > MANY_REFUSALS {
             match &mut self.state {
                 State::Registered(_) => self.state = State::Resting { accepted: 0, must_rest: true },

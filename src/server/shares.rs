@@ -64,8 +64,8 @@ pub(super) struct Counted {
     client: ClientKey,
     listening: Listening,
     since: Instant,
-    /// It counts as a short connection, however long it lasts.
-    is_short: bool,
+    /// It had a handshake that its client has not completed.
+    is_unfinished: bool,
     usage: Arc<ClientUsage>,
 }
 
@@ -104,6 +104,10 @@ pub(super) struct ClientUsage {
 /// A connection of a service port that ends within this time is short. A client that opens and closes connections without end keeps the thread
 /// busy that accepts them, and the workers. While they last longer, the limit on connections at a time is enough.
 const SHORT: Duration = Duration::from_secs(10);
+
+/// An unfinished handshake counts as so many short connections, however long it lasts: it costs the server more, also where
+/// nothing is computed for it.
+const UNFINISHED_AS_SHORT: f64 = 10.0;
 
 /// At so few short connections a second, a client is forgotten.
 const FEW: f64 = 0.5;
@@ -298,9 +302,9 @@ impl Counted {
         &self.usage
     }
 
-    /// It counts as a short connection from now on, however long it lasts.
-    pub(super) fn count_as_short(&mut self) {
-        self.is_short = true;
+    /// The client has begun a handshake on the connection, and not completed it.
+    pub(super) fn note_unfinished_handshake(&mut self) {
+        self.is_unfinished = true;
     }
 }
 
@@ -312,10 +316,16 @@ impl Drop for Counted {
         // A counted connection has an entry.
         let Some(client) = by_key.get_mut(&self.client) else { return };
         client.connections[self.listening as usize] -= 1;
-        let is_short = self.is_short || now.duration_since(self.since) < SHORT;
-        if self.listening != Listening::Http && is_short {
-            client.short_connections.note(now);
-            short_connections.note(now);
+        let short = if self.is_unfinished {
+            UNFINISHED_AS_SHORT
+        } else if now.duration_since(self.since) < SHORT {
+            1.0
+        } else {
+            0.0
+        };
+        if self.listening != Listening::Http && short > 0.0 {
+            client.short_connections.note(now, short);
+            short_connections.note(now, short);
         }
         if !client.is_needed(now) {
             by_key.remove(&self.client);
@@ -372,7 +382,14 @@ impl Shares {
         let client = clients.by_key.entry(key).or_default();
         client.connections[listening as usize] += 1;
         let usage = Arc::clone(&client.usage);
-        Some(Counted { shares: Arc::clone(self), client: key, listening, since: now, is_short: false, usage })
+        Some(Counted {
+            shares: Arc::clone(self),
+            client: key,
+            listening,
+            since: now,
+            is_unfinished: false,
+            usage,
+        })
     }
 
     fn has_its_short_connections(&self, clients: &Clients, client: ClientKey, now: Instant) -> bool {
@@ -579,6 +596,26 @@ mod tests {
             shares.enter(one, Listening::Http, UNLIMITED).is_some(),
             "short ones of HTTP are not limited"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unfinished_handshake_counts_as_ten_short_connections() {
+        let shares = shares(12);
+        let mut admitted = 0;
+        for _ in 0..10_000 {
+            if let Some(mut counted) = shares.enter(client(1), Listening::Counters, UNLIMITED) {
+                counted.note_unfinished_handshake();
+                admitted += 1;
+            }
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        // Alone, it gets half of 1,000 a second, for ten seconds.
+        assert!((500..600).contains(&admitted), "{admitted}");
+        let mut slow = shares.enter(client(2), Listening::Counters, UNLIMITED).unwrap();
+        slow.note_unfinished_handshake();
+        tokio::time::advance(SHORT).await;
+        drop(slow);
+        assert!(lock(&shares.clients).short_connections.per_second(Instant::now()) > 9.0);
     }
 
     #[tokio::test(start_paused = true)]

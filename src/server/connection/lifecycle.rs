@@ -182,7 +182,7 @@ impl OpenConnection {
             Err(end) => end,
         };
         let Self { mut admission, client, holder, peer_entry, .. } = *self;
-        admission.count_as_short();
+        admission.note_unfinished_handshake();
         Box::pin(end_connection(&admission, &client, holder, peer_entry, &end)).await;
         if end.is_by_the_server() {
             Box::pin(linger(stream)).await;
