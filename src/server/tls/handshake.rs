@@ -375,7 +375,7 @@ mod tests {
             usage: Arc::clone(usage),
             server: None,
         };
-        handshake.run(io, BytesMut::new()).await.err().expect("nobody completes it")
+        handshake.run(io, BytesMut::new()).await.map(drop).expect_err("nobody completes it")
     }
 
     #[tokio::test(start_paused = true)]
