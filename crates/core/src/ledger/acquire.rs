@@ -101,7 +101,7 @@ impl Core {
         let ledger = &*self.ledger();
         let grant = ledger.grants.get(id).ok_or(Refusal::NotAcquired)?;
         if ledger.sessions.acting(connection) == Ok(grant.session)
-            || grant.parts().iter().any(|part| may_read(part.namespace, part.name()))
+            || grant.parts().iter().any(|part| may_read(ledger.namespace_of(part), part.name()))
         {
             return ledger.verify(id, now);
         }
