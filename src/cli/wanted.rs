@@ -238,9 +238,9 @@ mod tests {
     use super::*;
     use crate::cli::output::escaped;
 
-    fn parsed(argument: &str) -> Result<(String, Option<(u32, Option<u32>)>), String> {
+    fn parsed(argument: &str) -> Result<(String, Option<Own>), String> {
         let (name, own) = split(&Name::new(argument.as_bytes().to_vec()).unwrap())?;
-        Ok((escaped(name.bytes()), own.map(|own| (own.resources, own.max))))
+        Ok((escaped(name.bytes()), own))
     }
 
     #[test]
@@ -257,6 +257,7 @@ mod tests {
             ("gpu=", "gpu=", None),
             ("a:", "a:", None),
         ] {
+            let own = own.map(|(resources, max)| Own { resources, max });
             assert_eq!(parsed(argument), Ok((name.to_owned(), own)), "{argument}");
         }
         for wrong in ["=4", ":4", "gpu=4294967296"] {
