@@ -82,7 +82,7 @@ fn lists_have_the_names_that_need_attention() {
         http.command(&["pause", name]);
         for _ in 0..count {
             let mut command = Command::new(SIGNALBOX);
-            command.args(["run", &format!("{name}"), "--wait", "max", "--", "true"]);
+            command.args(["run", name, "--wait", "max", "--", "true"]);
             command.env("SIGNALBOX_SERVER", http.daemon.address("counter").to_string());
             waiting.push(command.spawn().unwrap());
             eventually("it waits", || {
