@@ -146,7 +146,6 @@ impl Handshake<'_> {
         };
         let connection = negotiate(&mut io, &mut input, accepted, &self.terms.config, &mut place).await?;
         place.complete();
-        drop(input);
         let mut stream = TlsAcceptor::from(Arc::clone(&self.terms.config))
             .accept_with(io, |own| *own = connection)
             .await?;
@@ -158,6 +157,8 @@ impl Handshake<'_> {
                 return Err(HandshakeError::NotByTheRelay);
             }
         }
+        // Not before: the connection is closed when its input no longer counts.
+        drop(input);
         Ok(stream)
     }
 }
