@@ -11,11 +11,14 @@ use super::output::seconds;
 use super::server::Server;
 use signalbox_client::{Direct, Error, GraceLeft, GrantId, GrantState, SessionKey, Status, VerifiedGrant};
 
-/// The variables that `acquire` prints. `run` sets the last two for its command.
+/// The variables that `acquire` prints. `run` sets the last two for its command, and that of [`EVENTS_FD`].
 pub(super) const SESSION: &str = "SIGNALBOX_SESSION";
 pub(super) const KEY: &str = "SIGNALBOX_KEY";
 pub(super) const GRANT: &str = "SIGNALBOX_GRANT";
 pub(super) const SLOTS: &str = "SIGNALBOX_SLOTS";
+
+/// The variable with the number of the descriptor from which the command of `run` reads what happens to its resources.
+pub(super) const EVENTS_FD: &str = "SIGNALBOX_EVENTS_FD";
 
 /// The arguments that name the session.
 #[derive(Debug, Args)]

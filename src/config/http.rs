@@ -18,6 +18,8 @@ pub struct HttpConfig {
     pub names: Vec<String>,
     /// The most names that have metrics of their own.
     pub names_max: u32,
+    /// The most connections at a time that requests for leases come by, each of which may wait.
+    pub lease_connections_max: u32,
 }
 
 impl Default for HttpConfig {
@@ -29,6 +31,7 @@ impl Default for HttpConfig {
             hosts: Vec::new(),
             names: Vec::new(),
             names_max: 1000,
+            lease_connections_max: 10_000,
         }
     }
 }

@@ -242,6 +242,7 @@ static KEYS: &[Key] = &[
     Key::at_once("http.hosts", HOSTS, field!(http.hosts)),
     Key::at_once("http.names", PREFIXES, field!(http.names)),
     Key::at_once("http.names_max", number(0, 10_000), field!(http.names_max)),
+    Key::at_once("http.lease_connections_max", number(0, 1_000_000), field!(http.lease_connections_max)),
     Key::at_start("cluster.name", NAME, field!(cluster.name)),
     Key::at_start("cluster.node", NAME, field!(cluster.node)),
     Key::at_start("cluster.etcd", MEMBERS, field!(cluster.etcd)),

@@ -14,6 +14,7 @@ pub fn announce_rules(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     async move {
         loop {
             server.access.changed(&mut seen).await;
+            server.new_rules.send_replace(());
             let mut last = None;
             loop {
                 let connections = server.peers.mailboxes_after(last, steps::LISTED_CONNECTIONS);

@@ -43,6 +43,8 @@ pub(super) enum Listening {
     Counters,
     Semaphores,
     Http,
+    /// By HTTP, for leases.
+    Leases,
 }
 
 /// A limit on connections at a time in which clients have shares.
@@ -81,7 +83,7 @@ struct Clients {
 #[derive(Debug, Default)]
 struct Client {
     /// Its connections, in the order of [`Listening`].
-    connections: [u32; 3],
+    connections: [u32; 4],
     /// Those of its connections that ended soon.
     short_connections: Rate,
     usage: Arc<ClientUsage>,
@@ -285,6 +287,11 @@ impl Drop for HoldingBytes {
 
 impl Listening {
     pub(super) const SERVICE_PORTS: [Self; 2] = [Self::Counters, Self::Semaphores];
+
+    /// Whether connections that end soon are limited.
+    fn has_short_connections(self) -> bool {
+        Self::SERVICE_PORTS.contains(&self)
+    }
 }
 
 impl From<Namespace> for Listening {
@@ -323,7 +330,7 @@ impl Drop for Counted {
         } else {
             0.0
         };
-        if self.listening != Listening::Http && short > 0.0 {
+        if self.listening.has_short_connections() && short > 0.0 {
             client.short_connections.note(now, short);
             short_connections.note(now, short);
         }
@@ -360,7 +367,7 @@ impl Shares {
     ) -> Option<Counted> {
         let key = match listening {
             Listening::Http => client.machine_key(),
-            Listening::Counters | Listening::Semaphores => client.key(),
+            Listening::Counters | Listening::Semaphores | Listening::Leases => client.key(),
         };
         let (now, share) = (Instant::now(), self.share());
         let mut clients = lock(&self.clients);
@@ -368,7 +375,7 @@ impl Shares {
         let own = limit.of.iter().map(|listening| own[*listening as usize] as usize).sum();
         let exhausted = if share.is_exhausted(limit.max, limit.in_use, own) {
             Some((limit.name, limit.max))
-        } else if listening != Listening::Http && self.has_its_short_connections(&clients, key, now) {
+        } else if listening.has_short_connections() && self.has_its_short_connections(&clients, key, now) {
             Some(("short_connections", self.short_connections_max()))
         } else {
             None

@@ -7,6 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::access::{Access, Audit};
@@ -46,6 +47,8 @@ pub struct Server {
     pub(super) tls: Arc<ReloadableTls>,
     /// What clients may do.
     pub(super) access: Arc<Access>,
+    /// Sent after what clients may do has changed.
+    pub(super) new_rules: watch::Sender<()>,
     /// The log of administrative changes.
     pub(super) audit: Audit,
     /// The limit on connections where a port has no limit of its own.
@@ -110,6 +113,7 @@ impl Server {
             session_limits: RwLock::default(),
             tls,
             access,
+            new_rules: watch::Sender::new(()),
             audit: Audit::default(),
             clock,
             files_max: usize::try_from(files_max()).unwrap_or(usize::MAX),

@@ -197,7 +197,7 @@ fn declarations(declared: &[DeclareConfig]) -> Vec<Declaration<'_>> {
 }
 
 /// A key for the places of waiting requests, for a store that has none yet.
-fn new_place_key() -> Result<PlaceKey, getrandom::Error> {
+pub(super) fn new_place_key() -> Result<PlaceKey, getrandom::Error> {
     let mut key = [0; 16];
     getrandom::fill(&mut key)?;
     Ok(PlaceKey(key))

@@ -370,3 +370,40 @@ async fn the_recipe_of_a_script_releases_when_a_signal_ends_it() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_command_reads_what_happens_to_its_resources() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script = "exec 3</dev/fd/$SIGNALBOX_EVENTS_FD; echo begins; \
+        while read -r event left <&3; do echo $event $left; [ $event != lost ] || exit 3; done";
+    let options =
+        ["run", "job", "--max", "1", "--lease", "1h", "--on-lost", "continue", "--", "sh", "-c", script];
+    let mut child = program_at(server, &options).spawn().unwrap();
+    let mut out = stdout_of(&mut child);
+    assert_eq!(line(&mut out).await, "begins");
+    revoke_holder(server).await;
+    let revoking = line(&mut out).await;
+    let left = revoking.strip_prefix("revoking ").unwrap().parse::<u32>().unwrap();
+    assert!((1..=10_000).contains(&left), "{left}");
+    let holder = until_listed(server, "holders", "job", 1).await.remove(0);
+    ran(server, &["revoke", "--grant", holder["grant"].as_str().unwrap(), "--grace", "0"]).await;
+    assert_eq!(line(&mut out).await.trim_end(), "lost");
+    assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3));
+}
+
+/// The last event comes before SIGTERM, and nothing waits for a command that does not read.
+#[tokio::test]
+async fn a_command_without_a_session_is_told_of_the_loss_too() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script = "trap 'read -r event </dev/fd/$SIGNALBOX_EVENTS_FD; echo $event; exit 3' TERM; echo begins; \
+        while :; do sleep 0.05; done";
+    let mut child =
+        program_at(server, &["run", "job", "--max", "1", "--", "sh", "-c", script]).spawn().unwrap();
+    let mut out = stdout_of(&mut child);
+    assert_eq!(line(&mut out).await, "begins");
+    drop(daemon);
+    assert_eq!(line(&mut out).await, "lost");
+    assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
+}

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::revoke;
 use crate::started;
+use crate::support::daemon::{ANY_PORTS, Daemon, serve};
 use crate::support::fake_server::soon;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{TestServer, eventually};
@@ -488,4 +489,63 @@ async fn a_store_refuses_an_outdated_holder() {
     assert_eq!(report.write(report.fence, "more of b"), Ok(()), "a holder writes more than once");
     assert_eq!(report.write(first, "late"), Err(fence::Overtaken));
     assert_eq!(report.text, "more of b");
+}
+
+// ---- A lease from any language
+
+/// A daemon with HTTP, and the directory of a [`Place`] with `lease.py`.
+fn daemon_with_http() -> (Daemon, Place, String) {
+    let mut daemon = Daemon::spawn(serve(ANY_PORTS.into_iter().chain(["--http-port", "0"])));
+    let mut place = Place::new();
+    place.server.counters = daemon.address("counter");
+    let [module] = blocks("A lease from any language", "python");
+    fs::write(place.path().join("lease.py"), module).unwrap();
+    let http = format!("http://{}", daemon.address("http"));
+    (daemon, place, http)
+}
+
+#[test]
+fn a_program_in_python_holds_waits_and_learns_of_a_revocation() {
+    const PROGRAM: &str = "exec python3 -u -c '
+import sys, lease
+with lease.Lease({\"name\": \"db\", \"maximum\": 1}, ttl=3, on_lost=lambda: print(\"lost\")) as held:
+    print(\"held\", held.grant, held.is_valid(), file=open(\"held\", \"a\"))
+    while held.is_valid(): lease.time.sleep(0.05)
+'";
+    let (_daemon, place, http) = daemon_with_http();
+    let start = || place.bash(&format!("export SIGNALBOX_HTTP={http}; {PROGRAM}"));
+    let first = start();
+    eventually("the first holds it", || place.lines("held").len() == 1);
+    let second = start();
+    eventually("the second waits", || !place.bash("signalbox waiters db").output().is_empty());
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(place.lines("held").len(), 1, "the first renews its lease");
+    let revoke = |line: usize| {
+        let grant = place.lines("held")[line].split(' ').nth(1).unwrap().to_owned();
+        place.bash(&format!("signalbox revoke --grant {grant} --grace 0")).output()
+    };
+    revoke(0);
+    assert_eq!(first.output(), "lost\n");
+    eventually("the second holds it", || place.lines("held").len() == 2);
+    assert!(place.lines("held")[1].ends_with("True"));
+    revoke(1);
+    assert_eq!(second.output(), "lost\n");
+}
+
+#[test]
+fn a_shell_with_curl_runs_a_job_and_ends_it_when_its_lease_is_revoked() {
+    let (_daemon, place, http) = daemon_with_http();
+    let [script] = blocks("A lease from any language", "bash");
+    let start = || place.bash(&format!("export SIGNALBOX_HTTP={http}\n{script}"));
+    place.stand_in("nightly-report", "echo ran >> log");
+    start().output();
+    assert_eq!(place.lines("log").len(), 1);
+    let in_use = || place.bash("signalbox get reports").output();
+    assert_eq!(in_use(), "0\n", "it was released");
+    place.stand_in("nightly-report", "echo ran >> log; exec sleep 600");
+    let long = start();
+    eventually("it runs", || place.lines("log").len() == 2);
+    place.bash("signalbox revoke --client 127.0.0.1 --grace 0").output();
+    assert!(!long.ended().status.success());
+    assert_eq!(in_use(), "0\n");
 }

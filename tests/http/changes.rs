@@ -9,7 +9,7 @@ use crate::support::daemon::{ConfigFile, SIGNALBOX, open_directory, outcome};
 use crate::support::eventually;
 
 /// Creates a token in a file, and returns it.
-fn create(file: &std::path::Path, name: &str, rights: &[&str]) -> String {
+pub fn create(file: &std::path::Path, name: &str, rights: &[&str]) -> String {
     let mut command = std::process::Command::new(SIGNALBOX);
     command.args(["token", "create", name, "--rights"]).args(rights).arg("--file").arg(file);
     let output = outcome(command);

@@ -4,6 +4,7 @@ mod bounds;
 mod changes;
 mod client;
 mod hostile;
+mod leases;
 mod lists;
 mod metrics;
 mod proxies;

@@ -54,9 +54,10 @@ pub use durable::{
 pub use ids::Token;
 pub use journal::BatchLimit;
 pub use ledger::{
-    CheckedNames, Connected, DeclaredListing, DeclaredSemaphore, GRANT_SLOTS_MAX, Kind, Lease, LedgerLimits,
-    LedgerStats, Listed, ListedSession, Listing, ListingKind, NameEntry, Permitted, Queueing, SessionListing,
-    TICK_MS, WaitedListing, Waiting, Want, WatchSnapshot,
+    CheckedNames, Connected, DeclaredListing, DeclaredSemaphore, GRANT_SLOTS_MAX, KeyedCounts, KeyedLease,
+    KeyedRefusal, KeyedRequest, KeyedState, Kind, Lease, LedgerLimits, LedgerStats, Listed, ListedSession,
+    Listing, ListingKind, NameEntry, Permitted, Queueing, SessionListing, TICK_MS, WaitedListing, Waiting,
+    Want, WatchSnapshot,
 };
 pub use limit::{ClientKey, ClientShare, MemoryLimit};
 pub use mailbox::{EVENTS_MAX, Mailbox, Message, SessionClient};

@@ -151,7 +151,13 @@ impl SessionKey {
 }
 
 secret! {
-    /// The secret with which the proofs of places are made. One key serves all servers of a store, one after the other.
+    /// The secret that a client has chosen for one lease (`docs/http.md`, "Leases"). No client of the binary protocol knows
+    /// the key of the session that it stands for.
+    LeaseKey
+}
+
+secret! {
+    /// The secret with which the proofs of places and the keys of the sessions of leases are made. One key serves all servers of a store, one after the other.
     PlaceKey
 }
 

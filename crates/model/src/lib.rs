@@ -25,10 +25,12 @@ pub use declarations::{
 };
 pub use events::{Event, EventKind, Notice};
 pub use ids::{
-    ConnectionId, Generation, GrantId, Place, PlaceKey, PlaceProof, RequestId, RequestIds, SessionId,
-    SessionKey,
+    ConnectionId, Generation, GrantId, LeaseKey, Place, PlaceKey, PlaceProof, RequestId, RequestIds,
+    SessionId, SessionKey,
 };
-pub use names::{AS_DECLARED, Claim, Inspected, ListEntry, Namespace, Scope};
+pub use names::{
+    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, Inspected, LABEL_BYTES_MAX, ListEntry, Namespace, Scope,
+};
 pub use operations::{Cancellation, Changed, Operation, Revocation, Target};
 pub use refusals::{Limit, ReachedLimit, Refusal, Status};
 pub use sessions::{AddressRange, GraceLeft, GrantState, SessionEntry, SessionKind, TtlLeft, VerifiedGrant};

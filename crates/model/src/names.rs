@@ -40,6 +40,12 @@ pub enum Scope<N> {
 /// (`docs/protocol.md`, "AcquireGrant").
 pub const AS_DECLARED: u32 = 0;
 
+/// The most names of one grant (`docs/protocol.md`, "AcquireAll").
+pub const ACQUIRE_ALL_NAMES_MAX: usize = 64;
+
+/// The longest label in bytes (`docs/protocol.md`, "Hello").
+pub const LABEL_BYTES_MAX: usize = 255;
+
 /// Resources of one name that a request asks for (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim<'a> {

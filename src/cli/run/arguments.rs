@@ -18,7 +18,8 @@ it is declared (\"signalbox declare\"), or its maximum comes with each request, 
 the declared capacity is refused. Several NAMEs are acquired together, all or none, without deadlocks. If the resources are in \
 use, the command is not started and the exit status is 75; with --wait, the request first waits in a fair queue. If the resources \
 are numbered slots, the command gets their numbers in SIGNALBOX_SLOTS: separated by commas, with a colon between those of \
-different NAMEs.
+different NAMEs. \
+From the descriptor in SIGNALBOX_EVENTS_FD it reads \"revoking 8000\" (milliseconds), \"expiring 2500\" and \"lost\" as lines.
 
 If the resources are lost, or signalbox gets SIGTERM, it sends SIGTERM to the command and all processes that the command \
 started, and after --kill-after SIGKILL, until none is left; then it releases the resources. SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and \

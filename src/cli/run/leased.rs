@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use super::arguments::{Arguments, OnLost};
+use super::events::Event;
 use super::processes::Processes;
 use super::supervise::{Alarm, Hold, Outcome, supervise};
 use crate::cli::exit::{End, Failure, warn};
@@ -154,12 +155,12 @@ impl<'a> LeaseHold<'a> {
     fn not_renewed(&self, left: Duration) -> Alarm {
         let seconds = left.as_secs_f64();
         let reason = format!("the lease of {} cannot be renewed and ends in {seconds:.1} s", self.names);
-        Alarm { reason, time: time_to_end(self.kill_after, left) }
+        Alarm { event: Event::Expiring(left), reason, time: time_to_end(self.kill_after, left) }
     }
 
     fn revoked(&self, left: Duration) -> Alarm {
         let reason = format!("an administrator revoked {}", self.names);
-        Alarm { reason, time: time_to_end(self.kill_after, left) }
+        Alarm { event: Event::Revoking(left), reason, time: time_to_end(self.kill_after, left) }
     }
 
     fn lost(&self, term: Term, lost: Lost) -> Alarm {
@@ -179,7 +180,7 @@ impl<'a> LeaseHold<'a> {
             _ => term.until.saturating_duration_since(Instant::now()),
         };
         let reason = format!("{what}, so others may acquire {names} now");
-        Alarm { reason, time: time_to_end(self.kill_after, left) }
+        Alarm { event: Event::Lost, reason, time: time_to_end(self.kill_after, left) }
     }
 }
 

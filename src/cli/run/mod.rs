@@ -6,6 +6,7 @@
 
 mod arguments;
 mod descendants;
+mod events;
 mod leased;
 mod plain;
 mod processes;

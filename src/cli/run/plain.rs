@@ -8,6 +8,7 @@
 use std::future::pending;
 
 use super::arguments::Arguments;
+use super::events::Event;
 use super::processes::Processes;
 use super::supervise::{Alarm, Hold, Outcome, supervise};
 use crate::cli::exit::{End, Failure, warn};
@@ -89,7 +90,7 @@ impl Hold for ConnectionHold<'_> {
         let (address, name) = (self.arguments.server.addresses(), &self.amount.name);
         let reason =
             format!("the connection to {address} was lost ({loss}), so others may acquire {name} now");
-        Alarm { reason, time: self.arguments.kill_after }
+        Alarm { event: Event::Lost, reason, time: self.arguments.kill_after }
     }
 }
 

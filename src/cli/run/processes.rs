@@ -17,11 +17,12 @@ use rustix::process::{WaitOptions, WaitStatus, wait};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::descendants::{self, Process};
+use super::events::{self, Event, Events};
 use crate::cli::executable::found;
 use crate::cli::exit::{End, Exit, Failure, warn};
 use crate::cli::outer::{self, Holding, OUTER};
 use crate::cli::output::escaped;
-use crate::cli::session::{GRANT, KEY, SESSION, SLOTS};
+use crate::cli::session::{EVENTS_FD, GRANT, KEY, SESSION, SLOTS};
 use crate::cli::signals::unblock;
 use signalbox_client::GrantId;
 
@@ -41,6 +42,7 @@ pub(super) struct Processes {
     asked: HashSet<Process>,
     /// Those that this process may not send signals, which is reported once.
     protected: HashSet<Process>,
+    events: Events,
 }
 
 impl Processes {
@@ -72,7 +74,9 @@ impl Processes {
                 escaped(program.as_bytes())
             ));
         }
+        let (events, reader) = Events::open().map_err(unprepared)?;
         let prepared = |mut command: Command| {
+            command.env(EVENTS_FD, events::number(&reader));
             // The command has only what is held for it, not what an outer `run` or `acquire` holds.
             for variable in [SESSION, KEY, GRANT, SLOTS] {
                 command.env_remove(variable);
@@ -99,7 +103,13 @@ impl Processes {
             deaths,
             asked: HashSet::new(),
             protected: HashSet::new(),
+            events,
         })
+    }
+
+    /// Tells the command what happens to its resources.
+    pub(super) fn tell(&mut self, event: Event) {
+        self.events.send(event);
     }
 
     /// Waits until a child may have ended. Cancel safe.

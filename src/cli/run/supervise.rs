@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep_until};
 
 use super::arguments::{Arguments, OnLost};
+use super::events::Event;
 use super::processes::Processes;
 use crate::cli::exit::{End, Exit, Failure, warn};
 use crate::cli::signals::{Signals, is_from_keyboard};
@@ -29,6 +30,8 @@ pub(super) trait Hold {
 
 /// A reason to end the command.
 pub(super) struct Alarm {
+    /// What the command is told.
+    pub(super) event: Event,
     /// The first part of the warning.
     pub(super) reason: String,
     /// How long the command may take to end before it is killed.
@@ -158,7 +161,8 @@ impl Supervisor<'_> {
         None
     }
 
-    fn alarm(&mut self, Alarm { reason, time }: Alarm) {
+    fn alarm(&mut self, Alarm { event, reason, time }: Alarm) {
+        self.processes.tell(event);
         if self.arguments.on_lost == OnLost::Continue {
             return warn(&format!("{reason}; the command keeps running"));
         }

@@ -23,7 +23,7 @@ use super::super::relay::{Incoming, IsNode, Trust, serve_relays};
 use super::super::resting_listener::RestingListener;
 use super::super::rules::Rules;
 use super::super::state::Server;
-use super::super::store::{RestoreError, Writer, WriterError};
+use super::super::store::{RestoreError, Writer, WriterError, new_place_key};
 use super::super::workers::{Workers, watch_saturation};
 use super::error::DaemonError;
 use crate::config::{ClientCert, Config, PlainRule};
@@ -100,6 +100,7 @@ impl Service {
                 Some(writer)
             }
             Store::Memory => {
+                server.core.set_place_key(new_place_key().map_err(io::Error::other)?);
                 info!(
                     "declared semaphores and leased sessions are kept in memory only, and a restart forgets them; \
                      set data_dir to keep them"

@@ -52,6 +52,11 @@ fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, ApiError> {
     }
 }
 
+/// A copy of the token that a request shows, which has been looked at.
+pub(super) fn shown_token(headers: &HeaderMap) -> Option<Box<[u8]>> {
+    Some(token(headers).ok()??.into())
+}
+
 /// A change needs a token, also from this machine: a page in a browser there must not be able to make changes. A request
 /// without one is counted and logged.
 pub(super) fn require_token(

@@ -1,11 +1,16 @@
 //! Answers in JSON, and errors: each has a code that stays, and a message that says what was requested, what the state is
 //! and what to do.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
+
+/// After how many seconds a client repeats a request for which there was no room, or no server.
+pub(super) const RETRY_S: u32 = 1;
 
 /// The type of every answer of the API.
 pub(super) const JSON: &str = "application/json";
@@ -25,22 +30,31 @@ pub(super) fn respond(status: StatusCode, kind: &'static str, body: impl Into<By
 pub(super) type Answer = Result<Json, ApiError>;
 
 /// A value in JSON.
-pub(super) struct Json(Vec<u8>);
+pub(super) struct Json {
+    status: StatusCode,
+    text: Vec<u8>,
+}
 
 impl Json {
     /// Writes a value.
     pub(super) fn of(value: &impl Serialize) -> Answer {
-        serde_json::to_vec(value).map(Self).map_err(|error| ApiError::internal(&error))
+        Self::with(StatusCode::OK, value)
+    }
+
+    /// Writes a value, for an answer with this status.
+    pub(super) fn with(status: StatusCode, value: &impl Serialize) -> Answer {
+        let text = serde_json::to_vec(value).map_err(|error| ApiError::internal(&error))?;
+        Ok(Self { status, text })
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.text.len()
     }
 }
 
 impl From<Json> for Response {
     fn from(json: Json) -> Self {
-        respond(StatusCode::OK, JSON, json.0)
+        respond(json.status, JSON, json.text)
     }
 }
 
@@ -93,6 +107,24 @@ impl ApiError {
             "not_serving",
             "this process does not serve clients now: it starts, or another node leads the cluster; ask the node that leads",
         )
+        .retry_after(RETRY_S)
+    }
+
+    /// There is no room for the request.
+    pub(super) fn busy() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "busy",
+            "the server, or this client, has as many HTTP connections as it may have; repeat the request later, or send a \
+             request for leases without \"poll_ms\"",
+        )
+        .retry_after(RETRY_S)
+    }
+
+    /// The request, or a part of it, took longer than this.
+    pub(super) fn too_slow(most: Duration) -> Self {
+        let message = format!("the request was not complete or not answered within {} s", most.as_secs());
+        Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
     }
 
     pub(super) fn internal(error: &dyn std::error::Error) -> Self {

@@ -2,11 +2,12 @@
 //!
 //! Invariants: at most [`CONNECTIONS_MAX`] connections exist, of which one client has no more than its share once half of
 //! them are in use. No client is refused: another connection is closed for a further one. So a probe is answered whoever
-//! opens connections and sends nothing.
+//! opens connections and sends nothing. Connections whose last request was a short one for a lease, which may wait, count for a
+//! limit of their own instead, with shares too, and are never closed for others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -44,9 +45,54 @@ struct Connection {
 }
 
 /// A place among the open connections, until it is dropped.
+#[derive(Debug)]
 pub(super) struct Place {
     shared: Arc<Shared>,
     number: u64,
+    purpose: Mutex<Purpose>,
+}
+
+/// What a connection is used for.
+#[derive(Debug)]
+enum Purpose {
+    /// Anything. The client is not known until the header of a proxy has stated it.
+    General(Option<ClientAddress>),
+    /// Requests for leases: it is not among the others.
+    Leases(Leasing),
+}
+
+#[derive(Debug)]
+struct Leasing {
+    client: ClientAddress,
+    /// Counts the connection.
+    counted: LeaseConnection,
+    /// Its end among the others would close it.
+    _open: oneshot::Sender<Infallible>,
+}
+
+/// A connection counts among those for leases until this is dropped.
+#[derive(Debug)]
+struct LeaseConnection(Arc<Shared>, Option<Counted>);
+
+impl LeaseConnection {
+    /// `None`: there are as many as there may be, or the client has its share.
+    fn count(shared: &Arc<Shared>, client: ClientAddress) -> Option<Self> {
+        let max = shared.settings().lease_connections_max;
+        let in_use = shared.lease_connections.increment() as usize;
+        let mut connection = Self(Arc::clone(shared), None);
+        if in_use < max {
+            let (name, of) = ("http.lease_connections_max", &[Listening::Leases]);
+            let limit = ConnectionLimit { name, max, in_use, of };
+            connection.1 = shared.rules.shares.enter(client, Listening::Leases, limit);
+        }
+        connection.1.is_some().then_some(connection)
+    }
+}
+
+impl Drop for LeaseConnection {
+    fn drop(&mut self) {
+        self.0.lease_connections.decrement();
+    }
 }
 
 impl Place {
@@ -55,6 +101,21 @@ impl Place {
     pub(super) fn take(shared: &Arc<Shared>, peer: ClientAddress) -> (Self, oneshot::Receiver<Infallible>) {
         let (open, closed) = oneshot::channel();
         let number = shared.connections.with(|connections| {
+            connections.opened += 1;
+            connections.opened
+        });
+        let place = Self { shared: Arc::clone(shared), number, purpose: Mutex::new(Purpose::General(None)) };
+        place.enter(peer, open);
+        if !shared.settings().is_proxy(peer.socket().ip()) {
+            place.count_client(peer);
+        }
+        (place, closed)
+    }
+
+    /// Adds the connection to those in general. If there are too many, another one is closed.
+    fn enter(&self, peer: ClientAddress, open: oneshot::Sender<Infallible>) {
+        let shared = &self.shared;
+        shared.connections.with(|connections| {
             if connections.by_number.len() >= CONNECTIONS_MAX
                 && let Some(other) = connections.least_needed_of_many()
             {
@@ -67,7 +128,6 @@ impl Place {
                     );
                 }
             }
-            connections.opened += 1;
             let connection = Connection {
                 client: peer.machine_key(),
                 counted: None,
@@ -75,18 +135,46 @@ impl Place {
                 since: Instant::now(),
                 _open: open,
             };
-            connections.by_number.insert(connections.opened, connection);
-            connections.opened
+            connections.by_number.insert(self.number, connection);
         });
-        let place = Self { shared: Arc::clone(shared), number };
-        if !shared.settings().is_proxy(peer.socket().ip()) {
-            place.count_client(peer);
+    }
+
+    /// Has the connection count among those for leases from now on. Returns whether there is room.
+    pub(super) fn use_for_leases(&self) -> bool {
+        let mut purpose = self.purpose();
+        let client = match &*purpose {
+            Purpose::Leases(_) => return true,
+            Purpose::General(client) => *client,
+        };
+        let Some(client) = client else { return false };
+        let Some(counted) = LeaseConnection::count(&self.shared, client) else { return false };
+        // It may be about to be closed for another one.
+        let own = self.shared.connections.with(|connections| connections.by_number.remove(&self.number));
+        let Some(own) = own else { return false };
+        *purpose = Purpose::Leases(Leasing { client, counted, _open: own._open });
+        true
+    }
+
+    /// Has the connection count among those in general from now on.
+    pub(super) fn use_for_anything(&self) {
+        let mut purpose = self.purpose();
+        if let Purpose::Leases(Leasing { client, .. }) = *purpose
+            && let Purpose::Leases(leasing) = std::mem::replace(&mut *purpose, Purpose::General(None))
+        {
+            drop(purpose);
+            self.enter(client, leasing._open);
+            self.count_client(client);
+            self.set_busy(true);
         }
-        (place, closed)
+    }
+
+    fn purpose(&self) -> MutexGuard<'_, Purpose> {
+        self.purpose.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts the connection for its client. If that has its share, another one of its connections is closed.
     pub(super) fn count_client(&self, client: ClientAddress) {
+        *self.purpose() = Purpose::General(Some(client));
         let shared = &self.shared;
         shared.connections.with(|connections| {
             let enter = |in_use| {
@@ -120,6 +208,10 @@ impl Place {
 
     /// What the connections of the client have together.
     pub(super) fn usage(&self) -> Arc<ClientUsage> {
+        if let Purpose::Leases(Leasing { counted: LeaseConnection(_, Some(counted)), .. }) = &*self.purpose()
+        {
+            return Arc::clone(counted.usage());
+        }
         self.shared.connections.with(|connections| {
             let counted = connections.by_number.get(&self.number).and_then(|own| own.counted.as_ref());
             counted.map_or_else(Arc::default, |counted| Arc::clone(counted.usage()))

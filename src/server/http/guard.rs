@@ -22,13 +22,14 @@ use hyper::http::uri::Authority;
 use hyper::{Method, Request, StatusCode};
 
 use super::answer::{ApiError, Response};
+use super::connections::Place;
 use super::health;
 use super::peer::Peer;
 use super::routes::answer;
 use super::shared::Shared;
 
 /// How long a request may take, with its body.
-const REQUEST_MAX: Duration = Duration::from_secs(30);
+pub(super) const REQUEST_MAX: Duration = Duration::from_secs(30);
 
 /// The headers of every answer.
 const HEADERS: [(&str, &str); 8] = [
@@ -52,14 +53,19 @@ const OF_FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// Checks a request, answers it, and adds the headers of every answer.
-pub(super) async fn guard(shared: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -> Response {
+pub(super) async fn guard(
+    shared: &Arc<Shared>,
+    peer: &Peer,
+    place: &Arc<Place>,
+    request: Request<Incoming>,
+) -> Response {
     shared.requests.add(1);
     let forwarded = is_forwarded(request.headers()).then(|| peer.forwarded());
     let peer = forwarded.as_ref().unwrap_or(peer);
     let mut response = match check(shared, peer, &request) {
-        Ok(()) => match tokio::time::timeout(REQUEST_MAX, answer(shared, peer, request)).await {
+        Ok(()) => match tokio::time::timeout(REQUEST_MAX, answer(shared, peer, place, request)).await {
             Ok(response) => response,
-            Err(_) => too_slow().into(),
+            Err(_) => ApiError::too_slow(REQUEST_MAX).into(),
         },
         Err(error) => error.into(),
     };
@@ -67,11 +73,6 @@ pub(super) async fn guard(shared: &Arc<Shared>, peer: &Peer, request: Request<In
         HEADERS.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
     response.headers_mut().extend(headers);
     response
-}
-
-fn too_slow() -> ApiError {
-    let message = format!("the request was not complete or not answered within {} s", REQUEST_MAX.as_secs());
-    ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
 }
 
 fn is_forwarded(headers: &HeaderMap) -> bool {

@@ -144,6 +144,7 @@ async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {
 fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let address = ClientAddress::of_peer(peer);
     let (place, closed) = Place::take(shared, address);
+    let place = Arc::new(place);
     shared.accepted.add(1);
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
@@ -182,7 +183,12 @@ async fn client_behind(
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Finds the client if a proxy has connected, begins TLS if the client does, and serves the connection.
-async fn begin(shared: &Arc<Shared>, place: &Place, mut stream: TcpStream, peer: ClientAddress) -> Outcome {
+async fn begin(
+    shared: &Arc<Shared>,
+    place: &Arc<Place>,
+    mut stream: TcpStream,
+    peer: ClientAddress,
+) -> Outcome {
     socket::prepare_connection(&stream, PEER_MAX)?;
     let mut address = peer;
     if !place.has_client() {
@@ -218,13 +224,13 @@ async fn begin(shared: &Arc<Shared>, place: &Place, mut stream: TcpStream, peer:
     }
 }
 
-async fn serve_requests<S>(shared: &Arc<Shared>, place: &Place, stream: S, peer: Peer) -> Outcome
+async fn serve_requests<S>(shared: &Arc<Shared>, place: &Arc<Place>, stream: S, peer: Peer) -> Outcome
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(async |request| {
         place.set_busy(true);
-        let response = guard(shared, &peer, request).await;
+        let response = guard(shared, &peer, place, request).await;
         place.set_busy(false);
         if is_refusal(response.status()) {
             let mut pauses = Pauses::new(place.usage());
@@ -237,7 +243,7 @@ where
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
     // Otherwise the connection copies what it sends.
     http.writev(true);
-    http.serve_connection(TokioIo::new(Bounded::new(stream)), service).await?;
+    http.serve_connection(TokioIo::new(Bounded::new(stream, Some(Arc::clone(shared)))), service).await?;
     Ok(())
 }
 

@@ -17,6 +17,8 @@ mod api;
 mod connections;
 mod guard;
 mod health;
+mod leases;
+mod line;
 mod listener;
 mod metrics;
 mod openapi;

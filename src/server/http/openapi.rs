@@ -32,8 +32,8 @@ mod tests {
         let of = |path: &str, methods: &[&str]| {
             (path.to_owned(), methods.iter().map(|method| (*method).to_owned()).collect::<BTreeSet<_>>())
         };
-        let reads = |changes: bool| if changes { &["post"][..] } else { &["get", "post"] };
-        let served = ROUTES.iter().map(|route| of(route.path, reads(route.is_change())));
+        let methods_of = |is_read: bool| if is_read { &["get", "post"][..] } else { &["post"] };
+        let served = ROUTES.iter().map(|route| of(route.path, methods_of(route.is_read())));
         let others = ["/healthz", "/readyz", "/metrics", PATH].map(|path| of(path, &["get"]));
         assert_eq!(described, served.chain(others).collect());
     }

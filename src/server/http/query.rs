@@ -23,12 +23,17 @@ pub(super) struct Parameters(BTreeMap<String, Value>);
 
 /// The value of a parameter.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a parameter must be a text, a number, true, false or null")]
+#[serde(
+    untagged,
+    expecting = "a parameter must be a text, a number, true, false, null, or a list of texts or of objects of these"
+)]
 enum Value {
     Null,
     Flag(bool),
     Number(Number),
     Text(String),
+    Texts(Vec<String>),
+    Objects(Vec<Parameters>),
 }
 
 /// Reads an object of JSON. A parameter that is given twice is refused: another reader of the same body may take the other one.
@@ -69,7 +74,7 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// Reads a body, which has to be one object of JSON with texts, numbers, `true`, `false` and `null`.
+    /// Reads a body, which has to be one object of JSON.
     pub(super) fn of_json(body: &[u8]) -> Result<Self, ApiError> {
         serde_json::from_slice(body).map_err(|error| {
             ApiError::bad_request(format!(
@@ -97,6 +102,25 @@ impl Parameters {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
             Some(_) => Err(ApiError::bad_request(format!("\"{key}\" must be a string"))),
+        }
+    }
+
+    /// A list of texts; empty if it is missing.
+    pub(super) fn texts(&mut self, key: &str) -> Result<Vec<String>, ApiError> {
+        match self.take(key) {
+            None => Ok(Vec::new()),
+            Some(Value::Texts(texts)) => Ok(texts),
+            Some(_) => Err(ApiError::bad_request(format!("\"{key}\" must be a list of strings"))),
+        }
+    }
+
+    /// A list of objects; empty if it is missing.
+    pub(super) fn objects(&mut self, key: &str) -> Result<Vec<Self>, ApiError> {
+        match self.take(key) {
+            None => Ok(Vec::new()),
+            Some(Value::Objects(objects)) => Ok(objects),
+            Some(Value::Texts(texts)) if texts.is_empty() => Ok(Vec::new()),
+            Some(_) => Err(ApiError::bad_request(format!("\"{key}\" must be a list of objects"))),
         }
     }
 
@@ -209,7 +233,7 @@ fn decoded(text: &str) -> Result<String, ApiError> {
 }
 
 /// The bytes of hexadecimal digits.
-fn unhexed(digits: &str) -> Option<Vec<u8>> {
+pub(super) fn unhexed(digits: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
     let byte = |[high, low]: &[u8; 2]| Some((digit(*high)? << 4 | digit(*low)?) as u8);

@@ -5,7 +5,6 @@
 //! who revokes that session ends one change at most.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,33 +14,12 @@ use super::super::access::Ended;
 use super::super::operations::Requested;
 use super::super::state::Server;
 use super::answer::ApiError;
-use signalbox_core::{Answer, Call, Mailbox, Message, Outcome, Session, Token};
+use super::line::Line;
+use signalbox_core::{Answer, Call, Mailbox, Message, Outcome, Token};
 use signalbox_model::{Operation, Refusal, RequestIds, Status};
 
 /// How long a change may wait for the store.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
-
-/// A connection to the core, until it is dropped.
-struct Line<'a> {
-    server: &'a Server,
-    session: Session,
-    mailbox: Arc<Mailbox>,
-}
-
-impl<'a> Line<'a> {
-    fn open(server: &'a Server) -> Self {
-        let (session, mailbox) = (server.core.open_session(), Arc::new(Mailbox::default()));
-        server.core.join(session.id(), Some(b"http"), &mailbox);
-        Self { server, session, mailbox }
-    }
-}
-
-impl Drop for Line<'_> {
-    fn drop(&mut self) {
-        // It holds nothing, so this is one step.
-        while self.server.core.leave(self.session.id(), self.server.moment()) {}
-    }
-}
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Makes a change, and waits for its answer.
 pub(super) async fn request(
@@ -49,14 +27,14 @@ pub(super) async fn request(
     mut requested: Requested,
     operation: &Operation<'_>,
 ) -> Result<Answer, ApiError> {
-    let line = Line::open(server);
+    let line = Line::open(server, Mailbox::default(), Some(b"http"));
     let token = Token(1);
-    let call = Call { connection: line.session.id(), ids: RequestIds::FIRST, token };
+    let call = Call { connection: line.connection(), ids: RequestIds::FIRST, token };
     match requested.execute(server, call, operation, server.moment()) {
         Outcome::Answered(answer) => Ok(answer),
         Outcome::Refused(refusal) => Err(refused(refusal)),
         Outcome::Waiting => {
-            let answer = tokio::time::timeout(ANSWER_MAX, answer_to(&line.mailbox, token)).await;
+            let answer = tokio::time::timeout(ANSWER_MAX, answer_to(line.mailbox(), token)).await;
             requested.record(
                 server,
                 match &answer {
@@ -71,7 +49,7 @@ pub(super) async fn request(
 }
 
 /// Waits for the answer to a request. Messages about the session itself are dropped.
-async fn answer_to(mailbox: &Mailbox, wanted: Token) -> Result<Answer, Refusal> {
+pub(super) async fn answer_to(mailbox: &Mailbox, wanted: Token) -> Result<Answer, Refusal> {
     poll_fn(|context| {
         mailbox.set_reader(context.waker());
         while let Some(message) = mailbox.take() {
@@ -99,17 +77,7 @@ fn no_answer() -> ApiError {
 
 /// The error for a refusal of the core.
 pub(super) fn refused(refusal: Refusal) -> ApiError {
-    let status = refusal.status();
-    let http = match status {
-        Status::NotFound | Status::NotAcquired | Status::NoSuchSession | Status::NoSuchSlot => {
-            StatusCode::NOT_FOUND
-        }
-        Status::InvalidArguments => StatusCode::BAD_REQUEST,
-        Status::OutOfMemory | Status::LimitReached | Status::NotStored | Status::ShuttingDown => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
-        _ => StatusCode::CONFLICT,
-    };
+    let (status, http) = (refusal.status(), status_of(refusal));
     // The client may change it, but the configuration declares it.
     let (code, advice) = match refusal {
         Refusal::NotPermitted => {
@@ -118,6 +86,20 @@ pub(super) fn refused(refusal: Refusal) -> ApiError {
         _ => (status.name(), status.advice()),
     };
     ApiError::new(http, code, format!("the server has refused the change: {}; {advice}", status.message()))
+}
+
+/// The status of HTTP for a refusal of the core.
+pub(super) fn status_of(refusal: Refusal) -> StatusCode {
+    match refusal.status() {
+        Status::NotFound | Status::NotAcquired | Status::NoSuchSession | Status::NoSuchSlot => {
+            StatusCode::NOT_FOUND
+        }
+        Status::InvalidArguments => StatusCode::BAD_REQUEST,
+        Status::OutOfMemory | Status::LimitReached | Status::NotStored | Status::ShuttingDown => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        _ => StatusCode::CONFLICT,
+    }
 }
 
 #[cfg(test)]

@@ -2,18 +2,23 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode};
+use tokio::time::timeout;
 
 use super::super::access::Ended;
-use super::access::{Permissions, permissions_of, require_token};
+use super::access::{self, Permissions, permissions_of, require_token};
 use super::answer::{Answer, ApiError, Response};
 use super::api::{self, Context};
+use super::connections::Place;
+use super::guard::REQUEST_MAX;
 use super::health;
+use super::leases;
 use super::metrics;
 use super::openapi;
 use super::page;
@@ -23,6 +28,12 @@ use super::shared::Shared;
 
 /// The longest body: a name of 64 KiB, of which JSON may write each byte in six.
 const BODY_BYTES_MAX: usize = 512 * 1024;
+
+/// How long the body of a request for a lease may take. The rest of the time of a request is for its wait.
+const LEASE_BODY_MAX: Duration = REQUEST_MAX.saturating_sub(leases::PARKED_MAX);
+
+/// A longer body of a request for a lease counts as one of a request in general.
+const LEASE_BODY_BYTES: u64 = 16 * 1024;
 
 /// A request of the API.
 pub(super) struct Route {
@@ -38,6 +49,10 @@ enum Kind {
     Read,
     /// It changes something, which needs a token.
     Change,
+    /// It takes or keeps what its client may acquire.
+    Lease,
+    /// It gives a lease back, which needs the key of the lease and nothing else.
+    Release,
 }
 
 macro_rules! routes {
@@ -47,10 +62,9 @@ macro_rules! routes {
 }
 
 impl Route {
-    /// Whether it changes something.
-    #[cfg(test)]
-    pub(super) fn is_change(&self) -> bool {
-        self.kind == Kind::Change
+    /// Whether it reads, so that it may be a GET.
+    pub(super) fn is_read(&self) -> bool {
+        self.kind == Kind::Read
     }
 }
 
@@ -78,23 +92,35 @@ pub(super) const ROUTES: &[Route] = routes! {
     "/api/v1/revoke" Change api::changes::revoke;
     "/api/v1/cancel" Change api::changes::cancel;
     "/api/v1/delete-counter" Change api::changes::delete_counter;
+    "/api/v1/grant" Read api::grants::grant;
+    "/api/v1/lease/acquire" Lease leases::acquire;
+    "/api/v1/lease/renew" Lease leases::renew;
+    "/api/v1/lease/release" Release leases::release;
 };
 
 /// Answers a request that the guard has passed.
-pub(super) async fn answer(shared: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -> Response {
+pub(super) async fn answer(
+    shared: &Arc<Shared>,
+    peer: &Peer,
+    place: &Arc<Place>,
+    request: Request<Incoming>,
+) -> Response {
     let path = request.uri().path();
     let (is_get, is_post) =
         (matches!(*request.method(), Method::GET | Method::HEAD), *request.method() == Method::POST);
     if let Some(route) = ROUTES.iter().find(|route| route.path == path) {
-        let is_read = route.kind == Kind::Read;
-        if is_post || is_read && is_get {
-            return answer_api(route, shared, peer, request).await.unwrap_or_else(Response::from);
+        if is_post || route.is_read() && is_get {
+            return answer_api(route, shared, peer, place, request).await.unwrap_or_else(Response::from);
         }
-        return wrong_method(request.method(), if is_read { "GET,HEAD,POST" } else { "POST" });
+        return wrong_method(request.method(), if route.is_read() { "GET,HEAD,POST" } else { "POST" });
     }
     let file = page::FILES.iter().find(|file| file.path == path);
     let is_ours =
         file.is_some() || health::PATHS.contains(&path) || ["/metrics", openapi::PATH].contains(&path);
+    // A probe needs no room.
+    if !health::PATHS.contains(&path) {
+        place.use_for_anything();
+    }
     match (path, file) {
         _ if !is_ours => no_such_path(path),
         _ if !is_get => wrong_method(request.method(), "GET,HEAD"),
@@ -110,10 +136,12 @@ async fn answer_api(
     route: &Route,
     shared: &Arc<Shared>,
     peer: &Peer,
+    place: &Arc<Place>,
     request: Request<Incoming>,
 ) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
     let mut permissions = authorize(route, shared, peer, &head.headers)?;
+    make_room(route, place, &head.headers);
     let query = head.uri.query().unwrap_or_default();
     let parameters = match head.method {
         Method::GET | Method::HEAD => Parameters::of_query(query)?,
@@ -123,19 +151,31 @@ async fn answer_api(
             ));
         }
         _ => {
-            let body = read(&head.headers, body).await?;
+            let body = match route.kind {
+                Kind::Lease | Kind::Release => timeout(LEASE_BODY_MAX, read(&head.headers, body))
+                    .await
+                    .map_err(|_| ApiError::too_slow(LEASE_BODY_MAX))?,
+                Kind::Read | Kind::Change => read(&head.headers, body).await,
+            }?;
             // The client may have lost its rights while it sent the body.
             permissions = authorize(route, shared, peer, &head.headers)?;
             Parameters::of_json(&body)?
         }
     };
-    let context = Context { shared: Arc::clone(shared), permissions, peer: peer.clone(), parameters };
+    let (shared_by_context, place) = (Arc::clone(shared), Arc::clone(place));
+    let token = access::shown_token(&head.headers);
+    let context =
+        Context { shared: shared_by_context, permissions, token, peer: peer.clone(), place, parameters };
+    // Neither the head nor the body of a request that waits is kept.
+    drop(head);
     let answered = (route.handler)(context);
     let answer = match route.kind {
         Kind::Read => {
             let _permit = shared.computed.acquire().await.map_err(|error| ApiError::internal(&error))?;
             answered.await
         }
+        // When its client closes the connection, nothing is half done.
+        Kind::Lease | Kind::Release => answered.await,
         // When the client closes its connection, this future is dropped. A change that has begun must be recorded too.
         Kind::Change => tokio::spawn(answered).await.unwrap_or_else(|error| Err(ApiError::internal(&error))),
     };
@@ -149,8 +189,10 @@ fn authorize(
     peer: &Peer,
     headers: &HeaderMap,
 ) -> Result<Permissions, ApiError> {
-    if route.kind == Kind::Read {
-        return permissions_of(shared, peer, headers, route.path);
+    match route.kind {
+        Kind::Read | Kind::Lease => return permissions_of(shared, peer, headers, route.path),
+        Kind::Release => return Ok(shared.rules.access.permissions_of(&peer.client)),
+        Kind::Change => {}
     }
     let permissions = require_token(shared, peer, headers, route.path)
         .and_then(|()| permissions_of(shared, peer, headers, route.path));
@@ -161,10 +203,26 @@ fn authorize(
     permissions
 }
 
+/// Counts the connection for what the request needs: memory for a long body or a long answer, or perhaps time. Where there is no
+/// room for one more that waits, a request that does not wait is answered all the same.
+fn make_room(route: &Route, place: &Place, headers: &HeaderMap) {
+    let is_short = length_of(headers).is_none_or(|length| length <= LEASE_BODY_BYTES);
+    if is_short && matches!(route.kind, Kind::Lease | Kind::Release) {
+        place.use_for_leases();
+    } else {
+        place.use_for_anything();
+    }
+}
+
+/// The length of the body that a request states.
+fn length_of(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
 /// Reads a body to its end, or refuses it.
 async fn read(headers: &HeaderMap, body: Incoming) -> Result<Bytes, ApiError> {
     // The guard has refused bodies whose length is not stated.
-    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let length = length_of(headers);
     let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|_| {
         if length.is_some_and(|length| length <= BODY_BYTES_MAX as u64) {
             return ApiError::bad_request("the body ended before its Content-Length; send all of it");

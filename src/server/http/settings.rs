@@ -15,6 +15,8 @@ pub(super) struct Settings {
     pub(super) names_max: usize,
     /// Where proxies are, whose connections begin with a header.
     proxies: Vec<Network>,
+    /// The most connections that requests for leases come by.
+    pub(super) lease_connections_max: usize,
 }
 
 impl Settings {
@@ -24,6 +26,7 @@ impl Settings {
             names: config.http.names.clone(),
             names_max: config.http.names_max as usize,
             proxies: config.proxies.clone(),
+            lease_connections_max: config.http.lease_connections_max as usize,
         }
     }
 

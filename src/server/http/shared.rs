@@ -13,6 +13,7 @@ use super::super::state::Server;
 use super::super::throttle::Throttle;
 use super::answer::ApiError;
 use super::connections::Connections;
+use super::leases::Leases;
 use super::metrics::Selection;
 use super::settings::Settings;
 use crate::config::{ClusterConfig, Config};
@@ -32,6 +33,8 @@ pub(super) struct Shared {
     node: OnceLock<NodeView>,
     pub(super) started: UnixSeconds,
     pub(super) connections: Connections,
+    /// Connections whose last request was for a lease.
+    pub(super) lease_connections: Count,
     /// Connections that were closed for others, because of the limit or a share.
     pub(super) refused: Count,
     pub(super) warnings: Throttle,
@@ -41,6 +44,7 @@ pub(super) struct Shared {
     pub(super) computed: Semaphore,
     pub(super) series: Selection,
     pub(super) requests: Count,
+    pub(super) leases: Leases,
 }
 
 /// What the process does.
@@ -66,6 +70,8 @@ impl Shared {
             node: OnceLock::new(),
             started: Clock::system().now(),
             connections: Connections::default(),
+            lease_connections: Count::default(),
+            leases: Leases::default(),
             refused: Count::default(),
             warnings: Throttle::default(),
             accepted: Count::default(),
@@ -98,6 +104,15 @@ impl Shared {
             Stage::Standby => "standby",
             Stage::Serving(_) => "serving",
             Stage::Draining(_) => "draining",
+        }
+    }
+
+    /// Whether nothing may be written to clients any longer.
+    pub(super) fn is_fenced(&self) -> bool {
+        let stage = self.stage.read().unwrap_or_else(PoisonError::into_inner);
+        match &*stage {
+            Stage::Serving(server) | Stage::Draining(server) => server.is_fenced(),
+            Stage::Starting | Stage::Standby => false,
         }
     }
 

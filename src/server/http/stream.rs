@@ -1,12 +1,15 @@
-//! A connection whose output has to be taken in time.
+//! A connection whose output has to be taken in time, and to which nothing is written past the deadline of a leader.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
+
+use super::shared::Shared;
 
 /// How long a client may take to receive an answer, once it takes less than there is.
 pub(super) const TAKE_MAX: Duration = Duration::from_secs(30);
@@ -15,13 +18,21 @@ pub(super) const TAKE_MAX: Duration = Duration::from_secs(30);
 /// everything is sent: a client that takes a byte now and then gains nothing.
 pub(super) struct Bounded<S> {
     io: S,
+    /// `None`: in a test.
+    shared: Option<Arc<Shared>>,
     /// Runs while output waits.
     limit: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Bounded<S> {
-    pub(super) fn new(io: S) -> Self {
-        Self { io, limit: None }
+    pub(super) fn new(io: S, shared: Option<Arc<Shared>>) -> Self {
+        Self { io, shared, limit: None }
+    }
+
+    /// Fails past the deadline of a leader: another may have granted what an answer says that its client holds.
+    fn check_fence(&self) -> io::Result<()> {
+        let is_fenced = self.shared.as_ref().is_some_and(|shared| shared.is_fenced());
+        if is_fenced { Err(io::Error::other("this node no longer leads the cluster")) } else { Ok(()) }
     }
 
     /// The outcome of a write: an error if it has waited for too long.
@@ -53,11 +64,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.check_fence()?;
         let written = Pin::new(&mut self.io).poll_write(context, bytes);
         self.limited(written, context)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check_fence()?;
         let flushed = Pin::new(&mut self.io).poll_flush(context);
         if flushed.is_ready() {
             self.limit = None;
@@ -81,7 +94,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_a_little_now_and_then_gains_nothing() {
         let (near, mut far) = duplex(10);
-        let mut bounded = Bounded::new(near);
+        let mut bounded = Bounded::new(near, None);
         let begun = Instant::now();
         let reader = tokio::spawn(async move {
             let mut byte = [0];
@@ -99,7 +112,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_answer_has_its_own_time() {
         let (near, mut far) = duplex(10);
-        let mut bounded = Bounded::new(near);
+        let mut bounded = Bounded::new(near, None);
         for _ in 0..3 {
             let reading = async {
                 tokio::time::sleep(TAKE_MAX - Duration::from_secs(1)).await;

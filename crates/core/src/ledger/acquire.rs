@@ -129,7 +129,7 @@ impl Ledger {
 
     /// Asks for a grant (`docs/protocol.md`, "AcquireGrant" and "AcquireAll"). No name may be wanted twice. A request that
     /// presents a place which an earlier run gave it waits there, if it has to wait.
-    fn acquire(
+    pub(super) fn acquire(
         &mut self,
         call: Call,
         wants: &[Want<'_>],
@@ -198,7 +198,7 @@ impl Ledger {
     }
 
     /// A connection has repeated a request with a place, valid or not.
-    fn count_repetition(&mut self, connection: ConnectionId, context: LedgerContext<'_>) {
+    pub(super) fn count_repetition(&mut self, connection: ConnectionId, context: LedgerContext<'_>) {
         // A connection that has no session has no place either.
         let Ok(session) = self.sessions.acting(connection) else { return };
         self.places.repeated(session);

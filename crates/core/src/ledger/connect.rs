@@ -10,7 +10,7 @@ use super::state::{Ledger, LedgerContext};
 use crate::clients::Counted;
 use crate::ids::Token;
 use crate::limit::limit_reached;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, ReplyTo};
 use crate::outcome::{Answer, Opened, Outcome};
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
@@ -148,26 +148,56 @@ impl Core {
     /// Closes the leased session that the connection is attached to (`docs/protocol.md`, "CloseSession"). Afterwards
     /// the connection's requests are for its own session.
     pub fn close_leased(&self, connection: ConnectionId, token: Token, now: Moment) -> Outcome {
-        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
-        let attachment = ledger.sessions.attachment(connection);
-        ledger.detach(connection, Some(Refusal::Canceled));
-        // A connection that had lost its session is free for another one now.
-        let Attachment::To(session) = attachment else { return Outcome::Refused(Refusal::NoSuchSession) };
-        let closer = ledger.sessions.reply_to(connection, token).filter(|_| ledger.journal.is_some());
-        let is_answered_later = closer.is_some();
-        let (why, refusal) = (EventKind::Released, Refusal::Canceled);
-        let state = ledger.sessions.existing_mut(session);
-        state.begin_end(why, refusal);
-        if let Some(closer) = closer {
-            state.set_closer(closer);
-        }
-        ledger.end_now(session, why, refusal, now.monotonic, context);
-        ledger.run_backlog(context);
-        if is_answered_later { Outcome::Waiting } else { Outcome::Answered(Answer::Done) }
+        self.ledger().close_leased((connection, token), now.monotonic, self.context(now.unix))
     }
 }
 
 impl Ledger {
+    /// Closes the leased session that a connection is attached to.
+    pub(super) fn close_leased(
+        &mut self,
+        (connection, token): (ConnectionId, Token),
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Outcome {
+        let attachment = self.sessions.attachment(connection);
+        self.detach(connection, Some(Refusal::Canceled));
+        // A connection that had lost its session is free for another one now.
+        let Attachment::To(session) = attachment else { return Outcome::Refused(Refusal::NoSuchSession) };
+        let closer = self.sessions.reply_to(connection, token).filter(|_| self.journal.is_some());
+        let is_answered_later = closer.is_some();
+        let (why, refusal) = (EventKind::Released, Refusal::Canceled);
+        let state = self.sessions.existing_mut(session);
+        state.begin_end(why, refusal);
+        if let Some(closer) = closer {
+            state.set_closer(closer);
+        }
+        self.end_now(session, why, refusal, now, context);
+        self.run_backlog(context);
+        if is_answered_later { Outcome::Waiting } else { Outcome::Answered(Answer::Done) }
+    }
+
+    /// Begins a leased session with a new key and attaches the connection to it. The caller has it stored.
+    pub(super) fn begin_leased(
+        &mut self,
+        connection: ConnectionId,
+        Opened { session, key, ttl_ms }: Opened,
+        label: &[u8],
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<(), Refusal> {
+        self.sessions.check_not_ending(connection)?;
+        self.check_open()?;
+        self.check_store()?;
+        self.check_memory(connection)?;
+        self.make_room_for_session(connection, context)?;
+        self.detach(connection, Some(Refusal::NoSuchSession));
+        let end = self.sessions.open(session, key, ttl_ms, label, now);
+        self.attach_counted(connection, session);
+        self.alarm.ring(Due::At(end));
+        Ok(())
+    }
+
     /// Opens a leased session with a new key and attaches the connection to it.
     fn open(
         &mut self,
@@ -177,25 +207,14 @@ impl Ledger {
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> Outcome {
-        let Opened { session, key, ttl_ms } = opened;
-        if let Err(refusal) = self.sessions.check_not_ending(connection).and_then(|()| self.check_open()) {
+        let session = opened.session;
+        if let Err(refusal) = self.begin_leased(connection, opened, label, now, context) {
             return Outcome::Refused(refusal);
         }
-        if let Err(refusal) = self.check_store().and_then(|()| self.check_memory(connection)) {
-            return Outcome::Refused(refusal);
-        }
-        if let Err(refusal) = self.make_room_for_session(connection, context) {
-            return Outcome::Refused(refusal);
-        }
-        self.detach(connection, Some(Refusal::NoSuchSession));
-        let end = self.sessions.open(session, key, ttl_ms, label, now);
-        self.attach_counted(connection, session);
-        self.alarm.ring(Due::At(end));
         match self.sessions.reply_to(connection, token).filter(|_| self.journal.is_some()) {
             Some(reply_to) => {
                 self.store_session(session, now);
-                self.sessions.opener_mut(session).map(|opener| opener.replace(reply_to));
-                self.on_commit(OnCommit::Opened(session));
+                self.answer_when_opened(reply_to, session);
                 Outcome::Waiting
             }
             None => Outcome::Answered(Answer::Opened(opened)),
@@ -212,14 +231,7 @@ impl Ledger {
         if let Err(refusal) = self.attach(session, connection, key, 0) {
             return Outcome::Refused(refusal);
         }
-        // The first request is not committed yet: this one is answered in its place.
-        let reply_to = self.sessions.reply_to(connection, token);
-        if let Some(reply_to) = reply_to.filter(|_| self.sessions.opener(session).is_some()) {
-            if let Some(before) =
-                self.sessions.opener_mut(session).and_then(|opener| opener.replace(reply_to))
-            {
-                before.send(Err(Refusal::Canceled));
-            }
+        if self.redirect_opening((connection, token), session) {
             return Outcome::Waiting;
         }
         match self.opened(session) {
@@ -228,10 +240,33 @@ impl Ledger {
         }
     }
 
+    /// Answers the opening of a session when everything so far is stored.
+    pub(super) fn answer_when_opened(&mut self, reply_to: ReplyTo, session: SessionId) {
+        self.sessions.opener_mut(session).map(|opener| opener.replace(reply_to));
+        self.on_commit(OnCommit::Opened(session));
+    }
+
+    /// If the opening of a session is not stored yet, this request is answered in place of the one before. Returns whether
+    /// it is.
+    pub(super) fn redirect_opening(
+        &mut self,
+        (connection, token): (ConnectionId, Token),
+        session: SessionId,
+    ) -> bool {
+        let reply_to = self.sessions.reply_to(connection, token);
+        let Some(reply_to) = reply_to.filter(|_| self.sessions.opener(session).is_some()) else {
+            return false;
+        };
+        if let Some(before) = self.sessions.opener_mut(session).and_then(|opener| opener.replace(reply_to)) {
+            before.send(Err(Refusal::Canceled));
+        }
+        true
+    }
+
     /// Attaches a connection to a leased session, and informs the connection that was attached before
     /// (`docs/protocol.md`, "AttachSession"). The client will repeat this many requests with their places. The caller renews the
     /// lease, if the client may have what the session has.
-    fn attach(
+    pub(super) fn attach(
         &mut self,
         session: SessionId,
         connection: ConnectionId,

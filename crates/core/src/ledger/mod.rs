@@ -14,7 +14,7 @@
 //!
 //! | level | files |
 //! |---|---|
-//! | operations that clients ask for, and what comes due | `acquire`, `tracked`, `operations`, `declare`, `service`, `connect`, `revoke`, `expire`, `commit`, `restore`, `listing` |
+//! | operations that clients ask for, and what comes due | `acquire`, `tracked`, `operations`, `declare`, `service`, `connect`, `keyed`, `revoke`, `expire`, `commit`, `restore`, `listing` |
 //! | the end of a session | `session_end` |
 //! | serving queues, the end of grants and waiters, and the rest of the backlog | `serve`, `removal`, `idle_waiters` |
 //! | what others learn of a change, and what it counts for | `places`, `replies`, `watches`, `records`, `shares` |
@@ -38,6 +38,7 @@ mod expire;
 mod grants;
 mod id_allocator;
 mod idle_waiters;
+mod keyed;
 mod leases;
 mod listing;
 mod operations;
@@ -62,6 +63,7 @@ mod watches;
 pub use acquire::Waiting;
 pub use connect::CheckedNames;
 pub use grants::{Kind, Permitted, Queueing, Want};
+pub use keyed::{KeyedCounts, KeyedLease, KeyedRefusal, KeyedRequest, KeyedState};
 pub use leases::{Lease, TICK_MS};
 pub use listing::{
     Connected, DeclaredListing, DeclaredSemaphore, Listed, ListedSession, Listing, ListingKind, NameEntry,

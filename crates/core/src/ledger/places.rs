@@ -50,6 +50,16 @@ pub(super) struct Places {
     has_repeated: bool,
 }
 
+/// What a keyed hash is for. No hash of these is ever shown to a client, as proofs of places are, and a message of a proof is
+/// longer than that of the key of a session.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    /// The key of a session.
+    Session = 0xfe,
+    /// The digest of a request.
+    Request = 0xff,
+}
+
 /// The time after a start in which requests are repeated.
 #[derive(Debug)]
 struct Window {
@@ -179,6 +189,14 @@ impl Places {
         self.has_repeated
     }
 
+    /// 128 bits that only this store's servers can compute from a text; `None`: there is no key.
+    pub(super) fn keyed_hash(&self, purpose: Purpose, text: &[u8]) -> Option<[u8; 16]> {
+        let mut hasher = SipHasher24::new_with_key(&self.key?.0);
+        hasher.write(&[purpose as u8]);
+        hasher.write(text);
+        Some(hasher.finish128().as_bytes())
+    }
+
     /// The proof of a waiter's place; `None`: there is no key.
     fn proof(
         &self,
@@ -207,10 +225,14 @@ impl Places {
 impl Ledger {
     /// The place of a request that waits, for its client; `None`: it does not wait, or would not survive a restart.
     pub(super) fn place(&self, call: Call) -> Option<Place> {
-        let session =
-            self.sessions.acting(call.connection).ok().filter(|session| self.is_durable(*session))?;
-        let id = self.sessions.existing(session).log().waiting(call.ids.own)?;
-        let proof = self.place_proof(id, self.grants.existing(id))?;
+        let session = self.sessions.acting(call.connection).ok()?;
+        self.place_of(session, self.sessions.existing(session).log().waiting(call.ids.own)?)
+    }
+
+    /// The place of a waiter of a session; `None`: it would not survive a restart.
+    pub(super) fn place_of(&self, session: SessionId, id: GrantId) -> Option<Place> {
+        let is_durable = self.is_durable(session);
+        let proof = is_durable.then(|| self.place_proof(id, self.grants.existing(id))).flatten()?;
         Some(Place { id, proof })
     }
 

@@ -58,6 +58,17 @@ impl Queues {
         self.entry(namespace, object).into_iter().flat_map(move |entry| entry.queue.range(ids).copied())
     }
 
+    /// How many waiters of a name are before this one, at most `most`.
+    pub(super) fn waiters_before(
+        &self,
+        namespace: Namespace,
+        object: &ObjectRef,
+        id: GrantId,
+        most: usize,
+    ) -> usize {
+        self.waiters(namespace, object, (Bound::Unbounded, Bound::Excluded(id))).take(most).count()
+    }
+
     /// The grants of a name in the order of their ids, in a range of ids.
     pub(super) fn grants(
         &self,

@@ -58,6 +58,15 @@ impl Ledger {
         }
     }
 
+    /// Stores a leased session that the store does not have yet, in the same unit as what needs it. Returns whether it was so.
+    pub(super) fn store_unstored(&mut self, session: SessionId, now: MonotonicMs) -> bool {
+        let is_new = self.journal.is_some() && self.sessions.existing_mut(session).take_unstored();
+        if is_new {
+            self.store_session(session, now);
+        }
+        is_new
+    }
+
     /// Stores a leased session as it is now.
     pub(super) fn store_session(&mut self, session: SessionId, now: MonotonicMs) {
         if let Some(record) = self.session_record(session, now) {

@@ -252,6 +252,7 @@ impl Ledger {
         }
         self.publish_grant(id, EventKind::Granted);
         if self.is_durable(session) {
+            self.store_unstored(session, received);
             self.store_new_grant(id);
         }
         PendingReply { reply: CachedReply::Granted(cached), received, to }

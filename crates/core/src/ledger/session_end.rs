@@ -83,7 +83,7 @@ impl Ledger {
 
     /// Has the store forget a leased session that has nothing left, and answers the client that closed it when it has.
     fn forget_leased(&mut self, session: SessionId, refusal: Refusal) {
-        if !self.is_durable(session) {
+        if !self.is_durable(session) || !self.sessions.existing(session).is_stored() {
             return;
         }
         let state = self.sessions.existing_mut(session);

@@ -52,6 +52,12 @@ pub(super) struct SessionState {
     /// Its entry among the deadlines.
     deadline: Option<MonotonicMs>,
     ending: Option<Ending>,
+    /// Whether it is a lease that its key alone finds, as far as the process knows.
+    is_keyed: bool,
+    /// Whether its client was told that it holds what its request wants.
+    is_told: bool,
+    /// Whether a store has its record, now or soon. It is stored when something of it is that needs it.
+    is_stored: bool,
 }
 
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 mod durable_sets;
 mod edges;
 mod journal;
+mod keyed;
 mod ledger;
 mod places;
 mod plain;

@@ -17,6 +17,8 @@ pub use claims::{Claims, ClaimsError};
 pub use declarations::{DeclarationError, check_declarations};
 pub use features::{Credentials, Features, Queueing, Wait};
 pub(crate) use layout::Part;
+pub use signalbox_model::{ACQUIRE_ALL_NAMES_MAX, LABEL_BYTES_MAX};
+
 pub use notice::{End, ReceivedNotice};
 pub use opcode::ExtendedOpcode;
 pub use request::{Extended, WaitingRequest};
@@ -25,12 +27,6 @@ pub use whereabouts::{Moved, Whereabouts};
 
 /// The version of the extended operations, which Hello exchanges (`docs/protocol.md`, "Hello").
 pub const EXTENDED_VERSION: u32 = 1;
-
-/// The longest label in bytes (`docs/protocol.md`, "Hello").
-pub const LABEL_BYTES_MAX: usize = 255;
-
-/// The most names of one AcquireAll (`docs/protocol.md`, "AcquireAll").
-pub const ACQUIRE_ALL_NAMES_MAX: usize = 64;
 
 /// The most semaphores of one Declare (`docs/protocol.md`, "Declare").
 pub const DECLARATIONS_MAX: usize = 64;

@@ -10,12 +10,9 @@ use super::Context;
 use crate::config::Clients;
 use signalbox_core::Answer as CoreAnswer;
 use signalbox_model::{
-    Cancellation, Declaration, Generation, GrantId, IfExists, Milliseconds, Operation, Refusal, Removal,
-    Resizing, Revocation, ServiceChange, SessionId,
+    Cancellation, Declaration, Generation, GrantId, IfExists, LABEL_BYTES_MAX, Milliseconds, Operation,
+    Refusal, Removal, Resizing, Revocation, ServiceChange, SessionId,
 };
-
-/// The longest label.
-const LABEL_BYTES_MAX: usize = 255;
 
 /// A semaphore after its change.
 #[derive(Serialize)]
@@ -186,6 +183,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::super::access::permissions_of;
+    use super::super::super::connections::Place;
     use super::super::super::peer::Peer;
     use super::super::super::shared::{Shared, Stage};
     use super::*;
@@ -201,7 +199,9 @@ mod tests {
         Context {
             shared: Arc::clone(shared),
             permissions: permissions_of(shared, &Peer::of_test(), &HeaderMap::new(), "/").unwrap(),
+            token: None,
             peer: Peer::of_test(),
+            place: Arc::new(Place::take(shared, Peer::of_test().client.address).0),
             parameters: Parameters::of_json(json.as_bytes()).unwrap(),
         }
     }

@@ -3,6 +3,7 @@
 pub(super) mod changes;
 pub(super) mod declared;
 pub(super) mod entries;
+pub(super) mod grants;
 pub(super) mod names;
 pub(super) mod sessions;
 pub(super) mod status;
@@ -14,6 +15,7 @@ use super::super::operations::{self, Requested};
 use super::super::state::Server;
 use super::access::{Permissions, Right, refuse};
 use super::answer::ApiError;
+use super::connections::Place;
 use super::peer::Peer;
 use super::query::Parameters;
 use super::shared::{Shared, Stage};
@@ -23,17 +25,20 @@ use signalbox_model::{Namespace, Operation, Quoted, Target};
 pub(super) struct Context {
     pub(super) shared: Arc<Shared>,
     pub(super) permissions: Permissions,
+    /// The token that gives them.
+    pub(super) token: Option<Box<[u8]>>,
     pub(super) peer: Peer,
+    pub(super) place: Arc<Place>,
     pub(super) parameters: Parameters,
 }
 
 impl Context {
-    fn server(&self) -> Result<Arc<Server>, ApiError> {
+    pub(super) fn server(&self) -> Result<Arc<Server>, ApiError> {
         self.shared.server()
     }
 
     /// The server, if it serves clients: one that is being stopped changes nothing.
-    fn serving(&self) -> Result<Arc<Server>, ApiError> {
+    pub(super) fn serving(&self) -> Result<Arc<Server>, ApiError> {
         match self.shared.stage() {
             Stage::Serving(server) => Ok(server),
             _ => Err(ApiError::no_server()),
@@ -41,7 +46,7 @@ impl Context {
     }
 
     /// Refuses the operation if its client may not administer all of its targets. The refusal goes to the audit log.
-    fn administer(&self, operation: &Operation<'_>) -> Result<Requested, ApiError> {
+    pub(super) fn administer(&self, operation: &Operation<'_>) -> Result<Requested, ApiError> {
         let requested = Requested::new(&self.peer.client, &self.permissions, operation);
         let Some(target) = operations::missing(&self.permissions, operation) else { return Ok(requested) };
         if let Ok(server) = self.server() {
@@ -51,11 +56,11 @@ impl Context {
     }
 
     /// Refuses the request if its client may not read this.
-    fn check_read(&self, target: Target<'_>) -> Result<(), ApiError> {
+    pub(super) fn check_read(&self, target: Target<'_>) -> Result<(), ApiError> {
         self.check(Right::Read, target)
     }
 
-    fn check(&self, right: Right, target: Target<'_>) -> Result<(), ApiError> {
+    pub(super) fn check(&self, right: Right, target: Target<'_>) -> Result<(), ApiError> {
         if self.permissions.may(right, target) {
             return Ok(());
         }

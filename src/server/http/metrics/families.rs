@@ -15,10 +15,12 @@ use super::super::super::node_view::NodeView;
 use super::super::super::port::port_name;
 use super::super::super::state::{Server, files_max};
 use super::super::super::statistics::{Metric, Scope, Source, Unit, figures};
+use super::super::super::steps;
 use super::super::connections::CONNECTIONS_MAX;
 use super::super::shared::{Shared, Stage};
 use super::process::Process;
 use super::series::{Figures, Series, longest_waiting_since_s};
+use signalbox_core::KeyedCounts;
 use signalbox_model::Namespace;
 
 /// Most tokens that have a series. Their number is an administrator's, but a scrape must stay short.
@@ -178,7 +180,40 @@ impl<'a> Families<'a> {
             "HTTP connections that were closed for others",
             only(refused),
         )?;
-        self.counter("signalbox_http_requests", "HTTP requests", only(shared.requests.value()))
+        self.counter("signalbox_http_requests", "HTTP requests", only(shared.requests.value()))?;
+        self.leases(shared)
+    }
+
+    /// Leases over HTTP.
+    fn leases(&mut self, shared: &Shared) -> Result<(), Error> {
+        let connections = shared.lease_connections.value();
+        let help = "HTTP connections whose last request was for a lease";
+        self.gauge("signalbox_http_lease_connections", help, only(connections))?;
+        let max = shared.settings().lease_connections_max as u64;
+        let help = "The most HTTP connections for leases at a time";
+        self.gauge("signalbox_http_lease_connections_max", help, only(max))?;
+        let parked = shared.leases.parked.value();
+        self.gauge(
+            "signalbox_http_parked_requests",
+            "HTTP requests that wait for news of leases",
+            only(parked),
+        )?;
+        let refused = shared.leases.refused();
+        let refused = refused.into_iter().map(|(code, count)| (vec![("reason", code.to_owned())], count));
+        let help = "HTTP requests for leases that were refused";
+        self.counter("signalbox_http_lease_requests_refused", help, refused.collect())?;
+        let Some(server) = shared.stage().server() else { return Ok(()) };
+        let (mut counts, mut after) = (KeyedCounts::default(), None);
+        loop {
+            after = server.core.count_keyed(after, steps::LISTED_CONNECTIONS, &mut counts);
+            if after.is_none() {
+                break;
+            }
+        }
+        let KeyedCounts { queued, held, revoking } = counts;
+        let states = [("queued", queued), ("held", held), ("revoking", revoking)];
+        let leases = states.map(|(state, count)| (vec![("state", state.to_owned())], count));
+        self.gauge("signalbox_http_leases", "Leases that HTTP requests have used", leases.to_vec())
     }
 
     /// What the server counts and measures.

@@ -33,6 +33,9 @@ impl SessionState {
             revoked: None,
             deadline: None,
             ending: None,
+            is_keyed: false,
+            is_told: false,
+            is_stored: true,
         };
         state.bytes = state.own_bytes();
         state
@@ -75,6 +78,34 @@ impl SessionState {
             SessionKind::Leased { key, lease, .. } => Some((key, lease)),
             SessionKind::Connection { .. } => None,
         }
+    }
+
+    /// A client has found the session by the key of its lease.
+    pub(in crate::ledger) fn set_keyed(&mut self) {
+        self.is_keyed = true;
+    }
+
+    pub(in crate::ledger) fn is_keyed(&self) -> bool {
+        self.is_keyed
+    }
+
+    /// The client is told that the lease holds what its request wants. Returns whether it was told before.
+    pub(in crate::ledger) fn tell(&mut self) -> bool {
+        mem::replace(&mut self.is_told, true)
+    }
+
+    /// The session is stored when something of it is that needs it.
+    pub(in crate::ledger) fn store_later(&mut self) {
+        self.is_stored = false;
+    }
+
+    /// Whether the store does not have the session yet. It is told once, and then has it.
+    pub(in crate::ledger) fn take_unstored(&mut self) -> bool {
+        !mem::replace(&mut self.is_stored, true)
+    }
+
+    pub(in crate::ledger) fn is_stored(&self) -> bool {
+        self.is_stored
     }
 
     pub(in crate::ledger) fn revoked(&self) -> Option<MonotonicMs> {

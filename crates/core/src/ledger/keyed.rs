@@ -1,0 +1,359 @@
+//! Keyed leases, for clients that keep no connection (`docs/http.md`, "Leases"): a leased session with one grant, which its
+//! key alone finds. Everything else about it is as of any other leased session.
+//!
+//! The key of the session is a keyed hash of the client's key, so it names no session of another client, and no other client
+//! can attach to it. The id of its only request is a keyed hash of what was requested: another request with the same key has
+//! another id, also after a restart, since the grant's record has the id.
+//!
+//! Invariants: a keyed lease is stored together with its grant, or when its request begins to wait, so a request that is
+//! refused at once stores nothing; its lease is renewed when a request arrives, and never when one is answered.
+
+use super::grants::{Queueing, Want};
+use super::places::Purpose;
+use super::replies::{CachedReply, RequestKind};
+use super::state::{Ledger, LedgerContext};
+use crate::ids::Token;
+use crate::invariant::broken;
+use crate::journal::Journaled;
+use crate::outcome::{Call, Opened, Outcome};
+use crate::state::Core;
+use crate::time::{Moment, MonotonicMs};
+use signalbox_model::{
+    ConnectionId, EventKind, GrantId, LeaseKey, Namespace, Place, PlaceKey, Refusal, RequestId, RequestIds,
+    SessionId, SessionKey,
+};
+
+/// Waiters that are counted for a position. So long a queue takes some 50 µs.
+const POSITION_MAX: usize = 10_000;
+
+/// What a client wants to hold under a key.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyedRequest<'a> {
+    /// The client's secret.
+    pub key: &'a LeaseKey,
+    /// Everything that has to be the same in a repeated request, as one text.
+    pub text: &'a [u8],
+    /// The time to live in milliseconds.
+    pub ttl_ms: u32,
+    /// Its label in listings.
+    pub label: &'a [u8],
+    /// The names, each once.
+    pub wants: &'a [Want<'a>],
+    /// Whether it waits.
+    pub queueing: Queueing,
+    /// The place that it was told before a restart.
+    pub place: Option<Place>,
+}
+
+/// Why a request for a keyed lease is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyedRefusal {
+    /// Something else was requested with this key.
+    DifferentRequest,
+    /// The client may not acquire every name of the lease.
+    NotPermitted,
+    /// By the core. [`Refusal::NoSuchSession`]: there is no such lease.
+    Refused(Refusal),
+}
+
+impl From<Refusal> for KeyedRefusal {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// A keyed lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyedLease {
+    /// What it has.
+    pub state: KeyedState,
+    /// Its time to live in milliseconds.
+    pub ttl_ms: u32,
+    /// How long it lasts without a renewal, in milliseconds from the time that the caller gave.
+    pub left_ms: u32,
+    /// If it was revoked: when it ends then, in milliseconds from that time.
+    pub grace_ms: Option<u32>,
+}
+
+/// What a keyed lease has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyedState {
+    /// Its request waits.
+    Queued {
+        /// From 1; requests behind many others have the same.
+        position: u32,
+        /// Its place in the queue, if it would survive a restart.
+        place: Option<Place>,
+    },
+    /// It is granted or begins to wait, and that is being stored.
+    Storing,
+    /// It holds everything that was requested.
+    Held {
+        /// The fencing token.
+        grant: GrantId,
+        /// The slots of each name, in the order of the request.
+        slots: Box<[Box<[u16]>]>,
+        /// Whether this is the first time that it is said.
+        is_new: bool,
+    },
+    /// Its request was refused, or its grant was revoked: it holds nothing.
+    Over(Refusal),
+}
+
+/// How many keyed leases there are that a client has used since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyedCounts {
+    /// Those that wait.
+    pub queued: u64,
+    /// Those that hold.
+    pub held: u64,
+    /// Those that hold and were revoked.
+    pub revoking: u64,
+}
+
+impl Core {
+    /// Sets the key of keyed hashes, unless there is one. To be called before the first request for a keyed lease, by a server
+    /// without a store: a store has the key.
+    pub fn set_place_key(&self, key: PlaceKey) {
+        self.ledger().places.set_key_once(key);
+    }
+
+    /// Asks for the grant of a keyed lease, which begins with that, and attaches the connection to it. The same request again
+    /// renews the lease, and keeps its grant or its place. [`Core::keyed_lease`] says what has become of it; the connection
+    /// gets a message when that changes. A lease whose request is refused ends.
+    pub fn acquire_keyed(
+        &self,
+        connection: ConnectionId,
+        token: Token,
+        request: KeyedRequest<'_>,
+        now: Moment,
+    ) -> Result<(), KeyedRefusal> {
+        let number = SessionId::new(self.next_session());
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        ledger.acquire_keyed((connection, token), number, request, now.monotonic, context)
+    }
+
+    /// Renews a keyed lease, and attaches the connection to it, which gets a message when the lease changes. `may` says whether
+    /// the client may acquire a name.
+    pub fn renew_keyed(
+        &self,
+        connection: ConnectionId,
+        token: Token,
+        key: &LeaseKey,
+        may: impl Fn(Namespace, &[u8]) -> bool,
+        now: Moment,
+    ) -> Result<(), KeyedRefusal> {
+        let ledger = &mut *self.ledger();
+        let (session, key) = ledger.find_keyed(key).ok_or(Refusal::NoSuchSession)?;
+        // A request that waited before a restart has to be repeated with its place.
+        let request = ledger.keyed_request(session).ok_or(Refusal::NoSuchSession)?;
+        if !ledger.passes(session, may) {
+            return Err(KeyedRefusal::NotPermitted);
+        }
+        ledger.attach(session, connection, &key, 0)?.renew(now.monotonic);
+        ledger.redirect_opening((connection, token), session);
+        ledger.sessions.existing_mut(session).set_keyed();
+        let call = Call { connection, ids: only(request), token };
+        if let Some(reply) = ledger.find_reply(connection, call.ids)?.1 {
+            // Its message goes to this connection from now on.
+            ledger.answer_again(session, reply, RequestKind::Grant, call, now.monotonic);
+        }
+        Ok(())
+    }
+
+    /// Whether `may` is true of every name of a keyed lease; also if there is no such lease.
+    pub fn keyed_names_pass(&self, key: &LeaseKey, may: impl Fn(Namespace, &[u8]) -> bool) -> bool {
+        let ledger = &*self.ledger();
+        ledger.find_keyed(key).is_none_or(|(session, _)| ledger.passes(session, may))
+    }
+
+    /// What has become of a keyed lease; its times count from `from`. `None`: there is no such lease, or its request has to be
+    /// repeated after a restart.
+    pub fn keyed_lease(&self, key: &LeaseKey, from: MonotonicMs) -> Option<KeyedLease> {
+        let ledger = &mut *self.ledger();
+        let (session, _) = ledger.find_keyed(key)?;
+        ledger.keyed_lease(session, from)
+    }
+
+    /// Closes a keyed lease; the key alone permits that. The answer comes as a message when it is stored.
+    pub fn close_keyed(
+        &self,
+        connection: ConnectionId,
+        token: Token,
+        key: &LeaseKey,
+        now: Moment,
+    ) -> Outcome {
+        let ledger = &mut *self.ledger();
+        let Some((session, key)) = ledger.find_keyed(key) else {
+            return Outcome::Refused(Refusal::NoSuchSession);
+        };
+        match ledger.attach(session, connection, &key, 0) {
+            Ok(_) => ledger.close_leased((connection, token), now.monotonic, self.context(now.unix)),
+            Err(refusal) => Outcome::Refused(refusal),
+        }
+    }
+
+    /// Ends a keyed lease that holds nothing, if it does not.
+    pub fn end_idle_keyed(&self, key: &LeaseKey, now: Moment) {
+        let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
+        let Some((session, _)) = ledger.find_keyed(key) else { return };
+        if ledger.sessions.existing(session).grant_count() == 0 {
+            ledger.end_keyed(session, now.monotonic, context);
+        }
+    }
+
+    /// Counts the keyed leases among at most `step` leased sessions after this one. Returns the last of them; `None`: there are
+    /// no more.
+    pub fn count_keyed(
+        &self,
+        after: Option<SessionId>,
+        step: usize,
+        counts: &mut KeyedCounts,
+    ) -> Option<SessionId> {
+        let ledger = &*self.ledger();
+        let mut last = None;
+        for (session, state) in ledger.sessions.leased_after(after).take(step) {
+            last = Some(session);
+            let Some(grant) = state.grants_newest_first().next().filter(|_| state.is_keyed()) else {
+                continue;
+            };
+            let grant = ledger.grants.existing(grant);
+            let count = match grant.is_waiting() {
+                true => &mut counts.queued,
+                false if state.revoked().or(grant.revoked()).is_some() => &mut counts.revoking,
+                false => &mut counts.held,
+            };
+            *count += 1;
+        }
+        last
+    }
+}
+
+impl Ledger {
+    fn acquire_keyed(
+        &mut self,
+        (connection, token): (ConnectionId, Token),
+        number: SessionId,
+        request: KeyedRequest<'_>,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<(), KeyedRefusal> {
+        let KeyedRequest { key, text, ttl_ms, label, wants, queueing, place } = request;
+        let [a, b, c, d, e, f, g, h, ..] = self.keyed_hash(Purpose::Request, text);
+        // A request id is not 0.
+        let id = RequestId(u64::from_be_bytes([a, b, c, d, e, f, g, h]).max(1));
+        let session = match self.find_keyed(key) {
+            Some((session, key)) => {
+                if self.keyed_request(session).is_some_and(|other| other != id) {
+                    return Err(KeyedRefusal::DifferentRequest);
+                }
+                self.attach(session, connection, &key, place.is_some().into())?.renew(now);
+                self.redirect_opening((connection, token), session);
+                session
+            }
+            None => {
+                let opened = Opened { session: number, key: self.session_key(key), ttl_ms };
+                self.begin_leased(connection, opened, label, now, context)?;
+                self.sessions.existing_mut(number).store_later();
+                number
+            }
+        };
+        self.sessions.existing_mut(session).set_keyed();
+        let call = Call { connection, ids: only(id), token };
+        let outcome = self.acquire(call, wants, queueing, place, now, context);
+        if place.is_some() {
+            self.count_repetition(connection, context);
+        }
+        let Outcome::Refused(refusal) = outcome else {
+            let is_new = self.store_unstored(session, now);
+            // A place that is told before its session is stored would be lost in a restart.
+            if let Some(reply_to) = self.sessions.reply_to(connection, token).filter(|_| is_new) {
+                self.answer_when_opened(reply_to, session);
+            }
+            self.end_unit();
+            return Ok(());
+        };
+        // After a restart the request is repeated, at its place; so it is when the store works again.
+        let is_repeated = refusal == Refusal::ShuttingDown || self.keyed_request(session).is_none();
+        if !is_repeated || !self.sessions.existing(session).is_stored() {
+            self.end_keyed(session, now, context);
+        }
+        Err(refusal.into())
+    }
+
+    fn end_keyed(&mut self, session: SessionId, now: MonotonicMs, context: LedgerContext<'_>) {
+        self.end_now(session, EventKind::Released, Refusal::Canceled, now, context);
+        self.run_backlog(context);
+    }
+
+    /// The session of a keyed lease, and its key.
+    fn find_keyed(&self, key: &LeaseKey) -> Option<(SessionId, SessionKey)> {
+        let key = self.session_key(key);
+        Some((self.sessions.with_key(&key)?, key))
+    }
+
+    fn session_key(&self, key: &LeaseKey) -> SessionKey {
+        SessionKey(self.keyed_hash(Purpose::Session, &key.0))
+    }
+
+    fn keyed_hash(&self, purpose: Purpose, text: &[u8]) -> [u8; 16] {
+        let hash = self.places.keyed_hash(purpose, text);
+        hash.unwrap_or_else(|| broken(format_args!("the server has set the key of keyed leases")))
+    }
+
+    /// Whether this is true of every name of a session.
+    fn passes(&self, session: SessionId, may: impl Fn(Namespace, &[u8]) -> bool) -> bool {
+        let mut grants = self.sessions.existing(session).grants_after(None);
+        grants.all(|id| {
+            self.grants.existing(id).parts().iter().all(|part| may(self.namespace_of(part), part.name()))
+        })
+    }
+
+    /// The id of the only request of a keyed lease; `None`: it has to be repeated after a restart.
+    fn keyed_request(&self, session: SessionId) -> Option<RequestId> {
+        self.sessions.existing(session).log().iter().next().map(|(id, _)| id)
+    }
+
+    fn keyed_lease(&mut self, session: SessionId, from: MonotonicMs) -> Option<KeyedLease> {
+        let state = self.sessions.existing(session);
+        let (_, reply) = state.log().iter().next()?;
+        let mut revoked = state.revoked();
+        let state = match reply {
+            CachedReply::Waiting(_) if self.sessions.opener(session).is_some() => KeyedState::Storing,
+            CachedReply::Waiting(id) => {
+                KeyedState::Queued { position: self.position(*id), place: self.place_of(session, *id) }
+            }
+            CachedReply::Committing => KeyedState::Storing,
+            CachedReply::Granted(granted) => match self.grants.get(granted.grant) {
+                Some(grant) => {
+                    revoked = revoked.into_iter().chain(grant.revoked()).min();
+                    let (grant, slots) = (granted.grant, granted.slots.clone());
+                    KeyedState::Held { grant, slots, is_new: !self.sessions.existing_mut(session).tell() }
+                }
+                None => KeyedState::Over(Refusal::Revoked),
+            },
+            CachedReply::Done(Err(refusal)) => KeyedState::Over(*refusal),
+            CachedReply::Done(Ok(())) | CachedReply::Declared(_) => KeyedState::Over(Refusal::StaleRequest),
+        };
+        let (_, lease) = self.sessions.existing(session).lease()?;
+        let grace_ms = revoked.map(|at| from.until(at));
+        let left_ms = self.sessions.ttl_left_ms(session, from)?;
+        Some(KeyedLease {
+            state,
+            ttl_ms: lease.ttl_ms(),
+            left_ms: grace_ms.map_or(left_ms, |grace_ms| grace_ms.min(left_ms)),
+            grace_ms,
+        })
+    }
+
+    /// The position of a waiter in the queue in which it waits, from 1.
+    fn position(&self, id: GrantId) -> u32 {
+        let Some(part) = self.grants.existing(id).awaited() else { return 1 };
+        let Some((namespace, object)) = part.object() else { return 1 };
+        1 + self.queues.waiters_before(namespace, object, id, POSITION_MAX) as u32
+    }
+}
+
+fn only(request: RequestId) -> RequestIds {
+    RequestIds { own: request, lowest_unanswered: request }
+}

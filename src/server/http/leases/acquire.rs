@@ -1,0 +1,185 @@
+//! Acquire: the first request with a key begins a lease, and the same request again keeps it.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+
+use super::super::super::state::Server;
+use super::super::access::{Right, refuse};
+use super::super::answer::{Answer, ApiError, Json, RETRY_S};
+use super::super::api::Context;
+use super::super::line::Line;
+use super::super::requester::status_of;
+use super::claims::{Wanted, declared};
+use super::view::View;
+use super::waiting::{Parking, Woken, mailbox};
+use super::{TOKEN, key, poll_ms};
+use signalbox_core::{
+    KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, MonotonicMs, Permitted, Want,
+};
+use signalbox_model::{LeaseKey, Namespace, Refusal, Target};
+
+pub(in super::super) async fn acquire(context: Context) -> Answer {
+    let shared = Arc::clone(&context.shared);
+    shared.leases.note(acquire_uncounted(context).await)
+}
+
+async fn acquire_uncounted(mut context: Context) -> Answer {
+    let server = context.serving()?;
+    let Begun { key, line, received, ttl_ms, poll_ms } = begin(&mut context, &server)?;
+    let lines = [(key, line)];
+    let [(key, _)] = &lines;
+    let (mut parking, mut is_over) = (None, poll_ms == 0);
+    loop {
+        let lease = server.core.keyed_lease(key, received);
+        let Some(lease) = lease else {
+            let is_released = context.shared.leases.released().contains(key);
+            return Err(if is_released { released() } else { refused(&server, Refusal::Revoked, &[]) });
+        };
+        match lease.state {
+            KeyedState::Over(refusal) => {
+                if refusal != Refusal::ShuttingDown {
+                    server.core.end_idle_keyed(key, server.moment());
+                }
+                return Err(refused(&server, refusal, &[]));
+            }
+            KeyedState::Held { .. } => return Json::of(&View::of(Some(lease))),
+            KeyedState::Queued { .. } if is_over => {
+                return Json::with(StatusCode::ACCEPTED, &View::of(Some(lease)));
+            }
+            // What is granted, or waits, is stored soon.
+            KeyedState::Storing if is_over && parking.is_some() => {
+                return Json::with(StatusCode::ACCEPTED, &View::of(Some(lease)));
+            }
+            KeyedState::Queued { .. } | KeyedState::Storing => {}
+        }
+        let poll_ms = if is_over { u32::MAX } else { poll_ms };
+        let parking = parking.get_or_insert_with(|| Parking::begin(&context, &server, poll_ms, ttl_ms));
+        let woken = parking.wait(&lines).await.inspect_err(|error| {
+            if error.status == StatusCode::FORBIDDEN {
+                leave_queue(&server, key, &lines);
+            }
+        })?;
+        is_over |= woken == Woken::ToAnswer;
+    }
+}
+
+/// A request that the core has taken.
+struct Begun<'a> {
+    key: LeaseKey,
+    line: Line<'a>,
+    received: MonotonicMs,
+    ttl_ms: u32,
+    poll_ms: u32,
+}
+
+/// Asks the core for the grant. What a request that waits keeps is small, so it does not keep what it wants.
+fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, ApiError> {
+    let parameters = &mut context.parameters;
+    let (key, poll_ms) = (key(&parameters.text("key")?.unwrap_or_default())?, poll_ms(parameters)?);
+    let wanted = Wanted::of(parameters)?;
+    parameters.end()?;
+    let (text, wants) = (wanted.text(), wanted.wants(&context.permissions)?);
+    // If it has the right to one of the kinds of a name, the core decides, which knows the kind.
+    let is_missing = |want: &&Want<'_>| {
+        matches!(want.kind, Kind::Resolved(Permitted { counter: false, semaphore: false }))
+    };
+    if let Some(want) = wants.iter().find(is_missing) {
+        let target = Target::Name(Namespace::Counters, want.name);
+        return Err(refuse(&context.shared, &context.peer, &context.permissions, Right::Acquire, target));
+    }
+    if poll_ms > 0 && !context.place.use_for_leases() {
+        return Err(ApiError::busy());
+    }
+    if context.shared.leases.released().contains(&key) {
+        return Err(released());
+    }
+    let limits = server.session_limits();
+    let ttl_ms = wanted.ttl_ms.unwrap_or(limits.default_ttl_ms).clamp(limits.min_ttl_ms, limits.max_ttl_ms);
+    let request = KeyedRequest {
+        key: &key,
+        text: &text,
+        ttl_ms,
+        label: &wanted.label,
+        wants: &wants,
+        queueing: wanted.queueing(server),
+        place: wanted.place,
+    };
+    let line = Line::open(server, mailbox(context), None);
+    let received = server.moment();
+    match server.core.acquire_keyed(line.connection(), TOKEN, request, received) {
+        Ok(()) => Ok(Begun { key, line, received: received.monotonic, ttl_ms, poll_ms }),
+        Err(KeyedRefusal::Refused(Refusal::NotPermitted)) => Err(refuse(
+            &context.shared,
+            &context.peer,
+            &context.permissions,
+            Right::Acquire,
+            Target::Anywhere,
+        )),
+        Err(KeyedRefusal::Refused(refusal)) => Err(refused(server, refusal, &wants)),
+        Err(KeyedRefusal::DifferentRequest | KeyedRefusal::NotPermitted) => Err(different()),
+    }
+}
+
+/// The client may no longer acquire what it waits for: its request leaves the queue, as on the service ports.
+fn leave_queue(server: &Server, key: &LeaseKey, lines: &[(LeaseKey, Line<'_>)]) {
+    let now = server.moment();
+    let is_queued = |lease: &KeyedLease| matches!(lease.state, KeyedState::Queued { .. });
+    if server.core.keyed_lease(key, now.monotonic).as_ref().is_some_and(is_queued)
+        && let [(_, line)] = lines
+    {
+        // No answer is needed.
+        server.core.close_keyed(line.connection(), TOKEN, key, now);
+    }
+}
+
+fn different() -> ApiError {
+    ApiError::new(
+        StatusCode::CONFLICT,
+        "different_request",
+        "another request was made with this key; repeat that one, or draw a new key",
+    )
+}
+
+fn released() -> ApiError {
+    ApiError::new(StatusCode::GONE, "released", "the key was released; draw a new key for a new lease")
+}
+
+/// The error for a refusal by the core. A request that has waited has no `wants`.
+fn refused(server: &Server, refusal: Refusal, wants: &[Want<'_>]) -> ApiError {
+    let (status, http) = (refusal.status(), status_of(refusal));
+    let error = match refusal {
+        Refusal::NotAvailable => not_available(server, wants),
+        _ => {
+            let message =
+                format!("the server has refused the request: {}; {}", status.message(), status.advice());
+            ApiError::new(http, status.name(), message)
+        }
+    };
+    if http == StatusCode::SERVICE_UNAVAILABLE { error.retry_after(RETRY_S) } else { error }
+}
+
+/// The error for resources that a client cannot have now: they are in use, it asks for more than there will ever be, or nothing
+/// is granted for now.
+fn not_available(server: &Server, wants: &[Want<'_>]) -> ApiError {
+    let declared = wants.iter().filter_map(|want| Some((want, declared(server, want.name)?.record)));
+    let (mut is_too_much, mut is_paused) = (wants.is_empty(), false);
+    for (want, record) in declared {
+        is_too_much |= want.claim.resources() > record.capacity;
+        is_paused |= record.service.paused;
+    }
+    let (code, message) = if is_too_much {
+        ("too_much", "more resources are requested than the semaphore has; request fewer, or have it resized")
+    } else if is_paused {
+        (
+            "paused",
+            "the semaphore is paused and grants nothing for now; try again later, or wait with \"wait_ms\"",
+        )
+    } else {
+        (
+            "busy",
+            "the requested resources are in use; try again later with a new key, or wait with \"wait_ms\"",
+        )
+    };
+    ApiError::new(StatusCode::CONFLICT, code, message)
+}

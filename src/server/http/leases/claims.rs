@@ -1,0 +1,136 @@
+//! What a client requests under a key.
+
+use super::super::super::state::Server;
+use super::super::access::{Permissions, Right};
+use super::super::answer::ApiError;
+use super::super::query::Parameters;
+use super::view::place_of;
+use signalbox_core::{DeclaredSemaphore, Permitted, Queueing, Want};
+use signalbox_model::{ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, LABEL_BYTES_MAX, Namespace, Place, Target};
+
+/// A request for a lease, without its key. A number that is missing is `None`.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    claims: Vec<OneClaim>,
+    pub(super) ttl_ms: Option<u32>,
+    wait_ms: u32,
+    queue_max: Option<u32>,
+    pub(super) label: Vec<u8>,
+    pub(super) place: Option<Place>,
+}
+
+#[derive(Debug)]
+struct OneClaim {
+    name: Vec<u8>,
+    resources: u32,
+    maximum: Option<u32>,
+    slot: Option<u16>,
+}
+
+impl Wanted {
+    pub(super) fn of(parameters: &mut Parameters) -> Result<Self, ApiError> {
+        let number = |parameters: &mut Parameters, key| {
+            Ok::<_, ApiError>(parameters.number(key, u32::MAX.into())?.map(|number| number as u32))
+        };
+        let objects = parameters.objects("claims")?;
+        if objects.is_empty() || objects.len() > ACQUIRE_ALL_NAMES_MAX {
+            return Err(ApiError::bad_request(format!(
+                "\"claims\" must be a list of 1 to {ACQUIRE_ALL_NAMES_MAX} objects, such as [{{\"name\": \"gpu\"}}]"
+            )));
+        }
+        let claims = objects.into_iter().map(OneClaim::of).collect::<Result<Vec<_>, _>>()?;
+        let label = parameters.bytes("label")?.unwrap_or_default();
+        if label.len() > LABEL_BYTES_MAX {
+            return Err(ApiError::bad_request(format!("\"label\" must be at most {LABEL_BYTES_MAX} bytes")));
+        }
+        let place = match parameters.text("place")? {
+            Some(text) => Some(
+                place_of(&text)
+                    .ok_or_else(|| ApiError::bad_request("\"place\" must be as the server has sent it"))?,
+            ),
+            None => None,
+        };
+        Ok(Self {
+            claims,
+            ttl_ms: number(parameters, "ttl_ms")?,
+            wait_ms: number(parameters, "wait_ms")?.unwrap_or(0),
+            queue_max: number(parameters, "queue_max")?,
+            label,
+            place,
+        })
+    }
+
+    /// Everything that has to be the same in a repeated request, and nothing else; no two requests have the same text.
+    pub(super) fn text(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        let mut put = |number: Option<u64>, bytes: &[u8]| {
+            text.extend_from_slice(&number.unwrap_or(u64::MAX).to_be_bytes());
+            text.extend_from_slice(bytes);
+        };
+        put(Some(self.claims.len() as u64), &[]);
+        for OneClaim { name, resources, maximum, slot } in &self.claims {
+            put(Some(name.len() as u64), name);
+            for number in [Some(*resources), *maximum, slot.map(u32::from)] {
+                put(number.map(u64::from), &[]);
+            }
+        }
+        for number in [self.ttl_ms, Some(self.wait_ms), self.queue_max] {
+            put(number.map(u64::from), &[]);
+        }
+        put(Some(self.label.len() as u64), &self.label);
+        text
+    }
+
+    /// The names, as the core wants them. No name may be there twice.
+    pub(super) fn wants(&self, permissions: &Permissions) -> Result<Vec<Want<'_>>, ApiError> {
+        let wants = self.claims.iter().map(|claim| claim.want(permissions)).collect::<Result<Vec<_>, _>>()?;
+        let mut names: Vec<_> = wants.iter().map(|want| want.name).collect();
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(ApiError::bad_request(
+                "\"claims\" has a name twice; claim the sum of its resources once",
+            ));
+        }
+        Ok(wants)
+    }
+
+    pub(super) fn queueing(&self, server: &Server) -> Queueing {
+        let wait_ms = self.wait_ms.min(server.session_limits().max_wait_ms);
+        Queueing { wait_ms, queue_max: self.queue_max.unwrap_or(u32::MAX) }
+    }
+}
+
+impl OneClaim {
+    fn of(mut parameters: Parameters) -> Result<Self, ApiError> {
+        let name = parameters.name()?;
+        let mut number = |key, most| parameters.number(key, most);
+        let claim = Self {
+            name,
+            resources: number("resources", u32::MAX.into())?.map_or(1, |resources| resources as u32),
+            maximum: number("maximum", u32::MAX.into())?.map(|maximum| maximum as u32),
+            slot: number("slot", u16::MAX.into())?.map(|slot| slot as u16),
+        };
+        parameters.end()?;
+        Ok(claim)
+    }
+
+    /// The name is the declared semaphore, or else the counter if the request has a maximum.
+    fn want(&self, permissions: &Permissions) -> Result<Want<'_>, ApiError> {
+        let Self { name, resources, maximum, slot } = self;
+        let may = |namespace| permissions.may(Right::Acquire, Target::Name(namespace, name));
+        let [counter, semaphore] = [Namespace::Counters, Namespace::Semaphores].map(may);
+        let maximum = maximum.unwrap_or(AS_DECLARED);
+        let claim = Claim { namespace: None, name, resources: *resources, maximum, slot: *slot };
+        let is_possible = slot.is_none() || *resources == 1;
+        Want::of(claim, Permitted { counter, semaphore }).filter(|_| is_possible).ok_or_else(|| {
+            ApiError::bad_request("\"resources\" must be 1 to \"maximum\", and 1 with \"slot\"")
+        })
+    }
+}
+
+/// The declared semaphore of this name.
+pub(super) fn declared(server: &Server, name: &[u8]) -> Option<DeclaredSemaphore> {
+    // In the order of their names, a name comes before all that it begins.
+    let first = server.core.list_declared(&mut server.core.declared(name)).into_iter().next();
+    first.filter(|found| *found.record.name == *name)
+}

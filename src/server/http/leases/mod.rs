@@ -1,0 +1,105 @@
+//! Leases over HTTP (`docs/http.md`, "Leases"): a client in any language acquires, renews and releases by requests of its own,
+//! and the rules that a client of the binary protocol has to know stay here.
+//!
+//! A lease is a keyed lease of the core, which has all of its state, also after a restart: nothing here is kept between two
+//! requests but the keys that were released lately (`released`). Each request has a connection to the core of its own
+//! for each key, which attaches to the lease; so the newest request with a key is the one that is told of changes, and the
+//! request before is answered.
+//!
+//! Invariants: a lease is renewed when a request has arrived, at the time from which `validity` counts what the client may
+//! believe, and never when one is answered; a wait is over before the lease could expire.
+
+mod acquire;
+mod claims;
+mod released;
+mod renew;
+mod validity;
+mod view;
+mod waiting;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::answer::{Answer, ApiError, Json};
+use super::api::Context;
+use super::line::Line;
+use super::query::{Parameters, unhexed};
+use super::requester::{ANSWER_MAX, answer_to};
+pub(super) use acquire::acquire;
+use released::Released;
+pub(super) use renew::renew;
+use signalbox_core::{Outcome, Token};
+use signalbox_model::LeaseKey;
+
+/// The longest that a request waits for news. Proxies give up after 30 s and more.
+pub(super) const PARKED_MAX: Duration = Duration::from_secs(25);
+
+/// A connection to the core has one request.
+const TOKEN: Token = Token(1);
+
+/// What all requests for leases share.
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    released: Mutex<Released>,
+    /// Refused requests, by the code of the error.
+    refused: Mutex<BTreeMap<&'static str, u64>>,
+    /// Requests that wait for news.
+    pub(super) parked: super::super::metrics::Count,
+}
+
+impl Leases {
+    fn released(&self) -> MutexGuard<'_, Released> {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a request if it is refused.
+    fn note(&self, answer: Answer) -> Answer {
+        answer.inspect_err(|error| {
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner).entry(error.code).or_default() += 1;
+        })
+    }
+
+    /// How many requests were refused, by the code of the error.
+    pub(super) fn refused(&self) -> Vec<(&'static str, u64)> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.iter().map(|(code, count)| (*code, *count)).collect()
+    }
+}
+
+#[derive(Serialize)]
+struct Done {}
+
+/// Gives a lease back. Neither a lease nor a right is needed, so that a client can repeat this without an end.
+pub(super) async fn release(mut context: Context) -> Answer {
+    let key = key(&context.parameters.text("key")?.unwrap_or_default())?;
+    context.parameters.end()?;
+    let server = context.serving()?;
+    let client = context.peer.client.address;
+    // First, so that no acquire that is under way begins a lease afterwards.
+    context.shared.leases.released().remember(&key, client.key(), server.shares.share());
+    let line = Line::open(&server, waiting::mailbox(&context), None);
+    if let Outcome::Waiting = server.core.close_keyed(line.connection(), TOKEN, &key, server.moment()) {
+        // A release stands, stored or not.
+        let _ = timeout(ANSWER_MAX, answer_to(line.mailbox(), TOKEN)).await;
+    }
+    Json::of(&Done {})
+}
+
+/// A key of 32 hexadecimal digits.
+fn key(digits: &str) -> Result<LeaseKey, ApiError> {
+    let key = unhexed(digits).and_then(|key| Some(LeaseKey(*key.as_array()?)));
+    key.ok_or_else(|| {
+        ApiError::bad_request(
+            "a key of 32 hexadecimal digits is required; draw 128 random bits for each lease",
+        )
+    })
+}
+
+/// How long a request may wait for news, in milliseconds; 0: not at all.
+fn poll_ms(parameters: &mut Parameters) -> Result<u32, ApiError> {
+    Ok(parameters.number("poll_ms", u32::MAX.into())?.unwrap_or(0) as u32)
+}

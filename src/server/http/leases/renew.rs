@@ -1,0 +1,98 @@
+//! Renew: keeps up to [`KEYS_MAX`] leases, and tells what has become of them; or waits until there is news of one.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::super::super::state::Server;
+use super::super::access::{Right, refuse};
+use super::super::answer::{Answer, ApiError, Json};
+use super::super::api::Context;
+use super::super::line::Line;
+use super::view::View;
+use super::waiting::{Parking, Woken, mailbox};
+use super::{TOKEN, key, poll_ms};
+use signalbox_core::{KeyedRefusal, KeyedState, MonotonicMs};
+use signalbox_model::{LeaseKey, Target};
+
+/// Leases that one request keeps.
+const KEYS_MAX: usize = 64;
+
+#[derive(Serialize)]
+struct Renewed {
+    leases: Vec<View>,
+}
+
+pub(in super::super) async fn renew(context: Context) -> Answer {
+    let shared = Arc::clone(&context.shared);
+    shared.leases.note(renew_uncounted(context).await)
+}
+
+async fn renew_uncounted(mut context: Context) -> Answer {
+    let parameters = &mut context.parameters;
+    let (texts, poll_ms) = (parameters.texts("keys")?, poll_ms(parameters)?);
+    parameters.end()?;
+    let keys = keys(&texts)?;
+    let server = context.serving()?;
+    if poll_ms > 0 && !context.place.use_for_leases() {
+        return Err(ApiError::busy());
+    }
+    let received = server.moment();
+    let may = |namespace, name: &[u8]| context.permissions.may(Right::Acquire, Target::Name(namespace, name));
+    let (mut lines, mut is_permitted) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
+    for key in keys {
+        let line = Line::open(&server, mailbox(&context), None);
+        let renewed = server.core.renew_keyed(line.connection(), TOKEN, &key, may, received);
+        is_permitted.push(renewed != Err(KeyedRefusal::NotPermitted));
+        lines.push((key, line));
+    }
+    if is_permitted.contains(&false) {
+        let _ =
+            refuse(&context.shared, &context.peer, &context.permissions, Right::Acquire, Target::Anywhere);
+    }
+    let views = || {
+        let of = |((key, _), is_permitted): (&(LeaseKey, Line<'_>), &bool)| {
+            let view = view(&server, key, received.monotonic);
+            if *is_permitted { view } else { view.not_permitted() }
+        };
+        lines.iter().zip(&is_permitted).map(of).collect::<Vec<_>>()
+    };
+    let mut leases = views();
+    if poll_ms > 0 && !leases.iter().any(|lease| lease.is_news) {
+        let ttl_ms = leases.iter().filter_map(|lease| lease.ttl_ms).min().unwrap_or(0);
+        let mut parking = Parking::begin(&context, &server, poll_ms, ttl_ms);
+        loop {
+            let woken = parking.wait(&lines).await?;
+            leases = views();
+            if woken == Woken::ToAnswer || leases.iter().any(|lease| lease.is_news) {
+                break;
+            }
+        }
+    }
+    let leases = leases.into_iter().zip(texts).map(|(lease, key)| lease.with_key(key));
+    Json::of(&Renewed { leases: leases.collect() })
+}
+
+fn keys(texts: &[String]) -> Result<Vec<LeaseKey>, ApiError> {
+    if texts.is_empty() || texts.len() > KEYS_MAX {
+        return Err(ApiError::bad_request(format!("\"keys\" must be a list of 1 to {KEYS_MAX} keys")));
+    }
+    let keys = texts.iter().map(|text| key(text)).collect::<Result<Vec<_>, _>>()?;
+    let mut sorted: Vec<_> = keys.iter().map(|key| key.0).collect();
+    sorted.sort_unstable();
+    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(ApiError::bad_request("\"keys\" has a key twice; give each once"));
+    }
+    Ok(keys)
+}
+
+/// What has become of a lease. One that holds nothing and waits for nothing ends with that.
+fn view(server: &Server, key: &LeaseKey, from: MonotonicMs) -> View {
+    let lease = server.core.keyed_lease(key, from);
+    if let Some(KeyedState::Over(refusal)) = lease.as_ref().map(|lease| &lease.state)
+        && *refusal != signalbox_model::Refusal::ShuttingDown
+    {
+        server.core.end_idle_keyed(key, server.moment());
+    }
+    View::of(lease)
+}

@@ -1,0 +1,43 @@
+//! How long a client may believe in its lease: the one place in which the margin for clocks is.
+//!
+//! The server counts from when it received the request, and the client from before it sent it, which is earlier. So what the
+//! request took on its way, or waited, is no matter.
+
+/// By how many hundredths a client's clock may run slower than the server's (`docs/semantics.md`, "Sessions and leases").
+const MARGIN_PERCENT: u64 = 4;
+
+/// How long a client may believe in a lease, in milliseconds from before it sent the request: `left_ms` from its receipt,
+/// at most the time to live, less the margin.
+pub(super) fn valid_ms(left_ms: u32, ttl_ms: u32) -> u32 {
+    less_margin(left_ms.min(ttl_ms))
+}
+
+/// How long the grace period of a revoked lease lasts, counted so.
+pub(super) fn grace_ms(grace_ms: u32) -> u32 {
+    less_margin(grace_ms)
+}
+
+fn less_margin(span_ms: u32) -> u32 {
+    (u64::from(span_ms) * (100 - MARGIN_PERCENT) / 100) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_margin_is_taken_off_and_rounded_down() {
+        assert_eq!(valid_ms(30_000, 30_000), 28_800);
+        assert_eq!(valid_ms(11_000, 30_000), 10_560, "revoked with 4 s of grace, 7 s after the request came");
+        assert_eq!([0, 1, 24, 25, 26].map(|left| valid_ms(left, 30_000)), [0, 0, 23, 24, 24]);
+        assert_eq!(valid_ms(u32::MAX, u32::MAX), 4_123_168_604);
+        assert_eq!(grace_ms(4_000), 3_840);
+    }
+
+    /// A lease that a newer request has renewed, or that a pause of the server has extended, lasts longer from the receipt of
+    /// this one than its time to live.
+    #[test]
+    fn it_is_never_more_than_the_time_to_live() {
+        assert_eq!(valid_ms(45_000, 30_000), 28_800);
+    }
+}

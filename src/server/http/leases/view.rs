@@ -1,0 +1,129 @@
+//! A lease, as its client is answered.
+
+use serde::Serialize;
+
+use super::validity;
+use signalbox_core::{KeyedLease, KeyedState};
+use signalbox_model::{GrantId, Place, PlaceProof};
+
+/// A lease. The keys that do not apply are left out.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct View {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    pub(super) state: State,
+    /// Whether the client has to learn of it at once.
+    #[serde(skip)]
+    pub(super) is_news: bool,
+    /// How long its client may believe in it, from before the client sent the request.
+    valid_ms: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ttl_ms: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grace_ms: Option<u32>,
+    /// Ids are strings, as in all answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grant: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slots: Option<Box<[Box<[u16]>]>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<String>,
+    /// Why it is lost, if its request waited and was refused, or if it was revoked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+/// What a client is told of its lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum State {
+    Held,
+    Queued,
+    Revoking,
+    #[default]
+    Lost,
+    /// It is not renewed.
+    NotPermitted,
+}
+
+impl View {
+    /// `None`: there is no such lease.
+    pub(super) fn of(lease: Option<KeyedLease>) -> Self {
+        let Some(KeyedLease { state, ttl_ms, left_ms, grace_ms }) = lease else {
+            return Self { is_news: true, ..Self::default() };
+        };
+        let mut view = Self {
+            is_news: grace_ms.is_some(),
+            valid_ms: validity::valid_ms(left_ms, ttl_ms),
+            ttl_ms: Some(ttl_ms),
+            grace_ms: grace_ms.map(validity::grace_ms),
+            ..Self::default()
+        };
+        match state {
+            KeyedState::Queued { position, place } => {
+                view.state = State::Queued;
+                view.position = Some(position);
+                view.place = place.map(place_text);
+            }
+            KeyedState::Storing => {
+                view.state = State::Queued;
+                view.position = Some(0);
+            }
+            KeyedState::Held { grant, slots, is_new } => {
+                view.state = if grace_ms.is_some() { State::Revoking } else { State::Held };
+                view.is_news |= is_new;
+                view.grant = Some(grant.0.to_string());
+                view.slots = Some(slots);
+            }
+            KeyedState::Over(refusal) => {
+                return Self { is_news: true, reason: Some(refusal.status().name()), ..Self::default() };
+            }
+        }
+        view
+    }
+
+    pub(super) fn with_key(self, key: String) -> Self {
+        Self { key: Some(key), ..self }
+    }
+
+    /// The client may no longer acquire what the lease has, so it is not renewed.
+    pub(super) fn not_permitted(self) -> Self {
+        Self { state: State::NotPermitted, is_news: true, ..self }
+    }
+}
+
+/// A place as a client keeps it: the id and the proof in hexadecimal digits.
+fn place_text(Place { id, proof }: Place) -> String {
+    format!("{:016x}{:032x}", id.0, u128::from_be_bytes(proof.0))
+}
+
+/// Reads a place; `None`: it is not one.
+pub(super) fn place_of(text: &str) -> Option<Place> {
+    let is_hex = text.len() == 48 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let (id, proof) = text.split_at_checked(16).filter(|_| is_hex)?;
+    Some(Place {
+        id: GrantId(u64::from_str_radix(id, 16).ok()?),
+        proof: PlaceProof(u128::from_str_radix(proof, 16).ok()?.to_be_bytes()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_as_it_was_written() {
+        let place = Place {
+            id: GrantId(7),
+            proof: PlaceProof([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]),
+        };
+        assert_eq!(place_of(&place_text(place)), Some(place));
+        for wrong in
+            ["", "7", &"0".repeat(47), &"0".repeat(49), &"g".repeat(48), &format!("+{}", "0".repeat(47))]
+        {
+            assert_eq!(place_of(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The wait of a request for news of its leases, and for the end of its rights.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::super::super::access::Standing;
+use super::super::super::state::Server;
+use super::super::access::{Right, refuse};
+use super::super::answer::ApiError;
+use super::super::api::Context;
+use super::super::line::Line;
+use super::PARKED_MAX;
+use signalbox_core::{Mailbox, Message};
+use signalbox_model::{LeaseKey, Notice, Target};
+
+/// The mailbox of a request's connection to the core: its client is counted, listed and revoked as on the service ports.
+pub(super) fn mailbox(context: &Context) -> Mailbox {
+    let address = context.peer.client.address;
+    let mailbox = Mailbox::of(address.socket(), Some(address.key()));
+    if let Some(identity) = context.permissions.identity() {
+        mailbox.identify(&identity.to_string());
+    }
+    mailbox
+}
+
+/// A request that may wait.
+pub(super) struct Parking<'a> {
+    context: &'a Context,
+    server: &'a Server,
+    /// When it is answered at the latest.
+    until: Instant,
+    standing: Standing,
+    new_rules: watch::Receiver<()>,
+}
+
+/// Why a wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// There may be news.
+    ByNews,
+    /// A newer request has one of the keys, or the time is over.
+    ToAnswer,
+}
+
+impl<'a> Parking<'a> {
+    /// Begins a wait of `poll_ms`, at most a third of the time to live, so that the client renews in time.
+    pub(super) fn begin(context: &'a Context, server: &'a Server, poll_ms: u32, ttl_ms: u32) -> Self {
+        let parked = Duration::from_millis(poll_ms.min(ttl_ms / 3).into()).min(PARKED_MAX);
+        // First, so that nothing is missed in between.
+        let new_rules = server.new_rules.subscribe();
+        let client = &context.peer.client;
+        let mut standing = Standing::of(&server.access, client);
+        if let Some(token) = &context.token {
+            // If it is no longer accepted, the client has the rights that it has without one.
+            let _ = standing.authenticate(&server.access, client, context.peer.is_encrypted, token);
+        }
+        Self { context, server, until: Instant::now() + parked, standing, new_rules }
+    }
+
+    /// Waits for a message to one of these connections. Fails when the client may no longer acquire what one of the leases has.
+    pub(super) async fn wait(&mut self, lines: &[(LeaseKey, Line<'_>)]) -> Result<Woken, ApiError> {
+        let _parked = Parked::count(self.context, self.server);
+        loop {
+            tokio::select! {
+                woken = news(lines) => {
+                    // A server that is being stopped answers nothing else, so that the client asks the next one.
+                    return self.context.serving().map(|_| woken);
+                }
+                Ok(()) = self.new_rules.changed() => self.check_rights(lines)?,
+                () = tokio::time::sleep_until(self.until) => return Ok(Woken::ToAnswer),
+            }
+        }
+    }
+
+    /// The rules have changed: fails if the client may no longer acquire what one of its leases has.
+    fn check_rights(&mut self, lines: &[(LeaseKey, Line<'_>)]) -> Result<(), ApiError> {
+        let peer = &self.context.peer;
+        self.standing.refresh(&self.server.access, &peer.client, peer.is_encrypted);
+        let may = |namespace, name: &[u8]| self.standing.may(Right::Acquire, Target::Name(namespace, name));
+        if lines.iter().all(|(key, _)| self.server.core.keyed_names_pass(key, may)) {
+            return Ok(());
+        }
+        let permissions = self.standing.permissions();
+        Err(refuse(&self.context.shared, peer, permissions, Right::Acquire, Target::Anywhere))
+    }
+}
+
+/// Waits for a message. What has happened is in the core.
+async fn news(lines: &[(LeaseKey, Line<'_>)]) -> Woken {
+    poll_fn(|context| {
+        let mut woken = Poll::Pending;
+        for (_, line) in lines {
+            line.mailbox().set_reader(context.waker());
+            while let Some(message) = line.mailbox().take() {
+                let is_taken =
+                    matches!(message, Message::Notice(Notice::AttachedElsewhere { .. }) | Message::Close);
+                if is_taken {
+                    woken = Poll::Ready(Woken::ToAnswer);
+                } else if woken.is_pending() {
+                    woken = Poll::Ready(Woken::ByNews);
+                }
+            }
+        }
+        woken
+    })
+    .await
+}
+
+/// A request counts as one that waits until this is dropped. A stop of the server waits for it.
+struct Parked<'a>(&'a Context, &'a Server);
+
+impl<'a> Parked<'a> {
+    fn count(context: &'a Context, server: &'a Server) -> Self {
+        context.shared.leases.parked.increment();
+        server.count_busy(true);
+        Self(context, server)
+    }
+}
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.0.shared.leases.parked.decrement();
+        self.1.count_busy(false);
+    }
+}
