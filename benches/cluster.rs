@@ -189,7 +189,7 @@ impl Cluster {
         let [counter, relays] = free_ports();
         let (name, file) = (format!("n{number}"), self.folder.path().join(format!("{number}.toml")));
         let text = format!(
-            "bind_ip = \"127.0.0.1\"\n[counter]\nenable = true\nport = {counter}\n[cluster]\nnode = \"{name}\"\n\
+            "bind_ip = \"127.0.0.1\"\nsemaphore.enable = false\n[counter]\nport = {counter}\n[cluster]\nnode = \"{name}\"\n\
              bind = \"127.0.0.1:{relays}\"\nadvertise = \"127.0.0.1\"\nrenew_deadline = {}\netcd = \"{}\"\n{further}",
             arguments.renew_deadline,
             self.endpoints.join(" ")

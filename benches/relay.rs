@@ -78,7 +78,7 @@ impl Cluster {
             let file = folder.path().join(format!("{name}.toml"));
             // One thread, as the bare relay has.
             let text = format!(
-                "bind_ip = \"127.0.0.1\"\nworkers = 1\nclient_share = 100\n[counter]\nenable = true\nport = {port}\n\
+                "bind_ip = \"127.0.0.1\"\nworkers = 1\nclient_share = 100\nsemaphore.enable = false\n[counter]\nport = {port}\n\
                  max_connections = 0\n[cluster]\nnode = \"{name}\"\netcd = \"{}\"\n{further}",
                 url(client)
             );

@@ -44,7 +44,7 @@ impl Siege {
         setrlimit(Resource::RLIMIT_NOFILE, files_max, files_max).unwrap();
         let file = ConfigFile::toml(
             "bind_ip = '127.0.0.1'\nworkers = 2\nframe_timeout = 2\nclient_share = 100\n\
-             [semaphore]\nenable = true\nport = 1\ngc_interval = 1\n[counter]\nenable = true\n",
+             semaphore.gc_interval = 1\n",
         );
         let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
         let (counters, semaphores) = (daemon.address("counter"), daemon.address("semaphore"));

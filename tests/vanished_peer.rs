@@ -67,8 +67,7 @@ impl Cable {
     /// Starts the daemon at the server's end.
     fn serve(&self) -> (Daemon, SocketAddr) {
         let file = ConfigFile::toml(&format!(
-            "bind_ip = '{SERVER_IP}'\npeer_timeout = {PEER_TIMEOUT_S}\nlog.threshold = 'debug'\n\
-             counter.enable = true\n"
+            "bind_ip = '{SERVER_IP}'\npeer_timeout = {PEER_TIMEOUT_S}\nlog.threshold = 'debug'\n"
         ));
         let path = file.path();
         let wrapper = ["ip", "netns", "exec", &self.server];
@@ -194,9 +193,7 @@ fn fill(wire: &mut Wire) {
 /// An idle peer stays: its kernel answers for it.
 #[test]
 fn a_live_peer_that_takes_no_output_until_the_timeout_is_disconnected() {
-    let file = ConfigFile::toml(&format!(
-        "bind_ip = '127.0.0.1'\npeer_timeout = {PEER_TIMEOUT_S}\ncounter.enable = true\n"
-    ));
+    let file = ConfigFile::toml(&format!("peer_timeout = {PEER_TIMEOUT_S}\n"));
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let mut other = daemon.counter();
     fill(&mut other);

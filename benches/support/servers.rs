@@ -215,8 +215,8 @@ fn start_signalbox_in(folder: TempDir, further: &str, gc_interval_s: u32) -> Ser
     let config = folder.path().join("signalbox.toml");
     let text = format!(
         "bind_ip = '127.0.0.1'\n{further}\
-         [counter]\nenable = true\nport = {counters}\n\
-         [semaphore]\nenable = true\nport = {semaphores}\ngc_interval = {gc_interval_s}\n"
+         [counter]\nport = {counters}\n\
+         [semaphore]\nport = {semaphores}\ngc_interval = {gc_interval_s}\n"
     );
     fs::write(&config, text).expect("a scratch file can be written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_signalbox"));

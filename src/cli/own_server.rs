@@ -104,8 +104,7 @@ mod tests {
         ] {
             let bind = bind.iter().map(|ip| ip.parse().unwrap()).collect();
             let mut config = Config { bind, ..Config::default() };
-            config.semaphore.port.enable = true;
-            config.semaphore.port.port = 11216;
+            config.counter.port.enable = false;
             let found: Vec<_> = addresses(&config).iter().map(SocketAddr::to_string).collect();
             assert_eq!(found, expected);
         }

@@ -6,7 +6,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use super::apply::{closest_key, excerpt};
@@ -69,14 +68,9 @@ impl Config {
 
     /// Reads `text`. Messages name `path` as the file.
     pub fn parse(text: &str, path: &Path, language: Language) -> Result<Loaded, ConfigError> {
-        let mut config = Self::default();
-        let settings = match language {
-            Language::Toml => toml::read(text),
-            Language::Yrmcds => {
-                // yrmcds listens on a virtual address too, and this is its default.
-                config.virtual_ip = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
-                yrmcds::read(text)
-            }
+        let (mut config, settings) = match language {
+            Language::Toml => (Self::default(), toml::read(text)),
+            Language::Yrmcds => (Self::of_yrmcds(), yrmcds::read(text)),
         };
         let (notices, lines) = settings
             .and_then(|settings| apply::apply(&settings, path, language, &mut config))
@@ -97,7 +91,7 @@ impl Loaded {
         let mut loaded = match file {
             Some(file) => Config::load(file)?,
             None => Self {
-                config: Config::without_file(),
+                config: Config::default(),
                 notices: Vec::new(),
                 file: None,
                 origins: Origins::default(),

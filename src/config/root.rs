@@ -16,7 +16,7 @@ use super::workers::WorkerCount;
 /// The most resources of a semaphore with numbered slots: the number of a slot has 16 bits.
 pub(super) const SLOTS_MAX: u32 = 65_536;
 
-/// The whole configuration. The default is that of an empty file.
+/// The whole configuration. The default is that without a file, and of an empty file in TOML: both extensions, on loopback only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Addresses to listen on, without duplicates (`bind_ip`). An empty list means every address of the machine.
@@ -179,12 +179,14 @@ pub struct SysvConfig {
 }
 
 impl Config {
-    /// The configuration without a file: both extensions, on loopback only.
-    pub fn without_file() -> Self {
-        let mut config = Self { bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], ..Self::default() };
-        config.counter.port.enable = true;
-        config.semaphore.port.enable = true;
-        config.semaphore.port.port = 11216;
+    /// The defaults of yrmcds, which are those of a yrmcds.conf: every address, no extension, and one port for both.
+    pub(super) fn of_yrmcds() -> Self {
+        // yrmcds listens on a virtual address too, which is used beside others only.
+        let virtual_ip = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let mut config = Self { bind: Vec::new(), virtual_ip, ..Self::default() };
+        for port in [&mut config.counter.port, &mut config.semaphore.port] {
+            (port.enable, port.port) = (false, 11215);
+        }
         config
     }
 
@@ -231,7 +233,7 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            bind: Vec::new(),
+            bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
             virtual_ip: None,
             workers: WorkerCount::default(),
             user: None,
@@ -248,8 +250,8 @@ impl Default for Config {
             access: AccessConfig::default(),
             data_dir: None,
             log: Log::default(),
-            counter: Counter { port: PortConfig::default(), stat_interval_s: 86_400 },
-            semaphore: Semaphore { port: PortConfig::default(), gc_interval_s: 10, declare: Vec::new() },
+            counter: Counter { port: PortConfig::at(11215), stat_interval_s: 86_400 },
+            semaphore: Semaphore { port: PortConfig::at(11216), gc_interval_s: 10, declare: Vec::new() },
             session: SessionConfig::default(),
             sysv: SysvConfig::default(),
             cluster: ClusterConfig::default(),
@@ -257,9 +259,10 @@ impl Default for Config {
     }
 }
 
-impl Default for PortConfig {
-    fn default() -> Self {
-        Self { enable: false, port: 11215, max_connections: 0, max_names: 0 }
+impl PortConfig {
+    /// Served at this port, without limits.
+    fn at(port: u16) -> Self {
+        Self { enable: true, port, max_connections: 0, max_names: 0 }
     }
 }
 

@@ -44,20 +44,27 @@ fn the_number_of_workers_is_a_limit_in_a_yrmcds_conf_alone() {
 }
 
 #[test]
-fn an_empty_file_enables_nothing() {
+fn toml_has_the_defaults_of_no_file_and_yrmcds_conf_those_of_yrmcds() {
+    let shown = |config: &Config| {
+        ["bind_ip", "counter.enable", "counter.port", "semaphore.enable", "semaphore.port"]
+            .map(|key| Key::find(key).unwrap().value_in(config))
+    };
     let config = parse("", Language::Toml).unwrap().config;
-    assert_eq!(config, Config::default());
+    assert_eq!(config, read(&[]).unwrap().config);
+    assert_eq!(shown(&config), ["127.0.0.1", "true", "11215", "true", "11216"]);
+    config.validate().unwrap();
+    let config = parse("", Language::Yrmcds).unwrap().config;
+    assert_eq!(shown(&config), ["", "false", "11215", "false", "11215"]);
     assert_eq!(config.validate().unwrap_err().keys, ["counter.enable", "semaphore.enable"]);
 }
 
 #[test]
 fn two_on_one_port_are_refused_by_name() {
     let text = "counter.enable = true\nsemaphore.enable = true";
-    let config = parse(text, Language::Toml).unwrap().config;
+    let config = parse(text, Language::Yrmcds).unwrap().config;
     let message = config.validate().unwrap_err().to_string();
     assert!(message.contains("counter.port") && message.contains("semaphore.port"), "{message}");
     assert!(Config { semaphore: Config::default().semaphore, ..config }.validate().is_ok());
-    assert!(Config::without_file().validate().is_ok());
 }
 
 #[test]
@@ -67,12 +74,11 @@ fn times_of_sessions_beyond_their_limits_are_refused_by_both_keys() {
         ("session.default_ttl = 3601", "session.default_ttl is 3601 and session.max_ttl is 3600"),
         ("session.max_wait = 59", "session.default_wait is 60 and session.max_wait is 59"),
     ] {
-        let text = format!("counter.enable = true\n{settings}");
-        let config = parse(&text, Language::Toml).unwrap().config;
+        let config = parse(settings, Language::Toml).unwrap().config;
         let said = config.validate().unwrap_err().to_string();
         assert_eq!(said, format!("{message}; lower the first or raise the second"));
     }
-    let text = "counter.enable = true\n[session]\nmin_ttl = 5\ndefault_ttl = 5\nmax_ttl = 5\n\
+    let text = "[session]\nmin_ttl = 5\ndefault_ttl = 5\nmax_ttl = 5\n\
         default_wait = 5\nmax_wait = 5";
     assert!(parse(text, Language::Toml).unwrap().config.validate().is_ok(), "equal is in order");
 }
@@ -351,7 +357,7 @@ fn the_virtual_address_is_bound_beside_others_only() {
 
 #[test]
 fn limits_and_the_log_level_change_while_running() {
-    let old = Config::without_file();
+    let old = Config::default();
     let mut new = old.clone();
     new.log.threshold = Threshold::Debug;
     new.counter.port.max_connections = 5;
@@ -434,18 +440,17 @@ fn a_variable_of_no_key_is_refused_with_the_one_that_was_meant() {
 
 #[test]
 fn a_contradiction_names_the_place_that_was_set_last() {
-    let text = "counter.enable = true\nsemaphore.enable = true\ncounter.port = 7\nsemaphore.port = 7\n";
-    let mut loaded = parse(text, Language::Toml).unwrap();
+    let mut loaded = parse("counter.port = 7\nsemaphore.port = 7\n", Language::Toml).unwrap();
     let said = |loaded: &Loaded| loaded.validate().unwrap_err().to_string();
-    assert!(said(&loaded).starts_with("/etc/x:4: counter.port and semaphore.port are both 7; "));
+    assert!(said(&loaded).starts_with("/etc/x:2: counter.port and semaphore.port are both 7; "));
     loaded.note_option("counter.port", "--counter-port");
     assert!(said(&loaded).starts_with("--counter-port: counter.port and semaphore.port are both 7; "));
-    let loaded = parse("\ncounter.enable = false", Language::Toml).unwrap();
-    assert!(said(&loaded).starts_with("/etc/x:2: counter.enable and semaphore.enable are both false; "));
-    let loaded = parse("", Language::Toml).unwrap();
+    let loaded = parse("\ncounter.enable = false\nsemaphore.enable = false", Language::Toml).unwrap();
+    assert!(said(&loaded).starts_with("/etc/x:3: counter.enable and semaphore.enable are both false; "));
+    let loaded = parse("", Language::Yrmcds).unwrap();
     assert!(said(&loaded).starts_with("/etc/x: counter.enable and semaphore.enable are both false; "));
-    let loaded = parse("counter.enable = true\nsession.min_ttl = 60", Language::Toml).unwrap();
-    assert!(said(&loaded).starts_with("/etc/x:2: session.min_ttl is 60 and session.default_ttl is 30; "));
+    let loaded = parse("session.min_ttl = 60", Language::Toml).unwrap();
+    assert!(said(&loaded).starts_with("/etc/x:1: session.min_ttl is 60 and session.default_ttl is 30; "));
     let loaded = read(&[("SIGNALBOX_CONFIG_SEMAPHORE__PORT", "11215")]).unwrap();
     assert!(
         said(&loaded)

@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_port_must_be_free() {
-        let mut config = Config::without_file();
+        let mut config = Config::default();
         config.http.enable = true;
         assert!(config.validate().is_ok());
         config.http.port = 11216;

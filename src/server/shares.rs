@@ -509,7 +509,7 @@ mod tests {
     /// Shares of so many percent, and of 1,000 short connections a second.
     fn shares(percent: u32) -> Arc<Shares> {
         let shares = Arc::<Shares>::default();
-        let config = Config { client_share: percent, short_connections: 1_000, ..Config::without_file() };
+        let config = Config { client_share: percent, short_connections: 1_000, ..Config::default() };
         shares.configure(&config);
         shares
     }

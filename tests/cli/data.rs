@@ -13,10 +13,7 @@ use crate::support::daemon::{ConfigFile, Daemon, SIGNALBOX, outcome, serve_file_
 
 /// A configuration with a data directory.
 fn configuration(directory: &Path) -> ConfigFile {
-    ConfigFile::toml(&format!(
-        "data_dir = '{}'\nbind_ip = '127.0.0.1'\ncounter.enable = true\nsemaphore.enable = true\n",
-        directory.display()
-    ))
+    ConfigFile::toml(&format!("data_dir = '{}'\n", directory.display()))
 }
 
 /// Runs `signalbox data` on a directory.

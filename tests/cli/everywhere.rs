@@ -73,7 +73,7 @@ async fn every_command_that_prints_has_json() {
     assert_eq!(renewed, json!({"lease": 60.0}));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("signalbox.toml");
-    std::fs::write(&file, "[counter]\nenable = true\n").unwrap();
+    std::fs::write(&file, "[counter]\nport = 1\n").unwrap();
     let file = file.to_str().unwrap();
     assert_eq!(printed(&["check-config", file]).await, json!({"file": file, "warnings": []}));
     for quiet in [&["release", "--session", session, "--key", key][..], &["delete", "other"]] {

@@ -38,8 +38,7 @@ fn program_at_name(
 /// A server, and an address with the same port at which connections are accepted and nothing is answered.
 fn beside_a_silent_one() -> (Daemon, TcpListener, [SocketAddr; 2]) {
     // Of addresses of loopback, the first one is that of the sockets without an address of their own.
-    let enabled = "bind_ip = '127.0.0.2'\ncounter.enable = true\nsemaphore.enable = true\n";
-    let file = ConfigFile::toml(enabled);
+    let file = ConfigFile::toml("bind_ip = '127.0.0.2'\n");
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let server = daemon.address("counter");
     let silent = TcpListener::bind(("127.0.0.1", server.port())).unwrap();

@@ -155,10 +155,7 @@ fn wrong_invocations_have_their_status_and_say_what_is_wrong() {
     for wrong in USAGE {
         assert_refused("127.0.0.1:1", 64, wrong);
     }
-    let file = ConfigFile::toml(
-        "bind_ip = '127.0.0.1'\ncounter.enable = true\nsemaphore.enable = true\n\
-         [[semaphore.declare]]\nname = 'fixed'\ncapacity = 1\n",
-    );
+    let file = ConfigFile::toml("[[semaphore.declare]]\nname = 'fixed'\ncapacity = 1\n");
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let [counters, semaphores] = ["counter", "semaphore"].map(|port| daemon.address(port).to_string());
     assert_eq!(daemon.counter().acquire(b"x", 1, 1).status, 0);

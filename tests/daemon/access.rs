@@ -51,7 +51,7 @@ impl Guarded {
     fn config(file: &ConfigFile, access: &str) -> String {
         let directory = file.directory().display();
         format!(
-            "bind_ip = '127.0.0.1'\nproxies = '{PROXY}'\ncounter.enable = true\nsemaphore.enable = true\nsemaphore.port = 11216\n[access]\n\
+            "proxies = '{PROXY}'\n[access]\n\
              tokens = '{directory}/tokens.toml'\naudit_log = '{directory}/audit.log'\n{access}\n"
         )
     }
@@ -1071,7 +1071,7 @@ fn a_server_that_everybody_can_use_warns_once() {
         ("bind_ip = '0.0.0.0'\naccess.networks = ['10.0.0.0/8 all']", true),
         ("bind_ip = '0.0.0.0'\naccess.networks = ['0.0.0.0/0 none', '::/0 none']", false),
     ] {
-        let file = ConfigFile::toml(&format!("counter.enable = true\n{lines}\n"));
+        let file = ConfigFile::toml(&format!("{lines}\n"));
         let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
         daemon.ready();
         assert_eq!(daemon.lines_with(WARNING).len(), usize::from(is_warned), "{lines}");
@@ -1082,7 +1082,7 @@ fn a_server_that_everybody_can_use_warns_once() {
 #[test]
 fn core_dumps_are_switched_off() {
     const NOBODY: u32 = 65_534;
-    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\ncounter.enable = true\n");
+    let file = ConfigFile::toml("");
     // The folder of the build may be closed to other users. Another process makes the copy: a program that this one writes while a
     // test starts another cannot be started.
     let program = file.directory().join("signalbox");

@@ -23,10 +23,7 @@ const CAPACITY: u32 = 4;
 const NAMES: [&[u8]; 5] = [b"a", b"b", b"c", b"d", b"e"];
 
 fn configured(directory: &Path) -> ConfigFile {
-    ConfigFile::toml(&format!(
-        "bind_ip = '127.0.0.1'\ndata_dir = '{}'\ncounter.enable = true\nsemaphore.enable = true\n",
-        directory.display()
-    ))
+    ConfigFile::toml(&format!("data_dir = '{}'\n", directory.display()))
 }
 
 /// The grants that a client holds for certain: from their acknowledgement until it begins to release them.

@@ -75,8 +75,7 @@ fn an_invalid_file_is_refused_with_file_line_key_and_value_before_anything_is_bo
 fn check_config_accepts_a_valid_file_and_binds_nothing() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let file =
-        ConfigFile::toml(&format!("bind_ip = '127.0.0.1'\ncounter.enable = true\ncounter.port = {port}\n"));
+    let file = ConfigFile::toml(&format!("counter.port = {port}\n"));
     let output = outcome(check_config(&file));
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let said = String::from_utf8(output.stdout).unwrap();
@@ -102,7 +101,7 @@ fn a_port_in_use_is_refused_with_key_and_address() {
 fn an_address_is_bound_once_even_if_another_one_covers_it() {
     // yrmcds.conf includes 127.0.0.1 too, as the default of virtual_ip.
     let yrmcds = |bind_ip| ConfigFile::yrmcds(&format!("bind_ip = {bind_ip}\ncounter.enable = true\n"));
-    let toml = |bind_ip| ConfigFile::toml(&format!("bind_ip = '{bind_ip}'\ncounter.enable = true\n"));
+    let toml = |bind_ip| ConfigFile::toml(&format!("bind_ip = '{bind_ip}'\nsemaphore.enable = false\n"));
     let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
     for (file, address) in [
         (yrmcds("0.0.0.0"), "0.0.0.0"),
@@ -136,7 +135,7 @@ fn an_address_is_bound_once_even_if_another_one_covers_it() {
 fn a_log_file_that_cannot_be_opened_is_refused_with_its_path() {
     let directory = open_directory();
     let log = directory.path().join("no/such/directory.log");
-    let file = ConfigFile::toml(&format!("log.file = '{}'\ncounter.enable = true\n", log.display()));
+    let file = ConfigFile::toml(&format!("log.file = '{}'\n", log.display()));
     let output = outcome(serve_file_on_any_ports(&file.path()));
     let message = format!("signalbox: the log file {} cannot be opened: ", log.display());
     assert!(stderr(&output).starts_with(&message), "{}", stderr(&output));
@@ -150,11 +149,8 @@ fn an_account_that_does_not_exist_is_refused() {
         return;
     }
     for key in ["user", "group"] {
-        let file =
-            ConfigFile::toml(&format!("bind_ip = '127.0.0.1'\n{key} = 'no-such'\ncounter.enable = true\n"));
-        let mut command = serve_file(&file.path());
-        command.args(["--counter-port", "0"]);
-        let output = outcome(command);
+        let file = ConfigFile::toml(&format!("{key} = 'no-such'\n"));
+        let output = outcome(serve_file_on_any_ports(&file.path()));
         let message = format!("signalbox: {key} = no-such: there is no such {key}");
         assert!(stderr(&output).contains(&message), "{}", stderr(&output));
         assert_eq!(output.status.code(), Some(77));
@@ -289,10 +285,8 @@ fn a_user_without_a_group_key_gets_its_primary_group() {
         skipped("the tests do not run as root, or there is no user nobody");
         return;
     };
-    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\nuser = 'nobody'\ncounter.enable = true\n");
-    let mut command = serve_file(&file.path());
-    command.args(["--counter-port", "0"]);
-    let mut daemon = Daemon::spawn(command);
+    let file = ConfigFile::toml("user = 'nobody'\n");
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     daemon.ready();
     for status in daemon.of_each_thread("status") {
         assert_account(&status, "Uid:", user.uid.as_raw());
@@ -304,7 +298,7 @@ fn a_user_without_a_group_key_gets_its_primary_group() {
 /// Options override the environment, and the environment overrides the file.
 #[test]
 fn the_environment_overrides_the_file_and_options_override_both() {
-    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\ncounter.enable = true\ncounter.max_names = 5\n");
+    let file = ConfigFile::toml("semaphore.enable = false\ncounter.max_names = 5\n");
     let data = file.directory().join("data");
     let mut command = serve_file(&file.path());
     command
@@ -346,10 +340,7 @@ fn root_opens_the_log_file_as_the_configured_user() {
     }
     let file = ConfigFile::toml("");
     let [log, secret] = ["server.log", "of-root"].map(|name| file.directory().join(name));
-    file.write(&format!(
-        "bind_ip = '127.0.0.1'\nuser = 'nobody'\ncounter.enable = true\n[log]\nfile = '{}'\n",
-        log.display()
-    ));
+    file.write(&format!("user = 'nobody'\nsemaphore.enable = false\n[log]\nfile = '{}'\n", log.display()));
     fs::write(&secret, "root's\n").unwrap();
     std::os::unix::fs::symlink(&secret, &log).unwrap();
     let mut command = serve_file(&file.path());

@@ -423,8 +423,7 @@ fn acknowledged_state_survives_every_crash_and_nothing_exists_twice() {
     let rounds = std::env::var("SIGNALBOX_CRASHES").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     let directory = tempfile::tempdir().unwrap();
     let file = ConfigFile::toml(&format!(
-        "bind_ip = '127.0.0.1'\nworkers = 2\ndata_dir = '{}'\nsemaphore.enable = true\nsemaphore.port = 1\n\
-         session.max_ttl = 3600\n",
+        "workers = 2\ndata_dir = '{}'\nsession.max_ttl = 3600\n",
         directory.path().join("data").display()
     ));
     let mut clients: Vec<_> = (0..CLIENTS).map(Client::new).collect();

@@ -31,8 +31,7 @@ fn configured(more: &str) -> ConfigFile {
 fn write(file: &ConfigFile, more: &str) {
     let directory = data_directory(file);
     file.write(&format!(
-        "bind_ip = '127.0.0.1'\ndata_dir = '{}'\nworkers = 1\ncounter.enable = true\ncounter.port = 1\n\
-         [semaphore]\nenable = true\nport = 2\ngc_interval = 1\n{more}",
+        "data_dir = '{}'\nworkers = 1\nsemaphore.gc_interval = 1\n{more}",
         directory.display()
     ));
 }
@@ -372,9 +371,7 @@ fn only_the_file_changes_the_semaphores_that_it_declares() {
 
 #[test]
 fn the_file_can_declare_semaphores_without_a_data_directory() {
-    let file = ConfigFile::toml(&format!(
-        "bind_ip = '127.0.0.1'\ncounter.enable = false\nsemaphore.enable = true\n{TWO}"
-    ));
+    let file = ConfigFile::toml(&format!("counter.enable = false\n{TWO}"));
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let mut admin = caller(&mut daemon);
     assert_eq!(names(&mut admin), [("lane".to_owned(), 8, true), ("lift".to_owned(), 2, false)]);

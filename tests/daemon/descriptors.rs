@@ -17,9 +17,7 @@ fn short_of_descriptors() -> Option<Daemon> {
         skipped("prlimit (util-linux) is missing");
         return None;
     }
-    let file = ConfigFile::toml(
-        "bind_ip = '127.0.0.1'\nworkers = 1\nclient_share = 100\ncounter.enable = true\nsemaphore.enable = true\nsemaphore.port = 1\n",
-    );
+    let file = ConfigFile::toml("workers = 1\nclient_share = 100\n");
     let path = file.path();
     let mut command = serve_within(&limit, ["--config".as_ref(), path.as_os_str()]);
     command.args(ANY_PORTS);

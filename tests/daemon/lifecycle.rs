@@ -44,9 +44,7 @@ fn any_address_can_be_bound() {
 #[test]
 fn a_virtual_ip_that_is_not_present_is_bound_beside_bind_ip() {
     // TEST-NET-1: no machine has this address, and nothing is sent there.
-    let file = ConfigFile::toml(
-        "bind_ip = '127.0.0.1'\nvirtual_ip = '192.0.2.1'\ncounter.enable = true\nsemaphore.port = 1\n",
-    );
+    let file = ConfigFile::toml("virtual_ip = '192.0.2.1'\nsemaphore.enable = false\n");
     let [port] = free_ports();
     let mut command = serve_file(&file.path());
     command.args(["--counter-port", &port.to_string()]);
@@ -70,7 +68,7 @@ fn listens(address: [u8; 4], port: u16) -> bool {
 #[test]
 fn addresses_that_are_not_present_are_bound_with_a_warning() {
     let file = ConfigFile::toml(
-        "bind_ip = ['127.0.0.1', '192.0.2.1']\ncounter.enable = true\nsemaphore.port = 1\nhttp.bind_ip = '203.0.113.1'\n",
+        "bind_ip = ['127.0.0.1', '192.0.2.1']\nsemaphore.enable = false\nhttp.bind_ip = '203.0.113.1'\n",
     );
     let [port, http] = free_ports();
     let mut command = serve_file(&file.path());
@@ -94,9 +92,7 @@ fn there_are_half_as_many_workers_as_cores_by_default() {
 #[test]
 fn one_line_at_start_states_version_ports_and_limits() {
     let file = ConfigFile::toml(
-        "bind_ip = '127.0.0.1'\nworkers = 3\n\
-         [counter]\nenable = true\nmax_connections = 7\nmax_names = 8\n\
-         [semaphore]\nenable = true\nport = 11216\nmax_names = 9\n",
+        "workers = 3\n[counter]\nmax_connections = 7\nmax_names = 8\n[semaphore]\nmax_names = 9\n",
     );
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let ready = daemon.ready();
@@ -120,7 +116,7 @@ fn one_line_at_start_states_version_ports_and_limits() {
 
 #[test]
 fn a_port_that_is_not_enabled_is_logged_as_disabled() {
-    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\nsemaphore.enable = true\n");
+    let file = ConfigFile::toml("counter.enable = false\n");
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let ready = daemon.ready();
     assert_eq!(text(&ready, "counter"), "disabled");

@@ -22,9 +22,7 @@ const OUT_OF_MEMORY: u8 = Status::OutOfMemory as u8;
 const LIMIT_REACHED: u8 = Status::LimitReached as u8;
 
 fn server() -> (Daemon, ConfigFile) {
-    let file = ConfigFile::toml(
-        "bind_ip = '127.0.0.1'\nmemory_max = '48M'\nframe_timeout = 3600\nclient_share = 100\n[counter]\nenable = true\n[semaphore]\nenable = true\nport = 1\n",
-    );
+    let file = ConfigFile::toml("memory_max = '48M'\nframe_timeout = 3600\nclient_share = 100\n");
     (Daemon::spawn(serve_file_on_any_ports(&file.path())), file)
 }
 

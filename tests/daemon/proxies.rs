@@ -15,9 +15,6 @@ use crate::support::*;
 /// The document with the example that is tested here.
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
 
-const ON_LOOPBACK: &str =
-    "bind_ip = '127.0.0.1'\ncounter.enable = true\nsemaphore.enable = true\nsemaphore.port = 11216\n";
-
 /// A header of the PROXY protocol for 203.0.113.7.
 const HEADER: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x07\xc0\0\x02\x01\x12\x34\x2b\xcf";
 
@@ -42,7 +39,7 @@ fn proxies_on_loopback_are_warned_of() {
     for (proxies, expected) in
         [("127.0.0.2", true), ("10.0.0.0/8 ::/0", true), ("10.0.0.0/8 192.0.2.1", false)]
     {
-        let file = ConfigFile::toml(&format!("{ON_LOOPBACK}proxies = '{proxies}'\n"));
+        let file = ConfigFile::toml(&format!("proxies = '{proxies}'\n"));
         let mut check = std::process::Command::new(SIGNALBOX);
         check.arg("check-config").arg(file.path());
         let output = outcome(check);

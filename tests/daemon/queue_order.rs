@@ -19,8 +19,7 @@ const TTL: Duration = Duration::from_secs(60);
 /// are back, which takes long on a busy machine.
 fn configure(file: &ConfigFile, port: u16) {
     file.write(&format!(
-        "bind_ip = '127.0.0.1'\ndata_dir = '{}'\nworkers = 1\n[semaphore]\nenable = true\nport = {}\n\
-         [session]\nreconnect_window = 20\n",
+        "data_dir = '{}'\nworkers = 1\ncounter.enable = false\nsemaphore.port = {}\n[session]\nreconnect_window = 20\n",
         file.directory().join("data").display(),
         port.max(1)
     ));

@@ -29,9 +29,7 @@ impl Attacked {
     }
 
     fn begin_with(top: &str, settings: &str) -> Self {
-        let file = ConfigFile::toml(&format!(
-            "bind_ip = '127.0.0.1'\n{top}\n[counter]\nenable = true\n[session]\n{settings}\n"
-        ));
+        let file = ConfigFile::toml(&format!("{top}\n[session]\n{settings}\n"));
         Self { daemon: Daemon::spawn(serve_file_on_any_ports(&file.path())), file }
     }
 
@@ -228,7 +226,7 @@ fn a_client_that_opens_and_closes_connections_without_end_is_refused_some() {
 
 #[test]
 fn a_client_with_its_share_of_the_connections_leaves_the_rest_to_others() {
-    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\n[counter]\nenable = true\nmax_connections = 100\n");
+    let file = ConfigFile::toml("counter.max_connections = 100\n");
     let mut attacked = Attacked { daemon: Daemon::spawn(serve_file_on_any_ports(&file.path())), file };
     let mut crowd: Vec<_> = (0..50).map(|_| attacked.daemon.counter()).collect();
     crowd.iter_mut().for_each(|wire| assert_eq!(wire.ask(NOOP, &[]).status, OK));
@@ -457,9 +455,7 @@ fn sighup_changes_the_shares() {
     let mut attacked = Attacked::begin("max_sessions = 200");
     let mut caller = attacked.attacker();
     assert_eq!(open_with_grants(&mut caller, 24).len(), 100);
-    attacked.file.write(
-        "bind_ip = '127.0.0.1'\nclient_share = 100\n[counter]\nenable = true\n[session]\nmax_sessions = 200\n",
-    );
+    attacked.file.write("client_share = 100\n[session]\nmax_sessions = 200\n");
     attacked.daemon.reload("the configuration was read again");
     assert_eq!(open(&mut caller).status, OK);
     assert_eq!(caller.wire.stat("client_share"), 100);

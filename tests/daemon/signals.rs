@@ -11,10 +11,7 @@ const LEFT_AS_IT_WAS: &str = "the configuration is left as it was";
 
 /// A file with both ports on loopback and additional lines at the top level and in `[counter]`.
 fn file_with(top: &str, counter: &str) -> String {
-    format!(
-        "bind_ip = '127.0.0.1'\n{top}\nsemaphore.enable = true\nsemaphore.port = 11216\n\
-         [counter]\nenable = true\n{counter}\n"
-    )
+    format!("bind_ip = '127.0.0.1'\n{top}\n[counter]\n{counter}\n")
 }
 
 #[test]
@@ -126,11 +123,11 @@ fn sighup_reports_a_broken_file_and_keeps_the_old_configuration() {
     assert_eq!(wire.acquire(b"one", 1, 1).status, OK);
     let path = file.path();
     for (text_of_file, error) in [
-        (file_with("", "max_names = 'many'"), format!("{}:7: counter.max_names = 'many'", path.display())),
+        (file_with("", "max_names = 'many'"), format!("{}:4: counter.max_names = 'many'", path.display())),
         (file_with("frobnicate = 1", "max_names = 0"), format!("{}:2: frobnicate", path.display())),
         (
-            "bind_ip = '127.0.0.1'".to_owned(),
-            format!("{}: counter.enable and semaphore.enable are both false", path.display()),
+            "counter.enable = false\nsemaphore.enable = false".to_owned(),
+            format!("{}:2: counter.enable and semaphore.enable are both false", path.display()),
         ),
         ("[[[".to_owned(), format!("{}:1: ", path.display())),
     ] {
@@ -236,7 +233,7 @@ fn sigusr1_logs_the_statistics_of_each_port_and_checks_the_accounting() {
 
 #[test]
 fn sigusr1_omits_a_port_that_is_not_enabled() {
-    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\nsemaphore.enable = true\n");
+    let file = ConfigFile::toml("counter.enable = false\n");
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     daemon.ready();
     daemon.signal(Signal::SIGUSR1);

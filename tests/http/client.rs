@@ -59,9 +59,7 @@ impl HttpDaemon {
 
     /// With further lines of a configuration file: some before its first section, and as [`Self::with`].
     pub fn configured(first_lines: &str, http_lines: &str) -> (Self, ConfigFile) {
-        let ports =
-            "bind_ip = '127.0.0.1'\ncounter.enable = true\nsemaphore.enable = true\nsemaphore.port = 11216";
-        let file = ConfigFile::toml(&format!("{ports}\n{first_lines}\n[http]\n{http_lines}"));
+        let file = ConfigFile::toml(&format!("{first_lines}\n[http]\n{http_lines}"));
         let mut command = serve_file(&file.path());
         command.args(ANY_PORTS).args(["--http-port", "0"]);
         (Self::of(Daemon::spawn(command)), file)

@@ -53,7 +53,7 @@ impl Network {
     fn start_node(&self, number: usize) -> Daemon {
         let file = self.file(&format!("{number}.toml"));
         let text = format!(
-            "bind_ip = [\"127.0.0.1\", \"10.0.0.{}\"]\n{}\n[counter]\nenable = true\n[cluster]\nnode = \"sb{number}\"\n\
+            "bind_ip = [\"127.0.0.1\", \"10.0.0.{}\"]\n{}\n[cluster]\nnode = \"sb{number}\"\n\
              etcd = \"http://{}:2379\"\nrenew_deadline = 3\n",
             number + 1,
             example(DOCUMENT, "### keepalived", "toml"),

@@ -52,7 +52,7 @@ fn the_stock_file_with_counters_enabled_means_what_it_means_to_yrmcds() {
 
 /// What the shipped file means: as without a file, and with HTTP.
 fn shipped_config() -> Config {
-    let mut config = Config::without_file();
+    let mut config = Config::default();
     config.http.enable = true;
     config
 }

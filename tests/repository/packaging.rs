@@ -87,6 +87,10 @@ fn image_config() -> Config {
 /// The ports on which the server of the image listens.
 fn image_ports() -> BTreeSet<u16> {
     let config = image_config();
+    for addresses in [&config.bind, &config.http.bind] {
+        let is_everywhere = addresses.iter().any(std::net::IpAddr::is_unspecified);
+        assert!(is_everywhere, "what connects to a container does not come from its loopback");
+    }
     let enabled = [config.counter.port.enable, config.semaphore.port.enable, config.http.enable];
     assert_eq!(enabled, [true; 3], "the image serves counters, semaphores and HTTP");
     [config.counter.port.port, config.semaphore.port.port, config.http.port].into()

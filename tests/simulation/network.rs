@@ -79,7 +79,7 @@ pub async fn connect(address: &Address, limit: Duration) -> Result<TcpStream, Co
 
 /// Runs a server until its machine stops. Its sockets accept at most `write_bytes_max` bytes at a time.
 pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) -> turmoil::Result {
-    let mut config = Config::without_file();
+    let mut config = Config::default();
     let machines = scene.state().machines.len();
     config.admin_from = (0..machines).map(|machine| turmoil::lookup(machine_name(machine))).collect();
     config.counter.stat_interval_s = STAT_INTERVAL_S;

@@ -119,7 +119,7 @@ impl TestCluster {
         let number = self.nodes.len();
         let file = self.folder.path().join(format!("{number}.toml"));
         let mut text = format!(
-            "bind_ip = \"{ip}\"\nadmin_from = \"{administrators}\"\n[counter]\nenable = true\nport = {counter}\n[semaphore]\nenable = true\n\
+            "bind_ip = \"{ip}\"\nadmin_from = \"{administrators}\"\n[counter]\nport = {counter}\n[semaphore]\n\
              port = {semaphore}\n[sysv]\ndurable_keys = \"1-100\"\n[cluster]\nnode = \"{name}\"\n\
              renew_deadline = {}\n",
             RENEW_DEADLINE.as_secs()

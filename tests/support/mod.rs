@@ -80,7 +80,7 @@ impl TestServer {
     pub fn start_prepared(change: impl FnOnce(&mut Config), prepare: impl FnOnce(&Arc<Server>)) -> Self {
         // Two, so that requests of several connections are executed at the same time.
         let workers = Workers::start(2.try_into().unwrap()).unwrap();
-        let mut config = Config::without_file();
+        let mut config = Config::default();
         config.counter.stat_interval_s = 100;
         change(&mut config);
         let unix_s = Arc::new(AtomicU64::new(1_000_000_050));
@@ -178,7 +178,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> NearServer<S> {
     /// Starts a server with a changed configuration. All connections come from 192.0.2.1.
     pub fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let clock = Clock::from_fn(|| UnixSeconds(1_000_000_050));
-        let mut config = Config::without_file();
+        let mut config = Config::default();
         change(&mut config);
         let server = Server::new(&config, clock, NameHasher::new());
         let (accepted, streams) = tokio::sync::mpsc::unbounded_channel();

@@ -11,9 +11,6 @@ use crate::support::daemon::*;
 use crate::support::*;
 use crate::wire::{client_side, connect, connect_as, over};
 
-const BASE: &str =
-    "bind_ip = \"127.0.0.1\"\ncounter.enable = true\nsemaphore.enable = true\nsemaphore.port = 11216\n";
-
 /// A daemon with its configuration file.
 pub struct Started {
     daemon: Daemon,
@@ -36,7 +33,7 @@ impl std::ops::DerefMut for Started {
 
 /// A daemon on any free ports, with these lines in its configuration.
 pub fn started(lines: &str) -> Started {
-    let file = ConfigFile::toml(&format!("{BASE}{lines}"));
+    let file = ConfigFile::toml(lines);
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     daemon.ready();
     Started { daemon, _file: file }
@@ -114,7 +111,7 @@ fn openssl_gets_an_answer_on_both_ports() {
 #[test]
 fn where_plain_requests_must_be_local_forwarded_ones_over_http_are_refused() {
     let (_authority, files) = for_loopback();
-    let file = ConfigFile::toml(&format!("{BASE}{}tls.plain = 'loopback'\n", files.lines()));
+    let file = ConfigFile::toml(&format!("{}tls.plain = 'loopback'\n", files.lines()));
     let mut command = serve_file_on_any_ports(&file.path());
     command.args(["--http-port", "0"]);
     let mut daemon = Daemon::spawn(command);
@@ -167,11 +164,11 @@ fn a_reload_takes_new_certificates_and_keeps_the_old_ones_if_the_new_ones_are_wr
 #[test]
 fn a_reload_changes_the_rules_for_new_connections() {
     let (authority, files) = for_loopback();
-    let file = ConfigFile::toml(BASE);
+    let file = ConfigFile::toml("");
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let mut plain = daemon.counter();
     assert_eq!(plain.ask(NOOP, &[]).status, OK);
-    file.write(&format!("{BASE}{}tls.plain = \"refuse\"\n", files.lines()));
+    file.write(&format!("{}tls.plain = \"refuse\"\n", files.lines()));
     daemon.reload("the configuration was read again");
     assert_eq!(plain.ask(NOOP, &[]).status, OK, "it was connected before");
     let mut refused = daemon.counter();
@@ -180,7 +177,7 @@ fn a_reload_changes_the_rules_for_new_connections() {
     let line = daemon.logged("a refusal", |line| line["fields"]["error"].is_string());
     assert!(text(&line, "error").contains("tls.plain"), "{line}");
     let mut wire = connect(daemon.address("counter"), &authority);
-    file.write(BASE);
+    file.write("");
     daemon.reload("the configuration was read again");
     assert_eq!(daemon.counter().ask(NOOP, &[]).status, OK);
     assert_eq!(wire.ask(NOOP, &[]).status, OK);
@@ -251,7 +248,7 @@ fn check_config_looks_at_the_files_of_certificates_and_tokens() {
     let (good, expired) = (authority.sign("good", ""), authority.sign_expired("old", ""));
     let tokens = authority.file().with_file_name("tokens.toml");
     let check = |lines: &str| {
-        let file = ConfigFile::toml(&format!("{BASE}{lines}"));
+        let file = ConfigFile::toml(lines);
         let output = Command::new(SIGNALBOX).arg("check-config").arg(file.path()).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
@@ -301,7 +298,7 @@ fn a_server_that_requires_tls_is_healthy() {
     let [counter, semaphore] = crate::support::ports::free_ports();
     let ports = format!("counter.port = {counter}\nsemaphore.port = {semaphore}\n");
     let lines = format!("tls.plain = 'refuse'\naccess.anonymous = 'none'\n{}", files.lines());
-    file.write(&format!("{}{ports}{lines}", BASE.replace("semaphore.port = 11216\n", "")));
+    file.write(&format!("{ports}{lines}"));
     let mut daemon = Daemon::spawn(serve_file(&file.path()));
     daemon.ready();
     let ping = || {
@@ -340,7 +337,7 @@ fn files_that_cannot_be_used_prevent_the_start() {
         (format!("{}tls.client_cert = \"required\"\n", files.lines()), "tls.client_ca is not"),
         (format!("{}tls.plain = \"never\"\n", files.lines()), "must be allow, loopback or refuse"),
     ] {
-        let file = ConfigFile::toml(&format!("{BASE}{lines}"));
+        let file = ConfigFile::toml(&lines);
         let output = outcome(serve_file_on_any_ports(&file.path()));
         assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));
@@ -410,7 +407,7 @@ fn rules_give_rights_by_the_names_in_a_certificate() {
 
 #[test]
 fn a_rule_about_a_name_without_its_type_prevents_the_start() {
-    let file = ConfigFile::toml(&format!("{BASE}access.certificates = ['worker-1 read']\n"));
+    let file = ConfigFile::toml("access.certificates = ['worker-1 read']\n");
     let output = outcome(serve_file_on_any_ports(&file.path()));
     assert_eq!(output.status.code(), Some(78));
     assert!(stderr(&output).contains("a name with its type (dns:, uri: or cn:)"), "{}", stderr(&output));

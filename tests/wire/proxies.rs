@@ -260,7 +260,7 @@ fn a_change_of_the_proxies_applies_to_new_connections() {
     let server = TestServer::start();
     let mut before = Wire::connect_from(PROXY, server.counters);
     assert_eq!(before.ask(NOOP, &[]).status, OK);
-    let mut config = Config::without_file();
+    let mut config = Config::default();
     trusting(&mut config);
     server.server.apply(&config);
     assert_eq!(before.ask(NOOP, &[]).status, OK);
@@ -268,7 +268,7 @@ fn a_change_of_the_proxies_applies_to_new_connections() {
     assert_eq!(behind.acquire(b"held", 1, 1).status, OK);
     assert!(from_proxy(&server, &frame(NOOP, *b"bare", &[])).is_closed());
 
-    server.server.apply(&Config::without_file());
+    server.server.apply(&Config::default());
     assert_eq!(Wire::connect_from(PROXY, server.counters).ask(NOOP, &[]).status, OK);
     assert_eq!(behind.ask(NOOP, &[]).status, OK);
     assert_eq!(administration(behind), REFUSED, "the connection keeps the stated address");

@@ -168,7 +168,7 @@ mod tests {
     }
 
     fn policy(change: impl FnOnce(&mut Config)) -> Policy {
-        let mut config = Config::without_file();
+        let mut config = Config::default();
         config.access.tokens = Some("/tokens".into());
         change(&mut config);
         let mut tokens = Tokens::default();

@@ -152,7 +152,7 @@ mod tests {
 
     fn kept(rules: impl FnOnce(&mut Config), client: &str, is_encrypted: bool) -> bool {
         let address = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 1);
-        let mut config = Config::without_file();
+        let mut config = Config::default();
         rules(&mut config);
         let access = Access::of(&config, Clock::system());
         let client = Client {
@@ -188,7 +188,7 @@ mod tests {
             };
             Token::random(fill).unwrap()
         };
-        let mut config = Config::without_file();
+        let mut config = Config::default();
         config.access.tokens = Some("/tokens".into());
         config.access.tokens_over_plain = true;
         config.access.anonymous = Some("read".parse().unwrap());
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_third_refused_token_closes_a_connection() {
-        let mut config = Config::without_file();
+        let mut config = Config::default();
         config.access.tokens = Some("/tokens".into());
         let access = Access::of(&config, Clock::system());
         let address = ClientAddress::of_peer(SocketAddr::new("127.0.0.1".parse().unwrap(), 1));

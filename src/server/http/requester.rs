@@ -136,7 +136,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_change_that_is_not_stored_in_time_has_no_answer_and_is_accepted() {
-        let server = Server::new(&Config::without_file(), Clock::system(), NameHasher::new());
+        let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
         let file = tempfile::NamedTempFile::new().unwrap();
         server.audit.open(file.path().to_owned()).unwrap();
         // Nothing takes the steps of the revocation, so that no answer comes.

@@ -517,5 +517,5 @@ async fn drain(process: &Arc<Process>, service: &mut Service) {
 
 /// The configuration of every node.
 pub fn config(administrators: Vec<std::net::IpAddr>) -> Config {
-    Config { admin_from: administrators, ..Config::without_file() }
+    Config { admin_from: administrators, ..Config::default() }
 }

@@ -57,7 +57,7 @@ impl Hosts {
             return None;
         }
         let listener = here.within(|| TcpListener::bind("0.0.0.0:0").expect("any port"));
-        let config = Config { peer_timeout_s: PEER_TIMEOUT_S, ..Config::without_file() };
+        let config = Config { peer_timeout_s: PEER_TIMEOUT_S, ..Config::default() };
         Some(Self { server: TestServer::start_on(listener, &config), ttl, here, php, perl })
     }
 

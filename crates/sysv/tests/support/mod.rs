@@ -53,7 +53,7 @@ pub const DURABLE_KEYS: std::ops::RangeInclusive<u32> = 1000..=1999;
 
 impl TestServer {
     pub fn start() -> Self {
-        Self::start_on(any_port(), &Config::without_file())
+        Self::start_on(any_port(), &Config::default())
     }
 
     /// Serves this socket, which may be in another network namespace.
@@ -63,7 +63,7 @@ impl TestServer {
 
     /// Restores what the memory has, and stores the sets with [`DURABLE_KEYS`] there.
     pub fn start_with(memory: &Memory, faults: Faults) -> Self {
-        let mut config = Config::without_file();
+        let mut config = Config::default();
         config.sysv.durable_keys = vec![DURABLE_KEYS];
         let server = Server::new(&config, Clock::system(), NameHasher::new());
         let mut storage = FailingStorage::new(memory.open(), faults);

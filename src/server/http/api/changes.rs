@@ -207,7 +207,7 @@ mod tests {
     }
 
     fn serving() -> (Arc<Shared>, Arc<Server>) {
-        let config = Config::without_file();
+        let config = Config::default();
         let server = Server::new(&config, Clock::system(), NameHasher::new());
         let shared = Arc::new(Shared::of_test(&config));
         shared.set_stage(Stage::Serving(Arc::clone(&server)));
