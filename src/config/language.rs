@@ -14,17 +14,17 @@ pub enum Language {
 }
 
 impl Language {
-    /// The language of a file.
+    /// The language of a file; `None` if it is not recognised.
     ///
     /// The file extensions `.toml` and `.conf` decide. Without one of them, the first line that is valid in only one
     /// language decides. A line that starts with `[` is TOML, and so is a value that is an array, an inline table or a string
     /// in single quotes, or that has a comment after it. A bare word or a list without brackets is yrmcds.conf. A file
-    /// without such a line means the same in both languages, and is read as yrmcds.conf, which is less strict.
-    pub fn of(path: &Path, text: &str) -> Self {
+    /// without such a line could be either, and they differ in what they do not set: the languages have other defaults.
+    pub fn of(path: &Path, text: &str) -> Option<Self> {
         match path.extension().and_then(|ending| ending.to_str()) {
-            Some("toml") => Self::Toml,
-            Some("conf") => Self::Yrmcds,
-            _ => text.lines().find_map(|line| Self::of_line(line.trim())).unwrap_or(Self::Yrmcds),
+            Some("toml") => Some(Self::Toml),
+            Some("conf") => Some(Self::Yrmcds),
+            _ => text.lines().find_map(|line| Self::of_line(line.trim())),
         }
     }
 
@@ -57,14 +57,14 @@ impl Language {
 mod tests {
     use super::*;
 
-    fn language_of(path: &str, text: &str) -> Language {
+    fn language_of(path: &str, text: &str) -> Option<Language> {
         Language::of(Path::new(path), text)
     }
 
     #[test]
     fn the_ending_says_it() {
-        assert_eq!(language_of("/etc/signalbox.toml", "user = yrmcds"), Language::Toml);
-        assert_eq!(language_of("/etc/yrmcds.conf", "[counter]"), Language::Yrmcds);
+        assert_eq!(language_of("/etc/signalbox.toml", "user = yrmcds"), Some(Language::Toml));
+        assert_eq!(language_of("/etc/yrmcds.conf", "[counter]"), Some(Language::Yrmcds));
     }
 
     #[test]
@@ -79,13 +79,17 @@ mod tests {
             "a = 1_000",
             "a = \"b\" # c",
         ] {
-            assert_eq!(language_of("config", &format!("{same}{line}\nuser = x")), Language::Toml, "{line}");
+            let text = format!("{same}{line}\nuser = x");
+            assert_eq!(language_of("config", &text), Some(Language::Toml), "{line}");
         }
         for line in
             ["user = yrmcds", "bind_ip = 127.0.0.1", "bind_ip = ::1 ::2", "memory_limit = 10M", "user ="]
         {
-            assert_eq!(language_of("config", &format!("{same}{line}\n[x]")), Language::Yrmcds, "{line}");
+            let text = format!("{same}{line}\n[x]");
+            assert_eq!(language_of("config", &text), Some(Language::Yrmcds), "{line}");
         }
-        assert_eq!(language_of("config", same), Language::Yrmcds);
+        for text in [same, "", "no setting"] {
+            assert_eq!(language_of("config", text), None, "{text}");
+        }
     }
 }

@@ -40,7 +40,7 @@ pub struct Loaded {
 }
 
 impl Config {
-    /// Reads the file at `path`, in the language that [`Language::of`] detects.
+    /// Reads the file at `path`, in the language that [`Language::of`] recognises.
     ///
     /// Comments in yrmcds.conf may have any encoding, as old files do.
     pub fn load(path: &Path) -> Result<Loaded, ConfigError> {
@@ -52,7 +52,13 @@ impl Config {
         };
         let bytes = fs::read(path).map_err(unreadable)?;
         let text = String::from_utf8_lossy(&bytes);
-        let language = Language::of(path, &text);
+        let Some(language) = Language::of(path, &text) else {
+            let path = path.display();
+            return Err(ConfigError(format!(
+                "{path}: the configuration file is recognised as neither TOML nor yrmcds.conf; rename it so that it ends in \
+                 .toml or .conf"
+            )));
+        };
         if language == Language::Toml
             && let Err(error) = str::from_utf8(&bytes)
         {

@@ -459,6 +459,24 @@ fn a_contradiction_names_the_place_that_was_set_last() {
 }
 
 #[test]
+fn a_file_of_neither_language_is_refused_with_the_advice_to_rename_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let load = |name: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, "counter.enable = true\n").unwrap();
+        Config::load(&path).map_err(|error| error.to_string())
+    };
+    let path = directory.path().join("config");
+    let expected = format!(
+        "{}: the configuration file is recognised as neither TOML nor yrmcds.conf; rename it so that it ends in .toml or .conf",
+        path.display()
+    );
+    assert_eq!(load("config").unwrap_err(), expected);
+    assert!(load("config.toml").unwrap().config.semaphore.port.enable);
+    assert!(!load("config.conf").unwrap().config.semaphore.port.enable);
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_named() {
     let message = Config::load(Path::new("/nonexistent/x.toml")).unwrap_err().to_string();
     assert!(message.starts_with("/nonexistent/x.toml: the configuration file cannot be read: No such file"));
