@@ -6,6 +6,7 @@
 //! `schema` decides which values are allowed.
 
 use std::iter;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use toml::Spanned;
@@ -29,7 +30,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Setting<'_>>, Mistake> {
     Ok(settings)
 }
 
-/// The message of the parser, with what it leaves out: the key that is duplicate, and that a text needs quotes, where it
+/// The message of the parser, with what it leaves out: the key that is duplicate, and that a text or an address needs quotes, where it
 /// took the first letter for the start of another value.
 fn explained(text: &str, span: &Range<usize>, message: &str) -> String {
     if message.contains("duplicate key") {
@@ -51,10 +52,21 @@ fn explained(text: &str, span: &Range<usize>, message: &str) -> String {
     if let Some(flag) = flag.filter(|flag| *flag != value) {
         return format!("{key} = {value}: did you mean {flag}?");
     }
-    match value.starts_with(|first: char| first.is_alphabetic() || first == '/') && !value.contains('"') {
-        true => format!("{key} = {}: a text needs quotes: {key} = \"{}\"", excerpt(value), excerpt(value)),
+    let starts_as_text = value.starts_with(|first: char| first.is_alphabetic() || first == '/');
+    match (starts_as_text || is_address(value)) && !value.contains('"') {
+        true => {
+            let shown = excerpt(value);
+            format!("{key} = {shown}: put quotes around the value: {key} = \"{shown}\"")
+        }
         false => message.to_owned(),
     }
+}
+
+/// Whether a value without quotes begins with an IP address, a network, or an address and a port.
+fn is_address(value: &str) -> bool {
+    let first = value.split([' ', '\t', ',']).next().unwrap_or_default();
+    let host = first.split('/').next().unwrap_or_default();
+    host.parse::<IpAddr>().is_ok() || host.parse::<SocketAddr>().is_ok()
 }
 
 /// A text with an index of its lines, as a file may declare many thousands of semaphores.
@@ -193,12 +205,32 @@ mod tests {
     #[test]
     fn a_text_without_quotes_and_a_key_that_is_set_twice_are_named() {
         for (text, message) in [
-            ("[log]\nthreshold = info", "threshold = info: a text needs quotes: threshold = \"info\""),
+            (
+                "[log]\nthreshold = info",
+                "threshold = info: put quotes around the value: threshold = \"info\"",
+            ),
+            (
+                "bind_ip = 127.0.0.1",
+                "bind_ip = 127.0.0.1: put quotes around the value: bind_ip = \"127.0.0.1\"",
+            ),
+            ("bind_ip = ::1", "bind_ip = ::1: put quotes around the value: bind_ip = \"::1\""),
+            (
+                "bind_ip = 127.0.0.1 ::1 # both",
+                "bind_ip = 127.0.0.1 ::1: put quotes around the value: bind_ip = \"127.0.0.1 ::1\"",
+            ),
+            (
+                "proxies = 10.0.0.0/8\nworkers = 1",
+                "proxies = 10.0.0.0/8: put quotes around the value: proxies = \"10.0.0.0/8\"",
+            ),
+            (
+                "[cluster]\nbind = 10.0.0.1:11218",
+                "bind = 10.0.0.1:11218: put quotes around the value: bind = \"10.0.0.1:11218\"",
+            ),
             (
                 "log.file = /var/log/x # there",
-                "log.file = /var/log/x: a text needs quotes: log.file = \"/var/log/x\"",
+                "log.file = /var/log/x: put quotes around the value: log.file = \"/var/log/x\"",
             ),
-            ("user = nobody\nworkers = 2", "user = nobody: a text needs quotes: user = \"nobody\""),
+            ("user = nobody\nworkers = 2", "user = nobody: put quotes around the value: user = \"nobody\""),
             ("[counter]\nenable = yes", "enable = yes: did you mean true?"),
             ("[counter]\nenable = False # off", "enable = False: did you mean false?"),
             ("[log]\nfile = \"a\"\nfile = \"b\"", "the key file is set twice; keep one of them"),
