@@ -9,7 +9,7 @@ use clap::Args;
 use super::exit::{Exit, Failure, warn};
 use super::output::json;
 use crate::config::Loaded;
-use crate::server::check_files;
+use crate::server::check;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,9 +18,11 @@ Examples:
 
 /// Check a configuration file
 ///
-/// Prints the first error and exits with status 78, or prints the warnings and exits with status 0. Also looks at the files of
-/// certificates and tokens: what cannot be used is an error, what expires within 30 days a warning, and so is a file that the
-/// user who runs the command cannot read. Does not bind any port. The SIGNALBOX_CONFIG_ variables of the environment override the file, as for "serve".
+/// Prints all mistakes and warnings, and exits with status 78 if there is a mistake, or else with status 0. Also looks at what the
+/// server would use: certificates, keys, tokens, user and group, and the directories of data and logs. What cannot be used is a
+/// mistake; what expires within 30 days, and a file that the user who runs the command cannot read, is a warning, and so is
+/// listening on every address. Does not bind any port. The SIGNALBOX_CONFIG_ variables of the environment override the file, as
+/// for "serve".
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -36,15 +38,17 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let invalid = |error: crate::config::ConfigError| Failure::new(Exit::Configuration, error.to_string());
     let loaded = Loaded::read(Some(&arguments.file), std::env::vars_os()).map_err(invalid)?;
-    let mut warnings: Vec<_> = loaded.notices.iter().map(|notice| notice.sentence.to_string()).collect();
-    if !arguments.json {
-        warnings.drain(..).for_each(|warning| warn(&warning));
+    let mut mistakes = loaded.validate().err().map_or_else(Vec::new, |error| error.mistakes().to_vec());
+    let checked = check(&loaded.config);
+    mistakes.extend(checked.mistakes);
+    let notices = loaded.notices.into_iter().map(|notice| notice.sentence);
+    let warnings: Vec<_> = notices.chain(checked.warnings).collect();
+    mistakes.iter().for_each(|mistake| warn(mistake));
+    if !arguments.json || !mistakes.is_empty() {
+        warnings.iter().for_each(|warning| warn(warning));
     }
-    loaded.validate().map_err(invalid)?;
-    let found = check_files(&loaded.config).map_err(|error| Failure::new(Exit::Configuration, error))?;
-    match arguments.json {
-        true => warnings.extend(found),
-        false => found.iter().for_each(|warning| warn(warning)),
+    if !mistakes.is_empty() {
+        return Ok(Exit::Configuration.into());
     }
     let file = arguments.file.display().to_string();
     let text = match arguments.json {

@@ -40,8 +40,16 @@ const UNUSED_KEYS: &[&str] = &[
 /// Longest part of a value that a message repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 60;
 
-/// The line that set each key last; not of keys within declarations.
-type Lines = Vec<(&'static str, usize)>;
+/// What became of the settings of a file.
+pub(super) struct Applied {
+    pub(super) notices: Vec<Notice>,
+    /// The line that set each key last; not of keys within declarations.
+    pub(super) lines: Vec<(&'static str, usize)>,
+    /// In the order of their lines.
+    pub(super) mistakes: Vec<Mistake>,
+    /// The keys whose values were refused, or that were probably meant by an unknown one.
+    pub(super) refused: Vec<&'static str>,
+}
 
 /// Applies `settings`, read from the file at `path`, to `config`.
 pub(super) fn apply(
@@ -49,7 +57,7 @@ pub(super) fn apply(
     path: &Path,
     language: Language,
     config: &mut Config,
-) -> Result<(Vec<Notice>, Lines), Mistake> {
+) -> Applied {
     let mut applying = Applying {
         path,
         language,
@@ -58,23 +66,29 @@ pub(super) fn apply(
         set: HashMap::new(),
         declaration: None,
         declared: HashMap::new(),
+        mistakes: Vec::new(),
+        refused: Vec::new(),
     };
     let mut unused = Vec::new();
     for setting in settings {
         if !is_within_declaration(&setting.key) {
-            applying.end_declaration()?;
+            applying.end_declaration();
         }
-        if let Some(key) = Key::find(&setting.key) {
-            applying.set(key, setting)?;
+        let outcome = if let Some(key) = Key::find(&setting.key) {
+            applying.set(key, setting)
         } else if language == Language::Yrmcds && UNUSED_KEYS.contains(&setting.key.as_str()) {
             unused.push(setting.key.as_str());
+            Ok(())
         } else {
-            applying.unknown(setting)?;
-        }
+            applying.unknown(setting)
+        };
+        applying.mistakes.extend(outcome.err());
     }
-    applying.end_declaration()?;
+    applying.end_declaration();
     let lines = applying.set.iter().map(|(key, setting)| (*key, setting.line)).collect();
-    let mut notices = applying.notices;
+    let Applying { mut notices, mut mistakes, refused, .. } = applying;
+    // A declaration is checked at its end.
+    mistakes.sort_by_key(|mistake| mistake.line);
     if !unused.is_empty() {
         let sentence = format!(
             "{}: not used, as they belong to yrmcds' memcache and replication parts: {}",
@@ -83,7 +97,7 @@ pub(super) fn apply(
         );
         notices.push(Notice { severity: Severity::Info, sentence });
     }
-    Ok((notices, lines))
+    Applied { notices, lines, mistakes, refused }
 }
 
 struct Applying<'a> {
@@ -98,6 +112,8 @@ struct Applying<'a> {
     declaration: Option<&'a Setting<'a>>,
     /// The names of the declarations before it, with their lines.
     declared: HashMap<String, usize>,
+    mistakes: Vec<Mistake>,
+    refused: Vec<&'static str>,
 }
 
 impl<'a> Applying<'a> {
@@ -108,7 +124,11 @@ impl<'a> Applying<'a> {
         }
         // Computed only if needed: for a key of declarations, it has the values of all declarations.
         let before = self.set.contains_key(key.name()).then(|| key.value_in(self.config));
-        key.set(&setting.value, self.config).map_err(|allowed| refused(setting, allowed))?;
+        if let Err(allowed) = key.set(&setting.value, self.config) {
+            self.refused.push(key.name());
+            self.set.insert(key.name(), setting);
+            return Err(refused(setting, allowed));
+        }
         if setting.value == Value::Entry {
             self.declaration = Some(setting);
             return Ok(());
@@ -124,28 +144,30 @@ impl<'a> Applying<'a> {
 
     /// Checks the declaration that ends here: required keys are set, slots and capacity fit together, and its name is
     /// unique.
-    fn end_declaration(&mut self) -> Result<(), Mistake> {
-        let Some(table) = self.declaration.take() else { return Ok(()) };
+    fn end_declaration(&mut self) {
+        let Some(table) = self.declaration.take() else { return };
         let declared = self.config.semaphore.declare.last().expect("the table that began it put it there");
         let set: HashMap<_, _> = self.set.extract_if(|key, _| is_within_declaration(key)).collect();
-        if let Some(key) = Key::all().iter().find(|key| key.is_required() && !set.contains_key(key.name())) {
+        for key in Key::all().iter().filter(|key| key.is_required() && !set.contains_key(key.name())) {
             let (name, table_name, allowed) = (key.name(), &table.key, key.allowed());
             let sentence = format!("{name} is not set in this [[{table_name}]]; it must be {allowed}");
-            return Err(Mistake::new(table.line, sentence));
+            self.mistakes.push(Mistake::new(table.line, sentence));
         }
         if declared.slots && declared.capacity > SLOTS_MAX {
             let allowed =
                 format!("a whole number from 0 to {SLOTS_MAX} where semaphore.declare.slots is true");
-            return Err(refused(set["semaphore.declare.capacity"], allowed));
+            self.mistakes.push(refused(set["semaphore.declare.capacity"], allowed));
         }
-        let name = set["semaphore.declare.name"];
+        // A name that was refused is empty.
+        let Some(name) = set.get("semaphore.declare.name").filter(|_| !declared.name.is_empty()) else {
+            return;
+        };
         if let Some(earlier_line) = self.declared.insert(declared.name.clone(), name.line) {
             let (key, value) = (&name.key, excerpt(name.written));
             let sentence =
                 format!("{key} = {value}: line {earlier_line} declares this name already; keep one of them");
-            return Err(Mistake::new(name.line, sentence));
+            self.mistakes.push(Mistake::new(name.line, sentence));
         }
-        Ok(())
     }
 
     fn set_twice(
@@ -180,9 +202,12 @@ impl<'a> Applying<'a> {
             }
             return Err(refused(setting, format!("a table of keys, such as {example}")));
         }
-        let close = closest_key(&setting.key).map(|key| format!("; did you mean {key}?"));
-        let sentence = format!("{} is not a key of signalbox{}", setting.key, close.unwrap_or_default());
+        let close = closest_key(&setting.key);
+        let advice = close.map(|key| format!("; did you mean {key}?"));
+        let sentence = format!("{} is not a key of signalbox{}", setting.key, advice.unwrap_or_default());
         if self.language == Language::Toml {
+            // What contradicts the key that was meant may be a consequence.
+            self.refused.extend(close);
             return Err(Mistake::new(setting.line, sentence));
         }
         self.notice(Severity::Warning, setting.line, format!("ignored: {sentence}"));

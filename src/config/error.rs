@@ -7,10 +7,33 @@ use std::path::Path;
 
 use thiserror::Error;
 
-/// Why a configuration cannot be used.
+/// Why a configuration cannot be used: at least one mistake. It is shown as the first one.
 #[derive(Debug, Error)]
-#[error("{0}")]
-pub struct ConfigError(pub(super) String);
+#[error("{}", first_of(.0))]
+pub struct ConfigError(pub(super) Vec<String>);
+
+impl ConfigError {
+    pub(super) fn of(sentence: String) -> Self {
+        Self(vec![sentence])
+    }
+
+    /// All mistakes, a sentence for each: those of the file in the order of its lines, then those of the environment, then
+    /// contradictions.
+    pub fn mistakes(&self) -> &[String] {
+        &self.0
+    }
+}
+
+fn first_of(mistakes: &[String]) -> String {
+    match mistakes {
+        [first] => first.clone(),
+        [first, further @ ..] => {
+            let count = further.len();
+            format!("{first} ({count} more: \"signalbox check-config\" reports all mistakes)")
+        }
+        [] => unreachable!("there is at least one"),
+    }
+}
 
 /// Keys that contradict each other.
 #[derive(Debug, Error)]
@@ -23,12 +46,12 @@ pub struct Contradiction {
 
 impl Contradiction {
     /// A failed check, whose sentence says what would be right.
-    pub(super) fn of<T>(keys: [&'static str; 2], sentence: impl Into<String>) -> Result<T, Self> {
-        Err(Self { keys, sentence: sentence.into() })
+    pub(super) fn of(keys: [&'static str; 2], sentence: impl Into<String>) -> Self {
+        Self { keys, sentence: sentence.into() }
     }
 
     /// A key that is of no use without another one.
-    pub(super) fn without<T>(key: &'static str, missing: &'static str) -> Result<T, Self> {
+    pub(super) fn without(key: &'static str, missing: &'static str) -> Self {
         Self::of([key, missing], format!("{key} is set, but {missing} is not; set both or neither"))
     }
 }
@@ -47,9 +70,9 @@ impl Mistake {
         Self { line, sentence: sentence.into() }
     }
 
-    /// The error with its file.
-    pub(super) fn in_file(self, path: &Path) -> ConfigError {
-        ConfigError(format!("{}:{}: {}", path.display(), self.line, self.sentence))
+    /// The mistake with its file.
+    pub(super) fn in_file(self, path: &Path) -> String {
+        format!("{}:{}: {}", path.display(), self.line, self.sentence)
     }
 }
 

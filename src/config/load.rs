@@ -9,12 +9,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::apply::{closest_key, excerpt};
-use super::error::{ConfigError, Mistake, Notice, Severity};
+use super::error::{ConfigError, Contradiction, Mistake, Notice, Severity};
 use super::language::Language;
 use super::origin::{Origin, Origins};
 use super::root::Config;
 use super::schema::{Key, is_within_declaration};
-use super::setting::{Value, line_at};
+use super::setting::{Read, Value, line_at};
 use super::{apply, toml, yrmcds};
 use signalbox_model::kubernetes::{SERVICE_ADVICE, is_of_service};
 
@@ -37,6 +37,10 @@ pub struct Loaded {
     file: Option<PathBuf>,
     /// Where keys were set.
     origins: Origins,
+    /// What is wrong with the file and the environment. The configuration is as if those lines and variables were not there.
+    mistakes: Vec<String>,
+    /// The keys whose values are not known, because they were refused or their names are misspelt; `None`: lines could not be read, so it is not known.
+    refused: Option<Vec<&'static str>>,
 }
 
 impl Config {
@@ -44,9 +48,13 @@ impl Config {
     ///
     /// Comments in yrmcds.conf may have any encoding, as old files do.
     pub fn load(path: &Path) -> Result<Loaded, ConfigError> {
+        Self::load_with_mistakes(path)?.without_mistakes()
+    }
+
+    fn load_with_mistakes(path: &Path) -> Result<Loaded, ConfigError> {
         let unreadable = |error| {
             let path = path.display();
-            ConfigError(format!(
+            ConfigError::of(format!(
                 "{path}: the configuration file cannot be read: {error}; check its path and its permissions"
             ))
         };
@@ -54,7 +62,7 @@ impl Config {
         let text = String::from_utf8_lossy(&bytes);
         let Some(language) = Language::of(path, &text) else {
             let path = path.display();
-            return Err(ConfigError(format!(
+            return Err(ConfigError::of(format!(
                 "{path}: the configuration file is recognised as neither TOML nor yrmcds.conf; rename it so that it ends in \
                  .toml or .conf"
             )));
@@ -63,44 +71,56 @@ impl Config {
             && let Err(error) = str::from_utf8(&bytes)
         {
             let line = line_at(&text, error.valid_up_to());
-            return Err(Mistake::new(
-                line,
-                "this line is not valid UTF-8; save the file as UTF-8, as TOML requires",
-            )
-            .in_file(path));
+            let sentence = "this line is not valid UTF-8; save the file as UTF-8, as TOML requires";
+            return Err(ConfigError::of(Mistake::new(line, sentence).in_file(path)));
         }
-        Self::parse(&text, path, language)
+        Ok(Self::parse_with_mistakes(&text, path, language))
     }
 
     /// Reads `text`. Messages name `path` as the file.
     pub fn parse(text: &str, path: &Path, language: Language) -> Result<Loaded, ConfigError> {
-        let (mut config, settings) = match language {
+        Self::parse_with_mistakes(text, path, language).without_mistakes()
+    }
+
+    fn parse_with_mistakes(text: &str, path: &Path, language: Language) -> Loaded {
+        let (mut config, Read { settings, mut mistakes }) = match language {
             Language::Toml => (Self::default(), toml::read(text)),
             Language::Yrmcds => (Self::of_yrmcds(), yrmcds::read(text)),
         };
-        let (notices, lines) = settings
-            .and_then(|settings| apply::apply(&settings, path, language, &mut config))
-            .map_err(|mistake| mistake.in_file(path))?;
+        let applied = apply::apply(&settings, path, language, &mut config);
+        let refused = mistakes.is_empty().then_some(applied.refused);
+        mistakes.extend(applied.mistakes);
+        mistakes.sort_by_key(|mistake| mistake.line);
         if language == Language::Yrmcds {
             config.workers = config.workers.of_yrmcds();
         }
-        Ok(Loaded { config, notices, file: Some(path.to_owned()), origins: Origins::of_lines(lines) })
+        Loaded {
+            config,
+            notices: applied.notices,
+            file: Some(path.to_owned()),
+            origins: Origins::of_lines(applied.lines),
+            mistakes: mistakes.into_iter().map(|mistake| mistake.in_file(path)).collect(),
+            refused,
+        }
     }
 }
 
 impl Loaded {
-    /// Reads a file, or without one the defaults, and then the variables of the environment.
+    /// Reads a file, or without one the defaults, and then the variables of the environment. Fails if the file cannot be read;
+    /// [`Loaded::validate`] reports the mistakes in it.
     pub fn read(
         file: Option<&Path>,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, ConfigError> {
         let mut loaded = match file {
-            Some(file) => Config::load(file)?,
+            Some(file) => Config::load_with_mistakes(file)?,
             None => Self {
                 config: Config::default(),
                 notices: Vec::new(),
                 file: None,
                 origins: Origins::default(),
+                mistakes: Vec::new(),
+                refused: Some(Vec::new()),
             },
         };
         let mut variables: Vec<_> = environment
@@ -116,7 +136,9 @@ impl Loaded {
                 ignored.push(name);
                 continue;
             }
-            loaded.set_variable(name, value)?;
+            if let Err(mistake) = loaded.set_variable(name, value) {
+                loaded.mistakes.push(mistake);
+            }
         }
         if !ignored.is_empty() {
             let sentence = format!("{}: {SERVICE_ADVICE}", ignored.join(", "));
@@ -129,7 +151,7 @@ impl Loaded {
         Ok(loaded)
     }
 
-    fn set_variable(&mut self, variable: String, value: OsString) -> Result<(), ConfigError> {
+    fn set_variable(&mut self, variable: String, value: OsString) -> Result<(), String> {
         let name = variable[VARIABLE_PREFIX.len()..].to_ascii_lowercase().replace("__", ".");
         let found = Key::all().iter().find(|key| variable_of(key.name()) == variable);
         let Some(key) = found else {
@@ -137,13 +159,10 @@ impl Loaded {
                 Some(close) => format!("did you mean {}?", variable_of(close)),
                 None => "remove it from the environment".to_owned(),
             };
-            return Err(ConfigError(format!(
-                "{variable}: this environment variable is of no key of signalbox; {advice}"
-            )));
+            return Err(format!("{variable}: this environment variable is of no key of signalbox; {advice}"));
         };
-        let refused = |value: String, allowed: String| {
-            Err(ConfigError(format!("{variable} = {value}: must be {allowed}")))
-        };
+        let refused =
+            |value: String, allowed: String| Err(format!("{variable} = {value}: must be {allowed}"));
         if key.name() == "semaphore.declare" || is_within_declaration(key.name()) {
             let allowed = "in a table [[semaphore.declare]], which only a file in TOML can have";
             return refused(excerpt(&value.to_string_lossy()), allowed.to_owned());
@@ -153,6 +172,7 @@ impl Loaded {
             Err(value) => return refused(excerpt(&value.to_string_lossy()), "valid UTF-8".to_owned()),
         };
         if let Err(allowed) = key.set(&Value::Word(value.clone()), &mut self.config) {
+            self.refused.iter_mut().for_each(|keys| keys.push(key.name()));
             return refused(excerpt(&value), allowed);
         }
         let sentence = match key.no_effect_because() {
@@ -169,17 +189,31 @@ impl Loaded {
         self.origins.0.insert(key, Origin::Option(option));
     }
 
-    /// [`Config::validate`], with the place in the error where one of the keys was set last.
+    /// Reports the mistakes of the file and the environment, and contradictions ([`Config::validate`]) with the place where one
+    /// of the keys was set last. Contradictions of keys whose values are not known are not reported.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        self.config.validate().map_err(|error| {
-            // Both ports may be the default: then the keys that enable them are to blame.
-            let enables = ["counter.enable", "semaphore.enable"];
-            let place = self.place_of(&error.keys).or_else(|| self.place_of(&enables));
-            match place.or_else(|| self.file_name()) {
-                Some(place) => ConfigError(format!("{place}: {error}")),
-                None => ConfigError(error.to_string()),
-            }
-        })
+        let mut mistakes = self.mistakes.clone();
+        if let Some(refused) = &self.refused {
+            let of_known = |found: &Contradiction| !found.keys.iter().any(|key| refused.contains(key));
+            let found = self.config.contradictions().into_iter().filter(of_known);
+            mistakes.extend(found.map(|contradiction| self.at_its_place(&contradiction)));
+        }
+        if mistakes.is_empty() { Ok(()) } else { Err(ConfigError(mistakes)) }
+    }
+
+    /// The same, if nothing is wrong with the file and the environment.
+    pub(super) fn without_mistakes(self) -> Result<Self, ConfigError> {
+        if self.mistakes.is_empty() { Ok(self) } else { Err(ConfigError(self.mistakes)) }
+    }
+
+    fn at_its_place(&self, error: &Contradiction) -> String {
+        // Both ports may be the default: then the keys that enable them are to blame.
+        let enables = ["counter.enable", "semaphore.enable"];
+        let place = self.place_of(&error.keys).or_else(|| self.place_of(&enables));
+        match place.or_else(|| self.file_name()) {
+            Some(place) => format!("{place}: {error}"),
+            None => error.to_string(),
+        }
     }
 
     /// Where the last of the keys was set.

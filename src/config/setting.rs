@@ -3,6 +3,15 @@
 //! The readers (`yrmcds`, `toml`) yield a flat list of settings, in the order of the file. `schema` checks names, types
 //! and ranges, so that both languages have the same rules and messages.
 
+use super::error::Mistake;
+
+/// What a reader has found in a file: the settings, in the order of their lines, and the lines that it could not read.
+#[derive(Debug, Default)]
+pub(super) struct Read<'a> {
+    pub(super) settings: Vec<Setting<'a>>,
+    pub(super) mistakes: Vec<Mistake>,
+}
+
 /// One `key = value` of a file.
 #[derive(Debug)]
 pub(super) struct Setting<'a> {

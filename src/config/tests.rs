@@ -6,7 +6,7 @@ use std::path::Path;
 use super::*;
 
 fn parse(text: &str, language: Language) -> Result<Loaded, String> {
-    Config::parse(text, Path::new("/etc/x"), language).map_err(|error| error.to_string())
+    Config::parse(text, Path::new("/etc/x"), language).map_err(|error| error.mistakes()[0].clone())
 }
 
 fn notices(text: &str) -> Vec<(Severity, String)> {
@@ -215,10 +215,10 @@ fn a_mistake_in_a_declaration_is_named_where_it_is() {
              semaphore.declare.slots is true",
         ),
         ("capacity = 1\nslots = 1", "4: semaphore.declare.slots = 1: must be true or false"),
-        ("label = 5", "3: semaphore.declare.label = 5: must be a text of at most 255 bytes"),
+        ("capacity = 1\nlabel = 5", "4: semaphore.declare.label = 5: must be a text of at most 255 bytes"),
         (
-            "lable = 'x'",
-            "3: semaphore.declare.lable is not a key of signalbox; did you mean semaphore.declare.label?",
+            "capacity = 1\nlable = 'x'",
+            "4: semaphore.declare.lable is not a key of signalbox; did you mean semaphore.declare.label?",
         ),
         (
             "[[semaphore.declare]]\ncapacity = 1",
@@ -382,7 +382,7 @@ fn limits_and_the_log_level_change_while_running() {
 
 fn read(variables: &[(&str, &str)]) -> Result<Loaded, String> {
     let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
-    Loaded::read(None, variables).map_err(|error| error.to_string())
+    Loaded::read(None, variables).and_then(Loaded::without_mistakes).map_err(|error| error.to_string())
 }
 
 /// Of each key, the variable has the name that the documents state, and the key that the reader finds.
@@ -419,7 +419,7 @@ fn variables_that_kubernetes_makes_for_a_service_are_ignored_with_one_warning() 
     assert!(notice.sentence.starts_with(names), "{}", notice.sentence);
     // It is of a key.
     let of_key = [("SIGNALBOX_CONFIG_COUNTER__PORT".into(), "tcp://10.0.0.1:80".into())];
-    assert!(Loaded::read(None, of_key).is_err());
+    assert!(Loaded::read(None, of_key).unwrap().validate().is_err());
 }
 
 #[test]
@@ -436,6 +436,56 @@ fn a_variable_of_no_key_is_refused_with_the_one_that_was_meant() {
     }
     let error = read(&[("SIGNALBOX_CONFIG_SEMAPHORE__DECLARE__NAME", "a")]).unwrap_err();
     assert!(error.ends_with("only a file in TOML can have"), "{error}");
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.toml");
+    let mistakes = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        let variable = ("SIGNALBOX_CONFIG_WORKERS".into(), "0".into());
+        let error = Loaded::read(Some(&path), [variable]).unwrap().validate().unwrap_err();
+        let starts = error.mistakes().iter().map(|mistake| {
+            let mistake = mistake.replace(&path.display().to_string(), "x");
+            mistake.split([';', '(']).next().unwrap_or_default().to_owned()
+        });
+        (starts.collect::<Vec<_>>(), error.to_string())
+    };
+    let variable = "SIGNALBOX_CONFIG_WORKERS = 0: must be a whole number from 1 to 1024";
+    let text = "user = 5\ndata_di = '/d'\n[tls]\ncert = 'server.pem'\nkey = '/server.key'\n[sysv]\ndurable_keys = '1'\n[session]\nmin_ttl = 60\n\
+        max_wait = 1\n[[semaphore.declare]]\ncapacity = -1\n[[semaphore.declare]]\nname = 'a'\ncapacity = 1\n";
+    let (found, shown) = mistakes(text);
+    assert_eq!(
+        found,
+        [
+            "x:1: user = 5: must be the name of an account, such as nobody, or empty for none",
+            "x:2: data_di is not a key of signalbox",
+            "x:4: tls.cert = 'server.pem': must be an absolute path, such as /etc/signalbox/server.pem",
+            "x:11: semaphore.declare.name is not set in this [[semaphore.declare]]",
+            "x:12: semaphore.declare.capacity = -1: must be a whole number from 0 to 4294967295",
+            variable,
+            // Nothing about tls.key and sysv.durable_keys, which need the keys of lines 4 and 2.
+            "x:9: session.min_ttl is 60 and session.default_ttl is 30",
+            "x:10: session.default_wait is 60 and session.max_wait is 1",
+        ]
+    );
+    assert!(
+        shown.ends_with("or empty for none (7 more: \"signalbox check-config\" reports all mistakes)"),
+        "{shown}"
+    );
+    // Where a line cannot be read, it may be the one without which others contradict each other.
+    let text = "bind_ip = 127.0.0.1\n[tls]\ncert = /server.pem\nkey = '/server.key'\n[counter]\nport = 0\n";
+    let (found, _) = mistakes(text);
+    assert_eq!(
+        found,
+        [
+            "x:1: bind_ip = 127.0.0.1: put quotes around the value: bind_ip = \"127.0.0.1\"",
+            "x:3: cert = /server.pem: put quotes around the value: cert = \"/server.pem\"",
+            "x:6: counter.port = 0: must be a whole number from 1 to 65535",
+            variable,
+        ]
+    );
 }
 
 #[test]

@@ -14,35 +14,54 @@ use toml::de::{DeArray, DeInteger, DeTable, DeValue};
 
 use super::apply::excerpt;
 use super::error::Mistake;
-use super::setting::{Setting, Value, line_at};
+use super::setting::{Read, Setting, Value, line_at};
 
-/// The settings of `text` in the order of their lines.
-pub(super) fn read(text: &str) -> Result<Vec<Setting<'_>>, Mistake> {
-    let document = DeTable::parse(text).map_err(|error| {
-        let span = error.span().unwrap_or(text.len()..text.len());
-        Mistake::new(line_at(text, span.start), explained(text, &span, error.message()))
-    })?;
+/// The settings of `text` and its mistakes, one for each line.
+pub(super) fn read(text: &str) -> Read<'_> {
+    let (document, errors) = DeTable::parse_recoverable(text);
+    let span = |error: &toml::de::Error| error.span().unwrap_or(text.len()..text.len());
+    let mut errors: Vec<_> = errors.iter().map(|error| (span(error), error.message())).collect();
+    // The parser reports what it could not split into keys and values before it looks at the values.
+    errors.sort_by_key(|(span, _)| span.start);
+    let mut mistakes: Vec<Mistake> = Vec::new();
+    // Where the parser lost the structure of the file: what it says about later lines may be a consequence.
+    let mut lost_at = None;
+    for (span, message) in errors {
+        let line = line_at(text, span.start);
+        if mistakes.iter().any(|known| known.line == line) {
+            continue;
+        }
+        let explained = explained(text, &span, message);
+        let is_lost = explained.is_none();
+        mistakes.push(Mistake::new(line, explained.unwrap_or_else(|| message.to_owned())));
+        if is_lost {
+            lost_at = Some(line);
+            break;
+        }
+    }
     let mut settings = Vec::new();
     flatten(&Source::new(text), "", document.get_ref(), &mut settings);
     // The parser sorts by key, but the first mistake of the file is to be reported first. The sort is stable, so that keys
     // on one line still follow the table that they are in.
     settings.sort_by_key(|setting| setting.line);
-    Ok(settings)
+    settings.retain(|setting| {
+        let end = setting.line + setting.written.matches('\n').count();
+        lost_at.is_none_or(|lost| end < lost) && !mistakes.iter().any(|mistake| mistake.line == setting.line)
+    });
+    Read { settings, mistakes }
 }
 
-/// The message of the parser, with what it leaves out: the key that is duplicate, and that a text or an address needs quotes, where it
-/// took the first letter for the start of another value.
-fn explained(text: &str, span: &Range<usize>, message: &str) -> String {
+/// A mistake within one line, in other words than those of the parser, which leaves out the key that is duplicate, and that a
+/// text or an address needs quotes, where it took the first letter for the start of another value.
+fn explained(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
     if message.contains("duplicate key") {
         let key = text.get(span.clone()).unwrap_or_default().trim();
-        return format!("the key {key} is set twice; keep one of them");
+        return Some(format!("the key {key} is set twice; keep one of them"));
     }
     let start =
         text.get(..span.start).and_then(|before| before.rfind('\n')).map_or(0, |line_break| line_break + 1);
     let line = text.get(start..).and_then(|rest| rest.lines().next()).unwrap_or_default();
-    let Some((key, value)) = line.split_once('=').map(|(key, value)| (key.trim(), value.trim())) else {
-        return message.to_owned();
-    };
+    let (key, value) = line.split_once('=').map(|(key, value)| (key.trim(), value.trim()))?;
     let value = value.split('#').next().unwrap_or_default().trim_end();
     let flag = match value.to_lowercase().as_str() {
         "yes" | "on" | "true" => Some("true"),
@@ -50,16 +69,17 @@ fn explained(text: &str, span: &Range<usize>, message: &str) -> String {
         _ => None,
     };
     if let Some(flag) = flag.filter(|flag| *flag != value) {
-        return format!("{key} = {value}: did you mean {flag}?");
+        return Some(format!("{key} = {value}: did you mean {flag}?"));
+    }
+    let list = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).map(str::trim);
+    if list.is_some_and(is_address) && !value.contains('"') {
+        return Some(format!("{key} = {}: put quotes around each address", excerpt(value)));
     }
     let starts_as_text = value.starts_with(|first: char| first.is_alphabetic() || first == '/');
-    match (starts_as_text || is_address(value)) && !value.contains('"') {
-        true => {
-            let shown = excerpt(value);
-            format!("{key} = {shown}: put quotes around the value: {key} = \"{shown}\"")
-        }
-        false => message.to_owned(),
-    }
+    ((starts_as_text || is_address(value)) && !value.contains('"')).then(|| {
+        let shown = excerpt(value);
+        format!("{key} = {shown}: put quotes around the value: {key} = \"{shown}\"")
+    })
 }
 
 /// Whether a value without quotes begins with an IP address, a network, or an address and a port.
@@ -139,7 +159,9 @@ mod tests {
     use super::*;
 
     fn read_all(text: &str) -> Vec<(String, Value, usize)> {
-        read(text).unwrap().into_iter().map(|s| (s.key, s.value, s.line)).collect()
+        let read = read(text);
+        assert!(read.mistakes.is_empty(), "{:?}", read.mistakes);
+        read.settings.into_iter().map(|s| (s.key, s.value, s.line)).collect()
     }
 
     #[test]
@@ -222,6 +244,7 @@ mod tests {
                 "proxies = 10.0.0.0/8\nworkers = 1",
                 "proxies = 10.0.0.0/8: put quotes around the value: proxies = \"10.0.0.0/8\"",
             ),
+            ("bind_ip = [127.0.0.1, ::1]", "bind_ip = [127.0.0.1, ::1]: put quotes around each address"),
             (
                 "[cluster]\nbind = 10.0.0.1:11218",
                 "bind = 10.0.0.1:11218: put quotes around the value: bind = \"10.0.0.1:11218\"",
@@ -235,14 +258,27 @@ mod tests {
             ("[counter]\nenable = False # off", "enable = False: did you mean false?"),
             ("[log]\nfile = \"a\"\nfile = \"b\"", "the key file is set twice; keep one of them"),
         ] {
-            assert_eq!(read(text).unwrap_err().sentence, message);
+            let said: Vec<_> = read(text).mistakes.into_iter().map(|mistake| mistake.sentence).collect();
+            assert_eq!(said, [message]);
         }
-        assert!(!read("workers = 1 2").unwrap_err().sentence.contains("quotes"));
+        assert!(!read("workers = 1 2").mistakes[0].sentence.contains("quotes"));
     }
 
     #[test]
     fn a_syntax_error_names_its_line() {
-        let mistake = read("workers = 2\n[counter\nport = 1").unwrap_err();
-        assert_eq!(mistake.line, 2);
+        let read = read("workers = 2\nuser = a\n[counter\nport = x\n[log]\nthreshold = y");
+        let lines: Vec<_> = read.mistakes.iter().map(|mistake| mistake.line).collect();
+        assert_eq!(lines, [2, 3], "what follows may be meant otherwise");
+        let keys: Vec<_> = read.settings.iter().map(|setting| setting.key.as_str()).collect();
+        assert_eq!(keys, ["workers"]);
+    }
+
+    #[test]
+    fn each_line_that_cannot_be_read_is_a_mistake_and_the_others_are_read() {
+        let read = read("user = a\nworkers = 2\n[log]\nthreshold = b\n[counter]\nport = 1");
+        let lines: Vec<_> = read.mistakes.iter().map(|mistake| mistake.line).collect();
+        assert_eq!(lines, [1, 4]);
+        let keys: Vec<_> = read.settings.iter().map(|setting| setting.key.as_str()).collect();
+        assert_eq!(keys, ["workers", "counter.port"]);
     }
 }

@@ -7,15 +7,22 @@ use super::root::{Config, PortConfig, SessionConfig};
 
 impl Config {
     /// Checks the configuration as a whole: an extension is enabled, both have different ports, durable keys have a store,
-    /// and times are within their limits. To be called after the command line has overridden keys.
+    /// and times are within their limits. To be called after the command line has overridden keys. Fails with the first
+    /// contradiction.
     pub fn validate(&self) -> Result<(), Contradiction> {
+        self.contradictions().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// All contradictions.
+    pub(super) fn contradictions(&self) -> Vec<Contradiction> {
+        let mut found = Vec::new();
         let (counter, semaphore) = (&self.counter.port, &self.semaphore.port);
         if !counter.enable && !semaphore.enable {
-            return Contradiction::of(
+            found.push(Contradiction::of(
                 ["counter.enable", "semaphore.enable"],
                 "counter.enable and semaphore.enable are both false; set `counter.enable = true`, `semaphore.enable = true` \
                  or both in the configuration file",
-            );
+            ));
         }
         // Port 0, which only the command line can set, means any free port, and so a different one each time.
         if counter.enable && semaphore.enable && counter.port == semaphore.port && counter.port != 0 {
@@ -24,45 +31,42 @@ impl Config {
                 "counter.port and semaphore.port are both {port}; set one of them to another port, such as `semaphore.port = \
                  {other}`"
             );
-            return Contradiction::of(["counter.port", "semaphore.port"], sentence);
+            found.push(Contradiction::of(["counter.port", "semaphore.port"], sentence));
         }
         if !self.sysv.durable_keys.is_empty() && !self.has_store() {
-            return Contradiction::of(
+            found.push(Contradiction::of(
                 ["sysv.durable_keys", "data_dir"],
                 "sysv.durable_keys is set, but data_dir is not; set data_dir to the directory in which these sets are kept, \
                  such as `data_dir = \"/var/lib/signalbox\"`, or make this server a node of a cluster",
-            );
+            ));
         }
-        self.http.validate(self)?;
-        self.tls.validate()?;
-        self.cluster.validate(self)?;
-        self.session.validate()
+        found.extend(self.http.contradiction(self));
+        found.extend(self.tls.contradiction());
+        found.extend(self.cluster.contradictions(self));
+        found.extend(self.session.contradictions());
+        found
     }
 }
 
 impl HttpConfig {
     /// Checks that no other port of the configuration is the same.
-    fn validate(&self, config: &Config) -> Result<(), Contradiction> {
+    fn contradiction(&self, config: &Config) -> Option<Contradiction> {
         let others = [("counter.port", &config.counter.port), ("semaphore.port", &config.semaphore.port)];
         // Port 0, which only the command line can set, means any free port, and so a different one each time.
         let is_same =
             |port: &PortConfig| self.enable && self.port != 0 && port.enable && port.port == self.port;
-        match others.into_iter().find(|(_, port)| is_same(port)) {
-            Some((key, _)) => {
-                let sentence = format!(
-                    "http.port and {key} are both {}; set http.port to another port, such as `http.port = 11217`",
-                    self.port
-                );
-                Contradiction::of(["http.port", key], sentence)
-            }
-            None => Ok(()),
-        }
+        let (key, _) = others.into_iter().find(|(_, port)| is_same(port))?;
+        let sentence = format!(
+            "http.port and {key} are both {}; set http.port to another port, such as `http.port = 11217`",
+            self.port
+        );
+        Some(Contradiction::of(["http.port", key], sentence))
     }
 }
 
 impl ClusterConfig {
     /// Checks the section as a whole, and against the rest of the configuration.
-    fn validate(&self, config: &Config) -> Result<(), Contradiction> {
+    fn contradictions(&self, config: &Config) -> Vec<Contradiction> {
         if !self.is_enabled() {
             let set = [
                 ("cluster.node", self.node.is_some()),
@@ -75,11 +79,10 @@ impl ClusterConfig {
                 ("cluster.advertise", !self.advertise.is_empty()),
                 ("cluster.relay_ca", self.relay_ca.is_some()),
             ];
-            return match set.into_iter().find(|(_, is_set)| *is_set) {
-                Some((key, _)) => Contradiction::without(key, "cluster.etcd"),
-                None => Ok(()),
-            };
+            let first = set.into_iter().find(|(_, is_set)| *is_set);
+            return first.map(|(key, _)| Contradiction::without(key, "cluster.etcd")).into_iter().collect();
         }
+        let mut found = Vec::new();
         for (one, other) in [
             (("cluster.etcd_cert", self.etcd_cert.is_some()), ("cluster.etcd_key", self.etcd_key.is_some())),
             (
@@ -88,75 +91,75 @@ impl ClusterConfig {
             ),
         ] {
             match (one.1, other.1) {
-                (true, false) => return Contradiction::without(one.0, other.0),
-                (false, true) => return Contradiction::without(other.0, one.0),
+                (true, false) => found.push(Contradiction::without(one.0, other.0)),
+                (false, true) => found.push(Contradiction::without(other.0, one.0)),
                 _ => {}
             }
         }
         if self.etcd_ca.is_none() && self.etcd.iter().any(|member| member.starts_with("https:")) {
-            return Contradiction::of(
+            found.push(Contradiction::of(
                 ["cluster.etcd", "cluster.etcd_ca"],
                 "cluster.etcd has a member with https, but cluster.etcd_ca is not set; set it to the file with the certificate \
                  of the authority that signed those of etcd's members",
-            );
+            ));
         }
         if self.bind.is_some_and(|address| address.ip().is_unspecified()) {
-            return Contradiction::of(
+            found.push(Contradiction::of(
                 ["cluster.bind", "cluster.etcd"],
                 "cluster.bind has the address of no network; set the address at which the other nodes reach this one, such as \
                  10.0.0.1:11218",
-            );
+            ));
         }
         if self.relay_ca.is_some() && !self.relays() {
-            return Contradiction::without("cluster.relay_ca", "cluster.bind");
+            found.push(Contradiction::without("cluster.relay_ca", "cluster.bind"));
         }
         if self.relay_ca.is_some() && config.tls.cert.is_none() {
-            return Contradiction::without("cluster.relay_ca", "tls.cert");
+            found.push(Contradiction::without("cluster.relay_ca", "tls.cert"));
         }
         if self.relay_ca.is_some() && !config.proxies.is_empty() {
-            return Contradiction::of(
+            found.push(Contradiction::of(
                 ["cluster.relay_ca", "proxies"],
                 "cluster.relay_ca and proxies are both set, but a relay that encrypts cannot pass on the header of a proxy; \
                  remove one of the two: without proxies, clients count as their proxy, and without relay_ca, only clients with \
                  TLS of their own are encrypted between the nodes",
-            );
+            ));
         }
         if config.data_dir.is_some() {
-            return Contradiction::of(
+            found.push(Contradiction::of(
                 ["cluster.etcd", "data_dir"],
                 "cluster.etcd and data_dir are both set, but a node of a cluster stores everything in etcd; remove data_dir \
                  (\"signalbox data export\" and \"signalbox data import --cluster\" move its contents into the cluster)",
-            );
+            ));
         }
         if !config.semaphore.declare.is_empty() {
-            return Contradiction::of(
+            found.push(Contradiction::of(
                 ["cluster.etcd", "semaphore.declare"],
                 "cluster.etcd and semaphore.declare are both set, but nodes with different files would undo each other's \
                  declarations; remove the [[semaphore.declare]] tables, and declare each semaphore once with \"signalbox \
                  declare\": the cluster keeps it",
-            );
+            ));
         }
-        Ok(())
+        found
     }
 }
 
 impl SessionConfig {
-    fn validate(&self) -> Result<(), Contradiction> {
+    fn contradictions(&self) -> Vec<Contradiction> {
         let min_ttl = ("session.min_ttl", self.min_ttl_s);
         let default_ttl = ("session.default_ttl", self.default_ttl_s);
         let max_ttl = ("session.max_ttl", self.max_ttl_s);
         let default_wait = ("session.default_wait", self.default_wait_s);
         let max_wait = ("session.max_wait", self.max_wait_s);
-        for (lower, upper) in [(min_ttl, default_ttl), (default_ttl, max_ttl), (default_wait, max_wait)] {
-            if lower.1 > upper.1 {
-                let sentence = format!(
-                    "{} is {} and {} is {}; lower the first or raise the second",
-                    lower.0, lower.1, upper.0, upper.1
-                );
-                return Contradiction::of([lower.0, upper.0], sentence);
-            }
-        }
-        Ok(())
+        let pairs = [(min_ttl, default_ttl), (default_ttl, max_ttl), (default_wait, max_wait)];
+        let wrong = pairs.into_iter().filter(|(lower, upper)| lower.1 > upper.1);
+        let contradiction = |(lower, upper): ((&'static str, u32), (&'static str, u32))| {
+            let sentence = format!(
+                "{} is {} and {} is {}; lower the first or raise the second",
+                lower.0, lower.1, upper.0, upper.1
+            );
+            Contradiction::of([lower.0, upper.0], sentence)
+        };
+        wrong.map(contradiction).collect()
     }
 }
 
@@ -166,6 +169,11 @@ mod tests {
 
     use super::super::root::DeclareConfig;
     use super::*;
+
+    /// The cluster alone.
+    fn validated(config: &Config) -> Result<(), Contradiction> {
+        config.cluster.contradictions(config).into_iter().next().map_or(Ok(()), Err)
+    }
 
     #[test]
     fn the_port_must_be_free() {
@@ -185,7 +193,7 @@ mod tests {
             let mut config = Config::default();
             config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned(), member.to_owned()];
             config.cluster.etcd_ca = etcd_ca.map(PathBuf::from);
-            config.cluster.validate(&config)
+            validated(&config)
         };
         let refused = checked("https://10.0.0.2:2379", None);
         assert_eq!(refused.unwrap_err().keys, ["cluster.etcd", "cluster.etcd_ca"]);
@@ -201,7 +209,7 @@ mod tests {
             config.cluster.bind = bind.map(|bind| bind.parse().unwrap());
             config.cluster.relay_ca = relay_ca.map(PathBuf::from);
             config.tls.cert = cert.map(PathBuf::from);
-            config.cluster.validate(&config).map(|()| config.cluster.relays())
+            validated(&config).map(|()| config.cluster.relays())
         };
         assert!(matches!(checked(None, None, None), Ok(false)));
         assert!(matches!(checked(Some("10.0.0.1:11218"), None, None), Ok(true)));
@@ -215,10 +223,10 @@ mod tests {
         let mut config = Config { proxies: vec!["10.0.0.9".parse().unwrap()], ..Config::default() };
         config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
         config.cluster.bind = Some("10.0.0.1:11218".parse().unwrap());
-        assert!(matches!(config.cluster.validate(&config), Ok(())));
+        assert!(matches!(validated(&config), Ok(())));
         config.cluster.relay_ca = Some("/ca.pem".into());
         config.tls.cert = Some("/cert.pem".into());
-        let refused = config.cluster.validate(&config);
+        let refused = validated(&config);
         assert_eq!(refused.unwrap_err().keys, ["cluster.relay_ca", "proxies"]);
     }
 
@@ -228,7 +236,7 @@ mod tests {
             let mut config = Config::default();
             config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
             change(&mut config);
-            config.cluster.validate(&config)
+            validated(&config)
         };
         let disk = with(|config| config.data_dir = Some("/var/lib/signalbox".into()));
         assert_eq!(disk.unwrap_err().keys, ["cluster.etcd", "data_dir"]);

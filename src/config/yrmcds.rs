@@ -5,20 +5,23 @@
 //! after a value. `schema` decides which values are allowed.
 
 use super::error::Mistake;
-use super::setting::{Setting, Value};
+use super::setting::{Read, Setting, Value};
 
-/// The settings of `text` in their order, including repeated keys.
-pub(super) fn read(text: &str) -> Result<Vec<Setting<'_>>, Mistake> {
-    let mut settings = Vec::new();
+/// The settings of `text`, including repeated keys.
+pub(super) fn read(text: &str) -> Read<'_> {
+    let mut read = Read::default();
     for (index, line) in text.lines().enumerate() {
         let line_number = index + 1;
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        settings.push(read_line(line, line_number)?);
+        match read_line(line, line_number) {
+            Ok(setting) => read.settings.push(setting),
+            Err(mistake) => read.mistakes.push(mistake),
+        }
     }
-    Ok(settings)
+    read
 }
 
 fn read_line(line: &str, line_number: usize) -> Result<Setting<'_>, Mistake> {
@@ -51,7 +54,7 @@ mod tests {
     use super::*;
 
     fn read_one(text: &str) -> (String, Value, usize) {
-        let mut settings = read(text).unwrap();
+        let mut settings = read(text).settings;
         assert_eq!(settings.len(), 1, "{settings:?}");
         let setting = settings.remove(0);
         (setting.key, setting.value, setting.line)
@@ -76,15 +79,15 @@ mod tests {
 
     #[test]
     fn a_repeated_key_is_listed_twice() {
-        let keys: Vec<_> = read("a = 1\na = 2").unwrap().into_iter().map(|s| (s.key, s.line)).collect();
+        let keys: Vec<_> = read("a = 1\na = 2").settings.into_iter().map(|s| (s.key, s.line)).collect();
         assert_eq!(keys, [("a".to_owned(), 1), ("a".to_owned(), 2)]);
     }
 
     #[test]
     fn a_line_that_sets_nothing_is_a_mistake_on_that_line() {
         for (text, line) in [("a = 1\ncounter.enable", 2), ("= 5", 1), ("\n\nuser = \u{fffd}", 3)] {
-            let mistake = read(text).unwrap_err();
-            assert_eq!(mistake.line, line, "{text:?}");
+            let lines: Vec<_> = read(text).mistakes.iter().map(|mistake| mistake.line).collect();
+            assert_eq!(lines, [line], "{text:?}");
         }
     }
 }

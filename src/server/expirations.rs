@@ -1,9 +1,8 @@
-//! When the certificates and tokens in use end: the server warns before, shows it in its metrics, and `check-config` looks.
+//! When the certificates and tokens in use end: the server warns before, and shows it in its metrics.
 //!
 //! What is in use is asked of those who have it, so nothing is reported that was replaced.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,11 +12,11 @@ use tracing::warn;
 
 use super::clock::Clock;
 use super::rules::Rules;
-use super::tls::{Tls, TlsError, validity};
-use crate::config::{ClusterConfig, Config};
-use signalbox_access::{Entry, TokenFileError, Tokens, read_tokens};
+use super::tls::validity;
+use crate::config::ClusterConfig;
+use signalbox_access::{Entry, Tokens};
 use signalbox_model::UnixSeconds;
-use signalbox_tls::{FileError, certificates};
+use signalbox_tls::certificates;
 
 /// So many days before the end, and at the end, there is a warning. Not before half of a shorter life is over: what was made
 /// for a day has a warning only when it has expired.
@@ -86,7 +85,7 @@ impl Expiration {
     }
 
     /// The sentence about the end; `None`: it is not near.
-    fn warning(&self, now: UnixSeconds) -> Option<String> {
+    pub(super) fn warning(&self, now: UnixSeconds) -> Option<String> {
         self.warning_due(now)?;
         let when = match self.end_s.checked_sub(now.0) {
             None | Some(0) => "has expired".to_owned(),
@@ -112,7 +111,7 @@ fn is_read_at_start(key: &str) -> bool {
 }
 
 /// The files with certificates of the section `[cluster]`.
-fn cluster_files(config: &ClusterConfig) -> impl Iterator<Item = (&'static str, &Path)> {
+pub(super) fn cluster_files(config: &ClusterConfig) -> impl Iterator<Item = (&'static str, &Path)> {
     let files = [
         ("cluster.etcd_ca", &config.etcd_ca),
         ("cluster.etcd_cert", &config.etcd_cert),
@@ -158,38 +157,6 @@ pub(super) async fn watch(rules: Rules) {
         warn_of(&rules);
         tokio::time::sleep(LOOK_PERIOD).await;
     }
-}
-
-/// Looks at the files of certificates and tokens that a configuration names.
-///
-/// Returns warnings: of what has expired or does so within 30 days, and of files that this user cannot read. An error is the
-/// sentence with which the server would refuse to start.
-pub fn check_files(config: &Config) -> Result<Vec<String>, String> {
-    let mut expirations = Vec::new();
-    let mut warnings = Vec::new();
-    let mut unreadable = |error: &dyn fmt::Display| warnings.push(format!("{error}; it was not checked"));
-    match Tls::read(&config.tls) {
-        Ok(tls) => expirations.extend(tls.into_iter().flat_map(|tls| tls.expirations)),
-        Err(error @ TlsError::File { source: FileError::Unreadable { .. }, .. }) => unreadable(&error),
-        Err(error) => return Err(error.to_string()),
-    }
-    for (key, file) in cluster_files(&config.cluster) {
-        match certificates(file) {
-            Ok(found) => expirations.extend(Expiration::of_certificates(key, file, &found)),
-            Err(error @ FileError::Unreadable { .. }) => unreadable(&format!("{key} = {error}")),
-            Err(error) => return Err(format!("{key} = {error}")),
-        }
-    }
-    if let Some(path) = &config.access.tokens {
-        match read_tokens(path) {
-            Ok(tokens) => expirations.extend(Expiration::of_tokens(&tokens)),
-            Err(error @ TokenFileError::Io { .. }) => unreadable(&format!("access.tokens: {error}")),
-            Err(error) => return Err(format!("access.tokens: {error}")),
-        }
-    }
-    let now = Clock::system().now();
-    warnings.extend(expirations.iter().filter_map(|of| of.warning(now)));
-    Ok(warnings)
 }
 
 #[cfg(test)]

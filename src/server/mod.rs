@@ -11,6 +11,7 @@
 mod access;
 mod admission;
 mod buffers;
+mod check;
 mod client_address;
 mod clock;
 mod conflicts;
@@ -54,10 +55,10 @@ mod whereabouts;
 mod workers;
 
 pub use admission::Admission;
+pub use check::{Checked, check};
 pub use client_address::ClientAddress;
 pub use clock::Clock;
 pub use daemon::{DaemonError, Options, run};
-pub use expirations::check_files;
 pub use expiry::expire;
 pub use gc::{sweep_counters, sweep_for_memory, sweep_semaphores};
 pub use listener::{Listener, serve_port};

@@ -95,6 +95,13 @@ impl Identity {
     }
 }
 
+/// The configured user and group that do not exist, whoever runs this process.
+pub(super) fn missing(config: &Config) -> Vec<PrivilegeError> {
+    let user = config.user.as_deref().map(find_user).and_then(Result::err);
+    let group = config.group.as_deref().map(find_group).and_then(Result::err);
+    user.into_iter().chain(group).collect()
+}
+
 /// Whether the configuration names a user or group although this process cannot switch to it.
 pub(super) fn is_ignored(config: &Config) -> bool {
     !geteuid().is_root() && (config.user.is_some() || config.group.is_some())

@@ -83,6 +83,66 @@ fn check_config_accepts_a_valid_file_and_binds_nothing() {
 }
 
 #[test]
+fn check_config_reports_all_mistakes_and_the_server_the_first_one() {
+    let file = ConfigFile::toml("");
+    let (directory, path) = (file.directory().display().to_string(), file.path().display().to_string());
+    fs::write(file.directory().join("plain"), "").unwrap();
+    fs::write(file.directory().join("tokens"), "x").unwrap();
+    file.write(&format!(
+        "bind_ip = ''\nworkers = 0\nfrobnicate = 1\nuser = 'no-such'\ndata_dir = '{directory}/plain'\n\
+         log.file = '{directory}'\n[session]\nmin_ttl = 60\n[access]\ntokens = '{directory}/tokens'\n\
+         audit_log = '{directory}/none/audit.log'\n"
+    ));
+    let output = outcome(check_config(&file));
+    let (said, user) = (stderr(&output), "user = no-such: there is no such user");
+    assert_eq!(output.status.code(), Some(EX_CONFIG), "{said}");
+    let expected = [
+        format!("{path}:2: workers = 0: must be a whole number from 1 to 1024"),
+        format!("{path}:3: frobnicate is not a key of signalbox"),
+        format!("{path}:8: session.min_ttl is 60 and session.default_ttl is 30"),
+        "access.tokens: ".to_owned(),
+        user.to_owned(),
+        format!("log.file = {directory}: this is a directory"),
+        format!("data_dir = {directory}/plain: {directory}/plain is not a directory"),
+        format!(
+            "access.audit_log = {directory}/none/audit.log: the directory {directory}/none does not exist"
+        ),
+        "bind_ip: the server listens on every address".to_owned(),
+    ];
+    for sentence in &expected {
+        assert_eq!(said.matches(&format!("signalbox: {sentence}")).count(), 1, "{sentence}: {said}");
+    }
+    assert_eq!(said.lines().count(), expected.len(), "{said}");
+    let output = outcome(serve_file(&file.path()));
+    assert_eq!(output.status.code(), Some(EX_CONFIG));
+    let said = stderr(&output);
+    assert!(said.starts_with(&format!("signalbox: {}", expected[0])) && said.contains("(2 more: "), "{said}");
+}
+
+/// The one that the file names, who need not be the one who runs the command.
+#[test]
+fn check_config_looks_for_directories_that_the_user_of_the_server_cannot_write() {
+    use std::os::unix::fs::PermissionsExt;
+    if !is_root() || User::from_name("nobody").ok().flatten().is_none() {
+        skipped("the tests do not run as root, or there is no user nobody");
+        return;
+    }
+    let file = ConfigFile::toml("");
+    let data = file.directory().join("data");
+    fs::create_dir(&data).unwrap();
+    file.write(&format!("user = 'nobody'\ndata_dir = '{}'\n", data.display()));
+    let status = |mode| {
+        fs::set_permissions(&data, fs::Permissions::from_mode(mode)).unwrap();
+        let output = outcome(check_config(&file));
+        (output.status.code(), stderr(&output))
+    };
+    let (code, said) = status(0o755);
+    assert_eq!(code, Some(EX_CONFIG), "{said}");
+    assert!(said.contains("the user \"nobody\" cannot write to"), "{said}");
+    assert_eq!(status(0o777), (Some(0), String::new()));
+}
+
+#[test]
 fn a_port_in_use_is_refused_with_key_and_address() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
