@@ -15,7 +15,7 @@ use signalbox_model::Operation;
 const LONG: &str = "\
 Change the capacity of a declared semaphore
 
-N sets the capacity; +N and -N change it, down to 0 at the least. After an increase, waiting requests are granted at \
+N sets the capacity; +N and -N change it. A change to less than 0 is refused. After an increase, waiting requests are granted at \
 once. After a decrease, holders keep what they hold, and nothing is granted while more is in use than the capacity. \
 Waiting requests for more than the new capacity are refused, with 0 all of them; \"signalbox pause\" refuses none. To the \
 same capacity, nothing changes.
@@ -65,11 +65,16 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// The message for a capacity that the semaphore cannot have.
 fn out_of_range(name: &Name, how: Resizing, entry: Option<&DeclaredEntry<Bytes>>) -> String {
-    let now = entry.map_or(0, |entry| u64::from(entry.capacity));
+    let now = entry.map_or(0, |entry| entry.capacity);
     let wanted = match how {
         Resizing::To(capacity) => u64::from(capacity),
-        Resizing::GrowBy(more) => now + u64::from(more),
-        Resizing::ShrinkBy(less) => now.saturating_sub(u64::from(less)),
+        Resizing::GrowBy(more) => u64::from(now) + u64::from(more),
+        Resizing::ShrinkBy(less) => {
+            return format!(
+                "semaphore {name} was not changed: its capacity is {now}, which is less than {less}; reduce it by at most \
+                 {now}, or give the new capacity"
+            );
+        }
     };
     let limit = match entry {
         Some(entry) if entry.numbered => format!("{SLOTS_MAX}, because its resources are numbered slots"),

@@ -67,6 +67,9 @@ async fn a_capacity_is_set_increased_or_decreased() {
     for (change, capacity) in [("8", 8), ("+2", 10), ("-3", 7)] {
         assert_eq!(objects(server, &["resize", "a", change]).await[0]["capacity"], capacity);
     }
+    let output = ran(server, &["resize", "a", "-99"]).await;
+    assert_fails(&output, 1, "semaphore \"a\" was not changed: its capacity is 7, which is less than 99");
+    assert_eq!(objects(server, &["list"]).await[0]["capacity"], 7);
     let generation =
         objects(server, &["resize", "a", "9"]).await[0]["generation"].as_str().unwrap().to_owned();
     let output = ran(server, &["resize", "--generation", &generation, "a", "-1"]).await;

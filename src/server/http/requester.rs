@@ -83,6 +83,10 @@ pub(super) fn refused(refusal: Refusal) -> ApiError {
         Refusal::NotPermitted => {
             ("configured", "the configuration declares it: change it there and send SIGHUP")
         }
+        Refusal::OutOfRange => (
+            status.name(),
+            "the capacity would be below 0 or above the largest; read it, and give one between",
+        ),
         _ => (status.name(), status.advice()),
     };
     ApiError::new(http, code, format!("the server has refused the change: {}; {advice}", status.message()))

@@ -104,7 +104,7 @@ impl Ledger {
             after.capacity = match how {
                 Resizing::To(capacity) => capacity,
                 Resizing::GrowBy(by) => after.capacity.checked_add(by).ok_or(Refusal::OutOfRange)?,
-                Resizing::ShrinkBy(by) => after.capacity.saturating_sub(by),
+                Resizing::ShrinkBy(by) => after.capacity.checked_sub(by).ok_or(Refusal::OutOfRange)?,
             };
             let is_too_large = after.numbered && after.capacity > SLOTS_MAX;
             if is_too_large { Err(Refusal::OutOfRange) } else { Ok(()) }

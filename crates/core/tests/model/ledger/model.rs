@@ -1206,12 +1206,12 @@ impl Model {
                 return Err(Refusal::Removed);
             }
             let capacity = match resizing {
-                Resizing::To(capacity) => u64::from(capacity),
-                Resizing::GrowBy(by) => u64::from(after.capacity) + u64::from(by),
-                Resizing::ShrinkBy(by) => u64::from(after.capacity.saturating_sub(by)),
+                Resizing::To(capacity) => i64::from(capacity),
+                Resizing::GrowBy(by) => i64::from(after.capacity) + i64::from(by),
+                Resizing::ShrinkBy(by) => i64::from(after.capacity) - i64::from(by),
             };
             let most = if after.numbered { SLOTS_MAX } else { u32::MAX };
-            if capacity > u64::from(most) {
+            if !(0..=i64::from(most)).contains(&capacity) {
                 return Err(Refusal::OutOfRange);
             }
             let is_changed = after.capacity != u32::try_from(capacity).unwrap();
