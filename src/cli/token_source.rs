@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use clap::Args;
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, OsStringValueParser, TypedValueParser};
 
 use super::exit::{Exit, Failure};
 use signalbox_client::Token;
@@ -22,9 +22,9 @@ pub(super) const OVER_PLAIN: &str = "SIGNALBOX_TOKEN_OVER_PLAIN";
 /// The options of the token of all client subcommands.
 #[derive(Clone, Debug, Args)]
 pub(super) struct TokenSource {
-    /// File with the token that proves what this client may do; without it, the environment variable SIGNALBOX_TOKEN may
-    /// have the token itself
-    #[arg(long, value_name = "FILE", env = FILE, global = true)]
+    /// File with the token that proves what this client may do; without it, or with an empty FILE, the environment variable
+    /// SIGNALBOX_TOKEN may have the token itself
+    #[arg(long, value_name = "FILE", env = FILE, value_parser = OsStringValueParser::new().map(PathBuf::from), global = true)]
     token_file: Option<PathBuf>,
 
     /// Send the token also without TLS to other machines, where others may read it; the server accepts it there only with
@@ -43,7 +43,7 @@ impl TokenSource {
         if let Some(loaded) = self.loaded.get() {
             return Ok(Some(loaded.clone()));
         }
-        let token = match &self.token_file {
+        let token = match self.file() {
             Some(path) => Some(Token::from_file(path).map_err(|error| {
                 let message =
                     format!("cannot read the token from {}: {error}; check --token-file", path.display());
@@ -64,6 +64,7 @@ impl TokenSource {
 
     /// The file that has the token; `None`: the environment may have it.
     pub(super) fn file(&self) -> Option<&Path> {
-        self.token_file.as_deref()
+        // An empty variable counts as not set, as with SIGNALBOX_TOKEN.
+        self.token_file.as_deref().filter(|path| !path.as_os_str().is_empty())
     }
 }

@@ -786,6 +786,8 @@ fn the_command_line_shows_a_token_of_a_file_or_the_environment_and_not_in_its_ar
     }
     let output = run(&["stats"], &[("SIGNALBOX_TOKEN", &secret)]);
     assert!(output.status.success(), "{}", stderr(&output));
+    let output = run(&["stats"], &[("SIGNALBOX_TOKEN_FILE", ""), ("SIGNALBOX_TOKEN", &secret)]);
+    assert!(output.status.success(), "an empty variable counts as not set: {}", stderr(&output));
     let output = run(&["stats"], &[("SIGNALBOX_TOKEN_FILE", "/nonexistent")]);
     assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
     let arguments = std::fs::read(format!("/proc/{}/cmdline", guarded.daemon.pid())).unwrap();

@@ -322,6 +322,8 @@ mod tests {
         assert_eq!(token(&[]), None);
         assert_eq!(token(&[("SIGNALBOX_TOKEN", " ")]), None);
         assert_eq!(token(&[variable]), found("sbx_1", "SIGNALBOX_TOKEN"));
+        assert_eq!(token(&[("SIGNALBOX_TOKEN_FILE", "")]), None);
+        assert_eq!(token(&[variable, ("SIGNALBOX_TOKEN_FILE", "")]), found("sbx_1", "SIGNALBOX_TOKEN"));
         assert_eq!(token(&[variable, file]), found("sbx_file", "SIGNALBOX_TOKEN_FILE (\"/etc/token\")"));
         // Only a program that uses the library needs one.
         assert!(read_with(&[("SIGNALBOX_TOKEN_FILE", "/missing")], "").unwrap().is_none());

@@ -38,10 +38,10 @@ pub struct TokenSource {
 }
 
 impl TokenSource {
-    /// Takes a variable of the environment, if it is about the token.
+    /// Takes a variable of the environment, if it is about the token. A file without a name counts as not set.
     pub fn note(&mut self, variable: &OsStr, value: &OsStr) {
         if variable == FILE {
-            self.path = Some(value.to_string_lossy().into_owned());
+            self.path = (!value.is_empty()).then(|| value.to_string_lossy().into_owned());
         } else if variable == TEXT {
             self.text = Some(value.to_owned());
         } else if variable == OVER_PLAIN {
