@@ -28,9 +28,6 @@ Examples:
   signalbox remove gpu --when last-holder
   signalbox remove gpu --when now --grace 5m";
 
-/// The default of `--grace`.
-const GRACE: Duration = Duration::from_secs(10);
-
 /// Remove a declared semaphore
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
@@ -74,7 +71,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let how = match when {
         When::Idle => Removal::IfIdle,
         When::LastHolder => Removal::WithLastHolder,
-        When::Now => Removal::Now { grace: Milliseconds::saturating_from(grace.unwrap_or(GRACE)) },
+        When::Now => {
+            Removal::Now { grace: grace.map_or(Milliseconds::GRACE_DEFAULT, Milliseconds::saturating_from) }
+        }
     };
     let direct = server.direct().await?;
     let operation = Operation::Remove { name: name.bytes(), how, expected: generation.map(Generation) };

@@ -46,9 +46,9 @@ pub(super) struct Arguments {
     #[command(flatten)]
     target: Target,
 
-    /// Grace period: how long the holder keeps its resources, so that it can stop; 0 for no time
-    #[arg(long, value_name = "TIME", default_value = "10", value_parser = time_or_none)]
-    grace: Duration,
+    /// Grace period: how long the holder keeps its resources, so that it can stop; 0 for no time [default: 10]
+    #[arg(long, value_name = "TIME", value_parser = time_or_none)]
+    grace: Option<Duration>,
 
     #[command(flatten)]
     server: Server,
@@ -94,7 +94,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { target, grace, server } = arguments;
     let what = target.revocation()?;
     let direct = server.direct().await?;
-    let operation = Operation::Revoke { what, grace: Milliseconds::saturating_from(*grace) };
+    let grace = grace.map_or(Milliseconds::GRACE_DEFAULT, Milliseconds::saturating_from);
+    let operation = Operation::Revoke { what, grace };
     let error = match server.answer(direct.change(&operation)).await? {
         Ok(changed) => {
             if let Changed::Count(sessions) = changed {

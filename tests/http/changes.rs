@@ -269,7 +269,7 @@ struct Administered {
     http: HttpDaemon,
     bearer: String,
     _config: ConfigFile,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Administered {
@@ -277,7 +277,7 @@ impl Administered {
         let directory = open_directory();
         let bearer = format!("bearer {}", create(&directory.path().join("tokens.toml"), "op", &["all"]));
         let (http, config) = start(directory.path());
-        Self { http, bearer, _config: config, _directory: directory }
+        Self { http, bearer, _config: config, directory }
     }
 
     /// The answer to a change: the status, and the code or the body.
@@ -347,7 +347,7 @@ fn changes_do_what_their_fields_say() {
 #[test]
 fn what_is_revoked_or_removed_ends_now_or_after_its_grace_period() {
     let mut server = Administered::new();
-    for name in ["now", "later", "last", "session", "client"] {
+    for name in ["now", "later", "default", "last", "session", "client"] {
         assert_eq!(server.ask("declare", &json!({"name": name, "capacity": 1})).0, 200);
         server.http.command(&["acquire", name, "--lease", "1h"]);
     }
@@ -362,7 +362,7 @@ fn what_is_revoked_or_removed_ends_now_or_after_its_grace_period() {
     assert_eq!(server.ask("remove", &json!({"name": "last", "how": "with_last_holder"})).0, 200);
     let last = &http.get("/api/v1/declared?prefix=last").json()["items"][0];
     assert_eq!((&last["removing"], &last["in_use"]), (&json!(true), &json!(1)));
-    assert_eq!(server.ask("remove", &json!({"name": "last", "how": "now"})).0, 200);
+    assert_eq!(server.ask("remove", &json!({"name": "last", "how": "now", "grace_ms": 0})).0, 200);
     eventually("it is removed", || http.get("/api/v1/declared?prefix=last").json()["total"] == 0);
 
     let later = holder("later");
@@ -371,9 +371,17 @@ fn what_is_revoked_or_removed_ends_now_or_after_its_grace_period() {
         (200, json!({}))
     );
     assert_eq!(holder("later")["grant"], later["grant"]);
-    assert_eq!(server.ask("revoke", &json!({"grant": holder("now")["grant"]})), (200, json!({})));
+    assert_eq!(
+        server.ask("revoke", &json!({"grant": holder("now")["grant"], "grace_ms": 0})),
+        (200, json!({}))
+    );
+    let default = holder("default")["grant"].take();
+    assert_eq!(server.ask("revoke", &json!({"grant": default})), (200, json!({})));
+    let recorded = audited(server.directory.path()).pop().unwrap();
+    let id = default.as_str().unwrap();
+    assert_eq!(recorded["operation"], format!("revoke grant {id} with a grace period of 10 s"));
     let session = holder("session")["session"].take();
-    assert_eq!(server.ask("revoke", &json!({"session": session})), (200, json!({})));
+    assert_eq!(server.ask("revoke", &json!({"session": session, "grace_ms": 0})), (200, json!({})));
     for name in ["now", "session"] {
         eventually("it is revoked", || holder(name) == Value::Null);
     }

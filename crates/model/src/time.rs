@@ -8,6 +8,9 @@ use std::time::Duration;
 pub struct Milliseconds(pub u32);
 
 impl Milliseconds {
+    /// The grace period of a revocation or removal for which the command line and the HTTP API are given none.
+    pub const GRACE_DEFAULT: Self = Self(10_000);
+
     /// The whole milliseconds of a span; the longest value if the span is longer.
     pub fn saturating_from(span: Duration) -> Self {
         Self(u32::try_from(span.as_millis()).unwrap_or(u32::MAX))

@@ -173,9 +173,9 @@ fn expected(parameters: &mut Parameters) -> Result<Option<Generation>, ApiError>
     Ok(parameters.number("generation", u64::MAX)?.map(Generation))
 }
 
-/// A grace period; none if it is missing.
+/// A grace period, or the default.
 fn grace(parameters: &mut Parameters) -> Result<Milliseconds, ApiError> {
-    Ok(Milliseconds(number(parameters, "grace_ms")?.unwrap_or(0)))
+    Ok(number(parameters, "grace_ms")?.map_or(Milliseconds::GRACE_DEFAULT, Milliseconds))
 }
 
 #[cfg(test)]
