@@ -358,11 +358,11 @@ fn what_is_revoked_or_removed_ends_now_or_after_its_grace_period() {
             .cloned()
             .unwrap_or_default()
     };
-    assert_eq!(server.ask("remove", &json!({"name": "last", "how": "if_idle"})), (409, json!("in_use")));
-    assert_eq!(server.ask("remove", &json!({"name": "last", "how": "with_last_holder"})).0, 200);
+    assert_eq!(server.ask("remove", &json!({"name": "last", "when": "idle"})), (409, json!("in_use")));
+    assert_eq!(server.ask("remove", &json!({"name": "last", "when": "last-holder"})).0, 200);
     let last = &http.get("/api/v1/declared?prefix=last").json()["items"][0];
     assert_eq!((&last["removing"], &last["in_use"]), (&json!(true), &json!(1)));
-    assert_eq!(server.ask("remove", &json!({"name": "last", "how": "now", "grace_ms": 0})).0, 200);
+    assert_eq!(server.ask("remove", &json!({"name": "last", "when": "now", "grace_ms": 0})).0, 200);
     eventually("it is removed", || http.get("/api/v1/declared?prefix=last").json()["total"] == 0);
 
     let later = holder("later");

@@ -116,12 +116,13 @@ async fn change_service(
 pub(in super::super) async fn remove(mut context: Context) -> Answer {
     let parameters = &mut context.parameters;
     let (name, expected, grace) = (parameters.name()?, expected(parameters)?, grace(parameters)?);
+    // As `signalbox remove --when`.
     let ways = [
-        ("if_idle", Removal::IfIdle),
-        ("with_last_holder", Removal::WithLastHolder),
+        ("idle", Removal::IfIdle),
+        ("last-holder", Removal::WithLastHolder),
         ("now", Removal::Now { grace }),
     ];
-    let how = parameters.word("how", &ways)?;
+    let how = parameters.word("when", &ways)?;
     make(context, &Operation::Remove { name: &name, how, expected }).await
 }
 
