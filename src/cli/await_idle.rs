@@ -14,7 +14,7 @@ use super::number::within;
 use super::output::json;
 use super::pattern::WholeNames;
 use super::server::{Server, exists, other, resolved};
-use super::time::{WaitLimit, wait_limit_or_none};
+use super::time::{WaitLimit, check_wait, wait_limit_or_none};
 use signalbox_client::{Direct, Idle, Namespace, Status};
 use signalbox_model::noun;
 use signalbox_model::views::Named;
@@ -84,6 +84,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     arguments.whole.check([&arguments.name])?;
     let Arguments { name, level, slot, wait, json: as_json, server, .. } = arguments;
     let direct = server.direct().await?;
+    check_wait(*wait, direct.server())?;
     if let Some(slot) = slot {
         check_slot(server, &direct, name, *slot).await?;
     }

@@ -11,6 +11,7 @@ use super::place::shown_while;
 use super::refusal::{self, Usage};
 use super::server::Server;
 use super::signals::Signals;
+use super::time::check_wait;
 use super::wanted::{Amount, Amounts, Waiting};
 use signalbox_client::{Client, Error, Permit, Status};
 
@@ -33,6 +34,9 @@ pub(super) async fn acquire(
     outer: &[Holding],
     signals: &mut Signals,
 ) -> Result<Held, Failure> {
+    if let Some(limit @ Some(_)) = waiting.wait {
+        check_wait(limit, unless_signalled(signals, server.direct()).await?.server())?;
+    }
     let client = unless_signalled(signals, connect(server, lease, task)).await?;
     match unless_signalled(signals, request(server, &client, task, amounts, waiting, outer)).await {
         Ok(permit) => Ok(Held { client, permit }),

@@ -9,7 +9,7 @@ use super::declared::{Change, refused, slot_refused};
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::number::within;
-use super::time::{WaitLimit, wait_limit};
+use super::time::{WaitLimit, check_wait, wait_limit};
 use signalbox_client::{Direct, Idle, Namespace, Status};
 use signalbox_model::{Operation, ServiceChange};
 
@@ -65,6 +65,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, slot, put_in, wait, change, .. } = arguments;
     let server = &change.server;
     let direct = server.direct().await?;
+    check_wait(wait.flatten(), direct.server())?;
     let how = if *put_in { ServiceChange::SlotIn(*slot) } else { ServiceChange::SlotOut(*slot) };
     let operation = Operation::ChangeService { name: name.bytes(), how, expected: change.generation() };
     let changed = match server.answer(direct.change(&operation)).await? {

@@ -2,6 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::exit::{Exit, Failure};
+use signalbox_client::HelloAnswer;
+
 /// The rest of each advice.
 macro_rules! examples {
     () => {
@@ -43,6 +46,18 @@ pub(super) fn wait_limit(text: &str) -> Result<WaitLimit, &'static str> {
 /// Like [`wait_limit`], but allows 0, which means not to wait.
 pub(super) fn wait_limit_or_none(text: &str) -> Result<WaitLimit, &'static str> {
     if text == "0" { Ok(Some(Duration::ZERO)) } else { wait_limit(text).map_err(|_| WAIT_OR_NONE_ADVICE) }
+}
+
+/// Refuses a `--wait` that is longer than the server allows, as the request would wait for less than was asked for.
+pub(super) fn check_wait(wait: WaitLimit, server: HelloAnswer) -> Result<(), Failure> {
+    let max = Duration::from(server.wait_max);
+    let Some(wait) = wait.filter(|wait| *wait > max) else { return Ok(()) };
+    let message = format!(
+        "--wait {} s is longer than the server allows, at most {} s (session.max_wait); use a shorter time, or --wait max",
+        wait.as_secs_f64(),
+        max.as_secs_f64()
+    );
+    Err(Failure::new(Exit::Usage, message))
 }
 
 /// Like [`time`], but allows 0, which means no time.

@@ -273,7 +273,7 @@ impl Default for SessionConfig {
             min_ttl_s: 1,
             max_ttl_s: 3_600,
             default_wait_s: 60,
-            max_wait_s: 3_600,
+            max_wait_s: 24 * 3_600,
             reconnect_window_s: 5,
             max_sessions: 100_000,
             max_grants: 10_000,

@@ -181,6 +181,31 @@ async fn a_grant_is_held_or_retiring_or_gone() {
 }
 
 #[tokio::test]
+async fn a_wait_above_the_maximum_of_the_server_is_refused_at_once() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    objects(server, &["declare", "gpu", "--capacity", "1", "--slots"]).await;
+    let held = acquired(server, &["gpu"]).await;
+    for arguments in [
+        &["run", "job", "--max", "1", "--wait", "25h", "--", "echo", "started"][..],
+        &["acquire", "job", "--max", "1", "--wait", "25h", "--lease", "1m"],
+        &["await-idle", "gpu", "--wait", "25h"],
+        &["slot", "gpu", "0", "--out", "--wait", "25h"],
+    ] {
+        let output = ran(server, arguments).await;
+        assert_fails(
+            &output,
+            64,
+            "--wait 90000 s is longer than the server allows, at most 86400 s (session.max_wait)",
+        );
+    }
+    assert_eq!(objects(server, &["list"]).await[0]["slots_out"], json!([]), "nothing was changed");
+    release(server, &held).await;
+    let waits = ["run", "gpu", "--wait", "24h", "--", "echo", "started"];
+    assert_eq!(stdout(&ran(server, &waits).await), "started\n");
+}
+
+#[tokio::test]
 async fn a_name_becomes_idle_or_does_not_in_time() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");

@@ -268,7 +268,7 @@ macro_rules! request_methods {
     ($type:ident, $make:literal) => {
         impl<'a> $type<'a> {
             /// How long the request waits at most. Without a timeout, it waits as long as the server allows:
-            /// `session.max_wait`, one hour by default.
+            /// `session.max_wait`, 24 hours by default.
             ///
             /// ```no_run
             /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
