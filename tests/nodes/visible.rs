@@ -137,14 +137,14 @@ fn every_node_shows_the_cluster() {
 
     // The figures of one node, asked for by its name.
     let own = cluster.administer(1, &["status", "node-0", "--json"]);
-    assert_eq!(own.status.code(), Some(0), "it leads: {}", stderr(&own));
+    assert_eq!(own.status.code(), Some(0), "{}", stderr(&own));
     let own: Value = serde_json::from_slice(&own.stdout).unwrap();
     for key in ["node", "state", "version", "addresses", "advertised", "drains"] {
         assert_eq!(own[key], shown["nodes"][0][key], "{key}");
     }
     assert_eq!((&shown["nodes"][1]["state"], &shown["nodes"][1]["relays"]), (&"stands by".into(), &1.into()));
     let own = cluster.administer(1, &["status", "node-1"]);
-    assert_eq!(own.status.code(), Some(1), "another one leads: {}", stderr(&own));
+    assert_eq!(own.status.code(), Some(0), "{}", stderr(&own));
     let unknown = cluster.administer(1, &["status", "node-7"]);
     assert_eq!(unknown.status.code(), Some(64));
     assert!(stderr(&unknown).contains("the cluster has no node \"node-7\"; it has \"node-0\", \"node-1\""));

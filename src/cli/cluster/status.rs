@@ -28,8 +28,8 @@ With NODE, only the figures of that node are shown, one to a line, with the addr
 (advertised) and whether it can be drained with \"signalbox cluster drain\" (drains). The statistics of its server are in the \
 metrics of its HTTP listener.
 
-The exit status is 0 if this node, or NODE, leads, 1 if another node leads, 2 if none does, and 69 if etcd does not answer. \
-\"This node\" is the one of the configuration file.";
+The exit status is 0 if a node leads and no node is silent, or not NODE, 1 if one is silent, 2 if none leads, and 69 if etcd does \
+not answer. It does not depend on which node the configuration file is of.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,6 +54,9 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
 }
+
+/// The state of a node that has sent no heartbeat.
+const SILENT: &str = "silent";
 
 /// A cluster in JSON.
 #[derive(Serialize)]
@@ -146,14 +149,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         print(&shown, &finalization)?;
         shown.warnings.iter().for_each(|warning| warn(warning));
     }
-    Ok(exit(&found, &this_node).into())
+    Ok(exit(found.leader(), &shown.nodes).into())
 }
 
 /// Shows the figures of one node.
 fn show_node(found: &ClusterStatus, name: &str, wants_json: bool) -> Result<ExitCode, Failure> {
     let nodes = nodes(found);
     let Some(node) = nodes.iter().find(|node| node.node == name) else {
-        // `AdminError` would have the exit status of a node that does not lead.
+        // `AdminError` would have the exit status of a silent node.
         let error = AdminError::no_node(name, found.nodes.keys());
         return Err(Failure::new(Exit::Usage, error.to_string()));
     };
@@ -174,7 +177,7 @@ fn show_node(found: &ClusterStatus, name: &str, wants_json: bool) -> Result<Exit
         ];
         print_figures(&figures, &mut out)?;
     }
-    Ok(exit(found, name).into())
+    Ok(exit(found.leader(), std::slice::from_ref(node)).into())
 }
 
 /// Prints figures, one to a line.
@@ -182,11 +185,12 @@ fn print_figures(figures: &[(&str, String)], out: &mut impl Write) -> io::Result
     figures.iter().try_for_each(|(key, value)| writeln!(out, "{key:<14}  {}", harmless(value)))
 }
 
-fn exit(found: &ClusterStatus, node: &str) -> Exit {
-    match found.leader() {
-        Some(leader) if leader == node => Exit::Success,
-        Some(_) => Exit::Failure,
+/// Whether the cluster serves, and the nodes that are shown are well.
+fn exit(leader: Option<&str>, nodes: &[ShownNode<'_>]) -> Exit {
+    match leader {
         None => Exit::Retiring,
+        Some(_) if nodes.iter().any(|node| node.state == SILENT) => Exit::Failure,
+        Some(_) => Exit::Success,
     }
 }
 
@@ -212,7 +216,7 @@ fn nodes(found: &ClusterStatus) -> Vec<ShownNode<'_>> {
                     (true, _, _) => "leads",
                     (false, true, true) => "stands by",
                     (false, true, false) => "relays",
-                    (false, false, _) => "silent",
+                    (false, false, _) => SILENT,
                 },
                 version: &of.node.version,
                 record_format: of.node.record_format,
