@@ -9,7 +9,7 @@ use super::declare::SLOTS_MAX;
 use super::declared::{Change, find, refused};
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use signalbox_client::{DeclaredEntry, Resizing, Status};
+use signalbox_client::{DeclaredEntry, Direct, Error, Namespace, Resizing, Status};
 use signalbox_model::Operation;
 
 const LONG: &str = "\
@@ -17,8 +17,9 @@ Change the capacity of a declared semaphore
 
 N sets the capacity; +N and -N change it. A change to less than 0 is refused. After an increase, waiting requests are granted at \
 once. After a decrease, holders keep what they hold, and nothing is granted while more is in use than the capacity. \
-Waiting requests for more than the new capacity are refused, with 0 all of them; \"signalbox pause\" refuses none. To the \
-same capacity, nothing changes.
+Waiting requests for more than the new capacity, or for a slot that it does not have, would be refused: if there are any, the \
+command says how many and changes nothing, unless --refuse-waiters is given. \"signalbox pause\" refuses none. To the same \
+capacity, nothing changes.
 
 The command prints the resulting semaphore in the format of \"signalbox declare\". With --generation, it changes the \
 semaphore only if its generation, as printed by \"signalbox list\", is still G.
@@ -43,14 +44,34 @@ pub(super) struct Arguments {
     #[arg(value_name = "N|+N|-N", allow_negative_numbers = true, value_parser = resizing)]
     capacity: Resizing,
 
+    /// Refuse the waiting requests for more than the new capacity
+    #[arg(long)]
+    refuse_waiters: bool,
+
     #[command(flatten)]
     change: Change,
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { name, capacity, change } = arguments;
+    let Arguments { name, capacity, refuse_waiters, change } = arguments;
     let server = &change.server;
     let direct = server.direct().await?;
+    if !refuse_waiters {
+        match server.answer(would_refuse(&direct, name, *capacity)).await? {
+            Ok((0, _)) => {}
+            Ok((refused, capacity)) => {
+                return Err(Failure::new(Exit::Failure, refuses_waiters(name, refused, capacity)));
+            }
+            Err(error) if error.status() == Some(Status::NotPermitted) => {
+                let message = format!(
+                    "semaphore {name} was not changed: this client may not read which waiting requests that would refuse; \
+                     use a token with the right to read, or add --refuse-waiters"
+                );
+                return Err(Failure::new(Exit::Failure, message));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
     let operation = Operation::Resize { name: name.bytes(), how: *capacity, expected: change.generation() };
     let resized = match server.answer(direct.change(&operation)).await? {
         Err(error) if error.status() == Some(Status::InvalidArguments) => {
@@ -61,6 +82,33 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Ok(resized) => resized,
     };
     change.print(name, &resized)
+}
+
+/// How many waiting requests the change would refuse, and the new capacity. What the server refuses anyway refuses none.
+async fn would_refuse(direct: &Direct, name: &Name, how: Resizing) -> Result<(usize, u32), Error> {
+    let Some(entry) = find(direct, name.bytes()).await? else { return Ok((0, 0)) };
+    let capacity = match how {
+        Resizing::To(capacity) => Some(capacity),
+        Resizing::GrowBy(more) => entry.capacity.checked_add(more),
+        Resizing::ShrinkBy(less) => entry.capacity.checked_sub(less),
+    };
+    let Some(capacity) = capacity.filter(|capacity| *capacity < entry.capacity) else { return Ok((0, 0)) };
+    let mut waiters = direct.waiters(Namespace::Semaphores, name.bytes()).await?;
+    let mut refused = 0;
+    while let Some(waiter) = waiters.next().await.transpose()? {
+        let has_slots = waiter.slots.iter().all(|slot| u32::from(*slot) < capacity);
+        refused += usize::from(waiter.resources > capacity || !has_slots);
+    }
+    Ok((refused, capacity))
+}
+
+/// The message for a change that was not requested because it would refuse waiting requests.
+fn refuses_waiters(name: &Name, refused: usize, capacity: u32) -> String {
+    let (requests, need) = if refused == 1 { ("request", "needs") } else { ("requests", "need") };
+    format!(
+        "semaphore {name} was not changed: {refused} waiting {requests} {need} more than the new capacity {capacity} and \
+         would be refused; add --refuse-waiters to refuse them, or stop all grants for a while with \"signalbox pause\""
+    )
 }
 
 /// The message for a capacity that the semaphore cannot have.

@@ -83,6 +83,40 @@ async fn a_capacity_is_set_increased_or_decreased() {
 }
 
 #[tokio::test]
+async fn a_resize_refuses_waiting_requests_only_if_it_is_told_to() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    objects(server, &["declare", "gpu", "--capacity", "4", "--slots"]).await;
+    let held = acquired(server, &["gpu", "--resources", "4"]).await;
+    let run = |wanted: &[&str]| {
+        let arguments = [&["run", "gpu"], wanted, &["--wait", "max", "--", "echo", "started"]].concat();
+        program_at(server, &arguments).spawn().unwrap()
+    };
+    let refused = [run(&["--resources", "3"]), run(&["--slot", "3"])];
+    let kept = run(&["--resources", "2"]);
+    while objects(server, &["waiters", "gpu"]).await.len() < 3 {}
+    for change in ["2", "-2"] {
+        let output = ran(server, &["resize", "gpu", change]).await;
+        assert_fails(
+            &output,
+            1,
+            "semaphore \"gpu\" was not changed: 2 waiting requests need more than the new capacity 2",
+        );
+        assert!(stderr(&output).contains("--refuse-waiters"), "{output:?}");
+    }
+    assert_eq!(objects(server, &["list"]).await[0]["capacity"], 4);
+    let output = ran(server, &["resize", "gpu", "3"]).await;
+    assert_fails(&output, 1, "semaphore \"gpu\" was not changed: 1 waiting request needs more than");
+    assert_eq!(objects(server, &["resize", "gpu", "2", "--refuse-waiters"]).await[0]["capacity"], 2);
+    for waiter in refused {
+        assert_eq!(finished(waiter).await.status.code(), Some(1));
+    }
+    assert_eq!(objects(server, &["waiters", "gpu"]).await.len(), 1);
+    release(server, &held).await;
+    assert_eq!(stdout(&finished(kept).await), "started\n");
+}
+
+#[tokio::test]
 async fn slots_are_shown_to_holders_and_to_others() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
