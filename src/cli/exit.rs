@@ -206,6 +206,7 @@ impl From<signalbox_client::Error> for Failure {
             ErrorKind::Status(Status::UnknownCommand) => Exit::Unavailable,
             ErrorKind::Status(_)
             | ErrorKind::LimitReached { .. }
+            | ErrorKind::Token(_)
             | ErrorKind::MaximumTooSmall { .. }
             | ErrorKind::Errno(_) => Exit::Failure,
             ErrorKind::NameLength { .. }

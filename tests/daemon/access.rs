@@ -20,6 +20,7 @@ use signalbox_client::{Address, Client, Lost, Token};
 use signalbox_model::{
     AddressRange, Cancellation, Claim, Declaration, GrantId, Idle, IfExists, Milliseconds, Namespace, Notice,
     Operation, Removal, Resizing, Revocation, Scope, ServiceChange, SessionId, SessionKind, Status,
+    TokenRefusal,
 };
 use signalbox_protocol::{Claims, Credentials, Extended, Features, ResponseFrame, Wait};
 
@@ -301,7 +302,12 @@ fn wrong_tokens_are_refused_counted_and_never_logged_and_many_end_the_connection
     ];
     for token in &wrong {
         let mut caller = guarded.from("127.0.0.1");
-        assert_eq!(show(&mut caller, token).status, NOT_PERMITTED);
+        let answer = show(&mut caller, token);
+        assert_eq!(answer.status, NOT_PERMITTED);
+        assert!(
+            matches!(answer.token_refusal(), Some(TokenRefusal::Malformed | TokenRefusal::Unknown)),
+            "{answer:?}"
+        );
         assert_eq!(acquire(&mut caller, b"x"), OK, "the rights are those without a token");
     }
     let mut caller = guarded.from("127.0.0.2");
@@ -568,7 +574,16 @@ fn an_expired_token_loses_its_rights_without_a_reload() {
     }
     assert_eq!(waiting.answer(queued).status, Status::Canceled.code(), "it waits no more");
     assert_eq!(caller.give_back(held.grant), OK);
-    assert_eq!(show(&mut caller, secret.as_bytes()).status, NOT_PERMITTED);
+    let answer = show(&mut caller, secret.as_bytes());
+    assert_eq!(
+        (answer.status, &answer.body[..]),
+        (NOT_PERMITTED, &b"Not permitted: the token has expired"[..])
+    );
+    let mut command = Command::new(SIGNALBOX);
+    command.args(["stats", "--server", &guarded.daemon.address("counter").to_string()]);
+    command.env("SIGNALBOX_TOKEN", &secret);
+    let output = outcome(command);
+    assert!(stderr(&output).contains("the token has expired"), "{}", stderr(&output));
 }
 
 #[test]
@@ -891,7 +906,10 @@ fn programs_with_system_v_semaphores_show_a_token() {
     let (get, denied) = ("outcome(semget(42, 1, 0))", "failed: Permission denied");
     for (variables, expected) in [
         (&[][..], "a program without a token; set SIGNALBOX_TOKEN_FILE to a file with one"),
-        (&[("SIGNALBOX_TOKEN", "sbx_wrong")], "does not accept the token of SIGNALBOX_TOKEN: it is unknown"),
+        (
+            &[("SIGNALBOX_TOKEN", "sbx_wrong")],
+            "does not accept the token of SIGNALBOX_TOKEN: the token does not have the form of one",
+        ),
         (
             &[("SIGNALBOX_TOKEN_FILE", "/nonexistent")],
             "SIGNALBOX_TOKEN_FILE: the file \"/nonexistent\" cannot be read",

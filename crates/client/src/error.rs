@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::race::Reason;
 use super::{limit, sysv};
 use signalbox_model::sysv::Errno;
-use signalbox_model::{ReachedLimit, Status};
+use signalbox_model::{ReachedLimit, Status, TokenRefusal};
 use signalbox_protocol::{BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX};
 
 /// Why a request failed, and for what.
@@ -74,6 +74,7 @@ impl Error {
         match self.kind {
             ErrorKind::Status(status) => Some(status),
             ErrorKind::LimitReached { .. } => Some(Status::LimitReached),
+            ErrorKind::Token(_) => Some(Status::NotPermitted),
             ErrorKind::MaximumTooSmall { .. } => Some(Status::MaximumTooSmall),
             _ => None,
         }
@@ -130,6 +131,7 @@ impl Error {
             self.kind,
             ErrorKind::Status(_)
                 | ErrorKind::LimitReached { .. }
+                | ErrorKind::Token(_)
                 | ErrorKind::MaximumTooSmall { .. }
                 | ErrorKind::UnknownStatus { .. }
                 | ErrorKind::Errno(_)
@@ -204,6 +206,9 @@ pub enum ErrorKind {
         /// The limit; `None` if the server does not name it.
         limit: Option<ReachedLimit>,
     },
+    /// The server does not accept the token: the status `Not permitted`.
+    #[error("the client may not do this: {0}; use a token that \"signalbox token create\" has made")]
+    Token(TokenRefusal),
     /// The name is a declared semaphore with a larger capacity than the maximum that the request gives: the status `Maximum
     /// too small`.
     #[error("{}", too_small(*.capacity))]

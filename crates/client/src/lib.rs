@@ -139,7 +139,7 @@ pub use signalbox_model::{
     AddressRange, Cancellation, Changed, Declaration, DeclaredEntry, DeclaredState, Event, EventKind,
     Generation, GraceLeft, GrantId, GrantState, Idle, IfExists, Inspected, Limit, ListEntry, Milliseconds,
     Namespace, Operation, ReachedLimit, Removal, Resizing, Revocation, Scope, ServiceChange, SessionEntry,
-    SessionId, SessionKey, SessionKind, Status, TtlLeft, VerifiedGrant,
+    SessionId, SessionKey, SessionKind, Status, TokenRefusal, TtlLeft, VerifiedGrant,
 };
 pub use signalbox_protocol::{
     BodyError, ClaimsError, DeclarationError, DecodeError, DumpEntry, Features, HelloAnswer, NAME_BYTES_MAX,
@@ -202,6 +202,9 @@ fn success(frame: ResponseFrame) -> Result<ResponseFrame, Error> {
     match Status::from_code(frame.status) {
         Some(Status::NoError) => Ok(frame),
         Some(Status::LimitReached) => Err(ErrorKind::LimitReached { limit: frame.reached_limit() }.into()),
+        Some(status @ Status::NotPermitted) => {
+            Err(frame.token_refusal().map_or(ErrorKind::Status(status), ErrorKind::Token).into())
+        }
         Some(Status::MaximumTooSmall) => {
             Err(ErrorKind::MaximumTooSmall { capacity: frame.capacity() }.into())
         }

@@ -32,7 +32,7 @@ pub use names::{
     ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, Inspected, LABEL_BYTES_MAX, ListEntry, Namespace, Scope,
 };
 pub use operations::{Cancellation, Changed, Operation, Revocation, Target};
-pub use refusals::{Limit, ReachedLimit, Refusal, Status};
+pub use refusals::{Limit, ReachedLimit, Refusal, Status, TokenRefusal};
 pub use sessions::{AddressRange, GraceLeft, GrantState, SessionEntry, SessionKind, TtlLeft, VerifiedGrant};
 pub use text::{OfKind, Quoted, about_all, is_unsafe, noun};
 pub use time::{Milliseconds, UnixSeconds};

@@ -166,6 +166,8 @@ pub enum Refusal {
     /// The configuration declares the semaphore, so no request may change it; or the client may not acquire the name of the
     /// kind to which the server has resolved it.
     NotPermitted,
+    /// The client has shown a token that the server does not accept.
+    Token(TokenRefusal),
     /// The name is a declared semaphore with this capacity, which is above the request's maximum.
     MaximumTooSmall(u32),
     /// Sessions hold or wait for the counter of the name that is to be declared.
@@ -186,6 +188,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LimitReached(limit) => limit.fmt(f),
+            Self::Token(refusal) => write!(f, "{}: {refusal}", self.status().message()),
             Self::MaximumTooSmall(capacity) => write!(f, "{}{CAPACITY}{capacity}", self.status().message()),
             _ => f.write_str(self.status().message()),
         }
@@ -217,12 +220,53 @@ impl Refusal {
             Self::AlreadyExists => Status::AlreadyExists,
             Self::GenerationDiffers => Status::GenerationDiffers,
             Self::InUse => Status::InUse,
-            Self::NotPermitted => Status::NotPermitted,
+            Self::NotPermitted | Self::Token(_) => Status::NotPermitted,
             Self::MaximumTooSmall(_) => Status::MaximumTooSmall,
             Self::CounterInUse => Status::CounterInUse,
             Self::NoSuchSlot => Status::NoSuchSlot,
             Self::NotStored => Status::NotStored,
         }
+    }
+}
+
+/// Why a server does not accept a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenRefusal {
+    /// The server accepts no tokens.
+    NoTokens,
+    /// The client may not send it without TLS.
+    OverPlain,
+    /// It is not a token.
+    Malformed,
+    /// The server does not know it, or no longer.
+    Unknown,
+    /// Its time is over.
+    Expired,
+}
+
+/// What the response, the log and the messages of clients say.
+impl fmt::Display for TokenRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoTokens => "the server has no tokens (access.tokens)",
+            Self::OverPlain => {
+                "the token is sent without TLS from another machine; use TLS, or set access.tokens_over_plain"
+            }
+            Self::Malformed => "the token does not have the form of one",
+            Self::Unknown => "the token is unknown or was revoked",
+            Self::Expired => "the token has expired",
+        })
+    }
+}
+
+impl TokenRefusal {
+    const ALL: [Self; 5] = [Self::NoTokens, Self::OverPlain, Self::Malformed, Self::Unknown, Self::Expired];
+
+    /// Reads the text of a response with the status [`Status::NotPermitted`]; `None` if it is not about a token, or says
+    /// something unknown of it.
+    pub fn read(text: &str) -> Option<Self> {
+        let said = text.strip_prefix(Status::NotPermitted.message())?.strip_prefix(": ")?;
+        Self::ALL.into_iter().find(|refusal| refusal.to_string() == said)
     }
 }
 

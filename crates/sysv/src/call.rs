@@ -237,10 +237,10 @@ impl<'a> Attempts<'a> {
         let response = self.exchange(connection, limit, |opaque, out| hello.compose(opaque, out))?;
         if Status::from_code(response.status) == Some(Status::NotPermitted) {
             let source = token.source();
+            let why = response.token_refusal().map(|why| format!(": {why}")).unwrap_or_default();
             message::ACCESS.report(format_args!(
-                "the server \"{servers}\" does not accept the token of {source}: it is unknown, was revoked or has expired, or \
-                 it comes from another machine without TLS; the server's log says which. Create a token with \"signalbox \
-                 token create\" and start the program with it; calls fail with EACCES"
+                "the server \"{servers}\" does not accept the token of {source}{why}. Create a token with \"signalbox token \
+                 create\" and start the program with it; calls fail with EACCES"
             ));
             return Err(Obstacle::Final(Failed(libc::EACCES)));
         }

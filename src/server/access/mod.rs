@@ -19,8 +19,7 @@ use tracing::warn;
 
 pub(super) use audit::{Audit, Ended, count_refusals};
 pub(super) use permissions::{Identity, Permissions};
-pub(super) use policy::Denied;
-pub(super) use standing::{Change, IsClosed, Standing};
+pub(super) use standing::{Change, Standing, TokenRefused};
 
 use super::client_address::Client;
 use super::clock::Clock;
@@ -31,7 +30,7 @@ use policy::{Policy, Proven};
 pub(super) use signalbox_access::Right;
 use signalbox_access::{Entry, TokenFileError, Tokens, read_tokens};
 use signalbox_core::ClientKey;
-use signalbox_model::UnixSeconds;
+use signalbox_model::{TokenRefusal, UnixSeconds};
 use uses::Uses;
 
 /// The rules in force, and the refusals that they caused.
@@ -94,7 +93,7 @@ impl Access {
         client: &Client,
         is_encrypted: bool,
         token: &[u8],
-    ) -> Result<Permissions, Denied> {
+    ) -> Result<Permissions, TokenRefusal> {
         let proven = self.prove(client, is_encrypted, token)?;
         self.uses.note(proven.entry.id);
         Ok(proven.permissions)
@@ -117,7 +116,7 @@ impl Access {
 
     /// Counts and logs a token that was refused; `operation` had it. Returns whether the connection must be closed, because
     /// the client has shown too many. One that is not remembered has.
-    pub(super) fn note_failure(&self, client: &Client, operation: &str, denied: &Denied) -> bool {
+    pub(super) fn note_failure(&self, client: &Client, operation: &str, denied: TokenRefusal) -> bool {
         self.failed_authentications.add(1);
         self.note_refusal(client, None, operation, &denied.to_string());
         let before = self.failures.see(client.address.key(), |count| count.saturating_add(1));
@@ -149,7 +148,7 @@ impl Access {
         self.policy().accepts_token_of(client, is_encrypted)
     }
 
-    fn prove(&self, client: &Client, is_encrypted: bool, token: &[u8]) -> Result<Proven, Denied> {
+    fn prove(&self, client: &Client, is_encrypted: bool, token: &[u8]) -> Result<Proven, TokenRefusal> {
         self.policy().authenticate(client, is_encrypted, token, self.clock.now())
     }
 

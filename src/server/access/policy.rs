@@ -6,28 +6,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use thiserror::Error;
-
 use super::super::client_address::Client;
 use super::permissions::{Identity, Permissions};
 use crate::config::{AccessConfig, CertificateRule, Config, NetworkRule};
 use signalbox_access::{Entry, Rights, Token, Tokens, Verdict};
-use signalbox_model::UnixSeconds;
-
-/// Why a token was refused. A client learns only that it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(in crate::server) enum Denied {
-    #[error("the server has no tokens (access.tokens)")]
-    NoTokens,
-    #[error("its token is sent without TLS from another machine; use TLS, or set access.tokens_over_plain")]
-    OverPlain,
-    #[error("its token does not have the form of one")]
-    Malformed,
-    #[error("its token is unknown or was revoked")]
-    Unknown,
-    #[error("its token has expired")]
-    Expired,
-}
+use signalbox_model::{TokenRefusal, UnixSeconds};
 
 /// What a valid token gives.
 #[derive(Debug)]
@@ -106,18 +89,18 @@ impl Policy {
         is_encrypted: bool,
         token: &[u8],
         now: UnixSeconds,
-    ) -> Result<Proven, Denied> {
+    ) -> Result<Proven, TokenRefusal> {
         if !self.accepts_tokens {
-            return Err(Denied::NoTokens);
+            return Err(TokenRefusal::NoTokens);
         }
         if !self.accepts_token_of(client, is_encrypted) {
-            return Err(Denied::OverPlain);
+            return Err(TokenRefusal::OverPlain);
         }
-        let token = Token::parse(token).ok_or(Denied::Malformed)?;
+        let token = Token::parse(token).ok_or(TokenRefusal::Malformed)?;
         match self.tokens.verify(&token, now.0) {
             Verdict::Valid(entry) => Ok(Proven::of(entry)),
-            Verdict::Expired(_) => Err(Denied::Expired),
-            Verdict::Unknown => Err(Denied::Unknown),
+            Verdict::Expired(_) => Err(TokenRefusal::Expired),
+            Verdict::Unknown => Err(TokenRefusal::Unknown),
         }
     }
 
@@ -243,14 +226,14 @@ mod tests {
         let denied = |policy: &Policy, client, is_encrypted, token: &[u8]| {
             policy.authenticate(client, is_encrypted, token, NOW).map(drop)
         };
-        assert_eq!(denied(&open, &local, false, &reveal(2)), Err(Denied::Expired));
-        assert_eq!(denied(&open, &local, false, &reveal(3)), Err(Denied::Unknown));
-        assert_eq!(denied(&open, &local, false, b"sbx_"), Err(Denied::Malformed));
-        assert_eq!(denied(&open, &remote, false, &reveal(1)), Err(Denied::OverPlain));
+        assert_eq!(denied(&open, &local, false, &reveal(2)), Err(TokenRefusal::Expired));
+        assert_eq!(denied(&open, &local, false, &reveal(3)), Err(TokenRefusal::Unknown));
+        assert_eq!(denied(&open, &local, false, b"sbx_"), Err(TokenRefusal::Malformed));
+        assert_eq!(denied(&open, &remote, false, &reveal(1)), Err(TokenRefusal::OverPlain));
         assert_eq!(denied(&open, &remote, true, &reveal(1)), Ok(()));
         let over_plain = policy(|config| config.access.tokens_over_plain = true);
         assert_eq!(denied(&over_plain, &remote, false, &reveal(1)), Ok(()));
         let without = policy(|config| config.access.tokens = None);
-        assert_eq!(denied(&without, &local, false, &reveal(1)), Err(Denied::NoTokens));
+        assert_eq!(denied(&without, &local, false, &reveal(1)), Err(TokenRefusal::NoTokens));
     }
 }

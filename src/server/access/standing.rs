@@ -5,11 +5,11 @@
 
 use super::super::client_address::Client;
 use super::permissions::Permissions;
-use super::policy::{Denied, Proven};
+use super::policy::Proven;
 use super::uses::InUse;
 use super::{Access, Right};
 use signalbox_access::Entry;
-use signalbox_model::{Target, UnixSeconds};
+use signalbox_model::{Target, TokenRefusal, UnixSeconds};
 
 /// After so many refused tokens, a connection is closed.
 const FAILURES_MAX: u32 = 3;
@@ -45,27 +45,27 @@ impl Standing {
         Self { permissions, restricts_plain, generation, proof: None, in_use: None, failures: 0 }
     }
 
-    /// Takes the rights of a token. The error says whether the connection must be closed.
+    /// Takes the rights of a token.
     pub(in crate::server) fn authenticate(
         &mut self,
         access: &Access,
         client: &Client,
         is_encrypted: bool,
         token: &[u8],
-    ) -> Result<(), IsClosed> {
+    ) -> Result<(), TokenRefused> {
         match access.prove(client, is_encrypted, token) {
             Ok(proven) => {
                 self.take(access, proven);
                 Ok(())
             }
-            Err(denied) => Err(self.fail(access, client, &denied)),
+            Err(why) => Err(self.fail(access, client, why)),
         }
     }
 
-    fn fail(&mut self, access: &Access, client: &Client, denied: &Denied) -> IsClosed {
+    fn fail(&mut self, access: &Access, client: &Client, why: TokenRefusal) -> TokenRefused {
         self.failures += 1;
-        let is_closed = access.note_failure(client, "Hello", denied);
-        IsClosed(is_closed || self.failures >= FAILURES_MAX)
+        let is_closed = access.note_failure(client, "Hello", why) || self.failures >= FAILURES_MAX;
+        TokenRefused { why, is_closed }
     }
 
     /// Whether [`Self::refresh`] has something to do.
@@ -135,9 +135,13 @@ impl Standing {
     }
 }
 
-/// Whether a connection is closed because of refused tokens.
+/// A token was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) struct IsClosed(pub(in crate::server) bool);
+pub(in crate::server) struct TokenRefused {
+    pub(in crate::server) why: TokenRefusal,
+    /// Whether the connection must be closed, because so many were.
+    pub(in crate::server) is_closed: bool,
+}
 
 #[cfg(test)]
 mod tests {
@@ -229,7 +233,8 @@ mod tests {
             [[false, false, true], [false, false, true], [false, false, true], [false, true, true]]
         {
             let mut standing = Standing::of(&access, &client);
-            let mut refused = || standing.authenticate(&access, &client, false, b"wrong").unwrap_err().0;
+            let mut refused =
+                || standing.authenticate(&access, &client, false, b"wrong").unwrap_err().is_closed;
             assert_eq!([refused(), refused(), refused()], expected);
         }
     }

@@ -2,7 +2,7 @@
 
 use tracing::warn;
 
-use super::super::access::{Ended, IsClosed};
+use super::super::access::{Ended, TokenRefused};
 use super::super::export::{EXPORTS_MAX, Refused};
 use super::super::operations::Requested;
 use super::executor::Executor;
@@ -26,9 +26,10 @@ impl Executor<'_> {
         let ExtendedState { standing, client, is_encrypted, .. } = &mut *self.extended;
         let before = standing.permissions().clone();
         let proven = standing.authenticate(&self.server.access, client, *is_encrypted, credentials.0);
-        if let Err(IsClosed(is_closed)) = proven {
+        if let Err(TokenRefused { why, is_closed }) = proven {
             self.slow_down();
-            return Err(if is_closed { Denial::Closed } else { Denial::Status(Status::NotPermitted) });
+            let refusal = Refusal::Token(why);
+            return Err(if is_closed { Denial::Closed(refusal) } else { Denial::Refused(refusal) });
         }
         let has_lost = !standing.permissions().include(&before);
         self.extended.note_identity(self.server);

@@ -79,8 +79,8 @@ impl Executor<'_> {
                 compose_refusal(opcode.code(), opaque, refusal, out);
             }
             Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),
-            Err(Denial::Closed) => {
-                compose_status(opcode.code(), opaque, Status::NotPermitted, out);
+            Err(Denial::Closed(refusal)) => {
+                compose_refusal(opcode.code(), opaque, refusal, out);
                 return NextStep::Close;
             }
         }
@@ -416,8 +416,8 @@ impl Executor<'_> {
 pub(super) enum Denial {
     Refused(Refusal),
     Status(Status),
-    /// Not permitted, and the connection is closed.
-    Closed,
+    /// Refused, and the connection is closed.
+    Closed(Refusal),
 }
 
 impl From<Refusal> for Denial {

@@ -57,7 +57,7 @@ impl Executor<'_> {
                 compose_refusal(opcode.code(), opaque, refusal, out);
             }
             Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),
-            Err(Denial::Closed) => unreachable!("only Hello closes the connection"),
+            Err(Denial::Closed(_)) => unreachable!("only Hello closes the connection"),
         }
         self.extended_requests += 1;
         if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }

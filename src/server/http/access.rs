@@ -32,7 +32,7 @@ pub(super) fn permissions_of(
     };
     let proven = access.authenticate(&peer.client, peer.is_encrypted, token);
     proven.map_err(|denied| {
-        if access.note_failure(&peer.client, &operation, &denied) {
+        if access.note_failure(&peer.client, &operation, denied) {
             return too_many();
         }
         unauthorized(&format!(

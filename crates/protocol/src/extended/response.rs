@@ -14,8 +14,8 @@ use crate::header::{Header, Opaque};
 use crate::response::{BodyError, Response, ResponseFrame};
 use signalbox_model::{
     Changed, DeclaredEntry, DeclaredState, Event, GrantId, Inspected, ListEntry, Milliseconds, Namespace,
-    Notice, Operation, Place, ReachedLimit, Refusal, Revocation, SessionEntry, SessionKey, Status, TtlLeft,
-    VerifiedGrant,
+    Notice, Operation, Place, ReachedLimit, Refusal, Revocation, SessionEntry, SessionKey, Status,
+    TokenRefusal, TtlLeft, VerifiedGrant,
 };
 
 /// One response to an extended request, an event or a notice (`docs/protocol.md`, the section of each operation).
@@ -23,7 +23,8 @@ use signalbox_model::{
 pub enum ExtendedResponse<'a> {
     /// A response that yrmcds' protocols have too: success without a body, which also ends a listing, or a failure.
     Plain(Response<'a>),
-    /// A refusal with its status. The text names the limit of `Limit reached`, and the capacity of `Maximum too small`.
+    /// A refusal with its status. The text names the limit of `Limit reached`, the capacity of `Maximum too small`, and why a
+    /// token is not accepted.
     Refused(Refusal),
     /// The response to Hello.
     Hello(HelloAnswer),
@@ -400,6 +401,12 @@ impl ResponseFrame {
     /// one that this client does not know.
     pub fn reached_limit(&self) -> Option<ReachedLimit> {
         ReachedLimit::read(str::from_utf8(&self.body).ok()?)
+    }
+
+    /// Why the server does not accept the token, in a response with the status [`Status::NotPermitted`]; `None` if it does not
+    /// say so.
+    pub fn token_refusal(&self) -> Option<TokenRefusal> {
+        TokenRefusal::read(str::from_utf8(&self.body).ok()?)
     }
 
     /// The capacity in a response with the status [`Status::MaximumTooSmall`]; `None` if it names none.

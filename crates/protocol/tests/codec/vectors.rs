@@ -60,6 +60,11 @@ fn response_again(request: &Parsed<'_>, frame: &ResponseFrame) -> Result<Respons
             let capacity = frame.capacity().ok_or(BodyError)?;
             return failed(ExtendedResponse::Refused(Refusal::MaximumTooSmall(capacity)));
         }
+        status @ Status::NotPermitted => {
+            let plain = ExtendedResponse::Plain(Response::Failed(status));
+            let refusal = frame.token_refusal().map(|why| ExtendedResponse::Refused(Refusal::Token(why)));
+            return failed(refusal.unwrap_or(plain));
+        }
         status => return failed(ExtendedResponse::Plain(Response::Failed(status))),
     }
     let call = |read: Call| call_again(SysvOpcode::from_code(frame.opcode).unwrap(), read, frame);
