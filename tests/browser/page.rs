@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use fantoccini::Locator;
+use nix::sys::signal::Signal;
 use serde_json::json;
 use signalbox_protocol::Opcode;
 
@@ -161,5 +162,44 @@ async fn the_page_is_used_by_keyboard_and_says_when_the_server_is_gone() {
     drop(http);
     browser.shows("the server cannot be reached").await;
     browser.shows("unreachable").await;
+    browser.end().await;
+}
+
+/// A stopped process still accepts connections, and answers nothing.
+#[tokio::test]
+async fn a_server_that_is_stopped_is_shown_as_one_that_does_not_answer() {
+    let Some(browser) = Browser::start(1000, false).await else { return };
+    let (http, _, _directory) = start();
+    browser.open(&http, "/").await;
+    browser.shows("● serving").await;
+    let is_stale = "return document.body.classList.contains('stale')";
+    assert_eq!(browser.value_of(is_stale).await, false);
+    http.daemon.signal(Signal::SIGSTOP);
+    browser.shows("✖ no answer").await;
+    browser.shows("data of ").await;
+    browser.shows("the server has not answered within 5 s").await;
+    assert_eq!(browser.value_of(is_stale).await, true);
+    assert!(!browser.text().await.contains("serving"));
+    browser.picture("stopped").await;
+    http.daemon.signal(Signal::SIGCONT);
+    browser.shows("● serving").await;
+    assert_eq!(browser.value_of(is_stale).await, false);
+
+    // Updates that are turned off look different from live ones, and say how old the data is.
+    let look = "const live = document.getElementById('live');
+        return [live.textContent, getComputedStyle(live).color, getComputedStyle(live).backgroundColor]";
+    let live = browser.value_of(look).await;
+    browser.press("● Live").await;
+    browser.shows("❚❚ Stopped").await;
+    let stopped = browser.value_of(look).await;
+    for index in 0..3 {
+        assert_ne!(live[index], stopped[index], "{live} {stopped}");
+    }
+    browser.shows("data of ").await;
+    browser.press("❚❚ Stopped").await;
+    eventually_async("the page is live again", async || {
+        (!browser.text().await.contains("data of ")).then_some(())
+    })
+    .await;
     browser.end().await;
 }

@@ -2,6 +2,12 @@
 
 const URL_MAX = 1500;
 
+// A server that is stopped still accepts connections, so the page must not wait for an answer for ever.
+const READ_MS = 5000;
+
+// The server answers a change after 10 s at the latest.
+const CHANGE_MS = 15_000;
+
 let token = "";
 
 export function setToken(text) {
@@ -21,20 +27,25 @@ export class Refused extends Error {
   }
 }
 
-async function send(path, options) {
+async function send(path, options, timeout) {
   const headers = { ...options.headers };
   if (token) {
     headers.Authorization = `Bearer ${token}`;
   }
+  const signal = AbortSignal.timeout(timeout);
   let response;
+  let text;
   try {
-    response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit", redirect: "error" });
+    response = await fetch(path, { ...options, headers, signal, cache: "no-store", credentials: "omit", redirect: "error" });
+    text = await response.text();
   } catch {
-    throw new Refused(0, "unreachable", "the server cannot be reached; this page tries again");
+    throw signal.aborted
+      ? new Refused(0, "no answer", `the server has not answered within ${timeout / 1000} s`)
+      : new Refused(0, "unreachable", "the server cannot be reached");
   }
   let body = null;
   try {
-    body = await response.json();
+    body = JSON.parse(text);
   } catch {
     throw new Refused(response.status, "no_json", `the server answered ${response.status} without JSON`);
   }
@@ -58,10 +69,18 @@ export function withQuery(path, parameters) {
 // Reads a list or an object. Parameters that are too long for a URL go into a body.
 export function read(path, parameters = {}) {
   const url = withQuery(path, parameters);
-  return url.length > URL_MAX ? change(path, Object.fromEntries(given(parameters))) : send(url, {});
+  return url.length > URL_MAX ? post(path, Object.fromEntries(given(parameters)), READ_MS) : send(url, {}, READ_MS);
 }
 
-// Sends a change.
-export function change(path, body) {
-  return send(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+// Sends a change. Without an answer, it may have been made.
+export async function change(path, body) {
+  try {
+    return await post(path, body, CHANGE_MS);
+  } catch (error) {
+    throw error.status === 0 ? new Refused(0, error.code, `${error.message}; look whether it was made before you repeat it`) : error;
+  }
+}
+
+function post(path, body, timeout) {
+  return send(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }, timeout);
 }

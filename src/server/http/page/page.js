@@ -2,9 +2,23 @@
 
 import { read, setToken, hasToken, withQuery, Refused } from "/api.js";
 import { page as actionsPage } from "/actions.js";
+import { duration } from "/text.js";
 import * as views from "/views.js";
 
 const PERIOD_MS = 2000;
+
+// Data that should be updated and is older than this is shown as stale.
+const STALE_MS = 6000;
+
+// How states look, besides their words.
+const STATES = new Map([
+  ["serving", ["●", "good"]],
+  ["relaying", ["◐", "warn"]],
+  ["standby", ["◐", "warn"]],
+  ["draining", ["▼", "warn"]],
+  ["unreachable", ["✖", "bad"]],
+  ["no answer", ["✖", "bad"]],
+]);
 
 const VIEWS = new Map([
   ["/", views.overview],
@@ -19,6 +33,7 @@ const content = document.getElementById("content");
 const problem = document.getElementById("problem");
 const news = document.getElementById("news");
 const state = document.getElementById("state");
+const ageText = document.getElementById("age");
 const live = document.getElementById("live");
 const tokenButton = document.getElementById("token");
 const tokenDialog = document.getElementById("token-dialog");
@@ -27,6 +42,12 @@ const tokenText = document.getElementById("token-text");
 let view = null;
 let timer = null;
 let isRefreshing = false;
+
+// What the server said of its state last, or why it says nothing.
+let stateName = "connecting";
+// When the view was opened and updated, by the clock of this machine, which also runs while it sleeps.
+let openedAt = Date.now();
+let updatedAt = null;
 
 // The path and the parameters that the address names.
 function address() {
@@ -47,6 +68,8 @@ function show() {
   const [path, parameters] = address();
   const make = VIEWS.get(path) ?? views.overview;
   view = make(parameters, go);
+  openedAt = Date.now();
+  updatedAt = null;
   document.title = `${view.title} – signalbox`;
   content.replaceChildren(view.element);
   for (const link of document.querySelectorAll("nav[aria-label='Views'] a")) {
@@ -69,7 +92,8 @@ async function refresh() {
   const refreshed = view;
   try {
     const status = (await refreshed.refresh()) ?? (await read("/api/v1/status"));
-    showState(status.state);
+    stateName = status.state;
+    updatedAt = refreshed === view ? Date.now() : updatedAt;
     showProblem("");
   } catch (error) {
     if (refreshed === view) {
@@ -77,6 +101,7 @@ async function refresh() {
     }
   }
   isRefreshing = false;
+  showAge();
   if (refreshed !== view) {
     refresh();
   } else {
@@ -86,7 +111,7 @@ async function refresh() {
 
 function later() {
   clearTimeout(timer);
-  if (live.getAttribute("aria-pressed") === "true" && !document.hidden) {
+  if (isLive() && !document.hidden) {
     timer = setTimeout(refresh, PERIOD_MS);
   }
 }
@@ -96,20 +121,36 @@ function explained(error) {
     return `this page has failed: ${error.message}; please report this`;
   }
   if (error.status === 0) {
-    showState("unreachable");
+    stateName = error.code;
+    return `${error.message}; this page tries again, and what it shows is old`;
   }
   return error.status === 401 || error.status === 403 ? `${error.message} (button "Use a token")` : error.message;
 }
 
-function showState(name) {
-  state.textContent = name;
-  state.className = ["serving", "relaying"].includes(name) ? "state good" : name === "unreachable" ? "state bad" : "state";
+function isLive() {
+  return live.getAttribute("aria-pressed") === "true";
+}
+
+// Shows the state and how old the data is. Old data must not look like that of a server that answers.
+function showAge() {
+  const age = Date.now() - (updatedAt ?? openedAt);
+  const isStale = isLive() && age >= STALE_MS;
+  const name = isStale && STATES.get(stateName)?.[1] !== "bad" ? "no answer" : stateName;
+  const [symbol, look] = STATES.get(name) ?? ["…", "warn"];
+  setText(state, `${symbol} ${name}`);
+  state.className = isLive() || look === "bad" ? `state ${look}` : "state";
+  setText(ageText, age < STALE_MS ? "" : updatedAt === null ? "no data yet" : `data of ${duration(age / 1000)} ago`);
+  document.body.classList.toggle("stale", isStale || look === "bad");
+}
+
+function setText(element, text) {
+  if (element.textContent !== text) {
+    element.textContent = text;
+  }
 }
 
 function showProblem(text) {
-  if (problem.textContent !== text) {
-    problem.textContent = text;
-  }
+  setText(problem, text);
   problem.hidden = text === "";
 }
 
@@ -139,9 +180,10 @@ actionsPage.announce = (text, isProblem = false) => {
 };
 
 live.addEventListener("click", () => {
-  const isLive = live.getAttribute("aria-pressed") !== "true";
-  live.setAttribute("aria-pressed", String(isLive));
-  if (isLive) {
+  live.setAttribute("aria-pressed", String(!isLive()));
+  live.textContent = isLive() ? "● Live" : "❚❚ Stopped";
+  showAge();
+  if (isLive()) {
     refresh();
   } else {
     clearTimeout(timer);
@@ -161,3 +203,4 @@ window.addEventListener("hashchange", () => {
   content.focus({ preventScroll: true });
 });
 show();
+setInterval(showAge, 1000);
