@@ -204,6 +204,8 @@ const FURTHER: &[Figure] = figures! {
         = |of| of.ledger.waiters;
     Server "watches" [gauge("signalbox_watches", "Watches", Count)] {Status "watches"}
         = |of| of.ledger.watches;
+    Server [counter("signalbox_granted", "Grants that were made", Count)] {Status "granted"}
+        = |of| of.ledger.granted;
     Server "expired_sessions" [counter("signalbox_expired_sessions", "Leased sessions that expired", Count)]
         = |of| of.ledger.expired_sessions;
     Server "timed_out" [REFUSED_REQUESTS.with("reason", "timed_out")] {Refusals "timed_out"}

@@ -250,6 +250,7 @@ impl Ledger {
         if id != place {
             self.renumber(place, id);
         }
+        self.counts.granted += 1;
         self.publish_grant(id, EventKind::Granted);
         if self.is_durable(session) {
             self.store_unstored(session, received);

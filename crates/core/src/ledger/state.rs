@@ -57,6 +57,8 @@ pub struct LedgerStats {
     pub sessions: u64,
     /// Grants that are held.
     pub grants: u64,
+    /// Grants that were made.
+    pub granted: u64,
     /// Requests that wait.
     pub waiters: u64,
     /// Watches.

@@ -1652,6 +1652,7 @@ impl Model {
         let is_any = slots.iter().any(|slots| !slots.is_empty());
         self.stats.waiters -= 1;
         self.stats.grants += 1;
+        self.stats.granted += 1;
         assert!(!self.granted.contains(&(session, request)), "one request is granted once");
         self.granted.push((session, request));
         let granted = Granted {
