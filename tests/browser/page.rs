@@ -1,6 +1,6 @@
 //! The status page in a real browser.
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use fantoccini::Locator;
 use nix::sys::signal::Signal;
@@ -8,11 +8,31 @@ use serde_json::json;
 use signalbox_protocol::Opcode;
 
 use crate::browser::{Browser, eventually_async, start};
+use crate::client::HttpDaemon;
 use crate::support::daemon::SIGNALBOX;
 use crate::support::{OK, frame, named};
 
 /// A name that would do something if it were markup, with characters that hide or turn text.
 const HOSTILE: &str = "<img src=x onerror=document.title='owned'>\u{202e}\u{7}evil&amp;";
+
+/// A process that waits for a semaphore, until it is dropped.
+struct Waiting(Child);
+
+impl Waiting {
+    fn start(http: &mut HttpDaemon, name: &str) -> Self {
+        let mut command = Command::new(SIGNALBOX);
+        command.args(["run", name, "--semaphore", "--wait", "1h", "--lease", "30", "--", "sleep", "60"]);
+        command.env("SIGNALBOX_SERVER", http.daemon.address("counter").to_string()).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// How the page shows the characters of that name which nobody could see.
 const ESCAPED: [&str; 2] = ["\\u{202e}", "\\u{7}"];
@@ -34,10 +54,7 @@ async fn the_page_shows_contention_and_an_administrator_changes_it() {
         "2",
     ]);
     assert!(held.contains("SESSION"), "{held}");
-    let mut waiting = Command::new(SIGNALBOX);
-    waiting.args(["run", "licences", "--semaphore", "--wait", "1h", "--lease", "30", "--", "sleep", "60"]);
-    waiting.env("SIGNALBOX_SERVER", http.daemon.address("counter").to_string()).stderr(Stdio::null());
-    let mut waiting = waiting.spawn().unwrap();
+    let waiting = Waiting::start(&mut http, "licences");
 
     browser.open(&http, "/").await;
     browser.shows("serving").await;
@@ -60,8 +77,15 @@ async fn the_page_shows_contention_and_an_administrator_changes_it() {
     browser.confirm("Resume").await;
     browser.shows("\"licences\" is in service").await;
     browser.press("Resize").await;
+    browser.fill("#confirm-fields input", "0").await;
+    browser.shows("▲ 1 of 1 waiting requests is refused").await;
+    browser.fill("#confirm-fields input", "1").await;
+    eventually_async("the smaller capacity refuses nothing", async || {
+        (!browser.text().await.contains("is refused")).then_some(())
+    })
+    .await;
     // Enter confirms.
-    browser.fill("#confirm-number", "5\u{e007}").await;
+    browser.fill("#confirm-fields input", "5\u{e007}").await;
     browser.shows("has the capacity 5").await;
     let listed = http.command(&["list", "--json"]);
     assert!(listed.contains("\"capacity\":5"), "{listed}");
@@ -71,8 +95,12 @@ async fn the_page_shows_contention_and_an_administrator_changes_it() {
     browser.confirm("Cancel").await;
     let holders = http.command(&["holders", "licences", "--semaphore"]);
     assert_eq!(holders.lines().count(), 2, "it was resized, so both hold: {holders}");
-    waiting.kill().unwrap();
-    waiting.wait().unwrap();
+    // What was done is not shown on later views.
+    assert!(browser.text().await.contains("Done: "));
+    browser.open(&http, "/declared").await;
+    browser.shows("Declared semaphores").await;
+    assert!(!browser.text().await.contains("Done: "));
+    drop(waiting);
     browser.end().await;
 }
 
@@ -201,5 +229,144 @@ async fn a_server_that_is_stopped_is_shown_as_one_that_does_not_answer() {
         (!browser.text().await.contains("data of ")).then_some(())
     })
     .await;
+    browser.end().await;
+}
+
+/// Waits until a column of the first row, the number of waiting requests, is one.
+async fn first_row_waits(browser: &Browser, column: u8) {
+    let cell = format!("return document.querySelector('tbody tr td:nth-child({column})')?.textContent ?? ''");
+    eventually_async("a request waits in the first row", async || {
+        (browser.value_of(&cell).await == "1").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_needs_attention_is_on_the_first_screen_of_a_phone() {
+    let Some(browser) = Browser::start(400, false).await else { return };
+    let (mut http, _, _directory) = start();
+    browser.open(&http, "/").await;
+    browser.shows("✔ Healthy").await;
+    browser.shows("no request waits").await;
+    let names = "return [...document.querySelectorAll('dt')].slice(-2).map((name) => name.textContent)";
+    assert_eq!(browser.value_of(names).await, json!(["Version", "Up"]), "what matters least comes last");
+
+    for number in 0..8 {
+        http.command(&["declare", &format!("cut-{number}"), "--capacity", "3"]);
+        let name = format!("cut-{number}");
+        let all = ["acquire", &name, "--semaphore", "--lease", "1h", "--resources", "3"];
+        http.command(&all);
+        http.command(&["resize", &name, "2"]);
+    }
+    http.command(&["declare", "gpu", "--capacity", "8", "--slots"]);
+    for slot in ["1", "2", "3", "6"] {
+        http.command(&["slot", "gpu", slot, "--out"]);
+    }
+    http.command(&["declare", "maintenance", "--capacity", "1"]);
+    http.command(&["pause", "maintenance"]);
+    let waiting = Waiting::start(&mut http, "maintenance");
+    for text in ["❚❚ 1 semaphore is paused", "▲ 8 semaphores are above capacity", "▲ above capacity"]
+    {
+        browser.shows(text).await;
+    }
+    browser.shows("◌ slots 1–3, 6 out of service").await;
+    assert!(!browser.text().await.contains("Healthy"));
+    first_row_waits(&browser, 4).await;
+    browser.picture("trouble-phone").await;
+    let first_row = "const row = document.querySelector('tbody tr');
+        return [row.textContent, scrollY + row.getBoundingClientRect().bottom <= innerHeight]";
+    let first = browser.value_of(first_row).await;
+    let text = first[0].as_str().unwrap();
+    assert!(text.contains("maintenance") && text.contains("❚❚ paused") && text.contains("0 of 1"), "{text}");
+    assert_eq!(first[1], true, "the paused queue is below the first screen");
+
+    // The list of names says so as well.
+    browser.open(&http, "/names?prefix=maintenance").await;
+    browser.shows("1 name").await;
+    browser.shows("❚❚ paused").await;
+    // On a phone, a session takes two lines.
+    browser.open(&http, "/sessions?sort=waiting").await;
+    first_row_waits(&browser, 6).await;
+    let rows =
+        "return [...document.querySelectorAll('tbody tr')].map((row) => [row.textContent, row.offsetHeight])";
+    let rows = browser.value_of(rows).await;
+    let rows = rows.as_array().unwrap();
+    assert!(rows.len() > 8 && rows[0][0].as_str().unwrap().contains("sleep"), "{rows:?}");
+    assert!(rows.iter().all(|row| row[1].as_u64().unwrap() < 80), "{rows:?}");
+    drop(waiting);
+    browser.end().await;
+}
+
+#[tokio::test]
+async fn changes_are_offered_only_where_they_are_possible() {
+    let Some(browser) = Browser::start(1200, false).await else { return };
+    let mut http = HttpDaemon::start();
+    http.command(&["declare", "gpu", "--capacity", "4"]);
+    let offered = "return [...document.querySelectorAll('main button.change, main .change button')]
+        .map((button) => button.checkVisibility())";
+    browser.open(&http, "/declared").await;
+    browser.shows("gpu").await;
+    let buttons = browser.value_of(offered).await;
+    let buttons = buttons.as_array().unwrap();
+    assert!(buttons.len() >= 3 && buttons.iter().all(|is_shown| *is_shown == false), "{buttons:?}");
+    assert_eq!(http.post("/api/v1/pause", &[], r#"{"name": "gpu"}"#).status, 401);
+
+    let (mut http, token, _directory) = start();
+    http.command(&["declare", "gpu", "--capacity", "4", "--slots"]);
+    http.command(&["declare", "old", "--capacity", "4"]);
+    http.command(&["acquire", "gpu", "--semaphore", "--lease", "1h"]);
+    browser.open(&http, "/declared?prefix=old").await;
+    browser.press("Remove").await;
+    browser.fill("#token-text", &token).await;
+    browser.confirm("Use").await;
+    browser.shows("Remove \"old\"?").await;
+    let grace = "return document.querySelector('dialog[open] [name=grace]').value";
+    assert_eq!(browser.value_of(grace).await, "10");
+    browser.confirm("Remove").await;
+    browser.shows("Done: \"old\" is removed.").await;
+    assert!(!http.command(&["list", "--json"]).contains("\"old\""));
+
+    // The page keeps the token as long as it is not loaded again.
+    browser.click(Locator::LinkText("Declared")).await;
+    browser.click(Locator::LinkText("gpu")).await;
+    browser.press("Slots").await;
+    browser.fill("#confirm-fields input", "3").await;
+    browser.confirm("Change").await;
+    browser.shows("slot 3 of \"gpu\" is out of service").await;
+    browser.shows("◌ slot 3 out of service").await;
+    browser.press("Slots").await;
+    browser.shows("Out of service now: slot 3.").await;
+    browser.confirm("Change").await;
+    browser.shows("slot 3 of \"gpu\" is in service").await;
+
+    browser.click(Locator::LinkText("Sessions")).await;
+    browser.press("Revoke a client").await;
+    browser.fill("#confirm-fields input", "127.0.0.1").await;
+    assert_eq!(browser.value_of(grace).await, "10");
+    browser.confirm("Revoke").await;
+    browser.shows("of 127.0.0.1 are revoked, with a grace period of 10 s.").await;
+    browser.end().await;
+}
+
+#[tokio::test]
+async fn a_standby_says_that_the_leader_has_the_tables() {
+    let Some(browser) = Browser::start(1000, false).await else { return };
+    let (http, _, _directory) = start();
+    browser.open(&http, "/declared").await;
+    browser.shows("● serving").await;
+    // What a node of a cluster answers that another one leads.
+    let node = r#"{"version": "0", "state": "relaying", "time": 9, "started": 1, "changes": true, "server": null,
+        "cluster": {"name": "site", "node": "b", "leader": "a", "nodes": [{"node": "a", "addresses": ["10.0.0.1:11215"]}]}}"#;
+    let standby = format!(
+        "const asked = window.fetch; window.fetch = (path, options) =>
+        path === '/api/v1/status' ? Promise.resolve(Response.json({node})) : asked(path, options);"
+    );
+    browser.value_of(&standby).await;
+    browser.shows("◐ relaying").await;
+    browser.shows("node a (10.0.0.1:11215) leads the cluster site, and its status page has the tables").await;
+    assert_eq!(browser.value_of("return document.querySelector('table').checkVisibility()").await, false);
+    browser.click(Locator::LinkText("Overview")).await;
+    browser.shows("Figures").await;
+    browser.shows("◐ This process does not serve clients itself: node a").await;
     browser.end().await;
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::super::super::access::Identity;
 use super::super::super::clock::Clock;
 use super::super::super::memory::MemoryBudget;
 use super::super::super::node_view::NodeView;
 use super::super::super::port::port_name;
 use super::super::super::state::Server;
 use super::super::super::statistics::{self, Object};
+use super::super::access::Right;
 use super::super::answer::{Answer, Json};
 use super::Context;
 use signalbox_cluster::members::SeenNode;
@@ -25,6 +27,8 @@ struct Status {
     /// The time, and that of the start, in seconds since the Unix epoch.
     time: u64,
     started: u64,
+    /// Whether changes are possible over HTTP: the request's token, or, if it shows none, any token, may administer something.
+    changes: bool,
     cluster: Option<Cluster>,
     /// Missing while no clients are served.
     server: Option<Overall>,
@@ -55,11 +59,22 @@ pub(in super::super) async fn status(context: Context) -> Answer {
         state: shared.state(),
         time: Clock::system().now().0,
         started: shared.started.0,
+        changes: may_change(&context),
         cluster: cluster_of(&context, server.as_ref()),
         server: server.as_deref().map(overall),
     };
     context.parameters.end()?;
     Json::of(&status)
+}
+
+fn may_change(context: &Context) -> bool {
+    if let Some(Identity::Token(_)) = context.permissions.identity() {
+        return context.permissions.may(Right::Administer, Target::Anywhere);
+    }
+    let (tokens, now) = (context.shared.rules.access.tokens(), Clock::system().now().0);
+    tokens
+        .iter()
+        .any(|entry| !entry.is_expired(now) && entry.rights.permit(Right::Administer, Target::Anywhere))
 }
 
 fn overall(server: &Server) -> Overall {

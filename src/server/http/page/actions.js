@@ -1,33 +1,46 @@
 // Changes. Each is confirmed in a dialog that names what will happen, and needs a token with the right to administer.
 
-import { change, hasToken } from "/api.js";
-import { nameOf, nameText, plain } from "/text.js";
+import { change, hasToken, read } from "/api.js";
+import { element } from "/table.js";
+import { amount, nameOf, nameText, plain } from "/text.js";
 
 const dialog = document.getElementById("confirm-dialog");
 const ok = document.getElementById("confirm-ok");
-const numberLabel = document.getElementById("confirm-number-label");
-const number = document.getElementById("confirm-number");
+const form = dialog.querySelector("form");
+const note = document.getElementById("confirm-note");
+
+// How long holders keep what is taken from them, unless the dialog says otherwise.
+const GRACE = { key: "grace", label: "Grace period in seconds, in which holders keep what they hold", type: "number", min: 0, max: 4_294_967, value: 10 };
+
+const CAPACITY = { key: "capacity", label: "Capacity", type: "number", min: 0, max: 4_294_967_295 };
 
 // Set by the page: asks for a token, says what was done, and shows the result.
 export const page = { askForToken: async () => false, announce: () => {}, refresh: async () => {} };
 
-// Asks whether to go on. The answer is true, or the number if one is asked for; `null`: no.
-function confirm({ title, text, action, numberName, value }) {
+// A field of the dialog: an input, or a choice if it has options.
+function fieldOf({ key, label, options, ...attributes }) {
+  const input = options
+    ? element("select", { name: key }, ...options.map(([value, text]) => element("option", { value }, text)))
+    : element("input", { name: key, required: true, autocomplete: "off", spellcheck: "false", ...attributes });
+  return element("label", {}, label, input);
+}
+
+// Asks whether to go on, with fields to fill in. `noteOf` makes a text of their values. Answers the values; `null`: no.
+function confirm({ title, text, action, fields = [], noteOf = () => "" }) {
+  const values = () => Object.fromEntries(new FormData(form));
   document.getElementById("confirm-title").textContent = title;
   document.getElementById("confirm-text").textContent = text;
+  document.getElementById("confirm-fields").replaceChildren(...fields.map(fieldOf));
   ok.textContent = action;
-  numberLabel.hidden = numberName === undefined;
-  number.required = numberName !== undefined;
-  number.value = value ?? "";
-  document.getElementById("confirm-number-name").textContent = numberName ?? "";
+  form.oninput = () => {
+    note.textContent = noteOf(values());
+  };
+  form.oninput();
   // Escape leaves the last value in place.
   dialog.returnValue = "";
   dialog.showModal();
   return new Promise((resolve) => {
-    dialog.addEventListener("close", () => {
-      const isConfirmed = dialog.returnValue === "ok";
-      resolve(isConfirmed ? (numberName === undefined ? true : Number(number.value)) : null);
-    }, { once: true });
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "ok" ? values() : null), { once: true });
   });
 }
 
@@ -40,8 +53,8 @@ async function act(question, path, bodyOf, done) {
     return;
   }
   try {
-    await change(path, bodyOf(answer));
-    page.announce(done(answer));
+    const outcome = await change(path, bodyOf(answer));
+    page.announce(done(answer, outcome));
   } catch (error) {
     page.announce(`${question.title}: ${error.message}`, true);
   }
@@ -68,31 +81,116 @@ export function resume(item) {
   );
 }
 
-export function resize(item) {
+export async function resize(item) {
   const name = plain(nameText(item));
+  const queue = await read("/api/v1/waiters", { kind: "semaphore", ...nameOf(item), limit: 1000 }).catch(() => null);
   return act(
-    { title: `Resize "${name}"`, text: "If more is in use than the new capacity, nothing is granted until enough was released.", action: "Resize", numberName: "Capacity", value: item.capacity },
+    {
+      title: `Resize "${name}"`,
+      text: "If more is in use than the new capacity, nothing is granted until enough was released. Waiting requests for more than it are refused.",
+      action: "Resize",
+      fields: [{ ...CAPACITY, value: item.capacity }],
+      noteOf: ({ capacity }) => refusedText(queue, capacity),
+    },
     "/api/v1/resize",
-    (capacity) => ({ ...nameOf(item), capacity }),
-    (capacity) => `"${name}" has the capacity ${capacity}`,
+    ({ capacity }) => ({ ...nameOf(item), capacity: Number(capacity), generation: item.generation }),
+    ({ capacity }) => `"${name}" has the capacity ${capacity}`,
   );
 }
 
-export function revokeGrant(holder, item) {
+// How many waiting requests a smaller capacity refuses.
+function refusedText(queue, capacity) {
+  if (queue === null) {
+    return "The queue cannot be read, so it is not known how many waiting requests are refused.";
+  }
+  const count = queue.items.filter((waiter) => waiter.resources > Number(capacity)).length;
+  const least = queue.next === null ? "" : "at least ";
+  return count === 0 && queue.next === null
+    ? ""
+    : `▲ ${least}${amount(count)} of ${amount(queue.total)} waiting requests ${count === 1 ? "is" : "are"} refused`;
+}
+
+export function slots(item, out) {
+  const name = plain(nameText(item));
   return act(
-    { title: `Revoke grant ${holder.grant}?`, text: `Its holder loses ${holder.resources} of "${plain(nameText(item))}" at once, and with it all other names of the same grant.`, action: "Revoke" },
+    {
+      title: `Slots of "${name}"`,
+      text: `A slot that is out of service is not granted; its holder keeps it. Out of service now: ${item.slots_out.length > 0 ? out : "none"}.`,
+      action: "Change",
+      fields: [
+        { key: "slot", label: "Slot", type: "number", min: 0, max: 65_535, value: item.slots_out[0] },
+        { key: "service", label: "Put it", options: item.slots_out.length > 0 ? [["in", "into service"], ["out", "out of service"]] : [["out", "out of service"], ["in", "into service"]] },
+      ],
+    },
+    "/api/v1/slot",
+    ({ slot, service }) => ({ ...nameOf(item), slot: Number(slot), service }),
+    ({ slot, service }) => `slot ${slot} of "${name}" is ${service} ${service === "in" ? "" : "of "}service`,
+  );
+}
+
+export function remove(item) {
+  const name = plain(nameText(item));
+  return act(
+    {
+      title: `Remove "${name}"?`,
+      text: "Waiting requests are refused. The grace period is for a removal that does not wait for holders.",
+      action: "Remove",
+      fields: [
+        { key: "how", label: "When", options: [["if_idle", "at once, only if nothing is in use"], ["with_last_holder", "when the last holder releases"], ["now", "after the grace period, also while it is in use"]] },
+        GRACE,
+      ],
+    },
+    "/api/v1/remove",
+    ({ how, grace }) => ({ ...nameOf(item), how, ...(how === "now" ? graceOf(grace) : {}), generation: item.generation }),
+    ({ how }) => `"${name}" is ${how === "if_idle" ? "removed" : "being removed"}`,
+  );
+}
+
+function graceOf(seconds) {
+  return { grace_ms: Math.round(Number(seconds) * 1000) };
+}
+
+function revoke(title, text, fields, bodyOf, done) {
+  return act(
+    { title, text, action: "Revoke", fields: [...fields, GRACE] },
     "/api/v1/revoke",
+    ({ grace, ...values }) => ({ ...bodyOf(values), ...graceOf(grace) }),
+    done,
+  );
+}
+
+// A revocation that is made may still be in its grace period.
+function within(seconds) {
+  return Number(seconds) > 0 ? `, with a grace period of ${seconds} s` : "";
+}
+
+export function revokeGrant(holder, item) {
+  return revoke(
+    `Revoke grant ${holder.grant}?`,
+    `Its holder loses ${amount(holder.resources)} of "${plain(nameText(item))}" when the grace period ends, and with it all other names of the same grant.`,
+    [],
     () => ({ grant: holder.grant }),
-    () => `grant ${holder.grant} is revoked`,
+    ({ grace }) => `grant ${holder.grant} is revoked${within(grace)}`,
   );
 }
 
 export function revokeSession(session) {
-  return act(
-    { title: `Revoke session ${session.session}?`, text: "It ends at once, and everything that it holds is released.", action: "Revoke" },
-    "/api/v1/revoke",
+  return revoke(
+    `Revoke session ${session.session}?`,
+    "It ends when the grace period ends, and everything that it holds is released.",
+    [],
     () => ({ session: session.session }),
-    () => `session ${session.session} has ended`,
+    ({ grace }) => `session ${session.session} is revoked${within(grace)}`,
+  );
+}
+
+export function revokeClient() {
+  return revoke(
+    "Revoke all sessions of a client?",
+    "They end when the grace period ends, and everything that they hold is released.",
+    [{ key: "client", label: "An address, a network, token:NAME or certificate:NAME", type: "text" }],
+    ({ client }) => ({ client }),
+    ({ client, grace }, { sessions }) => `${amount(sessions)} sessions of ${plain(client)} are revoked${within(grace)}`,
   );
 }
 

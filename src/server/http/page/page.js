@@ -48,6 +48,8 @@ let stateName = "connecting";
 // When the view was opened and updated, by the clock of this machine, which also runs while it sleeps.
 let openedAt = Date.now();
 let updatedAt = null;
+// When the server answered last, if only with an error.
+let answeredAt = Date.now();
 
 // The path and the parameters that the address names.
 function address() {
@@ -91,13 +93,26 @@ async function refresh() {
   isRefreshing = true;
   const refreshed = view;
   try {
-    const status = (await refreshed.refresh()) ?? (await read("/api/v1/status"));
+    const status = await readStatus();
     stateName = status.state;
-    updatedAt = refreshed === view ? Date.now() : updatedAt;
-    showProblem("");
-  } catch (error) {
+    answeredAt = Date.now();
+    const isElsewhere = status.server === null && !refreshed.isOfNode;
+    if (!isElsewhere) {
+      await refreshed.refresh(status);
+    }
     if (refreshed === view) {
-      showProblem(explained(error));
+      updatedAt = Date.now();
+      content.hidden = isElsewhere;
+      document.body.classList.toggle("read-only", !status.changes);
+      showProblem(isElsewhere ? `This process does not serve clients itself: ${views.elsewhere(status)}.` : status.problem ?? "");
+    }
+  } catch (error) {
+    if (error.status > 0) {
+      answeredAt = Date.now();
+    }
+    const text = explained(error);
+    if (refreshed === view) {
+      showProblem(text);
     }
   }
   isRefreshing = false;
@@ -106,6 +121,18 @@ async function refresh() {
     refresh();
   } else {
     later();
+  }
+}
+
+// The status. A client that may not read it may still read some names.
+async function readStatus() {
+  try {
+    return await read("/api/v1/status");
+  } catch (error) {
+    if (error.status !== 401 && error.status !== 403) {
+      throw error;
+    }
+    return { state: "restricted", time: Date.now() / 1000, changes: true, problem: explained(error) };
   }
 }
 
@@ -134,13 +161,13 @@ function isLive() {
 // Shows the state and how old the data is. Old data must not look like that of a server that answers.
 function showAge() {
   const age = Date.now() - (updatedAt ?? openedAt);
-  const isStale = isLive() && age >= STALE_MS;
-  const name = isStale && STATES.get(stateName)?.[1] !== "bad" ? "no answer" : stateName;
+  const isSilent = isLive() && Date.now() - answeredAt >= STALE_MS;
+  const name = isSilent && STATES.get(stateName)?.[1] !== "bad" ? "no answer" : stateName;
   const [symbol, look] = STATES.get(name) ?? ["…", "warn"];
   setText(state, `${symbol} ${name}`);
   state.className = isLive() || look === "bad" ? `state ${look}` : "state";
   setText(ageText, age < STALE_MS ? "" : updatedAt === null ? "no data yet" : `data of ${duration(age / 1000)} ago`);
-  document.body.classList.toggle("stale", isStale || look === "bad");
+  document.body.classList.toggle("stale", (isLive() && age >= STALE_MS) || look === "bad");
 }
 
 function setText(element, text) {
@@ -199,6 +226,8 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 window.addEventListener("hashchange", () => {
+  // What was done before belongs to the view before.
+  setText(news, "");
   show();
   content.focus({ preventScroll: true });
 });

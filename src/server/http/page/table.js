@@ -15,12 +15,16 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+function classOf(column) {
+  return column.class ?? (column.number ? "number" : undefined);
+}
+
 // A table. Each column has a title, and `cell` makes the content of its cells.
 export class Table {
   constructor(caption, columns) {
     this.columns = columns;
     this.caption = element("caption", {}, caption);
-    const heads = columns.map((column) => element("th", { scope: "col", class: column.number ? "number" : undefined }, column.title));
+    const heads = columns.map((column) => element("th", { scope: "col", class: classOf(column) }, column.title));
     this.body = element("tbody");
     this.rows = new Map();
     this.empty = element("p", { class: "quiet", hidden: true }, "There are none.");
@@ -58,7 +62,7 @@ export class Table {
 
   makeRow() {
     const cells = this.columns.map((column) =>
-      element("td", { "data-label": column.title, class: column.number ? "number" : undefined }),
+      element("td", { "data-label": column.title, "data-short": column.short, class: classOf(column) }),
     );
     return { element: element("tr", {}, ...cells), cells, shown: [] };
   }
@@ -82,9 +86,9 @@ export class Figures {
     this.shown = new Map();
   }
 
-  // Each is [name, text, part from 0 to 1 if there is a bar].
+  // Each is [name, text, part from 0 to 1 if there is a bar, look].
   update(figures) {
-    for (const [name, text, part] of figures) {
+    for (const [name, text, part, look] of figures) {
       let entry = this.shown.get(name);
       if (!entry) {
         entry = { value: element("span"), bar: part === undefined ? null : element("progress", { max: "1", "aria-label": name }) };
@@ -94,6 +98,7 @@ export class Figures {
       if (entry.value.textContent !== text) {
         entry.value.textContent = text;
       }
+      entry.value.className = look ?? "";
       if (entry.bar) {
         entry.bar.value = part ?? 0;
       }
