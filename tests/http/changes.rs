@@ -30,6 +30,26 @@ fn audited(directory: &std::path::Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+#[test]
+fn the_status_says_whether_changes_are_possible() {
+    let changes = |http: &HttpDaemon, token: Option<&str>| {
+        let bearer = token.map(|token| format!("Bearer {token}"));
+        let header: Vec<_> = bearer.iter().map(|bearer| ("Authorization", &**bearer)).collect();
+        http.post("/api/v1/status", &header, "{}").json()["changes"].clone()
+    };
+    assert_eq!(changes(&HttpDaemon::start(), None), false, "there are no tokens");
+    let directory = open_directory();
+    let file = directory.path().join("tokens.toml");
+    let reads = create(&file, "reads", &["read"]);
+    let (mut http, _config) = start(directory.path());
+    assert_eq!(changes(&http, None), false, "the only token may read");
+    let administers = create(&file, "administers", &["read,administer"]);
+    http.daemon.reload("the configuration was read again");
+    assert_eq!(changes(&http, None), true);
+    assert_eq!(changes(&http, Some(&reads)), false);
+    assert_eq!(changes(&http, Some(&administers)), true);
+}
+
 /// Each answer has to wait until the change is stored, and the client is gone by then.
 #[test]
 fn a_change_whose_client_closes_at_once_is_in_the_audit_log() {
