@@ -49,7 +49,7 @@ impl Source {
     fn of(subcommand: &str) -> Option<Self> {
         Some(match subcommand {
             "get" | "dump" | "delete" => Self::Plain,
-            "watch" | "holders" | "waiters" | "await-idle" | "status" | "run" | "acquire" => Self::Limits,
+            "watch" | "await-idle" | "status" | "run" | "acquire" => Self::Limits,
             "declare" | "resize" | "pause" | "resume" | "slot" | "remove" | "list" => Self::Declared,
             "sysv" => Self::Sets,
             _ => return None,

@@ -1,4 +1,4 @@
-//! `signalbox holders` and `signalbox waiters`: list the holders of a name, and its wait queue.
+//! The holders of a name, and its wait queue: the lists of `signalbox status`.
 //!
 //! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on purpose, so that a
 //! slow reader of the output slows the server down.
@@ -7,7 +7,6 @@ use std::io::{self, BufWriter};
 use std::process::ExitCode;
 
 use bytes::Bytes;
-use clap::Args;
 use serde::Serialize;
 
 use super::declared;
@@ -17,75 +16,9 @@ use super::name::Name;
 use super::output::{Form, NOTHING, or_nothing, utc};
 use super::server::Server;
 use super::slots;
-use super::sysv::{SysvOption, list_users};
 use super::table::{Column, Rows};
 use signalbox_client::{DeclaredEntry, Direct, Error, ListEntry, Namespace, Series, Status};
 use signalbox_model::views;
-
-pub(super) const HOLDERS_LONG: &str = "\
-List the holders of a limit
-
-On a terminal, the output is a table with a header. Otherwise it is one line per holder, without a header, with these \
-columns, separated by tabs: grant, session, resources, slots (such as 0-3,7), since (UTC), address, label, flags of the \
-semaphore as in \"signalbox list\" (paused, out=0-3+7, ...). A missing value is -: plain Acquires have no grant, a \
-disconnected session has no address, and only semaphores that were declared with --slots have slots. Characters are escaped as by \"signalbox dump\".
-
-With --json, the output is one object per line with the keys grant, session, resources, slots (an array), since (in \
-seconds since 1970), address, label, paused and slots_out (an array: the slots of the semaphore that are out of \
-service); a missing value is null. A label that is not UTF-8 has the key label_hex, in \
-hexadecimal digits.
-
-With --sysv, NAME is a System V semaphore set, by its key (0x2a, 42) or as id:N. The holders are the processes with \
-adjustments (SEM_UNDO), with these columns: process (its id on the server), process id on its host, user, adjustments \
-(0:+1 adds 1 to semaphore 0 when the process ends), label. The JSON keys are process, pid, uid, adjustments (an array of \
-objects with semaphore and adjustment) and label.";
-
-pub(super) const HOLDERS_EXAMPLES: &str = "\
-Examples:
-  signalbox holders backup
-  signalbox holders deploys --json | jq .label
-  signalbox holders --sysv 0x2a";
-
-pub(super) const WAITERS_LONG: &str = "\
-List the wait queue of a limit, in order
-
-On a terminal, the output is a table with a header. Otherwise it is one line per waiting request, without a header, \
-with these columns, separated by tabs: position in the queue (from 1), grant (the id that it will have), session, \
-resources, since (UTC), address, label, flags of the semaphore as in \"signalbox list\": while it is paused, or slots \
-are out (out=0-3+7), requests wait although none of its resources are in use. A missing value is -. Characters are escaped as by \"signalbox dump\".
-
-With --json, the output is one object per line with the keys position, grant, session, resources, since (in seconds \
-since 1970), address, label, paused and slots_out (an array: the slots of the semaphore that are out of service); a missing value is null. A label that is not UTF-8 has the key label_hex, in \
-hexadecimal digits.
-
-With --sysv, NAME is a System V semaphore set, by its key (0x2a, 42) or as id:N. The waiters are the calls that wait, in \
-the order in which they came, with these columns: position, process (its id on the server), process id on its host, user, \
-operations (such as 0:-1 UNDO, or 1:0 to wait until semaphore 1 is 0), label. The JSON keys are position, process, pid, \
-uid, operations (an array of objects with semaphore, change, nowait and undo) and label.";
-
-pub(super) const WAITERS_EXAMPLES: &str = "\
-Examples:
-  signalbox waiters backup
-  signalbox waiters deploys | wc -l
-  signalbox waiters --sysv 0x2a";
-
-// Without a description, which each of the two subcommands has of its own.
-#[derive(Debug, Args)]
-pub(super) struct Arguments {
-    /// Name of the limit; with --sysv the key of a set
-    #[arg(value_parser = Name::parser())]
-    name: Name,
-
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    sysv: SysvOption,
-
-    #[command(flatten)]
-    server: Server,
-}
 
 /// The flags of the semaphore, as in `list`. They are the same in every row.
 const FLAGS: Column = Column::word("FLAGS", 6);
@@ -119,14 +52,15 @@ pub(super) enum ListingKind {
     Waiters,
 }
 
-/// Prints the list.
-pub(super) async fn run(arguments: &Arguments, kind: ListingKind) -> Result<ExitCode, Failure> {
-    let Arguments { name, json, sysv, server } = arguments;
-    if let Some(set) = sysv.set(name, server)? {
-        return list_users(server, set, kind, *json).await;
-    }
+/// Prints one of the lists of a name.
+pub(super) async fn print(
+    server: &Server,
+    name: &Name,
+    kind: ListingKind,
+    json: bool,
+) -> Result<ExitCode, Failure> {
     let out = BufWriter::new(io::stdout().lock());
-    let mut rows = Rows::new(Form::of_output(*json), kind.columns_with_flags(), out);
+    let mut rows = Rows::new(Form::of_output(json), kind.columns_with_flags(), out);
     let direct = server.direct().await?;
     let namespace = server.resolve(&direct, name).await?;
     let declared = server.answer(declared_as(&direct, namespace, name.bytes())).await??;

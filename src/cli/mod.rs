@@ -70,7 +70,6 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use exit::{Exit, Failure};
-use listing::ListingKind;
 use output::cut;
 use server::block_on;
 use signalbox_model::ServiceChange;
@@ -80,7 +79,7 @@ Examples:
   signalbox serve --config /etc/signalbox.toml
   signalbox ping --server lock.example.org
   signalbox run backup --max 1 -- /usr/local/bin/backup
-  signalbox dump --semaphore";
+  signalbox status backup";
 
 /// The options that stand before or after the subcommand, with the same names and types as in the subcommands that have
 /// them: the parser then passes their values on.
@@ -102,7 +101,7 @@ const WITHOUT_SERVER: [&str; 7] =
     ["serve", "check-config", "cluster", "data", "completions", "complete-names", "man"];
 
 /// Subcommands whose NAME may be a System V semaphore set.
-const WITH_SYSV: [&str; 4] = ["status", "holders", "waiters", "watch"];
+const WITH_SYSV: [&str; 2] = ["status", "watch"];
 
 /// Subcommands whose output is text or a screen in any case.
 const WITHOUT_JSON: [&str; 5] = ["serve", "top", "completions", "complete-names", "man"];
@@ -139,7 +138,48 @@ fn command() -> clap::Command {
             false => command.arg(hidden(arguments::SYSV)),
         }
     });
-    with_negative_values(command)
+    with_negative_values(grouped(command))
+}
+
+/// The subcommands as the help lists them; every visible one stands in one group.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Everyday", &["run", "acquire", "renew", "release", "status", "list", "watch", "top", "ping"]),
+    (
+        "Administration",
+        &[
+            "declare",
+            "resize",
+            "pause",
+            "resume",
+            "slot",
+            "remove",
+            "delete",
+            "revoke",
+            "cancel",
+            "sessions",
+            "await-idle",
+            "verify",
+            "token",
+        ],
+    ),
+    ("Server", &["serve", "check-config", "cluster", "data", "sysv", "completions", "man"]),
+    ("Plain operations, as of yrmcds", &["get", "dump", "stats", "bench"]),
+];
+
+/// Lists the subcommands in groups, in the help of the program.
+fn grouped(command: clap::Command) -> clap::Command {
+    let mut listed = String::new();
+    for (title, names) in GROUPS {
+        listed += &format!("{title}:\n");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            listed += &format!("  {name:<12}  {}\n", about.map(ToString::to_string).unwrap_or_default());
+        }
+        listed += "\n";
+    }
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{listed}Options:\n{{options}}{{after-help}}"
+    ))
 }
 
 /// Takes `-1` behind an option as its value, whose parser names the option and the range that it must be in.
@@ -175,12 +215,6 @@ enum Command {
     Stats(stats::Arguments),
     Dump(dump::Arguments),
     Status(status::Arguments),
-    /// List the holders of a limit
-    #[command(long_about = listing::HOLDERS_LONG, after_help = listing::HOLDERS_EXAMPLES)]
-    Holders(listing::Arguments),
-    /// List the wait queue of a limit, in order
-    #[command(long_about = listing::WAITERS_LONG, after_help = listing::WAITERS_EXAMPLES)]
-    Waiters(listing::Arguments),
     Watch(watch::Arguments),
     Top(top::Arguments),
     Declare(declare::Arguments),
@@ -250,8 +284,6 @@ pub fn main() -> ExitCode {
         Command::Stats(arguments) => block_on(stats::run(&arguments)),
         Command::Dump(arguments) => block_on(dump::run(&arguments)),
         Command::Status(arguments) => block_on(status::run(&arguments)),
-        Command::Holders(arguments) => block_on(listing::run(&arguments, ListingKind::Holders)),
-        Command::Waiters(arguments) => block_on(listing::run(&arguments, ListingKind::Waiters)),
         Command::Watch(arguments) => block_on(watch::run(&arguments)),
         Command::Top(arguments) => top::run(&arguments),
         Command::Declare(arguments) => block_on(declare::run(&arguments)),

@@ -18,7 +18,7 @@ const LONG: &str = "\
 Revoke a grant, or a session or all leased sessions of a client with everything that they hold
 
 The server notifies the holder, and releases the resources when the grace period ends, whether the holder has stopped or \
-not. \"signalbox holders\" prints the ids, and \"signalbox sessions\" the addresses of clients. A second revocation can shorten the grace period, but not extend it.
+not. \"signalbox status\" prints the ids, and \"signalbox sessions\" the addresses of clients. A second revocation can shorten the grace period, but not extend it.
 
 With --client, the command prints how many sessions were revoked: the leased sessions whose client connects from the \
 address or network, or with the token or certificate, or did last. \"signalbox sessions\" shows these as token:NAME and \
@@ -108,7 +108,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let message = match (error.status(), what) {
         (Some(Status::NotAcquired | Status::NoSuchSession), Revocation::Grant(grant)) => {
             format!(
-                "grant {} is not held; nothing was revoked; \"signalbox holders\" lists the grants of a name",
+                "grant {} is not held; nothing was revoked; \"signalbox status\" lists the grants of a name",
                 grant.0
             )
         }

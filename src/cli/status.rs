@@ -14,7 +14,7 @@ use super::listing::{self, Entry, ListingKind};
 use super::name::Name;
 use super::output::{Form, NOTHING, escaped, json, or_nothing};
 use super::server::Server;
-use super::sysv::{SysvOption, show_named};
+use super::sysv::{SysvOption, list_users, show_named};
 use super::table::Rows;
 use signalbox_client::{DeclaredEntry, Direct, Error, Namespace, Status};
 use signalbox_model::views::{self, Declaration, Usage};
@@ -25,20 +25,34 @@ Show the usage of a limit, its holders and its queue
 The command finds out whether NAME is a counter or a semaphore, and shows both if both exist. It \
 prints the kind, the name, the resources in use, the capacity (a counter has none: each request brings its maximum), how \
 many resources are available, the peak and the number of waiting requests; of a declared semaphore also its flags, \
-generation and label, as in \"signalbox list\". The holders and the waiting requests follow, as in \"signalbox holders\" \
-and \"signalbox waiters\".
+generation and label, as in \"signalbox list\". The holders and the waiting requests follow.
+
+With --holders or --waiters, only that list is printed. On a terminal, it is a table with a header. Otherwise it is one line per \
+holder or waiting request, without a header, with columns separated by tabs: of holders grant, session, resources, slots (such as \
+0-3,7), since (UTC), address, label, flags; of waiting requests position in the queue (from 1), grant (the id that it will have), \
+session, resources, since, address, label, flags. The flags are those of the semaphore (paused, out=0-3+7, ...): while it is \
+paused, or slots are out, requests wait although none of its resources are in use. A missing value is -: plain Acquires have no \
+grant, a disconnected session has no address. Characters are escaped as by \"signalbox dump\".
 
 With --json, the output is one object for each kind with the keys kind, name, in_use, capacity, available, peak, waiting, \
 declared (null, or an object with generation, slots, removing, configured, paused, slots_out and label), holders and \
-queue (arrays of the objects of \"signalbox holders\" and \"signalbox waiters\", without paused and slots_out). A name \
-or label that is not UTF-8 has the key name_hex or label_hex, in hexadecimal digits.
+queue: arrays of objects with the keys grant, session, resources, slots (holders) or position (waiting requests), since (in \
+seconds since 1970), address and label. With --holders or --waiters, it is one such object per line, with paused and slots_out of \
+the semaphore. A missing value is null. A name or label that is not UTF-8 has the key name_hex or label_hex, in hexadecimal digits.
 
-With --sysv, NAME is a System V semaphore set, and the output is that of \"signalbox sysv show\".";
+With --sysv, NAME is a System V semaphore set, by its key (0x2a, 42) or as id:N, and the output is that of \"signalbox sysv \
+show\". Its holders are the processes with adjustments (SEM_UNDO), with the columns process (its id on the server), process id on \
+its host, user, adjustments (0:+1 adds 1 to semaphore 0 when the process ends), label. Its waiters are the calls that wait, in the \
+order in which they came: position, process, process id, user, operations (0:-1 UNDO, or 1:0 to wait until semaphore 1 is 0), \
+label. The JSON keys are process, pid, uid, adjustments (objects with semaphore and adjustment) or operations (objects with \
+semaphore, change, nowait and undo), and label.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox status backup
   signalbox status gpu --json | jq .in_use
+  signalbox status deploys --holders --json | jq .label
+  signalbox status deploys --waiters | wc -l
   signalbox status --sysv 0x2a";
 
 /// Show the usage of a limit, its holders and its queue
@@ -49,7 +63,15 @@ pub(super) struct Arguments {
     #[arg(value_parser = Name::parser())]
     name: Name,
 
-    /// Print one JSON object
+    /// List only the holders, one line each
+    #[arg(long, conflicts_with = "waiters")]
+    holders: bool,
+
+    /// List only the wait queue, in order, one line for each request
+    #[arg(long)]
+    waiters: bool,
+
+    /// Print one JSON object, or with --holders and --waiters one per line
     #[arg(long)]
     json: bool,
 
@@ -61,9 +83,17 @@ pub(super) struct Arguments {
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { name, json, sysv, server } = arguments;
-    if let Some(set) = sysv.set(name, server)? {
-        return show_named(server, set, *json).await;
+    let Arguments { name, json, sysv, server, .. } = arguments;
+    let list = match (arguments.holders, arguments.waiters) {
+        (true, _) => Some(ListingKind::Holders),
+        (_, true) => Some(ListingKind::Waiters),
+        _ => None,
+    };
+    match (sysv.set(name, server)?, list) {
+        (Some(set), Some(list)) => return list_users(server, set, list, *json).await,
+        (Some(set), None) => return show_named(server, set, *json).await,
+        (None, Some(list)) => return listing::print(server, name, list, *json).await,
+        (None, None) => {}
     }
     let direct = server.direct().await?;
     let given = server.kind();

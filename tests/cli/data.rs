@@ -83,7 +83,7 @@ fn assert_holds_two_slots(directory: &Path) {
     let file = configuration(directory);
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let server = daemon.address("semaphore").to_string();
-    let holders = asked(&server, &["holders", "--semaphore", "gpu", "--json"]);
+    let holders = asked(&server, &["status", "--holders", "--semaphore", "gpu", "--json"]);
     let holder: Value = serde_json::from_str(&holders).unwrap();
     assert_eq!(holder["slots"], serde_json::json!([0, 1]));
 }

@@ -137,10 +137,10 @@ async fn slots_are_shown_to_holders_and_to_others() {
     assert_eq!(stdout(&ran(server, &run).await), "slot 5\n");
     release(server, &second).await;
     acquired(server, &["gpu", "--resources", "2"]).await;
-    let holders = objects(server, &["holders", "gpu", "--semaphore"]).await;
+    let holders = objects(server, &["status", "--holders", "gpu", "--semaphore"]).await;
     let slots: Vec<_> = holders.iter().map(|holder| &holder["slots"]).collect();
     assert_eq!(slots, [&json!([0, 1]), &json!([3, 4]), &json!([2, 5])]);
-    let holders = ran(server, &["holders", "gpu", "--semaphore"]).await;
+    let holders = ran(server, &["status", "--holders", "gpu", "--semaphore"]).await;
     let slots: Vec<_> = stdout(&holders).lines().map(|row| row.split('\t').nth(3).unwrap()).collect();
     assert_eq!(slots, ["0-1", "3-4", "2,5"]);
 }

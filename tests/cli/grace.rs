@@ -29,7 +29,7 @@ async fn the_command_ends_before_others_acquire(take_away: impl AsyncFnOnce(Sock
     let mut child = program_at(server, &holding).spawn().unwrap();
     let (mut out, mut err) = (stdout_of(&mut child), stderr_of(&mut child));
     let command = line(&mut out).await;
-    let holders = ran(server, &["holders", "--semaphore", "job"]).await;
+    let holders = ran(server, &["status", "--holders", "--semaphore", "job"]).await;
     take_away(server, stdout(&holders).split('\t').next().unwrap()).await;
     assert_eq!(line(&mut out).await, "TERM");
     let warning = warning(&mut err).await;

@@ -17,7 +17,7 @@ use crate::support::yrmcdsd::Yrmcdsd;
 
 /// The lines of a list of holders or waiters; an unknown name has none.
 async fn listed(server: SocketAddr, list: &str, name: &str) -> Vec<serde_json::Value> {
-    let output = ran(server, &[list, name, "--json"]).await;
+    let output = ran(server, &["status", list, name, "--json"]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -87,7 +87,7 @@ async fn run_limits_its_wait_and_the_length_of_the_queue() {
     let waiter = program_at(server, &["run", "job", "--max", "1", "--wait=1h", "--", "echo", "started"])
         .spawn()
         .unwrap();
-    until_listed(server, "waiters", "job", 1).await;
+    until_listed(server, "--waiters", "job", 1).await;
     let arguments =
         ["run", "job", "--max", "1", "--wait", "max", "--queue-max", "1", "--", "echo", "started"];
     assert_fails(
@@ -114,12 +114,16 @@ async fn a_signal_ends_the_wait_and_leaves_the_queue() {
             arguments.extend(["--", "echo", "started"]);
         }
         let waiter = program_at(server, &arguments).spawn().unwrap();
-        until_listed(server, "waiters", "job", 1).await;
+        until_listed(server, "--waiters", "job", 1).await;
         kill(Pid::from_raw(waiter.id().unwrap().try_into().unwrap()), Signal::SIGTERM).unwrap();
         let output = finished(waiter).await;
         assert_eq!((output.status.signal(), stderr(&output)), (Some(15), ""));
         assert_eq!(output.stdout, b"");
-        assert_eq!(listed(server, "waiters", "job").await.len(), 0, "its place in the queue is free at once");
+        assert_eq!(
+            listed(server, "--waiters", "job").await.len(),
+            0,
+            "its place in the queue is free at once"
+        );
     }
 }
 
@@ -177,18 +181,18 @@ async fn a_command_survives_a_disconnect_shorter_than_the_lease() {
     let arguments = ["run", "job", "--max", "1", "--lease", "1h", "--", "sh", "-c", script];
     let mut child = program_at(proxy.address, &arguments).spawn().unwrap();
     assert_eq!(line(&mut stdout_of(&mut child)).await, "ready");
-    let before = until_listed(server, "holders", "job", 1).await;
+    let before = until_listed(server, "--holders", "job", 1).await;
     proxy.set(Mode::Cut);
     soon("the disconnect to be detected", async {
-        while !listed(server, "holders", "job").await[0]["address"].is_null() {}
+        while !listed(server, "--holders", "job").await[0]["address"].is_null() {}
     })
     .await;
     proxy.set(Mode::To(server));
     soon("the session to be continued", async {
-        while listed(server, "holders", "job").await[0]["address"].is_null() {}
+        while listed(server, "--holders", "job").await[0]["address"].is_null() {}
     })
     .await;
-    let after = listed(server, "holders", "job").await;
+    let after = listed(server, "--holders", "job").await;
     assert_eq!(grant_of(&before[0]), grant_of(&after[0]), "the grant was held all the time");
     child.stdin.take().unwrap().write_all(b"\n").await.unwrap();
     let output = finished(child).await;
@@ -203,9 +207,9 @@ async fn a_canceled_request_leaves_the_queue_and_its_session_keeps_what_it_holds
     let holder = Script::holding(server, &["job:1", "other:1"]).await;
     let waits = ["run", "job", "--max", "1", "--lease", "1h", "--wait", "max", "--", "true"];
     let first = program_at(server, &waits).spawn().unwrap();
-    let waiter = until_listed(server, "waiters", "job", 1).await.remove(0);
+    let waiter = until_listed(server, "--waiters", "job", 1).await.remove(0);
     let second = program_at(server, &waits).spawn().unwrap();
-    let later = until_listed(server, "waiters", "job", 2).await.remove(1);
+    let later = until_listed(server, "--waiters", "job", 2).await.remove(1);
 
     assert_eq!(stdout(&ran(server, &["cancel", "--request", &grant_of(&waiter)]).await), "");
     let session = later["session"].as_str().unwrap();
@@ -217,7 +221,7 @@ async fn a_canceled_request_leaves_the_queue_and_its_session_keeps_what_it_holds
         message(line) == format!("cancel waiting request {}", grant_of(&waiter))
     });
     assert_eq!(stdout(&ran(server, &["cancel", "--session", holder.session()]).await), "0\n");
-    until_listed(server, "holders", "other", 1).await;
+    until_listed(server, "--holders", "other", 1).await;
     for (arguments, says) in [
         (["cancel", "--request", holder.grant()], "no request"),
         (["cancel", "--session", "999999999"], "session 999999999 does not exist"),
@@ -244,7 +248,7 @@ async fn a_revocation_ends_the_command_within_its_grace() {
         let mut child = program_at(server, &arguments).spawn().unwrap();
         let (mut out, mut err) = (stdout_of(&mut child), stderr_of(&mut child));
         assert_eq!(line(&mut out).await, "ready");
-        let holder = &until_listed(server, "holders", "job", 1).await[0];
+        let holder = &until_listed(server, "--holders", "job", 1).await[0];
         let (option, number) = match by_session {
             true => ("--session", holder["session"].as_str().unwrap().to_owned()),
             false => ("--grant", grant_of(holder)),
@@ -256,7 +260,7 @@ async fn a_revocation_ends_the_command_within_its_grace() {
         let warning = warning(&mut err).await;
         assert!(warning.contains("an administrator revoked \"job\""), "{warning}");
         assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
-        until_listed(server, "holders", "job", 0).await;
+        until_listed(server, "--holders", "job", 0).await;
     }
 }
 
@@ -270,7 +274,7 @@ async fn a_revocation_without_grace_kills_the_command_at_once() {
             ["run", "job", "--max", "1", "--lease", "1h", "--kill-after", "1h", "--", "sh", "-c", script];
         let mut child = program_at(server, &arguments).spawn().unwrap();
         assert_eq!(line(&mut stdout_of(&mut child)).await, "ready");
-        let grant = grant_of(&until_listed(server, "holders", "job", 1).await[0]);
+        let grant = grant_of(&until_listed(server, "--holders", "job", 1).await[0]);
         for grace in graces {
             assert_eq!(stdout(&ran(server, &["revoke", "--grant", &grant, "--grace", grace]).await), "");
         }
@@ -399,7 +403,7 @@ async fn a_grant_of_another_session_is_not_taken_for_that_of_the_session() {
     for subcommand in ["renew", "release"] {
         assert_fails(&script.ran(&[subcommand, "--grant", other.grant()]).await, 64, &message);
     }
-    assert_eq!(until_listed(server, "holders", "seats", 2).await.len(), 2, "a mistake changes nothing");
+    assert_eq!(until_listed(server, "--holders", "seats", 2).await.len(), 2, "a mistake changes nothing");
     assert_eq!(stdout(&script.ran(&["renew", "--grant", script.grant()]).await), "3600\n");
 }
 
@@ -435,7 +439,7 @@ async fn acquire_prints_the_session_as_json() {
     assert_eq!(held["lease"], 60.0);
     let key = held["key"].as_str().unwrap();
     assert_eq!(key.len(), 32);
-    let holders = ran(server, &["holders", "other", "--semaphore", "--json"]).await;
+    let holders = ran(server, &["status", "--holders", "other", "--semaphore", "--json"]).await;
     let holder: serde_json::Value = serde_json::from_str(stdout(&holders)).unwrap();
     assert_eq!((&holder["grant"], &holder["session"]), (&held["grant"], &held["session"]));
     assert!(!stdout(&holders).contains(key), "the list does not contain the key");
@@ -468,7 +472,7 @@ async fn a_server_without_sessions_has_its_own_error() {
     for arguments in [
         &["run", "job", "--max", "1", "--lease", "5", "--", "true"][..],
         &["acquire", "job", "--max", "1", "--lease", "5"],
-        &["holders", "job"],
+        &["status", "--holders", "job"],
     ] {
         assert_fails(&ran(yrmcdsd.counters, arguments).await, 69, "does not support this operation");
     }

@@ -20,7 +20,7 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
     let arguments = ["run", "job", "--max", "3", "--wait", "max", "--", "true"];
     let _waiter = program_at(server, &arguments).spawn().unwrap();
 
-    let output = ran(server, &["holders", "job"]).await;
+    let output = ran(server, &["status", "--holders", "job"]).await;
     let mut rows: Vec<Vec<_>> = stdout(&output).lines().map(|row| row.split('\t').collect()).collect();
     rows.sort_by_key(|row| row[2].to_owned());
     assert_eq!(rows.len(), 2, "{rows:?}");
@@ -31,7 +31,7 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
     assert!(rows.iter().all(|row| row[3] == "-"), "a counter has no slots: {rows:?}");
 
     let waiter = loop {
-        let output = ran(server, &["waiters", "job", "--json"]).await;
+        let output = ran(server, &["status", "--waiters", "job", "--json"]).await;
         if let Some(line) = stdout(&output).lines().next() {
             break parsed(line);
         }
@@ -40,7 +40,7 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
     assert!(waiter["label"].as_str().unwrap().contains("run["), "{waiter}");
     assert!(waiter["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{waiter}");
     assert_eq!((&waiter["paused"], &waiter["slots_out"]), (&Value::from(false), &Value::Array(Vec::new())));
-    let output = ran(server, &["waiters", "job"]).await;
+    let output = ran(server, &["status", "--waiters", "job"]).await;
     assert_eq!(stdout(&output).trim_end().split('\t').count(), 8);
 }
 

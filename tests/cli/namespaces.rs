@@ -112,11 +112,12 @@ async fn a_limit_is_what_is_declared_or_has_a_maximum() {
     }
     let acquired = ran(server, &["acquire", "gpu", "--max", "3", "--lease", "1m", "--json"]).await;
     assert!(stdout(&acquired).contains(r#""slots":[[0]]"#), "{acquired:?}");
-    let names =
-        |command: &'static str| async move { stdout(&ran(server, &[command, "gpu"]).await).to_owned() };
-    assert_eq!(names("holders").await.lines().count(), 1);
-    assert_eq!(names("waiters").await, "");
-    assert!(names("status").await.contains("kind        semaphore"));
+    let names = |option: &'static str| async move {
+        stdout(&ran(server, &["status", option, "gpu"]).await).to_owned()
+    };
+    assert_eq!(names("--holders").await.lines().count(), 1);
+    assert_eq!(names("--waiters").await, "");
+    assert!(names("--timeout=5").await.contains("kind        semaphore"));
 }
 
 #[tokio::test]
@@ -136,8 +137,12 @@ async fn a_limit_that_is_neither_declared_nor_has_a_maximum_is_refused_with_advi
     assert_fails(&output, 1, "limit \"job\" is not declared, but clients use it with a maximum; declare it");
     let output = ran(server, &["declare", "job", "--capacity", "1"]).await;
     assert_fails(&output, 1, "clients hold or wait for the counter of this name");
-    for list in ["holders", "waiters", "status"] {
-        assert_fails(&ran(server, &[list, "none"]).await, 1, "limit \"none\" does not exist; check the name");
+    for option in ["--holders", "--waiters", "--json"] {
+        assert_fails(
+            &ran(server, &["status", option, "none"]).await,
+            1,
+            "limit \"none\" does not exist; check the name",
+        );
     }
     for (kind, said) in [
         ("--semaphore", "semaphore \"job\" does not exist; a counter of this name exists; give --counter"),
@@ -145,7 +150,7 @@ async fn a_limit_that_is_neither_declared_nor_has_a_maximum_is_refused_with_advi
     ] {
         stdout(&ran(server, &["declare", "gpu", "--capacity", "3", "--if-exists", "keep"]).await);
         let name = if kind == "--counter" { "gpu" } else { "job" };
-        assert_fails(&ran(server, &["holders", kind, name]).await, 1, said);
+        assert_fails(&ran(server, &["status", "--holders", kind, name]).await, 1, said);
     }
     let output = ran(server, &["run", "gpu", "--counter", "--", "true"]).await;
     assert_fails(&output, 64, "counter \"gpu\" needs a maximum; add --max N");

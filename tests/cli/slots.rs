@@ -57,7 +57,7 @@ async fn lists_of_holders_and_waiters_say_what_is_paused_or_out_of_service() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
     printed(server, &["declare", "gpu", "--capacity", "4", "--slots"]).await;
-    let [holders, waiters] = ["holders", "waiters"].map(|list| [list, "--semaphore", "gpu"]);
+    let [holders, waiters] = ["--holders", "--waiters"].map(|list| ["status", list, "--semaphore", "gpu"]);
     let marks = async |list: &[&str]| {
         let row = printed(server, list).await;
         let output = ran(server, list).await;
@@ -83,7 +83,7 @@ async fn lists_of_holders_and_waiters_say_what_is_paused_or_out_of_service() {
     assert_eq!(empty.stdout, b"");
     let said = String::from_utf8_lossy(&empty.stderr);
     assert_eq!(said, "signalbox: semaphore \"gpu\" has no holders; its flags: slots,paused,out=1+3\n");
-    let empty = ran(server, &["holders", "--semaphore", "gpu", "--json"]).await;
+    let empty = ran(server, &["status", "--holders", "--semaphore", "gpu", "--json"]).await;
     assert_eq!((&empty.stdout[..], &empty.stderr[..]), (&b""[..], &b""[..]));
 
     printed(server, &["resume", "gpu"]).await;

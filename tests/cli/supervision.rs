@@ -52,7 +52,7 @@ async fn running(
 }
 
 async fn revoke_holder(server: SocketAddr) {
-    let holder = until_listed(server, "holders", "job", 1).await.remove(0);
+    let holder = until_listed(server, "--holders", "job", 1).await.remove(0);
     assert_eq!(stdout(&ran(server, &["revoke", "--grant", holder["grant"].as_str().unwrap()]).await), "");
 }
 
@@ -185,7 +185,7 @@ async fn a_wait_in_the_background_of_a_terminal_is_not_stopped() {
     shell.env("SIGNALBOX_SERVER", server.to_string()).kill_on_drop(true);
     shell.stdin(pty.slave.try_clone().unwrap()).stderr(pty.slave).stdout(Stdio::piped());
     let shell = shell.spawn().unwrap();
-    until_listed(server, "waiters", "job", 1).await;
+    until_listed(server, "--waiters", "job", 1).await;
     // The first line would have been shown by then.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     holder.stdin.take().unwrap().write_all(b"\n").await.unwrap();
@@ -362,11 +362,11 @@ async fn the_recipe_of_a_script_releases_when_a_signal_ends_it() {
             command.env("SIGNALBOX_SERVER", server.to_string()).stdout(Stdio::piped()).stdin(Stdio::null());
             let mut child = command.process_group(0).kill_on_drop(true).spawn().unwrap();
             assert_eq!(line(&mut stdout_of(&mut child)).await, "ready");
-            until_listed(server, "holders", "deploys", 1).await;
+            until_listed(server, "--holders", "deploys", 1).await;
             kill(Pid::from_raw(-i32::try_from(child.id().unwrap()).unwrap()), signal).unwrap();
             let status = soon("the script to end", child.wait()).await.unwrap();
             assert_eq!(status.code(), Some(128 + signal as i32), "{shell:?} on {name}");
-            until_listed(server, "holders", "deploys", 0).await;
+            until_listed(server, "--holders", "deploys", 0).await;
         }
     }
 }

@@ -229,8 +229,8 @@ async fn a_removed_set_is_gone() {
         &["sysv", "remove", "0x2a"][..],
         &["sysv", "show", "42"],
         &["status", "--sysv", "42"],
-        &["holders", "--sysv", "42"],
-        &["waiters", "--sysv", "42"],
+        &["status", "--holders", "--sysv", "42"],
+        &["status", "--waiters", "--sysv", "42"],
     ] {
         let output = ran(scene.server, arguments).await;
         assert_fails(
@@ -246,13 +246,15 @@ async fn a_removed_set_is_gone() {
 #[tokio::test]
 async fn holders_and_waiters_of_a_set_are_processes_and_calls() {
     let scene = Scene::start().await;
-    let holders = ran(scene.server, &["holders", "--sysv", "0x2a"]).await;
+    let holders = ran(scene.server, &["status", "--holders", "--sysv", "0x2a"]).await;
     let row: Vec<_> = stdout(&holders).trim_end().split('\t').collect();
     assert_eq!(row[1..], ["77", "1000", "0:+1", "php on web1"]);
-    let waiters = ran(scene.server, &["--sysv", "waiters", "0x2a"]).await;
+    let waiters = ran(scene.server, &["--sysv", "status", "--waiters", "0x2a"]).await;
     let row: Vec<_> = stdout(&waiters).trim_end().split('\t').collect();
     assert_eq!((row[0], &row[2..]), ("1", &["78", "1000", "1:0, 0:-1 UNDO", "php on web1"][..]));
-    let [holder] = &objects(scene.server, &["holders", "--sysv", "42"]).await[..] else { panic!("one") };
+    let [holder] = &objects(scene.server, &["status", "--holders", "--sysv", "42"]).await[..] else {
+        panic!("one")
+    };
     assert!(holder.get("position").is_none() && holder["process"].is_string(), "{holder}");
 }
 
@@ -302,10 +304,10 @@ async fn the_shell_completes_keys() {
     for (words, expected) in [
         (&["sysv", "show", ""][..], &["0x0000002a", &private[..]][..]),
         (&["sysv", "remove", "0x"], &["0x0000002a"]),
-        (&["holders", "--sysv", "0"], &["0x0000002a"]),
+        (&["status", "--holders", "--sysv", "0"], &["0x0000002a"]),
         (&["--sysv", "watch", "i"], &[&private]),
         (&["sysv", "list", ""], &[]),
-        (&["holders", ""], &[]),
+        (&["status", "--holders", ""], &[]),
     ] {
         let arguments = [&["complete-names", "--"], words].concat();
         let output = ran(scene.server, &arguments).await;

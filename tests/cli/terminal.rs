@@ -194,8 +194,8 @@ async fn tables_fit_the_terminal() {
         for arguments in [
             &["dump", "--semaphore"][..],
             &["list"],
-            &["holders", &long, "--semaphore"],
-            &["waiters", &long, "--semaphore"],
+            &["status", "--holders", &long, "--semaphore"],
+            &["status", "--waiters", &long, "--semaphore"],
             &["status", &long],
             &["resize", &long, "4"],
             &["verify", grant],

@@ -56,7 +56,7 @@ const USAGE: &[Wrong] = &[
     ("sysv show job", "not the key of a semaphore set"),
     ("sysv remove 0", "the key of all sets without a key"),
     ("sysv remove --id x", "expected the id of a set"),
-    ("holders --sysv job", "not the key of a semaphore set"),
+    ("status --holders --sysv job", "not the key of a semaphore set"),
     ("status --sysv --semaphore 42", "--sysv contradicts --counter and --semaphore"),
     ("run a=2:4 --max 3 -- true", "contradicts --max"),
     ("run a=2 --resources 2 -- true", "contradicts --resources"),
@@ -92,8 +92,8 @@ const USAGE: &[Wrong] = &[
 /// Requests for counters that this server refuses, with their status.
 const COUNTERS: &[(i32, Wrong)] = &[
     (1, ("get none", "counter \"none\" does not exist")),
-    (1, ("holders none", "limit \"none\" does not exist")),
-    (1, ("waiters none", "limit \"none\" does not exist")),
+    (1, ("status --holders none", "limit \"none\" does not exist")),
+    (1, ("status --waiters none", "limit \"none\" does not exist")),
     (1, ("get jo*", "this command takes one whole name")),
     (75, ("run job --max 1 -- true", "1 of 1 in use, 1 requested")),
     (75, ("run job --max 1 --wait=0.1 -- true", "not granted within 0.1 s")),

@@ -131,7 +131,7 @@ fn keepalived_as_documented_gives_the_address_to_the_node_that_leads_and_answers
     let leader = (0..NODES).find(|number| network.has_address(*number)).expect("a node has the address");
     let other = NODES - 1 - leader;
     assert!(!network.has_address(other));
-    let holders = |network: &Network| network.run(&["holders", "job", "--json"]);
+    let holders = |network: &Network| network.run(&["status", "--holders", "job", "--json"]);
     let before = holders(&network);
     assert!(before.status.success() && !before.stdout.is_empty(), "{}", stderr(&before));
 

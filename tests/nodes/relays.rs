@@ -47,7 +47,7 @@ fn every_node_serves_every_client() {
     let server = cluster.node(relay).counters.to_string();
     let listed = cluster.run(["sessions", "--server", &server, "--json"]);
     assert!(listed.status.success(), "{}", stderr(&listed));
-    let holders = cluster.run(["holders", "job", "--json"]);
+    let holders = cluster.run(["status", "--holders", "job", "--json"]);
     let holders: Value = serde_json::from_slice(&holders.stdout).unwrap();
     let client = relayed.stream.local_addr().unwrap().to_string();
     assert!(holders.to_string().contains(&client), "{client}: {holders}");
@@ -138,7 +138,7 @@ fn leases_begin_again_when_the_next_leader_answers() {
     assert!(cluster.daemon(leader).exit_status().success());
     cluster.daemon(next).ready();
     let server = cluster.node(next).counters.to_string();
-    let holders = cluster.run(["holders", "job", "--json", "--server", &server]);
+    let holders = cluster.run(["status", "--holders", "job", "--json", "--server", &server]);
     assert!(holders.status.success(), "{}", stderr(&holders));
     assert!(!holders.stdout.is_empty(), "its lease is not over: {}", cluster.daemon(next).said());
 }
@@ -277,7 +277,7 @@ fn a_proof_holds_for_one_connection_and_one_address() {
     let proof = prove(&first.nonce, &own);
     assert_eq!(first.send(&own, proof.as_ref()), Some(0), "it is accepted");
     assert_eq!(Wire::over(first.stream.try_clone().unwrap()).acquire(b"job", 1, 1).status, OK);
-    let holders = cluster.run(["holders", "job", "--json"]);
+    let holders = cluster.run(["status", "--holders", "job", "--json"]);
     let holders = String::from_utf8_lossy(&holders.stdout).into_owned();
     assert!(holders.contains("192.0.2.7"), "the leader knows the client: {holders}");
 

@@ -33,15 +33,15 @@ Run programs with System V semaphores, and list, show and remove sets
 Programs that call semget, semop and semctl use the semaphores of their own host. With \"signalbox sysv run\" they share \
 them with programs on other hosts, without changes: a library sends the calls to the server.
 
-\"list\", \"show\" and \"remove\" correspond to ipcs and ipcrm. \"signalbox status\", \"holders\", \"waiters\" and \"watch\" are \
-about a set with the option --sysv.";
+\"list\", \"show\" and \"remove\" correspond to ipcs and ipcrm. \"signalbox status\" and \"signalbox watch\" are about a set with \
+the option --sysv.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox sysv run --server lock.example.org --keys all -- php worker.php
   signalbox sysv list
   signalbox sysv show 0x2a
-  signalbox holders --sysv 0x2a";
+  signalbox status --holders --sysv 0x2a";
 
 /// Run programs with System V semaphores, and list, show and remove sets
 #[derive(Debug, Args)]

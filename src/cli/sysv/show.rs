@@ -32,8 +32,8 @@ when the process ends) or 1:0 (wait until semaphore 1 is 0).
 The values are shown if the mode permits the user of this command to read the set.
 
 With --json, the output is one object with the keys of \"signalbox sysv list\", kind (sysv), values (an array of objects \
-with number, value, pid, ncount and zcount, or null), holders and queue (arrays of the objects of \"signalbox holders \
---sysv\" and \"signalbox waiters --sysv\").";
+with number, value, pid, ncount and zcount, or null), holders and queue (arrays of the objects of \"signalbox status \
+--sysv --holders\" and \"--waiters\").";
 
 const EXAMPLES: &str = "\
 Examples:
