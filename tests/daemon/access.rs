@@ -874,7 +874,7 @@ fn the_connections_of_a_bench_show_a_token() {
     assert_eq!((&without["answers"], &without["failures"]), (&1001.into(), &1001.into()), "{without}");
     let wrong = bench("sbx_wrong");
     assert!(!wrong.status.success());
-    assert!(stderr(&wrong).contains("use a token that has the right and is accepted"), "{}", stderr(&wrong));
+    assert!(stderr(&wrong).contains("the token does not have the form of one"), "{}", stderr(&wrong));
 }
 
 #[test]
