@@ -136,13 +136,13 @@ export function remove(item) {
       text: "Waiting requests are refused. The grace period is for a removal that does not wait for holders.",
       action: "Remove",
       fields: [
-        { key: "how", label: "When", options: [["if_idle", "at once, only if nothing is in use"], ["with_last_holder", "when the last holder releases"], ["now", "after the grace period, also while it is in use"]] },
+        { key: "when", label: "When", options: [["idle", "at once, only if nothing is in use"], ["last-holder", "when the last holder releases"], ["now", "after the grace period, also while it is in use"]] },
         GRACE,
       ],
     },
     "/api/v1/remove",
-    ({ how, grace }) => ({ ...nameOf(item), how, ...(how === "now" ? graceOf(grace) : {}), generation: item.generation }),
-    ({ how }) => `"${name}" is ${how === "if_idle" ? "removed" : "being removed"}`,
+    ({ when, grace }) => ({ ...nameOf(item), when, ...(when === "now" ? graceOf(grace) : {}), generation: item.generation }),
+    ({ when }) => `"${name}" is ${when === "idle" ? "removed" : "being removed"}`,
   );
 }
 
