@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::support::caller::{Caller, Changes, LONG, NOW, one_of};
+use crate::support::caller::{Caller, Changes, LONG, NOW, counted, declare_new, one_of};
 use crate::support::daemon::*;
 use crate::support::sysv_program::SysvProgram;
 use crate::support::*;
@@ -367,6 +367,35 @@ fn a_revoked_token_loses_its_rights_on_open_connections() {
     assert_eq!(watching.answer(watch).status, NOT_PERMITTED);
     assert_eq!(caller.give_back(grant), OK, "nobody is kept from giving back");
     assert_eq!(show(&mut caller, secret.as_bytes()).status, NOT_PERMITTED);
+}
+
+#[test]
+fn a_missing_right_never_selects_the_other_kind_of_a_limit() {
+    let mut guarded = Guarded::start("anonymous = 'none'\nnetworks = ['127.0.0.0/8 none']");
+    let [counters, semaphores, admin] = [
+        ("counters", &["--rights", "read,acquire", "--area", "counter"][..]),
+        ("semaphores", &["--rights", "read,acquire", "--area", "semaphore"]),
+        ("admin", &["--rights", "all"]),
+    ]
+    .map(|(name, options)| {
+        let secret = guarded.create(name, options);
+        let mut caller = guarded.from("127.0.0.1");
+        assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+        caller
+    });
+    let (mut counters, mut semaphores, mut admin) = (counters, semaphores, admin);
+    declare_new(&mut admin, counted(b"gpu", 3));
+    let limit = |name| Claim { namespace: None, name, resources: 1, maximum: 3, slot: None };
+    let asked = |caller: &mut Caller, name| {
+        let opaque = caller.want(limit(name), LONG);
+        caller.answer(opaque).status
+    };
+    assert_eq!(asked(&mut semaphores, b"gpu"), OK);
+    assert_eq!(asked(&mut counters, b"tenant"), OK);
+    assert_eq!(asked(&mut counters, b"gpu"), NOT_PERMITTED);
+    assert_eq!(asked(&mut semaphores, b"tenant"), NOT_PERMITTED);
+    let inspect = |caller: &mut Caller, name| caller.ask(&Extended::Inspect { namespace: None, name }).status;
+    assert_eq!((inspect(&mut counters, b"gpu"), inspect(&mut semaphores, b"gpu")), (NOT_PERMITTED, OK));
 }
 
 fn keep_alive(caller: &mut Caller) -> u8 {

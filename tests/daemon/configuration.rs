@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
+use crate::support::caller::{Caller, list, one_of};
 use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
@@ -448,4 +449,19 @@ fn user_and_group_are_ignored_with_a_notice_if_root_did_not_start_the_daemon() {
     for status in daemon.of_each_thread("status") {
         assert_account(&status, "Uid:", uid);
     }
+}
+
+#[test]
+fn a_configured_limit_is_declared_as_soon_as_its_counter_is_idle() {
+    let file = ConfigFile::toml("");
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let mut holder = Caller::new(daemon.counter());
+    let held = holder.take(one_of(2, b"gpu"));
+    file.write("[[semaphore.declare]]\nname = 'gpu'\ncapacity = 2\n");
+    daemon.reload("the configuration was read again");
+    daemon.logged_message("clients hold or wait for the counter of this name");
+    assert!(list(&mut holder, b"").is_empty());
+    holder.give_back(held.grant);
+    daemon.logged_message("the semaphore is declared now");
+    assert_eq!(list(&mut holder, b"gpu").len(), 1);
 }

@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(refused.message, "\"order\" must be \"asc\" or \"desc\"");
         assert!(query.flag("f").is_err());
         assert!(query.end().unwrap_err().message.contains("\"x\""));
-        for wrong in ["[]", "{", "7", r#"{"a": []}"#, r#"{"a": {}}"#, "{} {}"] {
+        for wrong in ["[]", "{", "7", r#"{"a": [[]]}"#, r#"{"a": {}}"#, "{} {}"] {
             assert!(Parameters::of_json(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }

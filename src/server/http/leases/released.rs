@@ -40,7 +40,7 @@ impl Released {
             });
             self.sweep_at = (2 * self.until.len()).clamp(KEYS_MAX / 100, KEYS_MAX);
         }
-        if self.until.contains_key(key) {
+        if self.until.get(key).is_some_and(|until| *until > now) {
             return;
         }
         let own = self.by_client.entry(client).or_default();

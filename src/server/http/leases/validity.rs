@@ -30,7 +30,7 @@ mod tests {
         assert_eq!(valid_ms(30_000, 30_000), 28_800);
         assert_eq!(valid_ms(11_000, 30_000), 10_560, "revoked with 4 s of grace, 7 s after the request came");
         assert_eq!([0, 1, 24, 25, 26].map(|left| valid_ms(left, 30_000)), [0, 0, 23, 24, 24]);
-        assert_eq!(valid_ms(u32::MAX, u32::MAX), 4_123_168_604);
+        assert_eq!(valid_ms(u32::MAX, u32::MAX), 4_123_168_603);
         assert_eq!(grace_ms(4_000), 3_840);
     }
 
