@@ -102,7 +102,7 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
 async fn worker(client: Client, queue: Queue) -> Result<(), Error> {
     while let Some(job) = queue.pop() {
         let request = client.counter(format!("tenant/{}", job.tenant)).maximum(CONNECTIONS_MAX);
-        // The label shows an operator, in `signalbox holders`, which job uses the tenant's connections.
+        // The label shows an operator, in `signalbox status`, which job uses the tenant's connections.
         let request = request.label(format!("worker_pool: {}", job.task));
         match request.timeout(WAIT_MAX).queue_max(QUEUE_MAX).acquire().await {
             Ok(permit) => match permit.guard(query(&job)).await {

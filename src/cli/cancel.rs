@@ -15,7 +15,7 @@ const LONG: &str = "\
 Cancel a waiting request, or all waiting requests of a session
 
 A canceled request leaves its queue, and its client is told that it was canceled. The session keeps what it holds. \
-\"signalbox waiters\" prints the ids of requests in the column GRANT, which are the ids that their grants would get, and \
+\"signalbox status\" prints the ids of requests in the column GRANT, which are the ids that their grants would get, and \
 those of sessions. With --session, the command prints how many requests were canceled. A client that keeps running may \
 request again; \"signalbox pause\" makes all requests for a name wait.
 
@@ -70,7 +70,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let message = match (error.status(), what) {
         (Some(Status::NotFound), Cancellation::Request(id)) => {
             format!(
-                "no request {id} waits; nothing was canceled; \"signalbox waiters\" lists the requests for a name"
+                "no request {id} waits; nothing was canceled; \"signalbox status\" lists the requests for a name"
             )
         }
         (Some(Status::NoSuchSession), Cancellation::Session(session)) => no_such_session(session.number()),

@@ -94,7 +94,7 @@ async fn a_resize_refuses_waiting_requests_only_if_it_is_told_to() {
     };
     let refused = [run(&["--resources", "3"]), run(&["--slot", "3"])];
     let kept = run(&["--resources", "2"]);
-    while objects(server, &["waiters", "gpu"]).await.len() < 3 {}
+    while objects(server, &["status", "--waiters", "gpu"]).await.len() < 3 {}
     for change in ["2", "-2"] {
         let output = ran(server, &["resize", "gpu", change]).await;
         assert_fails(
@@ -111,7 +111,7 @@ async fn a_resize_refuses_waiting_requests_only_if_it_is_told_to() {
     for waiter in refused {
         assert_eq!(finished(waiter).await.status.code(), Some(1));
     }
-    assert_eq!(objects(server, &["waiters", "gpu"]).await.len(), 1);
+    assert_eq!(objects(server, &["status", "--waiters", "gpu"]).await.len(), 1);
     release(server, &held).await;
     assert_eq!(stdout(&finished(kept).await), "started\n");
 }

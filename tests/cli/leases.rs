@@ -291,7 +291,7 @@ async fn a_script_holds_over_several_commands() {
         eval "$held"
         "$1" get job
         "$1" renew
-        "$1" holders job | cut -f 1 | grep -qx "$SIGNALBOX_GRANT" && echo the same
+        "$1" status --holders job | cut -f 1 | grep -qx "$SIGNALBOX_GRANT" && echo the same
         "$1" release && "$1" get job
         "$1" renew
         echo $?

@@ -386,7 +386,7 @@ async fn a_command_reads_what_happens_to_its_resources() {
     let revoking = line(&mut out).await;
     let left = revoking.strip_prefix("revoking ").unwrap().parse::<u32>().unwrap();
     assert!((1..=10_000).contains(&left), "{left}");
-    let holder = until_listed(server, "holders", "job", 1).await.remove(0);
+    let holder = until_listed(server, "--holders", "job", 1).await.remove(0);
     ran(server, &["revoke", "--grant", holder["grant"].as_str().unwrap(), "--grace", "0"]).await;
     assert_eq!(line(&mut out).await.trim_end(), "lost");
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3));
@@ -399,8 +399,9 @@ async fn a_command_without_a_session_is_told_of_the_loss_too() {
     let server = daemon.address("counter");
     let script = "trap 'read -r event </dev/fd/$SIGNALBOX_EVENTS_FD; echo $event; exit 3' TERM; echo begins; \
         while :; do sleep 0.05; done";
-    let mut child =
-        program_at(server, &["run", "job", "--max", "1", "--", "sh", "-c", script]).spawn().unwrap();
+    let mut child = program_at(server, &["run", "job", "--counter", "--max", "1", "--", "sh", "-c", script])
+        .spawn()
+        .unwrap();
     let mut out = stdout_of(&mut child);
     assert_eq!(line(&mut out).await, "begins");
     drop(daemon);

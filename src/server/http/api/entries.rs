@@ -1,4 +1,4 @@
-//! The holders and the waiters of a name, as `signalbox holders` and `signalbox waiters` print them.
+//! The holders and the waiters of a name, as `signalbox status` prints them.
 
 use serde::Serialize;
 
