@@ -107,7 +107,10 @@ fn check_name(
     let is_overtaker = |(grant, session): &(&u64, &SessionId)| {
         let has_waited = before.waiting.contains_key(grant);
         let had_a_place_before = renumbered.range((**session, 0)..(**session, *first)).next().is_some();
-        let is_new = **grant > last && !had_a_place_before;
+        // It has taken this name before the first came here from another queue of its AcquireAll.
+        let had_taken =
+            before.held.iter().any(|(id, owner)| renumbered.contains(&(*owner, *id)) && owner == *session);
+        let is_new = **grant > last && !had_a_place_before && !had_taken;
         **grant > *first && (has_waited || is_new)
     };
     if let Some((grant, _)) = now.held.iter().find(is_overtaker) {
