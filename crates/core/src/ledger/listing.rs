@@ -281,6 +281,12 @@ impl Core {
         names
     }
 
+    /// The declared semaphore of this name; `None`: it is not declared.
+    pub fn declared_semaphore(&self, name: &[u8]) -> Option<DeclaredSemaphore> {
+        let ledger = &*self.ledger();
+        ledger.declarations.entry(name).map(|entry| ledger.declared_semaphore(entry))
+    }
+
     /// The next declared semaphores of a listing; none at its end.
     pub fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<DeclaredSemaphore> {
         let ledger = &*self.ledger();
@@ -301,11 +307,7 @@ impl Core {
             .take_while(|(object, _)| object.name().starts_with(&listing.prefix))
             .take(STEP_ENTRIES)
             .take_while(has_room)
-            .map(|(object, declared)| DeclaredSemaphore {
-                record: declared.clone(),
-                in_use: object.consumption(),
-                waiting: ledger.waiting(SEMAPHORES, object),
-            })
+            .map(|entry| ledger.declared_semaphore(entry))
             .collect();
         if let Some(last) = listed.last() {
             listing.after = Some(last.record.name.clone());
@@ -315,6 +317,17 @@ impl Core {
 }
 
 impl Ledger {
+    fn declared_semaphore(
+        &self,
+        (object, declaration): (&ObjectRef, &DeclarationRecord),
+    ) -> DeclaredSemaphore {
+        DeclaredSemaphore {
+            record: declaration.clone(),
+            in_use: object.consumption(),
+            waiting: self.waiting(SEMAPHORES, object),
+        }
+    }
+
     fn listed_holding(&self, (connection, resources): (ConnectionId, u32)) -> Listed {
         let entry = NameEntry {
             grant: None,

@@ -846,6 +846,9 @@ impl Pair {
             let mut expected = self.model.list_declared();
             expected.retain(|declared| declared.record.name.starts_with(prefix));
             assert_eq!(found, expected, "the declared semaphores");
+            for declared in expected {
+                assert_eq!(self.core.declared_semaphore(&declared.record.name), Some(declared));
+            }
         }
         let mut listing = self.core.sessions();
         let connected = |after| self.model.connected(after).into_iter().collect();

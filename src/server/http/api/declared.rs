@@ -1,22 +1,12 @@
 //! Declared semaphores, as `signalbox list` prints them.
 
-use super::super::super::state::Server;
 use super::super::access::Right;
 use super::super::answer::{Answer, Json};
 use super::super::paging::Page;
 use super::Context;
 use signalbox_core::DeclaredSemaphore;
-use signalbox_model::views::{Declaration, Semaphore};
+use signalbox_model::views::Semaphore;
 use signalbox_model::{Namespace, Target};
-
-/// What was declared of a semaphore; `None`: it is not declared.
-pub(super) fn declaration(server: &Server, name: &[u8]) -> Option<Declaration> {
-    let mut listing = server.core.declared(name);
-    // The list is ordered by name, so the name itself precedes all longer ones.
-    let first = server.core.list_declared(&mut listing).into_iter().next();
-    let named = first.filter(|declared| *declared.record.name == *name);
-    named.map(|declared| Declaration::of(&declared.entry()))
-}
 
 /// Which declared semaphores a page has.
 #[derive(Clone, Copy)]

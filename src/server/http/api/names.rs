@@ -13,7 +13,6 @@ use super::super::super::steps;
 use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Items, Page, limit_of};
-use super::declared::declaration;
 use super::entries::{Entry, entries};
 use super::{Context, no_such_name};
 use signalbox_core::{ListingKind, NameCursor, WaitedListing};
@@ -234,9 +233,13 @@ async fn details(
     let queue = entries(server, (namespace, name), ListingKind::Waiters, page).await?;
     let inspected = server.core.inspect(namespace, name, server.moment()).ok();
     let (Some(holders), Some(queue), Some(inspected)) = (holders, queue, inspected) else { return Ok(None) };
+    let declared = match namespace {
+        Namespace::Counters => None,
+        Namespace::Semaphores => server.core.declared_semaphore(name),
+    };
     Ok(Some(Details {
         usage: Usage::of(name, inspected),
-        declared: if namespace == Namespace::Semaphores { declaration(server, name) } else { None },
+        declared: declared.map(|declared| Declaration::of(&declared.entry())),
         holders_total: holders.total,
         holders: holders.into_items(),
         queue: queue.into_items(),

@@ -10,7 +10,7 @@ use super::super::answer::{Answer, ApiError, Json, RETRY_S};
 use super::super::api::Context;
 use super::super::line::Line;
 use super::super::requester::status_of;
-use super::claims::{Wanted, declared};
+use super::claims::Wanted;
 use super::view::View;
 use super::waiting::{Parking, Woken, mailbox};
 use super::{TOKEN, key, poll_ms};
@@ -162,7 +162,8 @@ fn refused(server: &Server, refusal: Refusal, wants: &[Want<'_>]) -> ApiError {
 /// The error for resources that a client cannot have now: they are in use, it asks for more than there will ever be, or nothing
 /// is granted for now.
 fn not_available(server: &Server, wants: &[Want<'_>]) -> ApiError {
-    let declared = wants.iter().filter_map(|want| Some((want, declared(server, want.name)?.record)));
+    let declared =
+        wants.iter().filter_map(|want| Some((want, server.core.declared_semaphore(want.name)?.record)));
     let (mut is_too_much, mut is_paused) = (wants.is_empty(), false);
     for (want, record) in declared {
         is_too_much |= want.claim.resources() > record.capacity;

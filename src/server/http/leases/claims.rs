@@ -5,7 +5,7 @@ use super::super::access::{Permissions, Right};
 use super::super::answer::ApiError;
 use super::super::query::Parameters;
 use super::view::place_of;
-use signalbox_core::{DeclaredSemaphore, Permitted, Queueing, Want};
+use signalbox_core::{Permitted, Queueing, Want};
 use signalbox_model::{ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, LABEL_BYTES_MAX, Namespace, Place, Target};
 
 /// A request for a lease, without its key. A number that is missing is `None`.
@@ -126,11 +126,4 @@ impl OneClaim {
             ApiError::bad_request("\"resources\" must be 1 to \"maximum\", and 1 with \"slot\"")
         })
     }
-}
-
-/// The declared semaphore of this name.
-pub(super) fn declared(server: &Server, name: &[u8]) -> Option<DeclaredSemaphore> {
-    // In the order of their names, a name comes before all that it begins.
-    let first = server.core.list_declared(&mut server.core.declared(name)).into_iter().next();
-    first.filter(|found| *found.record.name == *name)
 }

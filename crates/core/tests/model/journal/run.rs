@@ -327,8 +327,7 @@ impl Run {
         let is_taken = |slot: &&u16| held.contains(slot) && !before.held.contains(slot);
         let taken = before.slots_out.iter().find(is_taken);
         assert_eq!(taken, None, "a slot of {} is granted while it is out of service", name.escape_ascii());
-        let mut declared = self.core.list_declared(&mut self.core.declared(name)).into_iter();
-        let after = declared.find(|declared| *declared.record.name == *name);
+        let after = self.core.declared_semaphore(name);
         if before.paused
             && let Some(after) = after.filter(|after| after.record.service.paused)
         {
