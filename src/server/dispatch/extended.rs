@@ -366,8 +366,9 @@ impl Executor<'_> {
 
     /// What the core is asked for. The protocol has checked the claim.
     fn want<'a>(&self, claim: Claim<'a>) -> Result<Want<'a>, Denial> {
-        let permitted = rights::permitted(&self.extended.standing, claim.name);
-        Want::of(claim, permitted).ok_or(Denial::Status(Status::InvalidArguments))
+        let standing = &self.extended.standing;
+        let may = |namespace| standing.may(Right::Acquire, Target::Name(namespace, claim.name));
+        Want::of(claim, may).ok_or(Denial::Status(Status::InvalidArguments))
     }
 
     /// The time to live of a session or process that asks for this one, in milliseconds.

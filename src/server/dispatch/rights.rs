@@ -5,7 +5,6 @@
 
 use super::super::access::{Right, Standing};
 use super::super::operations;
-use signalbox_core::Permitted;
 use signalbox_model::{Claim, Namespace, Scope, Target};
 use signalbox_protocol::{Extended, Request, SysvRequest};
 
@@ -94,19 +93,13 @@ fn of_claim<'a>(claim: &Claim<'a>) -> Needed<'a> {
     (Right::Acquire, Target::Name(namespace, claim.name))
 }
 
-/// The right to what a claim may be of, if the client has it for none. Where it has it for one of the kinds of a name that is
-/// resolved, the core decides, as it knows the kind.
+/// The right that a claim needs and the client does not have. If the server resolves the name and the client may acquire it as
+/// one kind, nothing is missing here: the core finds out the kind, and refuses the other one.
 fn missing_for<'a>(standing: &Standing, claim: &Claim<'a>) -> Option<Needed<'a>> {
-    let may = permitted(standing, claim.name);
-    let is_missing = match claim.namespace {
-        Some(namespace) => !may.includes(namespace),
-        None => !may.counter && !may.semaphore,
+    let may = |namespace| standing.may(Right::Acquire, Target::Name(namespace, claim.name));
+    let has_right = match claim.namespace {
+        Some(namespace) => may(namespace),
+        None => Namespace::ALL.into_iter().any(may),
     };
-    is_missing.then(|| of_claim(claim))
-}
-
-/// Which kinds of a name the client may acquire.
-pub(super) fn permitted(standing: &Standing, name: &[u8]) -> Permitted {
-    let may = |namespace| standing.may(Right::Acquire, Target::Name(namespace, name));
-    Permitted { counter: may(Namespace::Counters), semaphore: may(Namespace::Semaphores) }
+    if has_right { None } else { Some(of_claim(claim)) }
 }

@@ -51,6 +51,16 @@ pub struct Permitted {
 }
 
 impl Permitted {
+    /// The kinds of which `may` is true.
+    pub fn of(may: impl Fn(Namespace) -> bool) -> Self {
+        Self { counter: may(Namespace::Counters), semaphore: may(Namespace::Semaphores) }
+    }
+
+    /// Whether it includes no kind.
+    pub fn is_none(self) -> bool {
+        !self.counter && !self.semaphore
+    }
+
     /// Whether it includes this kind.
     pub fn includes(self, namespace: Namespace) -> bool {
         match namespace {
@@ -62,16 +72,17 @@ impl Permitted {
 
 impl<'a> Want<'a> {
     /// What a request claims of one name; `None` if the claim breaks a rule of the protocol. A semaphore is only created if the
-    /// request has its kind, a capacity and no slot. `permitted` are the kinds that the client may acquire, if the server
-    /// resolves the name.
-    pub fn of(claim: signalbox_model::Claim<'a>, permitted: Permitted) -> Option<Self> {
+    /// request has its kind, a capacity and no slot. `may` says whether the client may acquire the name of a kind; it is only
+    /// asked if the server resolves the name.
+    pub fn of(claim: signalbox_model::Claim<'a>, may: impl Fn(Namespace) -> bool) -> Option<Self> {
         let signalbox_model::Claim { namespace, name, resources, maximum, slot } = claim;
         let may_exist = namespace != Some(Namespace::Counters);
         let claim = match may_exist && (maximum == AS_DECLARED || slot.is_some()) {
             true => Claim::of_existing(NonZeroU32::new(resources)?),
             false => Claim::new(resources, maximum)?,
         };
-        Some(Self { kind: namespace.map_or(Kind::Resolved(permitted), Kind::Of), name, claim, slot })
+        let kind = namespace.map_or_else(|| Kind::Resolved(Permitted::of(may)), Kind::Of);
+        Some(Self { kind, name, claim, slot })
     }
 }
 

@@ -455,10 +455,7 @@ impl Pair {
                     return;
                 }
                 let may = |key: Key| !denied.contains(&key);
-                let permitted = |name| Permitted {
-                    counter: may((Namespace::Counters, name)),
-                    semaphore: may(semaphore(name)),
-                };
+                let permitted = |name| Permitted::of(|namespace| may((namespace, name)));
                 let resolving =
                     |want: &Want| Want { resolves: want.resolves.map(|_| permitted(want.key.1)), ..*want };
                 let wants: Vec<_> = wants.iter().map(resolving).collect();

@@ -14,9 +14,7 @@ use super::claims::Wanted;
 use super::view::View;
 use super::waiting::{Parking, Woken, mailbox};
 use super::{TOKEN, key, poll_ms};
-use signalbox_core::{
-    KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, MonotonicMs, Permitted, Want,
-};
+use signalbox_core::{KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, MonotonicMs, Want};
 use signalbox_model::{LeaseKey, Namespace, Refusal, Target};
 
 pub(in super::super) async fn acquire(context: Context) -> Answer {
@@ -80,10 +78,8 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     let wanted = Wanted::of(parameters)?;
     parameters.end()?;
     let (text, wants) = (wanted.text(), wanted.wants(&context.permissions)?);
-    // If it has the right to one of the kinds of a name, the core decides, which knows the kind.
-    let is_missing = |want: &&Want<'_>| {
-        matches!(want.kind, Kind::Resolved(Permitted { counter: false, semaphore: false }))
-    };
+    // If the client may acquire a name as one kind, the core finds out the kind, and refuses the other one.
+    let is_missing = |want: &&Want<'_>| matches!(want.kind, Kind::Resolved(kinds) if kinds.is_none());
     if let Some(want) = wants.iter().find(is_missing) {
         let target = Target::Name(Namespace::Counters, want.name);
         return Err(refuse(&context.shared, &context.peer, &context.permissions, Right::Acquire, target));

@@ -5,8 +5,8 @@ use super::super::access::{Permissions, Right};
 use super::super::answer::ApiError;
 use super::super::query::Parameters;
 use super::view::place_of;
-use signalbox_core::{Permitted, Queueing, Want};
-use signalbox_model::{ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, LABEL_BYTES_MAX, Namespace, Place, Target};
+use signalbox_core::{Queueing, Want};
+use signalbox_model::{ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, LABEL_BYTES_MAX, Place, Target};
 
 /// A request for a lease, without its key. A number that is missing is `None`.
 #[derive(Debug)]
@@ -118,11 +118,10 @@ impl OneClaim {
     fn want(&self, permissions: &Permissions) -> Result<Want<'_>, ApiError> {
         let Self { name, resources, maximum, slot } = self;
         let may = |namespace| permissions.may(Right::Acquire, Target::Name(namespace, name));
-        let [counter, semaphore] = [Namespace::Counters, Namespace::Semaphores].map(may);
         let maximum = maximum.unwrap_or(AS_DECLARED);
         let claim = Claim { namespace: None, name, resources: *resources, maximum, slot: *slot };
         let is_possible = slot.is_none() || *resources == 1;
-        Want::of(claim, Permitted { counter, semaphore }).filter(|_| is_possible).ok_or_else(|| {
+        Want::of(claim, may).filter(|_| is_possible).ok_or_else(|| {
             ApiError::bad_request("\"resources\" must be 1 to \"maximum\", and 1 with \"slot\"")
         })
     }
