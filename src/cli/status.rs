@@ -96,12 +96,10 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         (None, None) => {}
     }
     let direct = server.direct().await?;
-    let given = server.kind();
-    let namespaces = given.as_ref().map_or(&Namespace::ALL[..], std::slice::from_ref);
     let mut states = Vec::new();
     let mut refusal = None;
-    for namespace in namespaces {
-        match State::read(server, &direct, *namespace, name).await? {
+    for namespace in Namespace::one_or_all(server.kind()) {
+        match State::read(server, &direct, namespace, name).await? {
             Ok(state) => states.extend(state),
             // A token may be for names of one kind.
             Err(error) if error.status() == Some(Status::NotPermitted) => refusal = Some(error),

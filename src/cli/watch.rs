@@ -118,10 +118,9 @@ async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
     let Arguments { name, exact, server, .. } = arguments;
     let scope = pattern::scope(name, *exact);
     let direct = server.direct().await?;
-    let given = server.kind();
     let mut watches = Vec::new();
-    for namespace in given.as_ref().map_or(&Namespace::ALL[..], std::slice::from_ref) {
-        watches.push(server.answer(direct.watch(*namespace, scope)).await??);
+    for namespace in Namespace::one_or_all(server.kind()) {
+        watches.push(server.answer(direct.watch(namespace, scope)).await??);
     }
     let mut missing = watches.len();
     // Standard output flushes after each line, so that events are visible when they happen.

@@ -18,6 +18,11 @@ impl Namespace {
     /// Both, in the order of their default ports.
     pub const ALL: [Self; 2] = [Self::Counters, Self::Semaphores];
 
+    /// The given one, or both if none is given.
+    pub fn one_or_all(given: Option<Self>) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |namespace| given.is_none_or(|given| given == *namespace))
+    }
+
     /// What one name of it is called.
     pub fn noun(self) -> &'static str {
         match self {

@@ -97,9 +97,5 @@ fn of_claim<'a>(claim: &Claim<'a>) -> Needed<'a> {
 /// one kind, nothing is missing here: the core finds out the kind, and refuses the other one.
 fn missing_for<'a>(standing: &Standing, claim: &Claim<'a>) -> Option<Needed<'a>> {
     let may = |namespace| standing.may(Right::Acquire, Target::Name(namespace, claim.name));
-    let has_right = match claim.namespace {
-        Some(namespace) => may(namespace),
-        None => Namespace::ALL.into_iter().any(may),
-    };
-    if has_right { None } else { Some(of_claim(claim)) }
+    if Namespace::one_or_all(claim.namespace).any(may) { None } else { Some(of_claim(claim)) }
 }

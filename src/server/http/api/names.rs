@@ -111,8 +111,7 @@ async fn all(
     let Selection { kind, prefix, limit } = selection;
     let mut items = Items::new(limit);
     let mut visited = 0;
-    for namespace in Namespace::ALL.into_iter().filter(|namespace| kind.is_none_or(|kind| kind == *namespace))
-    {
+    for namespace in Namespace::one_or_all(kind) {
         let mut cursor = match from {
             Some(from) if from.namespace == namespace => from.name,
             Some(from) if from.namespace > namespace => continue,
@@ -212,8 +211,7 @@ pub(in super::super) async fn name(mut context: Context) -> Answer {
     let server = context.server()?;
     context.parameters.end()?;
     let mut items = Vec::new();
-    for namespace in Namespace::ALL.into_iter().filter(|namespace| kind.is_none_or(|kind| kind == *namespace))
-    {
+    for namespace in Namespace::one_or_all(kind) {
         context.check_read(Target::Name(namespace, &name))?;
         items.extend(details(&server, (namespace, &name), page).await?);
     }
