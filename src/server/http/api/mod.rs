@@ -33,7 +33,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    pub(super) fn server(&self) -> Result<Arc<Server>, ApiError> {
+    fn server(&self) -> Result<Arc<Server>, ApiError> {
         self.shared.server()
     }
 
@@ -46,25 +46,23 @@ impl Context {
     }
 
     /// Refuses the operation if its client may not administer all of its targets. The refusal goes to the audit log.
-    pub(super) fn administer(&self, operation: &Operation<'_>) -> Result<Requested, ApiError> {
+    fn administer(&self, operation: &Operation<'_>) -> Result<Requested, ApiError> {
         let requested = Requested::new(&self.peer.client, &self.permissions, operation);
         let Some(target) = operations::missing(&self.permissions, operation) else { return Ok(requested) };
         if let Ok(server) = self.server() {
             requested.not_permitted(&server);
         }
-        Err(refuse(&self.shared, &self.peer, &self.permissions, Right::Administer, target))
+        Err(self.refuse(Right::Administer, target))
     }
 
     /// Refuses the request if its client may not read this.
-    pub(super) fn check_read(&self, target: Target<'_>) -> Result<(), ApiError> {
-        self.check(Right::Read, target)
+    fn check_read(&self, target: Target<'_>) -> Result<(), ApiError> {
+        if self.permissions.may(Right::Read, target) { Ok(()) } else { Err(self.refuse(Right::Read, target)) }
     }
 
-    pub(super) fn check(&self, right: Right, target: Target<'_>) -> Result<(), ApiError> {
-        if self.permissions.may(right, target) {
-            return Ok(());
-        }
-        Err(refuse(&self.shared, &self.peer, &self.permissions, right, target))
+    /// The error for a client that does not have a right.
+    pub(super) fn refuse(&self, right: Right, target: Target<'_>) -> ApiError {
+        refuse(&self.shared, &self.peer, &self.permissions, right, target)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hyper::StatusCode;
 
 use super::super::super::state::Server;
-use super::super::access::{Right, refuse};
+use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json, RETRY_S};
 use super::super::api::Context;
 use super::super::line::Line;
@@ -82,7 +82,7 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     let is_missing = |want: &&Want<'_>| matches!(want.kind, Kind::Resolved(kinds) if kinds.is_none());
     if let Some(want) = wants.iter().find(is_missing) {
         let target = Target::Name(Namespace::Counters, want.name);
-        return Err(refuse(&context.shared, &context.peer, &context.permissions, Right::Acquire, target));
+        return Err(context.refuse(Right::Acquire, target));
     }
     if poll_ms > 0 && !context.place.use_for_leases() {
         return Err(ApiError::busy());
@@ -105,13 +105,9 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     let received = server.moment();
     match server.core.acquire_keyed(line.connection(), TOKEN, request, received) {
         Ok(()) => Ok(Begun { key, line, received: received.monotonic, ttl_ms, poll_ms }),
-        Err(KeyedRefusal::Refused(Refusal::NotPermitted)) => Err(refuse(
-            &context.shared,
-            &context.peer,
-            &context.permissions,
-            Right::Acquire,
-            Target::Anywhere,
-        )),
+        Err(KeyedRefusal::Refused(Refusal::NotPermitted)) => {
+            Err(context.refuse(Right::Acquire, Target::Anywhere))
+        }
         Err(KeyedRefusal::Refused(refusal)) => Err(refused(server, refusal, &wants)),
         Err(KeyedRefusal::DifferentRequest | KeyedRefusal::NotPermitted) => Err(different()),
     }

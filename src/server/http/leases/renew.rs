@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::super::super::state::Server;
-use super::super::access::{Right, refuse};
+use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::api::Context;
 use super::super::line::Line;
@@ -47,8 +47,8 @@ async fn renew_uncounted(mut context: Context) -> Answer {
         lines.push((key, line));
     }
     if is_permitted.contains(&false) {
-        let _ =
-            refuse(&context.shared, &context.peer, &context.permissions, Right::Acquire, Target::Anywhere);
+        // The answer says it of each lease.
+        let _ = context.refuse(Right::Acquire, Target::Anywhere);
     }
     let views = || {
         let of = |((key, _), is_permitted): (&(LeaseKey, Line<'_>), &bool)| {
