@@ -13,7 +13,7 @@ use super::super::requester::status_of;
 use super::claims::Wanted;
 use super::view::View;
 use super::waiting::{Parking, Woken, mailbox};
-use super::{TOKEN, key, poll_ms};
+use super::{TOKEN, end_lost, key, poll_ms};
 use signalbox_core::{KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, MonotonicMs, Want};
 use signalbox_model::{LeaseKey, Namespace, Refusal, Target};
 
@@ -36,9 +36,7 @@ async fn acquire_uncounted(mut context: Context) -> Answer {
         };
         match lease.state {
             KeyedState::Over(refusal) => {
-                if refusal != Refusal::ShuttingDown {
-                    server.core.end_idle_keyed(key, server.moment());
-                }
+                end_lost(&server, key, refusal);
                 return Err(refused(&server, refusal, &[]));
             }
             KeyedState::Held { .. } => return Json::of(&View::of(Some(lease))),

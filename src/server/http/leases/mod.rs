@@ -24,6 +24,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::timeout;
 
+use super::super::state::Server;
 use super::answer::{Answer, ApiError, Json};
 use super::api::Context;
 use super::line::Line;
@@ -33,7 +34,7 @@ pub(super) use acquire::acquire;
 use released::Released;
 pub(super) use renew::renew;
 use signalbox_core::{Outcome, Token};
-use signalbox_model::LeaseKey;
+use signalbox_model::{LeaseKey, Refusal};
 
 /// The longest that a request waits for news. Proxies give up after 30 s and more.
 pub(super) const PARKED_MAX: Duration = Duration::from_secs(25);
@@ -87,6 +88,13 @@ pub(super) async fn release(mut context: Context) -> Answer {
         let _ = timeout(ANSWER_MAX, answer_to(line.mailbox(), TOKEN)).await;
     }
     Json::of(&Done {})
+}
+
+/// Ends a lease whose request was refused, or whose grant was revoked. While the server stops, the lease stays for the next one.
+fn end_lost(server: &Server, key: &LeaseKey, refusal: Refusal) {
+    if refusal != Refusal::ShuttingDown {
+        server.core.end_idle_keyed(key, server.moment());
+    }
 }
 
 /// A key of 32 hexadecimal digits.

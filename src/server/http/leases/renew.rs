@@ -11,7 +11,7 @@ use super::super::api::Context;
 use super::super::line::Line;
 use super::view::View;
 use super::waiting::{Parking, Woken, mailbox};
-use super::{TOKEN, key, poll_ms};
+use super::{TOKEN, end_lost, key, poll_ms};
 use signalbox_core::{KeyedRefusal, KeyedState, MonotonicMs};
 use signalbox_model::{LeaseKey, Target};
 
@@ -89,10 +89,8 @@ fn keys(texts: &[String]) -> Result<Vec<LeaseKey>, ApiError> {
 /// What has become of a lease. One that holds nothing and waits for nothing ends with that.
 fn view(server: &Server, key: &LeaseKey, from: MonotonicMs) -> View {
     let lease = server.core.keyed_lease(key, from);
-    if let Some(KeyedState::Over(refusal)) = lease.as_ref().map(|lease| &lease.state)
-        && *refusal != signalbox_model::Refusal::ShuttingDown
-    {
-        server.core.end_idle_keyed(key, server.moment());
+    if let Some(KeyedState::Over(refusal)) = lease.as_ref().map(|lease| &lease.state) {
+        end_lost(server, key, *refusal);
     }
     View::of(lease)
 }
