@@ -2,8 +2,10 @@
 
 use serde::Serialize;
 
+use super::super::query::unhexed;
 use super::validity;
 use signalbox_core::{KeyedLease, KeyedState};
+use signalbox_model::views::hex;
 use signalbox_model::{GrantId, Place, PlaceProof};
 
 /// A lease. The keys that do not apply are left out.
@@ -96,17 +98,14 @@ impl View {
 
 /// A place as a client keeps it: the id and the proof in hexadecimal digits.
 fn place_text(Place { id, proof }: Place) -> String {
-    format!("{:016x}{:032x}", id.0, u128::from_be_bytes(proof.0))
+    hex(&id.0.to_be_bytes()) + &hex(&proof.0)
 }
 
 /// Reads a place; `None`: it is not one.
 pub(super) fn place_of(text: &str) -> Option<Place> {
-    let is_hex = text.len() == 48 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let (id, proof) = text.split_at_checked(16).filter(|_| is_hex)?;
-    Some(Place {
-        id: GrantId(u64::from_str_radix(id, 16).ok()?),
-        proof: PlaceProof(u128::from_str_radix(proof, 16).ok()?.to_be_bytes()),
-    })
+    let bytes = unhexed(text)?;
+    let (id, proof) = bytes.split_first_chunk()?;
+    Some(Place { id: GrantId(u64::from_be_bytes(*id)), proof: PlaceProof(*proof.as_array()?) })
 }
 
 #[cfg(test)]
