@@ -82,12 +82,12 @@ impl Core {
         };
         let (mut checked, mut names) = (CheckedNames::All, 0);
         for id in ledger.sessions.existing(session).grants_after(after) {
-            let parts = ledger.grants.existing(id).parts();
-            if !parts.iter().all(|part| passes(ledger.namespace_of(part), part.name())) {
+            let grant = ledger.grants.existing(id);
+            if !ledger.names_pass(grant, &passes) {
                 return CheckedNames::Failed;
             }
             checked = CheckedNames::UpTo(id);
-            names += parts.len();
+            names += grant.parts().len();
             if names >= CHECKED_NAMES {
                 break;
             }

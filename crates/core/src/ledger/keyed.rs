@@ -304,9 +304,7 @@ impl Ledger {
     /// Whether this is true of every name of a session.
     fn passes(&self, session: SessionId, may: impl Fn(Namespace, &[u8]) -> bool) -> bool {
         let mut grants = self.sessions.existing(session).grants_after(None);
-        grants.all(|id| {
-            self.grants.existing(id).parts().iter().all(|part| may(self.namespace_of(part), part.name()))
-        })
+        grants.all(|id| self.names_pass(self.grants.existing(id), &may))
     }
 
     /// The id of the only request of a keyed lease; `None`: it has to be repeated after a restart.

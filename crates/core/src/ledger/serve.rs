@@ -212,6 +212,11 @@ impl Ledger {
         if self.declarations.get(name).is_some() { SEMAPHORES } else { Namespace::Counters }
     }
 
+    /// Whether this is true of every name of a grant.
+    pub(super) fn names_pass(&self, grant: &Grant, passes: impl Fn(Namespace, &[u8]) -> bool) -> bool {
+        grant.parts().iter().all(|part| passes(self.namespace_of(part), part.name()))
+    }
+
     /// The kind of a name of a grant; of one whose turn has not come, the kind to which it is resolved now.
     pub(super) fn namespace_of(&self, part: &Part) -> Namespace {
         match part.kind {
