@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::support::caller::{Caller, Changes, LONG, NOW, counted, declare_new, one_of};
+use crate::support::caller::{Caller, Changes, LONG, NOW, counted, declare_new, limit, one_of};
 use crate::support::daemon::*;
 use crate::support::sysv_program::SysvProgram;
 use crate::support::*;
@@ -385,9 +385,8 @@ fn a_missing_right_never_selects_the_other_kind_of_a_limit() {
     });
     let (mut counters, mut semaphores, mut admin) = (counters, semaphores, admin);
     declare_new(&mut admin, counted(b"gpu", 3));
-    let limit = |name| Claim { namespace: None, name, resources: 1, maximum: 3, slot: None };
     let asked = |caller: &mut Caller, name| {
-        let opaque = caller.want(limit(name), LONG);
+        let opaque = caller.want(limit(3, name), LONG);
         caller.answer(opaque).status
     };
     assert_eq!(asked(&mut semaphores, b"gpu"), OK);

@@ -3,11 +3,11 @@
 
 use std::io::Write;
 
-use crate::support::caller::{Caller, LONG};
+use crate::support::caller::{Caller, LONG, one_of};
 use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
-use signalbox_model::{Claim, Namespace, Status};
+use signalbox_model::Status;
 use signalbox_protocol::{Claims, Extended};
 
 const MIB: u64 = 1 << 20;
@@ -60,15 +60,8 @@ fn waiting_requests_with_long_names_fill_the_budget_and_no_more() {
         attacker.hello("attacker");
         for _ in 0..100 {
             let names: Vec<_> = (1..64).map(|number| name(number, 1900)).collect();
-            let claim = |name| Claim {
-                namespace: Some(Namespace::Counters),
-                name,
-                resources: 1,
-                maximum: 1,
-                slot: None,
-            };
             let claims: Vec<_> =
-                [claim(&b"held"[..])].into_iter().chain(names.iter().map(|name| claim(name))).collect();
+                [one_of(1, b"held")].into_iter().chain(names.iter().map(|name| one_of(1, name))).collect();
             let ids = attacker.ids();
             let claims = Claims::new(&claims).unwrap();
             attacker.send(&Extended::AcquireAll { ids, queueing: LONG, claims, place: None });

@@ -9,7 +9,7 @@ use crate::support::*;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use signalbox_model::{
-    Claim, GrantId, Limit, Milliseconds, Namespace, ReachedLimit, RequestId, RequestIds, Scope, Status,
+    GrantId, Limit, Milliseconds, Namespace, ReachedLimit, RequestId, RequestIds, Scope, Status,
 };
 use signalbox_protocol::{Claims, Credentials, Extended, Features, OpenedSession, ResponseFrame};
 
@@ -339,11 +339,9 @@ fn a_client_with_its_share_of_the_memory_in_waiting_requests_leaves_the_rest_to_
     let mut attacked = Attacked::begin_with("memory_max = '64M'", "");
     let mut holder = attacked.honest();
     holder.take(one_of(1, b"held"));
-    let claim =
-        |name| Claim { namespace: Some(Namespace::Counters), name, resources: 1, maximum: 1, slot: None };
     let names: Vec<_> = (1..64).map(|number| long_name(b'w', number)[..1900].to_vec()).collect();
     let claims: Vec<_> =
-        [claim(&b"held"[..])].into_iter().chain(names.iter().map(|name| claim(name))).collect();
+        [one_of(1, b"held")].into_iter().chain(names.iter().map(|name| one_of(1, name))).collect();
     let mut attackers = Vec::new();
     let mut refused = 0;
     while refused < 10 {

@@ -33,6 +33,11 @@ pub fn one_of(maximum: u32, name: &[u8]) -> Claim<'_> {
     Claim { namespace: Some(Namespace::Counters), name, resources: 1, maximum, slot: None }
 }
 
+/// One of a name whose kind the server finds out.
+pub fn limit(maximum: u32, name: &[u8]) -> Claim<'_> {
+    Claim { namespace: None, name, resources: 1, maximum, slot: None }
+}
+
 /// So many of a declared semaphore.
 pub fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
     Claim { namespace: Some(Namespace::Semaphores), name, resources, maximum: AS_DECLARED, slot: None }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use signalbox_model::{
-    AddressRange, Claim, Milliseconds, Namespace, Notice, Operation, Revocation, SessionEntry, SessionKind,
-    Status, TtlLeft, sysv,
+    AddressRange, Milliseconds, Notice, Operation, Revocation, SessionEntry, SessionKind, Status, TtlLeft,
+    sysv,
 };
 use signalbox_protocol::{Extended, Groups, Opaque, OpenedSession, SysvRequest, WaitingRequest};
 use signalbox_storage::Memory;
@@ -189,16 +189,9 @@ fn a_long_list_has_every_session_once() {
 
 /// Opens so many sessions over one connection, each with a grant of the same counter.
 fn open_many(caller: &mut Caller, count: u32) -> Vec<OpenedSession> {
-    let claim = Claim {
-        namespace: Some(Namespace::Counters),
-        name: b"many",
-        resources: 1,
-        maximum: u32::MAX,
-        slot: None,
-    };
     let open = |_| {
         let session = caller.open(LONG_MS);
-        caller.take(claim);
+        caller.take(one_of(u32::MAX, b"many"));
         session
     };
     (0..count).map(open).collect()
