@@ -1,6 +1,6 @@
 //! How long honest clients wait while another client has its share of a resource and asks for more, beside how long they
 //! wait while it sends as many permitted Gets on as many connections, or opens as many connections; and the memory of the
-//! server meanwhile.
+//! server during that time.
 //!
 //! ```sh
 //! cargo bench --bench attacks
@@ -53,7 +53,7 @@ const BEYOND: u64 = 64 << 20;
 /// The most that the honest clients' p99 may be in relation to the one beside Gets.
 const BOUND: f64 = 1.5;
 
-/// How often the attacker connects that sends a ClientHello each time.
+/// Connections a second of the attacker that sends a ClientHello on each.
 const HELLOS_PER_S: f64 = 7300.0;
 
 /// What every waiting request waits for.
@@ -133,7 +133,7 @@ impl Attack {
         Self::BusyCore,
     ];
 
-    /// What the attacker does in the runs that this is compared with; `None`: it sends permitted Gets.
+    /// The attack that this one is compared with; `None`: permitted Gets.
     fn compared_with(self) -> Option<Self> {
         (self == Self::Hellos).then_some(Self::Connects)
     }

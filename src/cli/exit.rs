@@ -100,7 +100,7 @@ impl End {
             Self::Status(status) => return ExitCode::from(status),
             Self::Signal(signal) => signal,
         };
-        // Where this process ends by returning, `main` does this.
+        // `main` does this if the process ends by returning.
         messages::flush();
         // The kernel sends the first process of a container no signal that would end it.
         if std::process::id() != 1 {

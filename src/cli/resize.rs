@@ -84,7 +84,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     change.print(name, &resized)
 }
 
-/// How many waiting requests the change would refuse, and the new capacity. What the server refuses anyway refuses none.
+/// How many waiting requests the change would refuse, and the new capacity. A change that the server does not allow refuses none.
 async fn would_refuse(direct: &Direct, name: &Name, how: Resizing) -> Result<(usize, u32), Error> {
     let Some(entry) = find(direct, name.bytes()).await? else { return Ok((0, 0)) };
     let capacity = match how {

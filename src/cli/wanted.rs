@@ -132,8 +132,8 @@ struct Own {
     max: Option<u32>,
 }
 
-/// Splits `NAME=R`, `NAME:MAX` and `NAME=R:MAX`. What is behind the last `:` or `=` is an amount if it has only digits, as a
-/// name may contain both.
+/// Splits `NAME=R`, `NAME:MAX` and `NAME=R:MAX`. The text behind the last `:` or `=` is an amount only if it consists of digits,
+/// because a name may contain both characters.
 fn split(argument: &Name) -> Result<(Name, Option<Own>), String> {
     let (rest, max) = number_behind(argument.bytes(), b':');
     let (name, resources) = number_behind(rest, b'=');

@@ -130,7 +130,7 @@ async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
         // A kind that this version does not know is ignored.
         let Some(kind) = event.kind.name() else { continue };
         if event.kind == EventKind::Live {
-            // What is watched is one thing for the user, so the state is complete once.
+            // The user watches both kinds as one: "live" is printed once, when both are complete.
             missing -= 1;
             if missing > 0 {
                 continue;

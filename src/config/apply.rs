@@ -40,7 +40,7 @@ const UNUSED_KEYS: &[&str] = &[
 /// Longest part of a value that a message repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 60;
 
-/// What became of the settings of a file.
+/// The result of applying the settings of a file.
 pub(super) struct Applied {
     pub(super) notices: Vec<Notice>,
     /// The line that set each key last; not of keys within declarations.
@@ -206,7 +206,7 @@ impl<'a> Applying<'a> {
         let advice = close.map(|key| format!("; did you mean {key}?"));
         let sentence = format!("{} is not a key of signalbox{}", setting.key, advice.unwrap_or_default());
         if self.language == Language::Toml {
-            // What contradicts the key that was meant may be a consequence.
+            // A contradiction of the key that was meant may be a consequence.
             self.refused.extend(close);
             return Err(Mistake::new(setting.line, sentence));
         }

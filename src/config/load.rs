@@ -37,7 +37,7 @@ pub struct Loaded {
     file: Option<PathBuf>,
     /// Where keys were set.
     origins: Origins,
-    /// What is wrong with the file and the environment. The configuration is as if those lines and variables were not there.
+    /// The mistakes in the file and the environment. The configuration does not have those lines and variables.
     mistakes: Vec<String>,
     /// The keys whose values are not known, because they were refused or their names are misspelt; `None`: lines could not be read, so it is not known.
     refused: Option<Vec<&'static str>>,

@@ -5,7 +5,7 @@
 
 use super::error::Mistake;
 
-/// What a reader has found in a file: the settings, in the order of their lines, and the lines that it could not read.
+/// The contents of a file: the settings, in the order of their lines, and the lines that it could not read.
 #[derive(Debug, Default)]
 pub(super) struct Read<'a> {
     pub(super) settings: Vec<Setting<'a>>,

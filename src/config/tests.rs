@@ -474,7 +474,7 @@ fn all_mistakes_are_reported_at_once() {
         shown.ends_with("or empty for none (7 more: \"signalbox check-config\" reports all mistakes)"),
         "{shown}"
     );
-    // Where a line cannot be read, it may be the one without which others contradict each other.
+    // The line that cannot be read may be the one that the others need, so no contradiction is reported.
     let text = "bind_ip = 127.0.0.1\n[tls]\ncert = /server.pem\nkey = '/server.key'\n[counter]\nport = 0\n";
     let (found, _) = mistakes(text);
     assert_eq!(

@@ -21,10 +21,10 @@ pub(super) fn read(text: &str) -> Read<'_> {
     let (document, errors) = DeTable::parse_recoverable(text);
     let span = |error: &toml::de::Error| error.span().unwrap_or(text.len()..text.len());
     let mut errors: Vec<_> = errors.iter().map(|error| (span(error), error.message())).collect();
-    // The parser reports what it could not split into keys and values before it looks at the values.
+    // The parser reports lines that are not a key and a value before it looks at the values.
     errors.sort_by_key(|(span, _)| span.start);
     let mut mistakes: Vec<Mistake> = Vec::new();
-    // Where the parser lost the structure of the file: what it says about later lines may be a consequence.
+    // The line where the parser lost the structure of the file. Errors in later lines may be consequences.
     let mut lost_at = None;
     for (span, message) in errors {
         let line = line_at(text, span.start);
@@ -268,7 +268,7 @@ mod tests {
     fn a_syntax_error_names_its_line() {
         let read = read("workers = 2\nuser = a\n[counter\nport = x\n[log]\nthreshold = y");
         let lines: Vec<_> = read.mistakes.iter().map(|mistake| mistake.line).collect();
-        assert_eq!(lines, [2, 3], "what follows may be meant otherwise");
+        assert_eq!(lines, [2, 3], "later errors may be consequences");
         let keys: Vec<_> = read.settings.iter().map(|setting| setting.key.as_str()).collect();
         assert_eq!(keys, ["workers"]);
     }

@@ -1,8 +1,8 @@
 //! What `check-config` looks at besides the text of a configuration: the files, accounts, directories and addresses that the
 //! server would use. Nothing is changed, and no port is bound.
 //!
-//! What the server would refuse is a mistake. What this user cannot look at is a warning, because the server may be started as
-//! another one.
+//! Something that the server would refuse is a mistake. Something that this user cannot read is a warning, because the server may
+//! run as another user.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -22,16 +22,16 @@ use signalbox_access::{TokenFileError, read_tokens};
 use signalbox_cluster::etcd::SettingsError;
 use signalbox_tls::{FileError, certificates};
 
-/// What was found, a sentence for each.
+/// The findings, one sentence each.
 #[derive(Debug, Default)]
 pub struct Checked {
     /// The server would not start.
     pub mistakes: Vec<String>,
-    /// The server may not do what is expected, or does so for some time only.
+    /// The server would start, but may not work as configured, or only for a limited time.
     pub warnings: Vec<String>,
 }
 
-/// Looks at what a configuration names.
+/// Checks the files, accounts, directories and addresses of a configuration.
 pub fn check(config: &Config) -> Checked {
     let mut checked = Checked::default();
     checked.files(config);

@@ -212,7 +212,7 @@ fn write(
     writer.end()
 }
 
-/// Writes a snapshot as text, unless `is_over` says that nobody wants it any more, and frees it.
+/// Writes a snapshot as text, and frees it. Stops early when `is_over` returns true: then the client takes no more.
 fn copy(
     snapshot: Box<dyn Snapshot>,
     writer: &mut dyn Write,

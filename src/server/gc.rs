@@ -48,7 +48,7 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
     }
 }
 
-/// Declares what the configuration declares once its counters are idle, until it is dropped.
+/// Declares the semaphores of the configuration whose counters were in use, as soon as those are idle, until it is dropped.
 pub(super) async fn declare_idle(server: Arc<Server>) {
     loop {
         tokio::time::sleep(DECLARE_CHECK).await;

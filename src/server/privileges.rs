@@ -95,7 +95,7 @@ impl Identity {
     }
 }
 
-/// The configured user and group that do not exist, whoever runs this process.
+/// The errors about a configured user and group that do not exist. Needs no privileges.
 pub(super) fn missing(config: &Config) -> Vec<PrivilegeError> {
     let user = config.user.as_deref().map(find_user).and_then(Result::err);
     let group = config.group.as_deref().map(find_group).and_then(Result::err);

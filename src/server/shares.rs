@@ -66,7 +66,7 @@ pub(super) struct Counted {
     client: ClientKey,
     listening: Listening,
     since: Instant,
-    /// It had a handshake that its client has not completed.
+    /// The client has begun a handshake on the connection, and not completed it.
     is_unfinished: bool,
     usage: Arc<ClientUsage>,
 }
@@ -221,7 +221,7 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// What the connections of the client have together.
+    /// The usage that the connections of the client share.
     pub(super) fn usage(&self) -> &Arc<ClientUsage> {
         &self.usage
     }
@@ -273,7 +273,7 @@ impl HoldingBytes {
         self.reported = bytes;
     }
 
-    /// Those of all connections of the client, with their unfinished input.
+    /// The bytes of all connections of the client, with their unfinished input.
     pub(super) fn of_client(&self) -> usize {
         self.usage.bytes()
     }

@@ -127,7 +127,7 @@ impl Server {
     }
 
     /// Declares the semaphores of the configuration. Those that cannot be declared so are logged; returns their names. One
-    /// whose counter is in use is declared as soon as that is idle ([`Self::declare_idle`]).
+    /// whose counter is in use is declared when the counter is idle ([`Self::declare_idle`]).
     pub(super) fn declare_configured(&self, declared: &[DeclareConfig]) -> Vec<Box<[u8]>> {
         let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = self.core.declare_configured(&declarations(declared), self.moment());
@@ -176,7 +176,7 @@ impl Server {
     }
 }
 
-/// What the configuration declares.
+/// The semaphores that the configuration declares.
 #[derive(Debug, Default)]
 pub(super) struct Configured {
     declared: Vec<DeclareConfig>,

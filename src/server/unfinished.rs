@@ -1,4 +1,4 @@
-//! What clients have begun to send and not completed: the starts of long requests, and handshakes of TLS.
+//! Unfinished input: the starts of long requests, and handshakes of TLS, that clients have not completed.
 //!
 //! No request has asked for this memory, so there is nothing to refuse. It counts for the memory of its client, and where the
 //! server has too little memory, or the client its share of it, the connections are closed whose input began first.
@@ -29,7 +29,7 @@ pub(super) struct Unfinished(Mutex<Inputs>);
 
 #[derive(Debug, Default)]
 struct Inputs {
-    /// How many have begun.
+    /// The number of inputs that have begun.
     begun: u64,
     bytes: usize,
     clients: HashMap<ClientKey, OfClient>,
@@ -77,7 +77,7 @@ impl UnfinishedInput {
         (Self { unfinished, client, number, bytes: 0 }, closed)
     }
 
-    /// It takes so many bytes now. If that is too much, connections are closed, perhaps this one.
+    /// Sets the bytes that the input takes. If that is too much, connections are closed, perhaps this one.
     pub(super) fn set(&mut self, server: &Server, bytes: usize) {
         if bytes == self.bytes {
             return;

@@ -1206,5 +1206,5 @@ fn a_file_of_tokens_that_is_mounted_by_itself_is_refused() {
     let output = command.arg(&file).arg(SIGNALBOX).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("the file of tokens is mounted by itself"), "{output:?}");
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "beside it is only what is locked");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "only the lock file is beside it");
 }

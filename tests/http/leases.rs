@@ -18,7 +18,7 @@ fn key() -> String {
     format!("{:032x}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What a lease of one of a counter requests.
+/// The claims of a lease of one of a counter.
 fn one(key: &str, name: &str, more: Value) -> Value {
     let mut body = json!({"key": key, "claims": [{"name": name, "maximum": 1}], "ttl_ms": 30_000});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -71,7 +71,7 @@ impl HttpDaemon {
         Some(found.parse().unwrap())
     }
 
-    /// So many requests wait for news.
+    /// Waits until so many requests wait for news.
     #[track_caller]
     fn wait_for_parked(&self, count: u64) {
         eventually("requests wait", || self.metric("signalbox_http_parked_requests") == Some(count));

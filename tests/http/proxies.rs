@@ -8,7 +8,7 @@ use crate::support::daemon::text;
 
 const PROXY: &str = "127.0.0.2";
 
-/// Who has no rights by an address has none.
+/// Clients have no rights by their addresses.
 const STRICT: &str = "[access]\nanonymous = 'none'\n";
 
 /// A connection from the proxy, which states this client.

@@ -15,8 +15,8 @@ pub struct CertificateName {
     text: Arc<str>,
 }
 
-/// Where in a certificate a name is. The same text means different things in different places, and authorities check them
-/// differently.
+/// The field of a certificate that has the name. The same text means different things in different fields, and authorities
+/// check them differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NameKind {
     /// A DNS name among the subject alternative names.

@@ -24,7 +24,7 @@ const MODE_REFUSED: u32 = 0o027;
 /// How long a change waits for another one.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How often it looks.
+/// The time between two attempts to lock.
 const LOCK_LOOK: Duration = Duration::from_millis(10);
 
 /// Why a file of tokens cannot be used.
@@ -49,7 +49,7 @@ pub enum TokenFileError {
         /// The file that is locked.
         path: PathBuf,
     },
-    /// It is a symbolic link that leads nowhere.
+    /// The path is a symbolic link to a file that does not exist.
     #[error(
         "{}: the file of tokens is a symbolic link to a file that does not exist; correct or remove the link", path.display()
     )]
@@ -130,7 +130,7 @@ fn file_to_replace(path: &Path) -> Result<PathBuf, TokenFileError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
             Err(TokenFileError::Dangling { path: path.to_owned() })
         }
-        // It does not exist yet; or else the change says why not.
+        // The file does not exist yet, or the change fails with the reason.
         Err(_) => Ok(path.to_owned()),
     }
 }
@@ -147,8 +147,8 @@ fn is_mount_point(path: &Path) -> bool {
     mounts.split(|byte| *byte == b'\n').any(|line| line.split(|byte| *byte == b' ').nth(4) == Some(&*wanted))
 }
 
-/// Locks a file beside it, until the returned one is closed, so that changes follow each other. The file itself is replaced, and
-/// whoever may read the directory can lock that.
+/// Locks a file beside the file of tokens until the returned file is closed, so that changes follow each other. A lock of the file
+/// itself would be lost when the file is replaced, and every program that may read the directory could hold a lock of that.
 fn lock(path: &Path, earlier: Option<&fs::Metadata>, wait_max: Duration) -> Result<File, TokenFileError> {
     let path = beside(path, ".lock");
     let failed = |source| TokenFileError::Io { path: path.clone(), action: "locked", source };

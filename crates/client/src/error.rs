@@ -532,7 +532,7 @@ impl TlsFailure {
     }
 }
 
-/// What the state is, and what to do, if the maximum of a request is below the capacity of the declared semaphore.
+/// The state, and the advice, for a request whose maximum is below the capacity of the declared semaphore.
 fn too_small(capacity: Option<u32>) -> String {
     let Some(capacity) = capacity else { return Status::MaximumTooSmall.advice().to_owned() };
     format!(

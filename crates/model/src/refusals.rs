@@ -170,7 +170,7 @@ pub enum Refusal {
     Token(TokenRefusal),
     /// The name is a declared semaphore with this capacity, which is above the request's maximum.
     MaximumTooSmall(u32),
-    /// Sessions hold or wait for the counter of the name that is to be declared.
+    /// The semaphore cannot be declared: sessions hold or wait for the counter with its name.
     CounterInUse,
     /// A number is outside its range.
     OutOfRange,
@@ -236,7 +236,7 @@ pub enum TokenRefusal {
     NoTokens,
     /// The client may not send it without TLS.
     OverPlain,
-    /// It is not a token.
+    /// The text is not a token.
     Malformed,
     /// The server does not know it, or no longer.
     Unknown,
@@ -244,7 +244,7 @@ pub enum TokenRefusal {
     Expired,
 }
 
-/// What the response, the log and the messages of clients say.
+/// The sentence in the response, the log and the messages of clients.
 impl fmt::Display for TokenRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -60,7 +60,7 @@ impl fmt::Display for OfKind<'_> {
     }
 }
 
-/// What a name is called whose kind is known, or left to the server.
+/// The noun for a name of this kind, or of one that the server finds out.
 pub fn noun(kind: Option<Namespace>) -> &'static str {
     kind.map_or("limit", Namespace::noun)
 }

@@ -40,7 +40,7 @@ pub trait Snapshot: Send {
     /// before its grants. Fails if anything cannot be read; the records passed until then are incomplete.
     fn read(self: Box<Self>, each: &mut dyn FnMut(Record) -> ControlFlow<()>) -> Result<(), StorageError>;
 
-    /// The directory of the store, if a snapshot that is kept for long makes its file grow.
+    /// The directory of the store, if the store's file grows while a snapshot exists.
     fn directory(&self) -> Option<&Path> {
         None
     }

@@ -30,7 +30,7 @@ pub(super) trait Hold {
 
 /// A reason to end the command.
 pub(super) struct Alarm {
-    /// What the command is told.
+    /// The event that is reported to the command.
     pub(super) event: Event,
     /// The first part of the warning.
     pub(super) reason: String,

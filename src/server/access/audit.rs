@@ -30,7 +30,7 @@ const FIELD_MAX: usize = 256;
 
 const CUT: &str = "…";
 
-/// How often lines tell how many more requests were refused.
+/// The time between two lines with the numbers of further refusals.
 const COUNT_PERIOD: Duration = Duration::from_secs(60);
 
 /// The most clients and reasons whose refusals are counted apart. Those of all others are counted by reason.
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(counts(4), [Value::Null], "one was quiet, and begins again");
         audit.write_counts();
         assert_eq!(counts(5), [1]);
-        // What clients may do always has lines.
+        // Changes of permissions are always logged.
         for ended in [Ended::Done, Ended::Refused("in_use")] {
             (0..2).for_each(|_| audit.record(Some(&client("192.0.2.1:1")), None, "revoke", "server", ended));
         }

@@ -87,7 +87,8 @@ impl Access {
         self.policy().permissions_of(client)
     }
 
-    /// What a client may do that shows a token with one request. Connections use [`Standing::authenticate`], which remembers the token.
+    /// The permissions of a client that shows a token with one request. Connections use [`Standing::authenticate`], which
+    /// remembers the token.
     pub(super) fn authenticate(
         &self,
         client: &Client,

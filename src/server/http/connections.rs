@@ -1,9 +1,9 @@
 //! The connections of the listener.
 //!
 //! Invariants: at most [`CONNECTIONS_MAX`] connections exist, of which one client has no more than its share once half of
-//! them are in use. No client is refused: another connection is closed for a further one. So a probe is answered whoever
-//! opens connections and sends nothing. Connections whose last request was a short one for a lease, which may wait, count for a
-//! limit of their own instead, with shares too, and are never closed for others.
+//! them are in use. No client is refused: another connection is closed for a further one. So a probe is answered while
+//! other clients open connections and send nothing. Connections whose last request was a short one for a lease, which may
+//! wait, count for a limit of their own instead, with shares too, and are never closed for others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -52,7 +52,7 @@ pub(super) struct Place {
     purpose: Mutex<Purpose>,
 }
 
-/// What a connection is used for.
+/// The use of a connection.
 #[derive(Debug)]
 enum Purpose {
     /// Anything. The client is not known until the header of a proxy has stated it.
@@ -148,7 +148,7 @@ impl Place {
         };
         let Some(client) = client else { return false };
         let Some(counted) = LeaseConnection::count(&self.shared, client) else { return false };
-        // It may be about to be closed for another one.
+        // The connection may be about to be closed for another one.
         let own = self.shared.connections.with(|connections| connections.by_number.remove(&self.number));
         let Some(own) = own else { return false };
         *purpose = Purpose::Leases(Leasing { client, counted, _open: own._open });
@@ -192,7 +192,7 @@ impl Place {
                 // It takes the place of the other one, however many are in use.
                 counted = enter(0);
             }
-            // It may have been closed meanwhile.
+            // The connection may have been closed for another one.
             if let Some(connection) = connections.by_number.get_mut(&self.number) {
                 (connection.client, connection.counted) = (client.machine_key(), counted);
             }

@@ -31,7 +31,7 @@ impl<'a> Line<'a> {
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
-        // It holds nothing itself, so this is one step.
+        // The connection itself holds nothing, so this is one step.
         while self.server.core.leave(self.session.id(), self.server.moment()) {}
     }
 }

@@ -49,9 +49,9 @@ enum Kind {
     Read,
     /// It changes something, which needs a token.
     Change,
-    /// It takes or keeps what its client may acquire.
+    /// Acquires or renews a lease.
     Lease,
-    /// It gives a lease back, which needs the key of the lease and nothing else.
+    /// Releases a lease, which needs only its key.
     Release,
 }
 

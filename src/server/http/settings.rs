@@ -13,7 +13,7 @@ pub(super) struct Settings {
     pub(super) names: Vec<String>,
     /// The most names of a namespace that have.
     pub(super) names_max: usize,
-    /// Where proxies are, whose connections begin with a header.
+    /// The networks of the proxies, whose connections begin with a header.
     proxies: Vec<Network>,
     /// The most connections that requests for leases come by.
     pub(super) lease_connections_max: usize,

@@ -14,10 +14,10 @@ use super::{Terms, Tls};
 use crate::config::{ClientCert, TlsConfig};
 use signalbox_tls::{FileError, VERSIONS, certificates, private_key, provider};
 
-/// What a client may send until its handshake is complete, certificates included.
+/// The most bytes of a client until its handshake is complete, certificates included.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// The same where no certificates of clients are asked for. What clients of today send takes 2 KiB.
+/// The same where no certificates of clients are asked for. Today, clients send 2 KiB.
 const BYTES_MAX_WITHOUT_CERTIFICATES: usize = 16 * 1024;
 
 /// Why the files of TLS cannot be used.

@@ -41,7 +41,7 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Most bytes of one read.
 const READ_BYTES: usize = 4 * 1024;
 
-/// What rustls allocates for a handshake besides what was received.
+/// Memory that rustls allocates for a handshake, besides the received bytes.
 const STATE_BYTES: usize = 4 * 1024;
 
 /// Why there is no connection over TLS.
@@ -84,11 +84,11 @@ impl From<rustls::Error> for HandshakeError {
     }
 }
 
-/// What clients do handshakes with.
+/// The configuration and the limit of handshakes.
 #[derive(Clone)]
 pub(in crate::server) struct Terms {
     pub(super) config: Arc<ServerConfig>,
-    /// What a client may send until the handshake is complete.
+    /// The most bytes of a client until its handshake is complete.
     pub(super) bytes_max: usize,
 }
 
@@ -96,7 +96,7 @@ pub(in crate::server) struct Terms {
 pub(in crate::server) struct Handshake<'a> {
     pub(in crate::server) terms: Terms,
     pub(in crate::server) client: ClientAddress,
-    /// What the connections of the client have together.
+    /// The usage that the connections of the client share.
     pub(in crate::server) usage: Arc<ClientUsage>,
     /// Whose memory it takes; `None`: there are few of its kind.
     pub(in crate::server) server: Option<&'a Server>,
@@ -152,7 +152,7 @@ impl Handshake<'_> {
         if let Some(ChannelProof(proof)) = self.client.channel_proof() {
             let mut sent = [0; PROOF_BYTES];
             stream.read_exact(&mut sent).await?;
-            // Each is expected once, so the time of the comparison helps nobody.
+            // Each proof is accepted once, so an attacker learns nothing from the time of the comparison.
             if sent != proof {
                 return Err(HandshakeError::NotByTheRelay);
             }
@@ -163,18 +163,18 @@ impl Handshake<'_> {
     }
 }
 
-/// What a client sends until its handshake is complete.
+/// The input of a client until its handshake is complete.
 struct Input<'a> {
-    /// What rustls has not taken yet.
+    /// Bytes that rustls has not taken yet.
     received: BytesMut,
-    /// So many more bytes may be received.
+    /// How many more bytes may be received.
     left: usize,
     counted: Option<UnfinishedInput>,
     of: &'a Handshake<'a>,
 }
 
 impl Input<'_> {
-    /// Counts what the handshake takes of the memory. rustls grows its buffer in steps of this size.
+    /// Counts the memory of the handshake. rustls grows its buffer in steps of this size.
     fn count(&mut self) {
         if let (Some(counted), Some(server)) = (&mut self.counted, self.of.server) {
             let received = self.of.terms.bytes_max - self.left;
@@ -224,7 +224,7 @@ impl Input<'_> {
         .await
     }
 
-    /// Passes some of what was received on.
+    /// Passes received bytes to rustls, as many as it takes.
     fn pass(&mut self, take: impl FnOnce(&mut &[u8]) -> io::Result<usize>) -> io::Result<()> {
         let taken = take(&mut &self.received[..])?;
         self.received.advance(taken);
@@ -278,7 +278,7 @@ where
         let sent = send(io, &mut connection).await;
         processed?;
         sent?;
-        // What follows the last message belongs to the connection.
+        // Bytes after the last message belong to the connection.
         if !connection.is_handshaking() && input.received.is_empty() {
             return Ok(connection);
         }
@@ -290,7 +290,7 @@ where
     }
 }
 
-/// Sends what rustls has to send.
+/// Sends the output of rustls.
 async fn send(io: &mut (impl AsyncWrite + Unpin), connection: &mut ServerConnection) -> io::Result<()> {
     let mut out = Vec::new();
     while connection.wants_write() {

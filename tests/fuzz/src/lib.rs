@@ -237,7 +237,7 @@ fn sysv_bodies_come_back(frame: &ResponseFrame) {
     }
 }
 
-/// Reads a body, encodes what it says, and checks that the same is read of that. Returns the frame that was encoded.
+/// Reads a body, encodes the result, and checks that this reads as the same. Returns the encoded frame.
 fn again<T: Debug + PartialEq>(
     frame: &ResponseFrame,
     read: impl Fn(&ResponseFrame) -> Result<T, BodyError>,

@@ -26,7 +26,7 @@ use signalbox_model::{
 /// Waiters that are counted for a position. So long a queue takes some 50 µs.
 const POSITION_MAX: usize = 10_000;
 
-/// What a client wants to hold under a key.
+/// A request for a keyed lease.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyedRequest<'a> {
     /// The client's secret.
@@ -65,7 +65,7 @@ impl From<Refusal> for KeyedRefusal {
 /// A keyed lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyedLease {
-    /// What it has.
+    /// Its state.
     pub state: KeyedState,
     /// Its time to live in milliseconds.
     pub ttl_ms: u32,
@@ -75,39 +75,39 @@ pub struct KeyedLease {
     pub grace_ms: Option<u32>,
 }
 
-/// What a keyed lease has.
+/// The state of a keyed lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyedState {
-    /// Its request waits.
+    /// The request waits.
     Queued {
         /// From 1; requests behind many others have the same.
         position: u32,
         /// Its place in the queue, if it would survive a restart.
         place: Option<Place>,
     },
-    /// It is granted or begins to wait, and that is being stored.
+    /// The store is writing the grant, or the waiting request.
     Storing,
-    /// It holds everything that was requested.
+    /// The lease holds everything that was requested.
     Held {
         /// The fencing token.
         grant: GrantId,
         /// The slots of each name, in the order of the request.
         slots: Box<[Box<[u16]>]>,
-        /// Whether this is the first time that it is said.
+        /// Whether the caller is the first to learn of the grant.
         is_new: bool,
     },
-    /// Its request was refused, or its grant was revoked: it holds nothing.
+    /// The request was refused, or the grant was revoked: the lease holds nothing.
     Over(Refusal),
 }
 
-/// How many keyed leases there are that a client has used since the start.
+/// The keyed leases that a client has used since the start, by their states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyedCounts {
-    /// Those that wait.
+    /// Waiting.
     pub queued: u64,
-    /// Those that hold.
+    /// Holding.
     pub held: u64,
-    /// Those that hold and were revoked.
+    /// Holding, but revoked.
     pub revoking: u64,
 }
 
@@ -119,8 +119,8 @@ impl Core {
     }
 
     /// Asks for the grant of a keyed lease, which begins with that, and attaches the connection to it. The same request again
-    /// renews the lease, and keeps its grant or its place. [`Core::keyed_lease`] says what has become of it; the connection
-    /// gets a message when that changes. A lease whose request is refused ends.
+    /// renews the lease, and keeps its grant or its place. [`Core::keyed_lease`] returns its state; the connection gets a
+    /// message when that changes. A lease whose request is refused ends.
     pub fn acquire_keyed(
         &self,
         connection: ConnectionId,
@@ -167,7 +167,7 @@ impl Core {
         ledger.find_keyed(key).is_none_or(|(session, _)| ledger.passes(session, may))
     }
 
-    /// What has become of a keyed lease; its times count from `from`. `None`: there is no such lease, or its request has to be
+    /// The state of a keyed lease; its times count from `from`. `None`: there is no such lease, or its request has to be
     /// repeated after a restart.
     pub fn keyed_lease(&self, key: &LeaseKey, from: MonotonicMs) -> Option<KeyedLease> {
         let ledger = &mut *self.ledger();
@@ -193,7 +193,7 @@ impl Core {
         }
     }
 
-    /// Ends a keyed lease that holds nothing, if it does not.
+    /// Ends a keyed lease, unless it holds resources or waits for them.
     pub fn end_idle_keyed(&self, key: &LeaseKey, now: Moment) {
         let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
         let Some((session, _)) = ledger.find_keyed(key) else { return };

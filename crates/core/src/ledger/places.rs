@@ -50,7 +50,7 @@ pub(super) struct Places {
     has_repeated: bool,
 }
 
-/// What a keyed hash is for. No hash of these is ever shown to a client, as proofs of places are, and a message of a proof is
+/// The purpose of a keyed hash. No hash of these is ever shown to a client, as proofs of places are, and a message of a proof is
 /// longer than that of the key of a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {

@@ -58,7 +58,7 @@ impl Queues {
         self.entry(namespace, object).into_iter().flat_map(move |entry| entry.queue.range(ids).copied())
     }
 
-    /// How many waiters of a name are before this one, at most `most`.
+    /// The number of waiters of a name before this one, at most `most`.
     pub(super) fn waiters_before(
         &self,
         namespace: Namespace,

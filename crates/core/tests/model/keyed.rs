@@ -43,7 +43,7 @@ enum Step {
     Answer {
         which: usize,
     },
-    /// The store writes what waits for it.
+    /// The store writes everything that is to be stored.
     Store,
     Crash,
     Time {

@@ -43,7 +43,7 @@ async fn acquire_uncounted(mut context: Context) -> Answer {
             KeyedState::Queued { .. } if is_over => {
                 return Json::with(StatusCode::ACCEPTED, &View::of(Some(lease)));
             }
-            // What is granted, or waits, is stored soon.
+            // The store has not written it in time: the client asks again.
             KeyedState::Storing if is_over && parking.is_some() => {
                 return Json::with(StatusCode::ACCEPTED, &View::of(Some(lease)));
             }
@@ -69,7 +69,7 @@ struct Begun<'a> {
     poll_ms: u32,
 }
 
-/// Asks the core for the grant. What a request that waits keeps is small, so it does not keep what it wants.
+/// Asks the core for the grant. A request that waits does not keep its claims, so that it takes little memory.
 fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, ApiError> {
     let parameters = &mut context.parameters;
     let (key, poll_ms) = (key(&parameters.text("key")?.unwrap_or_default())?, poll_ms(parameters)?);
@@ -111,7 +111,7 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     }
 }
 
-/// The client may no longer acquire what it waits for: its request leaves the queue, as on the service ports.
+/// Takes the request of a client that may no longer acquire its names out of the queue, as on the service ports.
 fn leave_queue(server: &Server, key: &LeaseKey, lines: &[(LeaseKey, Line<'_>)]) {
     let now = server.moment();
     let is_queued = |lease: &KeyedLease| matches!(lease.state, KeyedState::Queued { .. });

@@ -1,4 +1,4 @@
-//! What a client requests under a key.
+//! The request for a lease, as the client sends it.
 
 use super::super::super::state::Server;
 use super::super::access::{Permissions, Right};

@@ -42,7 +42,7 @@ pub(super) const PARKED_MAX: Duration = Duration::from_secs(25);
 /// A connection to the core has one request.
 const TOKEN: Token = Token(1);
 
-/// What all requests for leases share.
+/// The state that all requests for leases share.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     released: Mutex<Released>,

@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use signalbox_core::{ClientKey, ClientShare};
 use signalbox_model::LeaseKey;
 
-/// How long a key is remembered. A request that is still under way then has been given up.
+/// How long a key is remembered. The client of a request that arrives later has given it up.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// How many are remembered. Each takes some 100 bytes.
+/// The most keys that are remembered. Each takes some 100 bytes.
 const KEYS_MAX: usize = 100_000;
 
 /// The keys that were released lately.
@@ -22,7 +22,7 @@ const KEYS_MAX: usize = 100_000;
 pub(super) struct Released {
     /// Until when each is remembered.
     until: HashMap<[u8; 16], Instant>,
-    /// Those of each client, the oldest first.
+    /// The keys of each client, the oldest first.
     by_client: HashMap<ClientKey, VecDeque<[u8; 16]>>,
     /// With so many keys, those of all clients are looked at.
     sweep_at: usize,

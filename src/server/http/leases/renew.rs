@@ -1,4 +1,4 @@
-//! Renew: keeps up to [`KEYS_MAX`] leases, and tells what has become of them; or waits until there is news of one.
+//! Renew: renews up to [`KEYS_MAX`] leases and answers with their states, at once or when one of them changes.
 
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ fn keys(texts: &[String]) -> Result<Vec<LeaseKey>, ApiError> {
     Ok(keys)
 }
 
-/// What has become of a lease. One that holds nothing and waits for nothing ends with that.
+/// The state of a lease. If it holds nothing and waits for nothing, it ends.
 fn view(server: &Server, key: &LeaseKey, from: MonotonicMs) -> View {
     let lease = server.core.keyed_lease(key, from);
     if let Some(KeyedState::Over(refusal)) = lease.as_ref().map(|lease| &lease.state) {

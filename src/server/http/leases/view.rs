@@ -1,4 +1,4 @@
-//! A lease, as its client is answered.
+//! A lease in an answer.
 
 use serde::Serialize;
 
@@ -37,7 +37,7 @@ pub(super) struct View {
     reason: Option<&'static str>,
 }
 
-/// What a client is told of its lease.
+/// The state of a lease in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
@@ -46,7 +46,7 @@ pub(super) enum State {
     Revoking,
     #[default]
     Lost,
-    /// It is not renewed.
+    /// The lease is not renewed, because the client may no longer acquire its names.
     NotPermitted,
 }
 
@@ -90,7 +90,7 @@ impl View {
         Self { key: Some(key), ..self }
     }
 
-    /// The client may no longer acquire what the lease has, so it is not renewed.
+    /// The view of a lease that is not renewed.
     pub(super) fn not_permitted(self) -> Self {
         Self { state: State::NotPermitted, is_news: true, ..self }
     }

@@ -89,7 +89,7 @@ impl<'a> Parking<'a> {
     }
 }
 
-/// Waits for a message. What has happened is in the core.
+/// Waits for a message. The core has the state of the lease.
 async fn news(lines: &[(LeaseKey, Line<'_>)]) -> Woken {
     poll_fn(|context| {
         let mut woken = Poll::Pending;

@@ -9,7 +9,7 @@ const ok = document.getElementById("confirm-ok");
 const form = dialog.querySelector("form");
 const note = document.getElementById("confirm-note");
 
-// How long holders keep what is taken from them, unless the dialog says otherwise.
+// The default grace period of holders.
 const GRACE = { key: "grace", label: "Grace period in seconds, in which holders keep what they hold", type: "number", min: 0, max: 4_294_967, value: 10 };
 
 const CAPACITY = { key: "capacity", label: "Capacity", type: "number", min: 0, max: 4_294_967_295 };

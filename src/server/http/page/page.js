@@ -10,7 +10,7 @@ const PERIOD_MS = 2000;
 // Data that should be updated and is older than this is shown as stale.
 const STALE_MS = 6000;
 
-// How states look, besides their words.
+// The looks of states, beside their words.
 const STATES = new Map([
   ["serving", ["●", "good"]],
   ["relaying", ["◐", "warn"]],
@@ -43,7 +43,7 @@ let view = null;
 let timer = null;
 let isRefreshing = false;
 
-// What the server said of its state last, or why it says nothing.
+// The last state of the server, or why there is none.
 let stateName = "connecting";
 // When the view was opened and updated, by the clock of this machine, which also runs while it sleeps.
 let openedAt = Date.now();
