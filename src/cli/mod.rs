@@ -406,6 +406,20 @@ mod tests {
     }
 
     #[test]
+    fn the_help_lists_every_visible_subcommand_once() {
+        let mut listed: Vec<_> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let command = command();
+        let mut visible: Vec<_> = command
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set())
+            .map(clap::Command::get_name)
+            .collect();
+        listed.sort_unstable();
+        visible.sort_unstable();
+        assert_eq!(listed, visible);
+    }
+
+    #[test]
     fn every_help_shows_an_example() {
         for command in command().get_subcommands() {
             let help = command.clone().render_help().to_string();
