@@ -41,6 +41,9 @@ fn a_probe_may_name_any_host_or_none() {
         let wrong = http.send(format!("OPTIONS {path} HTTP/1.0\r\n\r\n").as_bytes());
         assert_eq!(wrong.code(), "method_not_allowed");
     }
+    // What HAProxy sends with `option httpchk` alone.
+    let ready = http.send(b"OPTIONS / HTTP/1.0\r\n\r\n");
+    assert_eq!((ready.status, &*ready.text()), (200, "serving\n"));
 }
 
 #[test]

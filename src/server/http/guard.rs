@@ -4,7 +4,7 @@
 //! change anything:
 //!
 //! - The host that a request names has to be known. A page whose own name was made to lead here (DNS rebinding) names that.
-//!   Only [probes](health::PATHS) may name any host or none.
+//!   Only [probes](health::is_probe) may name any host or none.
 //! - A POST, which all changes are, must have a body of JSON, which a page can send to another site only if that permits it
 //!   (CORS), and nothing here permits it. If the browser names the page's origin, that has to be the one of the request's host.
 //! - No answer sets a cookie, and no cookie is read.
@@ -89,7 +89,7 @@ fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<()
             "a body in chunks is not accepted; send it with a Content-Length",
         ));
     }
-    if health::PATHS.contains(&request.uri().path()) {
+    if health::is_probe(request.method(), request.uri().path()) {
         return Ok(());
     }
     // Where plain requests are accepted from this machine only, the connection was, and the client may be elsewhere.

@@ -3,13 +3,23 @@
 //! Probes name any host or none, and some speak HTTP/1.0 (HAProxy, keepalived). A page of another site learns nothing from a
 //! word that says that the server works.
 
-use hyper::StatusCode;
+use hyper::{Method, StatusCode};
 
 use super::answer::{Response, respond};
 use super::shared::Shared;
 
 /// The paths for probes.
 pub(super) const PATHS: [&str; 2] = ["/healthz", "/readyz"];
+
+/// Whether a request is a probe, which any client may send. HAProxy asks `OPTIONS /` for readiness if nobody tells it what
+/// to ask.
+pub(super) fn is_probe(method: &Method, path: &str) -> bool {
+    PATHS.contains(&path) || is_default_of_haproxy(method, path)
+}
+
+pub(super) fn is_default_of_haproxy(method: &Method, path: &str) -> bool {
+    *method == Method::OPTIONS && path == "/"
+}
 
 const TEXT: &str = "text/plain; charset=utf-8";
 

@@ -118,11 +118,12 @@ pub(super) async fn answer(
     let is_ours =
         file.is_some() || health::PATHS.contains(&path) || ["/metrics", openapi::PATH].contains(&path);
     // A probe needs no room.
-    if !health::PATHS.contains(&path) {
+    if !health::is_probe(request.method(), path) {
         place.use_for_anything();
     }
     match (path, file) {
         _ if !is_ours => no_such_path(path),
+        _ if health::is_default_of_haproxy(request.method(), path) => health::readyz(shared),
         _ if !is_get => wrong_method(request.method(), "GET,HEAD"),
         (_, Some(file)) => file.answer(),
         ("/healthz", _) => health::healthz(),
