@@ -14,6 +14,7 @@ use tokio::process::Command;
 use super::{assert_fails, finished, line, objects, program_at, ran, stderr, stdout, stdout_of};
 use crate::support::daemon::{ANY_PORTS, Daemon, is_root, serve};
 use crate::support::fake_server::{FakeServer, soon};
+use crate::support::sysv_program::SysvProgram;
 
 const KEY: i32 = 0x2a;
 
@@ -403,6 +404,33 @@ async fn the_command_replaces_run() {
         (&["/etc/passwd"], 126, "cannot run command \"/etc/passwd\": Permission denied"),
     ] {
         assert_fails(&finished(run(command).spawn().unwrap()).await, status, message);
+    }
+}
+
+#[tokio::test]
+async fn run_starts_no_command_with_settings_that_the_library_refuses() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let library = SysvProgram::library();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("sysv.conf");
+    fs::write(&file, "timeout = 5\n").unwrap();
+    let file = file.to_str().unwrap();
+    for (variable, value, message) in [
+        (
+            "SIGNALBOX_SYSV_TIMEOUT",
+            "5",
+            "SIGNALBOX_SYSV_TIMEOUT: \"5\" is not a time; write 500ms, 10s or 2m",
+        ),
+        ("SIGNALBOX_SYSV_TLL", "5s", "there is no setting \"tll\""),
+        ("SIGNALBOX_TOKEN_FILE", "/nonexistent", "/nonexistent"),
+        ("SIGNALBOX_SYSV_CONFIG", file, "sysv.conf, line 1: \"5\" is not a time"),
+    ] {
+        let arguments =
+            ["sysv", "run", "--keys", "all", "--library", library.to_str().unwrap(), "--", "true"];
+        let mut command = program_at(server, &arguments);
+        command.env(variable, value);
+        assert_fails(&finished(command.spawn().unwrap()).await, 64, message);
     }
 }
 

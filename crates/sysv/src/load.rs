@@ -2,8 +2,8 @@
 
 use std::panic::catch_unwind;
 
-use crate::settings::{Mode, mode};
-use crate::{fork, handover, next};
+use crate::settings::{Mode, is_check, mode};
+use crate::{fork, handover, message, next};
 
 /// The dynamic linker calls what this section lists.
 #[cfg(not(test))]
@@ -18,6 +18,7 @@ pub extern "C" fn loaded() {
         fork::watch();
         let settings = match mode() {
             Mode::On(settings) => Some(settings),
+            Mode::Wrong(error) if is_check() => message::end_with(error),
             Mode::Off | Mode::Wrong(_) => None,
         };
         handover::take_over(settings);

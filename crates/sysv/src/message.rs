@@ -47,6 +47,13 @@ impl Once {
     }
 }
 
+/// Ends the program with status 1 and the message alone.
+pub fn end_with(message: impl Display) -> ! {
+    write(&format!("{message}\n"));
+    // SAFETY: the program has not begun, so it has nothing to do at its end.
+    unsafe { libc::_exit(1) }
+}
+
 fn write(line: &str) {
     // SAFETY: the line has this many bytes. If the descriptor is closed, the message is lost.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };

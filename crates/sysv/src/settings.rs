@@ -24,6 +24,9 @@ const PREFIX: &str = "SIGNALBOX_SYSV_";
 /// The variable in which a program hands its process over to the next one, without the prefix.
 const HANDOVER: &str = "PROCESS";
 
+/// The variable with which `signalbox sysv run` asks whether the settings can be used, without the prefix.
+const CHECK: &str = "CHECK";
+
 /// How long a call tries to reach the server, unless the settings say otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -96,6 +99,11 @@ pub fn mode() -> &'static Mode {
     })
 }
 
+/// Whether the program was started only to check the settings.
+pub fn is_check() -> bool {
+    std::env::var_os(format!("{PREFIX}{CHECK}")).is_some()
+}
+
 /// A warning about variables that are ignored.
 static IGNORED: OnceLock<String> = OnceLock::new();
 
@@ -126,7 +134,7 @@ fn read(
         let Some(name) = variable.to_str().and_then(|variable| variable.strip_prefix(PREFIX)) else {
             continue;
         };
-        if name == HANDOVER {
+        if [HANDOVER, CHECK].contains(&name) {
             continue;
         }
         let variable = format!("{PREFIX}{name}");

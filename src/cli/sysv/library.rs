@@ -8,12 +8,16 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::escaped;
 
 /// The variable with the libraries that the dynamic linker loads first.
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
+
+/// With this variable, the library ends the program that it is loaded into if its settings cannot be used.
+const CHECK: &str = "SIGNALBOX_SYSV_CHECK";
 
 const NAME: &str = "libsignalbox_sysv.so";
 
@@ -90,6 +94,25 @@ pub(super) fn preload(library: &Path) -> Result<OsString, Failure> {
         return Err(unusable(library, why));
     }
     Ok(before(path, std::env::var_os(PRELOAD).as_deref()))
+}
+
+/// Asks the library whether it can use the settings that a command would get: loaded into this program, it ends it if not.
+pub(super) fn check_settings(command: &Command) -> Result<(), Failure> {
+    let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let itself = std::env::current_exe();
+    let asked = itself
+        .and_then(|itself| Command::new(itself).arg("--version").envs(variables).env(CHECK, "1").output());
+    let output = asked.map_err(|error| {
+        let message = format!("cannot ask the library whether its settings are right: {error}; try again");
+        Failure::new(Exit::System, message)
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::Usage,
+        format!("settings of the library: {}", escaped(output.stderr.trim_ascii())),
+    ))
 }
 
 fn before(library: &OsStr, others: Option<&OsStr>) -> OsString {

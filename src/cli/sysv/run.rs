@@ -108,7 +108,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let library = library::find(library.as_deref())?;
     let (program, rest) = arguments.command.split_first().expect("clap requires a command");
     program::check(program)?;
-    block_on(async { server.direct().await.map(drop) })?;
 
     let mut command = Command::new(program);
     command
@@ -129,5 +128,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.server.token().is_over_plain() {
         command.env(token_source::OVER_PLAIN, "1");
     }
+    library::check_settings(&command)?;
+    block_on(async { server.direct().await.map(drop) })?;
     Err(Failure::of_command(program, &command.exec()))
 }
