@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
-use signalbox_model::{Claim, Milliseconds, Namespace, RequestId, RequestIds};
+use signalbox_model::{Claim, Milliseconds, Namespace, Operation, RequestId, RequestIds, Revocation};
 use signalbox_protocol::{Extended, Opaque, Queueing, Request, Wait};
 
 use super::answers::Answers;
@@ -48,10 +48,21 @@ impl Asker {
         Request::Noop.compose(Opaque([0; 4]), &mut self.out);
     }
 
-    /// Sends the requests added so far, and waits for this many answers.
-    pub fn answers(&mut self, answers: u32) {
+    /// Revokes what holders have, after this grace.
+    pub fn revoke(&mut self, ids: RequestIds, what: Revocation<'_>, grace: Milliseconds) {
+        let operation = Operation::Revoke { what, grace };
+        Extended::Change { ids, operation }.compose(Opaque([0; 4]), &mut self.out);
+    }
+
+    /// Sends the requests added so far.
+    pub fn send(&mut self) {
         self.stream.write_all(&self.out).expect("the server reads");
         self.out.clear();
+    }
+
+    /// Sends the requests added so far, and waits for this many answers.
+    pub fn answers(&mut self, answers: u32) {
+        self.send();
         (0..answers).for_each(|_| {
             self.answers.skip();
         });

@@ -172,7 +172,7 @@ pub fn start_tls_signalbox(authority: &Authority, files: &Files) -> Server {
 }
 
 /// The benchmark's own binary, as the server that these arguments select.
-fn start_self<const N: usize>(arguments: [&OsStr; N]) -> Server {
+pub fn start_self<const N: usize>(arguments: [&OsStr; N]) -> Server {
     let binary = std::env::current_exe().expect("a running program has a file");
     let mut process = Command::new(binary)
         .args(arguments)

@@ -25,7 +25,7 @@ use super::answer::{ApiError, Response};
 use super::connections::Place;
 use super::health;
 use super::peer::Peer;
-use super::routes::answer;
+use super::routes::{answer, route_of};
 use super::shared::Shared;
 
 /// How long a request may take, with its body.
@@ -118,8 +118,9 @@ fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<()
         return Ok(());
     }
     check_origin(headers, &host, peer.is_encrypted)?;
-    // No route has another method, and the answer says so.
-    if *request.method() == Method::POST { check_content_type(headers) } else { Ok(()) }
+    // Nothing else has a POST, and the answer says so.
+    let is_post = *request.method() == Method::POST && route_of(request.uri().path()).is_some();
+    if is_post { check_content_type(headers) } else { Ok(()) }
 }
 
 /// The host that the request is for. A request names it once: in the header, and perhaps the same in its line.

@@ -129,7 +129,8 @@ impl Parameters {
         let wrong = || ApiError::bad_request(format!("\"{key}\" must be a whole number from 0 to {most}"));
         let number = match self.take(key) {
             None => return Ok(None),
-            Some(Value::Number(number)) => number.as_u64(),
+            // 3.0 is a whole number too (JSON Schema), and some languages write numbers in this way.
+            Some(Value::Number(number)) => number.as_u64().or_else(|| whole(number.as_f64()?)),
             Some(Value::Text(text)) => text.parse().ok(),
             Some(_) => None,
         };
@@ -203,6 +204,11 @@ impl Parameters {
             ))),
         }
     }
+}
+
+/// The number without its fraction, which has to be 0. Up to 2⁵³, all of them are exact.
+fn whole(number: f64) -> Option<u64> {
+    ((0.0..=9_007_199_254_740_992.0).contains(&number) && number.fract() == 0.0).then_some(number as u64)
 }
 
 /// A part of a query, which has to be UTF-8.
@@ -280,14 +286,16 @@ mod tests {
 
     #[test]
     fn numbers_words_and_flags_are_checked() {
-        let mut json =
-            Parameters::of_json(br#"{"a": 7, "b": "18446744073709551615", "c": true, "d": 1.5, "e": null}"#)
-                .unwrap();
+        let mut json = Parameters::of_json(
+            br#"{"a": 7, "b": "18446744073709551615", "c": true, "d": 1.5, "e": null, "f": 7.0}"#,
+        )
+        .unwrap();
         assert_eq!(json.number("a", 10).unwrap(), Some(7));
         assert_eq!(json.number("b", u64::MAX).unwrap(), Some(u64::MAX));
         assert!(json.flag("c").unwrap());
         assert!(json.number("d", 10).is_err());
         assert_eq!(json.number("e", 10).unwrap(), None);
+        assert_eq!(json.number("f", 10).unwrap(), Some(7));
         json.end().unwrap();
         let mut query = Parameters::of_query("a=11&kind=semaphore&order=up&f=yes&x").unwrap();
         assert!(query.number("a", 10).is_err());

@@ -98,6 +98,11 @@ pub(super) const ROUTES: &[Route] = routes! {
     "/api/v1/lease/release" Release leases::release;
 };
 
+/// The request of the API with this path.
+pub(super) fn route_of(path: &str) -> Option<&'static Route> {
+    ROUTES.iter().find(|route| route.path == path)
+}
+
 /// Answers a request that the guard has passed.
 pub(super) async fn answer(
     shared: &Arc<Shared>,
@@ -108,7 +113,7 @@ pub(super) async fn answer(
     let path = request.uri().path();
     let (is_get, is_post) =
         (matches!(*request.method(), Method::GET | Method::HEAD), *request.method() == Method::POST);
-    if let Some(route) = ROUTES.iter().find(|route| route.path == path) {
+    if let Some(route) = route_of(path) {
         if is_post || route.is_read() && is_get {
             return answer_api(route, shared, peer, place, request).await.unwrap_or_else(Response::from);
         }
