@@ -1,0 +1,15 @@
+package signalbox
+
+import "time"
+
+// moment is a time on the clock that leases are counted on, since some beginning of its own.
+type moment time.Duration
+
+func (m moment) add(span time.Duration) moment { return m + moment(span) }
+
+func (m moment) since(earlier moment) time.Duration { return time.Duration(m - earlier) }
+
+var processStart = time.Now()
+
+// monotonic may stand still while the machine is suspended.
+func monotonic() moment { return moment(time.Since(processStart)) }

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package signalbox
+
+func now() moment { return monotonic() }
