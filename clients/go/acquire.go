@@ -119,9 +119,6 @@ func (w *wanted) milliseconds(option string, span time.Duration, least int64) in
 // poll is how long a request may wait for news of a lease with this time to live.
 func poll(ttl time.Duration) time.Duration { return min(ttl/4, 20*time.Second) }
 
-// patience is how long a server has to answer a request for such a lease, beyond that.
-func patience(ttl time.Duration) time.Duration { return min(ttl/4, answerTime) }
-
 // Acquire acquires resources of a name, and waits for them if [Wait] is given. The permit is renewed until it is released, so
 // release it in any case.
 //
@@ -195,7 +192,7 @@ func (c *Client) acquire(ctx context.Context, w *wanted) (*Permit, error) {
 			}
 			return giveUp(failed(err, w, cause))
 		}
-		answer, err := c.post(ctx, "acquire", w.request, longest, patience(w.ttl))
+		answer, err := c.post(ctx, "acquire", w.request, longest, answerTime)
 		// The requests to other servers are not awaited.
 		mayArrive = mayArrive || (err != nil && !isUnsent(err)) || len(c.urls) > 1
 		switch {

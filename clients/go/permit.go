@@ -187,10 +187,12 @@ func (p *Permit) keep() {
 	case <-time.After(shortWork):
 	}
 	longest := poll(p.ttl)
+	// So that a connection that has broken silently leaves time for another one.
+	patience := min(p.ttl/3, answerTime)
 	var pauses pauses
 	for {
 		renew := request{Keys: []string{p.wanted.Key}}
-		answer, err := p.client.post(p.requests, "renew", renew, longest, patience(p.ttl))
+		answer, err := p.client.post(p.requests, "renew", renew, longest, patience)
 		select {
 		case <-p.over:
 			if p.lost.Reason != ReasonReleased { // One of the renewals may still arrive.
