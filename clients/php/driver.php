@@ -1,0 +1,119 @@
+<?php
+
+/**
+ * Runs the client for the conformance suite (conformance/README.md): it passes commands to the client and reports what the client
+ * says. PHP has no threads, so each acquire has a process of its own, which keeps the permit and gets the commands about it. The
+ * program works in steps of a tenth of a second, after each of which it refreshes its permits.
+ */
+
+declare(strict_types=1);
+
+use Signalbox\{Busy, Claim, Client, Failure, Lost, NotPermitted, Permit, QueueFull, TimedOut, Unreachable};
+
+foreach (glob(__DIR__ . '/src/*.php') as $file) {
+    require $file;
+}
+
+function say(array $line): void
+{
+    fwrite(STDOUT, json_encode($line) . "\n");
+}
+
+function failure(Failure $failure): string
+{
+    return match ($failure::class) {
+        Busy::class => 'busy',
+        TimedOut::class => 'timed_out',
+        QueueFull::class => 'queue_full',
+        Lost::class => 'lost',
+        Unreachable::class => 'unreachable',
+        NotPermitted::class => 'not_permitted',
+        default => 'misuse',
+    };
+}
+
+function belief(?Permit $permit): array
+{
+    try {
+        $permit?->check();
+        return ['held' => $permit !== null, 'left_ms' => (int) ($permit?->timeLeft() * 1000)];
+    } catch (Failure) {
+        return ['held' => false];
+    }
+}
+
+/** Acquires, and then executes the commands about the permit until there are no more. */
+function keep(array $acquire, $commands): void
+{
+    $claims = array_map(
+        fn (array $claim): Claim => new Claim($claim['name'], $claim['resources'] ?? 1, $claim['maximum'] ?? null),
+        $acquire['claims'],
+    );
+    $permit = null;
+    try {
+        $permit = (new Client())->acquire(
+            $claims[0]->name,
+            resources: $claims[0]->resources,
+            maximum: $claims[0]->maximum,
+            also: array_slice($claims, 1),
+            ttlSeconds: $acquire['ttl_ms'] / 1000,
+            waitSeconds: $acquire['wait_ms'] / 1000,
+        );
+        $slots = array_filter(array_map(fn (Claim $claim): array => $permit->slots($claim->name), $claims));
+        say(['id' => $acquire['id'], 'fence' => (string) $permit->fence(), 'slots' => $slots] + belief($permit));
+    } catch (Failure $failure) {
+        say(['id' => $acquire['id'], 'failure' => failure($failure)]);
+    }
+    while (($line = fgets($commands)) !== false) {
+        $command = json_decode($line, true);
+        try {
+            $command['do'] === 'release' ? $permit?->release() : $permit?->refresh();
+        } catch (Failure) {
+            // The belief says it.
+        }
+        if ($command['do'] !== 'step') {
+            say(['id' => $command['id']] + ($command['do'] === 'check' ? belief($permit) : []));
+            fwrite($commands, "\n");
+        }
+    }
+}
+
+say(['driver' => 'php', 'capabilities' => ['token']]);
+$processes = [];
+while (true) {
+    [$read, $none] = [[STDIN], []];
+    if (stream_select($read, $none, $none, 0, 100_000) === 0) {
+        foreach ($processes as $process) {
+            fwrite($process, "{\"do\": \"step\"}\n");
+        }
+        continue;
+    }
+    if (($line = fgets(STDIN)) === false) {
+        exit;
+    }
+    $command = json_decode($line, true);
+    switch ($command['do']) {
+        case 'acquire':
+            [$own, $other] = stream_socket_pair(STREAM_PF_UNIX, STREAM_SOCK_STREAM, 0);
+            if (pcntl_fork() === 0) {
+                fclose($own);
+                array_map('fclose', $processes);
+                keep($command, $other);
+                exit;
+            }
+            fclose($other);
+            $processes[$command['permit']] = $own;
+            break;
+        case 'check':
+        case 'release':
+            fwrite($processes[$command['permit']], $line);
+            fgets($processes[$command['permit']]); // One command after the other.
+            break;
+        case 'block':
+            usleep($command['ms'] * 1000);
+            say(['id' => $command['id']]);
+            break;
+        case 'exit':
+            exit;
+    }
+}

@@ -1,0 +1,251 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Signalbox;
+
+/**
+ * Holds resources of a signalbox server: distributed locks, semaphores and concurrency limits. One client serves a whole program;
+ * a forked process makes its own.
+ */
+final class Client
+{
+    private const DEFAULT_URL = 'http://127.0.0.1:11217';
+    private const RELEASE_SECONDS = 5.0;
+    private const CLEANUP_SECONDS = 2.0;
+
+    private readonly Servers $servers;
+
+    /** @var \Closure(string, array<string, mixed>): void */
+    private readonly \Closure $onEvent;
+
+    /**
+     * What is not given is read from the environment.
+     *
+     * @param list<string> $urls the HTTP listeners of a server, or of all nodes of a cluster; SIGNALBOX_URL, with commas between them
+     * @param string $token proves what the client may do; SIGNALBOX_TOKEN
+     * @param string $tokenFile has the token, and is read again for each connection and when a token is refused;
+     *     SIGNALBOX_TOKEN_FILE
+     * @param bool $tokenOverPlain permits to send the token to other machines without TLS; SIGNALBOX_TOKEN_OVER_PLAIN=1
+     * @param string $ca a file with the authorities that are trusted for https; SIGNALBOX_CA
+     * @param array<string, mixed> $tls further options of PHP's SSL context, such as local_cert
+     * @param float $unreachableAfterSeconds how long an acquire tries to reach a server
+     * @param (callable(string, array<string, mixed>): void)|null $onEvent is told of "waiting" (with "position"), "acquired",
+     *     "renewed", "revoking", "lost" (with "reason") and "released", with "name" and, of a permit, "fence" and "time_left"
+     * @throws Misuse
+     */
+    public function __construct(
+        array $urls = [],
+        #[\SensitiveParameter] string $token = '',
+        string $tokenFile = '',
+        bool $tokenOverPlain = false,
+        string $ca = '',
+        array $tls = [],
+        private readonly float $unreachableAfterSeconds = 10.0,
+        ?callable $onEvent = null,
+    ) {
+        $variable = fn (string $name): string => (string) getenv($name);
+        $urls = $urls ?: explode(',', $variable('SIGNALBOX_URL') ?: self::DEFAULT_URL);
+        $token = new Token($tokenFile ?: $variable('SIGNALBOX_TOKEN_FILE'), $token ?: $variable('SIGNALBOX_TOKEN'));
+        $mayBePlain = $token->text() === '' || $tokenOverPlain || $variable('SIGNALBOX_TOKEN_OVER_PLAIN') === '1';
+        $urls = array_map(fn (string $url): string => self::checked(trim($url), $mayBePlain), $urls);
+        $ca = $ca ?: $variable('SIGNALBOX_CA');
+        if ($ca !== '' && !is_readable($ca)) {
+            throw new Misuse("the file \"$ca\" with the certificates of authorities cannot be read");
+        }
+        $this->servers = new Servers(array_values($urls), $token, $tls + ($ca === '' ? [] : ['cafile' => $ca]));
+        $this->onEvent = $onEvent === null ? function (): void {
+        } : \Closure::fromCallable($onEvent);
+    }
+
+    private static function checked(string $url, bool $mayBePlain): string
+    {
+        $parts = parse_url($url) ?: [];
+        $isWrong = !in_array($parts['scheme'] ?? '', ['http', 'https'], true) || ($parts['host'] ?? '') === ''
+            || isset($parts['user']) || isset($parts['query']) || isset($parts['fragment']);
+        if ($isWrong) {
+            throw new Misuse('a URL of a server is wrong; use one such as ' . self::DEFAULT_URL);
+        }
+        $isLoopback = preg_match('/^(localhost|127(\.\d+){3}|\[::1\])$/', $parts['host']);
+        if ($parts['scheme'] === 'http' && !$mayBePlain && !$isLoopback) {
+            throw new Misuse("the token is not sent to $url without TLS, where others may read it; use https, or tokenOverPlain");
+        }
+        return rtrim($url, '/');
+    }
+
+    /**
+     * Acquires resources of a name. Release the permit, and refresh it while you work (Permit::refresh), or use run().
+     *
+     * If an exception ends the wait, such as one of a signal's handler, nothing stays held.
+     *
+     * @param string $name any bytes
+     * @param int $resources how many
+     * @param int|null $maximum how many may be in use at once; a declared semaphore needs none
+     * @param int|null $slot this slot of a declared semaphore with numbered slots
+     * @param list<Claim> $also further names, all or none of which are acquired
+     * @param float|null $ttlSeconds how long the permit lasts after each refresh; the server's default, usually 30 s
+     * @param float $waitSeconds how long to wait in the queue; not at all unless given
+     * @param int|null $queueMax do not wait if so many requests wait already
+     * @param string $label up to 255 bytes that the server's listings show beside the permit
+     * @throws Busy|TimedOut|QueueFull|Lost|Unreachable|NotPermitted|Misuse
+     */
+    public function acquire(
+        string $name,
+        int $resources = 1,
+        ?int $maximum = null,
+        ?int $slot = null,
+        array $also = [],
+        ?float $ttlSeconds = null,
+        float $waitSeconds = 0.0,
+        ?int $queueMax = null,
+        string $label = '',
+    ): Permit {
+        $requested = "acquire \"$name\"";
+        if ($waitSeconds < 0 || ($ttlSeconds ?? 1) < 0.001) {
+            throw new Misuse("cannot $requested: ttlSeconds and waitSeconds must not be negative, and ttlSeconds at least 0.001");
+        }
+        $key = bin2hex(random_bytes(16));
+        $claims = [new Claim($name, $resources, $maximum, $slot), ...$also];
+        $milliseconds = fn (float $seconds): int => (int) min(ceil($seconds * 1000), 2 ** 32 - 1);
+        $body = [
+            'key' => $key,
+            'claims' => array_map(fn (Claim $claim): array => $claim->body(), $claims),
+            'wait_ms' => $milliseconds($waitSeconds),
+        ] + Claim::text('label', $label);
+        $body += $ttlSeconds === null ? [] : ['ttl_ms' => $milliseconds($ttlSeconds)];
+        $body += $queueMax === null ? [] : ['queue_max' => $queueMax];
+        $mayArrive = true;
+        try {
+            $answer = $this->ask($name, $requested, $body, $waitSeconds, max(1.0, $ttlSeconds ?? 30.0), $mayArrive);
+            if ($answer->status === 200) {
+                $names = array_map(fn (Claim $claim): string => $claim->name, $claims);
+                $permit = new Permit($this, $this->servers, $this->onEvent, $names, $key, $answer);
+                $mayArrive = false;
+                return $permit;
+            }
+        } finally {
+            if ($mayArrive) {
+                $this->giveBack($key, self::CLEANUP_SECONDS);
+            }
+        }
+        throw Failure::of($requested, $answer->code(), $answer->message());
+    }
+
+    /**
+     * Repeats a request until it is granted or refused.
+     *
+     * @param bool $mayArrive becomes whether a request may be executed after this one has returned or thrown
+     */
+    private function ask(string $name, string $requested, array $body, float $waitSeconds, float $ttl, bool &$mayArrive): Answer
+    {
+        $park = min($ttl / 4, 20.0, $waitSeconds);
+        [$begun, $poll, $pauses, $isOpen] = [Clock::now(), $park, new Pauses(), false];
+        $answered = $begun;
+        while (true) {
+            try {
+                $mayArrive = true; // If an exception of the program ends it.
+                $answer = $this->servers->post('acquire', $body, $poll);
+                $state = $answer->body['state'] ?? '';
+                if ($answer->status >= 400 || ($state === 'held' && Clock::now() + Clock::RESOLUTION < $answer->until($answer->body))) {
+                    $mayArrive = $isOpen || $answer->status < 400;
+                    return $answer;
+                }
+                if ($state !== 'queued') {
+                    throw new Unanswered('the answer came too late, or is not one of signalbox');
+                }
+                [$answered, $poll, $isOpen] = [Clock::now(), $park, true];
+                $pauses = new Pauses();
+                $body = array_intersect_key($answer->body, ['place' => true]) + $body;
+                ($this->onEvent)('waiting', ['name' => $name, 'position' => $answer->body['position'] ?? 0]);
+                // The server's wait begins again after its restart.
+                if ($answered - $begun > $waitSeconds + $this->unreachableAfterSeconds) {
+                    throw Failure::of($requested, 'timed_out', '');
+                }
+            } catch (Unanswered $unanswered) {
+                $mayArrive = $isOpen = $isOpen || $unanswered->isSent;
+                if ($unanswered->isFinal || Clock::now() - $answered >= $this->unreachableAfterSeconds) {
+                    throw self::unreachable($requested, $unanswered);
+                }
+                $poll = 0.0; // A server without room for a request that waits answers this one.
+                usleep((int) ($pauses->next($unanswered) * 1e6));
+            }
+        }
+    }
+
+    private static function unreachable(string $requested, Unanswered $last): Failure
+    {
+        if ($last->answer?->code() === 'limit_reached') {
+            return Failure::of($requested, 'limit_reached', $last->answer->message());
+        }
+        $message = "cannot $requested: no server could answer; check the servers and the network (last attempt: {$last->getMessage()})";
+        return new Unreachable($message, '', $last);
+    }
+
+    /**
+     * acquire() for a program that has something else to do if the resources are in use: then it returns null. It has the same
+     * parameters.
+     *
+     * @throws Lost|Unreachable|NotPermitted|Misuse
+     */
+    public function tryAcquire(string $name, mixed ...$options): ?Permit
+    {
+        try {
+            return $this->acquire($name, ...$options);
+        } catch (Busy | TimedOut | QueueFull) {
+            return null;
+        }
+    }
+
+    /**
+     * Acquires, calls $work with the permit, releases, and returns what $work has returned. The options are those of acquire(), by
+     * their names. If the permit was lost before $work returned, it throws Lost.
+     *
+     * @template T
+     * @param callable(Permit): T $work
+     * @return T
+     * @throws Busy|TimedOut|QueueFull|Lost|Unreachable|NotPermitted|Misuse
+     */
+    public function run(string $name, callable $work, mixed ...$options): mixed
+    {
+        $permit = $this->acquire($name, ...$options);
+        try {
+            $result = $work($permit);
+        } catch (\Throwable $thrown) {
+            try {
+                $permit->release();
+            } catch (Failure) {
+                // What the work has thrown says more.
+            }
+            throw $thrown;
+        }
+        try {
+            $permit->release();
+        } catch (Unreachable) {
+            // The work is done, and the lease ends by itself.
+        }
+        return $result;
+    }
+
+    /**
+     * Releases a key, so that nothing is left of its request, also if that arrives later.
+     *
+     * @internal
+     * @return string empty if a server has confirmed it, or else why none has
+     */
+    public function giveBack(string $key, float $seconds = self::RELEASE_SECONDS): string
+    {
+        [$end, $pauses] = [Clock::now() + $seconds, new Pauses()];
+        while (true) {
+            try {
+                $answer = $this->servers->post('release', ['key' => $key], 0.0, min($seconds, Servers::ANSWER_SECONDS));
+                return $answer->status === 200 ? '' : $answer->message();
+            } catch (Unanswered $unanswered) {
+                $pause = $pauses->next($unanswered);
+                if ($unanswered->isFinal || Clock::now() + $pause > $end) {
+                    return $unanswered->getMessage();
+                }
+                usleep((int) ($pause * 1e6));
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Signalbox;
+
+/** What all exceptions of the client are. */
+abstract class Failure extends \RuntimeException
+{
+    /** @param string $reason the server's code (docs/http.md), such as "paused"; empty if no server refused the request */
+    final public function __construct(string $message, public readonly string $reason = '', ?\Throwable $previous = null)
+    {
+        parent::__construct($message, 0, $previous);
+    }
+
+    /**
+     * The failure for a refusal by the server.
+     *
+     * @internal
+     */
+    public static function of(string $requested, string $code, string $message): self
+    {
+        $class = match ($code) {
+            'busy', 'paused', 'limit_reached' => Busy::class,
+            'timed_out' => TimedOut::class,
+            'queue_full' => QueueFull::class,
+            'canceled', 'revoked', 'removed' => Lost::class,
+            'unauthorized', 'not_permitted', 'too_many_wrong_tokens' => NotPermitted::class,
+            default => Misuse::class,
+        };
+        $message = match ($code) {
+            'busy' => 'it is in use; try again later, or wait with waitSeconds',
+            'timed_out' => 'it was in use for as long as the request waited; try again later, or wait longer',
+            'queue_full' => 'it is in use, and enough requests wait already; try again later',
+            default => $message,
+        };
+        return new $class("cannot $requested: $message", $code);
+    }
+}
+
+/** The resources are in use, or the semaphore is paused. Nothing is held. */
+final class Busy extends Failure
+{
+}
+
+/** The resources were not free within the time that the request waited. Nothing is held. */
+final class TimedOut extends Failure
+{
+}
+
+/** At least as many requests wait as queueMax permits. Nothing is held. */
+final class QueueFull extends Failure
+{
+}
+
+/**
+ * The permit, or the place in the queue, is lost. Its reason is "expired", "revoked", "unreachable" (no server has answered until
+ * its end), "refused" (a server did not renew it until its end), "released" (by this program), or another code of the server.
+ */
+final class Lost extends Failure
+{
+}
+
+/** No server could answer. An acquire holds nothing. */
+final class Unreachable extends Failure
+{
+}
+
+/** The client has no right to acquire the name, or its token is not accepted. */
+final class NotPermitted extends Failure
+{
+}
+
+/** The request or the configuration cannot succeed as it is, or the permit belongs to the parent of this process. */
+final class Misuse extends Failure
+{
+}

@@ -1,0 +1,359 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Signalbox\Tests;
+
+use PHPUnit\Framework\TestCase;
+use Signalbox\{Busy, Claim, Client, Failure, Lost, Misuse, NotPermitted, Permit, QueueFull, TimedOut, Unreachable};
+
+final class ClientTest extends TestCase
+{
+    private const PATIENCE = 30;
+
+    private Server $server;
+    private Client $client;
+    /** @var list<array{string, array<string, mixed>}> */
+    private array $events = [];
+    /** @var list<string> */
+    private array $folders = [];
+
+    protected function setUp(): void
+    {
+        $this->server = new Server();
+        $this->client = $this->client();
+    }
+
+    protected function tearDown(): void
+    {
+        foreach ($this->folders as $folder) {
+            array_map('unlink', glob("$folder/*"));
+            rmdir($folder);
+        }
+    }
+
+    /** A new folder for the test. */
+    private function folder(): string
+    {
+        $this->folders[] = $folder = sys_get_temp_dir() . '/signalbox-' . bin2hex(random_bytes(8));
+        mkdir($folder, 0700);
+        return $folder;
+    }
+
+    private function client(mixed ...$options): Client
+    {
+        $onEvent = function (string $event, array $about): void {
+            $this->events[] = [$event, $about];
+        };
+        return new Client(...$options + ['urls' => [$this->server->url], 'onEvent' => $onEvent]);
+    }
+
+    /** @param callable(): bool $is */
+    private function eventually(string $what, callable $is): void
+    {
+        for ($end = time() + self::PATIENCE; !$is(); usleep(5000)) {
+            if (time() > $end) {
+                $this->fail("not in time: $what");
+            }
+        }
+    }
+
+    /**
+     * @param class-string<Failure> $class
+     * @param callable(): mixed $call
+     */
+    private function assertFails(string $class, callable $call, ?string $reason = null): void
+    {
+        try {
+            $call();
+        } catch (Failure $failure) {
+            $this->assertInstanceOf($class, $failure, $failure->getMessage());
+            $this->assertSame($reason ?? $failure->reason, $failure->reason);
+            return;
+        }
+        $this->fail("no $class");
+    }
+
+    /** Refreshes a permit until that fails. */
+    private function assertIsLost(string $reason, Permit $permit): void
+    {
+        for ($end = time() + self::PATIENCE; time() < $end; usleep(5000)) {
+            try {
+                $permit->refresh();
+            } catch (Lost $lost) {
+                $this->assertSame($reason, $lost->reason);
+                return;
+            }
+        }
+        $this->fail('the permit is not lost');
+    }
+
+    public function testAPermitIsHeldUntilItIsReleased(): void
+    {
+        $permit = $this->client->acquire('a', maximum: 1, label: 'job 7');
+        $permit->check();
+        $permit->refresh();
+        $this->assertGreaterThan(0, $permit->timeLeft());
+        $this->assertFails(Busy::class, fn () => $this->client->acquire('a', maximum: 1));
+        $this->assertNull($this->client->tryAcquire('a', maximum: 1));
+        $permit->release();
+        $permit->release();
+        $this->assertFails(Lost::class, fn () => $permit->check(), 'released');
+        $this->assertFails(Lost::class, fn () => $permit->refresh(), 'released');
+        $this->assertSame([0.0, 0], [$permit->timeLeft(), $this->server->sessions()]);
+        $next = $this->client->tryAcquire('a', maximum: 1);
+        $this->assertGreaterThan($permit->fence(), $next->fence());
+        $this->assertSame(['acquired', 'released', 'acquired'], array_column($this->events, 0));
+    }
+
+    public function testFailuresAreDistinct(): void
+    {
+        $held = $this->client->acquire('a', maximum: 1);
+        $again = fn (mixed ...$options) => fn () => $this->client->acquire('a', ...$options);
+        $this->assertFails(TimedOut::class, $again(maximum: 1, waitSeconds: 0.001));
+        $this->assertFails(QueueFull::class, $again(maximum: 1, waitSeconds: 3600.0, queueMax: 0));
+        $this->assertFails(Misuse::class, $again());
+        $this->assertFails(Misuse::class, $again(maximum: 1, resources: 2));
+        $this->assertFails(Misuse::class, $again(maximum: 1, ttlSeconds: 0.0));
+        $this->assertFails(Misuse::class, $again(maximum: 1, waitSeconds: -1.0));
+        $this->assertFails(Misuse::class, $again(maximum: 1, label: str_repeat('x', 256)));
+        $this->server->command('declare', 'paused', '--capacity', '1');
+        $this->server->command('pause', 'paused');
+        $this->assertFails(Busy::class, fn () => $this->client->acquire('paused'), 'paused');
+        $held->release();
+    }
+
+    public function testSeveralNamesAreAllGrantedOrNone(): void
+    {
+        $this->server->command('declare', 'gpu', '--capacity', '4', '--slots');
+        $licence = $this->client->acquire('licence', maximum: 1);
+        $both = fn () => $this->client->acquire('gpu', resources: 2, also: [new Claim('licence', maximum: 1)]);
+        $this->assertFails(Busy::class, $both);
+        $licence->release();
+        $permit = $both();
+        $this->assertCount(2, $permit->slots());
+        $this->assertSame([$permit->slots(), [], []], [$permit->slots('gpu'), $permit->slots('licence'), $permit->slots('other')]);
+        $permit->release();
+        $this->assertSame([3], $this->client->acquire('gpu', slot: 3)->slots());
+    }
+
+    public function testNamesAreBytes(): void
+    {
+        $permit = $this->client->acquire("a\xff\0", maximum: 1, label: "\xfe");
+        $this->assertFails(Busy::class, fn () => $this->client->acquire("a\xff\0", maximum: 1));
+        $permit->release();
+    }
+
+    public function testRunReleasesWhateverTheWorkDoes(): void
+    {
+        $this->assertSame(7, $this->client->run('a', fn (Permit $permit): int => 7, maximum: 1));
+        try {
+            $this->client->run('a', fn () => throw new \DomainException('of the work'), maximum: 1);
+            $this->fail('no exception');
+        } catch (\DomainException $exception) {
+            $this->assertSame('of the work', $exception->getMessage());
+        }
+        $revoke = function (Permit $permit): void {
+            $this->server->command('revoke', '--grant', (string) $permit->fence(), '--grace', '0');
+            $this->assertIsLost('revoked', $permit);
+        };
+        $this->assertFails(Lost::class, fn () => $this->client->run('a', $revoke, maximum: 1), 'revoked');
+        $this->assertSame(0, $this->server->sessions());
+    }
+
+    public function testARefreshedPermitLastsForLongerThanItsTimeToLive(): void
+    {
+        $permit = $this->client->acquire('a', maximum: 1, ttlSeconds: 3.0);
+        for ($end = hrtime(true) + 4e9; hrtime(true) < $end; usleep(1000)) {
+            $permit->refresh();
+        }
+        $renewals = count(array_keys(array_column($this->events, 0), 'renewed', true));
+        $this->assertLessThan(20, $renewals, 'not each call asks the server');
+        $this->assertFails(Busy::class, fn () => $this->client->acquire('a', maximum: 1));
+        $permit->release();
+    }
+
+    public function testAPermitThatIsNotRefreshedIsLostByTheClock(): void
+    {
+        $permit = $this->client->acquire('a', maximum: 1, ttlSeconds: 1.0);
+        $this->eventually('the lease has ended', fn (): bool => $this->client->tryAcquire('a', maximum: 1) !== null);
+        $this->assertFails(Lost::class, fn () => $permit->check(), 'expired');
+        $this->assertFails(Lost::class, fn () => $permit->release(), 'expired');
+    }
+
+    public function testARevokedPermitIsValidForItsGracePeriod(): void
+    {
+        $permit = $this->client->acquire('a', maximum: 1, ttlSeconds: 10.0);
+        $this->server->command('revoke', '--grant', (string) $permit->fence(), '--grace', '1h');
+        $this->assertIsLost('revoked', $permit);
+        $permit->check();
+        $permit->release();
+        $this->assertSame(['acquired', 'revoking', 'released'], array_values(array_diff(array_column($this->events, 0), ['renewed'])));
+        $this->assertSame(0, $this->server->sessions());
+    }
+
+    /** @return array<string, array{int}> */
+    public static function ends(): array
+    {
+        return ['killed' => [SIGKILL], 'stopped' => [SIGSTOP]];
+    }
+
+    /** @dataProvider ends */
+    public function testADeadServerLosesPermitsInTime(int $signal): void
+    {
+        $client = $this->client(unreachableAfterSeconds: 0.1);
+        $permit = $client->acquire('a', maximum: 1, ttlSeconds: 2.0);
+        $this->server->signal($signal);
+        $this->assertIsLost('unreachable', $permit);
+        $this->assertFails(Unreachable::class, fn () => $client->acquire('a', maximum: 1));
+    }
+
+    public function testAReleaseWithoutAServerIsBounded(): void
+    {
+        $permit = $this->client->acquire('a', maximum: 1, ttlSeconds: 3600.0);
+        $this->server->signal(SIGSTOP);
+        $this->assertFails(Unreachable::class, fn () => $permit->release());
+        $permit->release();
+    }
+
+    /** A signal's handler that throws ends the wait. */
+    public function testAnAcquireThatIsEndedByAnExceptionLeavesNothingBehind(): void
+    {
+        $held = $this->client->acquire('a', maximum: 1);
+        pcntl_async_signals(true);
+        pcntl_signal(SIGALRM, fn () => throw new \DomainException('of the handler'));
+        pcntl_alarm(1);
+        try {
+            $this->client->acquire('a', maximum: 1, waitSeconds: 3600.0, ttlSeconds: 4.0);
+            $this->fail('no exception');
+        } catch (\DomainException) {
+            $this->assertSame(1, $this->server->sessions(), 'that of the holder');
+        } finally {
+            pcntl_signal(SIGALRM, SIG_DFL);
+        }
+        $held->release();
+    }
+
+    public function testAForkHasNoPermit(): void
+    {
+        $permit = $this->client->acquire('a', maximum: 1);
+        $child = pcntl_fork();
+        if ($child === 0) {
+            $refused = 0;
+            foreach ([$permit->check(...), $permit->refresh(...), $permit->release(...), fn () => $this->client->acquire('b', maximum: 1)] as $call) {
+                try {
+                    $call();
+                } catch (Misuse) {
+                    $refused++;
+                }
+            }
+            posix_kill(getmypid(), $refused === 4 ? SIGKILL : SIGTERM); // Without the destructors of the tests.
+        }
+        pcntl_waitpid($child, $status);
+        $this->assertSame(SIGKILL, pcntl_wtermsig($status));
+        $permit->release();
+    }
+
+    public function testTheServerThatAnswersIsFoundAmongSeveral(): void
+    {
+        $silent = stream_socket_server('tcp://127.0.0.1:0'); // Its connections are accepted and never answered.
+        $urls = ['http://127.0.0.1:1', 'http://' . stream_socket_get_name($silent, false), $this->server->url];
+        $permit = $this->client(urls: $urls)->acquire('a', maximum: 1);
+        $permit->release();
+        $this->assertSame(0, $this->server->sessions());
+    }
+
+    public function testATokenIsReadAgain(): void
+    {
+        $folder = $this->folder();
+        [$tokens, $file, $config] = ["$folder/tokens.toml", "$folder/token", "$folder/signalbox.toml"];
+        $token = fn (string ...$arguments): string => $this->server->command('token', ...$arguments, ...['--file', $tokens]);
+        file_put_contents($file, $token('create', 'first', '--rights', 'acquire'));
+        file_put_contents($config, "[access]\ntokens = \"$tokens\"\nnetworks = [\"127.0.0.0/8 none\"]\n");
+        $this->server = new Server('--config', $config);
+        $client = $this->client(tokenFile: $file);
+        $permit = $client->acquire('a', maximum: 1, ttlSeconds: 3.0);
+        file_put_contents($file, $token('create', 'second', '--rights', 'acquire'));
+        $token('revoke', 'first');
+        $this->server->signal(SIGHUP);
+        for ($end = hrtime(true) + 4e9; hrtime(true) < $end; usleep(10_000)) {
+            $permit->refresh();
+        }
+        $token('revoke', 'second');
+        $this->server->signal(SIGHUP);
+        $this->assertIsLost('refused', $permit);
+        $this->assertFails(NotPermitted::class, fn () => $client->acquire('b', maximum: 1));
+        $this->assertFails(NotPermitted::class, fn () => $this->client()->acquire('b', maximum: 1));
+    }
+
+    /** Makes a certificate for 127.0.0.1 that has signed itself, and returns the files of it and of its key. */
+    private function certificate(string $folder): array
+    {
+        file_put_contents("$folder/openssl.cnf", "[req]\ndistinguished_name = dn\n[dn]\n[v3]\nsubjectAltName = IP:127.0.0.1\n");
+        $options = ['config' => "$folder/openssl.cnf", 'x509_extensions' => 'v3', 'private_key_bits' => 2048];
+        $key = openssl_pkey_new($options);
+        $certificate = openssl_csr_sign(openssl_csr_new(['CN' => 'test'], $key, $options), null, $key, 1, $options);
+        openssl_x509_export_to_file($certificate, "$folder/certificate.pem");
+        openssl_pkey_export_to_file($key, "$folder/key.pem");
+        return ["$folder/certificate.pem", "$folder/key.pem"];
+    }
+
+    public function testTheServerIsVerifiedOverTls(): void
+    {
+        $folder = $this->folder();
+        [$certificate, $key] = $this->certificate($folder);
+        file_put_contents("$folder/signalbox.toml", "[tls]\ncert = \"$certificate\"\nkey = \"$key\"\n");
+        $this->server = new Server('--config', "$folder/signalbox.toml");
+        $urls = [str_replace('http:', 'https:', $this->server->url)];
+        $this->client(urls: $urls, ca: $certificate)->acquire('a', maximum: 1)->release();
+        [$other] = $this->certificate($this->folder());
+        $client = $this->client(urls: $urls, ca: $other, unreachableAfterSeconds: 3600.0);
+        $this->assertFails(Unreachable::class, fn () => $client->acquire('a', maximum: 1));
+    }
+
+    public function testAProgramWithoutAServerDoesNotWaitForLong(): void
+    {
+        $begun = hrtime(true);
+        $client = $this->client(urls: ['http://127.0.0.1:1'], unreachableAfterSeconds: 0.1);
+        $this->assertFails(Unreachable::class, fn () => $client->acquire('a', maximum: 1, waitSeconds: 3600.0));
+        $this->assertLessThan(2e9, hrtime(true) - $begun, 'nothing has to be given back');
+    }
+
+    public function testAnExceptionOfTheEventsLeavesNothingBehind(): void
+    {
+        $client = $this->client(onEvent: fn () => throw new \DomainException('of the program'));
+        try {
+            $client->acquire('a', maximum: 1);
+            $this->fail('no exception');
+        } catch (\DomainException) {
+            $this->assertSame(0, $this->server->sessions());
+        }
+    }
+
+    public function testTheConfigurationIsChecked(): void
+    {
+        $wrong = [
+            ['urls' => ['lock.example.org:11217']],
+            ['urls' => ['ftp://lock.example.org']],
+            ['urls' => ['http://user:secret@lock.example.org']],
+            ['urls' => ['http://192.0.2.1:11217'], 'token' => 'secret'],
+            ['tokenFile' => '/does/not/exist'],
+            ['ca' => '/does/not/exist'],
+        ];
+        foreach ($wrong as $options) {
+            $this->assertFails(Misuse::class, fn () => new Client(...$options));
+        }
+        new Client(urls: ['http://[::1]:11217', 'https://lock.example.org'], token: 'secret');
+    }
+
+    public function testTheEnvironmentIsRead(): void
+    {
+        putenv("SIGNALBOX_URL=http://127.0.0.1:1, {$this->server->url}");
+        try {
+            (new Client())->acquire('a', maximum: 1)->release();
+        } finally {
+            putenv('SIGNALBOX_URL');
+        }
+        $this->assertSame(0, $this->server->sessions());
+    }
+}
