@@ -1,0 +1,88 @@
+// The driver for the conformance suite (conformance/README.md): passes its commands to the client, and reports what the client says.
+
+import { createInterface } from "node:readline";
+
+import { Busy, type Claim, Client, Failure, Lost, Misuse, NotPermitted, type Permit, QueueFull, TimedOut, Unreachable } from "signalbox";
+
+interface Command {
+  id: number;
+  do: "acquire" | "cancel" | "check" | "release" | "block" | "exit";
+  permit: string;
+  claims: Claim[];
+  ttl_ms: number;
+  wait_ms: number;
+  ms: number;
+}
+
+const FAILURES = { busy: Busy, timed_out: TimedOut, queue_full: QueueFull, lost: Lost, unreachable: Unreachable, not_permitted: NotPermitted, misuse: Misuse };
+
+const permits = new Map<string, Permit>();
+const acquires = new Map<string, AbortController>();
+/** The permits by the numbers in the events. */
+const names = new Map<number, string>();
+
+const say = (line: object): unknown => process.stdout.write(`${JSON.stringify(line)}\n`);
+
+const client = new Client({
+  onEvent(event) {
+    const permit = names.get(event.id);
+    if (event.type === "revoking") {
+      say({ event: "revoking", permit, grace_ms: event.graceMs });
+    } else if (event.type === "lost") {
+      say({ event: "lost", permit, reason: event.reason });
+    }
+  },
+});
+
+/** What the client believes. */
+function belief(permit: Permit): { held: boolean; left_ms?: number } {
+  try {
+    permit.check();
+    return { held: true, left_ms: Math.floor(permit.timeLeftMs) };
+  } catch {
+    return { held: false };
+  }
+}
+
+async function acquire({ permit: name, claims, ttl_ms: ttlMs, wait_ms: waitMs }: Command): Promise<object> {
+  const canceled = new AbortController();
+  acquires.set(name, canceled);
+  try {
+    const permit = await client.acquire(claims, { ttlMs, waitMs, signal: canceled.signal });
+    permits.set(name, permit);
+    names.set(permit.id, name);
+    return { ...belief(permit), fence: String(permit.fence), slots: permit.slots };
+  } catch (error) {
+    const failure = Object.entries(FAILURES).find(([, type]) => error instanceof type);
+    return { failure: failure?.[0] ?? "canceled", message: error instanceof Failure ? error.message : undefined };
+  }
+}
+
+say({ driver: "typescript", capabilities: ["cancel", "push", "renew", "token"] });
+for await (const line of createInterface(process.stdin)) {
+  const command = JSON.parse(line) as Command;
+  const answer = (more: object): unknown => say({ id: command.id, ...more });
+  const permit = permits.get(command.permit);
+  switch (command.do) {
+    case "acquire":
+      void acquire(command).then(answer);
+      break;
+    case "cancel":
+      acquires.get(command.permit)?.abort();
+      answer({});
+      break;
+    case "check":
+      answer(permit ? belief(permit) : { held: false });
+      break;
+    case "release":
+      await permit?.release();
+      answer({});
+      break;
+    case "block":
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, command.ms);
+      answer({});
+      break;
+    case "exit":
+      process.exit();
+  }
+}

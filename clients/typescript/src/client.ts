@@ -1,0 +1,332 @@
+// The client: it passes what the program asks for to its worker thread, and what the worker reports to the program.
+
+import { setMaxListeners } from "node:events";
+import { readFileSync } from "node:fs";
+import { Worker } from "node:worker_threads";
+
+import { type AcquireOptions, described, type Names, whole, wireRequest } from "./claims.js";
+import type { ClientEvent } from "./events.js";
+import * as failures from "./failures.js";
+import type { Command, Report, Settings, WireFailure } from "./messages.js";
+import { Permit } from "./permit.js";
+import { Validity } from "./validity.js";
+
+/** Options of a client. What is missing is taken from the environment, as stated. */
+export interface ClientOptions {
+  /**
+   * The HTTP listener of the server, such as `http://127.0.0.1:11217`; or those of all nodes of a cluster, which are asked beside
+   * each other. `SIGNALBOX_URL`, with commas between several; or else `http://127.0.0.1:11217`.
+   */
+  readonly url?: string | readonly string[] | undefined;
+  /** The token. `SIGNALBOX_TOKEN`. */
+  readonly token?: string | undefined;
+  /** The file of the token, which is read again every few seconds and after a refusal. `SIGNALBOX_TOKEN_FILE`. */
+  readonly tokenFile?: string | undefined;
+  /** The file with the certificates of the authorities that have signed the servers', as PEM. `SIGNALBOX_CA`; or else Node's. */
+  readonly caFile?: string | undefined;
+  /** How long a lease lasts without a renewal, in milliseconds; 30,000 unless given. */
+  readonly ttlMs?: number | undefined;
+  /** A text that operators see in listings. */
+  readonly label?: string | undefined;
+  /** How long an acquire goes on without an answer of any server, in milliseconds; 10,000 unless given. */
+  readonly unreachableAfterMs?: number | undefined;
+  /** Is called with each event of each permit, for logs, metrics and traces. */
+  readonly onEvent?: ((event: ClientEvent) => void) | undefined;
+}
+
+/** An acquire that is under way. */
+interface Pending {
+  readonly what: string;
+  resolve(permit: Permit): void;
+  reject(error: unknown): void;
+}
+
+/**
+ * A client of signalbox. A program needs one, which has one thread and a few connections for all permits. The thread does not keep
+ * the process alive, except for acquires and releases that are under way.
+ */
+export class Client {
+  readonly #settings: Settings;
+  readonly #ttlMs: number;
+  readonly #label: string | undefined;
+  readonly #onEvent: ((event: ClientEvent) => void) | undefined;
+  readonly #pending = new Map<number, Pending>();
+  readonly #permits = new Map<number, Permit>();
+  readonly #releases = new Map<number, () => void>();
+  #worker: Worker | undefined;
+  #lastId = 0;
+  #isClosed = false;
+
+  /** @throws Misuse, if an option or a variable of the environment is wrong */
+  constructor(options: ClientOptions = {}) {
+    const { env } = process;
+    const token = options.token ?? (options.tokenFile === undefined ? env["SIGNALBOX_TOKEN"] : undefined);
+    this.#settings = {
+      urls: urls(options.url ?? env["SIGNALBOX_URL"] ?? "http://127.0.0.1:11217"),
+      token: token || undefined,
+      tokenFile: options.tokenFile ?? (env["SIGNALBOX_TOKEN_FILE"] || undefined),
+      ca: certificates(options.caFile ?? (env["SIGNALBOX_CA"] || undefined)),
+      unreachableAfterMs: whole("unreachableAfterMs", options.unreachableAfterMs) ?? 10_000,
+      reportsRenewals: options.onEvent !== undefined,
+    };
+    this.#ttlMs = whole("ttlMs", options.ttlMs) ?? 30_000;
+    this.#label = options.label;
+    this.#onEvent = options.onEvent;
+  }
+
+  /**
+   * Acquires a name, or all of several names.
+   *
+   * ```ts
+   * await using permit = await client.acquire("gpu", { maximum: 4, waitMs: 60_000 });
+   * ```
+   *
+   * @throws Busy, TimedOut, QueueFull, Unreachable, NotPermitted, Misuse; Lost, if an administrator ends the wait; the reason of
+   * `options.signal`
+   */
+  acquire(names: Names, options: AcquireOptions = {}): Promise<Permit> {
+    return new Promise((resolve, reject) => {
+      if (this.#isClosed) {
+        throw new failures.Misuse("the client was closed; make another one");
+      }
+      const { signal } = options;
+      signal?.throwIfAborted();
+      const request = wireRequest(names, options, this.#ttlMs, this.#label);
+      this.#worker ??= this.#start();
+      const id = ++this.#lastId;
+      const settled = (): void => {
+        this.#pending.delete(id);
+        signal?.removeEventListener("abort", cancel);
+      };
+      const cancel = (): void => {
+        settled();
+        void this.#release(id);
+        reject(signal?.reason);
+      };
+      if (signal !== undefined) {
+        // Many acquires may wait with the signal of the program's end; that is not the leak that Node warns of.
+        setMaxListeners(0, signal);
+        signal.addEventListener("abort", cancel);
+      }
+      this.#pending.set(id, {
+        what: described(names),
+        resolve(permit) {
+          settled();
+          resolve(permit);
+        },
+        reject(error) {
+          settled();
+          reject(error);
+        },
+      });
+      this.#send({ do: "acquire", id, request });
+    });
+  }
+
+  /**
+   * As `acquire` without waiting; `undefined`, if what is requested is in use.
+   *
+   * @throws as `acquire`, except for Busy
+   */
+  async tryAcquire(names: Names, options: Omit<AcquireOptions, "waitMs" | "queueMax"> = {}): Promise<Permit | undefined> {
+    try {
+      return await this.acquire(names, { ...options, waitMs: 0 });
+    } catch (error) {
+      if (error instanceof failures.Busy) {
+        return undefined;
+      }
+      throw error;
+    }
+  }
+
+  /**
+   * Acquires, works and releases. The work should stop when `permit.signal` is aborted; this waits for it in any case.
+   *
+   * ```ts
+   * await client.using("gpu", { maximum: 4, waitMs: 60_000 }, (permit) => train({ signal: permit.signal }));
+   * ```
+   *
+   * @returns what the work returns
+   * @throws as `acquire`; what the work throws; Lost, if the work returns after the permit was lost
+   */
+  async using<T>(names: Names, options: AcquireOptions, work: (permit: Permit) => T | Promise<T>): Promise<T> {
+    const permit = await this.acquire(names, options);
+    try {
+      const result = await work(permit);
+      permit.checkAtEnd();
+      return result;
+    } finally {
+      await permit.release();
+    }
+  }
+
+  /** Gives all acquires up, releases all permits and ends the thread. It takes some seconds at most. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    const releases = [...this.#permits.values()].map((permit) => permit.release());
+    for (const [id, { what, reject }] of [...this.#pending]) {
+      reject(new failures.Misuse(`${what}: the client was closed`));
+      releases.push(this.#release(id));
+    }
+    await Promise.all(releases);
+    await this.#worker?.terminate();
+  }
+
+  /** `close`, at the end of the block of `await using`. */
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  #send(command: Command): void {
+    this.#worker?.postMessage(command);
+    this.#hold();
+  }
+
+  #start(): Worker {
+    const worker = new Worker(new URL("./worker/worker.js", import.meta.url), {
+      name: "signalbox",
+      workerData: this.#settings,
+      // Options such as --inspect-brk and --import are the program's.
+      execArgv: [],
+    });
+    worker.on("message", (report: Report) => this.#receive(report));
+    worker.on("error", (error) => this.#fail(worker, error));
+    worker.on("exit", () => this.#fail(worker, new Error("the thread of the client has ended")));
+    return worker;
+  }
+
+  /** Keeps the process alive while it waits for the worker. */
+  #hold(): void {
+    if (this.#pending.size + this.#releases.size > 0) {
+      this.#worker?.ref();
+    } else {
+      this.#worker?.unref();
+    }
+  }
+
+  #receive(report: Report): void {
+    const { id } = report;
+    const permit = this.#permits.get(id);
+    switch (report.is) {
+      case "waiting": {
+        const pending = this.#pending.get(id);
+        if (pending !== undefined) {
+          this.#tell({ type: "waiting", id, what: pending.what, position: report.position });
+        }
+        break;
+      }
+      case "held": {
+        const pending = this.#pending.get(id);
+        if (pending !== undefined) {
+          this.#hand(id, pending, report);
+        }
+        break;
+      }
+      case "failed": {
+        const pending = this.#pending.get(id);
+        pending?.reject(failure(pending.what, report.failure));
+        break;
+      }
+      case "renewed":
+        this.#tell(permit && { type: "renewed", id, what: permit.what });
+        break;
+      case "revoking":
+        permit?.lose("revoked");
+        this.#tell(permit && { type: "revoking", id, what: permit.what, graceMs: report.graceMs });
+        break;
+      case "lost":
+        permit?.lose(report.reason);
+        this.#permits.delete(id);
+        this.#tell(permit && { type: "lost", id, what: permit.what, reason: report.reason });
+        break;
+      case "released":
+        this.#releases.get(id)?.();
+        break;
+    }
+    this.#hold();
+  }
+
+  #hand(id: number, pending: Pending, held: { fence: string; slots: number[][]; validity: SharedArrayBuffer }): void {
+    const holder = {
+      release: (id: number) => {
+        this.#tell(this.#permits.delete(id) ? { type: "released", id, what: pending.what } : undefined);
+        return this.#release(id);
+      },
+      expire: (id: number) => {
+        this.#permits.delete(id);
+        this.#tell({ type: "lost", id, what: pending.what, reason: "expired" });
+        this.#send({ do: "expire", id });
+      },
+    };
+    const permit = new Permit(id, pending.what, BigInt(held.fence), held.slots, new Validity(held.validity), holder);
+    this.#permits.set(id, permit);
+    this.#tell({ type: "acquired", id, what: pending.what, fence: permit.fence });
+    pending.resolve(permit);
+  }
+
+  /** Tells the worker to release, and waits for it. */
+  #release(id: number): Promise<void> {
+    return new Promise((resolve) => {
+      if (this.#worker === undefined) {
+        resolve();
+        return;
+      }
+      this.#releases.set(id, () => {
+        this.#releases.delete(id);
+        resolve();
+      });
+      this.#send({ do: "release", id });
+    });
+  }
+
+  /** A worker has ended: nothing is renewed any more. The next acquire starts another one. */
+  #fail(worker: Worker, error: unknown): void {
+    if (this.#worker !== worker) {
+      return;
+    }
+    this.#worker = undefined;
+    for (const [id, permit] of this.#permits) {
+      permit.lose("stopped");
+      this.#tell({ type: "lost", id, what: permit.what, reason: "stopped" });
+    }
+    this.#permits.clear();
+    for (const { reject } of [...this.#pending.values()]) {
+      reject(error);
+    }
+    for (const released of [...this.#releases.values()]) {
+      released();
+    }
+  }
+
+  #tell(event: ClientEvent | undefined): void {
+    const onEvent = this.#onEvent;
+    if (event !== undefined && onEvent !== undefined) {
+      // What it throws is the program's, and disturbs nothing here.
+      queueMicrotask(() => onEvent(event));
+    }
+  }
+}
+
+function failure(what: string, { kind, message, code }: WireFailure): failures.Failure {
+  const text = `${what}: ${message}`;
+  return kind === "Lost" ? new failures.Lost("revoked", text, code) : new failures[kind](text, code);
+}
+
+function urls(given: string | readonly string[]): string[] {
+  const texts = (typeof given === "string" ? given.split(",") : [...given]).map((text) => text.trim());
+  for (const text of texts) {
+    const protocol = URL.canParse(text) ? new URL(text).protocol : undefined;
+    if (protocol !== "http:" && protocol !== "https:") {
+      throw new failures.Misuse(`the URL "${text}" is wrong; it must begin with http:// or https://, as http://127.0.0.1:11217`);
+    }
+  }
+  return texts;
+}
+
+function certificates(file: string | undefined): string | undefined {
+  try {
+    return file === undefined ? undefined : readFileSync(file, "utf8");
+  } catch (error) {
+    throw new failures.Misuse(`the file of the authorities' certificates cannot be read: ${(error as Error).message}`);
+  }
+}

@@ -1,0 +1,58 @@
+// What the program's thread and the worker send to each other.
+
+import type { LostReason } from "./validity.js";
+
+/** How the worker reaches the servers. */
+export interface Settings {
+  readonly urls: readonly string[];
+  readonly token: string | undefined;
+  readonly tokenFile: string | undefined;
+  /** Certificates of authorities, as PEM; the system's if there are none. */
+  readonly ca: string | undefined;
+  readonly unreachableAfterMs: number;
+  /** Whether to report each renewal. */
+  readonly reportsRenewals: boolean;
+}
+
+/** A claim as the server reads it. */
+export interface WireClaim {
+  name?: string;
+  name_hex?: string;
+  resources?: number;
+  maximum?: number;
+  slot?: number;
+}
+
+/** The fields of an acquire as the server reads them, without the key. */
+export interface WireRequest {
+  claims: WireClaim[];
+  ttl_ms: number;
+  wait_ms: number;
+  queue_max?: number;
+  label?: string;
+}
+
+/** To the worker. `id` is one acquire and what it holds. */
+export type Command =
+  | { do: "acquire"; id: number; request: WireRequest }
+  /** Release it, also if it still waits. The answer is `released`. */
+  | { do: "release"; id: number }
+  /** The program has found that it has expired. */
+  | { do: "expire"; id: number };
+
+/** A failure, to be thrown on the other thread. */
+export interface WireFailure {
+  kind: "Busy" | "TimedOut" | "QueueFull" | "Unreachable" | "NotPermitted" | "Misuse" | "Lost";
+  message: string;
+  code: string | undefined;
+}
+
+/** From the worker. */
+export type Report =
+  | { is: "waiting"; id: number; position: number }
+  | { is: "held"; id: number; fence: string; slots: number[][]; validity: SharedArrayBuffer }
+  | { is: "failed"; id: number; failure: WireFailure }
+  | { is: "renewed"; id: number }
+  | { is: "revoking"; id: number; graceMs: number }
+  | { is: "lost"; id: number; reason: LostReason }
+  | { is: "released"; id: number };

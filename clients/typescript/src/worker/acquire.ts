@@ -1,0 +1,110 @@
+// The acquire: one request, repeated with its key until it is granted, refused, or given up.
+
+import { CLOCK_STEP_MS, now } from "../clock.js";
+import type { WireFailure, WireRequest } from "../messages.js";
+import { PAUSE_MS_MAX, pause } from "./pause.js";
+import { type Answer, isRefusal, NoAnswer, pollOf, type Transport, type View } from "./transport.js";
+
+/** A refusal, or the failure to reach a server. */
+export class Refused extends Error {
+  readonly failure: WireFailure;
+  /** Whether an earlier request with the key may have been granted. */
+  readonly mayHold: boolean;
+
+  constructor(failure: WireFailure, mayHold: boolean) {
+    super(failure.message);
+    this.failure = failure;
+    this.mayHold = mayHold;
+  }
+}
+
+/** What was granted, and until when it may be believed. */
+export interface Granted {
+  readonly grant: string;
+  readonly slots: number[][];
+  readonly ttlMs: number;
+  readonly untilMs: number;
+}
+
+/** @throws Refused, or the reason of `signal` */
+export async function acquire(
+  transport: Transport,
+  key: string,
+  request: WireRequest,
+  unreachableAfterMs: number,
+  onWaiting: (position: number) => void,
+  signal: AbortSignal,
+): Promise<Granted> {
+  // The server counts the wait again after a restart, so the client has an end of its own.
+  const giveUpAt = now() + request.wait_ms + unreachableAfterMs;
+  let answeredAt = now();
+  let failures = 0;
+  let place: string | undefined;
+  // The first request is answered at once, so the program learns its position, and the client its place. So is the one after a
+  // failure, since a server without room for requests that wait answers others.
+  let pollMs = 0;
+  for (;;) {
+    const sent = now();
+    let problem = "it still waits";
+    try {
+      const body = { key, ...request, ...(place !== undefined && { place }) };
+      const answer = await transport.post("acquire", body, { pollMs, signal });
+      answeredAt = now();
+      failures = 0;
+      const view = answer.body as View;
+      if (answer.status === 202) {
+        place = view.place ?? place;
+        pollMs = pollOf(view.ttl_ms ?? request.ttl_ms);
+        onWaiting(view.position ?? 0);
+      } else if (answer.status === 200) {
+        const granted = grantedBy(view, sent);
+        // Else it has expired before its answer came, and the same request begins another lease.
+        if (now() + CLOCK_STEP_MS < granted.untilMs) {
+          return granted;
+        }
+      } else {
+        // 409 says that the key has nothing.
+        throw new Refused(refusal(answer), answer.status !== 409);
+      }
+    } catch (error) {
+      if (!(error instanceof NoAnswer)) {
+        throw error;
+      }
+      problem = error.message;
+      pollMs = 0;
+      if (now() - answeredAt < unreachableAfterMs) {
+        await pause(failures++, PAUSE_MS_MAX, error.retryAfterMs, signal);
+      }
+    }
+    if (now() - answeredAt >= unreachableAfterMs || now() >= giveUpAt) {
+      const message = `no server has granted it in time: ${problem}`;
+      throw new Refused({ kind: "Unreachable", code: undefined, message }, true);
+    }
+  }
+}
+
+function grantedBy(view: View, sent: number): Granted {
+  const { grant = "0", slots = [], ttl_ms: ttlMs = 0, valid_ms } = view;
+  return { grant, slots, ttlMs, untilMs: sent + valid_ms };
+}
+
+/** What a status of 400 to 499 means. */
+function refusal(answer: Answer): WireFailure {
+  const { code = `status ${answer.status}`, message = "the answer has no reason" } = answer.body.error ?? {};
+  switch (code) {
+    case "busy":
+      return { kind: "Busy", code, message: "it is in use; try again later, or wait with waitMs" };
+    case "paused":
+      return { kind: "Busy", code, message: "it is paused and nothing is granted for now; try again later, or wait with waitMs" };
+    case "timed_out":
+      return { kind: "TimedOut", code, message: "it was in use until waitMs was over; try again later, or wait longer" };
+    case "queue_full":
+      return { kind: "QueueFull", code, message: "queueMax requests wait already; try again later" };
+    case "canceled":
+    case "revoked":
+    case "removed":
+      return { kind: "Lost", code, message };
+    default:
+      return { kind: isRefusal(answer) && answer.status !== 421 ? "NotPermitted" : "Misuse", code, message };
+  }
+}

@@ -1,0 +1,242 @@
+// Acquire and release: what is granted, what is refused, and what is left behind.
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { Busy, Client, type ClientEvent, Lost, Misuse, type Permit, QueueFull, TimedOut, Unreachable } from "signalbox";
+
+import { eventually, Proxy, Server } from "./server.js";
+
+let server: Server;
+let client: Client;
+
+before(async () => {
+  server = await Server.start();
+  client = new Client({ url: server.url });
+});
+
+after(async () => {
+  await client.close();
+  await server[Symbol.asyncDispose]();
+});
+
+test("a permit holds until it is released, which can be repeated", async () => {
+  const permit = await client.acquire("held", { maximum: 2, resources: 2 });
+  permit.check();
+  assert.ok(permit.timeLeftMs > 20_000 && permit.timeLeftMs <= 28_800);
+  assert.deepEqual(permit.slots, []);
+  assert.equal((await server.usage("held")).in_use, 2);
+  const { signal } = permit;
+  await Promise.all([permit.release(), permit.release()]);
+  await permit.release();
+  assert.equal((await server.usage("held")).in_use, 0);
+  assert.equal(permit.timeLeftMs, 0);
+  assert.throws(() => permit.check(), (error) => error instanceof Lost && error.reason === "released");
+  assert.ok(!signal.aborted, "a release is not a loss");
+});
+
+test("leaving a block releases, and fences grow", async () => {
+  let fence: bigint;
+  {
+    await using permit = await client.acquire("block", { maximum: 1 });
+    ({ fence } = permit);
+  }
+  const greater = await client.using("block", { maximum: 1 }, (permit) => permit.fence);
+  assert.ok(greater > fence);
+  await assert.rejects(
+    client.using("block", { maximum: 1 }, () => {
+      throw new RangeError("of the work");
+    }),
+    RangeError,
+  );
+  assert.equal((await server.usage("block")).in_use, 0);
+});
+
+test("what is in use is refused, with a failure for each reason", async () => {
+  await using _ = await client.acquire("full", { maximum: 1 });
+  await assert.rejects(client.acquire("full", { maximum: 1 }), Busy);
+  assert.equal(await client.tryAcquire("full", { maximum: 1 }), undefined);
+  await assert.rejects(client.acquire("full", { maximum: 1, waitMs: 10 }), TimedOut);
+  const waits = new AbortController();
+  const waiting = client.acquire("full", { maximum: 1, waitMs: Infinity, signal: waits.signal });
+  await eventually("it waits", async () => (await server.usage("full")).waiting === 1);
+  await assert.rejects(client.acquire("full", { maximum: 1, waitMs: 1000, queueMax: 1 }), QueueFull);
+  waits.abort();
+  await assert.rejects(waiting, { name: "AbortError" });
+});
+
+test("what makes no sense is a misuse", async () => {
+  await assert.rejects(client.acquire("undeclared"), (error) => error instanceof Misuse && error.code === "not_found");
+  await assert.rejects(client.acquire("", { maximum: 1 }), Misuse);
+  await assert.rejects(client.acquire("a", { maximum: 1.5 }), Misuse);
+  await assert.rejects(client.acquire("a", { maximum: 1, waitMs: NaN }), Misuse);
+  await assert.rejects(client.acquire("a", { maximum: 1, ttlMs: -1 }), Misuse);
+  await assert.rejects(client.acquire(["a", "b"], { maximum: 1 }), Misuse);
+  await assert.rejects(client.acquire([]), Misuse);
+  assert.throws(() => new Client({ url: "127.0.0.1:11217" }), Misuse);
+  assert.throws(() => new Client({ caFile: "/nowhere" }), Misuse);
+});
+
+test("several names are granted all or none", async () => {
+  const names = [{ name: "first", maximum: 1 }, { name: new Uint8Array([0xff]), maximum: 2, resources: 2 }];
+  const permit = await client.acquire(names);
+  assert.equal(permit.what, 'limits "first", "ÿ"');
+  await assert.rejects(client.acquire([{ name: "other", maximum: 1 }, ...names]), Busy);
+  assert.equal((await server.usage("other")).in_use, 0);
+  await permit.release();
+});
+
+test("slots have numbers", async () => {
+  server.command("declare", "gpu", "--capacity", "2", "--slots");
+  const permits = await Promise.all([client.acquire("gpu"), client.acquire("gpu")]);
+  assert.deepEqual(permits.map((permit) => permit.slots[0]?.[0]).sort(), [0, 1]);
+  await Promise.all(permits.map((permit) => permit.release()));
+  const wanted = await client.acquire("gpu", { slot: 1 });
+  assert.deepEqual(wanted.slots, [[1]]);
+  await wanted.release();
+});
+
+test("waiting requests are served in order, and told their positions", async () => {
+  const events: ClientEvent[] = [];
+  await using client = new Client({ url: server.url, label: "in order", onEvent: (event) => events.push(event) });
+  const first = await client.acquire("queue", { maximum: 1 });
+  const order: string[] = [];
+  const wait = async (name: string): Promise<void> => {
+    const permit = await client.acquire("queue", { maximum: 1, waitMs: 60_000 });
+    order.push(name);
+    await permit.release();
+  };
+  const waiting = [wait("second")];
+  await eventually("the second waits", async () => (await server.usage("queue")).waiting === 1);
+  waiting.push(wait("third"));
+  await eventually("both know their positions", () => {
+    const positions = events.flatMap((event) => (event.type === "waiting" ? [event.position] : []));
+    return positions.includes(1) && positions.includes(2);
+  });
+  assert.match(server.command("sessions"), /in order/);
+  await first.release();
+  await Promise.all(waiting);
+  assert.deepEqual(order, ["second", "third"]);
+  const ofFirst = events.filter((event) => event.id === first.id).map((event) => event.type);
+  assert.deepEqual(ofFirst.filter((type) => type !== "renewed"), ["acquired", "released"]);
+});
+
+test("an acquire that is given up leaves nothing behind, whatever it waits for", async () => {
+  await using proxy = await Proxy.start(server.url);
+  await using client = new Client({ url: proxy.url });
+  const acquire = (signal: AbortSignal, waitMs = 0): Promise<Permit> => client.acquire("given-up", { maximum: 1, waitMs, signal });
+  const reason = new Error("given up");
+
+  // Before it is sent.
+  await assert.rejects(acquire(AbortSignal.abort(reason)), reason);
+
+  // Before the thread has seen it.
+  let canceled = new AbortController();
+  let acquiring = acquire(canceled.signal);
+  canceled.abort(reason);
+  await assert.rejects(acquiring, reason);
+  await server.free("given-up");
+
+  // Granted, and the answer is on its way.
+  proxy.keeps = (path) => path.endsWith("/acquire");
+  canceled = new AbortController();
+  acquiring = acquire(canceled.signal);
+  await eventually("it is granted", () => proxy.kept.length > 0);
+  assert.equal((await server.usage("given-up")).in_use, 1);
+  canceled.abort(reason);
+  await assert.rejects(acquiring, reason);
+  await server.free("given-up");
+
+  // Between two attempts.
+  canceled = new AbortController();
+  proxy.kept.length = 0;
+  acquiring = acquire(canceled.signal);
+  await eventually("it is repeated", () => proxy.kept.length > 1);
+  canceled.abort(reason);
+  await assert.rejects(acquiring, reason);
+  await server.free("given-up");
+  proxy.keeps = () => false;
+
+  // In the queue.
+  const holder = await client.acquire("given-up", { maximum: 1 });
+  canceled = new AbortController();
+  acquiring = acquire(canceled.signal, 60_000);
+  await eventually("it waits", async () => (await server.usage("given-up")).waiting === 1);
+  canceled.abort(reason);
+  await assert.rejects(acquiring, reason);
+  await eventually("it has left the queue", async () => (await server.usage("given-up")).waiting === 0);
+  await holder.release();
+
+  // Granted, when the program knows it already: a permit is not released by the signal of its acquire.
+  canceled = new AbortController();
+  const permit = await acquire(canceled.signal);
+  canceled.abort(reason);
+  permit.check();
+  await permit.release();
+  await server.free("given-up");
+});
+
+test("an acquire whose answers are lost is granted once, and a release whose answers are lost is repeated", async () => {
+  await using proxy = await Proxy.start(server.url);
+  await using client = new Client({ url: proxy.url });
+  proxy.keeps = () => proxy.kept.length < 1;
+  const permit = await client.acquire("lost-answer", { maximum: 1 });
+  assert.equal((await server.usage("lost-answer")).in_use, 1);
+  assert.ok(permit.timeLeftMs > 0);
+  proxy.kept.length = 0;
+  proxy.keeps = (path) => path.endsWith("/release") && proxy.kept.length < 1;
+  await permit.release();
+  assert.ok(proxy.kept.length === 1);
+  assert.equal((await server.usage("lost-answer")).in_use, 0);
+});
+
+test("no server is a failure after unreachableAfterMs, and a release returns all the same", async () => {
+  const gone = await Server.start();
+  await using client = new Client({ url: gone.url, unreachableAfterMs: 200 });
+  const permit = await client.acquire("a", { maximum: 1 });
+  await gone.stop();
+  await assert.rejects(client.acquire("a", { maximum: 1, waitMs: 60_000 }), Unreachable);
+  await permit.release();
+  await gone[Symbol.asyncDispose]();
+});
+
+test("several servers are tried beside each other", async () => {
+  await using first = await Server.start();
+  await using second = await Server.start();
+  await second.stop();
+  await using client = new Client({ url: [first.url, second.url] });
+  await client.using("several", { maximum: 1 }, () => undefined);
+  await second.start();
+  first.signal("SIGSTOP");
+  const permit = await client.acquire("several", { maximum: 1 });
+  assert.equal((await second.usage("several")).in_use, 1);
+  await permit.release();
+});
+
+test("a server with TLS is trusted by the certificate of its authority", async () => {
+  await using secure = await Server.start();
+  const place = (name: string): string => join(secure.directory, name);
+  const options = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=test -addext subjectAltName=IP:127.0.0.1";
+  execFileSync("openssl", [...options.split(" "), "-keyout", place("key.pem"), "-out", place("cert.pem")], { stdio: "ignore" });
+  secure.configure(`[tls]\ncert = "${place("cert.pem")}"\nkey = "${place("key.pem")}"\n`);
+  await secure.stop();
+  await secure.start();
+  const url = secure.url.replace("http:", "https:");
+  await using trusting = new Client({ url, caFile: place("cert.pem") });
+  await trusting.using("secure", { maximum: 1 }, (permit) => permit.check());
+  await using other = new Client({ url, unreachableAfterMs: 100 });
+  await assert.rejects(other.acquire("secure", { maximum: 1 }), (error) => error instanceof Unreachable && /certificate/.test(error.message));
+});
+
+test("a client that is closed gives up and releases everything", async () => {
+  const client = new Client({ url: server.url });
+  await client.acquire("closed", { maximum: 1 });
+  const waiting = assert.rejects(client.acquire("closed", { maximum: 1, waitMs: 60_000 }), Misuse);
+  await eventually("it waits", async () => (await server.usage("closed")).waiting === 1);
+  await client.close();
+  await waiting;
+  await server.free("closed");
+  await assert.rejects(client.acquire("closed", { maximum: 1 }), Misuse);
+});
