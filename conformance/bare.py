@@ -1,0 +1,152 @@
+"""A driver without a client library: the rules of docs/http.md, "A correct client", in one file.
+
+It has one thread for each lease and one connection for each request, and no token. `python3 conformance/bare.py`
+"""
+
+import json
+import os
+import random
+import secrets
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+URLS = os.environ["SIGNALBOX_URL"].split(",")
+FAILURES = {"busy": "busy", "paused": "busy", "limit_reached": "busy", "timed_out": "timed_out", "queue_full": "queue_full",
+            "canceled": "lost", "revoked": "lost", "removed": "lost", "not_permitted": "not_permitted"}
+permits = {}
+
+
+def say(**message):
+    # One write, since several threads say something.
+    os.write(1, (json.dumps(message) + "\n").encode())
+
+
+def now():
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def post(path, body, seconds):
+    """The status and the answer of one request; raises OSError without one."""
+    request = urllib.request.Request(f"{URLS[0]}/api/v1/lease/{path}", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=seconds) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+    except OSError:
+        URLS.append(URLS.pop(0))
+        raise
+
+
+class Lease:
+    def __init__(self, command):
+        self.permit, self.ttl_ms = command["permit"], command["ttl_ms"]
+        self.request = {field: command[field] for field in ("claims", "ttl_ms", "wait_ms")}
+        self.request["key"] = secrets.token_hex(16)
+        self.poll_ms = self.ttl_ms // 4
+        self.end, self.released = 0.0, threading.Event()
+
+    def left_ms(self):
+        return 0 if self.released.is_set() else int((self.end - now()) * 1000)
+
+    def belief(self):
+        return {"held": True, "left_ms": self.left_ms()} if self.left_ms() > 0 else {"held": False}
+
+    def run(self, command_id):
+        failure = self.acquire(command_id)
+        if failure:
+            self.release()
+            return say(id=command_id, failure=failure)
+        reason = self.renew()
+        if not self.released.is_set():
+            self.end = min(self.end, now())
+            say(event="lost", permit=self.permit, reason=reason)
+
+    def acquire(self, command_id):
+        give_up = now() + 10 + self.request["wait_ms"] / 1000
+        while not self.released.is_set():
+            sent = now()
+            try:
+                request = {**self.request, "poll_ms": self.poll_ms}
+                status, answer = post("acquire", request, self.poll_ms / 1000 + 2)
+            except (OSError, ValueError):
+                status, answer = 503, {}
+            if status == 202:
+                if "place" in answer:
+                    self.request["place"] = answer["place"]
+            elif status == 200:
+                self.end = sent + answer["valid_ms"] / 1000
+                if self.released.is_set():
+                    break
+                if self.left_ms() > 0:
+                    say(id=command_id, **self.belief(), fence=answer["grant"], slots=answer["slots"])
+                    return None
+            elif status >= 500 or status == 408:
+                time.sleep(random.uniform(0.05, 0.3))
+            else:
+                return FAILURES.get(answer["error"]["code"], "misuse")
+            if now() > give_up:
+                return "unreachable"
+        return "canceled"
+
+    def renew(self):
+        while self.left_ms() > 0:
+            sent = now()
+            try:
+                status, answer = post("renew", {"keys": [self.request["key"]], "poll_ms": self.poll_ms},
+                                      min(self.poll_ms / 1000 + 2, self.left_ms() / 1000 + 0.01))
+            except (OSError, ValueError):
+                status, answer = 503, {}
+            if status != 200:
+                self.released.wait(random.uniform(0.02, 0.1))
+                continue
+            news = answer["leases"][0]
+            if news["state"] == "held":
+                self.end = max(self.end, sent + news["valid_ms"] / 1000)
+            elif news["state"] == "lost":
+                return news.get("reason", "unknown")
+            elif news["state"] == "revoking":
+                self.end = sent + news["valid_ms"] / 1000
+                say(event="revoking", permit=self.permit, grace_ms=news["grace_ms"])
+                self.released.wait(max(0, self.end - now()))
+                return "revoked"
+            else:
+                self.released.wait(max(0, self.end - now()))
+        return "expired"
+
+    def release(self):
+        self.released.set()
+        for _ in range(20):
+            try:
+                if post("release", {"key": self.request["key"]}, 1)[0] == 200:
+                    return
+            except (OSError, ValueError):
+                pass
+            time.sleep(random.uniform(0.05, 0.2))
+
+
+def obey(command):
+    do, command_id, lease = command["do"], command["id"], permits.get(command.get("permit"))
+    if do == "acquire":
+        permits[command["permit"]] = lease = Lease(command)
+        return threading.Thread(target=lease.run, args=[command_id], daemon=True).start()
+    if do == "exit":
+        sys.exit()
+    if do == "check":
+        return say(id=command_id, **lease.belief())
+    if do == "release":
+        lease.release()
+    elif do == "cancel":
+        lease.released.set()
+    elif do == "block":
+        time.sleep(command["ms"] / 1000)
+    say(id=command_id)
+
+
+say(driver="bare", capabilities=["cancel", "push", "renew"])
+for line in sys.stdin:
+    obey(json.loads(line))

@@ -1,0 +1,160 @@
+//! The driver of the Rust client, which speaks the binary protocol (conformance/README.md, "The driver").
+
+use std::collections::HashMap;
+use std::env;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use signalbox_client::{Claim, Client, Error, ErrorKind, Permit, Status, Token};
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinHandle;
+
+/// An acquire, and what it has returned.
+struct Acquired {
+    acquire: JoinHandle<()>,
+    command: Value,
+    permit: Arc<Mutex<Option<Held>>>,
+}
+
+struct Held {
+    permit: Arc<Permit>,
+    /// Reports that the permit is revoked or lost.
+    watch: JoinHandle<()>,
+}
+
+fn say(message: &Value) {
+    let mut output = io::stdout().lock();
+    writeln!(output, "{message}").and_then(|()| output.flush()).expect("the suite reads");
+}
+
+fn failure(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::Unreachable { .. } | ErrorKind::ConnectionLost(_) => "unreachable",
+        ErrorKind::Lost(_) => "lost",
+        _ => match error.status() {
+            Some(Status::ResourceNotAvailable) => "busy",
+            Some(Status::TimedOut) => "timed_out",
+            Some(Status::QueueFull) => "queue_full",
+            Some(Status::NotPermitted) => "not_permitted",
+            Some(Status::Canceled | Status::Revoked | Status::Removed) => "lost",
+            _ => "misuse",
+        },
+    }
+}
+
+fn belief(permit: &Permit) -> Value {
+    match permit.time_left() {
+        Some(left) => json!({"held": true, "left_ms": u64::try_from(left.as_millis()).unwrap_or(u64::MAX)}),
+        None => json!({"held": false}),
+    }
+}
+
+async fn acquire(client: &Client, command: &Value) -> Result<Permit, Error> {
+    let number = |value: &Value| value.as_u64().map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+    let claims = command["claims"].as_array().into_iter().flatten().map(|claim| {
+        let wanted = Claim::limit(claim["name"].as_str().unwrap_or_default());
+        let wanted = wanted.resources(number(&claim["resources"]).unwrap_or(1));
+        number(&claim["maximum"]).into_iter().fold(wanted, Claim::maximum)
+    });
+    let millis = |field: &str| Duration::from_millis(command[field].as_u64().unwrap_or(0));
+    let request = client.acquire_all(claims).ttl(millis("ttl_ms"));
+    match millis("wait_ms") {
+        Duration::ZERO => request.try_acquire().await,
+        wait => request.timeout(wait).acquire().await,
+    }
+}
+
+async fn watch(permit: Arc<Permit>, label: Value) {
+    tokio::select! {
+        biased;
+        () = permit.revocation() => {
+            let left = permit.time_left().unwrap_or_default().as_millis();
+            say(&json!({"event": "revoking", "permit": label, "grace_ms": u64::try_from(left).unwrap_or(0)}));
+        }
+        _ = permit.lost() => {}
+    }
+    say(&json!({"event": "lost", "permit": label, "reason": permit.lost().await.to_string()}));
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let servers = env::var("SIGNALBOX_SERVER")?;
+    let mut addresses = servers.split(',').map(str::parse);
+    let mut builder = Client::builder(addresses.next().ok_or("SIGNALBOX_SERVER is empty")??);
+    for address in addresses {
+        builder = builder.address(address?);
+    }
+    if let Ok(file) = env::var("SIGNALBOX_TOKEN_FILE") {
+        builder = builder.token(Token::from_file(Path::new(&file))?);
+    }
+    let client = builder.build()?;
+    let (sender, mut commands) = mpsc::unbounded_channel();
+    thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    say(&json!({"driver": "rust", "capabilities": ["cancel", "push", "renew", "token"]}));
+    let mut all: HashMap<String, Acquired> = HashMap::new();
+    while let Some(line) = commands.recv().await {
+        let command: Value = serde_json::from_str(&line)?;
+        let label = command["permit"].as_str().unwrap_or_default();
+        match command["do"].as_str().unwrap_or_default() {
+            "exit" => break,
+            "block" => thread::sleep(Duration::from_millis(command["ms"].as_u64().unwrap_or(0))),
+            "acquire" => {
+                let permit = Arc::new(Mutex::new(None));
+                let task = {
+                    let (client, command, place) = (client.clone(), command.clone(), Arc::clone(&permit));
+                    async move {
+                        let mut answer = match acquire(&client, &command).await {
+                            Ok(permit) => {
+                                let permit = Arc::new(permit);
+                                let mut answer = belief(&permit);
+                                answer["fence"] = json!(permit.id().0.to_string());
+                                let slots = (0..permit.claims().len()).map(|claim| permit.slots_of(claim));
+                                answer["slots"] = json!(slots.collect::<Vec<_>>());
+                                let watch =
+                                    tokio::spawn(watch(Arc::clone(&permit), command["permit"].clone()));
+                                *place.lock().await = Some(Held { permit, watch });
+                                answer
+                            }
+                            Err(error) => json!({"failure": failure(&error)}),
+                        };
+                        answer["id"] = command["id"].clone();
+                        say(&answer);
+                    }
+                };
+                all.insert(label.to_owned(), Acquired { acquire: tokio::spawn(task), command, permit });
+                continue;
+            }
+            "check" => {
+                let held = all[label].permit.lock().await;
+                let mut answer = held.as_ref().map_or(json!({"held": false}), |held| belief(&held.permit));
+                answer["id"] = command["id"].clone();
+                say(&answer);
+                continue;
+            }
+            "cancel" => {
+                let Acquired { acquire, command, .. } = all.get_mut(label).ok_or("no such permit")?;
+                acquire.abort();
+                if acquire.await.is_err() {
+                    say(&json!({"id": command["id"], "failure": "canceled"}));
+                }
+            }
+            "release" => {
+                if let Some(Held { permit, watch }) = all[label].permit.lock().await.take() {
+                    watch.abort();
+                    let _ = watch.await;
+                    if let Some(permit) = Arc::into_inner(permit) {
+                        let _ = tokio::time::timeout(Duration::from_secs(5), permit.release()).await;
+                    }
+                }
+            }
+            other => return Err(format!("there is no command {other}").into()),
+        }
+        say(&json!({"id": command["id"]}));
+    }
+    // As a program that returns from its main function with permits.
+    std::process::exit(0)
+}

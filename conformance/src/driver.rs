@@ -1,0 +1,184 @@
+//! A driver: a process that obeys commands and reports what its client believes (README.md, "The driver").
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::{PATIENCE, START_MAX};
+
+#[derive(Debug, Default)]
+struct Said {
+    /// The answers that nothing has taken, by the number of their command.
+    answers: HashMap<u64, Value>,
+    events: Vec<Value>,
+    errors: String,
+    has_ended: bool,
+}
+
+/// What the driver has said, and what tells that there is more.
+type Shared = Arc<(Mutex<Said>, Condvar)>;
+
+/// A driver, which is killed at the end.
+#[derive(Debug)]
+pub struct Driver {
+    child: Mutex<Child>,
+    input: Mutex<(u64, ChildStdin)>,
+    said: Shared,
+    capabilities: Vec<String>,
+}
+
+/// A command that was sent.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    id: u64,
+    pub at: Instant,
+    command: Value,
+}
+
+/// Where a driver finds the server, and its token.
+#[derive(Clone, Debug)]
+pub struct Place<'a> {
+    pub urls: String,
+    pub server: String,
+    pub token_file: Option<&'a Path>,
+}
+
+fn locked(said: &Shared) -> MutexGuard<'_, Said> {
+    said.0.lock().expect("no thread panics with the lock")
+}
+
+fn read(said: &Shared, input: impl Read, take: impl Fn(&mut Said, String)) {
+    for line in BufReader::new(input).lines().map_while(Result::ok) {
+        take(&mut locked(said), line);
+        said.1.notify_all();
+    }
+}
+
+impl Driver {
+    /// Starts a driver, and reads what it can do.
+    pub fn start(command: &[String], place: &Place<'_>) -> Result<Self, String> {
+        let mut process = Command::new(&command[0]);
+        process.args(&command[1..]).env_remove("SIGNALBOX_TOKEN").env_remove("SIGNALBOX_TOKEN_FILE");
+        process.env("SIGNALBOX_URL", &place.urls).env("SIGNALBOX_SERVER", &place.server);
+        process.envs(place.token_file.map(|file| ("SIGNALBOX_TOKEN_FILE", file)));
+        process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = process.spawn().map_err(|error| format!("cannot start {:?}: {error}", command[0]))?;
+        let input = Mutex::new((0, child.stdin.take().expect("it is piped")));
+        let (output, errors) =
+            (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
+        let said = Shared::default();
+        let from_output = Arc::clone(&said);
+        thread::spawn(move || {
+            read(&from_output, output, |said, line| match serde_json::from_str::<Value>(&line) {
+                Ok(value) => match value["id"].as_u64() {
+                    Some(id) => drop(said.answers.insert(id, value)),
+                    None => said.events.push(value),
+                },
+                Err(_) => said.errors += &format!("not JSON on standard output: {line}\n"),
+            });
+            locked(&from_output).has_ended = true;
+            from_output.1.notify_all();
+        });
+        let from_errors = Arc::clone(&said);
+        thread::spawn(move || read(&from_errors, errors, |said, line| said.errors += &(line + "\n")));
+        let mut driver = Self { child: Mutex::new(child), input, said, capabilities: Vec::new() };
+        let hello = driver.wait("its first line", START_MAX, |said| said.events.first().cloned())?;
+        let capabilities = hello["capabilities"].as_array().ok_or("the first line has no capabilities")?;
+        driver.capabilities = capabilities.iter().filter_map(|c| Some(c.as_str()?.to_owned())).collect();
+        Ok(driver)
+    }
+
+    pub fn can(&self, capability: &str) -> bool {
+        self.capabilities.iter().any(|can| can == capability)
+    }
+
+    /// Sends a command without waiting for its answer.
+    pub fn send(&self, mut command: Value) -> Result<Sent, String> {
+        let mut input = self.input.lock().expect("no thread panics with the lock");
+        let (next, stream) = &mut *input;
+        *next += 1;
+        command["id"] = json!(*next);
+        let at = Instant::now();
+        let written = writeln!(stream, "{command}").and_then(|()| stream.flush());
+        written.map_err(|error| self.failure(&format!("cannot send {command}: {error}")))?;
+        Ok(Sent { id: *next, at, command })
+    }
+
+    /// The answer of a command.
+    pub fn answer(&self, sent: &Sent, limit: Duration) -> Result<Value, String> {
+        self.wait(&format!("an answer to {}", sent.command), limit, |said| said.answers.remove(&sent.id))
+    }
+
+    pub fn call(&self, command: Value) -> Result<(Sent, Value), String> {
+        let sent = self.send(command)?;
+        let answer = self.answer(&sent, PATIENCE)?;
+        Ok((sent, answer))
+    }
+
+    /// Waits for an event about a permit.
+    pub fn event(&self, event: &str, permit: &str, limit: Duration) -> Result<Value, String> {
+        let is_it = |value: &&Value| value["event"] == event && value["permit"] == permit;
+        self.wait(&format!("the event \"{event}\" of {permit}"), limit, |said| {
+            said.events.iter().find(is_it).cloned()
+        })
+    }
+
+    /// The events about a permit so far.
+    pub fn events(&self, permit: &str) -> Vec<Value> {
+        locked(&self.said).events.iter().filter(|value| value["permit"] == permit).cloned().collect()
+    }
+
+    fn wait<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut find: impl FnMut(&mut Said) -> Option<T>,
+    ) -> Result<T, String> {
+        let deadline = Instant::now() + limit;
+        let mut said = locked(&self.said);
+        loop {
+            if let Some(found) = find(&mut said) {
+                return Ok(found);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if said.has_ended || left.is_zero() {
+                let how =
+                    if said.has_ended { "the driver has ended without" } else { "the driver has not sent" };
+                drop(said);
+                return Err(self.failure(&format!("{how} {what} within {limit:?}")));
+            }
+            said = self.said.1.wait_timeout(said, left).expect("no thread panics with the lock").0;
+        }
+    }
+
+    fn failure(&self, what: &str) -> String {
+        let errors = &locked(&self.said).errors;
+        if errors.is_empty() { what.to_owned() } else { format!("{what}; it has printed:\n{errors}") }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let id = self.child.lock().expect("no thread panics with the lock").id();
+        let _ = kill(Pid::from_raw(id.cast_signed()), signal);
+    }
+
+    /// Waits until the process has ended by itself.
+    pub fn end(&self, limit: Duration) -> Result<(), String> {
+        self.wait("the end of its output", limit, |said| said.has_ended.then_some(()))
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let child = self.child.get_mut().expect("no thread panics with the lock");
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}

@@ -1,0 +1,109 @@
+//! What clients have believed, and whether they were right.
+//!
+//! The suite does not know at which moment between a command and its answer a driver has looked. So it takes as certain that a
+//! client believed from the answer of its acquire until the last check that it has affirmed was **sent**.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// One belief of a client in a permit.
+#[derive(Clone, Debug)]
+struct Belief {
+    claims: Vec<(String, u64)>,
+    who: String,
+    from: Instant,
+    until: Instant,
+}
+
+/// All beliefs about the names of one server, whose capacities do not change.
+#[derive(Debug, Default)]
+pub struct Oracle(Mutex<Vec<Belief>>);
+
+/// The number of a belief.
+pub type BeliefId = usize;
+
+impl Oracle {
+    fn beliefs(&self) -> MutexGuard<'_, Vec<Belief>> {
+        self.0.lock().expect("no thread panics with the lock")
+    }
+
+    /// A client has said that it holds one of each of these names, of which there are so many.
+    pub fn begin(&self, who: String, claims: Vec<(String, u64)>) -> BeliefId {
+        let now = Instant::now();
+        let mut beliefs = self.beliefs();
+        beliefs.push(Belief { claims, who, from: now, until: now });
+        beliefs.len() - 1
+    }
+
+    /// The client has affirmed a check that was sent at this time.
+    pub fn affirm(&self, belief: BeliefId, sent: Instant) {
+        let belief = &mut self.beliefs()[belief];
+        belief.until = belief.until.max(sent);
+    }
+
+    /// Whether no more clients have believed at the same time than a name has resources.
+    pub fn verdict(&self) -> Result<(), String> {
+        let beliefs = self.beliefs();
+        let mut names: BTreeMap<&str, (u64, Vec<&Belief>)> = BTreeMap::new();
+        for belief in &*beliefs {
+            for (name, capacity) in &belief.claims {
+                names.entry(name).or_insert((*capacity, Vec::new())).1.push(belief);
+            }
+        }
+        for (name, (capacity, beliefs)) in names {
+            for belief in &beliefs {
+                let at = belief.from;
+                let also = beliefs.iter().filter(|other| other.from <= at && at < other.until);
+                let believers: Vec<_> = also.map(|other| other.who.as_str()).collect();
+                if believers.len() as u64 > capacity {
+                    return Err(format!(
+                        "{} clients believe at the same time that they hold {name:?}, of which there are {capacity}: {}",
+                        believers.len(),
+                        believers.join(", ")
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How much earlier than the server a client must take a lease to be over: 4 % (docs/http.md).
+pub fn margin(ttl: Duration) -> Duration {
+    ttl / 25
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_beliefs_than_the_capacity_are_found() {
+        for (capacity, is_right) in [(1, false), (2, true)] {
+            let oracle = Oracle::default();
+            let claims = vec![("a".to_owned(), capacity)];
+            let first = oracle.begin("first".to_owned(), claims.clone());
+            let second = oracle.begin("second".to_owned(), claims);
+            let later = Instant::now() + Duration::from_secs(1);
+            oracle.affirm(first, later);
+            assert!(
+                oracle.verdict().is_ok(),
+                "the second is not certain to have begun before the first ended"
+            );
+            oracle.affirm(second, later);
+            assert_eq!(oracle.verdict().is_ok(), is_right);
+        }
+    }
+
+    #[test]
+    fn beliefs_that_follow_each_other_are_right() {
+        let oracle = Oracle::default();
+        let first = oracle.begin("first".to_owned(), vec![("a".to_owned(), 1)]);
+        oracle.affirm(first, Instant::now());
+        std::thread::sleep(Duration::from_millis(1));
+        let second = oracle.begin("second".to_owned(), vec![("a".to_owned(), 1)]);
+        oracle.affirm(second, Instant::now() + Duration::from_secs(1));
+        assert!(oracle.verdict().is_ok());
+    }
+}

@@ -1,0 +1,217 @@
+//! The network between a driver and the server: a proxy with faults.
+//!
+//! HTTP is forwarded request by request, so that a fault is about one request; other protocols as the bytes come.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+/// What happens to what is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// Requests and answers are late by these times.
+    Delay {
+        up_ms: u64,
+        down_ms: u64,
+    },
+    /// The connection is closed instead of forwarding a request.
+    DropBefore,
+    /// The connection is closed instead of forwarding an answer.
+    DropAfter,
+    /// A request of HTTP arrives again after this time, over another connection.
+    Duplicate {
+        after_ms: u64,
+    },
+    /// Connections are closed, also new ones.
+    Cut,
+    /// Connections stay open, but nothing that is sent over them arrives, also after the fault has ended.
+    HalfOpen,
+    /// What is sent arrives when the fault has ended.
+    Freeze,
+}
+
+#[derive(Debug)]
+struct State {
+    fault: Fault,
+    /// The number of the next connection.
+    next: usize,
+    /// Connections below this number carry nothing more.
+    dead_below: usize,
+    /// Both streams of each connection that is open.
+    open: HashMap<usize, [TcpStream; 2]>,
+}
+
+/// The state, and what tells that the fault has changed.
+#[derive(Debug)]
+struct Shared(Mutex<State>, Condvar);
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no thread panics with the lock")
+    }
+
+    /// The fault that something on a connection meets, once it is not frozen. `None` if the connection carries nothing
+    /// more.
+    fn meet(&self, connection: usize) -> Option<Fault> {
+        let mut state = self.state();
+        loop {
+            match state.fault {
+                Fault::HalfOpen => return None,
+                _ if connection < state.dead_below => return None,
+                Fault::Freeze => state = self.1.wait(state).expect("no thread panics with the lock"),
+                fault => return Some(fault),
+            }
+        }
+    }
+
+    fn close(&self, connection: usize) {
+        for stream in self.state().open.remove(&connection).into_iter().flatten() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// The network of one driver.
+#[derive(Debug)]
+pub struct Network {
+    /// Where the driver connects to for HTTP.
+    pub http: SocketAddr,
+    /// Where it connects to for the binary protocol.
+    pub binary: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Network {
+    /// Forwards to two ports of a server.
+    pub fn to(http: SocketAddr, binary: SocketAddr) -> io::Result<Self> {
+        let state = State { fault: Fault::None, next: 0, dead_below: 0, open: HashMap::new() };
+        let shared = Arc::new(Shared(Mutex::new(state), Condvar::new()));
+        let listen = |server, read_unit| {
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            let address = listener.local_addr()?;
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                for near in listener.incoming().map_while(Result::ok) {
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || connect(near, server, read_unit, shared));
+                }
+            });
+            io::Result::Ok(address)
+        };
+        Ok(Self { http: listen(http, read_message)?, binary: listen(binary, read_some)?, shared })
+    }
+
+    /// From now on, what is sent meets this fault.
+    pub fn set(&self, fault: Fault) {
+        let mut state = self.shared.state();
+        if state.fault == Fault::HalfOpen {
+            state.dead_below = state.next;
+        }
+        state.fault = fault;
+        if fault == Fault::Cut {
+            for stream in state.open.drain().flat_map(|(_, streams)| streams) {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+        self.shared.1.notify_all();
+    }
+}
+
+type ReadUnit = fn(&mut TcpStream) -> io::Result<Vec<u8>>;
+
+/// Forwards in both directions until one of them ends.
+fn connect(near: TcpStream, server: SocketAddr, read_unit: ReadUnit, shared: Arc<Shared>) {
+    if shared.state().fault == Fault::Cut {
+        return;
+    }
+    let Ok(far) = TcpStream::connect(server) else { return };
+    let copy = |stream: &TcpStream| stream.try_clone().expect("the process has descriptors left");
+    let pipe = {
+        let mut state = shared.state();
+        let number = state.next;
+        state.next += 1;
+        state.open.insert(number, [copy(&near), copy(&far)]);
+        Pipe { number, server, shared: Arc::clone(&shared) }
+    };
+    let (answers, requests) = (pipe.clone(), pipe);
+    let (far_reader, near_writer) = (copy(&far), copy(&near));
+    thread::spawn(move || {
+        if answers.forward(far_reader, near_writer, read_some, false) {
+            answers.shared.close(answers.number);
+        }
+    });
+    if requests.forward(near, far, read_unit, true) {
+        requests.shared.close(requests.number);
+    }
+}
+
+#[derive(Clone)]
+struct Pipe {
+    number: usize,
+    server: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Pipe {
+    /// Forwards one direction. Whether the connection is to be closed at the end.
+    fn forward(&self, mut from: TcpStream, mut to: TcpStream, read: ReadUnit, is_up: bool) -> bool {
+        while let Ok(unit) = read(&mut from) {
+            let Some(fault) = self.shared.meet(self.number) else { return false };
+            match fault {
+                Fault::Delay { up_ms, down_ms } => {
+                    thread::sleep(Duration::from_millis(if is_up { up_ms } else { down_ms }));
+                    // The fault may have become another one meanwhile.
+                    if self.shared.meet(self.number).is_none() {
+                        return false;
+                    }
+                }
+                Fault::DropBefore if is_up => return true,
+                Fault::DropAfter if !is_up => return true,
+                Fault::Cut => return true,
+                Fault::Duplicate { after_ms } if is_up && unit.starts_with(b"POST ") => {
+                    let (server, unit) = (self.server, unit.clone());
+                    thread::spawn(move || {
+                        thread::sleep(Duration::from_millis(after_ms));
+                        let mut stream = TcpStream::connect(server)?;
+                        stream.write_all(&unit)?;
+                        read_some(&mut stream)
+                    });
+                }
+                _ => {}
+            }
+            if to.write_all(&unit).is_err() {
+                return true;
+            }
+        }
+        // The end of a connection is not seen either.
+        self.shared.meet(self.number).is_some()
+    }
+}
+
+/// What has come; an error at the end.
+fn read_some(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 16 * 1024];
+    let length = stream.read(&mut bytes)?;
+    bytes.truncate(length);
+    if length == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
+}
+
+/// A request of HTTP, whose client sends the next one after the answer.
+fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut message = read_some(stream)?;
+    while missing(&message) {
+        message.extend(read_some(stream)?);
+    }
+    Ok(message)
+}
+
+fn missing(message: &[u8]) -> bool {
+    let Some(end) = message.windows(4).position(|window| window == b"\r\n\r\n") else { return true };
+    let head = String::from_utf8_lossy(&message[..end]).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+    message.len() < end + 4 + length.unwrap_or(0)
+}

@@ -1,0 +1,352 @@
+//! The scenarios, each about one promise of a client. Each has a server of its own, and they run beside each other.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::proxy::{Fault, Network};
+use crate::server::eventually;
+use crate::stage::{Request, Stage};
+
+/// The shortest time to live that a server grants, of leases that end.
+const SHORT_MS: u64 = 1000;
+
+/// The time to live of leases that must be renewed meanwhile, also on a machine that is busy.
+const RENEWED_MS: u64 = 3000;
+
+/// A scenario: its name, what a driver must be able to do for it, what its clients may do without a token, and its course.
+pub struct Scenario {
+    pub name: &'static str,
+    pub needs: &'static [&'static str],
+    pub anonymous: &'static str,
+    pub run: fn(&Stage<'_>) -> Result<(), String>,
+}
+
+const fn scenario(
+    name: &'static str,
+    needs: &'static [&'static str],
+    run: fn(&Stage<'_>) -> Result<(), String>,
+) -> Scenario {
+    Scenario { name, needs, anonymous: "read,acquire", run }
+}
+
+pub const SCENARIOS: [Scenario; 17] = [
+    scenario("acquire, wait and release", &[], basics),
+    scenario("slots and several names", &[], slots),
+    scenario("exit while holding", &[], exit),
+    scenario("lost requests and answers", &[], lost_answers),
+    scenario("requests that arrive twice", &[], duplicates),
+    scenario("late answers", &[], late_answers),
+    scenario("a stopped client", &[], stopped),
+    scenario("a blocked program", &["renew"], blocked),
+    scenario("killed clients", &[], killed),
+    scenario("a server that restarts", &[], server_restarts),
+    scenario("a server that hangs", &[], server_hangs),
+    scenario("revocation", &[], revoked),
+    scenario("a canceled acquire", &["cancel"], canceled),
+    scenario("fork", &["fork"], forked),
+    Scenario { anonymous: "none", ..scenario("rotation and end of a token", &["token"], token) },
+    scenario("pause", &[], paused),
+    scenario("an address that does not answer", &[], two_addresses),
+];
+
+fn millis(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn basics(stage: &Stage<'_>) -> Result<(), String> {
+    let (first, second) = (stage.player("first")?, stage.player("second")?);
+    let held = first.acquire(Request::of("a", "n", 1))?.held()?;
+    first.must_hold(&held)?;
+    second.acquire(Request::of("b", "n", 1))?.failed("busy")?;
+    second.acquire(Request::of("c", "n", 1).wait_ms(200))?.failed("timed_out")?;
+    let waiting = second.begin(Request::of("d", "n", 1).wait_ms(15_000))?;
+    stage.used("n", 1, 1)?;
+    first.release(&held)?;
+    let next = second.finish(waiting)?.held()?;
+    let fence = |text: &str| text.parse::<u64>().map_err(|_| format!("a fence must be a number: {text}"));
+    if fence(&next.fence)? <= fence(&held.fence)? {
+        return Err(format!("the fence {} follows {}", next.fence, held.fence));
+    }
+    first.release(&held)?;
+    second.must_hold(&next)?;
+    second.release(&next)?;
+    stage.free("n")?;
+    if let Some(event) = [first.driver.events("a"), second.driver.events("d")].concat().first() {
+        return Err(format!("an event about a permit that was released: {event}"));
+    }
+    Ok(())
+}
+
+fn slots(stage: &Stage<'_>) -> Result<(), String> {
+    stage.server.change("declare", &json!({"name": "seats", "capacity": 2, "slots": true}))?;
+    let player = stage.player("first")?;
+    let seats = || Request::of("a", "seats", 2).declared();
+    let one = player.acquire(seats())?.held()?;
+    let two = player.acquire(Request::of("b", "seats", 2).declared())?.held()?;
+    let slot = |slots: &serde_json::Value| slots[0][0].as_u64();
+    match (slot(&one.slots), slot(&two.slots)) {
+        (Some(one), Some(two)) if one != two => {}
+        _ => return Err(format!("two holders have the slots {} and {}", one.slots, two.slots)),
+    }
+    player.acquire(Request::of("c", "n", 1).and("m", 1))?.held()?;
+    player.acquire(Request::of("d", "m", 1))?.failed("busy")?;
+    player.acquire(Request::of("e", "unknown", 1).declared())?.failed("misuse")
+}
+
+fn exit(stage: &Stage<'_>) -> Result<(), String> {
+    let player = stage.player("first")?;
+    player.acquire(Request::of("a", "n", 1).ttl_ms(SHORT_MS))?.held()?;
+    player.network.set(Fault::Freeze);
+    player.driver.send(json!({"do": "exit"}))?;
+    player.driver.end(crate::PATIENCE)?;
+    player.network.set(Fault::None);
+    stage.free("n")
+}
+
+fn lost_answers(stage: &Stage<'_>) -> Result<(), String> {
+    let player = stage.player("first")?;
+    for (number, fault) in [Fault::DropAfter, Fault::DropBefore, Fault::Cut].into_iter().enumerate() {
+        let (permit, name) = (format!("p{number}"), format!("n{number}"));
+        player.network.set(fault);
+        let acquiring = player.begin(Request::of(&permit, &name, 1))?;
+        sleep(millis(300));
+        player.network.set(Fault::None);
+        // No other client wants the name: a client that does not repeat the same request finds its own lease in the way.
+        let held = player.finish(acquiring)?.held()?;
+        player.must_hold(&held)?;
+        stage.used(&name, 1, 0)?;
+        player.network.set(fault);
+        let releasing = player.driver.send(json!({"do": "release", "permit": permit}))?;
+        sleep(millis(300));
+        player.network.set(Fault::None);
+        player.driver.answer(&releasing, crate::PATIENCE)?;
+        stage.free(&name)?;
+    }
+    Ok(())
+}
+
+fn duplicates(stage: &Stage<'_>) -> Result<(), String> {
+    let player = stage.player("first")?;
+    for (number, after_ms) in [0, 5, 50, 200].into_iter().enumerate() {
+        player.network.set(Fault::Duplicate { after_ms });
+        let permit = player.acquire(Request::of(&format!("p{number}"), "n", 1))?.held()?;
+        player.must_hold(&permit)?;
+        player.release(&permit)?;
+    }
+    sleep(millis(300));
+    stage.free("n")
+}
+
+fn late_answers(stage: &Stage<'_>) -> Result<(), String> {
+    let (first, second) = (stage.player("first")?, stage.player("second")?);
+    for (number, (up_ms, down_ms)) in [(0, 350), (150, 150)].into_iter().enumerate() {
+        let name = format!("n{number}");
+        first.network.set(Fault::Delay { up_ms, down_ms });
+        let permit = first.acquire(Request::of(&name, &name, 1).ttl_ms(2 * SHORT_MS))?.held()?;
+        for _ in 0..20 {
+            first.check(&permit)?;
+            sleep(millis(25));
+        }
+        first.network.set(Fault::Freeze);
+        let next = second.begin(Request::of(&name, &name, 1).ttl_ms(2 * SHORT_MS).wait_ms(15_000))?;
+        let deadline = Instant::now() + crate::PATIENCE;
+        while first.check(&permit)? {
+            if Instant::now() > deadline {
+                return Err("the client believes in a lease that was not renewed".to_owned());
+            }
+            sleep(millis(20));
+        }
+        let next = second.finish(next)?.held()?;
+        second.must_hold(&next)?;
+        first.must_have_lost(&permit)?;
+        second.release(&next)?;
+        first.network.set(Fault::None);
+    }
+    Ok(())
+}
+
+fn stopped(stage: &Stage<'_>) -> Result<(), String> {
+    let (first, second) = (stage.player("first")?, stage.player("second")?);
+    for round in 0..5 {
+        let (one, two) = (format!("a{round}"), format!("b{round}"));
+        let permit = first.acquire(Request::of(&one, "n", 1).ttl_ms(SHORT_MS))?.held()?;
+        first.driver.signal(Signal::SIGSTOP);
+        let next = second.acquire(Request::of(&two, "n", 1).wait_ms(15_000));
+        // What is in its input when it continues is answered before anything that it has set up for later.
+        let check = first.begin_check(&permit)?;
+        first.driver.signal(Signal::SIGCONT);
+        let next = next?.held()?;
+        let believes = first.checked(&permit, check)?;
+        second.must_hold(&next)?;
+        stage.oracle.verdict()?;
+        if believes {
+            return Err("the client believes in a lease that ended while it was stopped".to_owned());
+        }
+        first.must_have_lost(&permit)?;
+        second.release(&next)?;
+    }
+    Ok(())
+}
+
+fn blocked(stage: &Stage<'_>) -> Result<(), String> {
+    let player = stage.player("first")?;
+    let ttl_ms = RENEWED_MS;
+    let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(ttl_ms))?.held()?;
+    player.begin_block(ttl_ms + 600)?;
+    let check = player.begin_check(&permit)?;
+    if !player.checked(&permit, check)? {
+        return Err("a lease was not renewed while the program was blocked".to_owned());
+    }
+    player.network.set(Fault::Freeze);
+    player.begin_block(ttl_ms + 100)?;
+    let check = player.begin_check(&permit)?;
+    if player.checked(&permit, check)? {
+        return Err("the client believes in a lease that ended while the program was blocked".to_owned());
+    }
+    player.told_of_the_loss(&permit)
+}
+
+fn killed(stage: &Stage<'_>) -> Result<(), String> {
+    let (first, second, third) = (stage.player("first")?, stage.player("second")?, stage.player("third")?);
+    first.acquire(Request::of("a", "n", 1).ttl_ms(RENEWED_MS))?.held()?;
+    second.begin(Request::of("b", "n", 1).ttl_ms(RENEWED_MS).wait_ms(15_000))?;
+    stage.used("n", 1, 1)?;
+    let waiting = third.begin(Request::of("c", "n", 1).ttl_ms(RENEWED_MS).wait_ms(15_000))?;
+    stage.used("n", 1, 2)?;
+    first.driver.signal(Signal::SIGKILL);
+    second.driver.signal(Signal::SIGKILL);
+    let permit = third.finish(waiting)?.held()?;
+    third.must_hold(&permit)?;
+    third.driver.signal(Signal::SIGKILL);
+    stage.free("n")
+}
+
+fn server_restarts(stage: &Stage<'_>) -> Result<(), String> {
+    let (first, second) = (stage.player("first")?, stage.player("second")?);
+    let permit = first.acquire(Request::of("a", "n", 1))?.held()?;
+    let waiting = second.begin(Request::of("b", "n", 1).wait_ms(30_000))?;
+    stage.used("n", 1, 1)?;
+    stage.server.restart()?;
+    first.must_hold(&permit)?;
+    stage.used("n", 1, 1)?;
+    first.release(&permit)?;
+    let next = second.finish(waiting)?.held()?;
+    second.release(&next)?;
+    stage.free("n")
+}
+
+fn server_hangs(stage: &Stage<'_>) -> Result<(), String> {
+    let player = stage.player("first")?;
+    let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(SHORT_MS))?.held()?;
+    stage.server.signal(Signal::SIGSTOP);
+    // Any answer was to a request that was sent before.
+    sleep(millis(SHORT_MS));
+    let check = player.begin_check(&permit)?;
+    let told = player.told_of_the_loss(&permit);
+    stage.server.signal(Signal::SIGCONT);
+    if player.checked(&permit, check)? {
+        return Err("the client believes in a lease that no server can have renewed".to_owned());
+    }
+    told?;
+    let again = player.acquire(Request::of("b", "n", 1).wait_ms(15_000))?.held()?;
+    player.release(&again)
+}
+
+fn revoked(stage: &Stage<'_>) -> Result<(), String> {
+    let player = stage.player("first")?;
+    for (name, grace_ms) in [("a", 800), ("b", 0)] {
+        let permit = player.acquire(Request::of(name, name, 1))?.held()?;
+        player.must_hold(&permit)?;
+        stage.server.change("revoke", &json!({"grant": permit.fence, "grace_ms": grace_ms}))?;
+        if grace_ms > 0 && player.driver.can("push") {
+            player.driver.event("revoking", &permit.label, crate::PATIENCE)?;
+        }
+        // Well before the lease would have ended.
+        eventually("the client believes in what was revoked", || Ok(!player.believes(&permit)?))?;
+        player.told_of_the_loss(&permit)?;
+        stage.free(name)?;
+    }
+    Ok(())
+}
+
+fn canceled(stage: &Stage<'_>) -> Result<(), String> {
+    let player = stage.player("first")?;
+    let key = stage.server.hold("n", 60_000)?.ok_or("nothing else holds the name")?;
+    let waiting = player.begin(Request::of("a", "n", 1).wait_ms(60_000))?;
+    stage.used("n", 1, 1)?;
+    player.driver.call(json!({"do": "cancel", "permit": "a"}))?;
+    player.finish(waiting)?.failed("canceled")?;
+    stage.used("n", 1, 0)?;
+    stage.server.release(&key)?;
+    // It is granted, but the client does not know it.
+    player.network.set(Fault::Delay { up_ms: 0, down_ms: 500 });
+    let acquiring = player.begin(Request::of("b", "n", 1).wait_ms(60_000))?;
+    stage.used("n", 1, 0)?;
+    player.driver.call(json!({"do": "cancel", "permit": "b"}))?;
+    if let crate::stage::Outcome::Held(permit) = player.finish(acquiring)? {
+        player.release(&permit)?;
+    }
+    player.network.set(Fault::None);
+    stage.free("n")
+}
+
+fn forked(stage: &Stage<'_>) -> Result<(), String> {
+    let player = stage.player("first")?;
+    let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(RENEWED_MS))?.held()?;
+    let (_, answer) = player.driver.call(json!({"do": "fork", "permit": "a"}))?;
+    if answer["refused"] != true {
+        return Err(format!("a child may use the permit of its parent: {answer}"));
+    }
+    sleep(millis(RENEWED_MS + 200));
+    player.must_hold(&permit)?;
+    stage.used("n", 1, 0)
+}
+
+fn token(stage: &Stage<'_>) -> Result<(), String> {
+    let file = stage.server.token_file();
+    let write = |secret: &str| fs::write(&file, secret).map_err(|error| error.to_string());
+    let ttl_ms = RENEWED_MS;
+    write(&stage.server.token(&["create", "one", "--rights", "read,acquire"])?)?;
+    let player = stage.player_at("first", None, Some(&file))?;
+    let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(ttl_ms))?.held()?;
+    write(&stage.server.token(&["create", "two", "--rights", "read,acquire"])?)?;
+    stage.server.token(&["revoke", "one"])?;
+    sleep(millis(ttl_ms + 300));
+    player.must_hold(&permit)?;
+    stage.server.token(&["revoke", "two"])?;
+    eventually("the client believes in a lease that it may not renew", || Ok(!player.check(&permit)?))?;
+    player.told_of_the_loss(&permit)?;
+    stage.free("n")?;
+    player.acquire(Request::of("b", "n", 1))?.failed("not_permitted")?;
+    write(&stage.server.token(&["create", "three", "--rights", "read,acquire"])?)?;
+    let again = player.acquire(Request::of("c", "n", 1))?.held()?;
+    player.release(&again)
+}
+
+fn paused(stage: &Stage<'_>) -> Result<(), String> {
+    stage.server.change("declare", &json!({"name": "n", "capacity": 1}))?;
+    stage.server.change("pause", &json!({"name": "n"}))?;
+    let player = stage.player("first")?;
+    player.acquire(Request::of("a", "n", 1).declared())?.failed("busy")?;
+    let waiting = player.begin(Request::of("b", "n", 1).declared().wait_ms(15_000))?;
+    stage.used("n", 0, 1)?;
+    stage.server.change("resume", &json!({"name": "n"}))?;
+    let permit = player.finish(waiting)?.held()?;
+    player.release(&permit)?;
+    stage.free("n")
+}
+
+fn two_addresses(stage: &Stage<'_>) -> Result<(), String> {
+    let dead = Network::to(stage.server.http, stage.server.semaphore).map_err(|error| error.to_string())?;
+    dead.set(Fault::HalfOpen);
+    let player = stage.player_at("first", Some(&dead), None)?;
+    let ttl_ms = RENEWED_MS;
+    let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(ttl_ms))?.held()?;
+    sleep(millis(ttl_ms + 200));
+    player.must_hold(&permit)?;
+    player.release(&permit)
+}

@@ -1,0 +1,267 @@
+//! What a scenario works with: a server, and players, each of which is a driver with a network of its own.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::PATIENCE;
+use crate::driver::{Driver, Place, Sent};
+use crate::oracle::{BeliefId, Oracle, margin};
+use crate::proxy::Network;
+use crate::server::{Held, Server, eventually};
+
+/// One server, and what its clients believe.
+#[derive(Debug)]
+pub struct Stage<'a> {
+    pub server: Server,
+    pub oracle: Oracle,
+    command: &'a [String],
+}
+
+/// A driver and its network.
+#[derive(Debug)]
+pub struct Player<'a> {
+    stage: &'a Stage<'a>,
+    name: &'static str,
+    pub driver: Driver,
+    pub network: Network,
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    permit: String,
+    /// Names, with how many there are of each.
+    claims: Vec<(String, u64)>,
+    /// Whether the names are declared semaphores, whose capacity the client does not state.
+    is_declared: bool,
+    ttl_ms: u64,
+    wait_ms: u64,
+}
+
+impl Request {
+    /// One of a counter.
+    pub fn of(permit: &str, name: &str, maximum: u64) -> Self {
+        let claims = vec![(name.to_owned(), maximum)];
+        Self { permit: permit.to_owned(), claims, is_declared: false, ttl_ms: 20_000, wait_ms: 0 }
+    }
+
+    pub fn declared(mut self) -> Self {
+        self.is_declared = true;
+        self
+    }
+
+    pub fn and(mut self, name: &str, maximum: u64) -> Self {
+        self.claims.push((name.to_owned(), maximum));
+        self
+    }
+
+    pub fn ttl_ms(mut self, ttl_ms: u64) -> Self {
+        self.ttl_ms = ttl_ms;
+        self
+    }
+
+    pub fn wait_ms(mut self, wait_ms: u64) -> Self {
+        self.wait_ms = wait_ms;
+        self
+    }
+}
+
+/// An acquire that was sent.
+#[derive(Debug)]
+pub struct Acquiring {
+    sent: Sent,
+    request: Request,
+}
+
+/// What a client has said that it holds.
+#[derive(Debug)]
+pub struct Permit {
+    pub label: String,
+    pub fence: String,
+    pub slots: Value,
+    ttl: Duration,
+    belief: BeliefId,
+}
+
+/// The answer to an acquire.
+#[derive(Debug)]
+pub enum Outcome {
+    Held(Permit),
+    Failed(String),
+}
+
+impl Outcome {
+    pub fn held(self) -> Result<Permit, String> {
+        match self {
+            Self::Held(permit) => Ok(permit),
+            Self::Failed(failure) => Err(format!("the acquire must succeed, and has failed: {failure}")),
+        }
+    }
+
+    pub fn failed(self, expected: &str) -> Result<(), String> {
+        match self {
+            Self::Failed(failure) if failure == expected => Ok(()),
+            other => Err(format!("the acquire must fail as \"{expected}\", and the driver says {other:?}")),
+        }
+    }
+}
+
+impl<'a> Stage<'a> {
+    pub fn new(program: &Path, command: &'a [String], anonymous: &str) -> Result<Self, String> {
+        let server = Server::start(program, anonymous)?;
+        Ok(Self { server, oracle: Oracle::default(), command })
+    }
+
+    pub fn player(&'a self, name: &'static str) -> Result<Player<'a>, String> {
+        self.player_at(name, None, None)
+    }
+
+    /// With another URL before the right one, or with a token.
+    pub fn player_at(
+        &'a self,
+        name: &'static str,
+        first: Option<&Network>,
+        token_file: Option<&Path>,
+    ) -> Result<Player<'a>, String> {
+        let network =
+            Network::to(self.server.http, self.server.semaphore).map_err(|error| error.to_string())?;
+        let networks = || first.into_iter().chain([&network]);
+        let urls: Vec<_> = networks().map(|network| format!("http://{}", network.http)).collect();
+        let servers: Vec<_> = networks().map(|network| network.binary.to_string()).collect();
+        let place = Place { urls: urls.join(","), server: servers.join(","), token_file };
+        let driver = Driver::start(self.command, &place)?;
+        Ok(Player { stage: self, name, driver, network })
+    }
+
+    /// Waits until nothing of a name is in use and no request waits for it.
+    pub fn free(&self, name: &str) -> Result<(), String> {
+        eventually(&format!("{name:?} is in use"), || Ok(self.server.usage(name)? == (0, 0)))
+    }
+
+    /// Waits until so much of a name is in use, and so many requests wait for it.
+    pub fn used(&self, name: &str, in_use: u64, waiting: u64) -> Result<(), String> {
+        let failure = format!("{name:?} has not {in_use} in use and {waiting} waiting");
+        eventually(&failure, || Ok(self.server.usage(name)? == (in_use, waiting)))
+    }
+}
+
+impl Player<'_> {
+    pub fn begin(&self, request: Request) -> Result<Acquiring, String> {
+        let claim = |(name, maximum): &(String, u64)| {
+            if request.is_declared {
+                json!({"name": name})
+            } else {
+                json!({"name": name, "maximum": maximum})
+            }
+        };
+        let claims: Vec<_> = request.claims.iter().map(claim).collect();
+        let sent = self.driver.send(json!({
+            "do": "acquire", "permit": request.permit, "claims": claims,
+            "ttl_ms": request.ttl_ms, "wait_ms": request.wait_ms,
+        }))?;
+        Ok(Acquiring { sent, request })
+    }
+
+    pub fn finish(&self, acquiring: Acquiring) -> Result<Outcome, String> {
+        let Acquiring { sent, request } = acquiring;
+        let limit = PATIENCE + Duration::from_millis(request.wait_ms);
+        let answer = self.driver.answer(&sent, limit)?;
+        if let Some(failure) = answer["failure"].as_str() {
+            return Ok(Outcome::Failed(failure.to_owned()));
+        }
+        let fence = answer["fence"].as_str().ok_or_else(|| format!("no fence: {answer}"))?.to_owned();
+        let belief = self.stage.oracle.begin(format!("{} ({})", self.name, request.permit), request.claims);
+        let ttl = Duration::from_millis(request.ttl_ms);
+        let permit = Permit { label: request.permit, fence, slots: answer["slots"].clone(), ttl, belief };
+        Ok(Outcome::Held(permit))
+    }
+
+    pub fn acquire(&self, request: Request) -> Result<Outcome, String> {
+        self.finish(self.begin(request)?)
+    }
+
+    /// Whether the client believes in the permit. What it believes is compared with what the server says.
+    pub fn check(&self, permit: &Permit) -> Result<bool, String> {
+        self.checked(permit, self.begin_check(permit)?)
+    }
+
+    /// Sends the command alone: while the driver blocks or is stopped, it is not answered.
+    pub fn begin_check(&self, permit: &Permit) -> Result<Sent, String> {
+        self.driver.send(json!({"do": "check", "permit": permit.label}))
+    }
+
+    /// Whether the client believes in the permit, which an administrator may have taken away without a grace period.
+    pub fn believes(&self, permit: &Permit) -> Result<bool, String> {
+        Ok(self.driver.answer(&self.begin_check(permit)?, PATIENCE)?["held"] == true)
+    }
+
+    pub fn checked(&self, permit: &Permit, sent: Sent) -> Result<bool, String> {
+        let answer = self.driver.answer(&sent, PATIENCE)?;
+        if answer["held"] != true {
+            return Ok(false);
+        }
+        self.stage.oracle.affirm(permit.belief, sent.at);
+        let (Some(left_ms), Some(grant)) =
+            (answer["left_ms"].as_u64(), self.stage.server.grant(&permit.fence))
+        else {
+            return Ok(true);
+        };
+        let until = sent.at + Duration::from_millis(left_ms);
+        let now = Instant::now();
+        // The server answers in whole milliseconds.
+        let limit = match grant {
+            Held::For(left) => now + left + Duration::from_millis(2) - margin(permit.ttl),
+            Held::No => now,
+            Held::Otherwise => return Ok(true),
+        };
+        if until > limit {
+            return Err(format!(
+                "{} believes in {} for {:?} longer than it may: the server says {grant:?}",
+                self.name,
+                permit.label,
+                until - limit
+            ));
+        }
+        Ok(true)
+    }
+
+    /// The client must believe in the permit.
+    pub fn must_hold(&self, permit: &Permit) -> Result<(), String> {
+        if self.check(permit)? {
+            Ok(())
+        } else {
+            Err(format!("{} must hold {}, and does not", self.name, permit.label))
+        }
+    }
+
+    /// The client must not believe in the permit, and must say so by itself, if it can.
+    pub fn must_have_lost(&self, permit: &Permit) -> Result<(), String> {
+        if self.check(permit)? {
+            return Err(format!("{} must not believe in {}, and does", self.name, permit.label));
+        }
+        self.told_of_the_loss(permit)
+    }
+
+    /// Waits until the client says by itself that the permit is lost, if it can.
+    pub fn told_of_the_loss(&self, permit: &Permit) -> Result<(), String> {
+        if self.driver.can("push") {
+            self.driver.event("lost", &permit.label, PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    pub fn release(&self, permit: &Permit) -> Result<(), String> {
+        self.driver.call(json!({"do": "release", "permit": permit.label}))?;
+        if self.check(permit)? {
+            return Err(format!("{} believes in {} after its release", self.name, permit.label));
+        }
+        Ok(())
+    }
+
+    /// Blocks the driver's working thread; the command is answered afterwards.
+    pub fn begin_block(&self, ms: u64) -> Result<Sent, String> {
+        self.driver.send(json!({"do": "block", "ms": ms}))
+    }
+}
