@@ -1,0 +1,152 @@
+"""The thread that does all work of the client: one for each process, with an event loop of its own.
+
+So neither a program that computes nor an event loop that is blocked delays renewals; only code that keeps the
+interpreter's lock does. Another thread calls what the program has given to be called, which may take long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, Callable, TypeVar
+
+from ._errors import Misuse
+
+T = TypeVar("T")
+
+log = logging.getLogger("signalbox")
+
+if hasattr(time, "CLOCK_BOOTTIME"):
+
+    def now() -> float:
+        """Seconds of a clock that counts while the machine is suspended."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+else:  # macOS, where CLOCK_MONOTONIC counts in suspension.
+
+    def now() -> float:
+        """Seconds of a clock that counts while the machine is suspended."""
+        return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def native(module: str, name: str) -> Any:
+    """Something of the standard library, also where gevent has replaced it."""
+    if "gevent.monkey" in sys.modules:
+        from gevent import monkey
+
+        return monkey.get_original(module, name)
+    return getattr(importlib.import_module(module), name)
+
+
+def _start(run: Callable[[], None]) -> None:
+    """Starts a thread, which does not keep the program from ending."""
+    native("_thread", "start_new_thread")(run, ())
+
+
+def result(future: Future[T]) -> T:
+    """Waits for a result of the background; with gevent, other greenlets run meanwhile."""
+    if "gevent.monkey" in sys.modules and not future.done():
+        import gevent.event
+
+        done = gevent.event.Event()
+        with gevent.get_hub().loop.async_() as watcher:
+            watcher.start(done.set)
+            future.add_done_callback(lambda _: watcher.send())
+            done.wait()
+    return future.result()
+
+
+class Background:
+    """The threads of this process."""
+
+    def __init__(self) -> None:
+        self._loop: Future[asyncio.AbstractEventLoop] = Future()
+        self._is_started = False
+        self._calls = native("queue", "SimpleQueue")()
+        self._lock = native("threading", "Lock")()
+        self.forked = False
+        """This is the child of a fork of the process that has the threads."""
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the thread, which is started by the first call."""
+        if self.forked:
+            raise Misuse("this process is a fork of the one that has made the client: make a client after the fork")
+        with self._lock:
+            is_first, self._is_started = not self._is_started, True
+        if is_first:
+            _start(self._run)
+            _start(self._call_all)
+        return result(self._loop)
+
+    def _run(self) -> None:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        self._loop.set_result(loop)
+        loop.run_forever()
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Does something in the thread."""
+        loop = self.loop()
+        return asyncio.run_coroutine_threadsafe(work(), loop)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Calls what the program has given, on a thread that may be blocked."""
+        self._calls.put(function)
+
+    def _call_all(self) -> None:
+        while True:
+            function = self._calls.get()
+            try:
+                function()
+            except Exception:
+                log.exception("a callback of the program has failed")
+
+
+_background = Background()
+
+
+def background() -> Background:
+    """The threads of this process."""
+    return _background
+
+
+def _after_fork() -> None:
+    # The threads are the parent's. Clients that know the old object fail; new ones get threads of their own.
+    global _background  # noqa: PLW0603
+    _background.forked = True
+    _background = Background()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+async def resolve(host: str, port: int) -> list[tuple[Any, ...]]:
+    """Addresses of a host. A lookup that hangs delays neither the loop nor the end of the program."""
+    import socket
+
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[tuple[Any, ...]]] = loop.create_future()
+
+    def finish(addresses: list[tuple[Any, ...]] | None, error: OSError | None) -> None:
+        if found.done():
+            return
+        if error:
+            found.set_exception(error)
+        else:
+            found.set_result(addresses or [])
+
+    def look_up() -> None:
+        addresses, error = None, None
+        try:
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as failure:
+            error = failure
+        loop.call_soon_threadsafe(finish, addresses, error)
+
+    _start(look_up)
+    return await found

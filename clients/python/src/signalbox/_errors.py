@@ -1,0 +1,40 @@
+"""The failures of the client. Each message says what was requested, what the state is, and what to do."""
+
+from __future__ import annotations
+
+
+class SignalboxError(Exception):
+    """A failure of the client or of a request. All others are one of these."""
+
+
+class Busy(SignalboxError):
+    """The resources are in use, or the semaphore is paused, and the request does not wait."""
+
+
+class TimedOut(SignalboxError):
+    """The resources were in use for as long as the request has waited."""
+
+
+class QueueFull(SignalboxError):
+    """As many requests wait as the request permits (`queue_max`) or as the server allows."""
+
+
+class Lost(SignalboxError):
+    """The permit, or the place in the queue, has ended without a release. Others may hold it: stop the work."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """`expired`, `unreachable`, `not_permitted`, `revoked`, `removed` or `canceled`; the server may add others."""
+
+
+class Unreachable(SignalboxError):
+    """No server has answered. Nothing is held."""
+
+
+class NotPermitted(SignalboxError):
+    """The token is missing, wrong or expired, or may not acquire the name."""
+
+
+class Misuse(SignalboxError):
+    """The request is wrong, or the client is used in the child of a fork: a fault of the program."""

@@ -1,0 +1,224 @@
+"""Requests to the servers: each is sent until one of them gives an answer that counts."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import random
+import ssl
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ._background import now, resolve
+from ._errors import Misuse, Unreachable
+
+IDLE_S = 10.0
+"""How long a connection is kept without a request; the server closes it after 15 s."""
+
+ANSWER_BYTES_MAX = 1 << 20
+
+ATTEMPTS_MAX = 4
+"""How many attempts of one request are under way at a time."""
+
+LOOPBACK = ("localhost", "127.", "::1")
+
+
+@dataclass
+class Answer:
+    """An answer to a request that was sent at `sent`, a time of `now()`, with this token."""
+
+    sent: float
+    token: str | None
+    status: int
+    body: dict[str, Any]
+    retry_after: float = 0.0
+
+    @property
+    def code(self) -> str:
+        error = self.body.get("error")
+        return str(error.get("code")) if isinstance(error, dict) else f"http_{self.status}"
+
+    @property
+    def message(self) -> str:
+        error = self.body.get("error")
+        return str(error.get("message")) if isinstance(error, dict) else f"HTTP status {self.status}"
+
+
+@dataclass
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    idle_since: float = 0.0
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+@dataclass
+class _Server:
+    secure: bool
+    host: str
+    port: int
+    authority: str
+    idle: deque[_Connection] = field(default_factory=deque)
+
+
+class Token:
+    """The token of a client, which is read again at each connection and after a refusal, if it comes from a file."""
+
+    def __init__(self, token: str | None, file: str | os.PathLike[str] | None) -> None:
+        self._file = Path(file) if file else None
+        self.value = token
+        self.read()
+
+    def read(self) -> None:
+        """Reads the file. One that cannot be read leaves the token as it is."""
+        if self._file:
+            with suppress(OSError, ValueError):
+                self.value = self._file.read_text("utf-8").strip() or self.value
+
+
+class Servers:
+    """The servers of a client, of which one leads."""
+
+    def __init__(self, urls: Sequence[str], token: Token, ca: str | None) -> None:
+        if not urls:
+            raise Misuse("no server is given: set SIGNALBOX_URL, or pass urls=[…]")
+        self._servers = [self._parse(url, token) for url in urls]
+        self._token = token
+        self._ca = ca
+        self._tls: ssl.SSLContext | None = None
+
+    @staticmethod
+    def _parse(url: str, token: Token) -> _Server:
+        parts = urlsplit(url.strip())
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Misuse(f'the URL "{url}" is wrong: use one such as http://127.0.0.1:11217')
+        secure = parts.scheme == "https"
+        is_local = parts.hostname.startswith(LOOPBACK)
+        if token.value and not (secure or is_local or os.environ.get("SIGNALBOX_TOKEN_OVER_PLAIN") == "1"):
+            raise Misuse(f'a token is not sent to "{url}" without TLS: use https, or set SIGNALBOX_TOKEN_OVER_PLAIN=1')
+        return _Server(secure, parts.hostname, parts.port or 11217, parts.netloc.rpartition("@")[2])
+
+    async def ask(self, path: str, body: Mapping[str, Any], hedge: float, deadline: float) -> Answer:
+        """Sends a request until a server has answered it, and raises Unreachable at the `deadline`.
+
+        After `hedge` seconds without an answer, it is sent to the next server as well, over another connection: the
+        first answer counts. A server that does not lead, or that fails, has not answered. All requests can be repeated.
+        """
+        servers = itertools.cycle(list(self._servers))
+        attempts: dict[asyncio.Task[Answer], _Server] = {}
+        pause, failures, last = 0.05, 0, "no answer"
+        try:
+            while (left := deadline - now()) > 0:
+                if len(attempts) == ATTEMPTS_MAX:
+                    oldest = next(iter(attempts))
+                    del attempts[oldest]
+                    oldest.cancel()
+                server = next(servers)
+                attempts[asyncio.ensure_future(self._attempt(server, path, body))] = server
+                done, _ = await asyncio.wait(attempts, timeout=min(hedge, left), return_when=asyncio.FIRST_COMPLETED)
+                retry_after = 0.0
+                for attempt in done:
+                    server = attempts.pop(attempt)
+                    try:
+                        answer = attempt.result()
+                    except (OSError, ValueError, EOFError) as error:
+                        failures, last = failures + 1, f"{server.authority}: {error or type(error).__name__}"
+                        continue
+                    if answer.status < 500 and answer.status not in (408, 429):
+                        self._prefer(server)
+                        return answer
+                    failures, last = failures + 1, f"{server.authority}: {answer.message}"
+                    if answer.code == "busy":  # There is no room for requests that wait for news.
+                        body = {name: value for name, value in body.items() if name != "poll_ms"}
+                        retry_after = answer.retry_after
+                if done and failures >= len(self._servers):
+                    # All servers were tried.
+                    failures = 0
+                    wait = random.uniform(pause / 2, pause) + random.uniform(0.5, 1) * retry_after
+                    await asyncio.sleep(max(0.0, min(wait, deadline - now())))
+                    pause = min(pause * 2, 2.0)
+            raise Unreachable(last)
+        finally:
+            for attempt in attempts:
+                attempt.cancel()
+
+    def _prefer(self, server: _Server) -> None:
+        """The next request is sent to this server first."""
+        if self._servers[0] is not server:
+            self._servers.sort(key=lambda other: other is not server)
+
+    async def _attempt(self, server: _Server, path: str, body: Mapping[str, Any]) -> Answer:
+        while server.idle:
+            connection = server.idle.pop()
+            if now() - connection.idle_since < IDLE_S and not connection.reader.at_eof():
+                with suppress(OSError, EOFError):
+                    return await self._exchange(server, connection, path, body)
+            connection.close()
+        return await self._exchange(server, await self._connect(server), path, body)
+
+    async def _connect(self, server: _Server) -> _Connection:
+        self._token.read()
+        if server.secure and self._tls is None:
+            self._tls = ssl.create_default_context(cafile=self._ca)
+        failure: OSError = OSError(f"{server.host} has no address")
+        for family, _, _, _, address in await resolve(server.host, server.port):
+            try:
+                reader, writer = await asyncio.open_connection(
+                    address[0],
+                    address[1],
+                    family=family,
+                    ssl=self._tls if server.secure else None,
+                    server_hostname=server.host if server.secure else None,
+                    limit=ANSWER_BYTES_MAX,
+                )
+            except OSError as error:
+                failure = error
+            else:
+                return _Connection(reader, writer)
+        raise failure
+
+    async def _exchange(self, server: _Server, connection: _Connection, path: str, body: Mapping[str, Any]) -> Answer:
+        content, token = json.dumps(body).encode(), self._token.value
+        authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+        head = (
+            f"POST /api/v1/lease/{path} HTTP/1.1\r\nHost: {server.authority}\r\n{authorization}"
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        is_reusable = False
+        try:
+            sent = now()
+            connection.writer.write(head.encode() + content)
+            await connection.writer.drain()
+            answer, is_reusable = await _read(connection.reader, sent, token)
+        finally:
+            if is_reusable:
+                connection.idle_since = now()
+                server.idle.append(connection)
+                while server.idle[0].idle_since < now() - IDLE_S:
+                    server.idle.popleft().close()
+            else:
+                connection.close()
+        return answer
+
+
+async def _read(reader: asyncio.StreamReader, sent: float, token: str | None) -> tuple[Answer, bool]:
+    """Reads an answer; whether its connection can be used again."""
+    status_line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    status, length = int(status_line.split(" ")[1]), int(headers.get("content-length", "0"))
+    if length > ANSWER_BYTES_MAX:
+        raise ValueError(f"an answer of {length} bytes is too long")
+    content = await reader.readexactly(length)
+    body = json.loads(content) if content else {}
+    retry_after = headers.get("retry-after", "")
+    answer = Answer(sent, token, status, body, float(retry_after) if retry_after.isdecimal() else 0.0)
+    return answer, headers.get("connection", "").lower() != "close"

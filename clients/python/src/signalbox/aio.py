@@ -1,0 +1,210 @@
+"""The client for asyncio.
+
+Renewals are done on a thread, so that a blocked event loop neither loses a lease nor believes in a lost one.
+
+```python
+async with signalbox.aio.Client().acquire("gpu", maximum=2) as permit:
+    await permit.guard(work())
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Callable, Generic, Literal, TypeVar
+
+from ._client import RELEASE_S, TTL, BaseClient, BasePermit, Claim, skipped
+from ._errors import Busy, SignalboxError
+from ._lease import Event, Lease
+
+T = TypeVar("T")
+
+
+class Permit(BasePermit):
+    """Resources that are held until the `async with` block ends."""
+
+    def __init__(self, lease: Lease, lost: asyncio.Future[str]) -> None:
+        super().__init__(lease)
+        self._lost = lost
+
+    def on_lost(self, function: Callable[[str], object]) -> None:
+        """Calls a function with the reason when the permit is lost, in the event loop."""
+        self._lost.add_done_callback(lambda lost: None if lost.cancelled() else function(lost.result()))
+
+    async def guard(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does some work as long as the permit is valid. When it is lost, the work is cancelled, and Lost is raised.
+
+        The work takes no step without the permit: also before the loss is known to the event loop, the clock decides.
+        """
+        lease = self._here()
+        task = asyncio.ensure_future(_Guarded(lease, work).run())
+        self._lost.add_done_callback(lambda lost: None if lost.cancelled() else task.cancel())
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            if self._lost.done() and not self._lost.cancelled():
+                raise lease.lost() from None
+            raise
+
+    async def release(self) -> None:
+        """Releases the permit, and waits 5 s for that at most. It can be repeated, and raises nothing but Misuse.
+
+        A task that is cancelled meanwhile releases it all the same.
+        """
+        lease = self._here()
+        if not lease.was_released:
+            lease.end_now()
+            lease.was_released = True
+            releasing = lease.background.submit(functools.partial(lease.release, RELEASE_S))
+            await asyncio.shield(asyncio.wrap_future(releasing))
+
+    async def __aenter__(self) -> Permit:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease = self._here()
+        was_lost = not lease.was_released and lease.left() <= 0
+        await self.release()
+        if was_lost and kind is None:
+            raise lease.lost()
+
+
+class _Guarded(Generic[T]):
+    """Work that takes its steps only as long as a lease is valid."""
+
+    def __init__(self, lease: Lease, work: Coroutine[Any, Any, T]) -> None:
+        self._lease = lease
+        self._work = work
+
+    async def run(self) -> T:
+        result: T = await self
+        return result
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        step: Callable[[], Any] = functools.partial(self._work.send, None)
+        while True:
+            is_lost = self._lease.left() <= 0
+            try:
+                awaited = self._work.throw(asyncio.CancelledError()) if is_lost else step()
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            except asyncio.CancelledError:
+                if is_lost:
+                    raise self._lease.lost() from None
+                raise
+            try:
+                step = functools.partial(self._work.send, (yield awaited))
+            except BaseException as error:
+                step = functools.partial(self._work.throw, error)
+
+
+class _Acquiring:
+    """An acquire: `await` it for a permit, or use it in `async with`."""
+
+    def __init__(self, acquire: Callable[[], Coroutine[Any, Any, Permit]]) -> None:
+        self._acquire = acquire
+        self._permit: Permit | None = None
+
+    def __await__(self) -> Generator[Any, Any, Permit]:
+        return self._acquire().__await__()
+
+    async def __aenter__(self) -> Permit:
+        self._permit = await self._acquire()
+        return self._permit
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._permit:
+            await self._permit.__aexit__(kind, error, trace)
+
+
+class Client(BaseClient):
+    """A client, which all tasks of a program can share. Its arguments are those of `signalbox.Client`."""
+
+    def acquire(
+        self,
+        name: str | Claim | Sequence[Claim],
+        *,
+        maximum: int | None = None,
+        wait: timedelta = timedelta(0),
+        ttl: timedelta = TTL,
+        queue_max: int | None = None,
+    ) -> _Acquiring:
+        """Acquires, as `signalbox.Client.acquire`. A task that is cancelled meanwhile leaves nothing behind."""
+
+        async def acquire() -> Permit:
+            loop = asyncio.get_running_loop()
+            lost: asyncio.Future[str] = loop.create_future()
+
+            def lose(reason: str) -> None:
+                if not lost.done():
+                    lost.set_result(reason)
+
+            def on_event(event: Event) -> None:
+                if event.kind == "lost":
+                    with suppress(RuntimeError):  # The loop is closed.
+                        loop.call_soon_threadsafe(lose, event.reason or "")
+
+            lease = self._lease(name, on_event, maximum=maximum, ttl=ttl, wait=wait, queue_max=queue_max)
+            acquiring = self._background.submit(functools.partial(lease.acquire, wait.total_seconds()))
+            try:
+                await asyncio.wrap_future(acquiring)
+            except SignalboxError:
+                raise
+            except BaseException:
+                lease.abandon()
+                raise
+            return Permit(lease, lost)
+
+        return _Acquiring(acquire)
+
+    async def try_acquire(
+        self,
+        name: str | Claim | Sequence[Claim],
+        *,
+        maximum: int | None = None,
+        ttl: timedelta = TTL,
+    ) -> Permit | None:
+        """As `acquire` without waiting; None if the resources are in use."""
+        try:
+            return await self.acquire(name, maximum=maximum, ttl=ttl)
+        except Busy:
+            return None
+
+    def limit(
+        self,
+        name: str,
+        *,
+        maximum: int | None = None,
+        wait: timedelta = timedelta(0),
+        ttl: timedelta = TTL,
+        on_busy: Literal["raise", "skip"] = "raise",
+    ) -> Callable[[Callable[..., Coroutine[Any, Any, T]]], Callable[..., Awaitable[T | None]]]:
+        """Decorates an async function, as `signalbox.Client.limit`; its calls run in `Permit.guard`."""
+
+        def decorate(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Awaitable[T | None]]:
+            @functools.wraps(function)
+            async def limited(*args: Any, **kwargs: Any) -> T | None:
+                try:
+                    permit = await self.acquire(name, maximum=maximum, wait=wait, ttl=ttl)
+                except skipped(on_busy):
+                    return None
+                async with permit:
+                    return await permit.guard(function(*args, **kwargs))
+
+            return limited
+
+        return decorate
+
+
+__all__ = ["Client", "Permit"]

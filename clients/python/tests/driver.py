@@ -1,0 +1,149 @@
+"""The driver of the client for the conformance suite (conformance/README.md): `driver.py`, or `driver.py aio`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import signalbox
+from signalbox import aio
+
+FAILURES = {
+    signalbox.Busy: "busy",
+    signalbox.TimedOut: "timed_out",
+    signalbox.QueueFull: "queue_full",
+    signalbox.Lost: "lost",
+    signalbox.Unreachable: "unreachable",
+    signalbox.NotPermitted: "not_permitted",
+    signalbox.Misuse: "misuse",
+}
+LABELS: dict[int | None, str] = {}
+"""What the suite calls the permits, by their fences."""
+
+
+def say(**message: Any) -> None:
+    os.write(1, (json.dumps(message) + "\n").encode())
+
+
+def on_event(event: signalbox.Event) -> None:
+    if event.kind == "revoking":
+        say(event="revoking", permit=LABELS[event.fence], grace_ms=int((event.grace_s or 0) * 1000))
+
+
+def wanted(command: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": [signalbox.Claim(**claim) for claim in command["claims"]],
+        "ttl": timedelta(milliseconds=command["ttl_ms"]),
+        "wait": timedelta(milliseconds=command["wait_ms"]),
+    }
+
+
+def belief(permit: signalbox.Permit | aio.Permit) -> dict[str, Any]:
+    left_ms = int(permit.time_left / timedelta(milliseconds=1))
+    try:
+        permit.check()
+    except signalbox.Lost:
+        return {"held": False}
+    return {"held": True, "left_ms": left_ms}
+
+
+def held(command: dict[str, Any], permit: signalbox.Permit | aio.Permit) -> None:
+    label = LABELS[permit.fence] = command["permit"]
+    permit.on_lost(lambda reason: say(event="lost", permit=label, reason=reason))
+    say(id=command["id"], **belief(permit), fence=str(permit.fence), slots=permit.slots)
+
+
+def refused_in_a_child(permit: signalbox.Permit) -> bool:
+    """Whether a fork of this process may neither check nor release the permit."""
+    child = os.fork()
+    if child == 0:
+        refusals = 0
+        for use in (permit.check, permit.release):
+            try:
+                use()
+            except signalbox.Misuse:
+                refusals += 1
+        os._exit(refusals)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+
+
+def threaded() -> None:
+    client = signalbox.Client(on_event=on_event)
+    permits: dict[str, signalbox.Permit] = {}
+
+    def acquire(command: dict[str, Any]) -> None:
+        try:
+            permit = permits[command["permit"]] = client.acquire(**wanted(command))
+            held(command, permit)
+        except signalbox.SignalboxError as error:
+            say(id=command["id"], failure=FAILURES[type(error)])
+
+    say(driver="python", capabilities=["fork", "push", "renew", "token"])
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer: dict[str, Any] = {}
+        label = command.get("permit", "")
+        if command["do"] == "acquire":
+            threading.Thread(target=acquire, args=[command], daemon=True).start()
+            continue
+        if command["do"] == "exit":
+            break
+        if command["do"] == "block":
+            time.sleep(command["ms"] / 1000)
+        elif command["do"] == "check":
+            answer = belief(permits[label])
+        elif command["do"] == "release":
+            permits[label].release()
+        elif command["do"] == "fork":
+            answer = {"refused": refused_in_a_child(permits[label])}
+        say(id=command["id"], **answer)
+
+
+async def asynchronous() -> None:
+    client = aio.Client(on_event=on_event)
+    permits: dict[str, aio.Permit] = {}
+    acquires: dict[str, asyncio.Task[None]] = {}
+
+    async def acquire(command: dict[str, Any]) -> None:
+        try:
+            permit = permits[command["permit"]] = await client.acquire(**wanted(command))
+            held(command, permit)
+        except asyncio.CancelledError:
+            say(id=command["id"], failure="canceled")
+        except signalbox.SignalboxError as error:
+            say(id=command["id"], failure=FAILURES[type(error)])
+
+    say(driver="python-aio", capabilities=["cancel", "push", "renew", "token"])
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    while line := await lines.readline():
+        command = json.loads(line)
+        answer: dict[str, Any] = {}
+        label = command.get("permit", "")
+        if command["do"] == "acquire":
+            acquires[command["permit"]] = asyncio.ensure_future(acquire(command))
+            continue
+        if command["do"] == "exit":
+            break
+        if command["do"] == "block":
+            time.sleep(command["ms"] / 1000)
+        elif command["do"] == "check":
+            answer = belief(permits[label])
+        elif command["do"] == "release":
+            await permits[label].release()
+        elif command["do"] == "cancel":
+            acquires[label].cancel()
+        say(id=command["id"], **answer)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["aio"]:
+        asyncio.run(asynchronous())
+    else:
+        threaded()

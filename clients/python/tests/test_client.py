@@ -1,0 +1,205 @@
+"""The client for programs without an event loop. The conformance suite has the failures of networks and processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from conftest import EXAMPLES, Server
+
+import signalbox
+
+
+@pytest.fixture
+def client(server: Server) -> signalbox.Client:
+    return signalbox.Client(server.url)
+
+
+def test_a_block_holds_and_releases(server: Server, client: signalbox.Client, name: str) -> None:
+    with client.acquire(name, maximum=2) as permit:
+        permit.check()
+        assert permit.is_held
+        assert timedelta(0) < permit.time_left <= timedelta(seconds=30 * 0.96)
+        assert permit.fence > 0
+        assert server.used(name) == (1, 0)
+    assert server.used(name) == (0, 0)
+    permit.release()
+    with pytest.raises(signalbox.Lost) as lost:
+        permit.check()
+    assert lost.value.reason == "released"
+
+
+def test_failures_are_distinct(client: signalbox.Client, name: str) -> None:
+    with client.acquire(name, maximum=1):
+        with pytest.raises(signalbox.Busy, match=name):
+            client.acquire(name, maximum=1)
+        assert client.try_acquire(name, maximum=1) is None
+        with pytest.raises(signalbox.TimedOut, match=name):
+            client.acquire(name, maximum=1, wait=timedelta(milliseconds=50))
+        with pytest.raises(signalbox.QueueFull, match=name):
+            client.acquire(name, maximum=1, wait=timedelta(seconds=10), queue_max=0)
+    with pytest.raises(signalbox.Misuse, match="unknown"):
+        client.acquire("unknown")
+    with pytest.raises(signalbox.Misuse, match="timedelta"):
+        client.acquire(name, maximum=1, wait=5)  # type: ignore[arg-type]
+    with pytest.raises(signalbox.Misuse, match="second"):
+        client.acquire(name, maximum=1, ttl=timedelta(milliseconds=5))
+
+
+def test_no_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("signalbox._lease.UNREACHABLE_S", 0.3)
+    with pytest.raises(signalbox.Unreachable, match=name):
+        signalbox.Client("http://127.0.0.1:1").acquire(name, maximum=1)
+    with pytest.raises(signalbox.Misuse, match="SIGNALBOX_URL"):
+        signalbox.Client()
+    with pytest.raises(signalbox.Misuse, match="http"):
+        signalbox.Client("127.0.0.1:11217")
+
+
+def test_a_token_is_not_sent_in_the_clear() -> None:
+    with pytest.raises(signalbox.Misuse, match="https"):
+        signalbox.Client("http://192.0.2.1:11217", token="secret")
+
+
+def test_a_revocation_is_pushed(server: Server, name: str) -> None:
+    events: list[str] = []
+    lost = threading.Event()
+    reasons: list[str] = []
+    client = signalbox.Client(server.url, on_event=lambda event: events.append(event.kind))
+    permit = client.acquire(name, maximum=1)
+    permit.on_lost(reasons.append)
+    permit.on_lost(lambda _: lost.set())
+    server.ask("revoke", {"grant": str(permit.fence), "grace_ms": 0})
+    assert lost.wait(15)
+    with pytest.raises(signalbox.Lost, match="revoked"), permit:
+        pass
+    with pytest.raises(ZeroDivisionError), permit:
+        raise ZeroDivisionError
+    assert reasons == ["revoked"]
+    assert {"acquired", "lost"} <= set(events)
+
+
+def test_a_loss_is_told_to_a_function_that_comes_later(server: Server, client: signalbox.Client, name: str) -> None:
+    permit = client.acquire(name, maximum=1)
+    first, second = threading.Event(), threading.Event()
+    permit.on_lost(lambda _: first.set())
+    server.ask("revoke", {"grant": str(permit.fence), "grace_ms": 0})
+    assert first.wait(15)
+    permit.on_lost(lambda _: second.set())
+    assert second.wait(15)
+    permit.release()
+
+
+def test_an_interrupted_acquire_leaves_nothing(server: Server, client: signalbox.Client, name: str) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    with client.acquire(name, maximum=1):
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            client.acquire(name, maximum=1, wait=timedelta(minutes=1))
+        server.eventually(name, (1, 0))
+
+
+def test_a_permit_that_is_collected_is_released(server: Server, client: signalbox.Client, name: str) -> None:
+    permits = [client.acquire(name, maximum=1)]
+    with pytest.warns(ResourceWarning, match=name):
+        permits.clear()
+    server.eventually(name, (0, 0))
+
+
+def test_a_child_of_a_fork_makes_its_own_client(server: Server, client: signalbox.Client, name: str) -> None:
+    with client.acquire(name, maximum=2) as permit:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                client.acquire(name, maximum=2)
+            except signalbox.Misuse:
+                del permit
+                with signalbox.Client(server.url).acquire(name, maximum=2):
+                    status = 0 if server.used(name) == (2, 0) else 2
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        permit.check()
+        assert server.used(name) == (1, 0)
+
+
+def test_a_decorated_function_is_limited(client: signalbox.Client, name: str) -> None:
+    @client.limit(name, maximum=1, on_busy="skip")
+    def twice(number: int) -> int:
+        assert twice(number) is None
+        return 2 * number
+
+    assert twice(4) == 8
+
+    @client.limit(name, maximum=1)
+    def nested() -> None:
+        nested()
+
+    with pytest.raises(signalbox.Busy):
+        nested()
+
+
+def test_exit_does_not_wait(server: Server) -> None:
+    code = "import signalbox; p = signalbox.Client().acquire('exit', maximum=1); print(p.is_held)"
+    ended = server.python("-c", code)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
+
+
+def test_the_examples_work(server: Server, tmp_path: Path) -> None:
+    server.ask("declare", {"name": "gpus", "capacity": 4, "slots": True})
+
+    def run(example: str, *arguments: str, text: str = "") -> str:
+        ended = server.python(str(EXAMPLES / example), *arguments, text=text)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stderr == ""
+        return ended.stdout
+
+    done = run("worker_pool.py", text="blue one\nblue two\nblue three\nred four\n")
+    assert sorted(done.splitlines()) == ["four for red", "one for blue", "three for blue", "two for blue"]
+    assert run("cron_job.py") == "the report is written\n"
+    assert run("leader.py", "3").startswith("this process leads")
+    assert run("slots.py") == "on GPU 0\n"
+    assert run("several_names.py", "blue", "red") == "the transfer between blue and red is done\n"
+    table = run("fenced_table.py", str(tmp_path / "report.db"))
+    assert table == "the holder writes: True\nan earlier holder writes: False\n"
+
+
+def test_the_readme_works(server: Server) -> None:
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    programs = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert programs
+    for program in programs:
+        ended = server.python("-W", "error", "-c", program)
+        assert ended.returncode == 0, f"{program}\n{ended.stderr}"
+
+
+def test_gevent(server: Server) -> None:
+    pytest.importorskip("gevent")
+    program = """
+from gevent import monkey
+monkey.patch_all()
+import datetime, time, gevent, signalbox
+client, order = signalbox.Client(), []
+def work(number):
+    with client.acquire("gevent", maximum=1, wait=datetime.timedelta(seconds=10), ttl=datetime.timedelta(seconds=1)):
+        order.append(number)
+        gevent.sleep(0.1)
+gevent.joinall([gevent.spawn(work, number) for number in range(3)], raise_error=True)
+assert sorted(order) == [0, 1, 2], order
+with client.acquire("gevent", maximum=1, ttl=datetime.timedelta(seconds=1)) as permit:
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        pass  # Blocks the hub for longer than the lease.
+    permit.check()
+"""
+    ended = server.python("-c", program)
+    assert ended.returncode == 0, ended.stderr
