@@ -32,7 +32,10 @@ fn table_under<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
 
 /// Every document for readers.
 fn documents() -> Vec<PathBuf> {
-    let mut documents = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(PathBuf::from).to_vec();
+    let mut documents =
+        ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "conformance/README.md", "clients/python/README.md"]
+            .map(PathBuf::from)
+            .to_vec();
     for directory in ["docs", "docs/decisions", "docs/experiments"] {
         for entry in fs::read_dir(root().join(directory)).unwrap() {
             let path = entry.unwrap().path();
