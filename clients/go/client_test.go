@@ -178,8 +178,8 @@ func TestDoReleasesAndJoinsErrors(t *testing.T) {
 	}, one)
 	wantError(t, err, failure)
 	wantError(t, err, signalbox.ErrLost)
-	if server.sessions(t) != 0 {
-		t.Fatal("something is left")
+	if server.holders(t, "a") != 0 {
+		t.Fatal("it is held")
 	}
 }
 

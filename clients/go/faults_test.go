@@ -217,8 +217,8 @@ func TestAStoppedProcessKnowsThatItHasLost(t *testing.T) {
 	if err := child.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	ask()
 	eventually(t, "the lease has ended", func() bool { return server.holders(t, "a") == 0 })
+	ask()
 	if err := child.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
