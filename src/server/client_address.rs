@@ -83,6 +83,16 @@ impl ClientAddress {
         Self { address: client, source: Source::Relay { relay: relay.ip(), over } }
     }
 
+    /// The address of a client of which a node forwards a request over its connection. It gives rights only if the
+    /// client has connected to the node itself, and the node has begun TLS.
+    pub(super) fn of_request(node: Self, client: SocketAddr, is_direct: bool) -> Self {
+        let over = match node.source {
+            Source::Relay { over, .. } if is_direct => over,
+            _ => RelayedOver::Untrusted,
+        };
+        Self::relayed(client, node.address, over)
+    }
+
     /// The address of a client behind a proxy, itself perhaps relayed: the one that the header states, if it states one.
     pub(super) fn behind(proxy: Self, stated: Option<SocketAddr>) -> Self {
         let is_proxy_local = proxy.address.ip().to_canonical().is_loopback() && !proxy.is_relayed();
@@ -271,6 +281,22 @@ mod tests {
         }
         let proxy = ClientAddress::relayed(address("127.0.0.1"), address("192.0.2.1"), RelayedOver::Trusted);
         assert!(!ClientAddress::behind(proxy, None).is_local(), "loopback of another machine");
+    }
+
+    #[test]
+    fn a_request_that_a_node_forwards_is_one_of_its_client() {
+        for (over, is_direct, is_believed) in [
+            (RelayedOver::Tls(ChannelProof([0; 32])), true, true),
+            (RelayedOver::Tls(ChannelProof([0; 32])), false, false),
+            (RelayedOver::Untrusted, true, false),
+        ] {
+            let node = ClientAddress::relayed(address("192.0.2.1"), address("192.0.2.1"), over);
+            let client = ClientAddress::of_request(node, address("192.0.2.7"), is_direct);
+            assert_eq!(client.key(), of_peer("192.0.2.7").key(), "it counts for itself");
+            assert_eq!(client.is_believed(), is_believed, "{over:?}");
+            let local = ClientAddress::of_request(node, address("127.0.0.1"), is_direct);
+            assert_eq!((local.key(), local.is_local()), (of_peer("192.0.2.1").key(), is_believed));
+        }
     }
 
     #[test]

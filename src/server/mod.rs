@@ -64,7 +64,10 @@ pub use gc::{sweep_counters, sweep_for_memory, sweep_semaphores};
 pub use listener::{Listener, serve_port};
 pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
 pub use new_rules::announce_rules;
-pub use relay::{Incoming, IsNode, Outgoing, RelayAuthority, RelayNetwork, Trust, relay_port, serve_relays};
+pub use relay::{
+    Incoming, IsNode, Outgoing, RelayAuthority, RelayNetwork, ServeRequests, Served, Trust, relay_port,
+    serve_relays,
+};
 pub use signalbox_access::TokenFileError;
 pub use state::Server;
 pub use store::{RestoreError, StoreError};

@@ -129,7 +129,7 @@ pub fn ask(mut stream: TcpStream, request: &[u8]) -> Reply {
 
 /// Reads one answer, by its length.
 #[track_caller]
-pub fn read_reply(stream: &mut TcpStream) -> Reply {
+pub fn read_reply(stream: &mut impl Read) -> Reply {
     let mut bytes = Vec::new();
     let head_end = loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {

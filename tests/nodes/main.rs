@@ -7,6 +7,7 @@ mod direct;
 mod drain;
 mod faults;
 mod haproxy;
+mod http;
 mod keepalived;
 mod leaving;
 mod load;

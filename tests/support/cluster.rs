@@ -38,6 +38,7 @@ pub struct TestNode {
     pub name: String,
     pub counters: SocketAddr,
     pub semaphores: SocketAddr,
+    pub http: SocketAddr,
     /// The port for relays while it leads.
     pub relays: SocketAddr,
     pub file: PathBuf,
@@ -97,7 +98,12 @@ impl TestCluster {
             advertise: None,
         };
         for (number, machine) in machines.iter().enumerate() {
-            cluster.add_at(&format!("node-{number}"), machine.ip, [11215, 11216, 11218], administrators);
+            cluster.add_at(
+                &format!("node-{number}"),
+                machine.ip,
+                [11215, 11216, 11217, 11218],
+                administrators,
+            );
             cluster.nodes[number].machine = Some(machine.clone());
             cluster.start_node(number);
         }
@@ -113,14 +119,15 @@ impl TestCluster {
         &mut self,
         name: &str,
         ip: Ipv4Addr,
-        [counter, semaphore, relay]: [u16; 3],
+        [counter, semaphore, http, relay]: [u16; 4],
         administrators: &str,
     ) -> usize {
         let number = self.nodes.len();
         let file = self.folder.path().join(format!("{number}.toml"));
         let mut text = format!(
             "bind_ip = \"{ip}\"\nadmin_from = \"{administrators}\"\n[counter]\nport = {counter}\n[semaphore]\n\
-             port = {semaphore}\n[sysv]\ndurable_keys = \"1-100\"\n[cluster]\nnode = \"{name}\"\n\
+             port = {semaphore}\n[http]\nenable = true\nbind_ip = \"{ip}\"\nport = {http}\n[sysv]\n\
+             durable_keys = \"1-100\"\n[cluster]\nnode = \"{name}\"\n\
              renew_deadline = {}\n",
             RENEW_DEADLINE.as_secs()
         );
@@ -138,6 +145,7 @@ impl TestCluster {
             name: name.to_owned(),
             counters,
             semaphores,
+            http: address(http),
             relays: address(relay),
             file,
             daemon: None,
@@ -221,6 +229,11 @@ impl TestCluster {
     /// The addresses of all nodes' counters, for `--server`.
     pub fn servers(&self) -> String {
         self.nodes.iter().map(|node| node.counters.to_string()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Where each node serves HTTP.
+    pub fn http_addresses(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|node| node.http).collect()
     }
 
     /// A client of all nodes.

@@ -299,7 +299,7 @@ impl Relay {
     }
 
     /// The term to which it belongs.
-    pub fn term(&self) -> &RelayTerm {
+    pub fn term(&self) -> &Arc<RelayTerm> {
         &self.term
     }
 

@@ -1,8 +1,9 @@
-//! The start of a connection that one node of a cluster relays to the node that leads: who relays it, and for whom.
+//! The start of a connection from one node of a cluster to the node that leads, which relays a client or forwards requests of
+//! HTTP: who has begun it, and for whom.
 //!
 //! ```text
 //!  leader -> relay   Challenge   magic, nonce
-//!  relay  -> leader  Opening     version, flags, namespace, epoch, client's address and port, proof
+//!  relay  -> leader  Opening     version, flags, port, epoch, client's address and port, proof
 //!  leader -> relay   Verdict     outcome, proof
 //! ```
 //!
@@ -42,16 +43,25 @@ pub struct Challenge {
     pub nonce: [u8; NONCE_BYTES],
 }
 
+/// A port at which a relay has clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelayedPort {
+    /// A service port, with one connection to the leader for each of a client.
+    Service(Namespace),
+    /// That of HTTP. One connection to the leader has the requests of many clients, each of which states its own.
+    Http,
+}
+
 /// What a relay states of a connection. Its proof covers all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statement {
     /// The port of the client's connection.
-    pub namespace: Namespace,
+    pub port: RelayedPort,
     /// Whether the relay has encrypted what the client has sent without encryption.
     pub is_encrypted_by_relay: bool,
     /// The epoch of the leader that the relay means.
     pub epoch: u32,
-    /// The peer of the client's connection to the relay.
+    /// The peer of the client's connection to the relay; of no meaning for HTTP.
     pub client: SocketAddr,
 }
 
@@ -107,6 +117,22 @@ const ENCRYPTED_BY_RELAY: u8 = 1;
 const OUTCOMES: [Outcome; 4] =
     [Outcome::Accepted, Outcome::AcceptedPlain, Outcome::OtherEpoch, Outcome::Disabled];
 
+/// The code of HTTP, which is no namespace.
+const HTTP: u8 = 2;
+
+impl RelayedPort {
+    fn code(self) -> u8 {
+        match self {
+            Self::Service(namespace) => namespace.code(),
+            Self::Http => HTTP,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        if code == HTTP { Some(Self::Http) } else { Namespace::from_code(code).map(Self::Service) }
+    }
+}
+
 impl Statement {
     /// Its bytes, which are proven.
     pub fn encode(&self) -> [u8; STATEMENT_BYTES] {
@@ -116,7 +142,7 @@ impl Statement {
         };
         let mut bytes = [0; STATEMENT_BYTES];
         bytes[0] = if self.is_encrypted_by_relay { ENCRYPTED_BY_RELAY } else { 0 };
-        bytes[1] = self.namespace.code();
+        bytes[1] = self.port.code();
         bytes[2..6].copy_from_slice(&self.epoch.to_be_bytes());
         bytes[6..22].copy_from_slice(&ip.octets());
         bytes[22..].copy_from_slice(&self.client.port().to_be_bytes());
@@ -124,11 +150,11 @@ impl Statement {
     }
 
     fn decode(bytes: &[u8; STATEMENT_BYTES]) -> Option<Self> {
-        let [flags, namespace, rest @ ..] = bytes;
+        let [flags, port, rest @ ..] = bytes;
         let (epoch, rest) = rest.split_first_chunk()?;
-        let (ip, port) = rest.split_first_chunk::<16>()?;
+        let (ip, number) = rest.split_first_chunk::<16>()?;
         Some(Self {
-            namespace: Namespace::from_code(*namespace)?,
+            port: RelayedPort::from_code(*port)?,
             is_encrypted_by_relay: match *flags {
                 0 => false,
                 ENCRYPTED_BY_RELAY => true,
@@ -137,7 +163,7 @@ impl Statement {
             epoch: u32::from_be_bytes(*epoch),
             client: SocketAddr::new(
                 Ipv6Addr::from(*ip).to_canonical(),
-                u16::from_be_bytes(port.try_into().ok()?),
+                u16::from_be_bytes(number.try_into().ok()?),
             ),
         })
     }
@@ -195,12 +221,13 @@ mod tests {
     fn what_is_encoded_is_decoded() {
         let challenge = Challenge { nonce: [7; NONCE_BYTES] };
         assert_eq!(Challenge::decode(&challenge.encode()), Some(challenge));
-        for (client, namespace, is_encrypted_by_relay) in [
-            ("192.0.2.7:80", Namespace::Counters, true),
-            ("[2001:db8::1]:65535", Namespace::Semaphores, false),
+        for (client, port, is_encrypted_by_relay) in [
+            ("192.0.2.7:80", RelayedPort::Service(Namespace::Counters), true),
+            ("[2001:db8::1]:65535", RelayedPort::Service(Namespace::Semaphores), false),
+            ("0.0.0.0:0", RelayedPort::Http, true),
         ] {
             let client = client.parse().unwrap();
-            let statement = Statement { namespace, is_encrypted_by_relay, epoch: 0x0102_0304, client };
+            let statement = Statement { port, is_encrypted_by_relay, epoch: 0x0102_0304, client };
             let opening = Opening { statement, proof: [9; PROOF_BYTES] };
             assert_eq!(Opening::decode(&opening.encode()), Some(opening));
         }
@@ -216,13 +243,13 @@ mod tests {
         challenge[3] = 2;
         assert_eq!(Challenge::decode(&challenge), None, "another version");
         let statement = Statement {
-            namespace: Namespace::Counters,
+            port: RelayedPort::Service(Namespace::Counters),
             is_encrypted_by_relay: false,
             epoch: 1,
             client: ([127, 0, 0, 1], 1).into(),
         };
         let opening = Opening { statement, proof: [0; PROOF_BYTES] }.encode();
-        for (at, byte) in [(0, 2), (1, 2)] {
+        for (at, byte) in [(0, 2), (1, 3)] {
             let mut other = opening;
             other[at] = byte;
             assert_eq!(Opening::decode(&other), None, "{at}");

@@ -145,7 +145,8 @@ impl Access {
         self.policy().tokens()
     }
 
-    fn accepts_token_of(&self, client: &Client, is_encrypted: bool) -> bool {
+    /// Whether a client may show a token over such a connection.
+    pub(super) fn accepts_token_of(&self, client: &Client, is_encrypted: bool) -> bool {
         self.policy().accepts_token_of(client, is_encrypted)
     }
 

@@ -116,7 +116,7 @@ fn serve(
     let (store, term) = match &mut node {
         None => (Store::of(config), None),
         Some(node) => {
-            http.join(node.view());
+            http.join(node.view(), outgoing.as_ref());
             match lead(
                 runtime,
                 node,
@@ -154,7 +154,9 @@ fn serve(
     if let (Some(node), Some(term)) = (&node, term) {
         service.server().set_whereabouts(node.whereabouts(term));
     }
-    service.serve(runtime, config, listeners, relays, &workers)?;
+    // Before other nodes forward requests.
+    http.serve(service.server());
+    service.serve(runtime, config, listeners, relays, http.serve_requests(), &workers)?;
     if let Some(outgoing) = outgoing {
         outgoing.on_leading(service.server());
     }
@@ -166,7 +168,6 @@ fn serve(
         _ => None,
     };
     let handover = runtime.block_on(async {
-        http.serve(service.server());
         log_start(config, &addresses, &http_addresses, count, files_max);
         systemd::notify_ready();
         let serve = async {

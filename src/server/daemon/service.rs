@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use super::super::gc;
 use super::super::listener::serve_port;
 use super::super::new_rules::announce_rules;
 use super::super::port::port_config;
-use super::super::relay::{Incoming, IsNode, Trust, serve_relays};
+use super::super::relay::{Incoming, IsNode, ServeRequests, Served, Trust, serve_relays};
 use super::super::resting_listener::RestingListener;
 use super::super::rules::Rules;
 use super::super::state::Server;
@@ -112,23 +112,24 @@ impl Service {
         Ok(Self { server, store, tasks: JoinSet::new() })
     }
 
-    /// Starts to serve clients, and those that other nodes relay.
+    /// Starts to serve clients, and those that other nodes relay. `http` serves requests that they forward.
     pub(super) fn serve(
         &mut self,
         runtime: &Runtime,
         config: &Config,
         listeners: Vec<(Namespace, StdTcpListener)>,
         relays: Option<RelayPort>,
+        http: Option<ServeRequests<TcpStream>>,
         workers: &Workers,
     ) -> Result<(), DaemonError> {
         let _entered = runtime.enter();
         if let Some(RelayPort { listener, secret, epoch, is_node }) = relays {
-            let enabled =
+            let namespaces =
                 Namespace::ALL.into_iter().filter(|namespace| port_config(config, *namespace).enable);
+            let served = Served { namespaces: namespaces.collect(), http };
             let server = Arc::clone(&self.server);
             let trust = if config.cluster.relay_ca.is_some() { Trust::Proofs } else { Trust::Network };
-            let incoming =
-                Incoming::new(server, workers.clone(), &secret, epoch, enabled.collect(), trust, is_node);
+            let incoming = Incoming::new(server, workers.clone(), &secret, epoch, served, trust, is_node);
             self.tasks.spawn(serve_relays(incoming, TcpListener::from_std(listener)?));
         }
         spawn_tasks(&mut self.tasks, &self.server, config, listeners, workers)?;

@@ -8,7 +8,7 @@ pub(super) use super::super::access::{Permissions, Right};
 use super::answer::ApiError;
 use super::peer::Peer;
 use super::shared::Shared;
-use signalbox_model::Target;
+use signalbox_model::{Target, TokenRefusal};
 
 const SCHEME: &str = "Bearer ";
 
@@ -35,10 +35,24 @@ pub(super) fn permissions_of(
         if access.note_failure(&peer.client, &operation, denied) {
             return too_many();
         }
-        unauthorized(&format!(
-            "the client may not do this: {denied}; use a token that \"signalbox token create\" has made"
-        ))
+        denied_token(denied)
     })
+}
+
+/// Refuses to send the token of a request to another node where it would not be accepted, since it would cross the network in
+/// clear.
+pub(super) fn may_forward_token(shared: &Shared, peer: &Peer, headers: &HeaderMap) -> Result<(), ApiError> {
+    let may_show = || shared.rules.access.accepts_token_of(&peer.client, peer.is_encrypted);
+    if !headers.contains_key(AUTHORIZATION) || may_show() {
+        return Ok(());
+    }
+    Err(denied_token(TokenRefusal::OverPlain))
+}
+
+fn denied_token(denied: TokenRefusal) -> ApiError {
+    unauthorized(&format!(
+        "the client may not do this: {denied}; use a token that \"signalbox token create\" has made"
+    ))
 }
 
 /// The token that a request shows; `None`: it shows none.

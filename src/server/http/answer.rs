@@ -110,6 +110,16 @@ impl ApiError {
         .retry_after(RETRY_S)
     }
 
+    /// No node has served a request that every node accepts.
+    pub(super) fn no_leader() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not_serving",
+            "no node of the cluster has served the request within cluster.hold; repeat it",
+        )
+        .retry_after(RETRY_S)
+    }
+
     /// There is no room for the request.
     pub(super) fn busy() -> Self {
         Self::new(

@@ -100,16 +100,39 @@ impl Place {
     /// has to be closed for another one.
     pub(super) fn take(shared: &Arc<Shared>, peer: ClientAddress) -> (Self, oneshot::Receiver<Infallible>) {
         let (open, closed) = oneshot::channel();
-        let number = shared.connections.with(|connections| {
-            connections.opened += 1;
-            connections.opened
-        });
-        let place = Self { shared: Arc::clone(shared), number, purpose: Mutex::new(Purpose::General(None)) };
+        let place = Self::new(shared);
         place.enter(peer, open);
         if !shared.settings().is_proxy(peer.socket().ip()) {
             place.count_client(peer);
         }
         (place, closed)
+    }
+
+    /// Counts a request that a node forwards for this client as a connection of the client: among those for leases, if there is
+    /// room. Returns what is ready when the request has to end for another connection.
+    pub(super) fn of_request(
+        shared: &Arc<Shared>,
+        client: ClientAddress,
+    ) -> (Self, oneshot::Receiver<Infallible>) {
+        let (open, closed) = oneshot::channel();
+        let place = Self::new(shared);
+        match LeaseConnection::count(shared, client) {
+            Some(counted) => *place.purpose() = Purpose::Leases(Leasing { client, counted, _open: open }),
+            None => {
+                place.enter(client, open);
+                place.count_client(client);
+                place.set_busy(true);
+            }
+        }
+        (place, closed)
+    }
+
+    fn new(shared: &Arc<Shared>) -> Self {
+        let number = shared.connections.with(|connections| {
+            connections.opened += 1;
+            connections.opened
+        });
+        Self { shared: Arc::clone(shared), number, purpose: Mutex::new(Purpose::General(None)) }
     }
 
     /// Adds the connection to those in general. If there are too many, another one is closed.

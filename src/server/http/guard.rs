@@ -63,16 +63,24 @@ pub(super) async fn guard(
     let forwarded = is_forwarded(request.headers()).then(|| peer.forwarded());
     let peer = forwarded.as_ref().unwrap_or(peer);
     let mut response = match check(shared, peer, &request) {
-        Ok(()) => match tokio::time::timeout(REQUEST_MAX, answer(shared, peer, place, request)).await {
-            Ok(response) => response,
-            Err(_) => ApiError::too_slow(REQUEST_MAX).into(),
-        },
+        Ok(()) => answer_in_time(shared, peer, place, request).await,
         Err(error) => error.into(),
     };
     let headers =
         HEADERS.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
     response.headers_mut().extend(headers);
     response
+}
+
+/// Answers a request that was checked, here or by the node that forwards it.
+pub(super) async fn answer_in_time(
+    shared: &Arc<Shared>,
+    peer: &Peer,
+    place: &Arc<Place>,
+    request: Request<Incoming>,
+) -> Response {
+    let answered = tokio::time::timeout(REQUEST_MAX, answer(shared, peer, place, request)).await;
+    answered.unwrap_or_else(|_| ApiError::too_slow(REQUEST_MAX).into())
 }
 
 fn is_forwarded(headers: &HeaderMap) -> bool {

@@ -17,19 +17,23 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use super::super::client_address::{Client, ClientAddress};
 use super::super::node_view::NodeView;
 use super::super::proxy_header::read_header;
+use super::super::relay::{Outgoing, ServeRequests};
 use super::super::rules::Rules;
 use super::super::shares::Pauses;
 use super::super::socket;
 use super::super::state::Server;
 use super::super::tls::{FirstBytes, Handshake};
+use super::super::workers::Workers;
 use super::connections::Place;
+use super::forward::Forwarder;
+use super::forwarded;
 use super::guard::guard;
 use super::peer::Peer;
 use super::shared::{Shared, Stage};
@@ -43,7 +47,7 @@ const HEAD_MAX: Duration = Duration::from_secs(15);
 const PEER_MAX: Duration = Duration::from_secs(35);
 
 /// The longest head of a request. A URL of it may be 64 KiB long, for names.
-const HEAD_BYTES_MAX: usize = 72 * 1024;
+pub(super) const HEAD_BYTES_MAX: usize = 72 * 1024;
 
 /// The first byte of a connection over TLS.
 const TLS_BYTE: u8 = 0x16;
@@ -60,8 +64,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(in crate::server) struct Http {
     shared: Arc<Shared>,
-    /// Ends the thread. `None`: the configuration enables no listener.
-    _alive: Option<oneshot::Sender<Infallible>>,
+    /// `None`: the configuration enables no listener.
+    thread: Option<HttpThread>,
+}
+
+#[derive(Debug)]
+struct HttpThread {
+    runtime: Handle,
+    /// Ends it.
+    _alive: oneshot::Sender<Infallible>,
 }
 
 impl Http {
@@ -73,11 +84,11 @@ impl Http {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::new(config, rules));
         if listeners.is_empty() {
-            return Ok(Self { shared, _alive: None });
+            return Ok(Self { shared, thread: None });
         }
         let (alive, ended) = oneshot::channel::<Infallible>();
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let its_shared = Arc::clone(&shared);
+        let (its_shared, handle) = (Arc::clone(&shared), runtime.handle().clone());
         std::thread::Builder::new().name("http".to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
@@ -87,18 +98,37 @@ impl Http {
                 }
             });
         })?;
-        Ok(Self { shared, _alive: Some(alive) })
+        Ok(Self { shared, thread: Some(HttpThread { runtime: handle, _alive: alive }) })
     }
 
-    /// This process is a node of a cluster, which stands by until it leads.
-    pub(in crate::server) fn join(&self, view: NodeView) {
+    /// This process is a node of a cluster, which stands by until it leads. Until then, it forwards requests for leases if it
+    /// relays clients.
+    pub(in crate::server) fn join(&self, view: NodeView, outgoing: Option<&Arc<Outgoing<Workers>>>) {
         self.shared.set_node(view);
+        if let Some(outgoing) = outgoing {
+            self.shared.set_forwarder(Forwarder::new(Arc::clone(outgoing)));
+        }
         self.shared.set_stage(Stage::Standby);
     }
 
     /// The server serves clients from now on.
     pub(in crate::server) fn serve(&self, server: &Arc<Server>) {
         self.shared.set_stage(Stage::Serving(Arc::clone(server)));
+    }
+
+    /// Serves requests that other nodes forward; `None`: the listener is not enabled.
+    pub(in crate::server) fn serve_requests(&self) -> Option<ServeRequests<TcpStream>> {
+        let (shared, runtime) = (Arc::clone(&self.shared), self.thread.as_ref()?.runtime.clone());
+        Some(Box::new(move |stream, node| {
+            // Another thread serves it.
+            let Ok(stream) = stream.into_std() else { return };
+            let served = forwarded::serve(Arc::clone(&shared), stream, node);
+            runtime.spawn(async move {
+                if let Err(error) = served.await {
+                    debug!(node = %node.socket(), %error, "a connection with forwarded requests has ended");
+                }
+            });
+        }))
     }
 
     /// The server is being stopped: it is no longer ready, and changes nothing.
@@ -180,7 +210,7 @@ async fn client_behind(
     }
 }
 
-type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+pub(super) type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Finds the client if a proxy has connected, begins TLS if the client does, and serves the connection.
 async fn begin(

@@ -2,6 +2,7 @@
 //!
 //! `listener` accepts connections, `connections` bounds them, `stream` has their time limits, `guard` checks each request before its
 //! handler sees it (Host, Origin, content type, rights), `routes` lists what there is, and `api`, `health` and `page` answer.
+//! On a node that does not lead, `forward` sends requests for leases to the leader, where `forwarded` serves them.
 //! `answer` composes answers and errors, `query` reads parameters, `paging` takes lists in steps, and `requester` makes
 //! changes.
 //!
@@ -15,6 +16,8 @@ mod access;
 mod answer;
 mod api;
 mod connections;
+mod forward;
+mod forwarded;
 mod guard;
 mod health;
 mod leases;

@@ -66,7 +66,14 @@ impl Route {
     pub(super) fn is_read(&self) -> bool {
         self.kind == Kind::Read
     }
+
+    /// Whether a node of a cluster that does not lead forwards it to the leader. Such a request may be repeated.
+    fn is_served_by_every_node(&self) -> bool {
+        matches!(self.kind, Kind::Lease | Kind::Release) || self.path == GRANT
+    }
 }
+
+const GRANT: &str = "/api/v1/grant";
 
 /// The API.
 pub(super) const ROUTES: &[Route] = routes! {
@@ -146,34 +153,39 @@ async fn answer_api(
     request: Request<Incoming>,
 ) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
-    let mut permissions = authorize(route, shared, peer, &head.headers)?;
+    let forwarder = shared.forwarder().filter(|_| route.is_served_by_every_node());
+    if forwarder.is_none() {
+        authorize(route, shared, peer, &head.headers)?;
+    }
     make_room(route, place, &head.headers);
     let query = head.uri.query().unwrap_or_default();
-    let parameters = match head.method {
-        Method::GET | Method::HEAD => Parameters::of_query(query)?,
+    let is_get = matches!(head.method, Method::GET | Method::HEAD);
+    let body = match route.kind {
+        _ if is_get => Bytes::new(),
         _ if !query.is_empty() => {
             return Err(ApiError::bad_request(
                 "a POST has its parameters in its body; send no query in the URL",
             ));
         }
-        _ => {
-            let body = match route.kind {
-                Kind::Lease | Kind::Release => timeout(LEASE_BODY_MAX, read(&head.headers, body))
-                    .await
-                    .map_err(|_| ApiError::too_slow(LEASE_BODY_MAX))?,
-                Kind::Read | Kind::Change => read(&head.headers, body).await,
-            }?;
-            // The client may have lost its rights while it sent the body.
-            permissions = authorize(route, shared, peer, &head.headers)?;
-            Parameters::of_json(&body)?
-        }
+        Kind::Lease | Kind::Release => timeout(LEASE_BODY_MAX, read(&head.headers, body))
+            .await
+            .map_err(|_| ApiError::too_slow(LEASE_BODY_MAX))??,
+        Kind::Read | Kind::Change => read(&head.headers, body).await?,
     };
+    if let Some(forwarder) = forwarder
+        && let Some(response) = forwarder.forward(shared, peer, &head, &body).await?
+    {
+        return Ok(response);
+    }
+    // The client may have lost its rights while it sent the body.
+    let permissions = authorize(route, shared, peer, &head.headers)?;
+    let parameters = if is_get { Parameters::of_query(query)? } else { Parameters::of_json(&body)? };
     let (shared_by_context, place) = (Arc::clone(shared), Arc::clone(place));
     let token = access::shown_token(&head.headers);
     let context =
         Context { shared: shared_by_context, permissions, token, peer: peer.clone(), place, parameters };
     // Neither the head nor the body of a request that waits is kept.
-    drop(head);
+    drop((head, body));
     let answered = (route.handler)(context);
     let answer = match route.kind {
         Kind::Read => {

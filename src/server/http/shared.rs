@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use super::super::clock::Clock;
 use super::super::metrics::Count;
@@ -13,6 +14,7 @@ use super::super::state::Server;
 use super::super::throttle::Throttle;
 use super::answer::ApiError;
 use super::connections::Connections;
+use super::forward::Forwarder;
 use super::leases::Leases;
 use super::metrics::Selection;
 use super::settings::Settings;
@@ -31,6 +33,10 @@ pub(super) struct Shared {
     pub(super) cluster: ClusterConfig,
     /// Set once this process is a node of a cluster.
     node: OnceLock<NodeView>,
+    /// Set if this node forwards requests while it does not lead.
+    forwarder: OnceLock<Forwarder>,
+    /// Cancelled before the server is being stopped. Other nodes then repeat the requests that they have forwarded.
+    pub(super) stopping: CancellationToken,
     pub(super) started: UnixSeconds,
     pub(super) connections: Connections,
     /// Connections whose last request was for a lease.
@@ -68,6 +74,8 @@ impl Shared {
             rules,
             cluster: config.cluster.clone(),
             node: OnceLock::new(),
+            forwarder: OnceLock::new(),
+            stopping: CancellationToken::new(),
             started: Clock::system().now(),
             connections: Connections::default(),
             lease_connections: Count::default(),
@@ -89,6 +97,16 @@ impl Shared {
     pub(super) fn set_node(&self, view: NodeView) {
         let is_first = self.node.set(view).is_ok();
         assert!(is_first, "a process joins once");
+    }
+
+    pub(super) fn set_forwarder(&self, forwarder: Forwarder) {
+        let is_first = self.forwarder.set(forwarder).is_ok();
+        assert!(is_first, "a process joins once");
+    }
+
+    /// What forwards requests to the leader; `None`: this node leads, or forwards none.
+    pub(super) fn forwarder(&self) -> Option<&Forwarder> {
+        self.forwarder.get().filter(|_| matches!(self.stage(), Stage::Standby))
     }
 
     /// What this node knows of its cluster; `None`: it is none, or has not joined yet.
@@ -121,6 +139,7 @@ impl Shared {
     }
 
     pub(super) fn drain(&self) {
+        self.stopping.cancel();
         let mut stage = self.stage.write().unwrap_or_else(PoisonError::into_inner);
         if let Stage::Serving(server) = &*stage {
             *stage = Stage::Draining(Arc::clone(server));

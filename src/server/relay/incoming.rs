@@ -20,24 +20,35 @@ use super::proof::{Handshake, Secret};
 use super::unproven::{NoRoom, Unproven};
 use signalbox_cluster::keys::RelaySecret;
 use signalbox_model::Namespace;
-use signalbox_protocol::relay::{Challenge, OPENING_BYTES, Opening, Outcome};
+use signalbox_protocol::relay::{Challenge, OPENING_BYTES, Opening, Outcome, RelayedPort};
 
 /// How long the handshake of a connection may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 /// The port for relays of the node that leads.
-pub struct Incoming<N> {
+pub struct Incoming<N: RelayNetwork> {
     server: Arc<Server>,
     network: N,
     secret: Secret,
     /// The term of the leadership.
     epoch: u32,
-    enabled: Vec<Namespace>,
+    served: Served<N::Stream>,
     trust: Trust,
     is_node: IsNode,
     unproven: Mutex<Unproven<AbortHandle>>,
     warnings: Throttle,
 }
+
+/// The ports whose clients are served.
+pub struct Served<S> {
+    /// Service ports.
+    pub namespaces: Vec<Namespace>,
+    /// Serves requests of HTTP; `None`: that is disabled.
+    pub http: Option<ServeRequests<S>>,
+}
+
+/// Serves a connection over which a node forwards requests of HTTP. The address is that of the node.
+pub type ServeRequests<S> = Box<dyn Fn(S, ClientAddress) + Send + Sync>;
 
 /// Whether a node of the cluster is known to have this address.
 pub type IsNode = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
@@ -82,15 +93,15 @@ enum Refused {
     Unproven,
     #[error("it is for the leader of epoch {0}")]
     OtherEpoch(u32),
-    #[error("it is for the port of the {0}s, which is disabled here; enable the same ports on all nodes")]
+    #[error("it is for the {0} port, which is disabled here; enable the same ports on all nodes")]
     Disabled(&'static str),
     #[error("the system has no random numbers: {0}")]
     Random(getrandom::Error),
 }
 
 impl<N: RelayNetwork> Incoming<N> {
-    /// A port that serves connections of `enabled` namespaces for relays that know the secret and name this epoch. `trust` says
-    /// whether the client addresses that they state give rights.
+    /// A port that serves these connections for relays that know the secret and name this epoch. `trust` says whether the client
+    /// addresses that they state give rights.
     ///
     /// Connections from addresses of which `is_node` says so are preferred until their relays have proven themselves.
     pub fn new(
@@ -98,13 +109,13 @@ impl<N: RelayNetwork> Incoming<N> {
         network: N,
         secret: &RelaySecret,
         epoch: u32,
-        enabled: Vec<Namespace>,
+        served: Served<N::Stream>,
         trust: Trust,
         is_node: IsNode,
     ) -> Self {
         let secret = Secret::new(secret);
         let (unproven, warnings) = Default::default();
-        Self { server, network, secret, epoch, enabled, trust, is_node, unproven, warnings }
+        Self { server, network, secret, epoch, served, trust, is_node, unproven, warnings }
     }
 
     /// Starts to serve a connection, for which an older one may have to be closed.
@@ -144,8 +155,13 @@ impl<N: RelayNetwork> Incoming<N> {
     async fn accept(&self, mut stream: N::Stream, relay: SocketAddr, listed: Listed<'_>) {
         let opened = tokio::time::timeout(HANDSHAKE_MAX, self.handshake(&mut stream, relay, listed)).await;
         match opened.unwrap_or(Err(Refused::Timeout)) {
-            Ok((namespace, client)) => {
+            Ok((RelayedPort::Service(namespace), client)) => {
                 admit::<N::Listener>(&self.server, namespace, stream, client, self.network.spawner());
+            }
+            Ok((RelayedPort::Http, node)) => {
+                if let Some(serve) = &self.served.http {
+                    serve(stream, node);
+                }
             }
             // The relay does not know yet that this node leads, or is closing.
             Err(refused @ (Refused::Io(_) | Refused::OtherEpoch(_))) => {
@@ -159,13 +175,13 @@ impl<N: RelayNetwork> Incoming<N> {
         }
     }
 
-    /// Performs the handshake: returns the port and the address of the client.
+    /// Performs the handshake: returns the port, and the address of the client, or for HTTP of the node.
     async fn handshake(
         &self,
         stream: &mut N::Stream,
         relay: SocketAddr,
         listed: Listed<'_>,
-    ) -> Result<(Namespace, ClientAddress), Refused> {
+    ) -> Result<(RelayedPort, ClientAddress), Refused> {
         N::Listener::prepare(stream, self.server.peer_timeout())?;
         let mut challenge = Challenge { nonce: Default::default() };
         getrandom::fill(&mut challenge.nonce).map_err(Refused::Random)?;
@@ -180,32 +196,42 @@ impl<N: RelayNetwork> Incoming<N> {
         }
         // Before the verdict: a relay that was accepted must not be closed for another.
         drop(listed);
-        let namespace = statement.namespace;
-        let plain = match self.trust {
-            Trust::Network => RelayedOver::Trusted,
-            Trust::Proofs => RelayedOver::Untrusted,
+        let port = statement.port;
+        let (client, is_enabled) = match port {
+            RelayedPort::Service(namespace) => {
+                (statement.client, self.served.namespaces.contains(&namespace))
+            }
+            RelayedPort::Http => (relay, self.served.http.is_some()),
+        };
+        let plain = match (self.trust, port) {
+            (Trust::Network, RelayedPort::Service(_)) => RelayedOver::Trusted,
+            (Trust::Proofs, _) | (_, RelayedPort::Http) => RelayedOver::Untrusted,
         };
         let over = match statement.is_encrypted_by_relay {
             true => RelayedOver::Tls(handshake.channel()),
             false => plain,
         };
-        let mut client = ClientAddress::relayed(statement.client, relay, over);
+        let mut address = ClientAddress::relayed(client, relay, over);
         let outcome = if statement.epoch != self.epoch {
             Outcome::OtherEpoch
-        } else if !self.enabled.contains(&namespace) {
+        } else if !is_enabled {
             Outcome::Disabled
-        } else if client.is_encrypted_by_relay() && self.refuses_plain(client) {
+        } else if port != RelayedPort::Http && address.is_encrypted_by_relay() && self.refuses_plain(address)
+        {
             // The client learns why from the answer to its first request.
-            client = ClientAddress::relayed(statement.client, relay, plain);
+            address = ClientAddress::relayed(client, relay, plain);
             Outcome::AcceptedPlain
         } else {
             Outcome::Accepted
         };
         stream.write_all(&handshake.verdict(outcome).encode()).await?;
         match outcome {
-            Outcome::Accepted | Outcome::AcceptedPlain => Ok((namespace, client)),
+            Outcome::Accepted | Outcome::AcceptedPlain => Ok((port, address)),
             Outcome::OtherEpoch => Err(Refused::OtherEpoch(statement.epoch)),
-            Outcome::Disabled => Err(Refused::Disabled(port_name(namespace))),
+            Outcome::Disabled => Err(Refused::Disabled(match port {
+                RelayedPort::Service(namespace) => port_name(namespace),
+                RelayedPort::Http => "HTTP",
+            })),
         }
     }
 

@@ -3,7 +3,7 @@
 //! `outgoing` is the part of a node that does not lead: it accepts clients, opens a connection to the leader for each, and
 //! `splice` forwards the bytes of both unchanged, TLS included. `incoming` is the part of the leader: it reads which client a
 //! connection is for, and serves it like any other; `unproven` bounds those that are not known to come from a node. `proof` is how each authenticates the other (`docs/protocol.md`, "Relayed
-//! connections").
+//! connections"). `to_leader` carries requests of HTTP, of which many clients share one connection.
 //!
 //! Invariants (`docs/decisions/0028`):
 //! - C5: nothing is forwarded after the term of a relay is over (`cluster::relays`).
@@ -15,6 +15,7 @@ mod incoming;
 mod outgoing;
 mod proof;
 mod splice;
+mod to_leader;
 mod unproven;
 
 use std::io;
@@ -27,7 +28,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::listener::Listener;
 use super::socket;
 use super::workers::{Spawn, Workers};
-pub use incoming::{Incoming, IsNode, Trust, serve_relays};
+pub use incoming::{Incoming, IsNode, ServeRequests, Served, Trust, serve_relays};
 pub use outgoing::{Outgoing, RelayAuthority, relay_port};
 pub(super) use proof::ChannelProof;
 

@@ -15,7 +15,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tracing::{debug, warn};
 
 use super::super::client_address::ClientAddress;
@@ -26,10 +25,13 @@ use super::super::throttle::Throttle;
 use super::RelayNetwork;
 use super::proof::{Handshake, Secret};
 use super::splice::{Broken, splice};
+use super::to_leader::{Leader, ToLeader};
 use signalbox_cluster::relays::{Relay, RelayTerm, Relays};
 use signalbox_model::Namespace;
 use signalbox_protocol::TLS_HANDSHAKE;
-use signalbox_protocol::relay::{CHALLENGE_BYTES, Challenge, Outcome, Statement, VERDICT_BYTES, Verdict};
+use signalbox_protocol::relay::{
+    CHALLENGE_BYTES, Challenge, Outcome, RelayedPort, Statement, VERDICT_BYTES, Verdict,
+};
 use signalbox_tls::{FileError, VERSIONS, certificates, provider};
 
 /// How long one attempt to reach the leader may take.
@@ -70,12 +72,6 @@ struct Warnings {
     no_leader: Throttle,
     failed_attempt: Throttle,
     failed_accept: Throttle,
-}
-
-/// A connection to the leader for a client.
-enum Leader<S> {
-    Plain(S),
-    Encrypted(Box<TlsStream<S>>),
 }
 
 /// Why an attempt to connect to the leader has failed.
@@ -152,8 +148,21 @@ impl<N: RelayNetwork> Outgoing<N> {
         self.leads.notify_waiters();
     }
 
+    /// How long a client waits for a leader.
+    pub(in crate::server) fn hold(&self) -> Duration {
+        self.hold
+    }
+
+    /// Opens a connection to the leader for requests of HTTP. Without a leader, it waits.
+    pub(in crate::server) async fn connect_for_requests(&self) -> ToLeader<N::Stream> {
+        let no_client = SocketAddr::from(([0, 0, 0, 0], 0));
+        let (relay, leader) = self.connect(RelayedPort::Http, no_client, self.authority.is_some()).await;
+        debug!(epoch = relay.term().epoch(), "forwarding requests of HTTP");
+        ToLeader::new(relay, leader)
+    }
+
     /// Waits until this node leads.
-    async fn leading(&self) -> &Arc<Server> {
+    pub(in crate::server) async fn leading(&self) -> &Arc<Server> {
         loop {
             let leads = self.leads.notified();
             if let Some(server) = self.server.get() {
@@ -176,7 +185,7 @@ impl<N: RelayNetwork> Outgoing<N> {
         };
         let (relay, leader) = tokio::select! {
             biased;
-            connected = self.connect(namespace, peer, is_encrypted_by_relay) => connected,
+            connected = self.connect(RelayedPort::Service(namespace), peer, is_encrypted_by_relay) => connected,
             server = self.leading() => {
                 let peer = ClientAddress::of_peer(peer);
                 admit::<N::Listener>(server, namespace, client, peer, self.network.spawner());
@@ -210,10 +219,10 @@ impl<N: RelayNetwork> Outgoing<N> {
         }
     }
 
-    /// Opens a connection to the leader for a client. Without a leader, it waits.
+    /// Opens a connection to the leader. Without a leader, it waits.
     async fn connect(
         &self,
-        namespace: Namespace,
+        port: RelayedPort,
         client: SocketAddr,
         is_encrypted_by_relay: bool,
     ) -> (Relay, Leader<N::Stream>) {
@@ -228,7 +237,7 @@ impl<N: RelayNetwork> Outgoing<N> {
                 () = term.over() => continue,
                 guard = term.begin_attempt() => guard,
             };
-            let statement = Statement { namespace, is_encrypted_by_relay, epoch: term.epoch(), client };
+            let statement = Statement { port, is_encrypted_by_relay, epoch: term.epoch(), client };
             let failed = match self.attempt(&term, statement).await {
                 Ok(connected) => return connected,
                 Err(failed) => failed,

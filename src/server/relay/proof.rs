@@ -95,13 +95,18 @@ impl Handshake<'_> {
 mod tests {
     use super::*;
     use signalbox_model::Namespace;
+    use signalbox_protocol::relay::RelayedPort;
 
     #[test]
     fn a_proof_holds_for_one_secret_one_nonce_and_one_statement() {
         let [secret, other] = ["01", "02"].map(|digits| Secret::new(&RelaySecret(digits.to_owned())));
         let client = "192.0.2.7:80".parse().unwrap();
-        let statement =
-            Statement { namespace: Namespace::Counters, is_encrypted_by_relay: false, epoch: 3, client };
+        let statement = Statement {
+            port: RelayedPort::Service(Namespace::Counters),
+            is_encrypted_by_relay: false,
+            epoch: 3,
+            client,
+        };
         let handshake = Handshake { secret: &secret, challenge: Challenge { nonce: [1; 16] }, statement };
         let (opening, expected) = (handshake.opening(), handshake.channel());
         assert!(handshake.is_proven_by(&opening));

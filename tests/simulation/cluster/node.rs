@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use signalbox::config::Config;
 use signalbox::server::{
-    Clock, Incoming, Outgoing, SameThread, Server, StoreError, Trust, expire, relay_port, serve_port,
+    Clock, Incoming, Outgoing, SameThread, Served, Server, StoreError, Trust, expire, relay_port, serve_port,
     serve_relays, sweep_counters, sweep_semaphores,
 };
 use signalbox_cluster::coordinator::Persistent;
@@ -420,11 +420,11 @@ async fn serve(
     }
     let listener = listen(process, RELAYS_PORT, true).await;
     let server_of_relays = Arc::clone(&server);
-    let enabled = Namespace::ALL.to_vec();
+    let served = Served { namespaces: Namespace::ALL.to_vec(), http: None };
     let (network, secret) = (NodeNetwork::of(process), &standby.secret);
     let no_node = Box::new(|_| false);
     let incoming =
-        Incoming::new(server_of_relays, network, secret, term.epoch, enabled, Trust::Network, no_node);
+        Incoming::new(server_of_relays, network, secret, term.epoch, served, Trust::Network, no_node);
     tasks.spawn(serve_relays(incoming, listener));
     tasks.spawn(expire(Arc::clone(&server)));
     tasks.spawn(sweep_counters(Arc::clone(&server)));

@@ -1,0 +1,85 @@
+//! The leader's part of forwarded requests: each is answered as one of its own clients, and counts for the client that it states.
+//!
+//! The node that forwards it has checked its host, origin and content type, and has proven that it is a node.
+
+use std::convert::Infallible;
+use std::net::TcpStream as StdTcpStream;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+use super::super::client_address::ClientAddress;
+use super::super::tls::{Handshake, HandshakeError};
+use super::answer::{ApiError, Response};
+use super::connections::{CONNECTIONS_MAX, Place};
+use super::forward::Stated;
+use super::guard::answer_in_time;
+use super::listener::{HEAD_BYTES_MAX, Outcome};
+use super::shared::Shared;
+use super::stream::Bounded;
+
+/// Serves the connection of a node until that ends, or until this server is being stopped.
+pub(super) async fn serve(shared: Arc<Shared>, stream: StdTcpStream, node: ClientAddress) -> Outcome {
+    let stream = TcpStream::from_std(stream)?;
+    tokio::select! {
+        // First: an answer that the server is being stopped must not reach the node, which asks the next leader.
+        biased;
+        () = shared.stopping.cancelled() => Ok(()),
+        outcome = begin(&shared, stream, node) => outcome,
+    }
+}
+
+async fn begin(shared: &Arc<Shared>, stream: TcpStream, node: ClientAddress) -> Outcome {
+    if !node.is_encrypted_by_relay() {
+        return serve_requests(shared, stream, node).await;
+    }
+    let tls = shared.rules.tls.current().ok_or(HandshakeError::NotConfigured)?;
+    let server = shared.stage().server();
+    let (terms, usage) = (tls.terms_for(node), Arc::default());
+    let handshake = Handshake { terms, client: node, usage, server: server.as_deref() };
+    let (stream, _) = handshake.run(stream, BytesMut::new()).await?;
+    serve_requests(shared, stream, node).await
+}
+
+async fn serve_requests<S>(shared: &Arc<Shared>, stream: S, node: ClientAddress) -> Outcome
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let its_shared = Arc::clone(shared);
+    let service = service_fn(move |request| {
+        let shared = Arc::clone(&its_shared);
+        async move { Ok::<_, Infallible>(answer(&shared, node, request).await) }
+    });
+    // As many as a node with the same configuration can have. More wait there.
+    let requests_max = shared.settings().lease_connections_max + CONNECTIONS_MAX;
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(u32::try_from(requests_max).unwrap_or(u32::MAX))
+        // Many clients of a node may give up at once.
+        .max_pending_accept_reset_streams(requests_max)
+        // The head that a client has sent, and what the node states.
+        .max_header_list_size(2 * HEAD_BYTES_MAX as u32);
+    http.serve_connection(TokioIo::new(Bounded::new(stream, Some(Arc::clone(shared)))), service).await?;
+    Ok(())
+}
+
+async fn answer(shared: &Arc<Shared>, node: ClientAddress, request: Request<Incoming>) -> Response {
+    shared.requests.add(1);
+    let Some(stated) = Stated::read(request.headers()) else {
+        return ApiError::bad_request("a forwarded request must state its client").into();
+    };
+    let peer = stated.peer(node);
+    let (place, closed) = Place::of_request(shared, peer.client.address);
+    let place = Arc::new(place);
+    tokio::select! {
+        response = answer_in_time(shared, &peer, &place, request) => response,
+        _ = closed => ApiError::busy().into(),
+    }
+}
