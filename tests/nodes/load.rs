@@ -1,6 +1,6 @@
 //! Clients that keep a cluster busy while something happens to it, and what is checked of them.
 //!
-//! Workers are connected to any node, which relays them if it does not lead. They acquire slots and record for how long they
+//! Workers with the Rust client and over HTTP are connected to any node, which relays them if it does not lead. They acquire slots and record for how long they
 //! believe that they hold them. At no moment do more believe so than there are slots, no two of them in the same slot; ids
 //! grow; and nothing acknowledged is lost.
 //!
@@ -8,6 +8,7 @@
 //! there is, whatever happens to the leader, as long as their own node runs and reaches them.
 
 pub mod clients;
+mod http;
 pub mod verdict;
 
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use signalbox_client::blocking::Client;
 use signalbox_client::{Declaration, Error, IfExists, Namespace};
 
 use self::clients::{Administrator, Declared, Keeper, Kept, PlainWorker, Progress, Run, Runner, Worker};
+use self::http::HttpWorker;
 use self::verdict::{Belief, Outage, PlainBelief};
 use crate::support::cluster::TestCluster;
 use crate::support::namespaces::Machine;
@@ -33,6 +35,9 @@ const SLOTS: u16 = 3;
 const PLAIN_WORKERS: usize = 6;
 const PLAIN_NAME: &[u8] = b"plain";
 const PLAIN_MAXIMUM: u32 = 2;
+
+/// Workers that acquire the same slots over HTTP.
+const HTTP_WORKERS: usize = 4;
 
 /// The counter that runners acquire, of whom this number may hold it.
 const RUNNERS_NAME: &str = "run";
@@ -68,7 +73,8 @@ impl Places<'_> {
 
 /// What the clients have found.
 pub struct Findings {
-    beliefs: Vec<Belief>,
+    /// Of workers with the Rust client, and over HTTP.
+    beliefs: [Vec<Belief>; 2],
     plain_beliefs: Vec<PlainBelief>,
     /// How often each runner was granted what it asked for.
     grants_of_runners: Vec<u64>,
@@ -89,6 +95,7 @@ impl Drop for Stop<'_> {
 /// Clients of a cluster.
 pub struct Load {
     addresses: Vec<SocketAddr>,
+    http: Vec<SocketAddr>,
     /// Clients that acquire and release without a pause.
     runners: usize,
 }
@@ -96,14 +103,18 @@ pub struct Load {
 impl Load {
     /// Declares what the workers acquire. `runners`: how many clients acquire and release without a pause.
     pub fn prepare(cluster: &TestCluster, runners: usize) -> Self {
-        let client = cluster.client(|builder| builder);
+        let addresses = cluster.servers().split(',').map(|address| address.parse().unwrap()).collect();
+        Self::of(cluster.client(|builder| builder), addresses, cluster.http_addresses(), runners)
+    }
+
+    /// As [`Self::prepare`], for servers at these addresses, and where they serve HTTP.
+    pub fn of(client: Client, addresses: Vec<SocketAddr>, http: Vec<SocketAddr>, runners: usize) -> Self {
         let declaration =
             Declaration { name: SLOTS_NAME.as_bytes(), capacity: SLOTS.into(), numbered: true, label: b"" };
         let declare = Operation::Declare { if_exists: IfExists::Fail, declarations: vec![declaration] };
         client.wait(async { client.direct().await?.change(&declare).await }).unwrap();
         client.close();
-        let addresses = cluster.servers().split(',').map(|address| address.parse().unwrap()).collect();
-        Self { addresses, runners }
+        Self { addresses, http, runners }
     }
 
     /// Runs clients until `act` has ended. Returns what they have found, and the result of `act`.
@@ -113,12 +124,13 @@ impl Load {
         seed: u64,
         act: impl FnOnce(&Progress) -> T,
     ) -> (Findings, T) {
-        let progress = Progress::new(WORKERS + PLAIN_WORKERS);
+        let progress = Progress::new(WORKERS + PLAIN_WORKERS + HTTP_WORKERS);
         let (stop, unexpected) = (AtomicBool::new(false), Mutex::default());
         let held_by_runners = AtomicU32::new(0);
         let (mut findings, result) = std::thread::scope(|scope| {
             let stop_all = Stop(&stop);
-            let run = Run { addresses: &self.addresses, stop: &stop, unexpected: &unexpected };
+            let run =
+                Run { addresses: &self.addresses, http: &self.http, stop: &stop, unexpected: &unexpected };
             let progress = &progress;
             let seed_of = |number: usize| seed.wrapping_add(1 + number as u64);
             let workers: Vec<_> = (0..WORKERS)
@@ -133,6 +145,12 @@ impl Load {
                     scope.spawn(move || places.run(number, || worker.work(progress)))
                 })
                 .collect();
+            let http_workers: Vec<_> = (WORKERS + PLAIN_WORKERS..WORKERS + PLAIN_WORKERS + HTTP_WORKERS)
+                .map(|number| {
+                    let worker = HttpWorker::new(run, number, seed_of(number));
+                    scope.spawn(move || places.run(number, || worker.work(progress)))
+                })
+                .collect();
             let runners: Vec<_> = (0..self.runners)
                 .map(|number| {
                     let runner = Runner::new(run, number, &held_by_runners);
@@ -144,7 +162,8 @@ impl Load {
             let result = act(progress);
             drop(stop_all);
             let findings = Findings {
-                beliefs: workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect(),
+                beliefs: [workers, http_workers]
+                    .map(|workers| workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()),
                 plain_beliefs: plain_workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect(),
                 grants_of_runners: runners.into_iter().map(|runner| runner.join().unwrap()).collect(),
                 declared: administrator.join().unwrap(),
@@ -164,11 +183,12 @@ impl Findings {
     pub fn check_held(&self, outages: &[Outage]) {
         let Self { beliefs, plain_beliefs, grants_of_runners, declared, kept, unexpected } = self;
         assert!(unexpected.is_empty(), "{unexpected:#?}");
-        verdict::check(beliefs, SLOTS).unwrap_or_else(|why| panic!("{why}"));
+        verdict::check(&beliefs.concat(), SLOTS).unwrap_or_else(|why| panic!("{why}"));
         verdict::check_plain(plain_beliefs, outages, PLAIN_MAXIMUM).unwrap_or_else(|why| panic!("{why}"));
         println!(
-            "{} grants, {} grants without leases, {} grants of runners, {} declarations, {} kept",
-            beliefs.len(),
+            "{} grants, {} over HTTP, {} grants without leases, {} grants of runners, {} declarations, {} kept",
+            beliefs[0].len(),
+            beliefs[1].len(),
             plain_beliefs.len(),
             grants_of_runners.iter().sum::<u64>(),
             declared.len(),
@@ -176,12 +196,16 @@ impl Findings {
         );
         assert!(!declared.is_empty() && kept.len() > 0);
         assert!(grants_of_runners.iter().all(|grants| *grants > 0), "{grants_of_runners:?}");
-        assert!(beliefs.len() > WORKERS && plain_beliefs.len() > PLAIN_WORKERS);
+        assert!(
+            beliefs[0].len() > WORKERS
+                && beliefs[1].len() > HTTP_WORKERS
+                && plain_beliefs.len() > PLAIN_WORKERS
+        );
     }
 
     /// Panics if a permit with a lease was lost.
     pub fn check_nothing_was_lost(&self) {
-        let lost: Vec<_> = self.beliefs.iter().filter(|belief| belief.is_lost).collect();
+        let lost: Vec<_> = self.beliefs.iter().flatten().filter(|belief| belief.is_lost).collect();
         assert!(lost.is_empty(), "{lost:#?}");
     }
 

@@ -13,6 +13,7 @@ mod leaving;
 mod load;
 mod members;
 mod nodes;
+mod one_node;
 mod relays;
 mod security;
 #[path = "../support/mod.rs"]

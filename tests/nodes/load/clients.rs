@@ -21,16 +21,16 @@ use crate::support::{ACQUIRE, NOT_AVAILABLE, OK, RELEASE, Wire, frame, named};
 use signalbox_model::Operation;
 
 /// The leases of the workers: shorter than the longest faults.
-const SHORT: Duration = Duration::from_secs(5);
+pub const SHORT: Duration = Duration::from_secs(5);
 
 /// The leases of the keeper: no fault is as long.
 const LONG: Duration = Duration::from_secs(60);
 
 /// How long an operation waits for an answer.
-const OPERATION: Duration = Duration::from_secs(6);
+pub const OPERATION: Duration = Duration::from_secs(6);
 
 /// How long a plain worker waits until a connection is established.
-const CONNECT: Duration = Duration::from_secs(1);
+pub const CONNECT: Duration = Duration::from_secs(1);
 
 /// The intervals in which a worker looks whether it still holds its permit.
 const LOOK: Duration = Duration::from_millis(3);
@@ -40,13 +40,15 @@ const LOOK: Duration = Duration::from_millis(3);
 pub struct Run<'a> {
     /// The nodes.
     pub addresses: &'a [SocketAddr],
+    /// Where they serve HTTP.
+    pub http: &'a [SocketAddr],
     pub stop: &'a AtomicBool,
     /// Errors that no fault explains.
     pub unexpected: &'a Mutex<Vec<String>>,
 }
 
 impl Run<'_> {
-    fn goes_on(&self) -> bool {
+    pub fn goes_on(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 
@@ -90,6 +92,11 @@ impl Progress {
         Self((0..workers).map(|_| Mutex::default()).collect())
     }
 
+    /// A worker was granted what it asked for at this moment.
+    pub fn note(&self, worker: usize, asked: Instant) {
+        *self.0[worker].lock().unwrap() = Some(asked);
+    }
+
     /// The workers that were granted nothing that they asked for since this moment.
     pub fn waiting_since(&self, moment: Instant) -> Vec<usize> {
         let is_waiting = |worker: &usize| self.0[*worker].lock().unwrap().is_none_or(|asked| asked < moment);
@@ -119,7 +126,7 @@ impl<'a> Worker<'a> {
                 match client.wait(client.semaphore(SLOTS_NAME).declared().timeout(OPERATION).acquire()) {
                     Ok(permit) => {
                         self.hold(&permit, asked);
-                        *progress.0[self.number].lock().unwrap() = Some(asked);
+                        progress.note(self.number, asked);
                         if !self.give_back(&client, permit) {
                             break;
                         }
@@ -217,7 +224,7 @@ impl<'a> Runner<'a> {
 }
 
 /// How long a permit is held: mostly shortly, sometimes longer than a failover takes.
-fn span(random: &mut Rng) -> Duration {
+pub fn span(random: &mut Rng) -> Duration {
     let ms = if random.u8(..10) < 8 { random.u64(5..200) } else { random.u64(500..4_000) };
     Duration::from_millis(ms)
 }
@@ -260,7 +267,7 @@ impl<'a> PlainWorker<'a> {
             wire.stream.write_all(&frame(ACQUIRE, *b"held", &named(&[1, PLAIN_MAXIMUM], PLAIN_NAME)))?;
             let status = wire.try_answer()?.status;
             // Nobody queues them, so none of them is sure to be granted something soon.
-            *progress.0[self.number].lock().unwrap() = Some(asked);
+            progress.note(self.number, asked);
             match status {
                 OK => {}
                 NOT_AVAILABLE => {
