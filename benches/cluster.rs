@@ -1,7 +1,7 @@
-//! What a cluster costs: the time from the end of a leader to the first grant of the next one, and durable grants beside a
-//! bare loop of the same transactions on the same etcd.
+//! What a cluster costs: the time from the end of a leader to the first grant of the next one, what clients see of it, and
+//! durable grants beside a bare loop of the same transactions on the same etcd.
 //!
-//! `cargo bench --bench cluster -- failover` and `cargo bench --bench cluster -- pairs`; `docs/performance.md` describes
+//! `cargo bench --bench cluster -- failover`, `-- clients` and `-- pairs`; `docs/performance.md` describes
 //! what is compared.
 
 mod support;
@@ -11,6 +11,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -102,6 +104,8 @@ struct Arguments {
 enum What {
     /// The time from the end of a leader to the first grant of the next one
     Failover,
+    /// The longest time without an answer of holding and waiting clients over a failover, with the Rust client and over HTTP
+    Clients,
     /// Durable grants and releases, beside a bare loop of transactions
     Pairs,
 }
@@ -129,6 +133,7 @@ fn main() {
     }
     match arguments.what {
         What::Failover => failover(&arguments),
+        What::Clients => clients(&arguments),
         What::Pairs => pairs(&arguments),
     }
 }
@@ -144,6 +149,7 @@ struct Cluster {
 struct Node {
     name: String,
     address: SocketAddr,
+    http: SocketAddr,
     file: PathBuf,
     process: Child,
 }
@@ -186,18 +192,18 @@ impl Cluster {
     /// Starts a node, with further lines of its section.
     fn add_node(&mut self, arguments: &Arguments, further: &str) {
         let number = self.nodes.len();
-        let [counter, relays] = free_ports();
+        let [counter, http, relays] = free_ports();
         let (name, file) = (format!("n{number}"), self.folder.path().join(format!("{number}.toml")));
         let text = format!(
-            "bind_ip = \"127.0.0.1\"\nsemaphore.enable = false\n[counter]\nport = {counter}\n[cluster]\nnode = \"{name}\"\n\
+            "bind_ip = \"127.0.0.1\"\nsemaphore.enable = false\n[counter]\nport = {counter}\n[http]\nenable = true\nport = {http}\n[cluster]\nnode = \"{name}\"\n\
              bind = \"127.0.0.1:{relays}\"\nadvertise = \"127.0.0.1\"\nrenew_deadline = {}\netcd = \"{}\"\n{further}",
             arguments.renew_deadline,
             self.endpoints.join(" ")
         );
         fs::write(&file, text).expect("a scratch file can be written");
         let process = serve(&file);
-        let address = SocketAddr::from(([127, 0, 0, 1], counter));
-        self.nodes.push(Node { name, address, file, process });
+        let [address, http] = [counter, http].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        self.nodes.push(Node { name, address, http, file, process });
     }
 
     /// The node that leads; waits until there is one.
@@ -232,6 +238,10 @@ impl Node {
     }
 
     fn end(&mut self, end: End) {
+        if let End::Drain = end {
+            let drained = self.cluster_command(&["drain", &self.name]).output();
+            return assert!(drained.expect("the program runs").status.success(), "the leader is drained");
+        }
         let signal = if let End::Stop = end { Signal::SIGTERM } else { Signal::SIGKILL };
         let pid = Pid::from_raw(i32::try_from(self.process.id()).expect("ids of processes are small"));
         kill(pid, signal).expect("the node runs");
@@ -276,13 +286,7 @@ fn failover(arguments: &Arguments) {
          renew deadline of {renew_deadline} s; the leader ends by {end:?}; the lease duration is {:?}",
         timing.lease_duration()
     );
-    let mut cluster = Cluster::start(arguments);
-    let declared: Vec<_> =
-        (0..records).map(declaration).chain([Record::Mark(u64::from(records) + 1)]).collect();
-    import(&mut cluster.client(), &Keys::new("main"), timing, &declared)
-        .expect("the records can be imported");
-    cluster.add_node(arguments, "");
-    cluster.add_node(arguments, "");
+    let mut cluster = loaded(arguments, timing);
     if arguments.relayed {
         cluster.add_node(arguments, "eligible = false\n");
     }
@@ -317,6 +321,194 @@ fn failover(arguments: &Arguments) {
     println!("median {:.2} s, slowest {slowest:.2} s", median(&seconds));
 }
 
+/// Two nodes with records.
+fn loaded(arguments: &Arguments, timing: Timing) -> Cluster {
+    let records = arguments.records;
+    let mut cluster = Cluster::start(arguments);
+    let declared: Vec<_> =
+        (0..records).map(declaration).chain([Record::Mark(u64::from(records) + 1)]).collect();
+    import(&mut cluster.client(), &Keys::new("main"), timing, &declared)
+        .expect("the records can be imported");
+    cluster.add_node(arguments, "");
+    cluster.add_node(arguments, "");
+    cluster
+}
+
+/// The time to live of the leases of `clients`.
+const TTL: Duration = Duration::from_secs(30);
+
+/// What clients of one kind have seen of the end of a leader.
+struct Seen {
+    /// The longest operation of one that holds something.
+    holding: Duration,
+    /// From the end until one was granted what it waited for, which was free at the end.
+    waiting: Duration,
+}
+
+/// All know one node, which only relays.
+fn clients(arguments: &Arguments) {
+    let timing = Timing::new(Duration::from_secs(arguments.renew_deadline.into())).expect("2 to 60 seconds");
+    println!(
+        "{} failovers with {} records; the leader ends by {:?}; the lease duration is {:?}\n{:>12}{:>16}{:>12}{:>16}",
+        arguments.runs,
+        arguments.records,
+        arguments.end,
+        timing.lease_duration(),
+        "Rust: holds",
+        "waits",
+        "HTTP: holds",
+        "waits"
+    );
+    let mut cluster = loaded(arguments, timing);
+    cluster.add_node(arguments, "eligible = false\n");
+    let mut columns: [Vec<f64>; 4] = Default::default();
+    for run in 0..arguments.runs {
+        let leader = cluster.leader();
+        wait_for("all nodes are there", || cluster.nodes[leader].nodes_alive() == cluster.nodes.len());
+        let (relay, http) = (cluster.nodes[2].address, cluster.nodes[2].http);
+        let [for_rust, for_http] = ["rust", "http"].map(|kind| format!("{kind}-{run}"));
+        // What the clients wait for. The leader releases it with its own end.
+        let _held = [&for_rust, &for_http]
+            .map(|name| plain_grant(relay, name).expect("the relay reaches the leader"));
+        let (ended, is_over) = (OnceLock::new(), AtomicBool::new(false));
+        let [rust, over_http] = std::thread::scope(|scope| {
+            let rust = scope.spawn(|| see_with_the_rust_client(relay, &for_rust, &ended, &is_over));
+            let over_http = scope.spawn(|| see_over_http(http, run, &for_http, &ended, &is_over));
+            sleep(Duration::from_secs(1));
+            ended.set(Instant::now()).expect("it ends once");
+            cluster.nodes[leader].end(arguments.end);
+            wait_for("the next node grants", || plain_grant(relay, &format!("after-{run}")).is_some());
+            is_over.store(true, Ordering::Relaxed);
+            [rust, over_http].map(|seen| seen.join().expect("the clients are served"))
+        });
+        let seen =
+            [rust.holding, rust.waiting, over_http.holding, over_http.waiting].map(|time| time.as_secs_f64());
+        let [a, b, c, d] = seen;
+        println!("{a:>10.2} s{b:>14.2} s{c:>10.2} s{d:>14.2} s");
+        columns.iter_mut().zip(seen).for_each(|(column, time)| column.push(time));
+        let node = &mut cluster.nodes[leader];
+        node.process.wait().expect("it is a child");
+        node.process = serve(&node.file);
+    }
+    let [a, b, c, d] = columns.map(|column| median(&column));
+    println!("{a:>10.2} s{b:>14.2} s{c:>10.2} s{d:>14.2} s   median");
+}
+
+/// The longest of these operations, which go on until `is_over`.
+fn longest_of(is_over: &AtomicBool, mut operation: impl FnMut()) -> Duration {
+    let mut longest = Duration::ZERO;
+    loop {
+        let is_last = is_over.load(Ordering::Relaxed);
+        let began = Instant::now();
+        operation();
+        longest = longest.max(began.elapsed());
+        if is_last {
+            return longest;
+        }
+    }
+}
+
+fn see_with_the_rust_client(
+    relay: SocketAddr,
+    wanted: &str,
+    ended: &OnceLock<Instant>,
+    is_over: &AtomicBool,
+) -> Seen {
+    let connect = || {
+        let builder = signalbox_client::Client::builder(relay.to_string().parse().expect("an address"));
+        Client::connect_with(builder.ttl(TTL)).expect("the cluster serves")
+    };
+    let (holder, waiter) = (connect(), connect());
+    let seen = std::thread::scope(|scope| {
+        let waited = scope.spawn(|| {
+            let all = waiter.counter(wanted).maximum(PLAIN_MAXIMUM).resources(PLAIN_MAXIMUM);
+            let _held = waiter.wait(all.acquire()).expect("it is free when the leader has ended");
+            ended.get().expect("not before the end").elapsed()
+        });
+        let holding = longest_of(is_over, || {
+            let permit = holder.wait(holder.counter("own").maximum(1).acquire()).expect("the session lives");
+            holder.wait(permit.release()).expect("the session lives");
+        });
+        Seen { holding, waiting: waited.join().expect("it is granted") }
+    });
+    // The next leader would wait for their sessions.
+    [holder, waiter].into_iter().for_each(Client::close);
+    seen
+}
+
+/// Clients as docs/http.md has them.
+fn see_over_http(
+    http: SocketAddr,
+    run: usize,
+    wanted: &str,
+    ended: &OnceLock<Instant>,
+    is_over: &AtomicBool,
+) -> Seen {
+    let [own, waiting] = [1, 2].map(|kind| format!("{kind}{run:031}"));
+    let acquire = |key: &str, name: &str, resources: u32, place: &serde_json::Value| {
+        let claim = serde_json::json!({"name": name, "resources": resources, "maximum": PLAIN_MAXIMUM});
+        let mut body = serde_json::json!({
+            "key": key, "claims": [claim], "ttl_ms": TTL.as_millis() as u64, "wait_ms": 60_000, "poll_ms": 8_000
+        });
+        if !place.is_null() {
+            body["place"] = place.clone();
+        }
+        repeated(http, "acquire", &body)
+    };
+    let none = serde_json::Value::Null;
+    assert_eq!(acquire(&own, &format!("own-{wanted}"), 1, &none)["state"], "held");
+    let seen = std::thread::scope(|scope| {
+        let waited = scope.spawn(|| {
+            let mut place = none.clone();
+            loop {
+                let answer = acquire(&waiting, wanted, PLAIN_MAXIMUM, &place);
+                if answer["state"] == "held" {
+                    return ended.get().expect("not before the end").elapsed();
+                }
+                place = answer["place"].clone();
+            }
+        });
+        let renewal = serde_json::json!({ "keys": [own] });
+        let holding = longest_of(is_over, || {
+            let renewed = repeated(http, "renew", &renewal);
+            assert_eq!(renewed["leases"][0]["state"], "held", "{renewed}");
+        });
+        Seen { holding, waiting: waited.join().expect("it is granted") }
+    });
+    for key in [own, waiting] {
+        repeated(http, "release", &serde_json::json!({ "key": key }));
+    }
+    seen
+}
+
+/// The answer to a request, which is repeated until there is one.
+fn repeated(http: SocketAddr, path: &str, body: &serde_json::Value) -> serde_json::Value {
+    let request = format!(
+        "POST /api/v1/lease/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.to_string().len()
+    );
+    let ask = || {
+        let mut answer = String::new();
+        let mut stream = TcpStream::connect(http).ok()?;
+        stream.write_all(request.as_bytes()).ok()?;
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let is_answered = head.starts_with("HTTP/1.1 200") || head.starts_with("HTTP/1.1 202");
+        assert!(is_answered || head.starts_with("HTTP/1.1 503"), "{answer}");
+        if is_answered { serde_json::from_str(body).ok() } else { None }
+    };
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        sleep(Duration::from_millis(200));
+    }
+}
+
+/// The maximum of what plain clients acquire.
+const PLAIN_MAXIMUM: u32 = 1000;
+
 /// Acquires something over a connection of a plain client, which holds it; `None`: the connection has ended.
 fn plain_grant(address: SocketAddr, name: &str) -> Option<TcpStream> {
     const ACQUIRE: u8 = 0x02;
@@ -324,7 +516,7 @@ fn plain_grant(address: SocketAddr, name: &str) -> Option<TcpStream> {
     stream.set_nodelay(true).ok()?;
     let body = [
         &1_u32.to_be_bytes()[..],
-        &1000_u32.to_be_bytes(),
+        &PLAIN_MAXIMUM.to_be_bytes(),
         &(name.len() as u16).to_be_bytes(),
         name.as_bytes(),
     ];
