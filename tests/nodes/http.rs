@@ -12,14 +12,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
 
-#[path = "../tls/certificates.rs"]
-#[allow(dead_code, reason = "the tests of TLS use more of it")]
-mod certificates;
 #[path = "../http/client.rs"]
 mod client;
 
-use self::certificates::{Authority, Files, for_loopback};
 use self::client::{Reply, read_reply};
+use crate::certificates::{Authority, Files, for_loopback};
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::{SIGNALBOX, outcome, stderr};
 use crate::support::{PATIENCE, connect_from, eventually};

@@ -1,6 +1,9 @@
 //! The client of etcd and the nodes of a cluster, with a real etcd, as processes and in network namespaces.
 
 mod calls;
+#[path = "../tls/certificates.rs"]
+#[allow(dead_code, reason = "the tests of TLS use more of it")]
+mod certificates;
 mod data;
 mod differential;
 mod direct;

@@ -14,11 +14,7 @@ use serde_json::Value;
 use signalbox_model::{Milliseconds, Operation, Revocation, Status};
 use signalbox_protocol::Extended;
 
-#[path = "../tls/certificates.rs"]
-#[allow(dead_code, reason = "the tests of TLS use more of it")]
-mod certificates;
-
-use self::certificates::{Authority, for_loopback};
+use crate::certificates::{Authority, for_loopback};
 use crate::support::caller::Caller;
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::{stderr, text};
