@@ -3,11 +3,12 @@
 //!
 //! This package is the daemon and the command line; `docs/design.md` draws it with the packages below `crates/`. [`server`]
 //! owns sockets, clocks and tasks, [`config`] turns a file into one validated configuration, `cluster` makes the parts of
-//! a cluster from it, `views` has the JSON objects that the command line and the HTTP API share, and [`cli`] is the program.
+//! a cluster from it, `declarations` compares documents of declarations with what is declared, and [`cli`] is the program.
 
 #![warn(clippy::unwrap_used)]
 
 pub mod cli;
 mod cluster;
 pub mod config;
+mod declarations;
 pub mod server;

@@ -35,8 +35,8 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ("0", "success; run: the command succeeded; verify: the grant is held"),
     (
         "1",
-        "the server refused the request, or can never grant it; the name, session or grant does not exist; verify: the \
-         grant is not held",
+        "the server refused the request, or can never grant it; the name, session or grant does not exist; apply: some \
+         changes were refused; verify: the grant is not held",
     ),
     ("2", "verify: the grant is held, but it is being revoked or its semaphore is being removed"),
     ("64", "invalid arguments; bench: no process has the id of --pid"),
@@ -60,7 +60,11 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          await-idle: the name is still in use",
     ),
     ("77", "serve: cannot switch to the configured user or group"),
-    ("78", "serve, check-config: the configuration is invalid; no port was bound"),
+    (
+        "78",
+        "serve, check-config: the configuration is invalid; no port was bound; apply: the file has a mistake; nothing was \
+         changed",
+    ),
     ("126", "run, sysv run: the command cannot be executed"),
     ("127", "run, sysv run: the command was not found"),
     (

@@ -4,6 +4,7 @@
 //! message on stderr that starts with `signalbox: `, and `exit` has the table of all exit statuses.
 
 mod acquire;
+mod apply;
 mod arguments;
 mod await_idle;
 pub mod bench;
@@ -104,7 +105,8 @@ const WITHOUT_SERVER: [&str; 7] =
 const WITH_SYSV: [&str; 2] = ["status", "watch"];
 
 /// Subcommands whose output is text or a screen in any case.
-const WITHOUT_JSON: [&str; 5] = ["serve", "top", "completions", "complete-names", "man"];
+const WITHOUT_JSON: [&str; 6] =
+    ["serve", "top", "export-declarations", "completions", "complete-names", "man"];
 
 /// The definitions of all arguments.
 fn command() -> clap::Command {
@@ -147,6 +149,8 @@ const GROUPS: [(&str, &[&str]); 4] = [
     (
         "Administration",
         &[
+            "apply",
+            "export-declarations",
             "declare",
             "resize",
             "pause",
@@ -173,7 +177,7 @@ fn grouped(command: clap::Command) -> clap::Command {
         listed += &format!("{title}:\n");
         for name in names {
             let about = command.find_subcommand(name).and_then(clap::Command::get_about);
-            listed += &format!("  {name:<12}  {}\n", about.map(ToString::to_string).unwrap_or_default());
+            listed += &format!("  {name:<19}  {}\n", about.map(ToString::to_string).unwrap_or_default());
         }
         listed += "\n";
     }
@@ -217,6 +221,8 @@ enum Command {
     Status(status::Arguments),
     Watch(watch::Arguments),
     Top(top::Arguments),
+    Apply(apply::Arguments),
+    ExportDeclarations(apply::ExportArguments),
     Declare(declare::Arguments),
     Resize(resize::Arguments),
     /// Pause a declared semaphore
@@ -286,6 +292,8 @@ pub fn main() -> ExitCode {
         Command::Status(arguments) => block_on(status::run(&arguments)),
         Command::Watch(arguments) => block_on(watch::run(&arguments)),
         Command::Top(arguments) => top::run(&arguments),
+        Command::Apply(arguments) => block_on(apply::run(&arguments)),
+        Command::ExportDeclarations(arguments) => block_on(apply::export(&arguments)),
         Command::Declare(arguments) => block_on(declare::run(&arguments)),
         Command::Resize(arguments) => block_on(resize::run(&arguments)),
         Command::Pause(arguments) => block_on(pause::run(&arguments, ServiceChange::Pause)),

@@ -53,7 +53,7 @@ pub(super) struct Arguments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum When {
+pub(super) enum When {
     /// Now if it has no holders; otherwise do nothing and exit with status 1
     Idle,
     /// When its last holder has released it; until then, nothing more is granted
@@ -62,19 +62,24 @@ enum When {
     Now,
 }
 
-pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    if arguments.grace.is_some() && arguments.when != When::Now {
+/// How a semaphore is removed. Fails if there is a grace period that no holder gets.
+pub(super) fn removal(when: When, grace: Option<Duration>) -> Result<Removal, Failure> {
+    if grace.is_some() && when != When::Now {
         let message = "--grace is only valid with --when now; add --when now, or omit --grace";
         return Err(Failure::new(Exit::Usage, message));
     }
-    let Arguments { name, when, grace, generation, server } = arguments;
-    let how = match when {
+    Ok(match when {
         When::Idle => Removal::IfIdle,
         When::LastHolder => Removal::WithLastHolder,
         When::Now => {
             Removal::Now { grace: grace.map_or(Milliseconds::GRACE_DEFAULT, Milliseconds::saturating_from) }
         }
-    };
+    })
+}
+
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { name, when, grace, generation, server } = arguments;
+    let how = removal(*when, *grace)?;
     let direct = server.direct().await?;
     let operation = Operation::Remove { name: name.bytes(), how, expected: generation.map(Generation) };
     match server.answer(direct.change(&operation)).await? {

@@ -9,6 +9,7 @@ use super::declare::SLOTS_MAX;
 use super::declared::{Change, find, refused};
 use super::exit::{Exit, Failure};
 use super::name::Name;
+use crate::declarations::needs_more;
 use signalbox_client::{DeclaredEntry, Direct, Error, Namespace, Resizing, Status};
 use signalbox_model::Operation;
 
@@ -93,13 +94,17 @@ async fn would_refuse(direct: &Direct, name: &Name, how: Resizing) -> Result<(us
         Resizing::ShrinkBy(less) => entry.capacity.checked_sub(less),
     };
     let Some(capacity) = capacity.filter(|capacity| *capacity < entry.capacity) else { return Ok((0, 0)) };
-    let mut waiters = direct.waiters(Namespace::Semaphores, name.bytes()).await?;
-    let mut refused = 0;
+    Ok((waiting_for_more(direct, name.bytes(), capacity).await?, capacity))
+}
+
+/// How many requests that wait for a declared semaphore need more than this capacity.
+pub(super) async fn waiting_for_more(direct: &Direct, name: &[u8], capacity: u32) -> Result<usize, Error> {
+    let mut waiters = direct.waiters(Namespace::Semaphores, name).await?;
+    let mut count = 0;
     while let Some(waiter) = waiters.next().await.transpose()? {
-        let has_slots = waiter.slots.iter().all(|slot| u32::from(*slot) < capacity);
-        refused += usize::from(waiter.resources > capacity || !has_slots);
+        count += usize::from(needs_more(&waiter, capacity));
     }
-    Ok((refused, capacity))
+    Ok(count)
 }
 
 /// The message for a change that was not requested because it would refuse waiting requests.

@@ -3,6 +3,7 @@
 //! An error names the file, the line, the key, the value and what would be right, as far as each applies. The command line
 //! prints it and chooses the exit status.
 
+use std::io;
 use std::path::Path;
 
 use thiserror::Error;
@@ -15,6 +16,11 @@ pub struct ConfigError(pub(super) Vec<String>);
 impl ConfigError {
     pub(super) fn of(sentence: String) -> Self {
         Self(vec![sentence])
+    }
+
+    pub(super) fn unreadable(path: &Path, error: &io::Error) -> Self {
+        let path = path.display();
+        Self::of(format!("{path}: the file cannot be read: {error}; check its path and its permissions"))
     }
 
     /// All mistakes, a sentence for each: those of the file in the order of its lines, then those of the environment, then

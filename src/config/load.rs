@@ -52,13 +52,7 @@ impl Config {
     }
 
     fn load_with_mistakes(path: &Path) -> Result<Loaded, ConfigError> {
-        let unreadable = |error| {
-            let path = path.display();
-            ConfigError::of(format!(
-                "{path}: the configuration file cannot be read: {error}; check its path and its permissions"
-            ))
-        };
-        let bytes = fs::read(path).map_err(unreadable)?;
+        let bytes = fs::read(path).map_err(|error| ConfigError::unreadable(path, &error))?;
         let text = String::from_utf8_lossy(&bytes);
         let Some(language) = Language::of(path, &text) else {
             let path = path.display();
@@ -67,12 +61,8 @@ impl Config {
                  .toml or .conf"
             )));
         };
-        if language == Language::Toml
-            && let Err(error) = str::from_utf8(&bytes)
-        {
-            let line = line_at(&text, error.valid_up_to());
-            let sentence = "this line is not valid UTF-8; save the file as UTF-8, as TOML requires";
-            return Err(ConfigError::of(Mistake::new(line, sentence).in_file(path)));
+        if language == Language::Toml {
+            utf8(&bytes, path)?;
         }
         Ok(Self::parse_with_mistakes(&text, path, language))
     }
@@ -228,6 +218,15 @@ impl Loaded {
     fn file_name(&self) -> Option<String> {
         self.file.as_ref().map(|file| file.display().to_string())
     }
+}
+
+/// The text of a file in TOML.
+pub(super) fn utf8<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a str, ConfigError> {
+    str::from_utf8(bytes).map_err(|error| {
+        let line = line_at(&String::from_utf8_lossy(bytes), error.valid_up_to());
+        let sentence = "this line is not valid UTF-8; save the file as UTF-8, as TOML requires";
+        ConfigError::of(Mistake::new(line, sentence).in_file(path))
+    })
 }
 
 /// The variable of a key.

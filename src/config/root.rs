@@ -12,6 +12,7 @@ use super::http::HttpConfig;
 use super::network::Network;
 use super::tls::TlsConfig;
 use super::workers::WorkerCount;
+use signalbox_model::Declaration;
 
 /// The most resources of a semaphore with numbered slots: the number of a slot has 16 bits.
 pub(super) const SLOTS_MAX: u32 = 65_536;
@@ -124,6 +125,15 @@ pub struct DeclareConfig {
     pub slots: bool,
     /// A label for people, of at most 255 bytes; may be empty.
     pub label: String,
+}
+
+impl DeclareConfig {
+    /// What it declares.
+    pub(crate) fn declaration(&self) -> Declaration<'_> {
+        let Self { name, capacity, slots, label } = self;
+        let (name, label) = (name.as_bytes(), label.as_bytes());
+        Declaration { name, capacity: *capacity, numbered: *slots, label }
+    }
 }
 
 /// One extension's port and the limits on it.

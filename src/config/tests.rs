@@ -529,5 +529,5 @@ fn a_file_of_neither_language_is_refused_with_the_advice_to_rename_it() {
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
     let message = Config::load(Path::new("/nonexistent/x.toml")).unwrap_err().to_string();
-    assert!(message.starts_with("/nonexistent/x.toml: the configuration file cannot be read: No such file"));
+    assert!(message.starts_with("/nonexistent/x.toml: the file cannot be read: No such file"));
 }

@@ -135,8 +135,8 @@ impl ClusterConfig {
             found.push(Contradiction::of(
                 ["cluster.etcd", "semaphore.declare"],
                 "cluster.etcd and semaphore.declare are both set, but nodes with different files would undo each other's \
-                 declarations; remove the [[semaphore.declare]] tables, and declare each semaphore once with \"signalbox \
-                 declare\": the cluster keeps it",
+                 declarations; move the [[semaphore.declare]] tables to a file of their own, and apply it with \"signalbox apply\": \
+                 the cluster keeps them",
             ));
         }
         found

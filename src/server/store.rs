@@ -185,15 +185,7 @@ pub(super) struct Configured {
 }
 
 fn declarations(declared: &[DeclareConfig]) -> Vec<Declaration<'_>> {
-    declared
-        .iter()
-        .map(|declare| Declaration {
-            name: declare.name.as_bytes(),
-            capacity: declare.capacity,
-            numbered: declare.slots,
-            label: declare.label.as_bytes(),
-        })
-        .collect()
+    declared.iter().map(DeclareConfig::declaration).collect()
 }
 
 /// A key for the places of waiting requests, for a store that has none yet.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod data;
+mod declarations;
 mod declared;
 mod everywhere;
 mod grace;

@@ -105,7 +105,7 @@ const COUNTERS: &[(i32, Wrong)] = &[
     (1, ("sysv remove id:5", "semaphore set id:5 does not exist")),
     (69, ("get job --server 127.0.0.1:1", "cannot connect to 127.0.0.1:1")),
     (65, ("data check /nonexistent", "this is not a data directory")),
-    (78, ("check-config /nonexistent", "the configuration file cannot be read")),
+    (78, ("check-config /nonexistent", "the file cannot be read")),
 ];
 
 /// Requests for semaphores that this server refuses. What can never be granted is not status 75, with or without a wait.

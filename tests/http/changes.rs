@@ -25,7 +25,7 @@ fn start(directory: &std::path::Path) -> (HttpDaemon, ConfigFile) {
 }
 
 /// The lines of the audit log.
-fn audited(directory: &std::path::Path) -> Vec<Value> {
+pub fn audited(directory: &std::path::Path) -> Vec<Value> {
     let text = std::fs::read_to_string(directory.join("audit.log")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

@@ -3,6 +3,7 @@
 mod bounds;
 mod changes;
 mod client;
+mod declarations;
 mod hostile;
 mod leases;
 mod lists;

@@ -43,6 +43,24 @@ impl Labeled {
     }
 }
 
+/// A prefix in an object, with the two keys of [`Named`].
+#[derive(Debug, Serialize)]
+pub enum Prefixed {
+    /// The prefix is UTF-8.
+    #[serde(rename = "prefix")]
+    Text(String),
+    /// The prefix is not UTF-8: its bytes in hexadecimal digits.
+    #[serde(rename = "prefix_hex")]
+    Hex(String),
+}
+
+impl Prefixed {
+    /// The object of this.
+    pub fn of(prefix: &[u8]) -> Self {
+        text_of(prefix).map_or_else(Self::Hex, Self::Text)
+    }
+}
+
 /// The bytes as text, or if they are not UTF-8 in hexadecimal digits.
 fn text_of(bytes: &[u8]) -> Result<String, String> {
     str::from_utf8(bytes).map(str::to_owned).map_err(|_| hex(bytes))
@@ -179,6 +197,23 @@ impl Declaration {
             slots_out: entry.slots_out.as_ref().into(),
             label: Labeled::of(entry.label.as_ref()),
         }
+    }
+}
+
+/// A declaration, as documents have it.
+#[derive(Debug, Serialize)]
+pub struct Declared {
+    capacity: u32,
+    slots: bool,
+    #[serde(flatten)]
+    label: Labeled,
+}
+
+impl Declared {
+    /// The object of this.
+    pub fn of(declaration: &crate::Declaration<'_>) -> Self {
+        let crate::Declaration { capacity, numbered, label, .. } = *declaration;
+        Self { capacity, slots: numbered, label: Labeled::of(label) }
     }
 }
 

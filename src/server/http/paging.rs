@@ -83,6 +83,11 @@ impl<T: Serialize> Items<T> {
 }
 
 impl<T> Paged<T> {
+    /// The entries, if the page has all of them.
+    pub(super) fn into_whole(self) -> Option<Items<T>> {
+        self.next.is_none().then_some(self.items)
+    }
+
     pub(super) fn into_items(self) -> Items<T> {
         self.items
     }
@@ -119,12 +124,17 @@ impl Page {
                 total += 1;
             }
             taken += 1;
-            if taken.is_multiple_of(STEPS) {
-                tokio::time::sleep(steps::PAUSE).await;
-            } else {
-                tokio::task::yield_now().await;
-            }
+            pause(taken).await;
         }
+    }
+}
+
+/// The pause after a step of a list, of which so many have been taken.
+pub(super) async fn pause(taken: u32) {
+    if taken.is_multiple_of(STEPS) {
+        tokio::time::sleep(steps::PAUSE).await;
+    } else {
+        tokio::task::yield_now().await;
     }
 }
 

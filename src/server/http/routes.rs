@@ -88,8 +88,10 @@ pub(super) const ROUTES: &[Route] = routes! {
     "/api/v1/waiters" Read api::entries::waiters;
     "/api/v1/sessions" Read api::sessions::sessions;
     "/api/v1/declared" Read api::declared::declared;
+    "/api/v1/declarations" Read api::declarations::export;
     "/api/v1/sysv/sets" Read api::sysv::sets;
     "/api/v1/sysv/users" Read api::sysv::users;
+    "/api/v1/apply" Change api::declarations::apply;
     "/api/v1/declare" Change api::changes::declare;
     "/api/v1/resize" Change api::changes::resize;
     "/api/v1/pause" Change api::changes::pause;

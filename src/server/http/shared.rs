@@ -48,6 +48,8 @@ pub(super) struct Shared {
     pub(super) accepted: Count,
     /// A permit for each request that reads and is being computed.
     pub(super) computed: Semaphore,
+    /// The permit of the document of declarations that is being applied.
+    pub(super) applying: Semaphore,
     pub(super) series: Selection,
     pub(super) requests: Count,
     pub(super) leases: Leases,
@@ -84,6 +86,7 @@ impl Shared {
             warnings: Throttle::default(),
             accepted: Count::default(),
             computed: Semaphore::new(COMPUTED_MAX),
+            applying: Semaphore::new(1),
             series: Selection::default(),
             requests: Count::default(),
         }

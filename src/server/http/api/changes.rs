@@ -52,21 +52,40 @@ async fn make(context: Context, operation: &Operation<'_>) -> Answer {
     }
 }
 
+/// The declaration of a semaphore.
+pub(super) struct Declared {
+    name: Vec<u8>,
+    capacity: u32,
+    numbered: bool,
+    label: Vec<u8>,
+}
+
+impl Declared {
+    pub(super) fn of(parameters: &mut Parameters) -> Result<Self, ApiError> {
+        let name = parameters.name()?;
+        let capacity = number(parameters, "capacity")?
+            .ok_or_else(|| ApiError::bad_request("\"capacity\" is missing; give a number"))?;
+        let numbered = parameters.flag("slots")?;
+        let label = parameters.bytes("label")?.unwrap_or_default();
+        if label.len() > LABEL_BYTES_MAX {
+            return Err(ApiError::bad_request(format!("\"label\" must be at most {LABEL_BYTES_MAX} bytes")));
+        }
+        Ok(Self { name, capacity, numbered, label })
+    }
+
+    pub(super) fn declaration(&self) -> Declaration<'_> {
+        let Self { name, capacity, numbered, label } = self;
+        Declaration { name, capacity: *capacity, numbered: *numbered, label }
+    }
+}
+
 pub(in super::super) async fn declare(mut context: Context) -> Answer {
     // A semaphore is declared whatever generation there is, as over the service ports.
     let parameters = &mut context.parameters;
-    let name = parameters.name()?;
-    let capacity = number(parameters, "capacity")?
-        .ok_or_else(|| ApiError::bad_request("\"capacity\" is missing; give a number"))?;
-    let numbered = parameters.flag("slots")?;
-    let label = parameters.bytes("label")?.unwrap_or_default();
-    if label.len() > LABEL_BYTES_MAX {
-        return Err(ApiError::bad_request(format!("\"label\" must be at most {LABEL_BYTES_MAX} bytes")));
-    }
+    let declared = Declared::of(parameters)?;
     let rules = [("fail", IfExists::Fail), ("keep", IfExists::Keep), ("set", IfExists::Set)];
     let if_exists = parameters.word("if_exists", &rules)?;
-    let declaration = Declaration { name: &name, capacity, numbered, label: &label };
-    make(context, &Operation::Declare { if_exists, declarations: vec![declaration] }).await
+    make(context, &Operation::Declare { if_exists, declarations: vec![declared.declaration()] }).await
 }
 
 pub(in super::super) async fn resize(mut context: Context) -> Answer {
@@ -115,15 +134,19 @@ async fn change_service(
 
 pub(in super::super) async fn remove(mut context: Context) -> Answer {
     let parameters = &mut context.parameters;
-    let (name, expected, grace) = (parameters.name()?, expected(parameters)?, grace(parameters)?);
-    // As `signalbox remove --when`.
+    let (name, expected, how) = (parameters.name()?, expected(parameters)?, removal(parameters)?);
+    make(context, &Operation::Remove { name: &name, how, expected }).await
+}
+
+/// How a semaphore is removed, as by `signalbox remove --when`.
+pub(super) fn removal(parameters: &mut Parameters) -> Result<Removal, ApiError> {
+    let grace = grace(parameters)?;
     let ways = [
         ("idle", Removal::IfIdle),
         ("last-holder", Removal::WithLastHolder),
         ("now", Removal::Now { grace }),
     ];
-    let how = parameters.word("when", &ways)?;
-    make(context, &Operation::Remove { name: &name, how, expected }).await
+    parameters.word("when", &ways)
 }
 
 pub(in super::super) async fn delete_counter(mut context: Context) -> Answer {
@@ -248,6 +271,20 @@ mod tests {
         shared.drain();
         let refused = declare(context(&shared, r#"{"name": "gpu", "capacity": 4}"#)).await;
         assert_eq!(refused.err().map(|error| error.code), Some("not_serving"));
+    }
+
+    #[tokio::test]
+    async fn one_document_is_applied_at_a_time() {
+        let (shared, server) = serving();
+        let apply = || {
+            let document = r#"{"prefix": "", "declare": [{"name": "gpu", "capacity": 4}]}"#;
+            super::super::declarations::apply(context(&shared, document))
+        };
+        let permit = shared.applying.try_acquire().unwrap();
+        assert_eq!(apply().await.err().map(|error| error.code), Some("busy"));
+        drop(permit);
+        assert!(apply().await.is_ok());
+        assert_eq!(server.core.list_declared(&mut server.core.declared(b"gpu"))[0].record.capacity, 4);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! The JSON API. Its objects have the keys of the objects that the command line prints with `--json` (`docs/cli.md`).
 
 pub(super) mod changes;
+pub(super) mod declarations;
 pub(super) mod declared;
 pub(super) mod entries;
 pub(super) mod grants;

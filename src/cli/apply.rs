@@ -1,0 +1,257 @@
+//! `signalbox apply` and `signalbox export-declarations`: the declarations of a file, and a file of the declarations.
+//!
+//! Each change is a request of its own, as of `declare` and `remove`; a file may thus be applied in part, and again.
+
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+
+use super::exit::{Exit, Failure, warn};
+use super::output::{escaped, harmless, json};
+use super::remove::{When, removal};
+use super::resize::waiting_for_more;
+use super::server::{Server, permission_denied};
+use super::time::time_or_none;
+use crate::config::{DeclarationsFile, DeclareConfig};
+use crate::declarations::{Obstacle, Step, refuses, steps};
+use signalbox_client::{DeclaredEntry, Direct, Error, Status};
+use signalbox_model::Quoted;
+
+const LONG: &str = "\
+Make declared semaphores as a file has them
+
+The file is in TOML. It begins with prefix = \"TEXT\", which the names of all its declarations begin with; an empty prefix is \
+that of all names. Then each declaration is a table [[semaphore.declare]] with name, capacity and perhaps slots and label, as in \
+the server's configuration. \"signalbox export-declarations\" writes such a file.
+
+What differs is declared or changed, and the rest stays as it is, so the same file applied again changes nothing. With --prune, \
+declared semaphores below the prefix that the file does not have are removed, except those that the server's configuration \
+declares. Pauses and slots out of service stay.
+
+The output is one line for each name: declare, change, remove or unchanged, or for what was not changed refused and the reason; \
+then the name, escaped as by \"signalbox dump\", and the difference. With --dry-run, these lines say what would change. With \
+--json, the output is one object per line with the keys name (or name_hex), change, from and to (null or an object with the keys \
+capacity, slots and label) and, if the change was refused, error (an object with the keys code and message).
+
+Each change is one of its own: if some are refused, the others are made, and the exit status is 1. If the file has a mistake, \
+nothing is changed, and the exit status is 78.
+
+The server accepts these requests from its own machine and from the addresses in admin_from of its configuration, or by a \
+token with the right to administer each name that changes and to read the names below the prefix.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox apply -f limits.toml --dry-run
+  signalbox apply -f limits.toml --prune
+  signalbox apply -f limits.toml --prune --when last-holder --json";
+
+/// Make declared semaphores as a file has them
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// File of declarations; - for the standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+
+    /// Change nothing, and print what would change
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Remove declared semaphores below the prefix that the file does not have
+    #[arg(long)]
+    prune: bool,
+
+    /// With --prune: when to remove one
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "idle", requires = "prune")]
+    when: When,
+
+    /// With --when now: how long holders keep their resources, so that they can stop; 0 for no time [default: 10]
+    #[arg(long, value_name = "TIME", value_parser = time_or_none)]
+    grace: Option<Duration>,
+
+    /// Lower a capacity even if that refuses the waiting requests for more
+    #[arg(long)]
+    refuse_waiters: bool,
+
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { file, dry_run, prune, when, grace, refuse_waiters, json: wants_json, server } = arguments;
+    let removal = removal(*when, *grace)?;
+    let DeclarationsFile { prefix, declare } = match DeclarationsFile::load(file) {
+        Ok(file) => file,
+        Err(error) => {
+            error.mistakes().iter().for_each(|mistake| warn(mistake));
+            return Ok(Exit::Configuration.into());
+        }
+    };
+    let direct = server.direct().await?;
+    let present = below(server, &direct, &prefix).await?;
+    let wanted: Vec<_> = declare.iter().map(DeclareConfig::declaration).collect();
+    // A file has no other names.
+    let present = present.iter().filter(|entry| str::from_utf8(&entry.name).is_ok());
+    let steps = steps(&wanted, present.map(DeclaredEntry::borrowed), prune.then_some(removal));
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut refused = 0;
+    for (index, step) in steps.iter().enumerate() {
+        let obstacle = match take(step, server, &direct, *refuse_waiters, *dry_run).await {
+            Ok(obstacle) => obstacle,
+            Err(failure) => {
+                out.flush()?;
+                let count = steps.len();
+                warn(&format!("{index} of {count} names are done; apply the file again for the others"));
+                return Err(failure);
+            }
+        };
+        refused += usize::from(obstacle.is_some());
+        match wants_json {
+            true => writeln!(out, "{}", json(&step.line(obstacle)))?,
+            false => writeln!(out, "{}", line(step, obstacle.as_ref()))?,
+        }
+    }
+    out.flush()?;
+    if refused > 0 {
+        let (count, would) = (steps.len(), if *dry_run { "would be" } else { "were" });
+        let message =
+            format!("changes of {refused} of {count} names {would} refused; the output has the reasons");
+        return Err(Failure::new(Exit::Failure, message));
+    }
+    Ok(Exit::Success.into())
+}
+
+/// Takes a step, or only looks for what is in its way. The failure is that of the connection.
+async fn take(
+    step: &Step<'_>,
+    server: &Server,
+    direct: &Direct,
+    refuse_waiters: bool,
+    dry_run: bool,
+) -> Result<Option<Obstacle>, Failure> {
+    if let Some(obstacle) = step.obstacle() {
+        return Ok(Some(obstacle));
+    }
+    if let (Some(capacity), false) = (step.lowered(), refuse_waiters) {
+        let waiters = server.answer(waiting_for_more(direct, step.name(), capacity)).await?;
+        match waiters.map(|waiters| refuses(waiters, capacity)) {
+            Ok(None) => {}
+            Ok(obstacle) => return Ok(obstacle),
+            Err(error) => return refusal(error).map(Some),
+        }
+    }
+    match step.operation() {
+        Some(operation) if !dry_run => match server.answer(direct.change(&operation)).await? {
+            Ok(_) => Ok(None),
+            Err(error) => refusal(error).map(Some),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// The reason why the server refused a request; fails with an error that is not a refusal.
+fn refusal(error: Error) -> Result<Obstacle, Failure> {
+    let Some(status) = error.status() else { return Err(error.into()) };
+    let message = match status {
+        Status::NotPermitted => permission_denied("not changed"),
+        _ => error.kind().to_string(),
+    };
+    Ok(Obstacle { code: status.name(), message })
+}
+
+/// The line for a name.
+fn line(step: &Step<'_>, obstacle: Option<&Obstacle>) -> String {
+    let (change, name) = (step.change(), escaped(step.name()));
+    match obstacle {
+        None => format!("{change:<9}  {name}  {step}"),
+        Some(Obstacle { message, .. }) => {
+            format!("refused    {name}  {change} {step}: {}", harmless(message).replace('\n', " "))
+        }
+    }
+}
+
+/// What is declared below a prefix.
+async fn below(server: &Server, direct: &Direct, prefix: &str) -> Result<Vec<DeclaredEntry<Bytes>>, Failure> {
+    let explained = |error: Error| match error.status() {
+        Some(Status::NotPermitted) => Failure::new(
+            Exit::Failure,
+            format!(
+                "cannot list what is declared below the prefix {}: this client may not read all of it; use a token with the right \
+                 to read it, or a longer prefix",
+                Quoted(prefix.as_bytes())
+            ),
+        ),
+        _ => error.into(),
+    };
+    let mut listed = server.answer(direct.list(prefix.as_bytes())).await?.map_err(explained)?;
+    let mut entries = Vec::new();
+    while let Some(entry) =
+        server.answer(async { listed.next().await.transpose() }).await?.map_err(explained)?
+    {
+        entries.push(entry);
+    }
+    Ok(entries)
+}
+
+const EXPORT_LONG: &str = "\
+Write the declared semaphores as a file for \"signalbox apply\"
+
+The file has all declared semaphores whose names begin with the prefix, without those that are being removed. A name that is not \
+UTF-8 cannot be in such a file: the command says how many were left out, and \"signalbox apply\" leaves them as they are. Of a label \
+that is not UTF-8, the file has U+FFFD in place of the wrong bytes.";
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  signalbox export-declarations > limits.toml
+  signalbox export-declarations --prefix ci/ > ci.toml";
+
+/// Write the declared semaphores as a file for "signalbox apply"
+#[derive(Debug, Args)]
+#[command(long_about = EXPORT_LONG, after_help = EXPORT_EXAMPLES)]
+pub(super) struct ExportArguments {
+    /// What the names begin with
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    prefix: String,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) async fn export(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
+    let ExportArguments { prefix, server } = arguments;
+    let direct = server.direct().await?;
+    let entries = below(server, &direct, prefix).await?;
+    let mut declare = Vec::new();
+    let mut left_out = 0;
+    for DeclaredEntry { name, capacity, numbered, label, .. } in
+        entries.iter().filter(|entry| !entry.removing)
+    {
+        match str::from_utf8(name) {
+            Ok(name) => declare.push(DeclareConfig {
+                name: name.to_owned(),
+                capacity: *capacity,
+                slots: *numbered,
+                label: String::from_utf8_lossy(label).into_owned(),
+            }),
+            Err(_) => left_out += 1,
+        }
+    }
+    let file = DeclarationsFile { prefix: prefix.clone(), declare };
+    let mut out = BufWriter::new(io::stdout().lock());
+    write!(out, "{file}")?;
+    out.flush()?;
+    if left_out > 0 {
+        warn(&format!(
+            "not in the file: {left_out} declared semaphores whose names are not UTF-8; \"signalbox list\" lists them"
+        ));
+    }
+    Ok(Exit::Success.into())
+}

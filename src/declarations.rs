@@ -1,0 +1,235 @@
+//! Declarations as code: a document of declarations, compared with what is declared, gives a step for each name. The command
+//! line and HTTP read documents and take the steps; what a step is, and which cannot be taken, is defined here.
+//!
+//! Invariant: a step is one of the operations that administrators have anyway, so rights, logs and the store know nothing of
+//! documents.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+
+use serde::Serialize;
+
+use signalbox_model::views::{Declared, Named};
+use signalbox_model::{Declaration, DeclaredEntry, IfExists, ListEntry, Operation, Quoted, Removal};
+
+/// A declared semaphore as it is now.
+pub(crate) type Present<'a> = DeclaredEntry<&'a [u8], &'a [u16]>;
+
+/// What makes one name as the document has it.
+#[derive(Debug)]
+pub(crate) enum Step<'a> {
+    Unchanged(Declaration<'a>),
+    Declare(Declaration<'a>),
+    Change { from: Present<'a>, to: Declaration<'a> },
+    Remove { from: Present<'a>, how: Removal },
+}
+
+/// Why a step is not taken.
+#[derive(Debug, Serialize)]
+pub(crate) struct Obstacle {
+    /// A word for programs, which does not change.
+    pub(crate) code: &'static str,
+    /// A sentence for people.
+    pub(crate) message: String,
+}
+
+/// A step in JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct Line {
+    #[serde(flatten)]
+    name: Named,
+    change: &'static str,
+    /// `None`: it is not declared before.
+    from: Option<Declared>,
+    /// `None`: it is not declared after.
+    to: Option<Declared>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Obstacle>,
+}
+
+/// What is wrong with a name that does not begin with the prefix of its document.
+pub(crate) fn outside(name: &[u8], prefix: &[u8]) -> Option<String> {
+    (!name.starts_with(prefix)).then(|| {
+        format!("{} does not begin with the prefix {}; correct one of them", Quoted(name), Quoted(prefix))
+    })
+}
+
+/// The name that is declared twice, if there is one.
+pub(crate) fn twice<'a>(declarations: &[Declaration<'a>]) -> Option<&'a [u8]> {
+    let mut names = HashSet::new();
+    declarations.iter().map(|declaration| declaration.name).find(|name| !names.insert(*name))
+}
+
+/// Whether a waiting request is refused once the semaphore has this capacity.
+pub(crate) fn needs_more<T, S: AsRef<[u16]>>(waiter: &ListEntry<T, S>, capacity: u32) -> bool {
+    waiter.resources > capacity || waiter.slots.as_ref().iter().any(|slot| u32::from(*slot) >= capacity)
+}
+
+/// The steps to these declarations of different names, in their order. With `prune`, what else is declared of `present` is removed
+/// after them, in the order of the names, except what the configuration declares.
+pub(crate) fn steps<'a>(
+    wanted: &[Declaration<'a>],
+    present: impl IntoIterator<Item = Present<'a>>,
+    prune: Option<Removal>,
+) -> Vec<Step<'a>> {
+    // What is being removed is declared again, or left to that removal.
+    let present = present.into_iter().filter(|present| !present.removing);
+    let mut present: BTreeMap<_, _> = present.map(|present| (present.name, present)).collect();
+    let mut steps: Vec<_> = wanted
+        .iter()
+        .map(|&to| match present.remove(to.name) {
+            None => Step::Declare(to),
+            Some(from) if declaration(&from) == to => Step::Unchanged(to),
+            Some(from) => Step::Change { from, to },
+        })
+        .collect();
+    if let Some(how) = prune {
+        let others = present.into_values().filter(|present| !present.configured);
+        steps.extend(others.map(|from| Step::Remove { from, how }));
+    }
+    steps
+}
+
+/// What is declared, as a document has it.
+pub(crate) fn declaration<'a>(present: &Present<'a>) -> Declaration<'a> {
+    let Present { name, capacity, numbered, label, .. } = *present;
+    Declaration { name, capacity, numbered, label }
+}
+
+impl<'a> Step<'a> {
+    /// The operation that takes the step; `None`: nothing changes.
+    pub(crate) fn operation(&self) -> Option<Operation<'a>> {
+        match *self {
+            Self::Unchanged(_) => None,
+            Self::Declare(to) | Self::Change { to, .. } => {
+                Some(Operation::Declare { if_exists: IfExists::Set, declarations: vec![to] })
+            }
+            // Another administrator may have declared it anew.
+            Self::Remove { from, how } => {
+                Some(Operation::Remove { name: from.name, how, expected: Some(from.generation) })
+            }
+        }
+    }
+
+    /// Why the step cannot be taken, as far as the present state says so.
+    pub(crate) fn obstacle(&self) -> Option<Obstacle> {
+        match *self {
+            Self::Change { from: Present { configured: true, .. }, .. } => Some(Obstacle {
+                code: "configured",
+                message:
+                    "the server's configuration declares it; change it there, then reload the configuration"
+                        .to_owned(),
+            }),
+            Self::Change { from: Present { in_use, capacity, numbered, .. }, to }
+                if to.numbered != numbered && in_use > 0 =>
+            {
+                Some(Obstacle {
+                    code: "in_use",
+                    message: format!(
+                        "{in_use} of {capacity} in use, so its resources can neither become numbered slots nor cease to be; wait \
+                         until they are released"
+                    ),
+                })
+            }
+            Self::Remove { from: Present { in_use, capacity, waiting, .. }, how: Removal::IfIdle }
+                if in_use > 0 || waiting > 0 =>
+            {
+                Some(Obstacle {
+                    code: "in_use",
+                    message: format!(
+                        "{in_use} of {capacity} in use, {waiting} waiting; wait until it is idle, or choose another \"when\""
+                    ),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// The new capacity, if it is lower and requests wait, which may need more.
+    pub(crate) fn lowered(&self) -> Option<u32> {
+        match *self {
+            Self::Change { from, to } if from.waiting > 0 && to.capacity < from.capacity => Some(to.capacity),
+            _ => None,
+        }
+    }
+
+    /// The name.
+    pub(crate) fn name(&self) -> &'a [u8] {
+        match self {
+            Self::Unchanged(of) | Self::Declare(of) | Self::Change { to: of, .. } => of.name,
+            Self::Remove { from, .. } => from.name,
+        }
+    }
+
+    /// What the step does, in one word.
+    pub(crate) fn change(&self) -> &'static str {
+        match self {
+            Self::Unchanged(_) => "unchanged",
+            Self::Declare(_) => "declare",
+            Self::Change { .. } => "change",
+            Self::Remove { .. } => "remove",
+        }
+    }
+
+    /// The step in JSON, with the reason if it is not taken.
+    pub(crate) fn line(&self, error: Option<Obstacle>) -> Line {
+        let (from, to) = match self {
+            Self::Unchanged(of) => (Some(*of), Some(*of)),
+            Self::Declare(to) => (None, Some(*to)),
+            Self::Change { from, to } => (Some(declaration(from)), Some(*to)),
+            Self::Remove { from, .. } => (Some(declaration(from)), None),
+        };
+        let shown = |declaration: Option<Declaration<'_>>| declaration.as_ref().map(Declared::of);
+        let name = Named::of(self.name());
+        Line { name, change: self.change(), from: shown(from), to: shown(to), error }
+    }
+}
+
+/// The difference: of a change what differs, else the declaration.
+impl fmt::Display for Step<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slots = |numbered| if numbered { "slots" } else { "no slots" };
+        match *self {
+            Self::Change { from, to } => {
+                let mut comma = "";
+                if from.capacity != to.capacity {
+                    write!(f, "capacity {} -> {}", from.capacity, to.capacity)?;
+                    comma = ", ";
+                }
+                if from.numbered != to.numbered {
+                    write!(f, "{comma}{} -> {}", slots(from.numbered), slots(to.numbered))?;
+                    comma = ", ";
+                }
+                if from.label != to.label {
+                    write!(f, "{comma}label {} -> {}", Quoted(from.label), Quoted(to.label))?;
+                }
+                Ok(())
+            }
+            Self::Unchanged(of) | Self::Declare(of) => show(&of, f),
+            Self::Remove { from, .. } => show(&declaration(&from), f),
+        }
+    }
+}
+
+fn show(declaration: &Declaration<'_>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "capacity {}", declaration.capacity)?;
+    if declaration.numbered {
+        f.write_str(", slots")?;
+    }
+    if !declaration.label.is_empty() {
+        write!(f, ", label {}", Quoted(declaration.label))?;
+    }
+    Ok(())
+}
+
+/// The reason not to lower a capacity to this one while so many waiting requests need more.
+pub(crate) fn refuses(waiters: usize, capacity: u32) -> Option<Obstacle> {
+    let (requests, need) = if waiters == 1 { ("request", "needs") } else { ("requests", "need") };
+    (waiters > 0).then(|| Obstacle {
+        code: "refuses_waiters",
+        message: format!(
+            "{waiters} waiting {requests} {need} more than the new capacity {capacity} and would be refused; permit that with \
+             \"refuse-waiters\""
+        ),
+    })
+}
