@@ -95,7 +95,8 @@ fn watched(steps: &mut Steps, waiters: u32, scope: impl Fn(u32) -> Scope<Vec<u8>
 
 /// Releases a grant, and does all the work that follows from it.
 fn give_back(steps: &mut Steps, core: &Core, holder: ConnectionId, grant: GrantId) {
-    steps.time(|| core.release_grant(call(holder, 2), grant, at(0)) == Outcome::Answered(Answer::Done));
+    steps
+        .time(|| core.release_grant(call(holder, 2), grant, false, at(0)) == Outcome::Answered(Answer::Done));
     while steps.time(|| core.expire(at(0))) {}
 }
 
@@ -296,7 +297,7 @@ fn ask_for(
     claim: Claim,
     wait_ms: u32,
 ) -> Outcome {
-    let want = Want { kind: Kind::Of(SPACE), name, claim, slot: None };
+    let want = Want { kind: Kind::Of(SPACE), name, claim, slot: None, is_shared: false };
     let queueing = Queueing { wait_ms, queue_max: u32::MAX };
     core.acquire_grant(call(connection, request), &[want], queueing, at(0))
 }

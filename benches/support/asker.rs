@@ -33,7 +33,7 @@ impl Asker {
         let claim =
             Claim { namespace: Some(Namespace::Semaphores), name, resources: 1, maximum: 1, slot: None };
         let queueing = Queueing { wait, queue_max: None };
-        let request = Extended::AcquireGrant { ids, claim, queueing, place: None };
+        let request = Extended::AcquireGrant { ids, claim, queueing, place: None, is_shared: false };
         request.compose(Opaque(opaque.to_be_bytes()), &mut self.out);
     }
 

@@ -92,12 +92,12 @@ impl Lessee {
             maximum: 1,
             slot: None,
         };
-        self.send(&Extended::AcquireGrant { ids, claim, queueing, place: None });
+        self.send(&Extended::AcquireGrant { ids, claim, queueing, place: None, is_shared: false });
     }
 
     fn release(&mut self, grant: GrantId) {
         let ids = self.ids();
-        self.send(&Extended::ReleaseGrant { ids, grant });
+        self.send(&Extended::ReleaseGrant { ids, grant, is_done: false });
     }
 
     fn ids(&mut self) -> RequestIds {

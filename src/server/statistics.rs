@@ -216,6 +216,10 @@ const FURTHER: &[Figure] = figures! {
         = |of| of.ledger.limited;
     Server "revoked" [counter("signalbox_revoked", "Grants and sessions that were revoked", Count)]
         = |of| of.ledger.revoked;
+    Server "single_flights" [counter("signalbox_single_flights", "Grants of single flights that were released with done", Count)]
+        {Status "single_flights"} = |of| of.ledger.flights;
+    Server "told_done" [counter("signalbox_told_done", "Requests that were told done while they waited", Count)]
+        {Status "told_done"} = |of| of.ledger.told_done;
     Server "declared" [gauge("signalbox_declared_semaphores", "Declared semaphores", Count)]
         {Status "declared"} = |of| of.ledger.declared;
     Server "not_stored" [REFUSED_REQUESTS.with("reason", "not_stored")]

@@ -15,8 +15,8 @@ use crate::support::proxy::{Mode, Proxy};
 use crate::support::{TestServer, eventually};
 use crate::{change_service, declare, revoke};
 use signalbox_client::{
-    Address, Admission, Builder, Claim, Client, Declaration, Disconnect, ErrorKind, EventKind, Lost, Maximum,
-    Namespace, PlainClient, Resources, Revocation, Scope, Status, blocking,
+    Address, Admission, Builder, Claim, Client, Declaration, Disconnect, ErrorKind, EventKind, Flight, Lost,
+    Maximum, Namespace, PlainClient, Resources, Revocation, Scope, Status, blocking,
 };
 use signalbox_model::{Operation, ServiceChange, SessionKind};
 use signalbox_protocol::Extended;
@@ -660,4 +660,39 @@ async fn a_revoked_permit_is_not_handed_over() {
     assert_eq!(soon("the loss", permit.lost()).await, Lost::Revoked);
     let handed = soon("an answer", permit.hand_over()).await;
     assert!(matches!(handed.unwrap_err().kind(), ErrorKind::Lost(Lost::Revoked)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn of_a_single_flight_one_client_works_and_the_others_are_told_when_it_is_done() {
+    let server = started(|_| {});
+    let [worker, other] = [connected(&server).await, connected(&server).await];
+    let Flight::Held(permit) = worker.limit("page").shared().await.unwrap() else { panic!("nobody works") };
+    let share = |client: &Client| {
+        let client = client.clone();
+        tokio::spawn(async move { client.limit("page").shared().await.unwrap() })
+    };
+    // The work is not done: the next one works.
+    let next = share(&other);
+    eventually("one waits", || waiters(&server) == 1);
+    drop(permit);
+    let Flight::Held(permit) = next.await.unwrap() else { panic!("the work is not done") };
+    let waiting = [share(&worker), share(&other)];
+    eventually("two wait", || waiters(&server) == 2);
+    permit.release_done().await.unwrap();
+    for flight in waiting {
+        assert!(matches!(flight.await.unwrap(), Flight::Done));
+    }
+    let Flight::Held(later) = other.limit("page").try_shared().await.unwrap() else {
+        panic!("it begins anew")
+    };
+    let busy = worker.limit("page").try_shared().await.unwrap_err();
+    assert_eq!(busy.status(), Some(Status::ResourceNotAvailable));
+    later.release().await.unwrap();
+    let ordinary = worker.limit("page").maximum(1).acquire().await.unwrap();
+    assert_eq!(ordinary.release_done().await.unwrap_err().status(), Some(Status::InvalidArguments));
+    for request in [worker.limit("a").maximum(2), worker.counter("a").maximum(1).resources(2)] {
+        assert!(matches!(request.shared().await.unwrap_err().kind(), ErrorKind::Claims(_)));
+    }
+    let two = worker.acquire_all([Claim::limit("a"), Claim::limit("b")]).shared().await;
+    assert!(matches!(two.unwrap_err().kind(), ErrorKind::Claims(_)));
 }

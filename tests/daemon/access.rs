@@ -131,7 +131,7 @@ fn requests(caller: &mut Caller) -> Vec<(&'static str, Extended<'static>)> {
     let mut requests = vec![
         ("acquire", Extended::OpenSession { ttl: None, label: b"", key: None }),
         ("acquire", Extended::KeepAlive),
-        ("acquire", Extended::AcquireGrant { ids, claim, queueing: NOW, place: None }),
+        ("acquire", Extended::AcquireGrant { ids, claim, queueing: NOW, place: None, is_shared: false }),
         ("acquire", Extended::AcquireAll { ids, queueing: NOW, claims, place: None }),
         ("read", Extended::VerifyGrant { grant: GrantId(1) }),
         ("read", Extended::Holders { namespace, name }),
@@ -143,7 +143,7 @@ fn requests(caller: &mut Caller) -> Vec<(&'static str, Extended<'static>)> {
         ("read", Extended::Watch { namespace, scope: Scope::Name(name) }),
         ("read", Extended::Watch { namespace, scope: Scope::Prefix(b"") }),
         ("administer", Extended::Export),
-        ("none", Extended::ReleaseGrant { ids, grant: GrantId(1) }),
+        ("none", Extended::ReleaseGrant { ids, grant: GrantId(1), is_done: false }),
         ("none", Extended::CloseSession),
         (
             "none",

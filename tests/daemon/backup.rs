@@ -54,7 +54,7 @@ fn work(mut caller: Caller, number: u32, held: &Mutex<Held>, is_over: &AtomicBoo
         if grants.len() > 1 || answer.status != OK {
             let Some(grant) = grants.pop() else { continue };
             held.lock().unwrap().remove(&grant);
-            assert_eq!(caller.ask(&Extended::ReleaseGrant { ids: ids(), grant }).status, OK);
+            assert_eq!(caller.ask(&Extended::ReleaseGrant { ids: ids(), grant, is_done: false }).status, OK);
         }
     }
 }

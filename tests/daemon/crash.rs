@@ -222,9 +222,15 @@ impl Client {
             Op::Take { name, namespace, resources } => {
                 let maximum = if namespace == Namespace::Counters { 20 } else { AS_DECLARED };
                 let claim = Claim { namespace: Some(namespace), name, resources, maximum, slot: None };
-                connection.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW, place: None })
+                connection.ask(&Extended::AcquireGrant {
+                    ids,
+                    claim,
+                    queueing: NOW,
+                    place: None,
+                    is_shared: false,
+                })
             }
-            Op::Release(grant) => connection.ask(&Extended::ReleaseGrant { ids, grant }),
+            Op::Release(grant) => connection.ask(&Extended::ReleaseGrant { ids, grant, is_done: false }),
             Op::Grow => connection.ask(&resize(GROWING, Resizing::GrowBy(1))),
             Op::Resize(to) => connection.ask(&resize(MOVING, Resizing::To(to))),
             Op::ResizeOwn(to) => connection.ask(&resize(own, Resizing::To(to))),

@@ -420,7 +420,13 @@ fn a_client_with_its_share_of_the_memory_in_remembered_replies_leaves_the_rest_t
         // Each is refused, and the reply is remembered.
         for own in 1..=1_000 {
             let claim = one_of(1, b"held");
-            attacker.send(&Extended::AcquireGrant { ids: ids(own), claim, queueing: NOW, place: None });
+            attacker.send(&Extended::AcquireGrant {
+                ids: ids(own),
+                claim,
+                queueing: NOW,
+                place: None,
+                is_shared: false,
+            });
         }
         for _ in 1..=1_000 {
             let answer = attacker.next();
@@ -436,10 +442,11 @@ fn a_client_with_its_share_of_the_memory_in_remembered_replies_leaves_the_rest_t
     }
     assert_share(&open(&mut attacker), Limit::Memory, BUDGET_SHARE);
     // The share is exhausted, so refusals are not remembered: a request with the same number is another one.
-    let release = Extended::ReleaseGrant { ids: ids(1), grant: GrantId(1) };
+    let release = Extended::ReleaseGrant { ids: ids(1), grant: GrantId(1), is_done: false };
     assert_eq!(last.ask(&release).status, Status::NotAcquired.code());
     let (claim, queueing) = (one_of(1, b"free"), NOW);
-    let answer = last.ask(&Extended::AcquireGrant { ids: ids(1), claim, queueing, place: None });
+    let answer =
+        last.ask(&Extended::AcquireGrant { ids: ids(1), claim, queueing, place: None, is_shared: false });
     assert_share(&answer, Limit::Memory, BUDGET_SHARE);
     let mut honest = attacked.honest();
     assert_eq!(open(&mut honest).status, OK);

@@ -76,6 +76,8 @@ pub struct State {
     expected_totals: BTreeMap<Key, u64>,
     /// What clients expect of grants and leases.
     pub grant_expectations: GrantExpectations,
+    /// Grants that were released with `done`: their name, and when that was answered first.
+    pub flights: BTreeMap<u64, (Key, Option<u64>)>,
     /// Clients that got what they requested.
     pub satisfied: BTreeSet<usize>,
     /// Set when the server was given work since the last check.
@@ -117,6 +119,7 @@ impl Scene {
             expected: BTreeMap::new(),
             expected_totals: BTreeMap::new(),
             grant_expectations: GrantExpectations::default(),
+            flights: BTreeMap::new(),
             satisfied: BTreeSet::new(),
             is_touched: true,
             failure: None,
@@ -219,6 +222,23 @@ impl Scene {
         if state.server_life == life || self.disk.as_ref().is_some_and(|disk| !disk.is_doubtful(life)) {
             state.grant_expectations.acknowledge_release(grants, now_ms);
         }
+    }
+
+    /// A release was answered with success.
+    pub fn flight_is_over(&self, grant: u64) {
+        let mut state = self.state();
+        let now_ms = state.now_ms;
+        if let Some((_, over_ms)) = state.flights.get_mut(&grant) {
+            over_ms.get_or_insert(now_ms);
+        }
+    }
+
+    /// Whether a grant of this name may have been released with `done` since.
+    pub fn has_flown(&self, key: &Key, since_ms: u64) -> bool {
+        let is_meant = |(name, over_ms): &(Key, Option<u64>)| {
+            name == key && over_ms.is_none_or(|over_ms| over_ms >= since_ms)
+        };
+        self.state().flights.values().any(is_meant)
     }
 
     /// Calls a function with the expectations and the time, or returns `None` if this life of the server is over.

@@ -179,7 +179,7 @@ impl Caller {
     /// Requests a grant without waiting for the answer.
     pub fn want(&mut self, claim: Claim<'_>, queueing: Queueing) -> Opaque {
         let ids = self.ids();
-        self.send(&Extended::AcquireGrant { ids, claim, queueing, place: None })
+        self.send(&Extended::AcquireGrant { ids, claim, queueing, place: None, is_shared: false })
     }
 
     /// Requests a grant, which must be granted at once.
@@ -192,7 +192,7 @@ impl Caller {
 
     pub fn give_back(&mut self, grant: GrantId) -> u8 {
         let ids = self.ids();
-        self.ask(&Extended::ReleaseGrant { ids, grant }).status
+        self.ask(&Extended::ReleaseGrant { ids, grant, is_done: false }).status
     }
 
     /// A round trip: when it returns, every earlier request has been executed.

@@ -110,8 +110,13 @@ fn a_leased_session_keeps_its_grants_after_a_crash() {
         one_of(5, b"counter"),
         semaphore(1, b"slots"),
     ];
-    let requests =
-        wants.map(|claim| Extended::AcquireGrant { ids: before.ids(), claim, queueing: NOW, place: None });
+    let requests = wants.map(|claim| Extended::AcquireGrant {
+        ids: before.ids(),
+        claim,
+        queueing: NOW,
+        place: None,
+        is_shared: false,
+    });
     let held = requests.each_ref().map(|request| before.ask(request).granted().unwrap());
     let names = [semaphore(2, b"slots"), one_of(5, b"0"), Claim { maximum: 4, ..semaphore(4, b"all") }];
     let claims = Claims::new(&names).unwrap();
@@ -213,14 +218,24 @@ fn a_change_is_answered_only_after_it_is_stored() {
     let list = [counted(b"a", 2)];
     let ids = one.ids();
     stored(&mut one, &Extended::Change { ids, operation: declaring(IfExists::Fail, &list) });
-    let request =
-        Extended::AcquireGrant { ids: one.ids(), claim: semaphore(1, b"a"), queueing: NOW, place: None };
+    let request = Extended::AcquireGrant {
+        ids: one.ids(),
+        claim: semaphore(1, b"a"),
+        queueing: NOW,
+        place: None,
+        is_shared: false,
+    };
     let first = stored(&mut one, &request).granted().unwrap();
-    let request =
-        Extended::AcquireGrant { ids: one.ids(), claim: semaphore(1, b"a"), queueing: NOW, place: None };
+    let request = Extended::AcquireGrant {
+        ids: one.ids(),
+        claim: semaphore(1, b"a"),
+        queueing: NOW,
+        place: None,
+        is_shared: false,
+    };
     let second = stored(&mut one, &request).granted().unwrap();
     let ids = one.ids();
-    stored(&mut one, &Extended::ReleaseGrant { ids, grant: first.grant });
+    stored(&mut one, &Extended::ReleaseGrant { ids, grant: first.grant, is_done: false });
     let (what, grace) = (Revocation::Grant(second.grant), Milliseconds(LONG_MS));
     let ids = revoker.ids();
     stored(&mut revoker, &Extended::Change { ids, operation: Operation::Revoke { what, grace } });
@@ -324,8 +339,13 @@ fn a_change_repeated_after_a_crash_is_made_once() {
     let operation = declaring(IfExists::Fail, &[counted(b"a", 1)]);
     let declare = Extended::Change { ids: before.ids(), operation };
     let grow = resizing(before.ids(), b"a", Resizing::GrowBy(1));
-    let take =
-        Extended::AcquireGrant { ids: before.ids(), claim: semaphore(1, b"a"), queueing: NOW, place: None };
+    let take = Extended::AcquireGrant {
+        ids: before.ids(),
+        claim: semaphore(1, b"a"),
+        queueing: NOW,
+        place: None,
+        is_shared: false,
+    };
     let changed = [before.ask(&declare), before.ask(&grow)].map(|answer| answer.body);
     let held = before.ask(&take).granted().unwrap();
     let server = server.crash().crash();
@@ -354,8 +374,13 @@ fn a_request_repeated_after_a_crash_waits_again() {
     let [mut holder, mut waiter] = callers(&server);
     let (holding, waiting) = (holder.open(LONG_MS), waiter.open(LONG_MS));
     let held = holder.take(one_of(1, b"a"));
-    let request =
-        Extended::AcquireGrant { ids: waiter.ids(), claim: one_of(1, b"a"), queueing: LONG, place: None };
+    let request = Extended::AcquireGrant {
+        ids: waiter.ids(),
+        claim: one_of(1, b"a"),
+        queueing: LONG,
+        place: None,
+        is_shared: false,
+    };
     waiter.send(&request);
     waiter.sync();
     let server = server.crash();
@@ -413,7 +438,8 @@ fn nothing_is_granted_or_changed_that_would_have_to_be_stored_while_the_store_fa
     assert_eq!(refused.status, NOT_STORED);
     let ids = opener.ids();
     let claim = Claim { maximum: 1, ..semaphore(1, b"own") };
-    let answer = opener.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW, place: None });
+    let answer =
+        opener.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW, place: None, is_shared: false });
     assert!([OK, Status::NoSuchSession.code()].contains(&answer.status), "{answer:?}");
 
     assert_eq!(listed(&mut admin, b"a"), Some((3, 1, a.generation, false)));
@@ -721,7 +747,13 @@ fn held_and_stored() -> (StoredServer, Caller, GrantId) {
     let ids = admin.ids();
     stored(&server, &mut admin, &declaring_a(ids));
     let ids = holder.ids();
-    let take = Extended::AcquireGrant { ids, claim: semaphore(1, b"a"), queueing: NOW, place: None };
+    let take = Extended::AcquireGrant {
+        ids,
+        claim: semaphore(1, b"a"),
+        queueing: NOW,
+        place: None,
+        is_shared: false,
+    };
     let held = stored(&server, &mut holder, &take).granted().unwrap();
     (server, admin, held.grant)
 }

@@ -82,12 +82,13 @@ fn a_repeated_request_gets_the_same_answer() {
     let server = TestServer::start();
     let [mut caller, mut other] = callers(&server);
     let ids = caller.ids();
-    let request = Extended::AcquireGrant { ids, claim: one_of(5, b"a"), queueing: NOW, place: None };
+    let request =
+        Extended::AcquireGrant { ids, claim: one_of(5, b"a"), queueing: NOW, place: None, is_shared: false };
     let first = caller.ask(&request).granted().unwrap();
     let second = caller.ask(&request).granted().unwrap();
     assert_eq!(first, second);
     assert_eq!(other.wire.get(b"a").number(), 1);
-    let release = Extended::ReleaseGrant { ids: caller.ids(), grant: first.grant };
+    let release = Extended::ReleaseGrant { ids: caller.ids(), grant: first.grant, is_done: false };
     assert_eq!(caller.ask(&release).status, 0);
     assert_eq!(caller.ask(&release).status, 0, "the repetition gets the same answer");
     assert_eq!(caller.give_back(first.grant), code(Status::NotAcquired), "a new request finds no grant");
@@ -105,7 +106,7 @@ fn the_opaque_of_a_waiting_request_is_refused_for_another_request() {
     wait_for_waiters(&server, 1);
     let mut bytes = Vec::new();
     let ids = waiter.ids();
-    Extended::AcquireGrant { ids, claim: one_of(1, b"b"), queueing: NOW, place: None }
+    Extended::AcquireGrant { ids, claim: one_of(1, b"b"), queueing: NOW, place: None, is_shared: false }
         .compose(asked, &mut bytes);
     waiter.wire.send(&bytes);
     assert_eq!(waiter.answer(asked).status, code(Status::InvalidArguments));

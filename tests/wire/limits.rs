@@ -87,7 +87,8 @@ fn a_refusal_because_of_a_limit_names_the_limit_and_its_value() {
     assert_limit(&caller.answer(asked), Limit::Waiters, 2);
 
     let ids = RequestIds { own: RequestId(1026), lowest_unanswered: RequestId(1) };
-    let far = Extended::AcquireGrant { ids, claim: one_of(1, b"e"), queueing: NOW, place: None };
+    let far =
+        Extended::AcquireGrant { ids, claim: one_of(1, b"e"), queueing: NOW, place: None, is_shared: false };
     assert_limit(&caller.ask(&far), Limit::Requests, 1024);
 }
 

@@ -15,10 +15,12 @@ mod operations;
 mod ownership;
 mod panic;
 mod places;
+mod poolcounter;
 mod proxies;
 mod resolve;
 mod session_list;
 mod sessions;
+mod single_flight;
 mod slots;
 #[path = "../support/mod.rs"]
 mod support;

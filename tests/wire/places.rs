@@ -47,7 +47,7 @@ struct Waiting {
 /// Sends a request that has to wait. Returns its opaque too.
 #[track_caller]
 fn wait(caller: &mut Caller, ids: RequestIds, claim: Claim<'_>, place: Option<Place>) -> (Opaque, Waiting) {
-    let opaque = caller.send(&Extended::AcquireGrant { ids, claim, queueing: LONG, place });
+    let opaque = caller.send(&Extended::AcquireGrant { ids, claim, queueing: LONG, place, is_shared: false });
     let queued = caller.answer(opaque);
     assert_eq!((queued.status, queued.body.len()), (QUEUED, 24), "{queued:?}");
     (opaque, Waiting { ids, place: queued.queued().unwrap() })

@@ -13,8 +13,13 @@ const LONG_MS: u32 = 60_000;
 
 /// Requests a name that is held, and returns the request so that it can be repeated.
 fn wait_for<'a>(server: &TestServer, caller: &mut Caller, name: &'a [u8]) -> Extended<'a> {
-    let request =
-        Extended::AcquireGrant { ids: caller.ids(), claim: one_of(1, name), queueing: LONG, place: None };
+    let request = Extended::AcquireGrant {
+        ids: caller.ids(),
+        claim: one_of(1, name),
+        queueing: LONG,
+        place: None,
+        is_shared: false,
+    };
     caller.send(&request);
     eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
     request
@@ -154,7 +159,7 @@ fn a_silent_session_expires_and_its_resources_go_to_the_waiters() {
     let [open, take] = [1_u8, 2].map(|number| Opaque([number; 4]));
     Extended::OpenSession { ttl: Some(Milliseconds(1)), label: b"", key: None }.compose(open, &mut bytes);
     let ids = silent.ids();
-    Extended::AcquireGrant { ids, claim: one_of(1, b"a"), queueing: NOW, place: None }
+    Extended::AcquireGrant { ids, claim: one_of(1, b"a"), queueing: NOW, place: None, is_shared: false }
         .compose(take, &mut bytes);
     silent.wire.send(&bytes);
     assert_eq!(silent.answer(open).status, 0);

@@ -43,6 +43,9 @@ pub struct Direct {
     requests: Arc<AtomicU64>,
 }
 
+/// The id of a request that is the last one of its session, whichever ids another process has used.
+const LAST_REQUEST: RequestId = RequestId(1 << 63);
+
 impl Direct {
     pub(super) async fn enter(
         connection: Connection,
@@ -98,6 +101,24 @@ impl Direct {
     /// ```
     pub async fn close_session(&self) -> Result<(), Error> {
         self.connection.ask_for_success(Extended::CloseSession).await.map(drop)
+    }
+
+    /// Releases a grant of the session that is attached to this connection, after the work of its single flight is done
+    /// (`docs/protocol.md`, "ReleaseGrant"). No other change can be requested in the session afterwards: close it.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct, handed: signalbox_client::HandedOver)
+    /// # -> Result<(), signalbox_client::Error> {
+    /// direct.attach_session(handed.session, handed.key).await?;
+    /// direct.release_done(handed.grant).await?;
+    /// direct.close_session().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn release_done(&self, grant: GrantId) -> Result<(), Error> {
+        let ids = RequestIds { own: LAST_REQUEST, lowest_unanswered: LAST_REQUEST };
+        let release = Extended::ReleaseGrant { ids, grant, is_done: true };
+        self.connection.ask_for_success(release).await.map(drop)
     }
 
     /// The session that holds a grant, and for how long at least (`docs/protocol.md`, "VerifyGrant"). Fails with

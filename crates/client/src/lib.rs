@@ -123,8 +123,8 @@ pub use address::{Address, AddressError, COUNTER_PORT, SEMAPHORE_PORT};
 pub use direct::Direct;
 pub use error::{ConnectError, Disconnect, Error, ErrorKind, Lost, TlsFailure};
 pub use lease::{
-    Acquire, AcquireAll, Admission, BootClock, Builder, Claim, Client, Clock, Counter, HandedOver, Moment,
-    Permit, Semaphore, Sleep, Tcp, Transport,
+    Acquire, AcquireAll, Admission, BootClock, Builder, Claim, Client, Clock, Counter, Flight, HandedOver,
+    Moment, Permit, Semaphore, Sleep, Tcp, Transport,
 };
 pub use plain::PlainClient;
 pub use plain_permit::PlainPermit;

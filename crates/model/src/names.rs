@@ -69,6 +69,13 @@ pub struct Claim<'a> {
     pub slot: Option<u16>,
 }
 
+impl Claim<'_> {
+    /// Whether a shared request may have this claim: one resource of a maximum of 1, and no particular slot.
+    pub fn can_be_shared(&self) -> bool {
+        (self.resources, self.maximum, self.slot) == (1, 1, None)
+    }
+}
+
 /// The usage of a name (`docs/protocol.md`, "Inspect").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inspected {

@@ -97,6 +97,9 @@ statuses! {
     CounterInUse = 0x2f, "Counter in use", "counter_in_use",
         "clients hold or wait for the counter of this name, which its declaration would divide from later clients; wait until \
          it is idle, or revoke its grants";
+    /// The holder has done the work of the single flight in which the request waited.
+    Done = 0x30, "Done", "done",
+        "another client did the work while the request waited; use its result";
     /// The server does not know the opcode.
     UnknownCommand = 0x81, "Unknown command", "unknown_command",
         "the server does not support this operation; use a signalbox server that does";
@@ -178,6 +181,10 @@ pub enum Refusal {
     NoSuchSlot,
     /// The change could not be written to durable storage.
     NotStored,
+    /// The holder has released with `done` what the shared request waited for.
+    Done,
+    /// A grant that no shared request has acquired cannot be released with `done`.
+    NotShared,
 }
 
 /// The text of a response that capacity follows.
@@ -214,7 +221,7 @@ impl Refusal {
             Self::Revoked => Status::Revoked,
             Self::NoSuchSession => Status::NoSuchSession,
             Self::LimitReached(_) => Status::LimitReached,
-            Self::StaleRequest | Self::OutOfRange => Status::InvalidArguments,
+            Self::StaleRequest | Self::OutOfRange | Self::NotShared => Status::InvalidArguments,
             Self::ShuttingDown => Status::ShuttingDown,
             Self::Removed => Status::Removed,
             Self::AlreadyExists => Status::AlreadyExists,
@@ -225,6 +232,7 @@ impl Refusal {
             Self::CounterInUse => Status::CounterInUse,
             Self::NoSuchSlot => Status::NoSuchSlot,
             Self::NotStored => Status::NotStored,
+            Self::Done => Status::Done,
         }
     }
 }

@@ -160,8 +160,8 @@ impl Executor<'_> {
                 self.extended.drop_lease();
                 core.close_leased(connection, token, now)
             }
-            Extended::AcquireGrant { ids, claim, queueing, place: presented } => {
-                let wants = [self.want(claim)?];
+            Extended::AcquireGrant { ids, claim, queueing, place: presented, is_shared } => {
+                let wants = [Want { is_shared, ..self.want(claim)? }];
                 let outcome;
                 (outcome, place) = self.acquire_grant(opaque, call(ids), &wants, queueing, presented, now)?;
                 outcome
@@ -172,9 +172,9 @@ impl Executor<'_> {
                 (outcome, place) = self.acquire_grant(opaque, call(ids), &wants, queueing, presented, now)?;
                 outcome
             }
-            Extended::ReleaseGrant { ids, grant } => {
+            Extended::ReleaseGrant { ids, grant, is_done } => {
                 self.check_opaque(opaque)?;
-                core.release_grant(call(ids), grant, now)
+                core.release_grant(call(ids), grant, is_done, now)
             }
             Extended::Cancel(call) => {
                 let waiting = match call {

@@ -199,7 +199,8 @@ impl LeasedClient {
                 // Sometimes a grant that it does not hold.
                 let grant = if self.random.percent(5) { Some(NO_GRANT) } else { self.pick(&held) };
                 if let Some(grant) = grant {
-                    session.ask(vec![Operation::Release { grant }], &mut self.random).await;
+                    let is_done = session.view.shared_key(grant).is_some() && self.random.percent(70);
+                    session.ask(vec![Operation::Release { grant, is_done }], &mut self.random).await;
                 }
             }
             Action::Repeat => {
@@ -349,9 +350,13 @@ impl LeasedClient {
             let waits = self.random.percent(65);
             let wait_ms = if waits { self.random.between(1, self.workload.wait_ms_max) as u32 } else { 0 };
             let queue_max = if self.random.percent(20) { Some(self.random.between_u32(0, 3)) } else { None };
-            operations.push(Operation::Acquire { parts, is_all, wait_ms, queue_max });
+            let is_shared = !is_all && parts[0].namespace == Namespace::Counters && self.random.percent(30);
+            if is_shared {
+                (parts[0].resources, parts[0].maximum) = (1, 1);
+            }
+            operations.push(Operation::Acquire { parts, is_all, is_shared, wait_ms, queue_max });
             if low > 1 && self.random.percent(30) {
-                operations.push(Operation::Release { grant: NO_GRANT });
+                operations.push(Operation::Release { grant: NO_GRANT, is_done: false });
             }
         }
         session.ask(operations, &mut self.random).await;
@@ -405,12 +410,14 @@ impl LeasedClient {
         let name = format!("asked {}", self.number % 5).into_bytes();
         let namespace = Namespace::ALL[self.number % 2];
         let parts = vec![Part { namespace, name, resources: 1, maximum: 2 }];
-        let acquire = Operation::Acquire { parts, is_all: false, wait_ms: 60_000, queue_max: None };
+        let acquire =
+            Operation::Acquire { parts, is_all: false, is_shared: false, wait_ms: 60_000, queue_max: None };
         session.ask(vec![acquire], &mut self.random).await;
         while !session.is_over && session.newest.is_some() {
             session.read_for(50).await;
             if let Some(grant) = session.view.held.first().copied() {
-                session.ask(vec![Operation::Release { grant }], &mut self.random).await;
+                let release = Operation::Release { grant, is_done: false };
+                session.ask(vec![release], &mut self.random).await;
                 session.read_for(300).await;
                 self.scene.state().satisfied.insert(self.number);
                 return;

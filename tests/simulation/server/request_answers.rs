@@ -52,10 +52,11 @@ pub fn check_request_answer(
     let forgotten = request.answer.take_if(is_forgotten);
     let (mut grant, mut slots) = (0, Vec::new());
     if status == Status::NoError {
-        if let Operation::Release { grant } = &request.operation
-            && view.key.is_some()
-        {
-            scene.acknowledge_release(view.life, [*grant]);
+        if let Operation::Release { grant, .. } = &request.operation {
+            scene.flight_is_over(*grant);
+            if view.key.is_some() {
+                scene.acknowledge_release(view.life, [*grant]);
+            }
         }
         if let Operation::Acquire { parts, is_all, .. } = &request.operation {
             let granted = check_granted(scene, parts, *is_all, frame)?;
@@ -101,7 +102,7 @@ pub fn check_request_answer(
                 }
                 is_not_stored || may_be_refused(scene, request, *queue_max, status, pending)
             }
-            Operation::Release { grant } => {
+            Operation::Release { grant, .. } => {
                 let is_revoked = scene.with_expectations(view.life, |expectations, now_ms| {
                     expectations.is_revoked(*grant, now_ms)
                 });
@@ -184,6 +185,11 @@ fn may_be_refused(
         }
         Status::QueueFull => queue_max.is_some(),
         Status::Canceled => request.is_canceled,
+        Status::Done => {
+            let Operation::Acquire { parts, is_shared: true, .. } = &request.operation else { return false };
+            let key = key(parts[0].namespace, &parts[0].name);
+            is_patient && scene.has_flown(&key, request.first_sent_ms)
+        }
         _ => false,
     }
 }

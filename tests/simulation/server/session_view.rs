@@ -34,11 +34,14 @@ pub enum Operation {
     Acquire {
         parts: Vec<Part>,
         is_all: bool,
+        /// It is one of a single flight.
+        is_shared: bool,
         wait_ms: u32,
         queue_max: Option<u32>,
     },
     Release {
         grant: u64,
+        is_done: bool,
     },
     Revoke {
         what: Revocation<'static>,
@@ -148,6 +151,17 @@ impl SessionView {
         self.requests.iter().filter(move |(_, request)| is_held(request)).map(|(id, _)| *id)
     }
 
+    /// The name of a grant of a single flight.
+    pub fn shared_key(&self, grant: u64) -> Option<Key> {
+        let is_its = |request: &&Request| request.answer.as_ref().is_some_and(|answer| answer.grant == grant);
+        match &self.requests.values().find(is_its)?.operation {
+            Operation::Acquire { parts, is_shared: true, .. } => {
+                Some(key(parts[0].namespace, &parts[0].name))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the session may have ended, as far as the client knows.
     pub fn may_be_over(&self) -> bool {
         let may_be_over = self.scene.with_expectations(self.life, |expectations, now_ms| {
@@ -202,6 +216,11 @@ impl SessionView {
         bytes: &mut Vec<u8>,
     ) {
         self.last_id += 1;
+        if let Operation::Release { grant, is_done: true } = &operation
+            && let Some(key) = self.shared_key(*grant)
+        {
+            self.scene.state().flights.insert(*grant, (key, None));
+        }
         if forgets || self.last_id - self.floor > ANSWERS_MAX {
             self.floor = self.unanswered().first().copied().unwrap_or(self.last_id);
             self.requests = self.requests.split_off(&self.floor);
@@ -209,7 +228,7 @@ impl SessionView {
         let mut is_sure = false;
         match &operation {
             // A client that releases a grant no longer counts on it.
-            Operation::Release { grant } => {
+            Operation::Release { grant, .. } => {
                 let was_expected = self
                     .scene
                     .with_expectations(self.life, |expectations, _| expectations.drop_grant(*grant));
@@ -249,7 +268,7 @@ impl SessionView {
         let ids = RequestIds { own: RequestId(id), lowest_unanswered: RequestId(self.floor) };
         let (mut list, mut wait) = (Vec::new(), None);
         let composed = match &request.operation {
-            Operation::Acquire { parts, is_all, wait_ms, queue_max } => {
+            Operation::Acquire { parts, is_all, is_shared, wait_ms, queue_max } => {
                 wait = (*wait_ms > 0).then_some(*wait_ms);
                 let queueing = Queueing { wait: Wait::UpTo(Milliseconds(*wait_ms)), queue_max: *queue_max };
                 list.extend(parts.iter().map(|part| Claim {
@@ -263,10 +282,18 @@ impl SessionView {
                     let claims = Claims::new(&list).expect("few names, each once");
                     Extended::AcquireAll { ids, queueing, claims, place: None }
                 } else {
-                    Extended::AcquireGrant { ids, claim: list[0], queueing, place: None }
+                    Extended::AcquireGrant {
+                        ids,
+                        claim: list[0],
+                        queueing,
+                        place: None,
+                        is_shared: *is_shared,
+                    }
                 }
             }
-            Operation::Release { grant } => Extended::ReleaseGrant { ids, grant: GrantId(*grant) },
+            Operation::Release { grant, is_done } => {
+                Extended::ReleaseGrant { ids, grant: GrantId(*grant), is_done: *is_done }
+            }
             Operation::Revoke { what, grace_ms } => {
                 let (what, grace) = (*what, Milliseconds(*grace_ms));
                 Extended::Change { ids, operation: Change::Revoke { what, grace } }

@@ -12,7 +12,7 @@ use super::pending_acquire::PendingAcquire;
 use super::permit::Permit;
 use super::settings::{Terms, cut_label};
 use crate::requested::{about, requesting};
-use crate::{Error, ErrorKind, Namespace};
+use crate::{Error, ErrorKind, Namespace, Status};
 
 impl Client {
     /// A request for a limit: the declared semaphore of this name, or, if there is none, the counter, which requires
@@ -204,6 +204,36 @@ pub enum Admission {
     Unguarded(Error),
 }
 
+/// The result of a shared request ([`Acquire::shared`]).
+///
+/// ```no_run
+/// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+/// use signalbox_client::Flight;
+///
+/// # fn cached() -> Option<String> { None }
+/// # async fn render_into_cache() {}
+/// match client.limit("page/7").shared().await? {
+///     // Another client may have finished just before.
+///     Flight::Held(permit) if cached().is_some() => permit.release_done().await?,
+///     Flight::Held(permit) => {
+///         permit.guard(render_into_cache()).await?;
+///         permit.release_done().await?;
+///     }
+///     Flight::Done => {}
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping a permit releases it; keep it for as long as the work lasts"]
+pub enum Flight {
+    /// This client works. It looks for the result again first, and ends with [`Permit::release_done`]; dropping the permit
+    /// passes the work on.
+    Held(Permit),
+    /// Another client has done the work while the request waited. If its result is missing, try again.
+    Done,
+}
+
 /// A request for one or several names.
 #[derive(Debug)]
 struct AcquireRequest<'a> {
@@ -211,16 +241,18 @@ struct AcquireRequest<'a> {
     claims: Vec<Claim>,
     timeout: Option<Duration>,
     queue_max: Option<u32>,
+    is_shared: bool,
     terms: Terms,
 }
 
 impl<'a> AcquireRequest<'a> {
     fn new(client: &'a Client, claims: Vec<Claim>) -> Self {
-        Self { client, claims, timeout: None, queue_max: None, terms: client.terms().clone() }
+        let terms = client.terms().clone();
+        Self { client, claims, timeout: None, queue_max: None, is_shared: false, terms }
     }
 
     async fn acquire(self, waits: bool) -> Result<Permit, Error> {
-        let Self { client, claims, timeout, queue_max, terms } = self;
+        let Self { client, claims, timeout, queue_max, is_shared, terms } = self;
         let wait = match timeout {
             _ if !waits => WaitLimit::None,
             Some(timeout) => WaitLimit::Until(client.now().after(timeout)),
@@ -229,7 +261,7 @@ impl<'a> AcquireRequest<'a> {
         let names =
             claims.iter().map(|claim| String::from_utf8_lossy(claim.name())).collect::<Vec<_>>().join(" ");
         let span = info_span!("acquire", %names, waits);
-        let spec = Arc::new(AcquireSpec { claims, wait, queue_max });
+        let spec = Arc::new(AcquireSpec { claims, wait, queue_max, is_shared });
         spec.check()?;
         let permit = acquire(client, &spec, &terms).instrument(span).await;
         permit.map_err(|error| {
@@ -237,6 +269,15 @@ impl<'a> AcquireRequest<'a> {
                 timeout.filter(|_| waits).map(|timeout| format!(" within {} s", timeout.as_secs_f64()));
             error.of(spec.requested("acquire") + &within.unwrap_or_default())
         })
+    }
+
+    async fn share(self, waits: bool) -> Result<Flight, Error> {
+        let claims = self.claims.into_iter().map(Claim::shared).collect();
+        match (Self { claims, is_shared: true, ..self }).acquire(waits).await {
+            Ok(permit) => Ok(Flight::Held(permit)),
+            Err(error) if error.status() == Some(Status::Done) => Ok(Flight::Done),
+            Err(error) => Err(error),
+        }
     }
 
     async fn acquire_or_proceed(self, waits: bool) -> Result<Admission, Error> {
@@ -377,6 +418,43 @@ macro_rules! request_methods {
             /// ```
             pub async fn try_acquire(self) -> Result<Permit, Error> {
                 self.0.acquire(false).await
+            }
+
+            /// As [`Self::acquire`], in a single flight: of many clients that need the same result, one is granted the permit and
+            /// works, and those that wait are told when it is done ([`Permit::release_done`]). If the worker fails, the next
+            /// one works. It is for one name, one resource and a maximum of 1, which a limit without a maximum gets.
+            ///
+            /// The work may be repeated after a failover, a restart or a lost lease: look for the result before the request,
+            /// and again when the permit is held.
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+            /// # use std::time::Duration;
+            /// use signalbox_client::Flight;
+            ///
+            /// # async fn render_into_cache() {}
+            /// let request = client.limit("page/7").timeout(Duration::from_secs(5));
+            /// if let Flight::Held(permit) = request.shared().await? {
+            ///     permit.guard(render_into_cache()).await?;
+            ///     permit.release_done().await?;
+            /// }
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub async fn shared(self) -> Result<Flight, Error> {
+                self.0.share(true).await
+            }
+
+            /// As [`Self::shared`], without waiting: for a client that works only if no other one does.
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+            /// let flight = client.limit("page/7").try_shared().await?;
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub async fn try_shared(self) -> Result<Flight, Error> {
+                self.0.share(false).await
             }
 
             /// As [`Self::acquire`], but fails open: if no server is reachable within

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::clock::Moment;
 use crate::{Error, ErrorKind};
 use signalbox_model::{AS_DECLARED, Milliseconds, Namespace, OfKind, about_all};
-use signalbox_protocol::{Claims, Queueing, Wait};
+use signalbox_protocol::{Claims, ClaimsError, Queueing, Wait};
 
 /// Resources of one name, to be acquired. The server creates a counter, or a semaphore with a capacity, that does not
 /// exist.
@@ -115,6 +115,14 @@ impl Claim {
         self
     }
 
+    /// The claim of a shared request: a limit without a maximum has that of 1.
+    pub(super) fn shared(mut self) -> Self {
+        if self.namespace.is_none() {
+            self.limit.get_or_insert(1);
+        }
+        self
+    }
+
     /// The bytes of the name.
     ///
     /// ```
@@ -163,6 +171,8 @@ pub(super) struct AcquireSpec {
     pub(super) claims: Vec<Claim>,
     pub(super) wait: WaitLimit,
     pub(super) queue_max: Option<u32>,
+    /// Whether it is one of a single flight.
+    pub(super) is_shared: bool,
 }
 
 /// How long an acquire waits.
@@ -180,7 +190,12 @@ impl AcquireSpec {
     /// Checks the rules of the protocol, so that no request is sent that can never succeed.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.claims.iter().try_for_each(Claim::check)?;
-        let claims = Claims::new(&self.wire_claims()).map(drop);
+        let wire_claims = self.wire_claims();
+        let can_be_shared = matches!(&wire_claims[..], [claim] if claim.can_be_shared());
+        let claims = match self.is_shared && !can_be_shared {
+            true => Err(ClaimsError::Shared),
+            false => Claims::new(&wire_claims).map(drop),
+        };
         claims.map_err(|error| Error::from(error).of(self.requested("acquire")))
     }
 

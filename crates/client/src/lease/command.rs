@@ -28,11 +28,11 @@ pub(super) enum Command {
         reply: oneshot::Sender<AcquireOutcome>,
     },
     /// The caller of the acquire no longer waits for it.
-    CancelAcquire {
-        ticket: Ticket,
-    },
+    CancelAcquire { ticket: Ticket },
     Release {
         grant: GrantId,
+        /// The work of its single flight is done.
+        is_done: bool,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     },
     /// For a permit that is handed over: no further acquire uses the session, and those that wait end with

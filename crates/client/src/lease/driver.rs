@@ -203,7 +203,7 @@ impl Driver {
                     drop(self.cancel(id));
                 }
             }
-            Command::Release { grant, reply } => self.release(grant, reply),
+            Command::Release { grant, is_done, reply } => self.release(grant, is_done, reply),
             Command::Isolate(reply) => self.isolate(reply),
             Command::StopRenewing => self.phase = Phase::Ended(Lost::TakenOver),
             Command::Close(reply) => {
@@ -224,9 +224,9 @@ impl Driver {
         reply
     }
 
-    fn release(&mut self, grant: GrantId, reply: Option<oneshot::Sender<Result<(), Error>>>) {
+    fn release(&mut self, grant: GrantId, is_done: bool, reply: Option<oneshot::Sender<Result<(), Error>>>) {
         self.grants.remove(grant);
-        self.requests.add(Operation::Release { grant, reply });
+        self.requests.add(Operation::Release { grant, is_done, reply });
         self.load.set_window(self.requests.window());
         self.load.remove();
     }
@@ -455,7 +455,7 @@ impl Driver {
             // The answer may be old, and the grant revoked since.
             self.verify(id);
         }
-        let Some(reply) = reply else { return self.release(id, None) };
+        let Some(reply) = reply else { return self.release(id, false, None) };
         if matches!(self.phase, Phase::Closing { .. }) {
             // The server is asked to release it.
             self.load.remove();
@@ -464,7 +464,7 @@ impl Driver {
         let validity = self.grants.insert(id, &self.lease);
         if reply.send(Ok(HeldGrant { id, capacities, slots, validity })).is_err() {
             // The caller is gone.
-            self.release(id, None);
+            self.release(id, false, None);
         }
     }
 

@@ -39,7 +39,7 @@ mod settings;
 mod transport;
 mod validity;
 
-pub use acquire::{Acquire, AcquireAll, Admission, Counter, Semaphore};
+pub use acquire::{Acquire, AcquireAll, Admission, Counter, Flight, Semaphore};
 pub use builder::Builder;
 pub use claim::Claim;
 pub use client::Client;

@@ -46,7 +46,7 @@ impl Drop for PendingAcquire {
         // Closing the channel first means that the driver either has sent the grant or finds the caller gone.
         self.outcome.close();
         if let Ok(Ok(grant)) = self.outcome.try_recv() {
-            self.session.send(Command::Release { grant: grant.id, reply: None });
+            self.session.send(Command::Release { grant: grant.id, is_done: false, reply: None });
         }
         // The driver ignores this if the acquire has ended.
         self.session.send(Command::CancelAcquire { ticket: self.ticket });

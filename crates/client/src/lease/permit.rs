@@ -272,10 +272,37 @@ impl Permit {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn release(mut self) -> Result<(), Error> {
+    pub async fn release(self) -> Result<(), Error> {
+        self.give_back(false).await
+    }
+
+    /// As [`Self::release`], after the work of a single flight is done: the [shared](super::Acquire::shared) requests that wait
+    /// for it end with [`Flight::Done`](super::Flight::Done). Put the result where they look for it first.
+    ///
+    /// # Errors
+    /// As [`Self::release`]. [`Status::InvalidArguments`](crate::Status::InvalidArguments) if no shared request has acquired the
+    /// permit: it stays held until its session ends.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox_client::Client) -> Result<(), signalbox_client::Error> {
+    /// # async fn render_into_cache() {}
+    /// use signalbox_client::Flight;
+    ///
+    /// if let Flight::Held(permit) = client.limit("page/7").shared().await? {
+    ///     permit.guard(render_into_cache()).await?;
+    ///     permit.release_done().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn release_done(self) -> Result<(), Error> {
+        self.give_back(true).await
+    }
+
+    async fn give_back(mut self, is_done: bool) -> Result<(), Error> {
         self.is_given_up = true;
         let (reply, answer) = oneshot::channel();
-        self.session.send(Command::Release { grant: self.id(), reply: Some(reply) });
+        self.session.send(Command::Release { grant: self.id(), is_done, reply: Some(reply) });
         match answer.await {
             Ok(result) => result.map_err(|error| self.failed(RELEASE, error)),
             Err(_) => Err(self.failed(RELEASE, self.lost().await)),
@@ -313,7 +340,7 @@ pub struct HandedOver {
 impl Drop for Permit {
     fn drop(&mut self) {
         if !self.is_given_up {
-            self.session.send(Command::Release { grant: self.id(), reply: None });
+            self.session.send(Command::Release { grant: self.id(), is_done: false, reply: None });
         }
     }
 }

@@ -42,6 +42,8 @@ pub(super) enum Operation {
     },
     Release {
         grant: GrantId,
+        /// The work of its single flight is done.
+        is_done: bool,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     },
 }
@@ -62,8 +64,8 @@ impl Operation {
     ) -> Result<(), Disconnect> {
         let tag = Tag::Request { id: ids.own, sent: now };
         match self {
-            Self::Release { grant, .. } => {
-                connection.post(Extended::ReleaseGrant { ids, grant: *grant }, tag)
+            Self::Release { grant, is_done, .. } => {
+                connection.post(Extended::ReleaseGrant { ids, grant: *grant, is_done: *is_done }, tag)
             }
             Self::Acquire { spec, .. } => {
                 let queueing = if self.is_canceled() {
@@ -73,7 +75,9 @@ impl Operation {
                 };
                 match spec.wire_claims().as_slice() {
                     [claim] => {
-                        let request = Extended::AcquireGrant { ids, claim: *claim, queueing, place };
+                        let is_shared = spec.is_shared;
+                        let request =
+                            Extended::AcquireGrant { ids, claim: *claim, queueing, place, is_shared };
                         connection.post(request, tag)
                     }
                     several => {

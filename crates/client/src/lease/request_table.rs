@@ -173,7 +173,7 @@ mod tests {
     use signalbox_model::GrantId;
 
     fn release() -> Operation {
-        Operation::Release { grant: GrantId(1), reply: None }
+        Operation::Release { grant: GrantId(1), is_done: false, reply: None }
     }
 
     fn sent(table: &mut RequestTable) -> Vec<u64> {

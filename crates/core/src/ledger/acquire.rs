@@ -1,6 +1,7 @@
 //! AcquireGrant and AcquireAll, and what a client does with a grant or a waiter: release, cancel, verify.
 
-use super::grants::{Grant, Queueing, Want};
+use super::backlog::{NameRef, Task};
+use super::grants::{Grant, Part, Queueing, Want};
 use super::listing::ttl_left;
 use super::replies::{CachedReply, Changed, PendingReply, RequestKind};
 use super::state::{Ledger, LedgerContext};
@@ -49,14 +50,18 @@ impl Core {
         (outcome, place)
     }
 
-    /// Releases a grant of the connection's session (`docs/protocol.md`, "ReleaseGrant").
-    pub fn release_grant(&self, call: Call, grant: GrantId, now: Moment) -> Outcome {
+    /// Releases a grant of the connection's session (`docs/protocol.md`, "ReleaseGrant"). `is_done`: it is of a single flight,
+    /// whose work is done; the present waiters are told so.
+    pub fn release_grant(&self, call: Call, grant: GrantId, is_done: bool, now: Moment) -> Outcome {
         let (ledger, context) = (&mut *self.ledger(), self.context(now.unix));
         ledger
             .change(call, now.monotonic, |ledger, session| {
                 let held = ledger.grants.get(grant);
                 if !held.is_some_and(|held| held.session == session && !held.is_waiting()) {
                     return Err(Refusal::NotAcquired);
+                }
+                if is_done {
+                    ledger.set_done(grant)?;
                 }
                 ledger.end_grant(grant, EventKind::Released, context);
                 ledger.run_backlog(context);
@@ -110,6 +115,21 @@ impl Core {
 }
 
 impl Ledger {
+    /// The holder of a grant has done the work for which requests wait in a single flight.
+    pub(super) fn set_done(&mut self, id: GrantId) -> Result<(), Refusal> {
+        let Self { grants, queues, backlog, counts, .. } = self;
+        let parts = grants.existing(id).parts();
+        if !parts.iter().all(|part| part.is_shared) {
+            return Err(Refusal::NotShared);
+        }
+        counts.flights += 1;
+        for (namespace, object) in parts.iter().filter_map(Part::object) {
+            queues.set_done(namespace, object);
+            backlog.push(Task::TellDone(NameRef::new(namespace, object)));
+        }
+        Ok(())
+    }
+
     fn verify(&self, id: GrantId, now: Moment) -> Result<VerifiedGrant, Refusal> {
         let is_held = |grant: &&Grant| !grant.is_waiting() && self.sessions.ending(grant.session).is_none();
         let grant = self.grants.get(id).filter(is_held).ok_or(Refusal::NotAcquired)?;

@@ -16,8 +16,8 @@ use signalbox_model::{AddressRange, ConnectionId, GrantId, Namespace, SessionId}
 pub(super) const STEP_GRANTS: usize = 64;
 
 /// The kinds of tasks that any request may run a step of, as they need no time.
-pub(super) const TIMELESS_KINDS: [TaskKind; 3] =
-    [TaskKind::RefuseWaiters, TaskKind::ServeQueue, TaskKind::UsageDropped];
+pub(super) const TIMELESS_KINDS: [TaskKind; 4] =
+    [TaskKind::RefuseWaiters, TaskKind::TellDone, TaskKind::ServeQueue, TaskKind::UsageDropped];
 
 /// An object and its namespace.
 #[derive(Clone, Debug)]
@@ -30,6 +30,7 @@ pub(super) struct NameRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TaskKind {
     RefuseWaiters,
+    TellDone,
     ServeQueue,
     UsageDropped,
     Disconnect,
@@ -41,6 +42,8 @@ pub(super) enum TaskKind {
 pub(super) enum Task {
     /// Waiters that can no longer be granted are refused.
     RefuseWaiters(RefuseWaiters),
+    /// The work of waiters for the name is done.
+    TellDone(NameRef),
     /// The head of the queue may fit.
     ServeQueue(NameRef),
     /// Less of the name is in use, and the ledger waits for that.
@@ -112,7 +115,7 @@ impl ClientSelector {
     }
 }
 
-const KINDS: usize = 6;
+const KINDS: usize = 7;
 
 impl NameRef {
     pub(super) fn new(namespace: Namespace, object: &ObjectRef) -> Self {
@@ -135,6 +138,7 @@ impl Task {
     fn kind(&self) -> TaskKind {
         match self {
             Self::RefuseWaiters(_) => TaskKind::RefuseWaiters,
+            Self::TellDone(_) => TaskKind::TellDone,
             Self::ServeQueue(_) => TaskKind::ServeQueue,
             Self::UsageDropped(_) => TaskKind::UsageDropped,
             Self::Disconnect(..) => TaskKind::Disconnect,
@@ -147,6 +151,7 @@ impl Task {
     fn is_same_name(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::ServeQueue(one), Self::ServeQueue(other))
+            | (Self::TellDone(one), Self::TellDone(other))
             | (Self::UsageDropped(one), Self::UsageDropped(other)) => {
                 one.namespace == other.namespace && one.object.address() == other.object.address()
             }

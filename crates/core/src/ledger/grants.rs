@@ -29,6 +29,9 @@ pub struct Want<'a> {
     /// The only slot that will do, of a semaphore whose resources are numbered. Then the claim is for one resource of an
     /// existing semaphore.
     pub slot: Option<u16>,
+    /// Whether it is one of a single flight: if the holder releases with `done` while the request waits, the request is
+    /// refused with [`Refusal::Done`](signalbox_model::Refusal::Done).
+    pub is_shared: bool,
 }
 
 /// Which kind of name is wanted.
@@ -82,7 +85,7 @@ impl<'a> Want<'a> {
             false => Claim::new(resources, maximum)?,
         };
         let kind = namespace.map_or_else(|| Kind::Resolved(Permitted::of(may)), Kind::Of);
-        Some(Self { kind, name, claim, slot })
+        Some(Self { kind, name, claim, slot, is_shared: false })
     }
 }
 
@@ -129,6 +132,8 @@ pub(super) struct Part {
     pub(super) claim: Claim,
     /// The slot that the request asked for; `None`: any, or it was granted before the process started.
     pub(super) slot: Option<u16>,
+    /// Whether the request is one of a single flight, or may be: records do not say it.
+    pub(super) is_shared: bool,
 }
 
 /// The name that a part takes from.
@@ -320,6 +325,7 @@ impl Parts {
             position: position as u8,
             claim: want.claim,
             slot: want.slot,
+            is_shared: want.is_shared,
         };
         if let [want] = wants {
             return Self::One(part((0, want)));

@@ -30,6 +30,10 @@ struct Entry {
     queue: BTreeSet<GrantId>,
     /// The highest id that a grant of the name got in place of its waiter's.
     renumbered_up_to: GrantId,
+    /// The waiters of single flights.
+    shared: BTreeSet<GrantId>,
+    /// The work of those of them with ids up to this one is done.
+    done_up_to: GrantId,
 }
 
 impl Queues {
@@ -80,10 +84,37 @@ impl Queues {
     }
 
     /// Adds a waiter, in the order of ids. The object is marked as queued already.
-    pub(super) fn add_waiter(&mut self, namespace: Namespace, object: &ObjectRef, id: GrantId) {
+    pub(super) fn add_waiter(
+        &mut self,
+        namespace: Namespace,
+        object: &ObjectRef,
+        id: GrantId,
+        is_shared: bool,
+    ) {
         self.change_queue(namespace, object, |entry| {
             entry.queue.insert(id);
+            if is_shared {
+                entry.shared.insert(id);
+            }
         });
+    }
+
+    /// The work of all present waiters of single flights for a name is done.
+    pub(super) fn set_done(&mut self, namespace: Namespace, object: &ObjectRef) {
+        let entry = self.entry_or_new(namespace, object);
+        entry.done_up_to = entry.shared.last().copied().unwrap_or(entry.done_up_to);
+    }
+
+    /// The first waiter for a name whose work is done.
+    pub(super) fn first_done(&self, namespace: Namespace, object: &ObjectRef) -> Option<GrantId> {
+        let entry = self.entry(namespace, object)?;
+        entry.shared.first().copied().filter(|id| *id <= entry.done_up_to)
+    }
+
+    /// Whether the work of a waiter for a name is done.
+    pub(super) fn is_done(&self, namespace: Namespace, object: &ObjectRef, id: GrantId) -> bool {
+        self.entry(namespace, object)
+            .is_some_and(|entry| id <= entry.done_up_to && entry.shared.contains(&id))
     }
 
     /// Adds a grant.
@@ -95,6 +126,7 @@ impl Queues {
     pub(super) fn grant_waiter(&mut self, namespace: Namespace, object: &ObjectRef, id: GrantId) {
         self.change_queue(namespace, object, |entry| {
             entry.queue.remove(&id);
+            entry.shared.remove(&id);
             entry.held.insert(id);
         });
     }
@@ -116,6 +148,7 @@ impl Queues {
     pub(super) fn remove_waiter(&mut self, namespace: Namespace, object: &ObjectRef, id: GrantId) -> bool {
         let has_others = self.change_queue(namespace, object, |entry| {
             entry.queue.remove(&id);
+            entry.shared.remove(&id);
             !entry.queue.is_empty()
         });
         if !has_others {
@@ -162,7 +195,11 @@ impl Queues {
             let wrong = heads.symmetric_difference(&self.heads).next();
             return Err(format!("the head {wrong:?} of a queue is missing or left over"));
         }
-        Ok(())
+        let mut entries = self.names.iter().flat_map(BTreeMap::values);
+        match entries.find_map(|entry| entry.shared.difference(&entry.queue).next()) {
+            Some(id) => Err(format!("waiter {id} of a single flight is in no queue")),
+            None => Ok(()),
+        }
     }
 
     /// Changes a queue, and notes its head.
@@ -194,6 +231,8 @@ impl Queues {
             held: BTreeSet::new(),
             queue: BTreeSet::new(),
             renumbered_up_to: GrantId::default(),
+            shared: BTreeSet::new(),
+            done_up_to: GrantId::default(),
         })
     }
 

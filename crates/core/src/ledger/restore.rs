@@ -109,6 +109,7 @@ impl Ledger {
                 position: part.position,
                 claim: Claim { resources: part.resources, maximum: part.capacity },
                 slot: None,
+                is_shared: true,
             });
         }
         let revoked = record.revoked_grace_ms.map(|grace_ms| now.after(grace_ms));

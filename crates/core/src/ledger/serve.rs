@@ -108,7 +108,8 @@ impl Ledger {
             self.queues.add_grant(namespace, &object, id);
             Progress::Taken
         } else {
-            self.queues.add_waiter(namespace, &object, id);
+            let is_shared = self.awaited_mut(id).is_shared;
+            self.queues.add_waiter(namespace, &object, id, is_shared);
             if self.places.is_held_back(id) {
                 self.places.hold_back(NameRef::new(namespace, &object));
             }
@@ -289,6 +290,15 @@ impl Ledger {
     fn run_task(&mut self, task: Task, context: LedgerContext<'_>) -> usize {
         match task {
             Task::RefuseWaiters(task) => self.refuse_some_waiters(task, context),
+            Task::TellDone(name) => match self.queues.first_done(name.namespace, &name.object) {
+                Some(id) => {
+                    let work = self.work_of(id);
+                    self.refuse_waiter(id, Refusal::Done, context);
+                    self.backlog.push_front(Task::TellDone(name));
+                    work
+                }
+                None => 1,
+            },
             Task::ServeQueue(name) => match self.serve_head(&name, context) {
                 Some(work) => {
                     self.backlog.push_front(Task::ServeQueue(name));
@@ -324,12 +334,13 @@ impl Ledger {
         // must not take from one that was declared since.
         let ending = self.sessions.ending(session);
         let removed = self.backlog.will_refuse(object, id).then_some(Refusal::Removed);
+        let done = self.queues.is_done(*namespace, object, id).then_some(Refusal::Done);
         // The semaphore may have got numbered slots while the request waited.
         let too_many_slots = (object.lifecycle() == Lifecycle::Numbered
             && claim.resources as usize > self.slots_left(id))
         .then_some(Refusal::NotAvailable);
         let lasting = self.lasting_refusal(object, claim, slot);
-        if let Some(refusal) = ending.or(removed).or(too_many_slots).or(lasting) {
+        if let Some(refusal) = ending.or(removed).or(done).or(too_many_slots).or(lasting) {
             self.refuse_waiter(id, refusal, context);
             return Some(work);
         }
@@ -390,6 +401,7 @@ impl Ledger {
 
     /// Ends a waiter without a grant: what it has taken is returned. Returns the reply to its request, which is refused.
     fn end_waiter(&mut self, id: GrantId, refusal: Refusal, context: LedgerContext<'_>) -> PendingReply {
+        self.counts.told_done += u64::from(refusal == Refusal::Done);
         let grant = self.remove_grant(id);
         for part in grant.taken() {
             self.return_part(id, part, context);

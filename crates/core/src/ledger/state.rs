@@ -73,6 +73,10 @@ pub struct LedgerStats {
     pub limited: u64,
     /// Grants and sessions that were revoked.
     pub revoked: u64,
+    /// Single flights: grants that were released with `done`.
+    pub flights: u64,
+    /// Requests that were told `done` while they waited in a single flight.
+    pub told_done: u64,
     /// Declared semaphores.
     pub declared: u64,
     /// Requests refused because their change could not be stored.

@@ -89,8 +89,10 @@ impl Server {
     /// Asks for one of each of these semaphores.
     fn acquire(&mut self, by: usize, names: &[&[u8]]) -> Outcome {
         let claim = Claim::new(1, 1000).unwrap();
-        let wants: Vec<_> =
-            names.iter().map(|name| Want { kind: Kind::Of(SEMAPHORES), name, claim, slot: None }).collect();
+        let wants: Vec<_> = names
+            .iter()
+            .map(|name| Want { kind: Kind::Of(SEMAPHORES), name, claim, slot: None, is_shared: false })
+            .collect();
         let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
         let call = self.call(by);
         self.core.acquire_grant(call, &wants, queueing, START)
@@ -265,7 +267,7 @@ fn without_memory_nothing_is_added_and_what_was_answered_is_answered_again() {
     let mut server = Server::new();
     let call = server.call(0);
     let claim = Claim::new(1, 1).unwrap();
-    let wants = [Want { kind: Kind::Of(SEMAPHORES), name: NAME, claim, slot: None }];
+    let wants = [Want { kind: Kind::Of(SEMAPHORES), name: NAME, claim, slot: None, is_shared: false }];
     let queueing = Queueing { wait_ms: 1000, queue_max: u32::MAX };
     let outcome = server.core.acquire_grant(call, &wants, queueing, START);
     let Outcome::Answered(Answer::Granted(granted)) = &outcome else { panic!("{outcome:?}") };
@@ -283,7 +285,7 @@ fn without_memory_nothing_is_added_and_what_was_answered_is_answered_again() {
     assert_eq!(idle, Outcome::Refused(refusal));
     assert_eq!(server.core.ledger_stats().limited, 5);
     let call = server.call(0);
-    assert_eq!(server.core.release_grant(call, granted.grant, START), Outcome::Answered(Answer::Done));
+    assert_eq!(server.core.release_grant(call, granted.grant, false, START), Outcome::Answered(Answer::Done));
 
     // The refusal was not remembered.
     server.core.set_ledger_limits(LedgerLimits::NONE);
@@ -391,7 +393,7 @@ fn a_slot_out_of_service_makes_no_room_when_its_holder_leaves() {
     );
     assert!(matches!(out, Outcome::Answered(_)));
     let call = server.call(0);
-    assert!(matches!(server.core.release_grant(call, granted.grant, START), Outcome::Answered(_)));
+    assert!(matches!(server.core.release_grant(call, granted.grant, false, START), Outcome::Answered(_)));
     assert_eq!(server.core.check_ledger(), Ok(()));
     assert_eq!(*server.granted(0, &[NAME]).slots, [[1].into()]);
     assert_eq!(server.acquire(0, &[NAME]), Outcome::Waiting, "the other slot is out of service");
@@ -401,8 +403,13 @@ fn a_slot_out_of_service_makes_no_room_when_its_holder_leaves() {
 fn a_request_that_waits_for_a_slot_is_not_overtaken() {
     let mut server = two_slots();
     assert_eq!(*server.granted(0, &[NAME]).slots, [[0].into()]);
-    let want =
-        Want { kind: Kind::Of(SEMAPHORES), name: NAME, claim: Claim::new(1, 1).unwrap(), slot: Some(0) };
+    let want = Want {
+        kind: Kind::Of(SEMAPHORES),
+        name: NAME,
+        claim: Claim::new(1, 1).unwrap(),
+        slot: Some(0),
+        is_shared: false,
+    };
     let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
     let call = server.call(1);
     assert_eq!(server.core.acquire_grant(call, &[want], queueing, START), Outcome::Waiting);
@@ -422,7 +429,7 @@ fn a_pause_that_is_stored_after_the_configuration_changed_the_semaphore_refuses_
     while server.core.expire(START) {}
     assert_eq!(server.messages(1), [], "it waits");
     let call = server.call(0);
-    assert!(matches!(server.core.release_grant(call, granted.grant, START), Outcome::Answered(_)));
+    assert!(matches!(server.core.release_grant(call, granted.grant, false, START), Outcome::Answered(_)));
     assert_eq!(server.change_service(0, ServiceChange::Resume), Outcome::Waiting);
     server.store();
     assert!(matches!(server.messages(1)[..], [Message::Answer { outcome: Ok(Answer::Granted(_)), .. }]));
@@ -445,8 +452,13 @@ fn a_grant_has_as_many_slots_as_a_grant_may_have() {
     let mut server = Server::new();
     let count = GRANT_SLOTS_MAX as u32;
     assert!(matches!(server.declare(0, count, true), Outcome::Answered(_)));
-    let want =
-        Want { kind: Kind::Of(SEMAPHORES), name: NAME, claim: Claim::new(count, count).unwrap(), slot: None };
+    let want = Want {
+        kind: Kind::Of(SEMAPHORES),
+        name: NAME,
+        claim: Claim::new(count, count).unwrap(),
+        slot: None,
+        is_shared: false,
+    };
     let call = server.call(0);
     match server.core.acquire_grant(call, &[want], Queueing { wait_ms: 0, queue_max: 0 }, START) {
         Outcome::Answered(Answer::Granted(granted)) => assert_eq!(granted.slots[0].len(), GRANT_SLOTS_MAX),

@@ -211,6 +211,7 @@ fn a_store_that_hangs_does_not_block_grants_without_a_lease() {
         name: b"a",
         claim: Claim::new(1, 1).unwrap(),
         slot: None,
+        is_shared: false,
     }];
     for own in 1..=3_000_000 {
         let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(own) };
@@ -344,6 +345,7 @@ fn nothing_is_granted_before_the_first_mark_is_stored() {
         name: b"a",
         claim: Claim::new(1, 1).unwrap(),
         slot: None,
+        is_shared: false,
     }];
     let acquire = |own| {
         let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(own) };

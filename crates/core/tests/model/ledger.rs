@@ -56,6 +56,7 @@ enum Step {
         by: usize,
         ids: Ids,
         grant: usize,
+        is_done: bool,
     },
     /// By an administrator.
     CancelWaiting {
@@ -465,15 +466,16 @@ impl Pair {
                     name: want.key.1,
                     claim: claim(*want),
                     slot: want.slot,
+                    is_shared: want.is_shared,
                 };
                 let wanted: Vec<_> = wants.iter().map(wanted).collect();
                 let found = self.core.acquire_grant(call, &wanted, queueing, now);
                 assert_eq!(found, self.model.acquire(call, &wants, queueing));
             }
-            Step::Release { by, ids, grant } => {
+            Step::Release { by, ids, grant, is_done } => {
                 let (call, grant) = (self.call(by, ids), self.grant(grant));
-                let found = self.core.release_grant(call, grant, now);
-                assert_eq!(found, self.model.release(call, grant));
+                let found = self.core.release_grant(call, grant, is_done, now);
+                assert_eq!(found, self.model.release(call, grant, is_done));
             }
             Step::CancelWaiting { by, waiter, of_session } => {
                 let what = match of_session {
@@ -896,6 +898,7 @@ fn wants() -> impl Strategy<Value = Want> {
         maximum,
         slot: None,
         resolves,
+        is_shared: false,
     })
 }
 
@@ -912,6 +915,7 @@ fn slot_wants() -> impl Strategy<Value = Want> {
         maximum: 0,
         slot: Some(slot),
         resolves,
+        is_shared: false,
     })
 }
 
@@ -922,7 +926,7 @@ fn slots() -> impl Strategy<Value = u16> {
 /// No name twice.
 fn many_wants() -> impl Strategy<Value = Vec<Want>> {
     prop_oneof![
-        3 => wants().prop_map(|want| vec![want]),
+        3 => (wants(), any::<bool>()).prop_map(|(want, is_shared)| vec![Want { is_shared, ..want }]),
         1 => slot_wants().prop_map(|want| vec![want]),
         2 => prop::collection::vec(prop_oneof![3 => wants(), 1 => slot_wants()], 1..=3).prop_map(|mut wants| {
             let all = wants.clone();
@@ -1087,7 +1091,8 @@ fn steps() -> impl Strategy<Value = Step> {
     prop_oneof![
         24 => (by(), ids(), many_wants(), queueings())
             .prop_map(|(by, ids, wants, queueing)| Step::Acquire { by, ids, wants, queueing }),
-        12 => (by(), ids(), choice()).prop_map(|(by, ids, grant)| Step::Release { by, ids, grant }),
+        12 => (by(), ids(), choice(), prop::bool::weighted(0.3))
+            .prop_map(|(by, ids, grant, is_done)| Step::Release { by, ids, grant, is_done }),
         4 => (by(), choice(), any::<bool>())
             .prop_map(|(by, waiter, by_token)| Step::Cancel { by, waiter, by_token }),
         2 => (by(), choice(), any::<bool>())
@@ -1208,7 +1213,14 @@ proptest! {
 fn connections_that_lose_a_semaphore_at_once_end_in_one_step() {
     let mut pair = Pair::new(LedgerLimits::NONE, None);
     let ids = Ids { own: Own::Next, lowest: Lowest::Own };
-    let want = |key, resources, maximum| Want { key, resources, maximum, slot: None, resolves: None };
+    let want = |key, resources, maximum| Want {
+        key,
+        resources,
+        maximum,
+        slot: None,
+        resolves: None,
+        is_shared: false,
+    };
     let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
     let name = NAMES[0];
     for by in [1, 2] {
@@ -1257,7 +1269,13 @@ impl Server {
     /// Requests resources of names under this maximum, without a deadline.
     fn acquire(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> Outcome {
         let claim = Claim::new(resources, maximum).unwrap();
-        let want = |key: &Key| signalbox_core::Want { kind: Kind::Of(key.0), name: key.1, claim, slot: None };
+        let want = |key: &Key| signalbox_core::Want {
+            kind: Kind::Of(key.0),
+            name: key.1,
+            claim,
+            slot: None,
+            is_shared: false,
+        };
         let wants: Vec<_> = keys.iter().map(want).collect();
         let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
         let call = self.call(by);
@@ -1290,7 +1308,7 @@ impl Server {
 
     fn release(&mut self, by: usize, grant: GrantId) {
         let call = self.call(by);
-        assert_eq!(self.core.release_grant(call, grant, START), Outcome::Answered(Answer::Done));
+        assert_eq!(self.core.release_grant(call, grant, false, START), Outcome::Answered(Answer::Done));
     }
 
     fn value(&self, key: Key) -> u32 {
@@ -1612,6 +1630,7 @@ fn a_connection_with_many_waiting_requests_ends_in_steps() {
         name: ONE.1,
         claim: Claim::new(1, REQUESTS).unwrap(),
         slot: None,
+        is_shared: false,
     }];
     let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
     let call = Call { connection: server.id(2), ids: last, token: Token(7) };
@@ -1735,7 +1754,13 @@ impl Server {
 }
 
 fn want_one() -> signalbox_core::Want<'static> {
-    signalbox_core::Want { kind: Kind::Of(ONE.0), name: ONE.1, claim: Claim::new(1, 1).unwrap(), slot: None }
+    signalbox_core::Want {
+        kind: Kind::Of(ONE.0),
+        name: ONE.1,
+        claim: Claim::new(1, 1).unwrap(),
+        slot: None,
+        is_shared: false,
+    }
 }
 
 /// A request waits for what another one has, or for the store.
@@ -1860,6 +1885,58 @@ fn waiters_for_a_removed_semaphore_are_refused_even_if_it_is_declared_again_at_o
     assert_eq!(answered, WAITERS);
 }
 
+impl Server {
+    /// A request of a single flight for [`ONE`].
+    fn share(&mut self, by: usize) -> Outcome {
+        let call = self.call(by);
+        let want = signalbox_core::Want { is_shared: true, ..want_one() };
+        let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
+        self.core.acquire_grant(call, &[want], queueing, START)
+    }
+}
+
+#[test]
+fn the_waiters_of_the_moment_of_the_release_are_told_done_in_steps_and_later_requests_begin_anew() {
+    const WAITERS: usize = 300;
+    let mut server = Server::new(4);
+    let Outcome::Answered(Answer::Granted(first)) = server.share(0) else { panic!("nobody holds it") };
+    for number in 0..WAITERS {
+        assert_eq!(server.share(1), Outcome::Waiting);
+        // An ordinary request among them is served in its turn.
+        if number == WAITERS / 2 {
+            assert_eq!(server.acquire(2, &[ONE], 1, 1), Outcome::Waiting);
+        }
+    }
+    let call = server.call(0);
+    let released = server.core.release_grant(call, first.grant, true, START);
+    assert_eq!(released, Outcome::Answered(Answer::Done));
+    assert_eq!(server.share(3), Outcome::Waiting);
+    let mut told = Vec::new();
+    loop {
+        let some = messages_of(&server.connections[1].mailbox);
+        assert!(some.len() < WAITERS, "all of them in one step");
+        told.extend(some);
+        assert_eq!(server.core.check_ledger(), Ok(()));
+        if !server.core.expire(START) {
+            break;
+        }
+    }
+    told.extend(messages_of(&server.connections[1].mailbox));
+    assert_eq!(told.len(), WAITERS);
+    for message in told {
+        assert!(matches!(message, Message::Answer { outcome: Err(Refusal::Done), .. }), "{message:?}");
+    }
+    let [ordinary] = server.answers(2)[..] else { panic!("it was served once") };
+    let call = server.call(2);
+    let refused = server.core.release_grant(call, ordinary, true, START);
+    assert_eq!(refused, Outcome::Refused(Refusal::NotShared));
+    assert_eq!(server.answers(3), [], "the ordinary request still holds it");
+    server.release(2, ordinary);
+    assert_eq!(server.answers(3).len(), 1, "it works itself");
+    let stats = server.core.ledger_stats();
+    assert_eq!((stats.flights, stats.told_done), (1, WAITERS as u64));
+}
+
 /// Connections on different threads read the clock and renew the lease in any order.
 #[test]
 fn a_renewal_with_an_earlier_time_does_not_shorten_a_lease() {
@@ -1894,6 +1971,7 @@ fn a_waiter_gets_no_more_slots_than_one_grant_may_have() {
             name,
             claim: Claim::new(resources, resources).unwrap(),
             slot: None,
+            is_shared: false,
         };
         let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
         let call = server.call(0);

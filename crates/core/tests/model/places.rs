@@ -387,7 +387,7 @@ impl Run {
                 client.last_request += 1;
                 let number = client.last_request;
                 let call = self.call(by, number);
-                self.core.release_grant(call, GrantId(grant), self.now());
+                self.core.release_grant(call, GrantId(grant), false, self.now());
             }
             Step::Cancel { by, which } => {
                 let Some(number) = self.unanswered(by, which) else { return arrived };
@@ -575,6 +575,7 @@ impl Run {
             name: NAMES[*name].0,
             claim: Claim::new(*resources, NAMES[*name].1).unwrap(),
             slot: None,
+            is_shared: false,
         };
         let wants: Vec<_> = wanted.iter().map(want).collect();
         let queueing = Queueing { wait_ms: if waits { 1_000_000_000 } else { 0 }, queue_max: u32::MAX };

@@ -237,7 +237,8 @@ fn end_grants(count: usize, name_bytes: usize, is_evicted: bool) {
         let [one, other] = [2 * n, 2 * n + 1].map(|n| vec![n as u8; name_bytes]);
         let names = [&b"gpu"[..], &one, &other];
         let claim = Claim::new(1, 10_000).unwrap();
-        let want = |name| Want { kind: Kind::Of(Namespace::Semaphores), name, claim, slot: None };
+        let want =
+            |name| Want { kind: Kind::Of(Namespace::Semaphores), name, claim, slot: None, is_shared: false };
         let queueing = Queueing { wait_ms: 0, queue_max: 0 };
         let outcome = server.core.acquire_grant(call(), &names.map(want), queueing, START);
         assert_eq!(outcome, Outcome::Waiting);

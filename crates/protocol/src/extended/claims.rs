@@ -53,6 +53,11 @@ pub enum ClaimsError {
         /// The number of resources that is requested.
         resources: u32,
     },
+    /// The claims of a shared request are others than one resource of a maximum of 1.
+    #[error(
+        "a shared request is for one resource of one name with a maximum of 1, and for no particular slot"
+    )]
+    Shared,
     /// A name is empty or too long.
     #[error("a name has {bytes} bytes; use names of 1 to {NAME_BYTES_MAX} bytes")]
     NameLength {
@@ -86,6 +91,9 @@ pub(super) const FLAG_SLOT: u8 = 1;
 
 /// The bit of a request's flags for a place, which comes last.
 pub(super) const FLAG_PLACE: u8 = 2;
+
+/// The bit of a request's flags for one of a single flight.
+pub(super) const FLAG_SHARED: u8 = 4;
 
 /// The valid claims of one AcquireAll: 1 to [`ACQUIRE_ALL_NAMES_MAX`], with different names (`docs/protocol.md`,
 /// "AcquireAll"). They borrow from the body of a received request, or from a list; nothing is copied.

@@ -2,7 +2,9 @@
 
 use bytes::BufMut;
 
-use super::claims::{self, Claims, FLAG_PLACE, FLAG_SLOT, flags_of, namespace_code, read_namespace};
+use super::claims::{
+    self, Claims, FLAG_PLACE, FLAG_SHARED, FLAG_SLOT, flags_of, namespace_code, read_namespace,
+};
 use super::declarations::{put_declarations, read_declarations};
 use super::features::{Credentials, Features, Queueing, Wait};
 use super::layout::Part;
@@ -63,6 +65,8 @@ pub enum Extended<'a> {
         queueing: Queueing,
         /// The place that the request was told before a restart.
         place: Option<Place>,
+        /// Whether it is one of a single flight. Then [`Claim::can_be_shared`] is true of the claim.
+        is_shared: bool,
     },
     /// "ReleaseGrant".
     ReleaseGrant {
@@ -70,6 +74,8 @@ pub enum Extended<'a> {
         ids: RequestIds,
         /// The grant to release.
         grant: GrantId,
+        /// Whether the work of its single flight is done.
+        is_done: bool,
     },
     /// "Cancel".
     Cancel(WaitingRequest),
@@ -164,6 +170,9 @@ pub enum WaitingRequest {
 /// The bit of a Watch's flags for a prefix.
 const FLAG_PREFIX: u8 = 1;
 
+/// The bit of a ReleaseGrant's flags for work that is done.
+const FLAG_DONE: u8 = 1;
+
 impl<'a> Extended<'a> {
     /// Decodes the body of a request. If it breaks a rule of the operation, the error is the status of the response.
     pub(crate) fn parse(opcode: ExtendedOpcode, body: &'a [u8]) -> Result<Self, Status> {
@@ -206,10 +215,19 @@ impl<'a> Extended<'a> {
                 let place = read_place(flags, fields)?;
                 let claim = Claim { namespace, name, resources, maximum, slot };
                 claims::check(&claim).ok()?;
-                Self::AcquireGrant { ids, claim, queueing, place }
+                let is_shared = flags & FLAG_SHARED != 0;
+                if is_shared && !claim.can_be_shared() {
+                    return None;
+                }
+                Self::AcquireGrant { ids, claim, queueing, place, is_shared }
             }
             ExtendedOpcode::ReleaseGrant => {
-                Self::ReleaseGrant { ids: Part::read(fields)?, grant: GrantId(fields.u64()?) }
+                let (ids, grant) = (Part::read(fields)?, GrantId(fields.u64()?));
+                Self::ReleaseGrant {
+                    ids,
+                    grant,
+                    is_done: fields.u8().is_some_and(|flags| flags & FLAG_DONE != 0),
+                }
             }
             ExtendedOpcode::Cancel => Self::Cancel(match (fields.u64()?, fields.array()?) {
                 (0, opaque) => WaitingRequest::Opaque(Opaque(opaque)),
@@ -331,12 +349,13 @@ impl<'a> Extended<'a> {
                 }
             }
             Self::KeepAlive | Self::CloseSession | Self::Sessions | Self::Export | Self::Where => {}
-            Self::AcquireGrant { ids, claim, queueing, place } => {
+            Self::AcquireGrant { ids, claim, queueing, place, is_shared } => {
                 ids.compose(out);
                 out.put_u32(claim.resources);
                 out.put_u32(claim.maximum);
                 queueing.compose(out);
-                let flags = flags_of(claim) | place_flag(*place);
+                let shared = if *is_shared { FLAG_SHARED } else { 0 };
+                let flags = flags_of(claim) | place_flag(*place) | shared;
                 put_name(claim.namespace, flags, claim.name, out);
                 if let Some(slot) = claim.slot {
                     out.put_u16(slot);
@@ -345,9 +364,12 @@ impl<'a> Extended<'a> {
                     place.compose(out);
                 }
             }
-            Self::ReleaseGrant { ids, grant } => {
+            Self::ReleaseGrant { ids, grant, is_done } => {
                 ids.compose(out);
                 out.put_u64(grant.0);
+                if *is_done {
+                    out.put_u8(FLAG_DONE);
+                }
             }
             Self::Cancel(waiting) => {
                 let (id, opaque) = match waiting {

@@ -292,7 +292,7 @@ fn request_ids_start_at_one_and_the_lowest_unanswered_does_not_exceed_the_own_id
         (1, 2, Status::InvalidArguments),
     ] {
         let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) };
-        let body = body_of(&Extended::ReleaseGrant { ids, grant: GrantId(1) });
+        let body = body_of(&Extended::ReleaseGrant { ids, grant: GrantId(1), is_done: false });
         assert_eq!(status_of(ExtendedOpcode::ReleaseGrant, &body), status, "{ids:?}");
     }
 }
@@ -345,12 +345,19 @@ fn numbers_with_a_special_meaning_are_never_sent_by_mistake() {
     let queueing = Queueing { wait: Wait::UpTo(longest), queue_max: Some(u32::MAX) };
     let claim =
         Claim { namespace: Some(Namespace::Counters), name: b"a", resources: 1, maximum: 1, slot: None };
-    let request = Extended::AcquireGrant { ids: RequestIds::FIRST, claim, queueing, place: None };
+    let request =
+        Extended::AcquireGrant { ids: RequestIds::FIRST, claim, queueing, place: None, is_shared: false };
     parse(0x30, &body_of(&request), |parsed| {
         let nearly = Queueing { wait: Wait::UpTo(Milliseconds(u32::MAX - 1)), queue_max: None };
         assert_eq!(
             parsed,
-            Ok(Extended::AcquireGrant { ids: RequestIds::FIRST, claim, queueing: nearly, place: None })
+            Ok(Extended::AcquireGrant {
+                ids: RequestIds::FIRST,
+                claim,
+                queueing: nearly,
+                place: None,
+                is_shared: false
+            })
         );
     });
     let verified = VerifiedGrant {

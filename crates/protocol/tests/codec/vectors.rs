@@ -131,6 +131,7 @@ fn optional_bytes(request: &Parsed<'_>) -> Option<usize> {
         Extended::Hello { features, .. } => (*features != Features::default()).then_some(4),
         Extended::OpenSession { key, .. } => key.map(|_| 16),
         Extended::AttachSession { repetitions, .. } => (*repetitions > 0).then_some(4),
+        Extended::ReleaseGrant { is_done, .. } => is_done.then_some(1),
         _ => Some(0),
     }
 }

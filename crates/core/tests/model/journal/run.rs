@@ -498,6 +498,7 @@ impl Run {
                         None => Claim::new(*resources, 3.max(*resources)).unwrap_or(claim),
                     },
                     slot,
+                    is_shared: false,
                 };
                 let wants: Vec<_> = wants.iter().map(want).collect();
                 let queueing = Queueing { wait_ms: if waits { 2000 } else { 0 }, queue_max: u32::MAX };
@@ -509,7 +510,7 @@ impl Run {
                 {
                     acknowledged.may_have_ended = true;
                 }
-                self.core.release_grant(call, sent.grant, now)
+                self.core.release_grant(call, sent.grant, false, now)
             }
             Request::Declare { name, capacity, numbered, if_exists } => {
                 let declare = Declaration { name, capacity, numbered, label: b"" };

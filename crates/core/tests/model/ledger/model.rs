@@ -176,6 +176,7 @@ struct Part {
     resolves: Option<Permitted>,
     /// The only slot that will do.
     wanted_slot: Option<u16>,
+    is_shared: bool,
     /// Its position in the request.
     place: usize,
     /// The slots that were granted, if the semaphore is numbered.
@@ -206,6 +207,8 @@ pub struct Want {
     pub slot: Option<u16>,
     /// The kinds that the client may acquire if the name is resolved; `None`: it is the key.
     pub resolves: Option<Permitted>,
+    /// It is one of a single flight.
+    pub is_shared: bool,
 }
 
 /// The semaphore of this name.
@@ -865,11 +868,22 @@ impl Model {
         }
     }
 
-    pub fn release(&mut self, call: Call, grant: GrantId) -> Outcome {
+    pub fn release(&mut self, call: Call, grant: GrantId, is_done: bool) -> Outcome {
         self.once(call, |model, session| {
             let held = |found: &&Grant| found.session == session && found.wait.is_none();
-            model.find(grant).filter(held).ok_or(Refusal::NotAcquired)?;
+            let found = model.find(grant).filter(held).ok_or(Refusal::NotAcquired)?;
+            if is_done && found.parts.iter().any(|part| !part.is_shared) {
+                return Err(Refusal::NotShared);
+            }
+            let queues = found.parts.iter().filter(|_| is_done).flat_map(|part| model.queue(part.key));
+            let done = queues.filter(|waiter| waiter.awaited().is_shared).map(|waiter| waiter.id);
+            let done: Vec<_> = done.collect();
+            model.stats.flights += u64::from(is_done);
             model.end_grant(grant.0, EventKind::Released);
+            for waiter in done {
+                model.fail(waiter, Refusal::Done);
+                model.stats.told_done += 1;
+            }
             model.serve();
             Ok(Answer::Done)
         })
@@ -2034,8 +2048,8 @@ impl Grant {
 
 impl Part {
     fn new(place: usize, want: &Want) -> Self {
-        let Want { key, resources, maximum, slot, resolves } = *want;
-        Self { key, resources, maximum, resolves, wanted_slot: slot, place, slots: Vec::new() }
+        let Want { key, resources, maximum, slot, resolves, is_shared } = *want;
+        Self { key, resources, maximum, resolves, wanted_slot: slot, is_shared, place, slots: Vec::new() }
     }
 }
 
