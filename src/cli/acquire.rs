@@ -37,6 +37,10 @@ declared capacity is refused.
 If the resources are in use, nothing is printed and the exit status is 75; with --wait, the request first waits in a \
 fair queue. \"eval\" discards the exit status, so store the output in a variable first.
 
+With --share, of many scripts that need the same result, one acquires the only resource of NAME and works; it looks for the result \
+again first, and ends with \"signalbox release --done\". Those that wait meanwhile print nothing and exit with 0, or with \
+--done-status: the result is there. If the script releases without --done, or its lease ends, the next one works.
+
 Nothing renews the lease while a command of the script runs. Start a command that may take longer than the lease with \
 \"signalbox run --lease\" instead.";
 
@@ -44,7 +48,8 @@ const EXAMPLES: &str = "\
 Examples:
   held=$(signalbox acquire deploys --max 3 --lease 5m --wait max) || exit; eval \"$held\"
   signalbox acquire seats=2:4 licences:10 --lease 1h --json
-  signalbox acquire gpu --resources 2 --lease 1h";
+  signalbox acquire gpu --resources 2 --lease 1h
+  held=$(signalbox acquire page-7 --share --wait 10s --lease 1m) || exit; [ -z \"$held\" ] || eval \"$held\"";
 
 const USAGE: &str = "\
 signalbox acquire [OPTIONS] --lease <TIME> --max <N> <NAME>...
@@ -74,7 +79,7 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { wanted, waiting, lease, server, .. } = arguments;
-    let amounts = wanted.amounts(server.kind())?;
+    let amounts = waiting.checked(wanted.amounts(server.kind())?)?;
     let mut signals = Signals::listen()?;
     messages::in_background();
     let task = format!("acquire for process {}", std::os::unix::process::parent_id());
@@ -95,7 +100,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let text = if arguments.json { json_line(&handed, &slots) } else { assignments(&handed, &slots) };
     if let Err(error) = print(&text) {
         // No other process knows the key, so only this one can release the resources.
-        Credentials::new(handed.session, handed.key).close(server).await?;
+        Credentials::new(handed.session, handed.key).close(server, false).await?;
         let message = format!(
             "cannot write the output: {error}; the resources were released; check the file or pipe that standard output \
              goes to"

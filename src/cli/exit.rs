@@ -119,7 +119,7 @@ impl End {
 #[derive(Debug)]
 pub(super) struct Failure {
     end: End,
-    /// `None` if no message is needed: the reader closed the pipe, or a signal ended the wait.
+    /// `None` if no message is needed: the reader closed the pipe, a signal ended the wait, or the work is done.
     message: Option<String>,
 }
 
@@ -131,6 +131,11 @@ impl Failure {
     /// A signal ended the wait.
     pub(super) fn interrupted(signal: Signal) -> Self {
         Self { end: End::Signal(signal as i32), message: None }
+    }
+
+    /// Ends with this status, without a message.
+    pub(super) fn silent(status: u8) -> Self {
+        Self { end: End::Status(status), message: None }
     }
 
     /// A command that cannot be executed.

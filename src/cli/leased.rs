@@ -13,7 +13,7 @@ use super::server::Server;
 use super::signals::Signals;
 use super::time::check_wait;
 use super::wanted::{Amount, Amounts, Waiting};
-use signalbox_client::{Client, Error, Permit, Status};
+use signalbox_client::{AcquireAll, Client, Error, Flight, Permit, Status};
 
 /// A permit, and the client that renews its lease.
 pub(super) struct Held {
@@ -73,7 +73,7 @@ async fn request(
         request = request.queue_max(waiters);
     }
     let result = match waiting.wait {
-        None => server.answer(request.try_acquire()).await?,
+        None => server.answer(flight(request, false, waiting.share)).await?,
         Some(limit) => {
             let request = match limit {
                 Some(limit) => request.timeout(limit),
@@ -81,17 +81,28 @@ async fn request(
             };
             tokio::select! {
                 biased;
-                result = shown_while(server, task, amounts, request.acquire()) => result,
+                result = shown_while(server, task, amounts, flight(request, true, waiting.share)) => result,
                 conflict = never_granted(server, amounts, outer) => return Err(conflict),
             }
         }
     };
     match result {
-        Ok(permit) => {
+        Ok(Flight::Held(permit)) => {
             mismatch::report(amounts, &permit);
             Ok(permit)
         }
+        Ok(Flight::Done) => Err(waiting.done()),
         Err(error) => Err(refused(server, amounts, waiting, outer, error).await),
+    }
+}
+
+/// Makes a request, of a single flight or not.
+async fn flight(request: AcquireAll<'_>, waits: bool, is_shared: bool) -> Result<Flight, Error> {
+    match (is_shared, waits) {
+        (true, true) => request.shared().await,
+        (true, false) => request.try_shared().await,
+        (false, true) => request.acquire().await.map(Flight::Held),
+        (false, false) => request.try_acquire().await.map(Flight::Held),
     }
 }
 

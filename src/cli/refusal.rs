@@ -279,8 +279,8 @@ mod tests {
     use crate::cli::name::Name;
     use signalbox_client::ErrorKind;
 
-    const NOW: Waiting = Waiting { wait: None, queue_max: None };
-    const FOREVER: Waiting = Waiting { wait: Some(None), queue_max: None };
+    const NOW: Waiting = Waiting { wait: None, queue_max: None, share: false, done_status: None };
+    const FOREVER: Waiting = Waiting { wait: Some(None), ..NOW };
 
     fn amount(name: &str, resources: u32, max: Option<u32>) -> Amount {
         Amount { name: Name::new(name.into()).unwrap(), resources, max, slot: None }

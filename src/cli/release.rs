@@ -22,6 +22,7 @@ a grant, only the session is checked.";
 const EXAMPLES: &str = "\
 Examples:
   signalbox release
+  render 7 && signalbox release --done || signalbox release
   trap 'signalbox release' EXIT; trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 143' TERM";
 
 /// Release resources that were acquired with "signalbox acquire"
@@ -31,12 +32,16 @@ pub(super) struct Arguments {
     #[command(flatten)]
     session: SessionArguments,
 
+    /// The work is done: those that wait with --share end, instead of working one after the other
+    #[arg(long)]
+    done: bool,
+
     #[command(flatten)]
     server: Server,
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let credentials = arguments.session.credentials()?;
-    credentials.close(&arguments.server).await?;
+    credentials.close(&arguments.server, arguments.done).await?;
     Ok(Exit::Success.into())
 }

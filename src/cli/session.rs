@@ -96,10 +96,29 @@ impl Credentials {
         Ok(left)
     }
 
-    /// Ends the session and releases everything that it holds. Fails if the grant was gone before: the session is ended all
-    /// the same.
-    pub(super) async fn close(&self, server: &Server) -> Result<(), Failure> {
+    /// Ends the session and releases everything that it holds; if `is_done`, after the work of its single flight. Fails if the
+    /// grant was gone before: the session is ended all the same.
+    pub(super) async fn close(&self, server: &Server, is_done: bool) -> Result<(), Failure> {
         let Attached { direct, grant, .. } = self.attach(server).await?;
+        match self.grant {
+            None if is_done => {
+                let message = "--done requires the grant; set SIGNALBOX_GRANT to what \"signalbox acquire\" printed, or use \
+                               --grant";
+                return Err(Failure::new(Exit::Usage, message));
+            }
+            Some(id) if is_done && grant.is_ok() => match server.answer(direct.release_done(id)).await? {
+                Err(error) if error.status() == Some(Status::InvalidArguments) => {
+                    let message = format!(
+                        "{} was not acquired with --share, so nothing waits for its work, and it is still held; release it \
+                         without --done",
+                        self.shown_grant()
+                    );
+                    return Err(Failure::new(Exit::Usage, message));
+                }
+                result => result?,
+            },
+            _ => {}
+        }
         self.checked(server.answer(direct.close_session()).await?)?;
         grant.map(drop)
     }

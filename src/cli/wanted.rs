@@ -50,6 +50,15 @@ pub(super) struct Waiting {
     /// Do not wait if N or more requests are waiting already
     #[arg(long, value_name = "N", requires = "wait", value_parser = within(1..=u32::MAX))]
     pub(super) queue_max: Option<u32>,
+
+    /// Single flight: of many commands with this option, one is granted the only resource of NAME and works, and those that
+    /// wait meanwhile end when it has succeeded; sets the maximum to 1
+    #[arg(long)]
+    pub(super) share: bool,
+
+    /// With --share, the exit status when another command has done the work [default: 0]
+    #[arg(long, value_name = "N", requires = "share", value_parser = within(0..=u8::MAX))]
+    pub(super) done_status: Option<u8>,
 }
 
 /// Resources of one name.
@@ -69,6 +78,27 @@ pub(super) struct Amounts {
     /// `None`: limits, whose kinds the server knows.
     kind: Option<Namespace>,
     each: Vec<Amount>,
+}
+
+impl Waiting {
+    /// The amounts that are requested: of a single flight, one resource of one name with a maximum of 1.
+    pub(super) fn checked(&self, mut amounts: Amounts) -> Result<Amounts, Failure> {
+        match &mut amounts.each[..] {
+            _ if !self.share => {}
+            [Amount { resources: 1, max: max @ (None | Some(1)), slot: None, .. }] => *max = Some(1),
+            _ => {
+                let message = "--share requires one NAME, one resource of it and a maximum of 1; omit the numbers, and \
+                               acquire other names separately";
+                return Err(Failure::new(Exit::Usage, message));
+            }
+        }
+        Ok(amounts)
+    }
+
+    /// How this process ends if another command has done the work.
+    pub(super) fn done(&self) -> Failure {
+        Failure::silent(self.done_status.unwrap_or_default())
+    }
 }
 
 impl Wanted {

@@ -12,6 +12,7 @@ mod names;
 mod namespaces;
 mod readme;
 mod sessions;
+mod single_flight;
 mod slots;
 mod status;
 mod supervision;

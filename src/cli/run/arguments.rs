@@ -34,6 +34,11 @@ grows from grant to grant of a NAME. If the lease cannot be renewed, SIGTERM is 
 --kill-after still precedes the end of the lease, but not before two thirds of the lease have passed. If an administrator \
 revokes the resources, SIGTERM is sent at once, and SIGKILL before the grace period ends.
 
+With --share, of many commands that make the same result, such as an entry of a cache, one works, and those that wait meanwhile \
+(--wait) do not start theirs: when the command that works exits with 0, they exit with 0, or with --done-status. If it fails or \
+is killed, the next one works. The work may be repeated after a failover or a restart of the server, so the command looks for the \
+result first.
+
 With --counter or --semaphore, one NAME that has a maximum, and neither --lease nor --wait, the connection holds the \
 resources; this also works with yrmcdsd. If the connection is lost while the command runs, others may acquire the resources, \
 and --on-lost says what happens to the command. A server that vanishes (power, network) is detected after about 30 seconds.
@@ -48,6 +53,7 @@ Examples:
   signalbox run transcode --max 8 --resources 2 -- ffmpeg -i in.mov out.mp4
   signalbox run seats=2:4 licences:10 --wait max -- train
   signalbox run deploys --wait max -- deploy
+  signalbox run page-7 --share --wait 10s -- render 7
   signalbox run backup --max 1 -- setpriv --pdeathsig KILL /usr/local/bin/backup";
 
 /// Written by hand because the generator of the manual page omits the two dashes.
@@ -93,7 +99,8 @@ pub(in crate::cli) struct Arguments {
 impl Arguments {
     /// Whether a plain connection can hold the resources.
     pub(super) fn is_plain(&self) -> bool {
-        self.server.kind().is_some() && self.lease.is_none() && self.waiting.wait.is_none()
+        let Waiting { wait, share, .. } = self.waiting;
+        self.server.kind().is_some() && self.lease.is_none() && wait.is_none() && !share
     }
 
     /// The label in lists of holders and waiters: the command without its arguments, which others must not read.

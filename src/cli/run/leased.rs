@@ -44,7 +44,8 @@ pub(super) async fn run(arguments: &Arguments, amounts: &Amounts) -> Result<End,
         }
         Err(failure) => Err(failure),
     };
-    release(server, amounts, held).await;
+    let is_done = waiting.share && matches!(end, Ok(End::Status(0)));
+    release(server, amounts, held, is_done).await;
     end
 }
 
@@ -64,12 +65,13 @@ async fn run_holding(
     Ok(supervise(&mut hold, arguments, processes, signals).await)
 }
 
-/// Releases the permit and closes the session, so that the resources are available when this process has ended. If that
+/// Releases the permit, with `done` after the work of a single flight, and closes the session, so that the resources are available when this process has ended. If that
 /// fails, the end of the lease releases them.
-async fn release(server: &Server, amounts: &Amounts, Held { client, permit }: Held) {
+async fn release(server: &Server, amounts: &Amounts, Held { client, permit }: Held, is_done: bool) {
     if permit.is_held() {
         let object = amounts.object();
-        match server.answer(permit.release()).await {
+        let released = async { if is_done { permit.release_done().await } else { permit.release().await } };
+        match server.answer(released).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => warn(&error.to_string()),
             Err(failure) => {

@@ -22,7 +22,7 @@ pub(super) use arguments::Arguments;
 use signalbox_client::Maximum;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let amounts = arguments.wanted.amounts(arguments.server.kind())?;
+    let amounts = arguments.waiting.checked(arguments.wanted.amounts(arguments.server.kind())?)?;
     messages::in_background();
     let end = match amounts.single() {
         // A plain Acquire has a kind and a maximum, and does not wait.
