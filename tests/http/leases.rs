@@ -186,6 +186,50 @@ fn a_request_that_waits_is_answered_when_it_is_granted() {
 }
 
 #[test]
+fn of_a_single_flight_one_works_and_those_that_wait_are_done() {
+    let http = HttpDaemon::start();
+    let (worker, second, third) = (key(), key(), key());
+    let share = |key: &str, more: Value| {
+        let mut body = one(key, "page", json!({"share": true, "wait_ms": 60_000}));
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    assert_eq!(http.lease("acquire", &share(&worker, json!({}))).json()["state"], "held");
+    let mut acquiring = http.begin("acquire", &share(&second, json!({"poll_ms": 10_000})), "");
+    http.wait_for_parked(1);
+    assert_eq!(http.lease("acquire", &share(&third, json!({}))).status, 202);
+    let mut renewing = http.begin("renew", &json!({"keys": [third], "poll_ms": 10_000}), "");
+    http.wait_for_parked(2);
+    let release = json!({"key": worker, "done": true});
+    for _ in 0..2 {
+        assert_eq!(http.lease("release", &release).status, 200, "it may be repeated");
+    }
+    let done = read_reply(&mut acquiring);
+    assert_eq!((done.status, &done.json()["state"]), (200, &json!("done")));
+    assert_eq!(read_reply(&mut renewing).json()["leases"][0]["state"], "done");
+    let again = http.lease("acquire", &share(&second, json!({})));
+    assert_eq!((again.status, &again.json()["state"]), (200, &json!("done")), "a repetition is told it too");
+    http.give_back(&second);
+    assert_eq!(http.lease("acquire", &share(&key(), json!({}))).json()["state"], "held", "it begins anew");
+    let server = http.get("/api/v1/status").json()["server"].clone();
+    assert_eq!((&server["single_flights"], &server["told_done"]), (&json!(1), &json!(2)));
+}
+
+#[test]
+fn a_lease_without_share_is_not_released_with_done() {
+    let http = HttpDaemon::start();
+    let (held, _) = http.hold("page");
+    let refused = http.lease("release", &json!({"key": held, "done": true}));
+    assert_eq!((refused.status, refused.code()), (409, "not_shared".to_owned()));
+    assert_eq!(http.in_use("page"), 1);
+    http.give_back(&held);
+    assert_eq!(http.in_use("page"), 0);
+    let two = json!({"share": true, "claims": [{"name": "page", "maximum": 2}]});
+    let refused = http.lease("acquire", &one(&key(), "page", two));
+    assert_eq!((refused.status, refused.code()), (400, "bad_request".to_owned()));
+}
+
+#[test]
 fn a_wait_has_an_end_and_so_has_each_request_of_it() {
     let http = HttpDaemon::start();
     let (_, _) = http.hold("a");

@@ -96,6 +96,8 @@ pub enum KeyedState {
         /// Whether the caller is the first to learn of the grant.
         is_new: bool,
     },
+    /// The holder has done the work of the single flight in which the request waited. The lease holds nothing.
+    Done,
     /// The request was refused, or the grant was revoked: the lease holds nothing.
     Over(Refusal),
 }
@@ -175,22 +177,31 @@ impl Core {
         ledger.keyed_lease(session, from)
     }
 
-    /// Closes a keyed lease; the key alone permits that. The answer comes as a message when it is stored.
+    /// Closes a keyed lease; the key alone permits that. The answer comes as a message when it is stored. `is_done`: if it
+    /// holds, it is of a single flight, whose work is done.
     pub fn close_keyed(
         &self,
         connection: ConnectionId,
         token: Token,
         key: &LeaseKey,
+        is_done: bool,
         now: Moment,
     ) -> Outcome {
         let ledger = &mut *self.ledger();
         let Some((session, key)) = ledger.find_keyed(key) else {
             return Outcome::Refused(Refusal::NoSuchSession);
         };
-        match ledger.attach(session, connection, &key, 0) {
-            Ok(_) => ledger.close_leased((connection, token), now.monotonic, self.context(now.unix)),
-            Err(refusal) => Outcome::Refused(refusal),
+        if let Err(refusal) = ledger.attach(session, connection, &key, 0) {
+            return Outcome::Refused(refusal);
         }
+        let grant = ledger.sessions.existing(session).grants_newest_first().next();
+        if is_done
+            && let Some(held) = grant.filter(|id| !ledger.grants.existing(*id).is_waiting())
+            && let Err(refusal) = ledger.set_done(held)
+        {
+            return Outcome::Refused(refusal);
+        }
+        ledger.close_leased((connection, token), now.monotonic, self.context(now.unix))
     }
 
     /// Ends a keyed lease, unless it holds resources or waits for them.
@@ -264,14 +275,19 @@ impl Ledger {
         if place.is_some() {
             self.count_repetition(connection, context);
         }
-        let Outcome::Refused(refusal) = outcome else {
-            let is_new = self.store_unstored(session, now);
-            // A place that is told before its session is stored would be lost in a restart.
-            if let Some(reply_to) = self.sessions.reply_to(connection, token).filter(|_| is_new) {
-                self.answer_when_opened(reply_to, session);
+        let refusal = match outcome {
+            // A repeated request is told that the work is done as long as its lease lasts.
+            Outcome::Refused(Refusal::Done) => return Ok(()),
+            Outcome::Refused(refusal) => refusal,
+            Outcome::Answered(_) | Outcome::Waiting => {
+                let is_new = self.store_unstored(session, now);
+                // A place that is told before its session is stored would be lost in a restart.
+                if let Some(reply_to) = self.sessions.reply_to(connection, token).filter(|_| is_new) {
+                    self.answer_when_opened(reply_to, session);
+                }
+                self.end_unit();
+                return Ok(());
             }
-            self.end_unit();
-            return Ok(());
         };
         // After a restart the request is repeated, at its place; so it is when the store works again.
         let is_repeated = refusal == Refusal::ShuttingDown || self.keyed_request(session).is_none();
@@ -330,6 +346,7 @@ impl Ledger {
                 }
                 None => KeyedState::Over(Refusal::Revoked),
             },
+            CachedReply::Done(Err(Refusal::Done)) => KeyedState::Done,
             CachedReply::Done(Err(refusal)) => KeyedState::Over(*refusal),
             CachedReply::Done(Ok(())) | CachedReply::Declared(_) => KeyedState::Over(Refusal::StaleRequest),
         };

@@ -75,6 +75,7 @@ fn want() -> Want<'static> {
         name: NAME,
         claim: Claim::new(1, MAXIMUM).unwrap(),
         slot: None,
+        is_shared: false,
     }
 }
 
@@ -173,7 +174,7 @@ impl Run {
                 self.core.renew_keyed(session.id(), Token(1), &lease, |_, _| true, now).is_err()
             }
             Request::Release => {
-                self.core.close_keyed(session.id(), Token(1), &lease, now);
+                self.core.close_keyed(session.id(), Token(1), &lease, false, now);
                 true
             }
         };

@@ -39,7 +39,7 @@ async fn acquire_uncounted(mut context: Context) -> Answer {
                 end_lost(&server, key, refusal);
                 return Err(refused(&server, refusal, &[]));
             }
-            KeyedState::Held { .. } => return Json::of(&View::of(Some(lease))),
+            KeyedState::Held { .. } | KeyedState::Done => return Json::of(&View::of(Some(lease))),
             KeyedState::Queued { .. } if is_over => {
                 return Json::with(StatusCode::ACCEPTED, &View::of(Some(lease)));
             }
@@ -119,7 +119,7 @@ fn leave_queue(server: &Server, key: &LeaseKey, lines: &[(LeaseKey, Line<'_>)]) 
         && let [(_, line)] = lines
     {
         // No answer is needed.
-        server.core.close_keyed(line.connection(), TOKEN, key, now);
+        server.core.close_keyed(line.connection(), TOKEN, key, false, now);
     }
 }
 

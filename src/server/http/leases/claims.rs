@@ -15,6 +15,8 @@ pub(super) struct Wanted {
     pub(super) ttl_ms: Option<u32>,
     wait_ms: u32,
     queue_max: Option<u32>,
+    /// Whether it is one of a single flight.
+    is_shared: bool,
     pub(super) label: Vec<u8>,
     pub(super) place: Option<Place>,
 }
@@ -38,7 +40,11 @@ impl Wanted {
                 "\"claims\" must be a list of 1 to {ACQUIRE_ALL_NAMES_MAX} objects, such as [{{\"name\": \"gpu\"}}]"
             )));
         }
-        let claims = objects.into_iter().map(OneClaim::of).collect::<Result<Vec<_>, _>>()?;
+        let mut claims = objects.into_iter().map(OneClaim::of).collect::<Result<Vec<_>, _>>()?;
+        let is_shared = parameters.flag("share")?;
+        if is_shared {
+            claims.iter_mut().for_each(|claim| _ = claim.maximum.get_or_insert(1));
+        }
         let label = parameters.bytes("label")?.unwrap_or_default();
         if label.len() > LABEL_BYTES_MAX {
             return Err(ApiError::bad_request(format!("\"label\" must be at most {LABEL_BYTES_MAX} bytes")));
@@ -55,6 +61,7 @@ impl Wanted {
             ttl_ms: number(parameters, "ttl_ms")?,
             wait_ms: number(parameters, "wait_ms")?.unwrap_or(0),
             queue_max: number(parameters, "queue_max")?,
+            is_shared,
             label,
             place,
         })
@@ -78,12 +85,25 @@ impl Wanted {
             put(number.map(u64::from), &[]);
         }
         put(Some(self.label.len() as u64), &self.label);
+        if self.is_shared {
+            put(None, &[]);
+        }
         text
     }
 
     /// The names, as the core wants them. No name may be there twice.
     pub(super) fn wants(&self, permissions: &Permissions) -> Result<Vec<Want<'_>>, ApiError> {
-        let wants = self.claims.iter().map(|claim| claim.want(permissions)).collect::<Result<Vec<_>, _>>()?;
+        if self.is_shared && !matches!(&self.claims[..], [claim] if claim.claim().can_be_shared()) {
+            return Err(ApiError::bad_request(
+                "with \"share\", \"claims\" must be one object with a \"maximum\" of 1 and without \"slot\"",
+            ));
+        }
+        let is_shared = self.is_shared;
+        let wants = self
+            .claims
+            .iter()
+            .map(|claim| Ok(Want { is_shared, ..claim.want(permissions)? }))
+            .collect::<Result<Vec<_>, _>>()?;
         let mut names: Vec<_> = wants.iter().map(|want| want.name).collect();
         names.sort_unstable();
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -115,12 +135,16 @@ impl OneClaim {
     }
 
     /// The name is the declared semaphore, or else the counter if the request has a maximum.
-    fn want(&self, permissions: &Permissions) -> Result<Want<'_>, ApiError> {
+    fn claim(&self) -> Claim<'_> {
         let Self { name, resources, maximum, slot } = self;
-        let may = |namespace| permissions.may(Right::Acquire, Target::Name(namespace, name));
         let maximum = maximum.unwrap_or(AS_DECLARED);
-        let claim = Claim { namespace: None, name, resources: *resources, maximum, slot: *slot };
-        let is_possible = slot.is_none() || *resources == 1;
+        Claim { namespace: None, name, resources: *resources, maximum, slot: *slot }
+    }
+
+    fn want(&self, permissions: &Permissions) -> Result<Want<'_>, ApiError> {
+        let claim = self.claim();
+        let may = |namespace| permissions.may(Right::Acquire, Target::Name(namespace, claim.name));
+        let is_possible = claim.slot.is_none() || claim.resources == 1;
         Want::of(claim, may).filter(|_| is_possible).ok_or_else(|| {
             ApiError::bad_request("\"resources\" must be 1 to \"maximum\", and 1 with \"slot\"")
         })

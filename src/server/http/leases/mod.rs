@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hyper::StatusCode;
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -74,18 +75,30 @@ impl Leases {
 #[derive(Serialize)]
 struct Done {}
 
-/// Gives a lease back. Neither a lease nor a right is needed, so that a client can repeat this without an end.
+/// Gives a lease back, with `done` after the work of a single flight. Neither a lease nor a right is needed, so that a client
+/// can repeat this without an end.
 pub(super) async fn release(mut context: Context) -> Answer {
     let key = key(&context.parameters.text("key")?.unwrap_or_default())?;
+    let is_done = context.parameters.flag("done")?;
     context.parameters.end()?;
     let server = context.serving()?;
     let client = context.peer.client.address;
     // First, so that no acquire that is under way begins a lease afterwards.
     context.shared.leases.released().remember(&key, client.key(), server.shares.share());
     let line = Line::open(&server, waiting::mailbox(&context), None);
-    if let Outcome::Waiting = server.core.close_keyed(line.connection(), TOKEN, &key, server.moment()) {
-        // A release stands, stored or not.
-        let _ = timeout(ANSWER_MAX, answer_to(line.mailbox(), TOKEN)).await;
+    match server.core.close_keyed(line.connection(), TOKEN, &key, is_done, server.moment()) {
+        Outcome::Refused(Refusal::NotShared) => {
+            return Err(ApiError::new(
+                StatusCode::CONFLICT,
+                "not_shared",
+                "the lease was not acquired with \"share\", and is still held; release it without \"done\"",
+            ));
+        }
+        Outcome::Waiting => {
+            // A release stands, stored or not.
+            let _ = timeout(ANSWER_MAX, answer_to(line.mailbox(), TOKEN)).await;
+        }
+        Outcome::Answered(_) | Outcome::Refused(_) => {}
     }
     Json::of(&Done {})
 }

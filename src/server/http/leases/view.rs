@@ -44,6 +44,8 @@ pub(super) enum State {
     Held,
     Queued,
     Revoking,
+    /// Another client has done the work while the request waited.
+    Done,
     #[default]
     Lost,
     /// The lease is not renewed, because the client may no longer acquire its names.
@@ -78,6 +80,9 @@ impl View {
                 view.is_news |= is_new;
                 view.grant = Some(grant.0.to_string());
                 view.slots = Some(slots);
+            }
+            KeyedState::Done => {
+                return Self { state: State::Done, is_news: true, ttl_ms: view.ttl_ms, ..Self::default() };
             }
             KeyedState::Over(refusal) => {
                 return Self { is_news: true, reason: Some(refusal.status().name()), ..Self::default() };

@@ -279,6 +279,7 @@ function overviewFigures(status, rates) {
   return [
     ["Waiting requests", amount(server.waiting + server.sysv_waiting)],
     ["Grants", amount(server.grants)],
+    ["Single flights", `${amount(server.single_flights)}, used by ${amount(server.told_done)} others`],
     ["Acquires and grants", perSecond(rate.acquires)],
     ["Plain releases", perSecond(rate.releases)],
     ["Leased sessions", amount(server.sessions)],
