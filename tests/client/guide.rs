@@ -20,7 +20,7 @@ use crate::support::daemon::{ANY_PORTS, Daemon, serve};
 use crate::support::fake_server::soon;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{TestServer, eventually};
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use signalbox_client::{Client, ErrorKind, GrantId, Lost, Revocation, Status};
 use tempfile::TempDir;
@@ -442,6 +442,41 @@ async fn every_job_gets_its_own_gpu_and_a_retired_gpu_is_not_granted() {
     for job in jobs {
         soon("the end of a job", job).await.unwrap().unwrap();
     }
+}
+
+// ---- One of many fills the cache
+
+#[test]
+fn one_of_a_hundred_renders_the_page_although_workers_are_killed_and_nobody_waits_too_long() {
+    const PROCESSES: usize = 100;
+    let place = Place::new();
+    let [block] = blocks("One of many fills the cache", "sh");
+    fs::create_dir(place.path().join("cache")).unwrap();
+    fs::create_dir(place.path().join("stale")).unwrap();
+    fs::write(place.path().join("stale/7"), "old\n").unwrap();
+    let render = "echo $$ >> begun; until [ -e go ]; do sleep 0.05; done; echo $1 >> rendered; echo page $1";
+    place.stand_in("render", render);
+    let patient: Vec<_> = (0..PROCESSES).map(|_| place.bash(&format!("patience=10m\n{block}"))).collect();
+    for workers in 1..=3 {
+        let waiting = (PROCESSES - workers) as u64;
+        eventually("one works, and the others wait", || {
+            place.lines("begun").len() == workers && place.waiters() == waiting
+        });
+        let worker = Pid::from_raw(place.lines("begun")[workers - 1].parse().unwrap());
+        match workers {
+            // With everything around it, as by a power cut: the lease has to end.
+            1 => killpg(nix::unistd::getpgid(Some(worker)).unwrap(), Signal::SIGKILL).unwrap(),
+            2 => kill(worker, Signal::SIGKILL).unwrap(),
+            _ => {}
+        }
+    }
+    assert_eq!(place.bash(&format!("patience=0.1\n{block}")).output(), "old\n", "it does not wait longer");
+    fs::write(place.path().join("go"), "").unwrap();
+    let outputs: Vec<_> = patient.into_iter().map(Running::ended).collect();
+    let count = |text: &str| outputs.iter().filter(|output| output.stdout == text.as_bytes()).count();
+    assert_eq!((count("page 7\n"), count("old\n"), count("")), (PROCESSES - 2, 1, 1), "{outputs:?}");
+    assert_eq!(place.lines("rendered"), ["7"]);
+    assert_eq!(place.bash(block).output(), "page 7\n");
 }
 
 // ---- Fencing a store
