@@ -1,5 +1,5 @@
-//! Instructions of a pair of Acquire and Release, of the core and of the codec by themselves: unlike times, they are
-//! the same on every run. Counted by valgrind's callgrind (Debian's package `valgrind`), as the difference between a
+//! Instructions of a pair of Acquire and Release, of the core and of the codec by themselves, and of a pair of AcquireGrant and
+//! ReleaseGrant of a leased session, without and with a history of grants: unlike times, they are the same on every run. Counted by valgrind's callgrind (Debian's package `valgrind`), as the difference between a
 //! short run and a long one, so that what comes once does not count.
 //!
 //! ```sh
@@ -7,11 +7,15 @@
 //! ```
 
 use std::process::Command;
+use std::sync::Arc;
+use std::task::Waker;
 
 use bytes::BytesMut;
-use signalbox_core::{Claim, Core, NameHasher};
-use signalbox_model::Namespace;
-use signalbox_model::UnixSeconds;
+use signalbox::server::Clock;
+use signalbox_core::{
+    Answer, Call, Claim, Core, Kind, Mailbox, Moment, MonotonicMs, NameHasher, Outcome, Queueing, Token, Want,
+};
+use signalbox_model::{Namespace, RequestId, RequestIds, SessionKey, UnixSeconds};
 use signalbox_protocol::{Opaque, Request, RequestCodec, Response};
 
 const NAMES: u32 = 10_000;
@@ -21,24 +25,28 @@ const LONG: u32 = 176_000;
 /// Requests that are read at once.
 const RUN: u32 = 32;
 
+/// Pairs whose history is taken at once.
+const TAKEN: u32 = 1000;
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let [_, "--count", what, pairs] = arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         let pairs = pairs.parse().expect("a number of pairs");
-        return if what == "core" { core_pairs(pairs) } else { codec_pairs(pairs) };
+        return match what {
+            "core" => core_pairs(pairs),
+            "codec" => codec_pairs(pairs),
+            "leased" => leased_pairs(pairs, false),
+            _ => leased_pairs(pairs, true),
+        };
     }
-    println!("instructions of a pair of Acquire and Release, by valgrind's callgrind");
-    let mut sum = 0;
-    for what in ["core", "codec"] {
+    println!("instructions of a pair, by valgrind's callgrind");
+    for what in ["core", "codec", "leased", "recorded"] {
         let Some((short, long)) = instructions(what, SHORT).zip(instructions(what, LONG)) else {
             eprintln!("not counted: valgrind does not run here; install it (Debian's package valgrind)");
             return;
         };
-        let each = (long - short) / u64::from(LONG - SHORT);
-        sum += each;
-        println!("{what:>6} {each:>6}");
+        println!("{what:>8} {:>6}", (long - short) / u64::from(LONG - SHORT));
     }
-    println!("{:>6} {sum:>6}", "sum");
 }
 
 /// What a run of this program takes altogether.
@@ -71,6 +79,42 @@ fn core_pairs(pairs: u32) {
     let mut session = core.open_session();
     for number in 0..pairs {
         pair(&mut session, &names[(number.wrapping_mul(2_654_435_761) % NAMES) as usize]);
+    }
+}
+
+/// Pairs of one client with a lease. The history is taken as the server takes it, but not written.
+fn leased_pairs(pairs: u32, is_recorded: bool) {
+    let core = Core::new(60.try_into().expect("not zero"), NameHasher::with_seeds(1, 2, 3, 4));
+    if is_recorded {
+        let clock = Clock::system();
+        core.keep_history(move || clock.now_ms(), Waker::noop().clone());
+    }
+    let now = Moment { monotonic: MonotonicMs(1), unix: UnixSeconds(1) };
+    let connection = core.open_session().id();
+    core.join(connection, None, &Arc::new(Mailbox::of(([192, 0, 2, 1], 4000).into(), None)));
+    let (key, label) = (SessionKey([7; 16]), b"worker-1.example.org");
+    let opened = core.open_leased(connection, key, 60_000, label, Token(1), now);
+    assert!(matches!(opened, Outcome::Answered(_)), "{opened:?}");
+    let names: Vec<String> = (0..NAMES).map(|number| format!("name-{number:010}")).collect();
+    let claim = Claim::new(1, 1000).expect("one fits a thousand");
+    let call = |request: u64| {
+        let own = RequestId(request);
+        Call { connection, ids: RequestIds { own, lowest_unanswered: own }, token: Token(1) }
+    };
+    let mut taken = Vec::new();
+    for number in 0..pairs {
+        let name = names[(number.wrapping_mul(2_654_435_761) % NAMES) as usize].as_bytes();
+        let want = Want { kind: Kind::Of(Namespace::Counters), name, claim, slot: None };
+        let (request, queueing) = (1 + 2 * u64::from(number), Queueing { wait_ms: 0, queue_max: 0 });
+        let Outcome::Answered(Answer::Granted(granted)) =
+            core.acquire_grant(call(request), &[want], queueing, now)
+        else {
+            panic!("nobody else holds it");
+        };
+        core.release_grant(call(request + 1), granted.grant, now);
+        if number % TAKEN == 0 {
+            core.take_history(&mut taken);
+        }
     }
 }
 

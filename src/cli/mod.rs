@@ -21,6 +21,7 @@ mod dump;
 mod executable;
 mod exit;
 mod get;
+mod history;
 mod leased;
 mod list;
 mod listing;
@@ -98,8 +99,8 @@ struct Everywhere {
 }
 
 /// Subcommands that are no clients of a server.
-const WITHOUT_SERVER: [&str; 7] =
-    ["serve", "check-config", "cluster", "data", "completions", "complete-names", "man"];
+const WITHOUT_SERVER: [&str; 8] =
+    ["serve", "check-config", "history", "cluster", "data", "completions", "complete-names", "man"];
 
 /// Subcommands whose NAME may be a System V semaphore set.
 const WITH_SYSV: [&str; 2] = ["status", "watch"];
@@ -161,6 +162,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "revoke",
             "cancel",
             "sessions",
+            "history",
             "await-idle",
             "verify",
             "token",
@@ -236,6 +238,7 @@ enum Command {
     Delete(delete::Arguments),
     List(list::Arguments),
     Sessions(sessions::Arguments),
+    History(history::Arguments),
     AwaitIdle(await_idle::Arguments),
     Run(run::Arguments),
     Acquire(acquire::Arguments),
@@ -303,6 +306,7 @@ pub fn main() -> ExitCode {
         Command::Delete(arguments) => block_on(delete::run(&arguments)),
         Command::List(arguments) => block_on(list::run(&arguments)),
         Command::Sessions(arguments) => block_on(sessions::run(&arguments)),
+        Command::History(arguments) => history::run(&arguments),
         Command::AwaitIdle(arguments) => block_on(await_idle::run(&arguments)),
         Command::Run(arguments) => run::run(&arguments),
         Command::Acquire(arguments) => block_on(acquire::run(&arguments)),

@@ -111,7 +111,7 @@ impl From<DaemonError> for Failure {
             | DaemonError::Tls(_)
             | DaemonError::Tokens { .. }
             | DaemonError::ClusterSettings { .. } => Exit::Configuration,
-            DaemonError::Log(_) | DaemonError::AuditLog { .. } => Exit::Output,
+            DaemonError::Log(_) | DaemonError::Output { .. } => Exit::Output,
             DaemonError::Privileges(_) => Exit::NoPermission,
             DaemonError::Data { source: RestoreError::Storage(error), .. } => data::exit_for(error),
             DaemonError::Data { source: RestoreError::Contradiction(_), .. } => Exit::Data,

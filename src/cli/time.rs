@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::exit::{Exit, Failure};
 use signalbox_client::HelloAnswer;
+use signalbox_model::{UnixMilliseconds, UnixSeconds};
 
 /// The rest of each advice.
 macro_rules! examples {
@@ -65,9 +66,23 @@ pub(super) fn time_or_none(text: &str) -> Result<Duration, &'static str> {
     if text == "0" { Ok(Duration::ZERO) } else { time(text).map_err(|_| OR_NONE_ADVICE) }
 }
 
+/// A time before now ([`time`]), or one in UTC.
+pub(super) fn moment(text: &str) -> Result<UnixMilliseconds, &'static str> {
+    let before = |ago: Duration| UnixMilliseconds(now().0.saturating_sub(ago.as_millis() as u64));
+    time(text).map(before).or_else(|_| text.parse()).map_err(
+        |_| "expected a time before now such as 90s, 30m or 24h, or one in UTC such as 2026-11-21T03:00",
+    )
+}
+
+/// The present time.
+pub(super) fn now() -> UnixMilliseconds {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    UnixMilliseconds(since.map_or(0, |since| since.as_millis() as u64))
+}
+
 /// The present time in seconds of Unix time; 0 if the clock is set to a time before 1970.
 pub(super) fn unix_now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+    UnixSeconds::from(now()).0
 }
 
 #[cfg(test)]

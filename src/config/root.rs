@@ -78,6 +78,8 @@ pub struct Log {
     pub threshold: Threshold,
     /// An absolute path; `None` is standard error.
     pub file: Option<PathBuf>,
+    /// The file for the history of grants, an absolute path; `None`: there is none.
+    pub grants: Option<PathBuf>,
 }
 
 /// The least importance of logged messages, by yrmcds' names.

@@ -168,6 +168,11 @@ static KEYS: &[Key] = &[
     Key::at_start("data_dir", path("an absolute path, such as /var/lib/signalbox"), field!(data_dir)),
     Key::at_once("log.threshold", text("error, warning, info or debug", any), field!(log.threshold)),
     Key::at_start("log.file", path("an absolute path, such as /var/log/signalbox.log"), field!(log.file)),
+    Key::at_start(
+        "log.grants",
+        path("an absolute path, such as /var/log/signalbox/grants.log"),
+        field!(log.grants),
+    ),
     Key::at_once("tls.cert", path("an absolute path, such as /etc/signalbox/server.pem"), field!(tls.cert)),
     Key::at_once("tls.key", path("an absolute path, such as /etc/signalbox/server.key"), field!(tls.key)),
     Key::at_once(

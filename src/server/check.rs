@@ -102,7 +102,12 @@ impl Checked {
 
     /// The directories in which the server creates its files.
     fn directories(&mut self, config: &Config) {
-        for (key, file) in [("log.file", &config.log.file), ("access.audit_log", &config.access.audit_log)] {
+        let files = [
+            ("log.file", &config.log.file),
+            ("log.grants", &config.log.grants),
+            ("access.audit_log", &config.access.audit_log),
+        ];
+        for (key, file) in files {
             let Some(file) = file else { continue };
             if file.is_dir() {
                 self.mistakes

@@ -6,30 +6,37 @@ use std::sync::Arc;
 
 use nix::time::{ClockId, clock_gettime};
 
-use signalbox_model::UnixSeconds;
+use signalbox_model::{UnixMilliseconds, UnixSeconds};
 
-/// A clock of Unix time. It may be set back and forth: only the intervals of counters and the times of listings use it.
+/// A clock of Unix time. It may be set back and forth: only the intervals of counters, the times of listings and
+/// the history of grants use it.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> UnixSeconds + Send + Sync>);
+pub struct Clock(Arc<dyn Fn() -> UnixMilliseconds + Send + Sync>);
 
 impl Clock {
     /// The clock of the system. Times before 1970 are returned as 1970.
     pub fn system() -> Self {
         // The coarse clock, because it is read before every run of requests. It is late by a few milliseconds at most.
-        Self::from_fn(|| {
+        Self(Arc::new(|| {
             let now =
                 clock_gettime(ClockId::CLOCK_REALTIME_COARSE).expect("Linux has had this clock since 2.6.32");
-            UnixSeconds(u64::try_from(now.tv_sec()).unwrap_or(0))
-        })
+            let (seconds, ns) = (u64::try_from(now.tv_sec()).unwrap_or(0), now.tv_nsec() as u64);
+            UnixMilliseconds(seconds * 1000 + ns / 1_000_000)
+        }))
     }
 
     /// A clock that calls a function.
     pub fn from_fn(read: impl Fn() -> UnixSeconds + Send + Sync + 'static) -> Self {
-        Self(Arc::new(read))
+        Self(Arc::new(move || read().into()))
     }
 
     /// The time now.
     pub fn now(&self) -> UnixSeconds {
+        self.now_ms().into()
+    }
+
+    /// As [`Self::now`], to a few milliseconds.
+    pub fn now_ms(&self) -> UnixMilliseconds {
         (self.0)()
     }
 }

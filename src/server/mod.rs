@@ -10,6 +10,7 @@
 
 mod access;
 mod admission;
+mod bell;
 mod buffers;
 mod check;
 mod client_address;
@@ -23,6 +24,7 @@ mod expirations;
 mod expiry;
 mod export;
 mod gc;
+mod history;
 mod http;
 mod listener;
 mod log;

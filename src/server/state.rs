@@ -14,6 +14,7 @@ use super::access::{Access, Audit};
 use super::client_address::ClientAddress;
 use super::clock::Clock;
 use super::export::Exports;
+use super::history::History;
 use super::memory::MemoryBudget;
 use super::metrics::{Durations, Stored};
 use super::peers::Peers;
@@ -51,6 +52,7 @@ pub struct Server {
     pub(super) new_rules: watch::Sender<()>,
     /// The log of administrative changes.
     pub(super) audit: Audit,
+    pub(super) history: History,
     /// The limit on connections where a port has no limit of its own.
     pub(super) files_max: usize,
     pub(super) frame_timeout_s: AtomicU32,
@@ -115,6 +117,7 @@ impl Server {
             access,
             new_rules: watch::Sender::new(()),
             audit: Audit::default(),
+            history: History::default(),
             clock,
             files_max: usize::try_from(files_max()).unwrap_or(usize::MAX),
             frame_timeout_s: AtomicU32::new(0),

@@ -206,6 +206,8 @@ const FURTHER: &[Figure] = figures! {
         = |of| of.ledger.watches;
     Server [counter("signalbox_granted", "Grants that were made", Count)] {Status "granted"}
         = |of| of.ledger.granted;
+    Server [counter("signalbox_history_lost_lines", "Lines of the history of grants that were lost", Count)]
+        = |of| of.ledger.history_dropped + of.server.history.unwritten();
     Server "expired_sessions" [counter("signalbox_expired_sessions", "Leased sessions that expired", Count)]
         = |of| of.ledger.expired_sessions;
     Server "timed_out" [REFUSED_REQUESTS.with("reason", "timed_out")] {Refusals "timed_out"}

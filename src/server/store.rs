@@ -11,15 +11,16 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::task::{Wake, Waker};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tracing::{error, info, warn};
 
+use super::bell::Bell;
 use super::ending::end_at_once;
 use super::state::Server;
 use crate::config::DeclareConfig;
@@ -202,42 +203,6 @@ pub(super) struct Writer {
     thread: JoinHandle<()>,
 }
 
-/// Wakes the thread.
-#[derive(Debug, Default)]
-pub(super) struct Bell {
-    is_rung: Mutex<bool>,
-    ringing: Condvar,
-    is_ending: AtomicBool,
-}
-
-impl Bell {
-    fn ring(&self) {
-        *self.is_rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.ringing.notify_one();
-    }
-
-    fn wait(&self) {
-        let is_rung = self.is_rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut is_rung =
-            self.ringing.wait_while(is_rung, |is_rung| !*is_rung).unwrap_or_else(PoisonError::into_inner);
-        *is_rung = false;
-    }
-
-    fn is_ending(&self) -> bool {
-        self.is_ending.load(Ordering::Acquire)
-    }
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.ring();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.ring();
-    }
-}
-
 impl Writer {
     /// Restores the records of the store, and starts the thread.
     pub(super) fn start(server: &Arc<Server>, storage: impl Storage + 'static) -> Result<Self, WriterError> {
@@ -260,19 +225,12 @@ impl Writer {
 
     /// Has the thread store the last changes and end, and waits for that, but not for ever.
     pub(super) fn end(self) {
-        self.bell.is_ending.store(true, Ordering::Release);
-        self.bell.ring();
-        let deadline = Instant::now() + END_MAX;
-        while !self.thread.is_finished() {
-            if Instant::now() > deadline {
-                error!(
-                    "the disk has not stored the last changes within {} s, and the server ends without them; no client was \
-                     told that they are stored",
-                    END_MAX.as_secs()
-                );
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        if !self.bell.end(&self.thread, END_MAX) {
+            error!(
+                "the disk has not stored the last changes within {} s, and the server ends without them; no client was \
+                 told that they are stored",
+                END_MAX.as_secs()
+            );
         }
     }
 }

@@ -6,6 +6,7 @@ mod declarations;
 mod declared;
 mod everywhere;
 mod grace;
+mod history;
 mod leases;
 mod lists;
 mod names;

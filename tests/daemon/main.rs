@@ -6,6 +6,7 @@ mod configuration;
 mod crash;
 mod data;
 mod descriptors;
+mod history;
 mod lifecycle;
 mod memory;
 mod proxies;

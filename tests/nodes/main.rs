@@ -10,6 +10,7 @@ mod direct;
 mod drain;
 mod faults;
 mod haproxy;
+mod history;
 mod http;
 mod keepalived;
 mod leaving;

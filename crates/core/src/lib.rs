@@ -22,6 +22,7 @@ mod claim;
 mod clients;
 mod counter;
 mod durable;
+mod history;
 mod holders;
 mod ids;
 mod invariant;
@@ -51,6 +52,7 @@ pub use durable::{
     AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, Origin, PartRecord, Record, Service,
     SessionRecord,
 };
+pub use history::{HistoryEntries, HistoryEntry, HistoryEvent, HistoryHead, HistoryPart, HistoryParts};
 pub use ids::Token;
 pub use journal::BatchLimit;
 pub use ledger::{

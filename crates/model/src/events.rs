@@ -132,3 +132,31 @@ pub enum Notice<E, M = ()> {
     /// Another node of the cluster is about to lead.
     Moved(M),
 }
+
+/// How a grant ended, in the history of grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantEnd {
+    /// Its client released it, or closed its session.
+    Released,
+    /// The connection ended that it belonged to.
+    Disconnected,
+    /// The lease of its session expired.
+    Expired,
+    /// An administrator revoked it, its session or its semaphore.
+    Revoked,
+}
+
+impl GrantEnd {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Released, Self::Disconnected, Self::Expired, Self::Revoked];
+
+    /// The end in one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Disconnected => "disconnected",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+        }
+    }
+}

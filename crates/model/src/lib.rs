@@ -8,6 +8,8 @@
 mod codes;
 mod declarations;
 mod events;
+#[cfg(feature = "views")]
+pub mod history;
 mod ids;
 pub mod kubernetes;
 mod names;
@@ -23,7 +25,7 @@ pub mod views;
 pub use declarations::{
     Declaration, DeclaredEntry, DeclaredState, Idle, IfExists, Removal, Resizing, ServiceChange,
 };
-pub use events::{Event, EventKind, Notice};
+pub use events::{Event, EventKind, GrantEnd, Notice};
 pub use ids::{
     ConnectionId, Generation, GrantId, LeaseKey, Place, PlaceKey, PlaceProof, RequestId, RequestIds,
     SessionId, SessionKey,
@@ -35,4 +37,4 @@ pub use operations::{Cancellation, Changed, Operation, Revocation, Target};
 pub use refusals::{Limit, ReachedLimit, Refusal, Status, TokenRefusal};
 pub use sessions::{AddressRange, GraceLeft, GrantState, SessionEntry, SessionKind, TtlLeft, VerifiedGrant};
 pub use text::{OfKind, Quoted, about_all, is_unsafe, noun};
-pub use time::{Milliseconds, UnixSeconds};
+pub use time::{Milliseconds, NoTime, UnixMilliseconds, UnixSeconds};

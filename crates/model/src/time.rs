@@ -1,6 +1,8 @@
 //! Spans of time, and the time that people read. Everything that waits for a time uses a clock that never goes back, which the
 //! core has.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A time span in milliseconds, as on the wire: up to 49 days.
@@ -26,3 +28,151 @@ impl From<Milliseconds> for Duration {
 /// Seconds since the Unix epoch, as the server read them from its clock: for intervals, and for what people read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnixSeconds(pub u64);
+
+/// Milliseconds since the Unix epoch: for the history of grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnixMilliseconds(pub u64);
+
+impl UnixMilliseconds {
+    /// The milliseconds from then until this time; 0 if the clock was set back so that it is before.
+    pub fn until(self, then: Self) -> u64 {
+        then.0.saturating_sub(self.0)
+    }
+}
+
+impl From<UnixSeconds> for UnixMilliseconds {
+    fn from(time: UnixSeconds) -> Self {
+        Self(time.0.saturating_mul(1000))
+    }
+}
+
+impl From<UnixMilliseconds> for UnixSeconds {
+    fn from(time: UnixMilliseconds) -> Self {
+        Self(time.0 / 1000)
+    }
+}
+
+/// Days from 1 March of the year 0, with which years begin here, so that the leap day is the last of a year, to the epoch; days of
+/// 400 years.
+const DAYS_BEFORE_EPOCH: u64 = 719_468;
+const DAYS_OF_ERA: u64 = 146_097;
+
+/// The date and time of day in UTC, to the second: `2026-11-21T01:52:03Z`.
+impl fmt::Display for UnixSeconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        date_and_time(self.0, f)?;
+        f.write_str("Z")
+    }
+}
+
+/// The date and time of day in UTC: `2026-11-21T01:52:03.953Z`.
+impl fmt::Display for UnixMilliseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        date_and_time(self.0 / 1000, f)?;
+        write!(f, ".{:03}Z", self.0 % 1000)
+    }
+}
+
+fn date_and_time(unix_s: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let days = days + DAYS_BEFORE_EPOCH;
+    let (era, day) = (days / DAYS_OF_ERA, days % DAYS_OF_ERA);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    write!(f, "{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}")
+}
+
+/// A text is not a date and time of day in UTC since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoTime;
+
+impl fmt::Display for NoTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected a time in UTC, such as 2026-11-21T01:52:03Z, 2026-11-21T01:52 or 2026-11-21")
+    }
+}
+
+/// What its [`Display`](fmt::Display) writes; the rest may be left out from the right, down to the day.
+impl FromStr for UnixMilliseconds {
+    type Err = NoTime;
+
+    fn from_str(text: &str) -> Result<Self, NoTime> {
+        const LOWEST: &[u8; 23] = b"0000-01-01T00:00:00.000";
+        let text = text.strip_suffix('Z').unwrap_or(text).as_bytes();
+        let mut whole = *LOWEST;
+        whole.get_mut(..text.len()).ok_or(NoTime)?.copy_from_slice(text);
+        let has_shape = whole.iter().zip(LOWEST).all(|(byte, of)| match of.is_ascii_digit() {
+            true => byte.is_ascii_digit(),
+            false => byte == of,
+        });
+        if !has_shape || ![10, 16, 19, 23].contains(&text.len()) {
+            return Err(NoTime);
+        }
+        let number = |range: std::ops::Range<usize>| {
+            whole[range].iter().fold(0, |number, digit| 10 * number + u64::from(digit - b'0'))
+        };
+        let (year, month, day) = (number(0..4), number(5..7), number(8..10));
+        let (hour, minute, second, ms) = (number(11..13), number(14..16), number(17..19), number(20..23));
+        let is_in_range = (1970..).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+        if !is_in_range || hour > 23 || minute > 59 || second > 60 {
+            return Err(NoTime);
+        }
+        let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+        let (era, year) = (year / 400, year % 400);
+        let day_of_era = 365 * year + year / 4 - year / 100 + (153 * month + 2) / 5 + day - 1;
+        let days = era * DAYS_OF_ERA + day_of_era - DAYS_BEFORE_EPOCH;
+        Ok(Self((((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_day_is_that_of_utc() {
+        // As date(1) has them.
+        for (unix_s, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_798_761_599, "2026-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(UnixSeconds(unix_s).to_string(), expected);
+            assert_eq!(expected.parse(), Ok(UnixMilliseconds(unix_s * 1000)));
+            let time = UnixMilliseconds(unix_s * 1000 + 7);
+            assert_eq!(time.to_string().parse(), Ok(time));
+        }
+        assert!(!UnixSeconds(u64::MAX).to_string().is_empty(), "whatever a server says");
+    }
+
+    #[test]
+    fn the_right_part_of_a_time_may_be_left_out() {
+        let whole: UnixMilliseconds = "2026-11-21T00:00:00.000Z".parse().unwrap();
+        for text in ["2026-11-21", "2026-11-21T00:00", "2026-11-21T00:00Z", "2026-11-21T00:00:00Z"] {
+            assert_eq!(text.parse(), Ok(whole), "{text}");
+        }
+        for text in [
+            "",
+            "Z",
+            "24h",
+            "2026",
+            "2026-11-2",
+            "2026-13-01",
+            "2026-11-21 01:52",
+            "2026-11-21T24:00",
+            "1969-12-31",
+            "2026-11-21T00:00:00.000ZZ",
+            "+026-11-21",
+        ] {
+            assert_eq!(text.parse::<UnixMilliseconds>(), Err(NoTime), "{text}");
+        }
+    }
+}

@@ -38,7 +38,8 @@ pub enum Labeled {
 }
 
 impl Labeled {
-    fn of(label: &[u8]) -> Self {
+    /// The object of this.
+    pub fn of(label: &[u8]) -> Self {
         text_of(label).map_or_else(Self::Hex, Self::Text)
     }
 }

@@ -44,12 +44,14 @@ pub enum DaemonError {
         /// The file, and what to do.
         source: TokenFileError,
     },
-    /// The audit log cannot be opened.
+    /// The audit log or the history of grants cannot be opened.
     #[error(
-        "access.audit_log: {} cannot be opened: {source}; make its directory, and let the server's user write there",
+        "{key}: {} cannot be opened: {source}; make its directory, and let the server's user write there",
         path.display()
     )]
-    AuditLog {
+    Output {
+        /// The key of the configuration.
+        key: &'static str,
         /// The file.
         path: PathBuf,
         /// The error of the operating system.

@@ -16,6 +16,7 @@ use super::super::access::count_refusals;
 use super::super::clock::Clock;
 use super::super::expiry::expire;
 use super::super::gc;
+use super::super::history::History;
 use super::super::listener::serve_port;
 use super::super::new_rules::announce_rules;
 use super::super::port::port_config;
@@ -82,8 +83,7 @@ impl Service {
     ) -> Result<Self, DaemonError> {
         let server = Server::with_rules(config, Clock::system(), NameHasher::new(), fence, rules);
         if let Some(path) = &config.access.audit_log {
-            let unusable = |source| DaemonError::AuditLog { path: path.clone(), source };
-            server.audit.open(path.clone()).map_err(unusable)?;
+            server.audit.open(path.clone()).map_err(cannot_open("access.audit_log", path))?;
         }
         warn_if_open(config);
         let store = match store {
@@ -108,6 +108,9 @@ impl Service {
                 None
             }
         };
+        if let Some(path) = &config.log.grants {
+            History::start(&server, path.clone()).map_err(cannot_open("log.grants", path))?;
+        }
         server.declare_configured(&config.semaphore.declare);
         Ok(Self { server, store, tasks: JoinSet::new() })
     }
@@ -172,7 +175,12 @@ impl Service {
         if let Some(store) = self.store {
             store.end();
         }
+        self.server.history.end();
     }
+}
+
+fn cannot_open(key: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DaemonError {
+    move |source| DaemonError::Output { key, path: path.to_owned(), source }
 }
 
 /// Warns of a server that anybody on the network may use.

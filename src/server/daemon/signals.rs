@@ -118,7 +118,7 @@ fn reopen(log: &Log) {
     }
 }
 
-/// SIGHUP: reopens the log and the audit log, and applies the settings that may change while the server runs. `started` is the
+/// SIGHUP: reopens the log, the audit log and the history of grants, and applies the settings that may change while the server runs. `started` is the
 /// configuration that the server was started with; the other settings stay as they are there. `applied` is the one that
 /// was read last.
 fn reload(
@@ -134,6 +134,7 @@ fn reload(
     if let Err(error) = server.audit.reopen() {
         error!(%error, "the audit log could not be reopened; the old one stays in use");
     }
+    server.history.reopen();
     let audit = |ended| server.audit.record(None, None, "reload", "server", ended);
     let mut loaded = match options.load() {
         Ok(loaded) => loaded,

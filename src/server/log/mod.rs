@@ -27,7 +27,7 @@ use tracing_subscriber::{Registry, reload};
 use crate::config::Threshold;
 pub use format::Format;
 use format::LineFormat;
-pub(super) use output::Output;
+pub(super) use output::{LogFile, Output};
 use record::Record;
 
 /// The settings of the log.

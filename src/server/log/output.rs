@@ -5,7 +5,7 @@
 //! that standard error does not take is lost.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -20,11 +20,42 @@ pub(in crate::server) struct Output {
     file: Option<LogFile>,
 }
 
+/// A file to which lines are appended.
 #[derive(Debug)]
-struct LogFile {
+pub(in crate::server) struct LogFile {
     path: PathBuf,
     /// Locked for one write, or to replace the file.
     open: Mutex<File>,
+}
+
+impl LogFile {
+    /// Opens the file, and creates it if it does not exist.
+    pub(in crate::server) fn open(path: PathBuf) -> io::Result<Self> {
+        let open = Mutex::new(open_file(&path)?);
+        Ok(Self { path, open })
+    }
+
+    /// Opens the file again, and creates it if it was moved away. If that fails, the old one stays in use.
+    pub(in crate::server) fn reopen(&self) -> io::Result<()> {
+        let opened = open_file(&self.path)?;
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = opened;
+        Ok(())
+    }
+
+    /// Appends a text. An error comes with how many bytes of it the file has taken.
+    pub(in crate::server) fn append(&self, text: &[u8]) -> Result<(), (usize, io::Error)> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = 0;
+        while written < text.len() {
+            match open.write(&text[written..]) {
+                Ok(0) => return Err((written, ErrorKind::WriteZero.into())),
+                Ok(bytes) => written += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err((written, error)),
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Output {
@@ -33,24 +64,18 @@ impl Output {
     }
 
     pub(in crate::server) fn file(path: PathBuf) -> io::Result<Self> {
-        let open = Mutex::new(open_file(&path)?);
-        Ok(Self { file: Some(LogFile { path, open }) })
+        Ok(Self { file: Some(LogFile::open(path)?) })
     }
 
     pub(in crate::server) fn reopen(&self) -> io::Result<()> {
-        if let Some(file) = &self.file {
-            let opened = open_file(&file.path)?;
-            *file.open.lock().unwrap_or_else(PoisonError::into_inner) = opened;
-        }
-        Ok(())
+        self.file.as_ref().map_or(Ok(()), LogFile::reopen)
     }
 
     pub(in crate::server) fn write(&self, line: &str) {
-        if let Some(file) = &self.file {
-            let mut open = file.open.lock().unwrap_or_else(PoisonError::into_inner);
-            if open.write_all(line.as_bytes()).is_ok() {
-                return;
-            }
+        if let Some(file) = &self.file
+            && file.append(line.as_bytes()).is_ok()
+        {
+            return;
         }
         // If this fails too, the line is lost.
         let _ = io::stderr().lock().write_all(line.as_bytes());

@@ -172,7 +172,7 @@ impl Ledger {
             return Outcome::Refused(refusal);
         }
         let until = now.after(queueing.wait_ms);
-        let grant = Grant::waiting(session, request, wants, now, until, context.now);
+        let grant = Grant::waiting(session, request, wants, now, until, self.now_ms(context));
         // A request that does not wait has no place.
         let place = self.proven_place(presented.filter(|_| queueing.wait_ms > 0), &grant);
         if place.is_some() {

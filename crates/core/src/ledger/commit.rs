@@ -153,6 +153,9 @@ impl Ledger {
             _ => None,
         };
         self.send_reply(session, request, pending);
+        if let Some(granted) = granted {
+            self.record_grant(granted);
+        }
         // A notice that came before the client knew of the grant may have meant nothing to it.
         if let Some(granted) = granted {
             self.send_revocation(granted);

@@ -15,7 +15,7 @@ use crate::invariant::broken;
 use crate::mailbox::ReplyTo;
 use crate::object::ObjectRef;
 use crate::time::MonotonicMs;
-use signalbox_model::{AS_DECLARED, GrantId, Namespace, RequestId, SessionId, UnixSeconds};
+use signalbox_model::{AS_DECLARED, GrantId, Namespace, RequestId, SessionId, UnixMilliseconds, UnixSeconds};
 
 /// What a request wants of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +152,8 @@ enum Phase {
         since: Since,
         /// When it ends because it was revoked.
         revoked: Option<MonotonicMs>,
+        /// How long its request waited, until the history has the grant.
+        unrecorded_wait_ms: Option<u32>,
     },
 }
 
@@ -169,13 +171,20 @@ pub(super) struct Waiting {
     next_part: NonZeroU8,
 }
 
-/// A time in half the space: seconds since the Unix epoch, at most those of the year 2106.
+/// A time in less space: 48 bits of milliseconds since the Unix epoch, with the highest ones first.
 #[derive(Clone, Copy, Debug)]
-struct Since(u32);
+struct Since([u16; 3]);
 
-impl From<UnixSeconds> for Since {
-    fn from(time: UnixSeconds) -> Self {
-        Self(u32::try_from(time.0).unwrap_or(u32::MAX))
+impl From<UnixMilliseconds> for Since {
+    fn from(time: UnixMilliseconds) -> Self {
+        let ms = time.0.min((1 << 48) - 1);
+        Self([(ms >> 32) as u16, (ms >> 16) as u16, ms as u16])
+    }
+}
+
+impl From<Since> for UnixMilliseconds {
+    fn from(Since([high, middle, low]): Since) -> Self {
+        Self(u64::from(high) << 32 | u64::from(middle) << 16 | u64::from(low))
     }
 }
 
@@ -187,14 +196,14 @@ impl Grant {
         wants: &[Want<'_>],
         received: MonotonicMs,
         until: MonotonicMs,
-        since: UnixSeconds,
+        since: UnixMilliseconds,
     ) -> Self {
         let waiting =
             Waiting { until, received, reply_to: None, since: since.into(), next_part: NonZeroU8::MIN };
         Self { session, request, parts: Parts::of(wants), phase: Phase::Waiting(waiting) }
     }
 
-    /// A grant with these parts, of which there is at least one, in the order in which they were taken.
+    /// A grant of the store with these parts, of which there is at least one, in the order in which they were taken.
     pub(super) fn held(
         session: SessionId,
         request: RequestId,
@@ -203,7 +212,9 @@ impl Grant {
         revoked: Option<MonotonicMs>,
     ) -> Self {
         let parts = if parts.len() == 1 { Parts::One(parts.remove(0)) } else { Parts::Many(parts.into()) };
-        Self { session, request, parts, phase: Phase::Held { since: since.into(), revoked } }
+        let since = UnixMilliseconds::from(since).into();
+        let phase = Phase::Held { since, revoked, unrecorded_wait_ms: None };
+        Self { session, request, parts, phase }
     }
 
     pub(super) fn parts(&self) -> &[Part] {
@@ -267,8 +278,9 @@ impl Grant {
     }
 
     /// Turns a waiter into a grant. `None`: it is held already.
-    pub(super) fn hold(&mut self, since: UnixSeconds) -> Option<Waiting> {
-        let held = Phase::Held { since: since.into(), revoked: None };
+    pub(super) fn hold(&mut self, since: UnixMilliseconds) -> Option<Waiting> {
+        let waited_ms = u32::try_from(self.since_ms().until(since)).unwrap_or(u32::MAX);
+        let held = Phase::Held { since: since.into(), revoked: None, unrecorded_wait_ms: Some(waited_ms) };
         match std::mem::replace(&mut self.phase, held) {
             Phase::Waiting(waiting) => Some(waiting),
             before @ Phase::Held { .. } => {
@@ -292,9 +304,28 @@ impl Grant {
 
     /// Since when it has waited or has been held.
     pub(super) fn since(&self) -> UnixSeconds {
-        match &self.phase {
-            Phase::Waiting(Waiting { since, .. }) | Phase::Held { since, .. } => UnixSeconds(since.0.into()),
+        self.since_ms().into()
+    }
+
+    /// As [`Self::since`]; without a history, and after a restart, in whole seconds.
+    pub(super) fn since_ms(&self) -> UnixMilliseconds {
+        match self.phase {
+            Phase::Waiting(Waiting { since, .. }) | Phase::Held { since, .. } => since.into(),
         }
+    }
+
+    /// How long the request of a held grant waited, in milliseconds, which is told once; `None`: the history has the grant.
+    pub(super) fn take_unrecorded_wait_ms(&mut self) -> Option<u32> {
+        if let Phase::Held { unrecorded_wait_ms, .. } = &mut self.phase {
+            unrecorded_wait_ms.take()
+        } else {
+            None
+        }
+    }
+
+    /// Whether the history has the beginning of this grant.
+    pub(super) fn is_recorded(&self) -> bool {
+        matches!(self.phase, Phase::Held { unrecorded_wait_ms: None, .. })
     }
 
     /// The answer to the request, as it is cached.
@@ -413,7 +444,7 @@ impl Grants {
     }
 
     /// Turns a waiter into a held grant.
-    pub(super) fn hold(&mut self, id: GrantId, since: UnixSeconds) -> Waiting {
+    pub(super) fn hold(&mut self, id: GrantId, since: UnixMilliseconds) -> Waiting {
         let Some(waiting) = self.existing_mut(id).hold(since) else {
             broken(format_args!("grant {id} waits until it is granted"))
         };

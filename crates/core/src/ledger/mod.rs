@@ -8,7 +8,7 @@
 //! The ledger's lock is taken before that of a shard and that of an object, never under one.
 //!
 //! [`Ledger`] (`state`) is composed of parts with private fields and one invariant each, stated at the top of their files:
-//! `sessions`, `grants`, `queues`, `slots`, `declarations`, `idle_waiters`, `watches`, `clients`, `backlog`, `places`,
+//! `sessions`, `grants`, `queues`, `slots`, `declarations`, `idle_waiters`, `watches`, `history`, `clients`, `backlog`, `places`,
 //! `alarm`, `id_allocator`, and the pending replies of `replies`. Where an operation is simple, it is in the file of its part;
 //! the other files have the rest of the operations. An operation uses only those of its own level and of lower ones:
 //!
@@ -17,7 +17,7 @@
 //! | operations that clients ask for, and what comes due | `acquire`, `tracked`, `operations`, `declare`, `service`, `connect`, `keyed`, `revoke`, `expire`, `commit`, `restore`, `listing` |
 //! | the end of a session | `session_end` |
 //! | serving queues, the end of grants and waiters, and the rest of the backlog | `serve`, `removal`, `idle_waiters` |
-//! | what others learn of a change, and what it counts for | `places`, `replies`, `watches`, `records`, `shares` |
+//! | what others learn of a change, and what it counts for | `places`, `replies`, `watches`, `records`, `history`, `shares` |
 //!
 //! An AcquireGrant that waits: `acquire` finds out in `replies` whether it is repeated, adds a waiter to `grants`, and has
 //! `serve` take each name or join its queue in `queues`. A release serves the queue in `serve` again; `records` stores the
@@ -36,6 +36,7 @@ mod declarations;
 mod declare;
 mod expire;
 mod grants;
+mod history;
 mod id_allocator;
 mod idle_waiters;
 mod keyed;

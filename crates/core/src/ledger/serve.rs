@@ -243,7 +243,7 @@ impl Ledger {
 
     /// A waiter that has everything becomes a grant with this id. Returns the reply to its request.
     fn grant(&mut self, place: GrantId, id: GrantId, context: LedgerContext<'_>) -> PendingReply {
-        let Waiting { received, reply_to: to, .. } = self.grants.hold(place, context.now);
+        let Waiting { received, reply_to: to, .. } = self.grants.hold(place, self.now_ms(context));
         let grant = self.grants.existing(place);
         let session = grant.session;
         let cached = Box::new(CachedGrant { grant: id, ..grant.cached(place, &self.slots) });
@@ -261,6 +261,8 @@ impl Ledger {
         if self.is_durable(session) {
             self.store_unstored(session, received);
             self.store_new_grant(id);
+        } else {
+            self.record_grant(id);
         }
         PendingReply { reply: CachedReply::Granted(cached), received, to }
     }
@@ -429,6 +431,7 @@ impl Ledger {
     /// Ends a held grant; `why` is the kind of the events.
     pub(super) fn end_grant(&mut self, id: GrantId, why: EventKind, context: LedgerContext<'_>) {
         let grant = self.remove_grant(id);
+        self.record_end(id, &grant, why);
         if self.is_durable(grant.session) {
             self.store(Change::Delete(Key::Grant(id)));
             let refusal = match why {

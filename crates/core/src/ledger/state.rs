@@ -4,6 +4,7 @@ use super::backlog::Backlog;
 use super::commit::OnCommit;
 use super::declarations::Declarations;
 use super::grants::Grants;
+use super::history::History;
 use super::id_allocator::IdAllocator;
 use super::idle_waiters::IdleWaiters;
 use super::places::Places;
@@ -81,6 +82,8 @@ pub struct LedgerStats {
     pub declared: u64,
     /// Requests refused because their change could not be stored.
     pub not_stored: u64,
+    /// Entries of the history that were dropped, because too many waited to be taken.
+    pub history_dropped: u64,
 }
 
 /// What an operation of the ledger needs besides the ledger. Operations that need monotonic time take it by itself, as
@@ -116,6 +119,8 @@ pub(crate) struct Ledger {
     /// `None`: there is no store, and every request is answered at once.
     pub(super) journal: Option<Journal<OnCommit>>,
     pub(super) pending_replies: PendingReplies,
+    /// `None`: there is none.
+    pub(super) history: Option<History>,
     /// Set when the server shuts down: waiters with ids up to this one have been answered.
     pub(super) shut_down_up_to: Option<GrantId>,
     /// The counts of events; the parts know how many of each thing there are.
@@ -140,6 +145,7 @@ impl Ledger {
             alarm: Alarm::default(),
             journal: None,
             pending_replies: PendingReplies::default(),
+            history: None,
             shut_down_up_to: None,
             counts: LedgerStats::default(),
         }

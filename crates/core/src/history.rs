@@ -1,0 +1,230 @@
+//! Entries of the history of grants, one behind the other as bytes, so that the ledger records a grant without allocations.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use crate::mailbox::SessionClient;
+use signalbox_model::{GrantEnd, GrantId, Namespace, SessionId, UnixMilliseconds};
+
+/// An entry of the history.
+#[derive(Clone, Debug)]
+pub struct HistoryEntry<'a> {
+    /// What happened to which grant, and when.
+    pub head: HistoryHead,
+    /// The address of the session's client; of a leased session, of the one that is attached or was last. `None`: not known.
+    pub address: Option<SocketAddr>,
+    /// The identity that this client has proven; empty: none.
+    pub identity: &'a [u8],
+    /// The label of the session.
+    pub label: &'a [u8],
+    /// What is held, of each name.
+    pub parts: HistoryParts<'a>,
+}
+
+/// The part of an entry that has no texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryHead {
+    /// What happened.
+    pub event: HistoryEvent,
+    /// When it happened.
+    pub time: UnixMilliseconds,
+    /// The grant.
+    pub grant: GrantId,
+    /// Its session.
+    pub session: SessionId,
+    /// Whether it outlives the process.
+    pub is_durable: bool,
+}
+
+/// What happened to a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HistoryEvent {
+    /// It was made.
+    Granted {
+        /// How long its request had waited, in milliseconds.
+        waited_ms: u64,
+    },
+    /// It ended.
+    Ended {
+        /// How.
+        end: GrantEnd,
+        /// How long it was held, in milliseconds; if it was made before a restart, to the second.
+        held_ms: u64,
+    },
+}
+
+/// What a grant holds of one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryPart<'a> {
+    /// The kind of the name.
+    pub namespace: Namespace,
+    /// The bytes of the name.
+    pub name: &'a [u8],
+    /// The number of resources.
+    pub resources: u32,
+    slots: &'a [[u8; 2]],
+}
+
+impl HistoryPart<'_> {
+    /// The slots; none if the resources are not numbered.
+    pub fn slots(&self) -> impl ExactSizeIterator<Item = u16> {
+        self.slots.iter().copied().map(u16::from_le_bytes)
+    }
+}
+
+/// What a grant holds, of each name.
+#[derive(Clone, Debug)]
+pub struct HistoryParts<'a> {
+    left: u32,
+    bytes: HistoryEntries<'a>,
+}
+
+impl<'a> Iterator for HistoryParts<'a> {
+    type Item = HistoryPart<'a>;
+
+    fn next(&mut self) -> Option<HistoryPart<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        Some(self.bytes.take_part())
+    }
+}
+
+/// Adds an entry; `parts`: the kind, the name, the resources and the slots of each.
+pub(super) fn put<'a>(
+    bytes: &mut Vec<u8>,
+    head: HistoryHead,
+    client: Option<&SessionClient>,
+    label: &[u8],
+    parts: impl ExactSizeIterator<Item = (Namespace, &'a [u8], u32, &'a [u16])>,
+) {
+    let (code, amount) = match head.event {
+        HistoryEvent::Granted { waited_ms } => (0, waited_ms),
+        HistoryEvent::Ended { end, held_ms } => (1 + end as u8, held_ms),
+    };
+    let (mut ip, mut port, mut identity) = ([0; 16], 0, "");
+    if let Some(client) = client {
+        ip = match client.address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        port = client.address.port();
+        identity = client.identity.as_deref().unwrap_or_default();
+    }
+    let mut fixed = Fixed::<HEAD_BYTES>::new();
+    fixed.put([code, head.is_durable.into(), client.is_some().into()]);
+    for number in [amount, head.time.0, head.grant.0, head.session.number()] {
+        fixed.put(number.to_le_bytes());
+    }
+    fixed.put(ip);
+    fixed.put(port.to_le_bytes());
+    // A text or a list of an entry is far shorter than 4 GiB.
+    for length in [identity.len(), label.len(), parts.len()] {
+        fixed.put((length as u32).to_le_bytes());
+    }
+    bytes.extend_from_slice(&fixed.bytes);
+    bytes.extend_from_slice(identity.as_bytes());
+    bytes.extend_from_slice(label);
+    for (namespace, name, resources, slots) in parts {
+        let mut fixed = Fixed::<PART_BYTES>::new();
+        fixed.put([namespace as u8]);
+        for number in [resources, name.len() as u32, slots.len() as u32] {
+            fixed.put(number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&fixed.bytes);
+        bytes.extend_from_slice(name);
+        for slot in slots {
+            bytes.extend_from_slice(&slot.to_le_bytes());
+        }
+    }
+}
+
+/// The bytes of an entry before its texts, and those of a part before its name.
+const HEAD_BYTES: usize = 3 + 4 * 8 + 16 + 2 + 3 * 4;
+const PART_BYTES: usize = 1 + 3 * 4;
+
+/// Bytes whose number is known when the program is built, so that they are appended at once.
+struct Fixed<const N: usize> {
+    bytes: [u8; N],
+    filled: usize,
+}
+
+impl<const N: usize> Fixed<N> {
+    fn new() -> Self {
+        Self { bytes: [0; N], filled: 0 }
+    }
+
+    #[inline(always)]
+    fn put<const M: usize>(&mut self, field: [u8; M]) {
+        self.bytes[self.filled..self.filled + M].copy_from_slice(&field);
+        self.filled += M;
+    }
+}
+
+/// Entries of the history.
+#[derive(Clone, Debug)]
+pub struct HistoryEntries<'a>(&'a [u8]);
+
+impl<'a> HistoryEntries<'a> {
+    /// The entries that [`Core::take_history`](crate::Core::take_history) took.
+    pub fn of(taken: &'a [u8]) -> Self {
+        Self(taken)
+    }
+
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let (first, rest) = self.0.split_first_chunk().expect("entries are whole");
+        self.0 = rest;
+        *first
+    }
+
+    fn take_u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+
+    fn take_u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+
+    fn take_bytes(&mut self, count: u32) -> &'a [u8] {
+        let (text, rest) = self.0.split_at(count as usize);
+        self.0 = rest;
+        text
+    }
+
+    fn take_part(&mut self) -> HistoryPart<'a> {
+        let [namespace] = self.take();
+        let [resources, name_bytes, slots] = [(); 3].map(|()| self.take_u32());
+        let namespace = Namespace::ALL[usize::from(namespace)];
+        let (name, slots) = (self.take_bytes(name_bytes), self.take_bytes(2 * slots));
+        HistoryPart { namespace, name, resources, slots: slots.as_chunks().0 }
+    }
+}
+
+impl<'a> Iterator for HistoryEntries<'a> {
+    type Item = HistoryEntry<'a>;
+
+    fn next(&mut self) -> Option<HistoryEntry<'a>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let [code, is_durable, has_client] = self.take();
+        let amount = self.take_u64();
+        let event = match usize::from(code).checked_sub(1) {
+            None => HistoryEvent::Granted { waited_ms: amount },
+            Some(end) => HistoryEvent::Ended { end: GrantEnd::ALL[end], held_ms: amount },
+        };
+        let head = HistoryHead {
+            event,
+            time: UnixMilliseconds(self.take_u64()),
+            grant: GrantId(self.take_u64()),
+            session: SessionId::new(self.take_u64()),
+            is_durable: is_durable != 0,
+        };
+        let (ip, port) = (Ipv6Addr::from(self.take::<16>()), u16::from_le_bytes(self.take()));
+        let address = (has_client != 0).then(|| SocketAddr::new(IpAddr::V6(ip).to_canonical(), port));
+        let [identity_bytes, label_bytes, parts] = [(); 3].map(|()| self.take_u32());
+        let (identity, label) = (self.take_bytes(identity_bytes), self.take_bytes(label_bytes));
+        let parts = HistoryParts { left: parts, bytes: self.clone() };
+        for _ in parts.clone() {
+            self.take_part();
+        }
+        Some(HistoryEntry { head, address, identity, label, parts })
+    }
+}

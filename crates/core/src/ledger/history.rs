@@ -1,0 +1,123 @@
+//! The history of grants: an entry when a grant is made, and one when it ends. They wait in memory until the server takes them.
+//!
+//! A durable grant is recorded when it is committed, so that the history has no grant that a crash takes back. For the same
+//! reason, one that ended before has no entry.
+//!
+//! Invariant: the entries that wait have at most [`BYTES_MAX`]; further ones are counted and dropped.
+
+use std::fmt;
+use std::mem;
+use std::task::Waker;
+
+use super::grants::Grant;
+use super::state::{Ledger, LedgerContext};
+use crate::history::{self, HistoryEvent, HistoryHead};
+use crate::invariant::broken;
+use crate::state::Core;
+use signalbox_model::{EventKind, GrantEnd, GrantId, UnixMilliseconds};
+
+/// The most that the entries that wait take, in bytes.
+const BYTES_MAX: usize = 4 << 20;
+
+/// The entries that wait to be taken.
+pub(super) struct History {
+    clock: Box<dyn Fn() -> UnixMilliseconds + Send>,
+    /// Woken when there is an entry to take, and there was none before.
+    taker: Waker,
+    entries: Vec<u8>,
+}
+
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("History").field("bytes", &self.entries.len()).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// Records grants from now on. The clock is asked for the time of each beginning and end, as whole seconds are too coarse;
+    /// `taker` is woken when there is something to take.
+    pub fn keep_history(&self, clock: impl Fn() -> UnixMilliseconds + Send + 'static, taker: Waker) {
+        self.ledger().history = Some(History { clock: Box::new(clock), taker, entries: Vec::new() });
+    }
+
+    /// Takes all entries that wait, for [`HistoryEntries`](crate::HistoryEntries), in place of what `entries` has; its memory is
+    /// used for those to come. Returns how many were dropped since the start; the last of them came after these.
+    pub fn take_history(&self, entries: &mut Vec<u8>) -> u64 {
+        entries.clear();
+        let ledger = &mut *self.ledger();
+        if let Some(history) = &mut ledger.history {
+            mem::swap(&mut history.entries, entries);
+        }
+        ledger.counts.history_dropped
+    }
+}
+
+impl Ledger {
+    /// The present time; without a history in whole seconds.
+    pub(super) fn now_ms(&self, context: LedgerContext<'_>) -> UnixMilliseconds {
+        self.history.as_ref().map_or_else(|| context.now.into(), |history| (history.clock)())
+    }
+
+    /// Records that a grant was made, once.
+    pub(super) fn record_grant(&mut self, id: GrantId) {
+        let Some(mut history) = self.history.take() else { return };
+        if let Some(waited_ms) = self.grants.existing_mut(id).take_unrecorded_wait_ms() {
+            let grant = self.grants.existing(id);
+            let event = HistoryEvent::Granted { waited_ms: waited_ms.into() };
+            self.counts.history_dropped +=
+                u64::from(!self.put(&mut history, id, grant, event, grant.since_ms()));
+        }
+        self.history = Some(history);
+    }
+
+    /// Records that a grant has ended, before what it held is returned; `why` is the kind of the events of its end.
+    pub(super) fn record_end(&mut self, id: GrantId, grant: &Grant, why: EventKind) {
+        let Some(mut history) = self.history.take_if(|_| grant.is_recorded()) else { return };
+        let time = (history.clock)();
+        let state = self.sessions.existing(grant.session);
+        let end = match why {
+            EventKind::Expired => GrantEnd::Expired,
+            EventKind::Revoked => GrantEnd::Revoked,
+            _ if state.is_ending() && state.lease().is_none() => GrantEnd::Disconnected,
+            _ => GrantEnd::Released,
+        };
+        let event = HistoryEvent::Ended { end, held_ms: grant.since_ms().until(time) };
+        self.counts.history_dropped += u64::from(!self.put(&mut history, id, grant, event, time));
+        self.history = Some(history);
+    }
+
+    /// Adds an entry. Returns whether there was room for it.
+    fn put(
+        &self,
+        history: &mut History,
+        id: GrantId,
+        grant: &Grant,
+        event: HistoryEvent,
+        time: UnixMilliseconds,
+    ) -> bool {
+        let session = grant.session;
+        let state = self.sessions.existing(session);
+        let of_connection = match state.client() {
+            Some(_) => None,
+            None => self.sessions.mailbox(session.connection()).and_then(|mailbox| mailbox.client()),
+        };
+        let is_durable = self.journal.is_some() && state.lease().is_some();
+        let head = HistoryHead { event, time, grant: id, session, is_durable };
+        let parts = grant.parts().iter().map(|part| {
+            let Some((namespace, object)) = part.object() else {
+                broken(format_args!("grant {id} is held, so it has taken from all of its names"))
+            };
+            (namespace, object.name(), part.claim.resources, self.slots.of(object, id))
+        });
+        let before = history.entries.len();
+        let client = state.client().or(of_connection.as_ref());
+        history::put(&mut history.entries, head, client, state.label(), parts);
+        let has_room = history.entries.len() <= BYTES_MAX;
+        if !has_room {
+            history.entries.truncate(before);
+        } else if before == 0 {
+            history.taker.wake_by_ref();
+        }
+        has_room
+    }
+}

@@ -1,0 +1,215 @@
+//! A line of the history of grants, which the server writes and `signalbox history` reads (`docs/operations.md`, "Grant
+//! history").
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{GrantEnd, Namespace, UnixMilliseconds};
+
+/// A line of the history.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HistoryLine<'a> {
+    /// When it happened.
+    pub time: UnixMilliseconds,
+    /// What happened.
+    pub event: HistoryWord,
+    /// The id of the grant, which is its fencing token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<Decimal>,
+    /// The number of its session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Decimal>,
+    /// What it holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<HistoryLimit<'a>>,
+    /// The address of the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Cow<'a, str>>,
+    /// The identity that the client has proven.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Cow<'a, str>>,
+    /// The label of the session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<Cow<'a, str>>,
+    /// The label, if it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_hex: Option<Cow<'a, str>>,
+    /// Whether the grant outlives the process; at the start, whether any does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durable: Option<bool>,
+    /// How long the request waited, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+    /// How long the grant was held, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_ms: Option<u64>,
+    /// How many lines are lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<u64>,
+}
+
+/// What a grant holds of one name. A name that is not UTF-8 has the key `name_hex`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HistoryLimit<'a> {
+    /// The kind of the name.
+    #[serde(serialize_with = "write_kind", deserialize_with = "read_kind")]
+    pub kind: Namespace,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name_hex: Option<Cow<'a, str>>,
+    /// The number of resources.
+    pub resources: u32,
+    /// The slots, if the resources are numbered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slots: Vec<u16>,
+}
+
+/// What a line of the history is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HistoryWord {
+    /// The server began to serve clients: grants before that are over, unless they are durable.
+    Started,
+    /// The server has stopped.
+    Stopped,
+    /// Lines are lost that would have been here.
+    Lost,
+    /// A grant was made.
+    Granted,
+    /// A grant ended.
+    Ended(GrantEnd),
+}
+
+/// A number as a text, since many JSON readers convert numbers to doubles, which would round it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Decimal(pub u64);
+
+impl HistoryLine<'_> {
+    /// A line that says nothing else.
+    pub fn of(time: UnixMilliseconds, event: HistoryWord) -> Self {
+        Self {
+            time,
+            event,
+            grant: None,
+            session: None,
+            limits: Vec::new(),
+            address: None,
+            identity: None,
+            label: None,
+            label_hex: None,
+            durable: None,
+            waited_ms: None,
+            held_ms: None,
+            lines: None,
+        }
+    }
+
+    /// The label of the session.
+    pub fn label_bytes(&self) -> Vec<u8> {
+        bytes_of(self.label.as_deref(), self.label_hex.as_deref())
+    }
+}
+
+impl HistoryLimit<'_> {
+    /// The name.
+    pub fn name_bytes(&self) -> Vec<u8> {
+        bytes_of(self.name.as_deref(), self.name_hex.as_deref())
+    }
+}
+
+/// The bytes of a text, or of hexadecimal digits. What is not hexadecimal is left out.
+fn bytes_of(text: Option<&str>, hex: Option<&str>) -> Vec<u8> {
+    match (text, hex) {
+        (Some(text), _) => text.as_bytes().to_vec(),
+        (None, Some(hex)) => {
+            let pairs = hex.as_bytes().chunks(2).filter_map(|pair| str::from_utf8(pair).ok());
+            pairs.filter_map(|pair| u8::from_str_radix(pair, 16).ok()).collect()
+        }
+        (None, None) => Vec::new(),
+    }
+}
+
+impl HistoryWord {
+    const ALL: [Self; 8] = [
+        Self::Started,
+        Self::Stopped,
+        Self::Lost,
+        Self::Granted,
+        Self::Ended(GrantEnd::Released),
+        Self::Ended(GrantEnd::Disconnected),
+        Self::Ended(GrantEnd::Expired),
+        Self::Ended(GrantEnd::Revoked),
+    ];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Stopped => "stopped",
+            Self::Lost => "lost",
+            Self::Granted => "granted",
+            Self::Ended(end) => end.word(),
+        }
+    }
+}
+
+impl Serialize for HistoryWord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.word())
+    }
+}
+
+impl<'de> Deserialize<'de> for HistoryWord {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = Cow::<str>::deserialize(deserializer)?;
+        Self::ALL.into_iter().find(|of| of.word() == word).ok_or_else(|| D::Error::custom("an unknown event"))
+    }
+}
+
+fn write_kind<S: Serializer>(kind: &Namespace, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(kind.noun())
+}
+
+fn read_kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Namespace, D::Error> {
+    let noun = Cow::<str>::deserialize(deserializer)?;
+    let kind = Namespace::ALL.into_iter().find(|kind| kind.noun() == noun);
+    kind.ok_or_else(|| D::Error::custom("an unknown kind"))
+}
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Decimal {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
+
+/// Implements the serialization of a type by its text.
+macro_rules! as_text {
+    ($($type:ty),*) => {
+        $(
+            impl Serialize for $type {
+                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    serializer.collect_str(self)
+                }
+            }
+
+            impl<'de> Deserialize<'de> for $type {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    Cow::<str>::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+                }
+            }
+        )*
+    };
+}
+
+as_text!(Decimal, UnixMilliseconds);

@@ -1,0 +1,187 @@
+//! The lines of the files of one server or several, in the order of time. One line of each is in memory.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use thiserror::Error;
+
+use signalbox_model::history::HistoryLine;
+
+/// The longest line that is read. The server writes no longer one.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// Why a file cannot be read.
+#[derive(Debug, Error)]
+#[error("{}: the history cannot be read: {source}; read it as root or as the user of the server", path.display())]
+pub(super) struct Unreadable {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// What is read next.
+pub(super) enum Read {
+    Line(Box<HistoryLine<'static>>),
+    /// A part of a file cannot be used; a sentence about it.
+    Unusable(String),
+}
+
+/// The files of all servers.
+pub(super) struct Files(Vec<Server>);
+
+/// The files of one server.
+struct Server {
+    /// The oldest is first.
+    files: VecDeque<(PathBuf, File)>,
+    open: Option<Open>,
+    next: Option<Read>,
+}
+
+/// A file that is being read.
+struct Open {
+    path: PathBuf,
+    text: Box<dyn BufRead>,
+    /// Decompresses it.
+    gzip: Option<Child>,
+    /// Lines that are none.
+    unusable: u64,
+}
+
+impl Files {
+    /// Opens files and what logrotate has made of them.
+    pub(super) fn open(paths: &[PathBuf]) -> Result<Self, Unreadable> {
+        let server = |path: &PathBuf| {
+            let mut server = Server { files: with_rotated(path)?, open: None, next: None };
+            server.advance();
+            Ok(server)
+        };
+        paths.iter().map(server).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The next line of all of them; `None`: all are read.
+    pub(super) fn next(&mut self) -> Option<Read> {
+        let time = |server: &&mut Server| match &server.next {
+            Some(Read::Line(line)) => Some(line.time),
+            // At once.
+            _ => None,
+        };
+        let unread = self.0.iter_mut().filter(|server| server.next.is_some());
+        let first = unread.min_by_key(time)?;
+        let read = first.next.take();
+        first.advance();
+        read
+    }
+}
+
+/// A file and those that it was before logrotate has moved them away, with the oldest first. All are opened at once, so that none
+/// escapes if it is moved meanwhile.
+fn with_rotated(path: &Path) -> Result<VecDeque<(PathBuf, File)>, Unreadable> {
+    let open = |path: &Path| {
+        let failed = |source| Unreadable { path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?;
+        Ok(((path.to_owned(), file), (found.dev(), found.ino())))
+    };
+    let (own, id) = open(path)?;
+    let (mut files, mut known) = (VecDeque::from([own]), BTreeSet::from([id]));
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let listed =
+        fs::read_dir(directory).map_err(|source| Unreadable { path: directory.to_owned(), source })?;
+    let paths = listed.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut rotated: Vec<_> =
+        paths.filter_map(|rotated| Some((number_of(&rotated, path)?, rotated))).collect();
+    rotated.sort_unstable();
+    for (_, path) in rotated {
+        let (file, id) = open(&path)?;
+        if known.insert(id) {
+            files.push_front(file);
+        }
+    }
+    Ok(files)
+}
+
+/// The number that logrotate has given a file: `FILE.2` or `FILE.2.gz` has 2.
+fn number_of(rotated: &Path, path: &Path) -> Option<u32> {
+    let (name, of) = (rotated.file_name()?.to_str()?, path.file_name()?.to_str()?);
+    let number = name.strip_prefix(of)?.strip_prefix('.')?;
+    number.strip_suffix(".gz").unwrap_or(number).parse().ok()
+}
+
+impl Server {
+    /// Reads the next line.
+    fn advance(&mut self) {
+        self.next = loop {
+            let open = match &mut self.open {
+                Some(open) => open,
+                None => {
+                    let Some((path, file)) = self.files.pop_front() else { break None };
+                    match Open::of(path, file) {
+                        Ok(open) => self.open.insert(open),
+                        Err(problem) => break Some(Read::Unusable(problem)),
+                    }
+                }
+            };
+            match open.next() {
+                Ok(Some(line)) => break Some(Read::Line(line)),
+                ended => {
+                    let problem = open.end(ended.err());
+                    self.open = None;
+                    if let Some(problem) = problem {
+                        break Some(Read::Unusable(problem));
+                    }
+                }
+            }
+        };
+    }
+}
+
+impl Open {
+    fn of(path: PathBuf, file: File) -> Result<Self, String> {
+        if path.extension().is_none_or(|ending| ending != "gz") {
+            return Ok(Self { path, text: Box::new(BufReader::new(file)), gzip: None, unusable: 0 });
+        }
+        let gzip = Command::new("gzip").arg("-dc").stdin(file).stdout(Stdio::piped()).spawn();
+        let mut gzip = gzip.map_err(|error| {
+            format!("{}: gzip cannot be executed: {error}; it is left out", path.display())
+        })?;
+        let text = gzip.stdout.take().ok_or_else(|| format!("{}: it is left out", path.display()))?;
+        Ok(Self { path, text: Box::new(BufReader::new(text)), gzip: Some(gzip), unusable: 0 })
+    }
+
+    /// The next line that is one; `None`: the file ends. The server may have written a part of the last one only.
+    fn next(&mut self) -> io::Result<Option<Box<HistoryLine<'static>>>> {
+        let mut text = Vec::new();
+        loop {
+            text.clear();
+            (&mut self.text).take(LINE_BYTES_MAX).read_until(b'\n', &mut text)?;
+            if text.is_empty() {
+                return Ok(None);
+            }
+            if text == b"\n" {
+                continue;
+            }
+            match serde_json::from_slice(&text) {
+                Ok(line) => return Ok(Some(Box::new(line))),
+                Err(_) => self.unusable += u64::from(text.ends_with(b"\n")),
+            }
+        }
+    }
+
+    /// The file ends, or its rest cannot be read. Returns a sentence about what cannot be used of it.
+    fn end(&mut self, error: Option<io::Error>) -> Option<String> {
+        let path = self.path.display();
+        let is_broken =
+            self.gzip.as_mut().is_some_and(|gzip| !gzip.wait().is_ok_and(|ended| ended.success()));
+        if let Some(error) = error {
+            return Some(format!("{path}: the rest cannot be read: {error}"));
+        }
+        if is_broken {
+            return Some(format!("{path}: gzip cannot decompress it; a part is left out"));
+        }
+        (self.unusable > 0)
+            .then(|| format!("{path}: lines that are not of a history are left out: {}", self.unusable))
+    }
+}

@@ -1,0 +1,215 @@
+//! `signalbox history`: who held a limit, from the files of `log.grants`. It needs no server.
+
+mod files;
+mod pairs;
+
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::exit::{Exit, Failure, warn};
+use super::output::{Form, NOTHING, escaped, json, or_nothing};
+use super::pattern::{self, PatternArguments};
+use super::slots;
+use super::table::{Column, Rows};
+use super::time::{moment, now};
+use crate::config::{ConfigError, Loaded};
+use files::{Files, Read};
+use pairs::{Pairs, Row};
+use signalbox_model::UnixMilliseconds;
+use signalbox_model::history::{HistoryLimit, HistoryWord};
+use signalbox_model::views::{Labeled, Named};
+
+const LONG: &str = "\
+Show who has held a limit, when and for how long
+
+The server records grants in a file if its configuration sets log.grants; this command reads that file and those that logrotate has \
+made of it (FILE.1, FILE.2.gz, ...; \"gzip\" reads those). With NAME, it shows the grants of this limit, with a * at the end of all \
+with this prefix, and without an argument all grants. Each node of a cluster has a file of its own, with the grants of the time in \
+which it led: collect them, and give each with --file.
+
+The rows come in the order in which the grants ended, and those that are still held come last. On a terminal, the output is a \
+table with a header. Otherwise it is one line per grant, without a header, with these columns, separated by tabs: when it was granted \
+(UTC), how long the request had waited and how long the grant was held (in seconds), its end, resources, slots, grant (its fencing \
+token), address, identity and label of the client, name. The end is released, disconnected (the connection that it belonged to \
+ended), expired (its lease did), revoked, stopped (it was lost when the server stopped) or held (it has not ended). A missing value \
+is -. Characters are escaped as by \"signalbox dump\".
+
+With --json, the output is one object per line with the keys granted, ended (null if that is not known), end, waited and held (in \
+seconds), kind, name, resources, slots, grant, session, address, identity and label. A name or label that is not UTF-8 has the key \
+name_hex or label_hex, in hexadecimal digits.
+
+The history is not complete where the server was killed or a disk was full or slow; the latter is reported on standard error. Such a \
+grant may be shown as held.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox history backup --since 24h
+  signalbox history 'deploys/*' --since 2026-11-21T03:00 --until 2026-11-21T03:30
+  signalbox history gpu --file node-1/grants.log --file node-2/grants.log
+  signalbox history backup --json | jq 'select(.waited > 60)'";
+
+const COLUMNS: [Column; 11] = [
+    Column::word("GRANTED", 24),
+    Column::number("WAITED", 10),
+    Column::number("HELD", 10),
+    Column::word("END", 12),
+    Column::number("RESOURCES", 9).omitted(2),
+    Column::word("SLOTS", 5).omitted(3),
+    Column::number("GRANT", 20).omitted(4),
+    Column::text("ADDRESS").omitted(1),
+    Column::text("IDENTITY").omitted(5),
+    Column::text("LABEL"),
+    Column::text("NAME"),
+];
+
+/// Show who has held a limit, when and for how long
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    pattern: PatternArguments,
+
+    /// Only grants that were held after this: so long ago (24h), or a time in UTC (2026-11-21T03:00)
+    #[arg(long, value_name = "TIME|UTC", value_parser = moment)]
+    since: Option<UnixMilliseconds>,
+
+    /// Only grants that were held before this: so long ago, or a time in UTC
+    #[arg(long, value_name = "TIME|UTC", value_parser = moment)]
+    until: Option<UnixMilliseconds>,
+
+    /// File of a server, instead of log.grants in --config; of a cluster, one of each node
+    #[arg(long, value_name = "FILE")]
+    file: Vec<PathBuf>,
+
+    /// Configuration file of the server
+    #[arg(long, value_name = "FILE", default_value = "/etc/signalbox.toml", conflicts_with = "file")]
+    config: PathBuf,
+
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let paths =
+        if arguments.file.is_empty() { vec![configured(&arguments.config)?] } else { arguments.file.clone() };
+    let mut files = Files::open(&paths).map_err(|failed| Failure::new(Exit::Failure, failed.to_string()))?;
+    let scope = arguments.pattern.scope();
+    let is_of_scope = |limit: &HistoryLimit<'_>| pattern::contains(scope, &limit.name_bytes());
+    let is_in_time = |row: &Row| {
+        arguments.since.is_none_or(|since| row.last >= since)
+            && arguments.until.is_none_or(|until| row.granted <= until)
+    };
+    let mut rows = Rows::new(Form::of_output(arguments.json), &COLUMNS, BufWriter::new(io::stdout().lock()));
+    let mut push = |row: &Row| {
+        let mut limits =
+            row.line.limits.iter().filter(|limit| is_of_scope(limit)).filter(|_| is_in_time(row));
+        limits.try_for_each(|limit| rows.push(|| cells(row, limit), || json(&Object::of(row, limit))))
+    };
+    let (mut pairs, mut lost) = (Pairs::default(), 0);
+    while let Some(read) = files.next() {
+        let line = match read {
+            Read::Line(line) => line,
+            Read::Unusable(problem) => {
+                warn(&problem);
+                continue;
+            }
+        };
+        if line.event == HistoryWord::Lost && arguments.since.is_none_or(|since| line.time >= since) {
+            lost += line.lines.unwrap_or_default();
+        }
+        if line.limits.is_empty() || line.limits.iter().any(&is_of_scope) {
+            pairs.add(*line).iter().try_for_each(&mut push)?;
+        }
+    }
+    pairs.held(now()).iter().try_for_each(&mut push)?;
+    rows.finish()?;
+    if lost > 0 {
+        warn(&format!(
+            "the server has lost {lost} lines, as its disk was full or slow: grants may be missing, or shown as held"
+        ));
+    }
+    Ok(Exit::Success.into())
+}
+
+/// The file that the configuration names.
+fn configured(config: &Path) -> Result<PathBuf, Failure> {
+    let invalid = |error: ConfigError| Failure::new(Exit::Configuration, error.to_string());
+    let loaded = Loaded::read(Some(config), std::env::vars_os()).map_err(invalid)?;
+    loaded.config.log.grants.ok_or_else(|| {
+        let message = format!(
+            "{}: log.grants is not set, so the server keeps no history of grants; set it and restart the server, or give the \
+             file with --file",
+            config.display()
+        );
+        Failure::new(Exit::Configuration, message)
+    })
+}
+
+fn cells(row: &Row, limit: &HistoryLimit<'_>) -> Vec<String> {
+    let Row { line, waited_ms, held_ms, .. } = row;
+    let time =
+        |ms: &Option<u64>| ms.map_or(NOTHING.to_owned(), |ms| format!("{}.{:03}", ms / 1000, ms % 1000));
+    let text = |text: Option<&str>| or_nothing(text.unwrap_or_default().as_bytes());
+    vec![
+        row.granted.to_string(),
+        time(waited_ms),
+        time(held_ms),
+        row.word().to_owned(),
+        limit.resources.to_string(),
+        or_nothing(slots::ranges(&limit.slots).as_bytes()),
+        line.grant.map_or(NOTHING.to_owned(), |grant| grant.to_string()),
+        text(line.address.as_deref()),
+        text(line.identity.as_deref()),
+        or_nothing(&line.label_bytes()),
+        escaped(&limit.name_bytes()),
+    ]
+}
+
+/// A row in JSON.
+#[derive(Serialize)]
+struct Object<'a> {
+    granted: UnixMilliseconds,
+    ended: Option<UnixMilliseconds>,
+    end: &'static str,
+    waited: Option<f64>,
+    held: Option<f64>,
+    kind: &'static str,
+    #[serde(flatten)]
+    name: Named,
+    resources: u32,
+    slots: &'a [u16],
+    grant: Option<String>,
+    session: Option<String>,
+    address: Option<&'a str>,
+    identity: Option<&'a str>,
+    #[serde(flatten)]
+    label: Labeled,
+}
+
+impl<'a> Object<'a> {
+    fn of(row: &'a Row, limit: &'a HistoryLimit<'_>) -> Self {
+        let line = &row.line;
+        let seconds = |ms: u64| ms as f64 / 1000.0;
+        Self {
+            granted: row.granted,
+            ended: row.ended,
+            end: row.word(),
+            waited: row.waited_ms.map(seconds),
+            held: row.held_ms.map(seconds),
+            kind: limit.kind.noun(),
+            name: Named::of(&limit.name_bytes()),
+            resources: limit.resources,
+            slots: &limit.slots,
+            grant: line.grant.map(|grant| grant.to_string()),
+            session: line.session.map(|session| session.to_string()),
+            address: line.address.as_deref(),
+            identity: line.identity.as_deref(),
+            label: Labeled::of(&line.label_bytes()),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The beginning and the end of each grant, as one row. Memory grows with the grants that have not ended, not with the lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use signalbox_model::history::{HistoryLine, HistoryWord};
+use signalbox_model::{GrantEnd, UnixMilliseconds};
+
+/// A grant.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) granted: UnixMilliseconds,
+    /// `None`: it has not, or it is not known when.
+    pub(super) ended: Option<UnixMilliseconds>,
+    /// The time until which it was held, as far as it is known.
+    pub(super) last: UnixMilliseconds,
+    pub(super) waited_ms: Option<u64>,
+    pub(super) held_ms: Option<u64>,
+    end: End,
+    /// Its first line, or if that is missing its last one.
+    pub(super) line: HistoryLine<'static>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Of(GrantEnd),
+    Stopped,
+    Held,
+}
+
+impl Row {
+    /// How it ended, in one word.
+    pub(super) fn word(&self) -> &'static str {
+        match self.end {
+            End::Of(end) => end.word(),
+            End::Stopped => "stopped",
+            End::Held => "held",
+        }
+    }
+}
+
+/// The grants whose ends are not read yet.
+#[derive(Debug, Default)]
+pub(super) struct Pairs {
+    /// By id, which grows with the time of the request.
+    open: BTreeMap<u64, HistoryLine<'static>>,
+    /// Those whose ends came without a beginning. Where the clocks of two nodes differ, the beginning may come later.
+    ended: BTreeSet<u64>,
+}
+
+impl Pairs {
+    /// The next line, in the order of time. Returns the grants that ended with it.
+    pub(super) fn add(&mut self, line: HistoryLine<'static>) -> Vec<Row> {
+        let time = line.time;
+        match (line.event, line.grant) {
+            (HistoryWord::Granted, Some(grant)) => {
+                if !self.ended.remove(&grant.0) {
+                    self.open.insert(grant.0, line);
+                }
+                Vec::new()
+            }
+            (HistoryWord::Ended(end), Some(grant)) => {
+                let first = self.open.remove(&grant.0);
+                let held_ms = line.held_ms;
+                if first.is_none() {
+                    self.ended.insert(grant.0);
+                }
+                let granted = first.as_ref().map_or_else(
+                    || UnixMilliseconds(time.0.saturating_sub(held_ms.unwrap_or_default())),
+                    |first| first.time,
+                );
+                let waited_ms = first.as_ref().and_then(|first| first.waited_ms);
+                let line = first.unwrap_or(line);
+                vec![Row {
+                    granted,
+                    ended: Some(time),
+                    last: time,
+                    waited_ms,
+                    held_ms,
+                    end: End::Of(end),
+                    line,
+                }]
+            }
+            (HistoryWord::Started, _) => {
+                let keeps_durable = line.durable == Some(true);
+                // When the process before has ended is not known.
+                self.stop(keeps_durable, None, time)
+            }
+            (HistoryWord::Stopped, _) => self.stop(true, Some(time), time),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The grants that have not ended.
+    pub(super) fn held(self, now: UnixMilliseconds) -> Vec<Row> {
+        self.open.into_values().map(|line| row(line, End::Held, Some(now), None)).collect()
+    }
+
+    /// The grants that a process does not leave to the next one have ended.
+    fn stop(
+        &mut self,
+        keeps_durable: bool,
+        ended: Option<UnixMilliseconds>,
+        last: UnixMilliseconds,
+    ) -> Vec<Row> {
+        let is_lost = |_: &u64, line: &mut HistoryLine<'_>| !(keeps_durable && line.durable == Some(true));
+        let lost = self.open.extract_if(.., is_lost);
+        lost.map(|(_, line)| Row { last, ..row(line, End::Stopped, ended, ended) }).collect()
+    }
+}
+
+/// A grant whose end has no line of its own, and which was held until then.
+fn row(
+    line: HistoryLine<'static>,
+    end: End,
+    until: Option<UnixMilliseconds>,
+    ended: Option<UnixMilliseconds>,
+) -> Row {
+    let (granted, waited_ms) = (line.time, line.waited_ms);
+    let held_ms = until.map(|until| granted.until(until));
+    Row { granted, ended, last: until.unwrap_or(granted), waited_ms, held_ms, end, line }
+}

@@ -1,0 +1,60 @@
+//! Wakes a thread that has work from time to time, and ends it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::Wake;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What a thread waits for.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    is_rung: Mutex<bool>,
+    ringing: Condvar,
+    is_ending: AtomicBool,
+}
+
+impl Bell {
+    /// Wakes the thread, or has its next wait end at once.
+    pub(super) fn ring(&self) {
+        *self.is_rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.ringing.notify_one();
+    }
+
+    /// Waits until the bell has rung since the last wait.
+    pub(super) fn wait(&self) {
+        let is_rung = self.is_rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_rung =
+            self.ringing.wait_while(is_rung, |is_rung| !*is_rung).unwrap_or_else(PoisonError::into_inner);
+        *is_rung = false;
+    }
+
+    /// Whether the thread ends when it has done what there is.
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// Has the thread end, and waits for that, but not longer than this. Returns whether it has ended.
+    pub(super) fn end(&self, thread: &JoinHandle<()>, wait_max: Duration) -> bool {
+        self.is_ending.store(true, Ordering::Release);
+        self.ring();
+        let deadline = Instant::now() + wait_max;
+        while !thread.is_finished() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}
