@@ -27,6 +27,9 @@ ANSWER_BYTES_MAX = 1 << 20
 ATTEMPTS_MAX = 4
 """How many attempts of one request are under way at a time."""
 
+REFUSED = (401, 403, 429)
+"""The client has not the right, or a wrong token."""
+
 LOOPBACK = ("localhost", "127.", "::1")
 
 
@@ -133,7 +136,7 @@ class Servers:
                     except (OSError, ValueError, EOFError) as error:
                         failures, last = failures + 1, f"{server.authority}: {error or type(error).__name__}"
                         continue
-                    if answer.status < 500 and answer.status not in (408, 429):
+                    if answer.status < 500 and answer.status != 408:
                         self._prefer(server)
                         return answer
                     failures, last = failures + 1, f"{server.authority}: {answer.message}"
@@ -199,6 +202,8 @@ class Servers:
             connection.writer.write(head.encode() + content)
             await connection.writer.drain()
             answer, is_reusable = await _read(connection.reader, sent, token)
+            # A server that has refused many tokens accepts no other one over a connection with a refused one.
+            is_reusable = is_reusable and answer.status not in REFUSED
         finally:
             if is_reusable:
                 connection.idle_since = now()

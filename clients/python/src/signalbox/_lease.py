@@ -16,7 +16,7 @@ from typing import Any, Callable
 
 from ._background import Background, native, now
 from ._errors import Busy, Lost, Misuse, NotPermitted, QueueFull, SignalboxError, TimedOut, Unreachable
-from ._http import Answer, Servers, Token
+from ._http import REFUSED, Answer, Servers, Token
 
 UNREACHABLE_S = 10.0
 """How long an acquire goes on without an answer of any server."""
@@ -31,6 +31,7 @@ REFUSALS: Mapping[str, tuple[type[SignalboxError], str]] = {
     "queue_full": (QueueFull, "as many requests wait as may; try again later"),
     "not_permitted": (NotPermitted, "this client may not acquire it; check its token"),
     "unauthorized": (NotPermitted, "the token is wrong or has expired; make one with signalbox token create"),
+    "too_many_wrong_tokens": (NotPermitted, "too many wrong tokens were shown; make one with signalbox token create"),
 }
 
 LOSSES = {
@@ -164,7 +165,7 @@ class Lease:
                 if "place" in answer.body:
                     self._request["place"] = answer.body["place"]
                 self._tell(Event("waiting", self.names, position=answer.body.get("position")))
-            elif answer.status in (401, 403) and may_reread and self._token_differs(answer):
+            elif answer.status in REFUSED and may_reread and self._token_differs(answer):
                 may_reread = False
             elif answer.status != 200:
                 raise self._refused(answer)
@@ -207,7 +208,7 @@ class Lease:
 
     async def _renew(self) -> str:
         """Why the lease is over, which is not later than its end."""
-        reason = "unreachable"
+        reason, refusals = "unreachable", 0
         while (left := self.left()) > 0:
             request = {"keys": [self._key], "poll_ms": self._poll_ms}
             try:
@@ -224,14 +225,14 @@ class Lease:
                     await asyncio.sleep(self.left())
                 return "revoked"
             if state == "held":
-                reason = "unreachable"
+                reason, refusals = "unreachable", 0
                 if not self._extend(answer.sent + news["valid_ms"] / 1000):
                     return "expired"
                 self._tell(Event("renewed", self.names, fence=self.fence))
             elif not self._token_differs(answer):
-                # Refused: the token may be replaced before the lease ends.
-                reason = "not_permitted"
-                await asyncio.sleep(min(self.left(), random.uniform(0.5, 1) * self._ttl / 8))
+                # Refused: the token may be replaced before the lease ends. Wrong tokens are not repeated often.
+                reason, refusals = "not_permitted", refusals + 1
+                await asyncio.sleep(min(self.left(), refusals * random.uniform(0.5, 1) * self._ttl / 8))
         return reason
 
     # Release.
