@@ -104,14 +104,14 @@ fn leased_pairs(pairs: u32, is_recorded: bool) {
     let mut taken = Vec::new();
     for number in 0..pairs {
         let name = names[(number.wrapping_mul(2_654_435_761) % NAMES) as usize].as_bytes();
-        let want = Want { kind: Kind::Of(Namespace::Counters), name, claim, slot: None };
+        let want = Want { kind: Kind::Of(Namespace::Counters), name, claim, slot: None, is_shared: false };
         let (request, queueing) = (1 + 2 * u64::from(number), Queueing { wait_ms: 0, queue_max: 0 });
         let Outcome::Answered(Answer::Granted(granted)) =
             core.acquire_grant(call(request), &[want], queueing, now)
         else {
             panic!("nobody else holds it");
         };
-        core.release_grant(call(request + 1), granted.grant, now);
+        core.release_grant(call(request + 1), granted.grant, false, now);
         if number % TAKEN == 0 {
             core.take_history(&mut taken);
         }
