@@ -7,13 +7,12 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
+use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::leased::{self, Held};
 use super::messages;
-use super::mismatch::report_lease;
 use super::outer;
 use super::output::json;
-use super::server::Server;
 use super::session::{Credentials, GRANT, KEY, SESSION, SLOTS};
 use super::signals::Signals;
 use super::slots;
@@ -22,42 +21,37 @@ use super::wanted::{Waiting, Wanted};
 use signalbox_client::HandedOver;
 use signalbox_model::views::hex;
 
-const LONG: &str = "\
-Acquire resources for a script, and print the session that holds them
-
-The resources stay held when this command has ended: until \"signalbox release\", or until --lease has passed without a \
-\"signalbox renew\". The output is shell assignments, and both of these commands read the session from the variables. \
-SIGNALBOX_KEY is secret: with it, anyone can release the resources. SIGNALBOX_GRANT is a fencing token: it grows from \
-grant to grant of a name. If numbered slots were acquired, SIGNALBOX_SLOTS has their numbers, separated by commas, \
-with a colon between those of different NAMEs.
-
-A NAME is a limit: it is declared (\"signalbox declare\"), or its maximum comes with each request. A maximum below the \
-declared capacity is refused.
-
-If the resources are in use, nothing is printed and the exit status is 75; with --wait, the request first waits in a \
-fair queue. \"eval\" discards the exit status, so store the output in a variable first.
-
-With --share, of many scripts that need the same result, one acquires the only resource of NAME and works; it looks for the result \
-again first, and ends with \"signalbox release --done\". Those that wait meanwhile print nothing and exit with 0, or with \
---done-status: the result is there. If the script releases without --done, or its lease ends, the next one works.
-
-Nothing renews the lease while a command of the script runs. Start a command that may take longer than the lease with \
-\"signalbox run --lease\" instead.";
-
-const EXAMPLES: &str = "\
-Examples:
-  held=$(signalbox acquire deploys --max 3 --lease 5m --wait max) || exit; eval \"$held\"
-  signalbox acquire seats=2:4 licences:10 --lease 1h --json
-  signalbox acquire gpu --resources 2 --lease 1h
-  held=$(signalbox acquire page-7 --share --wait 10s --lease 1m) || exit; [ -z \"$held\" ] || eval \"$held\"";
-
 const USAGE: &str = "\
 signalbox acquire [OPTIONS] --lease <TIME> --max <N> <NAME>...
        signalbox acquire [OPTIONS] --lease <TIME> <NAME[=R][:MAX]>...";
 
 /// Acquire resources for a script, and print the session that holds them
+///
+/// The resources stay held when this command has ended: until "signalbox release", or until --lease has passed without a
+/// "signalbox renew". The output is shell assignments, and both of these commands read the session from the variables.
+/// SIGNALBOX_KEY is secret: with it, anyone can release the resources. SIGNALBOX_GRANT is a fencing token: it grows from
+/// grant to grant of a name. If numbered slots were acquired, SIGNALBOX_SLOTS has their numbers, separated by commas, with
+/// a colon between those of different NAMEs.
+///
+/// A NAME is a limit: it is declared ("signalbox declare"), or its maximum comes with each request. A maximum below the
+/// declared capacity is refused.
+///
+/// If the resources are in use, nothing is printed and the exit status is 75; with --wait, the request first waits in a
+/// fair queue. "eval" discards the exit status, so store the output in a variable first.
+///
+/// With --share, of many scripts that need the same result, one acquires the only resource of NAME and works; it looks for the
+/// result again first, and ends with "signalbox release --done". Those that wait meanwhile print nothing and exit with 0, or
+/// with --done-status: the result is there. If the script releases without --done, or its lease ends, the next one works.
+///
+/// Nothing renews the lease while a command of the script runs. Start a command that may take longer than the lease with
+/// "signalbox run --lease" instead.
 #[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES, override_usage = USAGE)]
+#[command(after_help = "\
+Examples:
+  held=$(signalbox acquire deploys --max 3 --lease 5m --wait max) || exit; eval \"$held\"
+  signalbox acquire seats=2:4 licences:10 --lease 1h --json
+  signalbox acquire gpu --resources 2 --lease 1h
+  held=$(signalbox acquire page-7 --share --wait 10s --lease 1m) || exit; [ -z \"$held\" ] || eval \"$held\"", override_usage = USAGE)]
 pub(super) struct Arguments {
     #[command(flatten)]
     wanted: Wanted,
@@ -65,20 +59,14 @@ pub(super) struct Arguments {
     #[command(flatten)]
     waiting: Waiting,
 
-    /// How long the resources stay held without renewal; the server limits TIME
+    /// How long they stay held without renewal
     #[arg(long, value_name = "TIME", value_parser = time)]
     lease: Duration,
-
-    /// Print one JSON object instead of assignments
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    server: Server,
 }
 
-pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { wanted, waiting, lease, server, .. } = arguments;
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+    let Arguments { wanted, waiting, lease } = arguments;
+    let server = &common.server;
     let amounts = waiting.checked(wanted.amounts(server.kind())?)?;
     let mut signals = Signals::listen()?;
     messages::in_background();
@@ -95,17 +83,17 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             failed??
         }
     };
-    // Nothing renews the lease, so a script that relies on a longer time would lose its resources.
-    report_lease(handed.ttl, *lease, "renew it within that time");
-    let text = if arguments.json { json_line(&handed, &slots) } else { assignments(&handed, &slots) };
+    let text = if common.json { json_line(&handed, &slots) } else { assignments(&handed, &slots) };
     if let Err(error) = print(&text) {
         // No other process knows the key, so only this one can release the resources.
         Credentials::new(handed.session, handed.key).close(server, false).await?;
-        let message = format!(
-            "cannot write the output: {error}; the resources were released; check the file or pipe that standard output \
-             goes to"
-        );
-        return Err(Failure::new(Exit::Output, message));
+        return Err(Failure::new(
+            Exit::Output,
+            format!(
+                "cannot write the output: {error}; the resources were released; check the file or pipe that standard output \
+                 goes to"
+            ),
+        ));
     }
     Ok(Exit::Success.into())
 }

@@ -10,48 +10,44 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 
+use super::arguments::Common;
+use super::change::{When, removal, waiting_for_more};
 use super::exit::{Exit, Failure, warn};
 use super::output::{escaped, harmless, json};
-use super::remove::{When, removal};
-use super::resize::waiting_for_more;
-use super::server::{Server, permission_denied};
+use super::server::{PERMISSION_DENIED, Server};
 use super::time::time_or_none;
 use crate::config::{DeclarationsFile, DeclareConfig};
 use crate::declarations::{Obstacle, Step, refuses, steps};
 use signalbox_client::{DeclaredEntry, Direct, Error, Status};
 use signalbox_model::Quoted;
 
-const LONG: &str = "\
-Make declared semaphores as a file has them
-
-The file is in TOML. It begins with prefix = \"TEXT\", which the names of all its declarations begin with; an empty prefix is \
-that of all names. Then each declaration is a table [[semaphore.declare]] with name, capacity and perhaps slots and label, as in \
-the server's configuration. \"signalbox export-declarations\" writes such a file.
-
-What differs is declared or changed, and the rest stays as it is, so the same file applied again changes nothing. With --prune, \
-declared semaphores below the prefix that the file does not have are removed, except those that the server's configuration \
-declares. Pauses and slots out of service stay.
-
-The output is one line for each name: declare, change, remove or unchanged, or for what was not changed refused and the reason; \
-then the name, escaped as by \"signalbox dump\", and the difference. With --dry-run, these lines say what would change. With \
---json, the output is one object per line with the keys name (or name_hex), change, from and to (null or an object with the keys \
-capacity, slots and label) and, if the change was refused, error (an object with the keys code and message).
-
-Each change is one of its own: if some are refused, the others are made, and the exit status is 1. If the file has a mistake, \
-nothing is changed, and the exit status is 78.
-
-The server accepts these requests from its own machine and from the addresses in admin_from of its configuration, or by a \
-token with the right to administer each name that changes and to read the names below the prefix.";
-
-const EXAMPLES: &str = "\
+/// Make declared semaphores as a file has them
+///
+/// The file is in TOML. It begins with prefix = "TEXT", which the names of all its declarations begin with; an empty prefix is
+/// that of all names. Then each declaration is a table [[semaphore.declare]] with name, capacity and perhaps slots and label,
+/// as in the server's configuration. "signalbox export-declarations" writes such a file.
+///
+/// What differs is declared or changed, and the rest stays as it is, so the same file applied again changes nothing. With
+/// --prune, declared semaphores below the prefix that the file does not have are removed, except those that the server's
+/// configuration declares. Pauses and slots out of service stay.
+///
+/// The output is one line for each name: declare, change, remove or unchanged, or for what was not changed refused and the
+/// reason; then the name, escaped as by "signalbox dump", and the difference. With --dry-run, these lines say what would
+/// change. With --json, the output is one object per line with the keys name (or name_hex), change, from and to (null or an
+/// object with the keys capacity, slots and label) and, if the change was refused, error (an object with the keys code and
+/// message).
+///
+/// Each change is one of its own: if some are refused, the others are made, and the exit status is 1. If the file has a
+/// mistake, nothing is changed, and the exit status is 78.
+///
+/// The server accepts these requests from its own machine and from the addresses in admin_from of its configuration, or by a
+/// token with the right to administer each name that changes and to read the names below the prefix.
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   signalbox apply -f limits.toml --dry-run
   signalbox apply -f limits.toml --prune
-  signalbox apply -f limits.toml --prune --when last-holder --json";
-
-/// Make declared semaphores as a file has them
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
+  signalbox apply -f limits.toml --prune --when last-holder --json")]
 pub(super) struct Arguments {
     /// File of declarations; - for the standard input
     #[arg(short, long, value_name = "FILE")]
@@ -76,17 +72,11 @@ pub(super) struct Arguments {
     /// Lower a capacity even if that refuses the waiting requests for more
     #[arg(long)]
     refuse_waiters: bool,
-
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    server: Server,
 }
 
-pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { file, dry_run, prune, when, grace, refuse_waiters, json: wants_json, server } = arguments;
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+    let Arguments { file, dry_run, prune, when, grace, refuse_waiters } = arguments;
+    let server = &common.server;
     let removal = removal(*when, *grace)?;
     let DeclarationsFile { prefix, declare } = match DeclarationsFile::load(file) {
         Ok(file) => file,
@@ -114,7 +104,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             }
         };
         refused += usize::from(obstacle.is_some());
-        match wants_json {
+        match common.json {
             true => writeln!(out, "{}", json(&step.line(obstacle)))?,
             false => writeln!(out, "{}", line(step, obstacle.as_ref()))?,
         }
@@ -161,7 +151,7 @@ async fn take(
 fn refusal(error: Error) -> Result<Obstacle, Failure> {
     let Some(status) = error.status() else { return Err(error.into()) };
     let message = match status {
-        Status::NotPermitted => permission_denied("not changed"),
+        Status::NotPermitted => PERMISSION_DENIED.to_owned(),
         _ => error.kind().to_string(),
     };
     Ok(Obstacle { code: status.name(), message })
@@ -201,32 +191,25 @@ async fn below(server: &Server, direct: &Direct, prefix: &str) -> Result<Vec<Dec
     Ok(entries)
 }
 
-const EXPORT_LONG: &str = "\
-Write the declared semaphores as a file for \"signalbox apply\"
-
-The file has all declared semaphores whose names begin with the prefix, without those that are being removed. A name that is not \
-UTF-8 cannot be in such a file: the command says how many were left out, and \"signalbox apply\" leaves them as they are. Of a label \
-that is not UTF-8, the file has U+FFFD in place of the wrong bytes.";
-
-const EXPORT_EXAMPLES: &str = "\
+/// Write the declared semaphores as a file for "signalbox apply"
+///
+/// The file has all declared semaphores whose names begin with the prefix, without those that are being removed. A name that is
+/// not UTF-8 cannot be in such a file: the command says how many were left out, and "signalbox apply" leaves them as they are.
+/// Of a label that is not UTF-8, the file has U+FFFD in place of the wrong bytes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   signalbox export-declarations > limits.toml
-  signalbox export-declarations --prefix ci/ > ci.toml";
-
-/// Write the declared semaphores as a file for "signalbox apply"
-#[derive(Debug, Args)]
-#[command(long_about = EXPORT_LONG, after_help = EXPORT_EXAMPLES)]
+  signalbox export-declarations --prefix ci/ > ci.toml")]
 pub(super) struct ExportArguments {
     /// What the names begin with
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     prefix: String,
-
-    #[command(flatten)]
-    server: Server,
 }
 
-pub(super) async fn export(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
-    let ExportArguments { prefix, server } = arguments;
+pub(super) async fn export(arguments: &ExportArguments, common: &Common) -> Result<ExitCode, Failure> {
+    let ExportArguments { prefix } = arguments;
+    let server = &common.server;
     let direct = server.direct().await?;
     let entries = below(server, &direct, prefix).await?;
     let mut declare = Vec::new();

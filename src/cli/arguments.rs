@@ -1,4 +1,5 @@
-//! Rules of the command line that the parser does not have: no part of an option's value becomes a NAME.
+//! The options of all subcommands, and rules of the command line that the parser does not have: a subcommand has a use for each
+//! option that is given, and no part of an option's value becomes a NAME.
 //!
 //! `run a --lease 10 days` would otherwise acquire a second counter, `days`. So NAMEs stand together, before or after the
 //! options, and a unit of time right behind a TIME is refused, wherever it stands.
@@ -6,8 +7,10 @@
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Id};
 
-use super::exit::{Exit, Failure};
-use super::output::escaped;
+use super::exit::Failure;
+use super::output::{Form, escaped};
+use super::server::Server;
+use super::sysv::SysvOption;
 
 /// Words that are the unit of a time, and hardly names. A TIME is one word, so they are not part of one.
 const UNITS: &[&str] = &[
@@ -15,15 +18,77 @@ const UNITS: &[&str] = &[
     "hr", "hrs", "hour", "hours", "d", "day", "days", "w", "week", "weeks",
 ];
 
-/// The options that belong to a server, by their ids.
-pub(super) const SERVER_OPTIONS: [&str; 8] =
-    ["server", "counter", "semaphore", "timeout", "tls", "ca", "cert", "cert-key"];
+/// Subcommands that are no clients of a server.
+const WITHOUT_SERVER: [&str; 9] =
+    ["serve", "check-config", "history", "cluster", "data", "token", "completions", "complete-names", "man"];
 
-/// The id of `--json`.
-pub(super) const JSON: &str = "json";
+/// Subcommands whose output is text or a screen in any case.
+const WITHOUT_JSON: [&str; 6] =
+    ["serve", "top", "export-declarations", "completions", "complete-names", "man"];
+
+/// Subcommands whose NAME may be a System V semaphore set.
+const WITH_SYSV: [&str; 2] = ["status", "watch"];
 
 /// The id of `--sysv`.
 pub(super) const SYSV: &str = "sysv";
+
+/// The options of all subcommands, which stand before or after them.
+#[derive(Debug, Args)]
+pub(super) struct Common {
+    #[command(flatten)]
+    pub(super) server: Server,
+
+    /// Print JSON: one object, or of a list one object per line
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+
+    /// Print a list without its header
+    #[arg(long, global = true)]
+    no_header: bool,
+
+    #[command(flatten)]
+    pub(super) sysv: SysvOption,
+}
+
+impl Common {
+    /// How a list is printed.
+    pub(super) fn form(&self) -> Form {
+        Form::of_output(self.json, !self.no_header)
+    }
+}
+
+/// Defines the options for each subcommand: its short help leaves them to that of the program, and one that it has no use for
+/// is in none of its helps.
+pub(super) fn with_common(program: Command) -> Command {
+    let options: Vec<_> = program.get_arguments().filter(|option| option.is_global_set()).cloned().collect();
+    with_options(program, &options, "")
+}
+
+fn with_options(command: Command, options: &[Arg], path: &str) -> Command {
+    command.mut_subcommands(|command| {
+        let path = format!("{path} {}", command.get_name());
+        let is_new = |option: &&Arg| command.get_arguments().all(|own| own.get_id() != option.get_id());
+        let new = options.iter().filter(is_new).cloned().map(|option| {
+            match takes(&path, option.get_id().as_str()) {
+                true => option.hide_short_help(true),
+                false => option.hide(true),
+            }
+        });
+        let new: Vec<_> = new.collect();
+        with_options(command.args(new), options, &path)
+    })
+}
+
+/// Whether the subcommand at the end of this path has a use for an option.
+fn takes(path: &str, option: &str) -> bool {
+    let path = path.trim_start();
+    let first = path.split(' ').next().unwrap_or_default();
+    match option {
+        SYSV => WITH_SYSV.contains(&path),
+        "json" | "no_header" => !WITHOUT_JSON.contains(&path),
+        _ => path == "data export" || !WITHOUT_SERVER.contains(&first),
+    }
+}
 
 /// The options of a subcommand that were given on the command line, and not by the environment. It stands before them in
 /// the arguments, because they take their values out of the matches.
@@ -63,47 +128,19 @@ impl FromArgMatches for OnCommandLine {
 
 /// Checks the parsed arguments of a command and its subcommands.
 pub(super) fn check(mut command: &Command, mut matches: &ArgMatches) -> Result<(), Failure> {
-    let last = last_subcommand(command, matches);
+    let mut path = String::new();
     while let Some((name, inner)) = matches.subcommand() {
         command = command.find_subcommand(name).expect("the matches are of this command");
         matches = inner;
-        check_placement(command, matches, last)?;
+        path = format!("{path} {name}");
     }
-    let mut words = command.get_positionals().filter(|argument| !argument.is_last_set());
-    words
-        .try_for_each(|argument| check_word(command, matches, argument))
-        .map_err(|message| Failure::new(Exit::Usage, message))
-}
-
-/// The subcommand that is executed.
-fn last_subcommand<'a>(mut command: &'a Command, mut matches: &ArgMatches) -> &'a Command {
-    while let Some((name, inner)) = matches.subcommand() {
-        command = command.find_subcommand(name).expect("the matches are of this command");
-        matches = inner;
-    }
-    command
-}
-
-/// Refuses the options that may stand before every subcommand, where the subcommand has no use for them. One that the last
-/// subcommand takes is there in all subcommands before it.
-fn check_placement(command: &Command, matches: &ArgMatches, last: &Command) -> Result<(), Failure> {
-    let is_taken = |option: &&Arg| {
-        last.get_arguments().any(|taken| taken.get_id() == option.get_id() && !taken.is_hide_set())
-    };
-    let is_hidden = |option: &&Arg| {
-        let id = option.get_id().as_str();
-        option.is_hide_set() && ([JSON, SYSV].contains(&id) || SERVER_OPTIONS.contains(&id))
-    };
     let is_given =
         |option: &&Arg| matches.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
-    let mut unused = command.get_arguments().filter(is_hidden).filter(|option| !is_taken(option));
-    match unused.find(is_given) {
-        None => Ok(()),
-        Some(option) => {
-            let message = format!("{} has no {}; omit it", command.get_name(), shown(option));
-            Err(Failure::new(Exit::Usage, message))
-        }
+    if let Some(option) = command.get_arguments().filter(|option| option.is_hide_set()).find(is_given) {
+        return Err(Failure::usage(format!("{} has no {}; omit it", path.trim_start(), shown(option))));
     }
+    let mut words = command.get_positionals().filter(|argument| !argument.is_last_set());
+    words.try_for_each(|argument| check_word(command, matches, argument)).map_err(Failure::usage)
 }
 
 fn check_word(command: &Command, matches: &ArgMatches, argument: &Arg) -> Result<(), String> {

@@ -7,38 +7,35 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::declared;
+use super::arguments::Common;
+use super::declared::no_such_slot;
 use super::exit::{Exit, Failure, warn};
+use super::listing::State;
 use super::name::Name;
 use super::number::within;
 use super::output::json;
 use super::pattern::WholeNames;
-use super::server::{Server, exists, other, resolved};
+use super::server::other;
 use super::time::{WaitLimit, check_wait, wait_limit_or_none};
-use signalbox_client::{Direct, Idle, Namespace, Status};
+use signalbox_client::{Idle, Namespace, Status};
 use signalbox_model::noun;
 use signalbox_model::views::Named;
 
-const LONG: &str = "\
-Wait until a limit is idle
-
-Waits until none of its resources are in use, or at most --level of them; with --slot, until that numbered slot is free. \
-Prints how many resources are in use then. The command acquires nothing, so others may acquire the name before the \
-command has exited; to prevent that, reduce the capacity of the semaphore first, or remove it.
-
-A name that does not exist is idle, and so is a slot that the semaphore does not have, which a message points out. If the \
-name exists only as another kind than the one that was given, or has no numbered slots, the exit status is 1. If the name is not idle \
-in time, it is 75.";
-
-const EXAMPLES: &str = "\
+/// Wait until a limit is idle
+///
+/// Waits until none of its resources are in use, or at most --level of them; with --slot, until that numbered slot is free.
+/// Prints how many resources are in use then. The command acquires nothing, so others may acquire the name before the
+/// command has exited; to prevent that, reduce the capacity of the semaphore first, or remove it.
+///
+/// A name that does not exist is idle, and so is a slot that the semaphore does not have, which a message points out. If the
+/// name exists only as another kind than the one that was given, or has no numbered slots, the exit status is 1. If the name is
+/// not idle in time, it is 75. With --json, the output is one object with the keys name (or name_hex) and in_use.
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   signalbox await-idle backup
   signalbox resize gpu 6 && signalbox await-idle gpu --level 6 --wait 1h
-  signalbox await-idle gpu --slot 7 --wait 0 && echo free";
-
-/// Wait until a limit is idle
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
+  signalbox await-idle gpu --slot 7 --wait 0 && echo free")]
 pub(super) struct Arguments {
     /// Limit to wait for
     #[arg(value_parser = Name::parser())]
@@ -57,19 +54,14 @@ pub(super) struct Arguments {
     )]
     slot: Option<u16>,
 
-    /// Wait at most TIME, or with max as long as the server allows; 0 checks without waiting
+    /// Wait at most TIME; 0 only checks
+    ///
+    /// With max, as long as the server allows.
     #[arg(long, value_name = "TIME|max", default_value = "max", value_parser = wait_limit_or_none)]
     wait: WaitLimit,
 
     #[command(flatten)]
     whole: WholeNames,
-
-    /// Print one JSON object with the keys name (or name_hex) and in_use
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    server: Server,
 }
 
 /// The usage in JSON.
@@ -80,27 +72,26 @@ struct Line {
     in_use: u32,
 }
 
-pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     arguments.whole.check([&arguments.name])?;
-    let Arguments { name, level, slot, wait, json: as_json, server, .. } = arguments;
+    let Arguments { name, level, slot, wait, .. } = arguments;
+    let server = &common.server;
     let direct = server.direct().await?;
     check_wait(*wait, direct.server())?;
-    if let Some(slot) = slot {
-        check_slot(server, &direct, name, *slot).await?;
-    }
     let until = slot.map_or(Idle::Level(*level), Idle::Slot);
     let kind = if slot.is_some() { Some(Namespace::Semaphores) } else { server.kind() };
-    let namespace = match server.answer(resolved(&direct, kind, name.bytes())).await? {
-        // A name that does not exist is idle; the server says so for each kind.
-        Err(error) if error.status() == Some(Status::NotFound) => Namespace::Semaphores,
-        namespace => namespace?,
-    };
+    let state = server.answer(State::read(&direct, kind, name.bytes(), false)).await??;
+    if let (Some(slot), Some(state)) = (slot, &state) {
+        check_slot(name, *slot, state)?;
+    }
+    // A name that does not exist is idle; the server says so for each kind.
+    let namespace = state.map_or(Namespace::Semaphores, |state| state.inspected.namespace);
     // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
     match direct.await_idle(namespace, name.bytes(), until, *wait).await {
         Err(error) if matches!(error.status(), Some(Status::ResourceNotAvailable | Status::TimedOut)) => {
             let inspected = server.answer(direct.inspect(namespace, name.bytes())).await?;
             let in_use = inspected.ok().map(|inspected| inspected.in_use);
-            Err(Failure::new(Exit::NothingAvailable, busy(arguments, in_use)))
+            Err(Failure::new(Exit::NothingAvailable, busy(arguments, server.kind(), in_use)))
         }
         result => {
             let in_use = match result {
@@ -113,7 +104,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 },
                 result => result?,
             };
-            let text = match as_json {
+            let text = match common.json {
                 true => json(&Line { name: Named::of(name.bytes()), in_use }),
                 false => in_use.to_string(),
             };
@@ -123,31 +114,27 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Checks that a semaphore that exists has numbered slots. Points out a slot above its capacity: the server calls it free,
-/// but it may be mistyped. It is not refused, because a reduced capacity removes slots that were in use.
-async fn check_slot(server: &Server, direct: &Direct, name: &Name, slot: u16) -> Result<(), Failure> {
-    let entry = server.answer(declared::find(direct, name.bytes())).await??;
-    match &entry {
-        Some(entry) if entry.numbered && u32::from(slot) >= entry.capacity => {
-            warn(&declared::no_such_slot(name, slot, entry));
-        }
-        Some(entry) if !entry.numbered => {
-            return Err(Failure::new(Exit::Failure, declared::no_such_slot(name, slot, entry)));
-        }
-        None if server.answer(exists(direct, Namespace::Semaphores, name.bytes())).await?? => {
-            let message =
-                format!("semaphore {name} is not declared, so it has no numbered slots; omit --slot");
-            return Err(Failure::new(Exit::Failure, message));
-        }
-        Some(_) | None => {}
+/// Checks that a semaphore has numbered slots. Points out a slot above its capacity: the server calls it free, but it may be
+/// mistyped. It is not refused, because a reduced capacity removes slots that were in use.
+fn check_slot(name: &Name, slot: u16, state: &State) -> Result<(), Failure> {
+    let Some(entry) = &state.declared else {
+        return Err(Failure::refused(format!(
+            "semaphore {name} is not declared, so it has no numbered slots; omit --slot"
+        )));
+    };
+    let message = format!("semaphore {name} has no slot {slot}: {}", no_such_slot(entry));
+    match (entry.numbered, u32::from(slot) >= entry.capacity) {
+        (false, _) => return Err(Failure::refused(message)),
+        (true, true) => warn(&message),
+        (true, false) => {}
     }
     Ok(())
 }
 
 /// The message if the name is not idle in time. `in_use` is what is in use now, if the server said so.
-fn busy(arguments: &Arguments, in_use: Option<u32>) -> String {
-    let Arguments { name, level, slot, wait, server, .. } = arguments;
-    let object = format!("{} {name}", noun(server.kind()));
+fn busy(arguments: &Arguments, kind: Option<Namespace>, in_use: Option<u32>) -> String {
+    let Arguments { name, level, slot, wait, .. } = arguments;
+    let object = format!("{} {name}", noun(kind));
     let (what, state) = match (slot, in_use) {
         (Some(slot), _) => (format!("slot {slot} of {object}: not free"), String::new()),
         (None, Some(in_use)) if in_use > *level => {

@@ -6,15 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::arguments::Common;
 use super::exit::{Exit, Failure, warn};
 use super::output::json;
 use crate::config::Loaded;
 use crate::server::check;
-
-const EXAMPLES: &str = "\
-Examples:
-  signalbox check-config /etc/signalbox.toml
-  signalbox check-config /etc/yrmcds.conf && systemctl reload signalbox";
 
 /// Check a configuration file
 ///
@@ -22,20 +18,19 @@ Examples:
 /// server would use: certificates, keys, tokens, user and group, and the directories of data and logs. What cannot be used is a
 /// mistake; what expires within 30 days, and a file that the user who runs the command cannot read, is a warning, and so is
 /// listening on every address. Does not bind any port. The SIGNALBOX_CONFIG_ variables of the environment override the file, as
-/// for "serve".
+/// for "serve". With --json, the output is one object with the keys file and warnings (an array of messages).
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = "\
+Examples:
+  signalbox check-config /etc/signalbox.toml
+  signalbox check-config /etc/yrmcds.conf && systemctl reload signalbox")]
 pub(super) struct Arguments {
     /// Configuration file, in TOML or in the format of yrmcds.conf
     #[arg(value_name = "FILE")]
     file: PathBuf,
-
-    /// Print one JSON object with the keys file and warnings (an array of messages)
-    #[arg(long)]
-    json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     let invalid = |error: crate::config::ConfigError| Failure::new(Exit::Configuration, error.to_string());
     let loaded = Loaded::read(Some(&arguments.file), std::env::vars_os()).map_err(invalid)?;
     let mut mistakes = loaded.validate().err().map_or_else(Vec::new, |error| error.mistakes().to_vec());
@@ -44,14 +39,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let notices = loaded.notices.into_iter().map(|notice| notice.sentence);
     let warnings: Vec<_> = notices.chain(checked.warnings).collect();
     mistakes.iter().for_each(|mistake| warn(mistake));
-    if !arguments.json || !mistakes.is_empty() {
+    if !common.json || !mistakes.is_empty() {
         warnings.iter().for_each(|warning| warn(warning));
     }
     if !mistakes.is_empty() {
         return Ok(Exit::Configuration.into());
     }
     let file = arguments.file.display().to_string();
-    let text = match arguments.json {
+    let text = match common.json {
         true => json(&serde_json::json!({ "file": file, "warnings": warnings })),
         false => format!("{file}: the configuration is valid"),
     };

@@ -49,8 +49,8 @@ impl Source {
     fn of(subcommand: &str) -> Option<Self> {
         Some(match subcommand {
             "get" | "dump" | "delete" => Self::Plain,
-            "watch" | "await-idle" | "status" | "run" | "acquire" => Self::Limits,
-            "declare" | "resize" | "pause" | "resume" | "slot" | "remove" | "list" => Self::Declared,
+            "watch" | "await-idle" | "status" | "list" | "revoke" | "run" | "acquire" => Self::Limits,
+            "declare" | "resize" | "pause" | "resume" | "slot" | "remove" => Self::Declared,
             "sysv" => Self::Sets,
             _ => return None,
         })

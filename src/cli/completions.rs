@@ -10,20 +10,15 @@ use clap_complete::Shell;
 use super::complete_names::subcommands;
 use super::exit::{Exit, Failure};
 
-const EXAMPLES: &str = "\
+/// Print a completion script for a shell
+///
+/// The scripts for bash, zsh and fish also complete the names of counters and semaphores: they ask the server of --server
+/// or SIGNALBOX_SERVER.
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   signalbox completions bash > /etc/bash_completion.d/signalbox
-  source <(signalbox completions zsh)";
-
-const LONG: &str = "\
-Print a completion script for a shell
-
-The scripts for bash, zsh and fish also complete the names of counters and semaphores: they ask the server of --server or \
-SIGNALBOX_SERVER.";
-
-/// Print a completion script for a shell
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
+  source <(signalbox completions zsh)")]
 pub(super) struct Arguments {
     /// Shell to print the script for
     shell: Shell,
@@ -70,7 +65,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// Replaces the completion of the arguments that are names, which the generator takes for files.
 fn zsh(script: &str) -> String {
     let is_name = |line: &str| {
-        ["':name", "'::pattern", "'*::names", "'::set"].iter().any(|start| line.starts_with(start))
+        ["':name", "'::name", "'::pattern", "'*::names", "'::set"].iter().any(|start| line.starts_with(start))
     };
     let lines = script.lines().map(|line| match is_name(line) {
         true => line.replace(":_default'", ":_signalbox_names'"),

@@ -7,37 +7,35 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::arguments::OnCommandLine;
+use super::arguments::{Common, OnCommandLine};
 use super::cluster::{Cluster, Source};
 use super::exit::{Exit, Failure, warn};
-use super::online_export;
-use super::output::json;
-use super::server::Server;
+use super::output::{self, json};
+use super::server::{PERMISSION_DENIED, Server, block_on};
 use crate::cluster::timing;
+use signalbox_client::{Features, Status};
 use signalbox_cluster::data::{self, read_all};
 use signalbox_storage::{Counts, ExportWriter, ImportError, Record, Report, StorageError, contradictions};
 
-const LONG: &str = "\
-Check, export or import a data directory, or the records of a cluster
-
-A server with data_dir in its configuration stores declared semaphores and leased sessions there. These commands need a \
-directory that no server is using. If a server is using it, or it cannot be read or written, the exit status is 71. If \
-its data is damaged, of a newer version, or missing, the exit status is 65.
-
-With --cluster, the commands are about the records of a cluster, which are in etcd. \"check\" and \"export\" read all \
-records as they are at one moment, also while nodes serve clients. \"export --server\" does that with a running server.";
-
-const EXAMPLES: &str = "\
+/// Check, export or import a data directory, or the records of a cluster
+///
+/// A server with data_dir in its configuration stores declared semaphores and leased sessions there. These commands need a
+/// directory that no server is using. If a server is using it, or it cannot be read or written, the exit status is 71. If
+/// its data is damaged, of a newer version, or missing, the exit status is 65.
+///
+/// With --cluster, the commands are about the records of a cluster, which are in etcd. "check" and "export" read all
+/// records as they are at one moment, also while nodes serve clients. "export --server" does that with a running server.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "\
 Examples:
   signalbox data check /var/lib/signalbox
   (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)
   signalbox data import /var/lib/signalbox < signalbox.jsonl
   signalbox data export /var/lib/signalbox | signalbox data import --cluster
-  (umask 077; signalbox data export --server 127.0.0.1 > signalbox.jsonl)";
-
-/// Check, export or import a data directory, or the records of a cluster
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES, disable_help_subcommand = true)]
+  (umask 077; signalbox data export --server 127.0.0.1 > signalbox.jsonl)",
+    disable_help_subcommand = true
+)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -62,11 +60,9 @@ impl Place {
     /// The directory; `None`: the cluster.
     fn directory(&self) -> Result<Option<&Path>, Failure> {
         match (self.directory.as_deref(), self.cluster) {
-            (None, false) => {
-                let message =
-                    "which records? give the DIRECTORY of a server that is not running, or --cluster";
-                Err(Failure::new(Exit::Usage, message))
-            }
+            (None, false) => Err(Failure::usage(
+                "which records? give the DIRECTORY of a server that is not running, or --cluster",
+            )),
             (directory, _) => Ok(directory),
         }
     }
@@ -74,72 +70,61 @@ impl Place {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    Check(Check),
-    Export(Export),
-    Import(Import),
-}
-
-const CHECK_LONG: &str = "\
-Check a data directory for damage
-
-Prints the number of declared semaphores, sessions, grants and cached replies, and of durable System V semaphore sets with \
-the processes that have used them. Damage and contradictions between records are reported on standard error, one \
-message each, and the exit status is 65. The directory is not changed.
-
-needs_repair is no error: it means that the server was not shut down properly and will repair the file when it starts. \
-With --json, the output is one object with the keys declared, sessions, grants, answers, sysv_sets, sysv_processes, \
-needs_repair and problems (an array of messages).";
-
-const CHECK_EXAMPLES: &str = "\
+    /// Check a data directory for damage
+    ///
+    /// Prints the number of declared semaphores, sessions, grants and cached replies, and of durable System V semaphore sets
+    /// with the processes that have used them. Damage and contradictions between records are reported on standard error, one
+    /// message each, and the exit status is 65. The directory is not changed.
+    ///
+    /// needs_repair is no error: it means that the server was not shut down properly and will repair the file when it starts.
+    /// With --json, the output is one object with the keys declared, sessions, grants, answers, sysv_sets, sysv_processes,
+    /// needs_repair and problems (an array of messages).
+    #[command(after_help = "\
 Examples:
   signalbox data check /var/lib/signalbox
-  signalbox data check /var/lib/signalbox --json | jq .problems";
-
-/// Check a data directory for damage
-#[derive(Debug, Args)]
-#[command(long_about = CHECK_LONG, after_help = CHECK_EXAMPLES)]
-struct Check {
-    #[command(flatten)]
-    place: Place,
-
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+  signalbox data check /var/lib/signalbox --json | jq .problems")]
+    Check(Place),
+    Export(Export),
+    /// Create a data directory from an export on standard input
+    ///
+    /// Reads the output of "signalbox data export", and imports all of it or nothing. The directory must be empty; if it does not
+    /// exist, it is created. Run the command as the user of the server, or change the owner of the directory afterwards. With
+    /// --json, the output is one object with the keys directory (or the cluster) and records.
+    ///
+    /// With --cluster, the cluster must be new: no node may have joined it. Nodes can join when all records are there; if the
+    /// command fails before that, run it again.
+    #[command(after_help = "\
+Examples:
+  signalbox data import /var/lib/signalbox < signalbox.jsonl
+  signalbox data export /var/lib/signalbox | signalbox data import /srv/signalbox")]
+    Import(Place),
 }
 
-const EXPORT_LONG: &str = "\
-Write the contents of a data directory, of a cluster or of a running server to standard output
-
-The output is one JSON object per line, which \"signalbox data import\" reads. THE OUTPUT IS SECRET: it contains the keys \
-of sessions, with which anyone can take over the sessions and what they hold, and the key that proves places in queues. \
-Write it where no other user can read it.
-
-Records that cannot be read are omitted and reported on standard error, and the exit status is 65; this includes the \
-latest changes, if they are damaged. The directory is not changed.
-
-With --server, the export is a backup of a running server: all records as they are at one moment, with everything that the \
-server acknowledged before the command was started. The server keeps serving, and its file may grow. It accepts the \
-request from its own machine and from the addresses in admin_from of its configuration. The keys are sent over the \
-network as they are; run the command on the server's machine, or over a network that you trust. If the command fails, the \
-output lacks its last line, and \"signalbox data import\" refuses it.";
-
-const EXPORT_EXAMPLES: &str = "\
+/// Write the contents of a data directory, a cluster or a running server to standard output; the output is secret
+///
+/// The output is one JSON object per line, which "signalbox data import" reads. THE OUTPUT IS SECRET: it contains the keys
+/// of sessions, with which anyone can take over the sessions and what they hold, and the key that proves places in queues.
+/// Write it where no other user can read it.
+///
+/// Records that cannot be read are omitted and reported on standard error, and the exit status is 65; this includes the
+/// latest changes, if they are damaged. The directory is not changed.
+///
+/// With --server, the export is a backup of a running server: all records as they are at one moment, with everything that
+/// the server acknowledged before the command was started. The server keeps serving, and its file may grow. It accepts the
+/// request from its own machine and from the addresses in admin_from of its configuration. The keys are sent over the
+/// network as they are; run the command on the server's machine, or over a network that you trust. If the command fails,
+/// the output lacks its last line, and "signalbox data import" refuses it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)
-  (umask 077; signalbox data export --server 127.0.0.1 > signalbox.jsonl)";
-
-/// Write the contents of a data directory, a cluster or a running server to standard output; the output is secret
-#[derive(Debug, Args)]
-#[command(long_about = EXPORT_LONG, after_help = EXPORT_EXAMPLES)]
+  (umask 077; signalbox data export --server 127.0.0.1 > signalbox.jsonl)")]
 struct Export {
     #[command(flatten)]
     place: Place,
 
     #[command(flatten)]
     given: OnCommandLine,
-
-    #[command(flatten)]
-    server: Server,
 }
 
 impl Export {
@@ -147,46 +132,19 @@ impl Export {
     fn is_of_server(&self) -> Result<bool, Failure> {
         match (self.given.has("server"), self.place.directory.is_some() || self.place.cluster) {
             (true, true) => {
-                let message = "--server exports a running server; omit it, or omit the other place";
-                Err(Failure::new(Exit::Usage, message))
+                Err(Failure::usage("--server exports a running server; omit it, or omit the other place"))
             }
             (is_option, _) => Ok(is_option),
         }
     }
 }
 
-const IMPORT_LONG: &str = "\
-Create a data directory from an export on standard input
-
-Reads the output of \"signalbox data export\", and imports all of it or nothing. The directory must be empty; if it does \
-not exist, it is created. Run the command as the user of the server, or change the owner of the directory afterwards.
-
-With --cluster, the cluster must be new: no node may have joined it. Nodes can join when all records are there; if the \
-command fails before that, run it again.";
-
-const IMPORT_EXAMPLES: &str = "\
-Examples:
-  signalbox data import /var/lib/signalbox < signalbox.jsonl
-  signalbox data export /var/lib/signalbox | signalbox data import /srv/signalbox";
-
-/// Create a data directory from an export on standard input
-#[derive(Debug, Args)]
-#[command(long_about = IMPORT_LONG, after_help = IMPORT_EXAMPLES)]
-struct Import {
-    #[command(flatten)]
-    place: Place,
-
-    /// Print one JSON object with the keys directory (or the cluster) and records
-    #[arg(long)]
-    json: bool,
-}
-
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     match &arguments.action {
-        Action::Check(Check { place, json }) => check(place, *json),
-        Action::Export(export) if export.is_of_server()? => online_export::run(&export.server),
+        Action::Check(place) => check(place, common.json),
+        Action::Export(export) if export.is_of_server()? => block_on(export_online(&common.server)),
         Action::Export(Export { place, .. }) => export(place),
-        Action::Import(Import { place, json }) => import(place, *json),
+        Action::Import(place) => import(place, common.json),
     }
 }
 
@@ -226,9 +184,7 @@ fn check(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
             ("sysv_processes", processes.to_string()),
             ("needs_repair", needs_repair.to_owned()),
         ];
-        for (key, value) in lines {
-            writeln!(out, "{key:<14}  {value}")?;
-        }
+        output::figures(&mut out, 14, &lines)?;
     }
     out.flush()?;
     if !as_json {
@@ -262,6 +218,32 @@ fn export(place: &Place) -> Result<ExitCode, Failure> {
     let problems = exported?;
     problems.iter().for_each(|problem| warn(problem));
     Ok(if problems.is_empty() { Exit::Success } else { Exit::Data }.into())
+}
+
+/// Writes the records of a running server as they are at one moment. Writing blocks the only thread on purpose, so that a slow
+/// reader of the output slows the server down.
+async fn export_online(server: &Server) -> Result<ExitCode, Failure> {
+    let direct = server.direct().await?;
+    if !direct.server().features.contains(Features::EXPORT) {
+        return Err(Failure::refused(format!(
+            "{} has no data directory, so it stores nothing; set data_dir in its configuration",
+            server.addresses()
+        )));
+    }
+    let mut out = io::stdout().lock();
+    let mut parts = server.answer(direct.export()).await??;
+    loop {
+        match server.answer(async { parts.next().await.transpose() }).await? {
+            Ok(Some(part)) => out.write_all(&part)?,
+            Ok(None) => break,
+            Err(error) if error.status() == Some(Status::NotPermitted) => {
+                return Err(Failure::refused(format!("nothing was exported: {PERMISSION_DENIED}")));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    out.flush()?;
+    Ok(Exit::Success.into())
 }
 
 /// Standard output, with its first error: the store reports such an error as one of its own.

@@ -128,6 +128,16 @@ impl Failure {
         Self { end: exit.into(), message: Some(message.into()) }
     }
 
+    /// The arguments are wrong.
+    pub(super) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    /// The server refused the request, or what it is about does not exist.
+    pub(super) fn refused(message: impl Into<String>) -> Self {
+        Self::new(Exit::Failure, message)
+    }
+
     /// A signal ended the wait.
     pub(super) fn interrupted(signal: Signal) -> Self {
         Self { end: End::Signal(signal as i32), message: None }

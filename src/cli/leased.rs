@@ -1,19 +1,16 @@
 //! Acquiring in a leased session, for `run` and `acquire`. A signal ends the wait in the queue.
 
-use std::future::pending;
 use std::time::Duration;
 
-use super::declared;
-use super::exit::Failure;
-use super::mismatch;
+use super::exit::{Failure, warn};
 use super::outer::{self, Holding};
-use super::place::shown_while;
-use super::refusal::{self, Usage};
-use super::server::Server;
+use super::place;
+use super::refusal::{self, Questions, Usage};
+use super::server::{Server, label};
 use super::signals::Signals;
 use super::time::check_wait;
 use super::wanted::{Amount, Amounts, Waiting};
-use signalbox_client::{AcquireAll, Client, Error, Flight, Permit, Status};
+use signalbox_client::{AcquireAll, Client, Error, Flight, HelloAnswer, Namespace, Permit};
 
 /// A permit, and the client that renews its lease.
 pub(super) struct Held {
@@ -34,11 +31,16 @@ pub(super) async fn acquire(
     outer: &[Holding],
     signals: &mut Signals,
 ) -> Result<Held, Failure> {
-    if let Some(limit @ Some(_)) = waiting.wait {
-        check_wait(limit, unless_signalled(signals, server.direct()).await?.server())?;
+    let mut questions = Questions::new(server, amounts);
+    if lease.is_some() || matches!(waiting.wait, Some(Some(_))) {
+        let limits = unless_signalled(signals, questions.limits()).await?;
+        check_wait(waiting.wait.flatten(), limits)?;
+        if let Some(lease) = lease {
+            check_lease(lease, limits);
+        }
     }
     let client = unless_signalled(signals, connect(server, lease, task)).await?;
-    match unless_signalled(signals, request(server, &client, task, amounts, waiting, outer)).await {
+    match unless_signalled(signals, request(&mut questions, server, &client, task, waiting, outer)).await {
         Ok(permit) => Ok(Held { client, permit }),
         Err(failure) => {
             client.close().await;
@@ -61,13 +63,14 @@ async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result
 }
 
 async fn request(
+    questions: &mut Questions<'_>,
     server: &Server,
     client: &Client,
     task: &str,
-    amounts: &Amounts,
     waiting: &Waiting,
     outer: &[Holding],
 ) -> Result<Permit, Failure> {
+    let amounts = questions.amounts();
     let mut request = client.acquire_all(amounts.claims());
     if let Some(waiters) = waiting.queue_max {
         request = request.queue_max(waiters);
@@ -81,18 +84,31 @@ async fn request(
             };
             tokio::select! {
                 biased;
-                result = shown_while(server, task, amounts, flight(request, true, waiting.share)) => result,
-                conflict = never_granted(server, amounts, outer) => return Err(conflict),
+                result = flight(request, true, waiting.share) => result,
+                conflict = accompany(questions, task, outer) => return Err(conflict),
             }
         }
     };
     match result {
         Ok(Flight::Held(permit)) => {
-            mismatch::report(amounts, &permit);
+            check_capacities(amounts, &permit);
             Ok(permit)
         }
         Ok(Flight::Done) => Err(waiting.done()),
-        Err(error) => Err(refused(server, amounts, waiting, outer, error).await),
+        Err(error) if refusal::needs_usage(&error) => {
+            let answers = questions.answers(!outer.is_empty()).await;
+            if let Some(conflict) = outer::conflict(amounts, &answers, outer) {
+                return Err(conflict);
+            }
+            let usages: Vec<_> = amounts
+                .each()
+                .iter()
+                .zip(&answers)
+                .map(|(amount, answer)| Usage::of(amount, answer))
+                .collect();
+            Err(refusal::refused(amounts, waiting, error, &usages))
+        }
+        Err(error) => Err(refusal::refused(amounts, waiting, error, &[])),
     }
 }
 
@@ -106,35 +122,44 @@ async fn flight(request: AcquireAll<'_>, waits: bool, is_shared: bool) -> Result
     }
 }
 
-/// Resolves if the request cannot be granted before this program ends.
-async fn never_granted(server: &Server, amounts: &Amounts, outer: &[Holding]) -> Failure {
-    match outer::conflict(server, amounts, outer).await {
-        Some(conflict) => conflict,
-        None => pending().await,
+/// While the request waits, shows its place. Resolves if it cannot be granted before this program ends.
+async fn accompany(questions: &mut Questions<'_>, task: &str, outer: &[Holding]) -> Failure {
+    if !outer.is_empty() {
+        let answers = questions.answers(true).await;
+        if let Some(conflict) = outer::conflict(questions.amounts(), &answers, outer) {
+            return conflict;
+        }
+    }
+    match place::show(questions, &label(task)).await {}
+}
+
+/// Reports semaphores whose capacity is not the one that was given. A limit with a larger one is refused.
+fn check_capacities(amounts: &Amounts, permit: &Permit) {
+    if amounts.kind() != Some(Namespace::Semaphores) {
+        return;
+    }
+    for (Amount { name, max, .. }, capacity) in amounts.each().iter().zip(permit.capacities()) {
+        if let Some(given) = max.filter(|given| given != capacity) {
+            warn(&format!(
+                "semaphore {name} has the capacity {capacity}, not {given} as given; the given one is only for a semaphore \
+                 that does not exist yet; correct it, or change the capacity with \"signalbox resize\""
+            ));
+        }
     }
 }
 
-async fn refused(
-    server: &Server,
-    amounts: &Amounts,
-    waiting: &Waiting,
-    outer: &[Holding],
-    error: Error,
-) -> Failure {
-    if error.status() == Some(Status::NoSuchSlot)
-        && let Some(Amount { name, slot: Some(slot), .. }) = amounts.single()
-        && let Ok(direct) = server.direct().await
-    {
-        return declared::slot_refused(server, &direct, error, name, *slot).await;
-    }
-    if !refusal::needs_usage(&error) {
-        return refusal::refused(amounts, waiting, error, &[]);
-    }
-    if let Some(conflict) = outer::conflict(server, amounts, outer).await {
-        return conflict;
-    }
-    let usages = Usage::of_all(server, amounts).await;
-    refusal::refused(amounts, waiting, error, &usages)
+/// Reports that the server does not allow a lease of the requested length.
+fn check_lease(requested: Duration, limits: HelloAnswer) {
+    let (shortest, longest) = (Duration::from(limits.ttl_min), Duration::from(limits.ttl_max));
+    let (granted, limit) = match requested {
+        _ if requested > longest => (longest, "longest"),
+        _ if requested < shortest => (shortest, "shortest"),
+        _ => return,
+    };
+    let (granted, requested) = (granted.as_secs_f64(), requested.as_secs_f64());
+    warn(&format!(
+        "the lease is {granted} s, the {limit} that the server allows, instead of {requested} s; change --lease"
+    ));
 }
 
 pub(super) async fn unless_signalled<T>(

@@ -1,114 +1,315 @@
-//! `signalbox list`: lists declared semaphores.
-//!
-//! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on
-//! purpose, so that a slow reader of the output slows the server down.
+//! `signalbox list`: the names of the server: declared semaphores, and what is in use or waited for without being declared.
 
+use std::cmp::Reverse;
 use std::io::{self, BufWriter};
 use std::process::ExitCode;
 
 use bytes::Bytes;
-use clap::Args;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
 
+use super::arguments::Common;
+use super::declared::flags;
 use super::exit::{Exit, Failure};
-use super::output::{Form, NOTHING, escaped, json, or_nothing};
+use super::name::Name;
+use super::output::{NOTHING, escaped, json, or_nothing};
 use super::pattern::{self, PatternArguments};
 use super::server::Server;
-use super::slots;
 use super::table::{Column, Rows};
-use signalbox_client::{DeclaredEntry, Scope};
-use signalbox_model::views::Semaphore;
+use super::time::unix_now_s;
+use signalbox_client::{DeclaredEntry, Direct, Error, EventKind, Namespace, Scope, Status};
+use signalbox_model::views::{Declaration, Named};
 
-const LONG: &str = "\
-List declared semaphores, ordered by name
+/// The most names that are asked for their holders and their queues, those with the longest queues first: each is a request
+/// or two.
+const ASKED_MAX: usize = 1_000;
 
-Without an argument, all of them are listed; with NAME this one, and with a * at the end all with this prefix. If NAME is \
-not declared, the exit status is 1; a prefix that no name has is no error.
-
-On a terminal, the output is a table with a header. Otherwise it is one line per semaphore, without a header, with \
-these columns, separated by tabs: capacity, resources in use, waiting requests, generation (the number of its last \
-change), flags, name, label. The flags, separated by commas, are slots (its resources are numbered), removing (it is \
-removed when its last holder has released it), configured (the server's configuration file declares it), paused (it \
-grants nothing until \"signalbox resume\") and out=0-3+7 (these slots are out of service). A missing value is -. \
-Characters are escaped as by \"signalbox dump\".
-
-With --json, the output is one object per line with the keys name, capacity, in_use, waiting, generation, slots, \
-removing, configured, paused, slots_out (an array) and label. A name or label that is not UTF-8 has the key name_hex or \
-label_hex, in hexadecimal digits.";
-
-const EXAMPLES: &str = "\
-Examples:
-  signalbox list
-  signalbox list 'licences/*'
-  signalbox list --json | jq 'select(.waiting > 0)'";
-
-const COLUMNS: [Column; 7] = [
-    Column::number("CAPACITY", 10),
-    Column::number("IN USE", 10),
-    Column::number("WAITING", 10),
+const COLUMNS: [Column; 10] = [
+    Column::word("KIND", 9),
+    Column::number("IN USE", 8),
+    Column::number("CAPACITY", 8),
+    Column::number("WAITING", 7),
+    Column::number("LONGEST", 7).omitted(3),
+    Column::number("HOLDERS", 7).omitted(4),
+    Column::word("FLAGS", 8),
     Column::number("GENERATION", 20).omitted(2),
-    Column::word("FLAGS", 10),
     Column::text("NAME"),
     Column::text("LABEL").omitted(1),
 ];
 
-/// List declared semaphores, ordered by name
+/// List declared semaphores, and the names that are in use
+///
+/// Without an argument, all of them are listed, ordered by name; with NAME this one, and with a * at the end all with this prefix.
+/// If there is no such NAME, the exit status is 1; a prefix that no name has is no error.
+///
+/// The columns are: kind, resources in use, capacity (a counter has none: each request brings its maximum), waiting requests, for
+/// how long the first of them waits (in seconds), number of holders, flags, generation (the number of its last change), name, label.
+/// The flags, separated by commas, are slots (its resources are numbered), removing (it is removed when its last holder has released
+/// it), configured (the server's configuration file declares it), paused (it grants nothing until "signalbox resume") and
+/// out=0-3+7 (these slots are out of service). A name that is not declared has no flags, no generation and no label. Holders and
+/// waits are those of at most 1,000 names, those with the longest queues first. A missing value is -. Characters are escaped as by
+/// "signalbox dump".
+///
+/// With --json, the output is one object per line with the keys kind, name, in_use, capacity, waiting, longest_wait, holders and
+/// declared; if that is true, also generation, slots, removing, configured, paused, slots_out (an array) and label. A missing value
+/// is null. A name or label that is not UTF-8 has the key name_hex or label_hex, in hexadecimal digits.
 #[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
+#[command(after_help = "\
+Examples:
+  signalbox list
+  signalbox list 'licences/*' --sort wait
+  signalbox list --waiting --json | jq .longest_wait")]
 pub(super) struct Arguments {
     #[command(flatten)]
     pattern: PatternArguments,
 
-    /// Print one JSON object per line
+    /// List only names that requests wait for
     #[arg(long)]
-    json: bool,
+    waiting: bool,
 
-    #[command(flatten)]
-    server: Server,
+    /// List only declared semaphores
+    #[arg(long, conflicts_with = "counter")]
+    declared: bool,
+
+    /// Order of the list
+    #[arg(long, value_enum, value_name = "COLUMN", default_value = "name")]
+    sort: Sort,
 }
 
-pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { pattern, json: wants_json, server } = arguments;
-    let form = Form::of_output(*wants_json);
-    let scope = pattern.scope();
-    let mut rows = Rows::new(form, &COLUMNS, BufWriter::new(io::stdout().lock()));
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sort {
+    Name,
+    /// Most resources in use first
+    InUse,
+    /// Most waiting requests first
+    Waiting,
+    /// Longest wait first
+    Wait,
+}
+
+/// What is known of a name.
+pub(super) struct Row {
+    pub(super) namespace: Namespace,
+    pub(super) name: Bytes,
+    in_use: u32,
+    waiting: u32,
+    declared: Option<DeclaredEntry<Bytes>>,
+    /// `None`: it is a counter, or it was not asked for.
+    capacity: Option<u32>,
+    /// `None`: they were not asked for.
+    holders: Option<usize>,
+    /// `None`: no request waits, or it was not asked for.
+    longest_wait_s: Option<u64>,
+}
+
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+    let Arguments { pattern, waiting, declared, sort } = arguments;
+    let (scope, server) = (pattern.scope(), &common.server);
     let direct = server.direct().await?;
-    // The list is ordered by name, so the name itself precedes all longer ones.
-    let (Scope::Prefix(prefix) | Scope::Name(prefix)) = scope;
-    let mut declared = server.answer(direct.list(prefix)).await??;
-    let mut is_empty = true;
-    while let Some(entry) = server.answer(async { declared.next().await.transpose() }).await?? {
-        if !pattern::contains(scope, &entry.name) {
-            break;
+    let mut names = names(server, &direct, scope, *declared).await?;
+    if let (Some(name), true) = (pattern.name(), names.is_empty()) {
+        return Err(server.not_found(name).await);
+    }
+    names.retain(|row| !waiting || row.waiting > 0);
+    let mut asked: Vec<_> = names.iter_mut().collect();
+    asked.sort_by_key(|row| Reverse((row.waiting, row.in_use)));
+    for row in asked.into_iter().take(ASKED_MAX) {
+        match server.answer(row.ask(&direct)).await? {
+            // It is gone since.
+            Err(error) if error.status() == Some(Status::NotFound) => {}
+            asked => asked?,
         }
-        is_empty = false;
-        rows.push(|| cells(&entry), || json(&Semaphore::of(&entry)))?;
     }
-    rows.finish()?;
-    if let (true, Some(name)) = (is_empty, pattern.name()) {
-        let message = format!(
-            "semaphore {name} is not declared; \"signalbox status\" also shows names that are not declared"
-        );
-        return Err(Failure::new(Exit::Failure, message));
+    match sort {
+        Sort::Name => {}
+        Sort::InUse => names.sort_by_key(|row| Reverse(row.in_use)),
+        Sort::Waiting => names.sort_by_key(|row| Reverse(row.waiting)),
+        Sort::Wait => names.sort_by_key(|row| Reverse(row.longest_wait_s)),
     }
+    print(common, &names)?;
     Ok(Exit::Success.into())
 }
 
-fn cells(entry: &DeclaredEntry<Bytes>) -> Vec<String> {
-    let DeclaredEntry { generation, capacity, in_use, waiting, name, label, .. } = entry;
-    let numbers = [u64::from(*capacity), u64::from(*in_use), u64::from(*waiting), generation.0];
-    let mut cells: Vec<_> = numbers.map(|number| number.to_string()).into();
-    cells.extend([flags(entry), escaped(name), or_nothing(label)]);
-    cells
+/// The names of the kinds that the options select, in their order, without what [`Row::ask`] adds.
+pub(super) async fn names(
+    server: &Server,
+    direct: &Direct,
+    scope: Scope<&[u8]>,
+    only_declared: bool,
+) -> Result<Vec<Row>, Failure> {
+    let mut names = Vec::new();
+    let mut refusal = None;
+    for namespace in Namespace::one_or_all(server.kind()) {
+        let read = match namespace {
+            Namespace::Semaphores => declared_names(server, direct, scope, &mut names).await?,
+            Namespace::Counters => Ok(()),
+        };
+        let read = match read {
+            Ok(()) if !only_declared => names_in_use(server, direct, namespace, scope, &mut names).await?,
+            read => read,
+        };
+        match read {
+            // A token may be for names of one kind.
+            Err(error) if error.status() == Some(Status::NotPermitted) => refusal = Some(error),
+            read => read?,
+        }
+    }
+    match refusal {
+        Some(refusal) if names.is_empty() => return Err(refusal.into()),
+        _ => {}
+    }
+    names.sort_by(|one, other| {
+        let rank = |row: &Row| (row.namespace, row.declared.is_none());
+        one.name.cmp(&other.name).then_with(|| rank(one).cmp(&rank(other)))
+    });
+    // A declared semaphore is in both lists.
+    names.dedup_by(|next, first| (next.namespace, &next.name) == (first.namespace, &first.name));
+    names.retain(|row| row.declared.is_some() || row.in_use > 0 || row.waiting > 0);
+    Ok(names)
 }
 
-/// The flags of a semaphore, separated by commas.
-pub(super) fn flags(entry: &DeclaredEntry<Bytes>) -> String {
-    let DeclaredEntry { numbered, removing, configured, paused, .. } = *entry;
-    let words = [(numbered, "slots"), (removing, "removing"), (configured, "configured"), (paused, "paused")];
-    let words = words.into_iter().filter(|(is_so, _)| *is_so).map(|(_, word)| word.to_owned());
-    let ranges = (!entry.slots_out.is_empty()).then(|| slots::ranges(&entry.slots_out));
-    // The commas are between the flags.
-    let out = ranges.map(|ranges| format!("out={}", ranges.replace(',', "+")));
-    let words: Vec<_> = words.chain(out).collect();
-    if words.is_empty() { NOTHING.to_owned() } else { words.join(",") }
+/// Prints one declared semaphore.
+pub(super) async fn print_one(common: &Common, direct: &Direct, name: &Name) -> Result<ExitCode, Failure> {
+    let mut names = Vec::new();
+    let server = &common.server;
+    declared_names(server, direct, Scope::Name(name.bytes()), &mut names).await??;
+    for row in &mut names {
+        server.answer(row.ask(direct)).await??;
+    }
+    print(common, &names)?;
+    Ok(Exit::Success.into())
+}
+
+fn print(common: &Common, names: &[Row]) -> io::Result<()> {
+    let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
+    names.iter().try_for_each(|row| rows.push(|| row.cells(), || json(&Line::of(row))))?;
+    rows.finish()
+}
+
+async fn declared_names(
+    server: &Server,
+    direct: &Direct,
+    scope: Scope<&[u8]>,
+    names: &mut Vec<Row>,
+) -> Result<Result<(), Error>, Failure> {
+    // The list is ordered by name, so the name itself precedes all longer ones.
+    let (Scope::Prefix(prefix) | Scope::Name(prefix)) = scope;
+    let mut declared = match server.answer(direct.list(prefix)).await? {
+        Ok(declared) => declared,
+        Err(error) => return Ok(Err(error)),
+    };
+    loop {
+        match server.answer(async { declared.next().await.transpose() }).await? {
+            Ok(Some(entry)) if pattern::contains(scope, &entry.name) => {
+                let row = Row::new(Namespace::Semaphores, entry.name.clone(), entry.in_use, entry.waiting);
+                names.push(Row { capacity: Some(entry.capacity), declared: Some(entry), ..row });
+            }
+            Ok(_) => return Ok(Ok(())),
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+}
+
+/// The names that a Watch reports at its start. It ends with the connection.
+async fn names_in_use(
+    server: &Server,
+    direct: &Direct,
+    namespace: Namespace,
+    scope: Scope<&[u8]>,
+    names: &mut Vec<Row>,
+) -> Result<Result<(), Error>, Failure> {
+    let mut present = match server.answer(direct.watch(namespace, scope)).await? {
+        Ok(present) => present,
+        Err(error) => return Ok(Err(error)),
+    };
+    loop {
+        match server.answer(async { present.next().await.transpose() }).await? {
+            Ok(Some((_, event))) if event.kind == EventKind::Present => {
+                names.push(Row::new(namespace, event.name, event.in_use, event.waiting));
+            }
+            Ok(Some((_, event))) if event.kind != EventKind::Live => {}
+            Ok(_) => return Ok(Ok(())),
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+}
+
+impl Row {
+    fn new(namespace: Namespace, name: Bytes, in_use: u32, waiting: u32) -> Self {
+        let (declared, capacity, holders, longest_wait_s) = (None, None, None, None);
+        Self { namespace, name, in_use, waiting, declared, capacity, holders, longest_wait_s }
+    }
+
+    /// Asks for what the lists of names do not have.
+    async fn ask(&mut self, direct: &Direct) -> Result<(), Error> {
+        let Self { namespace, name, .. } = self;
+        if self.capacity.is_none() && *namespace == Namespace::Semaphores {
+            self.capacity = Some(direct.inspect(*namespace, name).await?.capacity);
+        }
+        if self.waiting > 0
+            && let Some(first) = direct.waiters(*namespace, name).await?.next().await.transpose()?
+        {
+            self.longest_wait_s = first.since.map(|since| unix_now_s().saturating_sub(since));
+        }
+        let mut count = 0;
+        if self.in_use > 0 {
+            let mut holders = direct.holders(*namespace, name).await?;
+            while holders.next().await.transpose()?.is_some() {
+                count += 1;
+            }
+        }
+        self.holders = Some(count);
+        Ok(())
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let number = |number: Option<u64>| number.map_or(NOTHING.to_owned(), |number| number.to_string());
+        let Self { namespace, name, in_use, waiting, declared, capacity, holders, longest_wait_s } = self;
+        let declared = declared.as_ref();
+        vec![
+            namespace.noun().to_owned(),
+            in_use.to_string(),
+            number(capacity.map(u64::from)),
+            waiting.to_string(),
+            number(*longest_wait_s),
+            number(holders.map(|holders| holders as u64)),
+            declared.map_or(NOTHING.to_owned(), flags),
+            number(declared.map(|entry| entry.generation.0)),
+            escaped(name),
+            declared.map_or(NOTHING.to_owned(), |entry| or_nothing(&entry.label)),
+        ]
+    }
+}
+
+/// A name in JSON.
+#[derive(Serialize)]
+struct Line {
+    kind: &'static str,
+    #[serde(flatten)]
+    name: Named,
+    in_use: u32,
+    capacity: Option<u32>,
+    waiting: u32,
+    /// In seconds.
+    longest_wait: Option<u64>,
+    holders: Option<usize>,
+    declared: bool,
+    #[serde(flatten)]
+    declaration: Option<Declaration>,
+}
+
+impl Line {
+    fn of(row: &Row) -> Self {
+        Self {
+            kind: row.namespace.noun(),
+            name: Named::of(&row.name),
+            in_use: row.in_use,
+            capacity: row.capacity,
+            waiting: row.waiting,
+            longest_wait: row.longest_wait_s,
+            holders: row.holders,
+            declared: row.declared.is_some(),
+            declaration: row.declared.as_ref().map(Declaration::of),
+        }
+    }
 }

@@ -9,26 +9,27 @@ use std::process::ExitCode;
 use bytes::Bytes;
 use serde::Serialize;
 
+use super::arguments::Common;
 use super::declared;
 use super::exit::{Exit, Failure, warn};
-use super::list;
 use super::name::Name;
-use super::output::{Form, NOTHING, or_nothing, utc};
+use super::output::{NOTHING, or_nothing, utc};
 use super::server::Server;
 use super::slots;
 use super::table::{Column, Rows};
-use signalbox_client::{DeclaredEntry, Direct, Error, ListEntry, Namespace, Series, Status};
+use signalbox_client::{DeclaredEntry, Direct, Error, Inspected, ListEntry, Namespace, Series, Status};
 use signalbox_model::views;
 
 /// The flags of the semaphore, as in `list`. They are the same in every row.
 const FLAGS: Column = Column::word("FLAGS", 6);
 
-const HOLDERS: [Column; 8] = [
+const HOLDERS: [Column; 9] = [
     Column::number("GRANT", 20),
     Column::number("SESSION", 20).omitted(2),
     Column::number("RESOURCES", 10),
     Column::word("SLOTS", 8),
     Column::word("SINCE", 20).omitted(1),
+    Column::number("TTL LEFT", 8).omitted(5),
     Column::text("ADDRESS").omitted(3),
     Column::text("LABEL"),
     FLAGS,
@@ -53,20 +54,19 @@ pub(super) enum ListingKind {
 }
 
 /// Prints one of the lists of a name.
-pub(super) async fn print(
-    server: &Server,
-    name: &Name,
-    kind: ListingKind,
-    json: bool,
-) -> Result<ExitCode, Failure> {
-    let out = BufWriter::new(io::stdout().lock());
-    let mut rows = Rows::new(Form::of_output(json), kind.columns_with_flags(), out);
+pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Result<ExitCode, Failure> {
+    let server = &common.server;
+    let mut rows = Rows::new(common.form(), kind.columns_with_flags(), BufWriter::new(io::stdout().lock()));
     let direct = server.direct().await?;
     let namespace = server.resolve(&direct, name).await?;
-    let declared = server.answer(declared_as(&direct, namespace, name.bytes())).await??;
-    let flags = declared.as_ref().map_or(NOTHING.to_owned(), list::flags);
-    let cells = |entry: &Entry| {
-        let mut cells = kind.cells(entry);
+    let declared = server.answer(declared::find_as(&direct, namespace, name.bytes())).await??;
+    let flags = declared.as_ref().map_or(NOTHING.to_owned(), declared::flags);
+    let mut leases = Leases::new(match kind {
+        ListingKind::Holders => Some(server.direct().await?),
+        ListingKind::Waiters => None,
+    });
+    let cells = |entry: &Entry, left| {
+        let mut cells = kind.cells(entry, left);
         cells.push(flags.clone());
         cells
     };
@@ -80,14 +80,18 @@ pub(super) async fn print(
             Err(error) => return Err(error.into()),
             Ok(Some(entry)) => {
                 is_empty = false;
-                rows.push(|| cells(&entry), || super::output::json(&Marked::of(&entry, declared.as_ref())))?;
+                let left = leases.left(server, &entry).await?;
+                rows.push(
+                    || cells(&entry, left),
+                    || super::output::json(&Marked::of(&entry, left, declared.as_ref())),
+                )?;
             }
             Ok(None) => break,
         }
     }
     rows.finish()?;
     // Without a row, there is no place for the flags.
-    if let (true, false, Some(entry)) = (is_empty, json, &declared)
+    if let (true, false, Some(entry)) = (is_empty, common.json, &declared)
         && (entry.paused || !entry.slots_out.is_empty())
     {
         let kind = kind.noun();
@@ -96,18 +100,63 @@ pub(super) async fn print(
     Ok(Exit::Success.into())
 }
 
-/// The declared semaphore of this name; `None`: it is a counter or not declared, or the server has no declared ones.
-pub(super) async fn declared_as(
-    direct: &Direct,
-    namespace: Namespace,
-    name: &[u8],
-) -> Result<Option<DeclaredEntry<Bytes>>, Error> {
-    match namespace {
-        Namespace::Counters => Ok(None),
-        Namespace::Semaphores => match declared::find(direct, name).await {
-            Err(error) if error.status() == Some(Status::UnknownCommand) => Ok(None),
-            found => found,
-        },
+/// What the server says about a name at one moment.
+pub(super) struct State {
+    pub(super) inspected: Inspected,
+    pub(super) declared: Option<DeclaredEntry<Bytes>>,
+    pub(super) holders: Vec<Entry>,
+    pub(super) queue: Vec<Entry>,
+}
+
+impl State {
+    /// Asks for it, with the holders and the queue only if they are wanted. `None`: the name does not exist.
+    pub(super) async fn read(
+        direct: &Direct,
+        kind: Option<Namespace>,
+        name: &[u8],
+        wants_lists: bool,
+    ) -> Result<Option<Self>, Error> {
+        let read = async {
+            let inspected = direct.inspect(kind, name).await?;
+            let namespace = inspected.namespace;
+            let declared = declared::find_as(direct, namespace, name).await?;
+            let (mut holders, mut queue) = (Vec::new(), Vec::new());
+            if wants_lists {
+                holders = all(direct, namespace, name, ListingKind::Holders).await?;
+                queue = all(direct, namespace, name, ListingKind::Waiters).await?;
+            }
+            Ok(Self { inspected, declared, holders, queue })
+        };
+        match read.await {
+            Err(error) if Error::status(&error) == Some(Status::NotFound) => Ok(None),
+            state => state.map(Some),
+        }
+    }
+}
+
+/// The most holders of a list whose leases are asked for: each is a request.
+const LEASES_MAX: usize = 1_000;
+
+/// Asks how long the leases of holders last, over a connection of its own, so that a list can be read meanwhile.
+pub(super) struct Leases {
+    /// `None`: there are no holders.
+    direct: Option<Direct>,
+    asked: usize,
+}
+
+impl Leases {
+    pub(super) fn new(direct: Option<Direct>) -> Self {
+        Self { direct, asked: 0 }
+    }
+
+    /// In seconds. `None`: the holder has no lease, the client may not ask, or there were too many questions.
+    pub(super) async fn left(&mut self, server: &Server, entry: &Entry) -> Result<Option<f64>, Failure> {
+        let (Some(direct), Some(grant), true) = (&self.direct, entry.grant, self.asked < LEASES_MAX) else {
+            return Ok(None);
+        };
+        self.asked += 1;
+        let verified = server.answer(direct.verify(grant)).await?;
+        Ok(verified.ok().and_then(|verified| views::ttl_left_s(verified.ttl_left)))
     }
 }
 
@@ -162,7 +211,7 @@ impl ListingKind {
         }
     }
 
-    pub(super) fn cells(self, entry: &Entry) -> Vec<String> {
+    pub(super) fn cells(self, entry: &Entry, left: Option<f64>) -> Vec<String> {
         let ListEntry { grant, session, since, resources, position, label, address, slots } = entry;
         let mut cells = vec![
             grant.map_or(NOTHING.to_owned(), |grant| grant.0.to_string()),
@@ -173,8 +222,29 @@ impl ListingKind {
             Self::Waiters => cells.insert(0, position.to_string()),
             Self::Holders => cells.push(or_nothing(slots::ranges(slots).as_bytes())),
         }
-        cells.extend([since.map_or(NOTHING.to_owned(), utc), or_nothing(address), or_nothing(label)]);
+        cells.push(since.map_or(NOTHING.to_owned(), utc));
+        if self == Self::Holders {
+            cells.push(left.map_or(NOTHING.to_owned(), |left| left.floor().to_string()));
+        }
+        cells.extend([or_nothing(address), or_nothing(label)]);
         cells
+    }
+}
+
+/// A holder or a waiter in JSON.
+#[derive(Serialize)]
+pub(super) struct Held {
+    #[serde(flatten)]
+    entry: views::Entry,
+    /// For how many seconds the lease of a holder lasts without a renewal; a waiter has no such key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl_left: Option<Option<f64>>,
+}
+
+impl Held {
+    pub(super) fn of(entry: &Entry, ttl_left: Option<f64>) -> Self {
+        let is_holder = entry.position == 0;
+        Self { entry: views::Entry::of(entry), ttl_left: is_holder.then_some(ttl_left) }
     }
 }
 
@@ -182,15 +252,15 @@ impl ListingKind {
 #[derive(Serialize)]
 struct Marked<'a> {
     #[serde(flatten)]
-    entry: views::Entry,
+    held: Held,
     paused: bool,
     slots_out: &'a [u16],
 }
 
 impl<'a> Marked<'a> {
-    fn of(entry: &Entry, declared: Option<&'a DeclaredEntry<Bytes>>) -> Self {
+    fn of(entry: &Entry, ttl_left: Option<f64>, declared: Option<&'a DeclaredEntry<Bytes>>) -> Self {
         let (paused, slots_out) =
             declared.map_or((false, &[][..]), |entry| (entry.paused, &entry.slots_out[..]));
-        Self { entry: views::Entry::of(entry), paused, slots_out }
+        Self { held: Held::of(entry, ttl_left), paused, slots_out }
     }
 }

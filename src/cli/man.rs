@@ -45,11 +45,13 @@ fn write_pages(dir: &Path, command: &Command) -> Result<(), Failure> {
 fn write_page(dir: &Path, command: &Command) -> Result<(), Failure> {
     let path = dir.join(Man::new(command.clone()).get_filename());
     fs::write(&path, page(command)?).map_err(|error| {
-        let message = format!(
-            "cannot write {}: {error}; give an existing directory that you can write to",
-            path.display()
-        );
-        Failure::new(Exit::Output, message)
+        Failure::new(
+            Exit::Output,
+            format!(
+                "cannot write {}: {error}; give an existing directory that you can write to",
+                path.display()
+            ),
+        )
     })
 }
 

@@ -1,4 +1,4 @@
-//! Messages on standard error.
+//! Messages on standard error, and the warnings of the client among them.
 //!
 //! A write to standard error can block for ever: a full pipe that nobody reads, a terminal that was stopped with Ctrl-S.
 //! It can also stop the process: a terminal with `stty tostop` stops those in the background that write. While a program
@@ -6,12 +6,21 @@
 //! calls [`in_background`], and a thread of its own does the writing.
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
+use tracing::field::Field;
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::set_global_default;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+
+use super::exit::warn;
 
 /// How many messages wait for a reader. Later ones are discarded: nobody reads.
 const WAITING_MAX: usize = 64;
@@ -105,4 +114,33 @@ fn write_all() {
 fn write_now(text: &str) {
     let mut out = io::stderr();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints from now on the warnings of the client that a user has to know of: a file that cannot be read again, and why a session
+/// does not get another connection. What has already failed is reported by the command itself.
+pub(super) fn show_warnings() {
+    // Fails if they are printed already.
+    let _ = set_global_default(tracing_subscriber::registry().with(Warnings));
+}
+
+/// The modules of the client that they come from.
+const SOURCES: [&str; 2] = ["signalbox_client::reread", "signalbox_client::lease::reconnect"];
+
+struct Warnings;
+
+impl<S: Subscriber> Layer<S> for Warnings {
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::WARN)
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let metadata = event.metadata();
+        if *metadata.level() == Level::WARN && SOURCES.contains(&metadata.target()) {
+            event.record(&mut |field: &Field, value: &dyn Debug| {
+                if field.name() == "message" {
+                    warn(&format!("{value:?}"));
+                }
+            });
+        }
+    }
 }

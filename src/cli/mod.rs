@@ -8,41 +8,32 @@ mod apply;
 mod arguments;
 mod await_idle;
 pub mod bench;
-mod cancel;
+mod change;
 mod check_config;
 mod cluster;
 mod complete_names;
 mod completions;
 mod data;
-mod declare;
 mod declared;
-mod delete;
-mod dump;
 mod executable;
 mod exit;
-mod get;
+mod held;
 mod history;
 mod leased;
 mod list;
 mod listing;
 mod man;
 mod messages;
-mod mismatch;
 mod name;
 mod number;
-mod online_export;
 mod outer;
 mod output;
 mod own_server;
 mod pattern;
-mod pause;
 mod ping;
 mod place;
+mod plain;
 mod refusal;
-mod release;
-mod remove;
-mod renew;
-mod resize;
 mod revoke;
 mod run;
 mod serve;
@@ -50,9 +41,7 @@ mod server;
 mod session;
 mod sessions;
 mod signals;
-mod slot;
 mod slots;
-mod stats;
 mod status;
 mod sysv;
 mod table;
@@ -63,18 +52,17 @@ mod token_source;
 mod top;
 mod verify;
 mod wanted;
-mod warnings;
 mod watch;
 
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::ContextValue;
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use arguments::Common;
 use exit::{Exit, Failure};
 use output::cut;
 use server::block_on;
-use signalbox_model::ServiceChange;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,93 +71,35 @@ Examples:
   signalbox run backup --max 1 -- /usr/local/bin/backup
   signalbox status backup";
 
-/// The options that stand before or after the subcommand, with the same names and types as in the subcommands that have
-/// them: the parser then passes their values on.
-#[derive(Debug, Args)]
-struct Everywhere {
-    #[command(flatten)]
-    _server: server::Server,
-
-    /// Print JSON; a command that prints nothing ignores this option
-    #[arg(id = "json", long = "json", global = true)]
-    _json: bool,
-
-    #[command(flatten)]
-    _sysv: sysv::SysvOption,
-}
-
-/// Subcommands that are no clients of a server.
-const WITHOUT_SERVER: [&str; 8] =
-    ["serve", "check-config", "history", "cluster", "data", "completions", "complete-names", "man"];
-
-/// Subcommands whose NAME may be a System V semaphore set.
-const WITH_SYSV: [&str; 2] = ["status", "watch"];
-
-/// Subcommands whose output is text or a screen in any case.
-const WITHOUT_JSON: [&str; 6] =
-    ["serve", "top", "export-declarations", "completions", "complete-names", "man"];
-
 /// The definitions of all arguments.
 fn command() -> clap::Command {
-    let program = Program::command();
-    let (about, long_about) = (program.get_about().cloned(), program.get_long_about().cloned());
-    let command = Everywhere::augment_args(program);
-    // The options bring the description of their struct along.
-    let command = command.about(about.unwrap_or_default()).long_about(long_about.unwrap_or_default());
-    // Hidden definitions there keep the options out of the help; `arguments::check` refuses the options.
-    let hidden = |id| {
-        let has_value = matches!(id, "server" | "timeout" | "ca" | "cert" | "cert-key");
-        let action = if has_value { ArgAction::Set } else { ArgAction::SetTrue };
-        Arg::new(id).long(id).hide(true).action(action)
-    };
-    let command = WITHOUT_SERVER.into_iter().fold(command, |command, name| {
-        let ids = arguments::SERVER_OPTIONS;
-        command.mut_subcommand(name, |command| command.args(ids.map(hidden)))
-    });
-    let command = WITHOUT_JSON.into_iter().fold(command, |command, name| {
-        command.mut_subcommand(name, |command| command.arg(hidden(arguments::JSON)))
-    });
-    let command = command.mut_subcommands(|command| {
+    let command = Program::command().mut_subcommands(|command| {
         // Without a subcommand of their own, they say which there are. Whether the parser prints the whole help instead must
         // not depend on a variable.
-        let command = match command.get_name() {
-            "cluster" | "data" | "sysv" => command.arg_required_else_help(false),
-            _ => command,
-        };
-        match WITH_SYSV.contains(&command.get_name()) {
-            true => command,
-            false => command.arg(hidden(arguments::SYSV)),
-        }
+        let is_group = command.has_subcommands();
+        let command = if is_group { command.arg_required_else_help(false) } else { command };
+        with_short_help(command)
     });
-    with_negative_values(grouped(command))
+    with_negative_values(arguments::with_common(grouped(command)))
+}
+
+/// Leaves all examples but the first to `--help`, so that `-h` fits a screen.
+fn with_short_help(command: clap::Command) -> clap::Command {
+    let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let first = examples.lines().take(2).collect::<Vec<_>>().join("\n");
+    command.after_help(first).after_long_help(examples).mut_subcommands(with_short_help)
 }
 
 /// The subcommands as the help lists them; every visible one stands in one group.
-const GROUPS: [(&str, &[&str]); 4] = [
-    ("Everyday", &["run", "acquire", "renew", "release", "status", "list", "watch", "top", "ping"]),
+const GROUPS: [(&str, &str); 4] = [
+    ("Everyday", "run acquire renew release status list watch top ping"),
     (
         "Administration",
-        &[
-            "apply",
-            "export-declarations",
-            "declare",
-            "resize",
-            "pause",
-            "resume",
-            "slot",
-            "remove",
-            "delete",
-            "revoke",
-            "cancel",
-            "sessions",
-            "history",
-            "await-idle",
-            "verify",
-            "token",
-        ],
+        "apply export-declarations declare resize pause resume slot remove delete revoke cancel sessions history await-idle \
+         verify token",
     ),
-    ("Server", &["serve", "check-config", "cluster", "data", "sysv", "completions", "man"]),
-    ("Plain operations, as of yrmcds", &["get", "dump", "stats", "bench"]),
+    ("Server", "serve check-config cluster data sysv completions man"),
+    ("Plain operations, as of yrmcds", "get dump stats bench"),
 ];
 
 /// Lists the subcommands in groups, in the help of the program.
@@ -177,7 +107,7 @@ fn grouped(command: clap::Command) -> clap::Command {
     let mut listed = String::new();
     for (title, names) in GROUPS {
         listed += &format!("{title}:\n");
-        for name in names {
+        for name in names.split(' ') {
             let about = command.find_subcommand(name).and_then(clap::Command::get_about);
             listed += &format!("  {name:<19}  {}\n", about.map(ToString::to_string).unwrap_or_default());
         }
@@ -208,6 +138,9 @@ fn with_negative_values(command: clap::Command) -> clap::Command {
 #[derive(Debug, Parser)]
 #[command(name = "signalbox", version, after_help = EXAMPLES, after_long_help = after_long_help())]
 struct Program {
+    #[command(flatten)]
+    common: Common,
+
     #[command(subcommand)]
     command: Command,
 }
@@ -217,35 +150,24 @@ enum Command {
     Serve(serve::Arguments),
     CheckConfig(check_config::Arguments),
     Ping(ping::Arguments),
-    Get(get::Arguments),
-    Stats(stats::Arguments),
-    Dump(dump::Arguments),
+    Get(plain::Get),
+    Stats(plain::Stats),
+    Dump(plain::Dump),
     Status(status::Arguments),
     Watch(watch::Arguments),
     Top(top::Arguments),
     Apply(apply::Arguments),
     ExportDeclarations(apply::ExportArguments),
-    Declare(declare::Arguments),
-    Resize(resize::Arguments),
-    /// Pause a declared semaphore
-    #[command(long_about = pause::PAUSE_LONG, after_help = pause::PAUSE_EXAMPLES)]
-    Pause(pause::Arguments),
-    /// End the pause of a declared semaphore
-    #[command(long_about = pause::RESUME_LONG, after_help = pause::RESUME_EXAMPLES)]
-    Resume(pause::Arguments),
-    Slot(slot::Arguments),
-    Remove(remove::Arguments),
-    Delete(delete::Arguments),
+    #[command(flatten)]
+    Change(change::Change),
     List(list::Arguments),
     Sessions(sessions::Arguments),
     History(history::Arguments),
     AwaitIdle(await_idle::Arguments),
     Run(run::Arguments),
     Acquire(acquire::Arguments),
-    Renew(renew::Arguments),
-    Release(release::Arguments),
-    Revoke(revoke::Arguments),
-    Cancel(cancel::Arguments),
+    Renew(session::Renew),
+    Release(session::Release),
     Verify(verify::Arguments),
     Bench(bench::Arguments),
     Sysv(sysv::Arguments),
@@ -285,41 +207,34 @@ pub fn main() -> ExitCode {
     if !program.command.handles_signals() {
         signals::end_first_process();
     }
+    let common = &program.common;
     let result = match program.command {
         Command::Serve(arguments) => serve::run(&arguments),
-        Command::CheckConfig(arguments) => check_config::run(&arguments),
-        Command::Ping(arguments) => block_on(ping::run(&arguments)),
-        Command::Get(arguments) => block_on(get::run(&arguments)),
-        Command::Stats(arguments) => block_on(stats::run(&arguments)),
-        Command::Dump(arguments) => block_on(dump::run(&arguments)),
-        Command::Status(arguments) => block_on(status::run(&arguments)),
-        Command::Watch(arguments) => block_on(watch::run(&arguments)),
-        Command::Top(arguments) => top::run(&arguments),
-        Command::Apply(arguments) => block_on(apply::run(&arguments)),
-        Command::ExportDeclarations(arguments) => block_on(apply::export(&arguments)),
-        Command::Declare(arguments) => block_on(declare::run(&arguments)),
-        Command::Resize(arguments) => block_on(resize::run(&arguments)),
-        Command::Pause(arguments) => block_on(pause::run(&arguments, ServiceChange::Pause)),
-        Command::Resume(arguments) => block_on(pause::run(&arguments, ServiceChange::Resume)),
-        Command::Slot(arguments) => block_on(slot::run(&arguments)),
-        Command::Remove(arguments) => block_on(remove::run(&arguments)),
-        Command::Delete(arguments) => block_on(delete::run(&arguments)),
-        Command::List(arguments) => block_on(list::run(&arguments)),
-        Command::Sessions(arguments) => block_on(sessions::run(&arguments)),
-        Command::History(arguments) => history::run(&arguments),
-        Command::AwaitIdle(arguments) => block_on(await_idle::run(&arguments)),
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Acquire(arguments) => block_on(acquire::run(&arguments)),
-        Command::Renew(arguments) => block_on(renew::run(&arguments)),
-        Command::Release(arguments) => block_on(release::run(&arguments)),
-        Command::Cancel(arguments) => block_on(cancel::run(&arguments)),
-        Command::Revoke(arguments) => block_on(revoke::run(&arguments)),
-        Command::Verify(arguments) => block_on(verify::run(&arguments)),
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Sysv(arguments) => sysv::run(&arguments),
-        Command::Cluster(arguments) => cluster::run(&arguments),
-        Command::Data(arguments) => data::run(&arguments),
-        Command::Token(arguments) => token::run(&arguments),
+        Command::CheckConfig(arguments) => check_config::run(&arguments, common),
+        Command::Ping(arguments) => block_on(ping::run(&arguments, common)),
+        Command::Get(arguments) => block_on(plain::get(&arguments, common)),
+        Command::Stats(arguments) => block_on(plain::stats(&arguments, common)),
+        Command::Dump(arguments) => block_on(plain::dump(&arguments, common)),
+        Command::Status(arguments) => block_on(status::run(&arguments, common)),
+        Command::Watch(arguments) => block_on(watch::run(&arguments, common)),
+        Command::Top(arguments) => top::run(&arguments, common),
+        Command::Apply(arguments) => block_on(apply::run(&arguments, common)),
+        Command::ExportDeclarations(arguments) => block_on(apply::export(&arguments, common)),
+        Command::Change(change) => block_on(change.run(common)),
+        Command::List(arguments) => block_on(list::run(&arguments, common)),
+        Command::Sessions(arguments) => block_on(sessions::run(&arguments, common)),
+        Command::History(arguments) => history::run(&arguments, common),
+        Command::AwaitIdle(arguments) => block_on(await_idle::run(&arguments, common)),
+        Command::Run(arguments) => run::run(&arguments, common),
+        Command::Acquire(arguments) => block_on(acquire::run(&arguments, common)),
+        Command::Renew(arguments) => block_on(session::renew(&arguments, common)),
+        Command::Release(arguments) => block_on(session::release(&arguments, common)),
+        Command::Verify(arguments) => block_on(verify::run(&arguments, common)),
+        Command::Bench(arguments) => bench::run(&arguments, common),
+        Command::Sysv(arguments) => sysv::run(&arguments, common),
+        Command::Cluster(arguments) => cluster::run(&arguments, common),
+        Command::Data(arguments) => data::run(&arguments, common),
+        Command::Token(arguments) => token::run(&arguments, common),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::CompleteNames(arguments) => complete_names::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
@@ -338,7 +253,7 @@ fn explain(answer: &clap::Error) -> ExitCode {
     }
     let text = told(answer);
     match text.strip_prefix("error: ") {
-        Some(mistake) => Failure::new(Exit::Usage, mistake.trim_end()).end(),
+        Some(mistake) => Failure::usage(mistake.trim_end()).end(),
         // Without arguments, clap returns the whole help.
         None => {
             let _ = answer.print();
@@ -371,33 +286,7 @@ fn told(answer: &clap::Error) -> String {
         }
         *line = line.replace("complete-names, ", "");
     }
-    if let Some(tip) = tip(answer) {
-        lines.insert(1, format!("\n  tip: {tip}"));
-    }
     lines.join("\n")
-}
-
-/// What was probably meant by an argument that a subcommand does not take.
-fn tip(answer: &clap::Error) -> Option<&'static str> {
-    let (Some(ContextValue::String(argument)), Some(ContextValue::StyledStr(usage))) =
-        (answer.get(ContextKind::InvalidArg), answer.get(ContextKind::Usage))
-    else {
-        return None;
-    };
-    if answer.kind() != ErrorKind::UnknownArgument || argument.starts_with('-') {
-        return None;
-    }
-    let usage = usage.to_string();
-    let is_of = |subcommand: &str| usage.contains(&format!("signalbox {subcommand}"));
-    [
-        ("revoke", "give the id with --grant or --session, or the address with --client"),
-        ("ping", "give the server with --server"),
-        ("stats", "give the server with --server"),
-        ("renew", "the session is that of SIGNALBOX_SESSION and SIGNALBOX_KEY, or of --session and --key"),
-        ("release", "the session is that of SIGNALBOX_SESSION and SIGNALBOX_KEY, or of --session and --key"),
-    ]
-    .into_iter()
-    .find_map(|(subcommand, tip)| is_of(subcommand).then_some(tip))
 }
 
 fn after_long_help() -> String {
@@ -419,7 +308,7 @@ mod tests {
 
     #[test]
     fn the_help_lists_every_visible_subcommand_once() {
-        let mut listed: Vec<_> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let mut listed: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.split(' ')).collect();
         let command = command();
         let mut visible: Vec<_> = command
             .get_subcommands()

@@ -9,11 +9,12 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 use super::exit::{Exit, Failure};
-use super::listing::{self, Entry, ListingKind};
-use super::server::{Server, label};
+use super::listing::Entry;
+use super::refusal::Answer;
+use super::server::label;
 use super::session::GRANT;
-use super::wanted::{Amount, Amounts};
-use signalbox_client::{Direct, Error, GrantId, Namespace};
+use super::wanted::Amounts;
+use signalbox_client::{GrantId, Namespace};
 use signalbox_model::noun;
 
 /// The variable with the holdings, separated by commas. Only this program reads it.
@@ -86,52 +87,29 @@ pub(super) fn with(own: &Holding) -> String {
 
 /// The failure of a request that does not fit beside what the programs around this one hold; `None`: it does, or the server
 /// does not say.
-pub(super) async fn conflict(server: &Server, amounts: &Amounts, held: &[Holding]) -> Option<Failure> {
-    if held.is_empty() {
-        return None;
-    }
-    let ask = async {
-        let direct = server.direct().await.ok()?;
-        for amount in amounts.each() {
-            if let Ok(Some(failure)) = of_amount(&direct, amounts, amount, held).await {
-                return Some(failure);
-            }
-        }
-        None
-    };
-    tokio::time::timeout(server.timeout(), ask).await.ok().flatten()
-}
-
-async fn of_amount(
-    direct: &Direct,
-    amounts: &Amounts,
-    amount: &Amount,
-    held: &[Holding],
-) -> Result<Option<Failure>, Error> {
-    let name = &amount.name;
-    let inspected = direct.inspect(amounts.kind(), name.bytes()).await?;
-    let namespace = inspected.namespace;
-    let holders = listing::all(direct, namespace, name.bytes(), ListingKind::Holders).await?;
-    let outer: Vec<_> = holders.iter().filter(|holder| held.iter().any(|outer| outer.is(holder))).collect();
-    if outer.is_empty() {
-        return Ok(None);
-    }
-    let capacity = match (namespace, amount.max) {
-        (Namespace::Counters, Some(max)) => max,
-        _ => inspected.capacity,
-    };
-    let in_use: u64 = outer.iter().map(|holder| u64::from(holder.resources)).sum();
-    let has_slot = amount.slot.is_some_and(|slot| outer.iter().any(|holder| holder.slots.contains(&slot)));
-    if !has_slot && in_use + u64::from(amount.resources) <= u64::from(capacity) {
-        return Ok(None);
-    }
-    let message = format!(
-        "{} {name}: {} requested, but the commands around this one hold {in_use} of {capacity} until it ends, so it would \
-         wait for ever; request less, or give this command what they hold and omit this request",
-        noun(amounts.kind()),
-        amount.resources
-    );
-    Ok(Some(Failure::new(Exit::NothingAvailable, message)))
+pub(super) fn conflict(amounts: &Amounts, answers: &[Answer], held: &[Holding]) -> Option<Failure> {
+    amounts.each().iter().zip(answers).find_map(|(amount, answer)| {
+        let state = answer.as_ref().ok()?.as_ref()?;
+        let is_outer = |holder: &&Entry| held.iter().any(|outer| outer.is(holder));
+        let outer: Vec<_> = state.holders.iter().filter(is_outer).collect();
+        let capacity = match (state.inspected.namespace, amount.max) {
+            (Namespace::Counters, Some(max)) => max,
+            _ => state.inspected.capacity,
+        };
+        let in_use: u64 = outer.iter().map(|holder| u64::from(holder.resources)).sum();
+        let has_slot = amount.slot.is_some_and(|slot| outer.iter().any(|holder| holder.slots.contains(&slot)));
+        let fits = !has_slot && in_use + u64::from(amount.resources) <= u64::from(capacity);
+        (!outer.is_empty() && !fits).then(|| {
+            let message = format!(
+                "{} {}: {} requested, but the commands around this one hold {in_use} of {capacity} until it ends, so it would \
+                 wait for ever; request less, or give this command what they hold and omit this request",
+                noun(amounts.kind()),
+                amount.name,
+                amount.resources
+            );
+            Failure::new(Exit::NothingAvailable, message)
+        })
+    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! characters and unusual spaces. It is on one line.
 
 use std::fmt::Write;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -16,21 +16,21 @@ use signalbox_model::UnixSeconds;
 /// The format of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// An aligned table with a header, for people.
-    Table,
-    /// One line per entry, columns separated by tabs, no header: for cut, awk and sort.
-    Tabs,
+    /// An aligned table, for people.
+    Table { has_header: bool },
+    /// One line per entry, columns separated by tabs: for cut, awk and sort.
+    Tabs { has_header: bool },
     /// One JSON object per line.
     Json,
 }
 
 impl Form {
     /// JSON if `--json` was given; else a table on a terminal and tabs elsewhere.
-    pub(super) fn of_output(wants_json: bool) -> Self {
+    pub(super) fn of_output(wants_json: bool, has_header: bool) -> Self {
         match wants_json {
             true => Self::Json,
-            false if std::io::stdout().is_terminal() => Self::Table,
-            false => Self::Tabs,
+            false if std::io::stdout().is_terminal() => Self::Table { has_header },
+            false => Self::Tabs { has_header },
         }
     }
 }
@@ -47,6 +47,11 @@ pub(super) fn error_width() -> usize {
 
 fn width_of(size: Option<(terminal_size::Width, terminal_size::Height)>) -> usize {
     size.map_or(usize::MAX, |(terminal_size::Width(columns), _)| usize::from(columns))
+}
+
+/// Writes figures, one to a line, behind their keys in a column of this width.
+pub(super) fn figures(out: &mut impl io::Write, width: usize, figures: &[(&str, String)]) -> io::Result<()> {
+    figures.iter().try_for_each(|(key, value)| writeln!(out, "{key:<width$}  {}", harmless(value)))
 }
 
 /// The text in at most `width` characters; if it is longer, its start and `…`.

@@ -3,14 +3,14 @@
 
 use clap::Args;
 
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use super::name::Name;
 use signalbox_client::Scope;
 
 /// The arguments of a command that lists all names without a pattern.
 #[derive(Debug, Args)]
 pub(super) struct PatternArguments {
-    /// List only this name, or with a * at the end only names with this prefix
+    /// List only this name, or the names with this prefix
     #[arg(value_name = "NAME|PREFIX*", value_parser = Name::parser())]
     pattern: Option<Name>,
 
@@ -33,7 +33,9 @@ impl PatternArguments {
 /// The option of commands that take whole names, which do not have to exist.
 #[derive(Debug, Args)]
 pub(super) struct WholeNames {
-    /// Take names as they are, also those that end in * or, for declare, in an amount
+    /// Take names as they are
+    ///
+    /// Also those that end in *, or look as if an amount followed the name.
     #[arg(long)]
     exact: bool,
 }
@@ -48,10 +50,9 @@ impl WholeNames {
     pub(super) fn check<'a>(&self, names: impl IntoIterator<Item = &'a Name>) -> Result<(), Failure> {
         let pattern = names.into_iter().find(|name| !self.exact && looks_like_pattern(name.bytes()));
         pattern.map_or(Ok(()), |name| {
-            let message = format!(
+            Err(Failure::usage(format!(
                 "{name} looks like a pattern, but this command takes whole names; if the * is a part of the name, add --exact"
-            );
-            Err(Failure::new(Exit::Usage, message))
+            )))
         })
     }
 }

@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::number::within;
 use super::output::json;
 use super::own_server::OwnServer;
-use super::server::Server;
 use super::time::time;
 use signalbox_client::PlainClient;
 
-const EXAMPLES: &str = "\
+/// Check that the server responds, and print the round-trip time
+///
+/// With --json, the output is one object for each response, with the keys server, number and time (in milliseconds).
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   signalbox ping
   signalbox ping --server lock.example.org -c 3
-  signalbox ping --config /etc/signalbox.toml --timeout 2";
-
-/// Check that the server responds, and print the round-trip time
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+  signalbox ping --config /etc/signalbox.toml --timeout 2")]
 pub(super) struct Arguments {
     /// Number of requests to send
     #[arg(short, long, value_name = "N", default_value = "1", value_parser = within(1..=u32::MAX))]
@@ -33,19 +33,13 @@ pub(super) struct Arguments {
     #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = time)]
     interval: Duration,
 
-    /// Ping the server of this configuration file on this machine, as a health check does, over a new connection for each
-    /// request: on the address, the port and behind the proxies that the file and the SIGNALBOX_CONFIG_ variables of the
-    /// environment configure. A server that answers that it requires TLS works. The options of the connection and
-    /// SIGNALBOX_SERVER do not count, except for --timeout
+    /// Ping the server of this configuration file on this machine
+    ///
+    /// As a health check does, over a new connection for each request: on the address, the port and behind the proxies that the
+    /// file and the SIGNALBOX_CONFIG_ variables of the environment configure. A server that answers that it requires TLS works. The
+    /// options of the connection and SIGNALBOX_SERVER do not count, except for --timeout.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-
-    /// Print one JSON object for each response, with the keys server, number and time (in milliseconds)
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    server: Server,
 }
 
 /// What is pinged.
@@ -56,8 +50,9 @@ enum Target {
     Connected(String, PlainClient),
 }
 
-pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { count, interval, config, json: as_json, server } = arguments;
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+    let Arguments { count, interval, config } = arguments;
+    let server = &common.server;
     let target = match config {
         Some(file) => Target::Own(OwnServer::of(file)?),
         None => {
@@ -75,7 +70,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             }
         };
         let milliseconds = sent.elapsed().as_micros() as f64 / 1000.0;
-        let text = match as_json {
+        let text = match common.json {
             true => json(&serde_json::json!({ "server": address, "number": number, "time": milliseconds })),
             false => format!("answer from {address}: number={number} time={milliseconds:.3} ms"),
         };

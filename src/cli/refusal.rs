@@ -1,19 +1,71 @@
-//! The message for a request for resources that the server refused. For most refusals it is the client's; here are those
-//! for which the command line has numbers or options to add.
+//! Why a request for resources is refused, or waits: what the server says about its names, and the message. For most refusals
+//! the message is the client's; here are those for which the command line has numbers or options to add.
 //!
-//! The refusal itself is only a status, so the numbers in the message come from a second request. Other clients may have
+//! The refusal itself is only a status, so the numbers in the message come from another request. Other clients may have
 //! acquired or released in between: if the numbers do not explain the refusal, the message says so.
 
 use std::time::Duration;
 
-use super::declared;
+use super::declared::no_such_slot;
 use super::exit::{Exit, Failure};
+use super::listing::State;
 use super::name::quoted;
 use super::server::Server;
 use super::slots;
 use super::wanted::{Amount, Amounts, Waiting};
-use signalbox_client::{DeclaredEntry, Direct, Error, Inspected, Namespace, PlainClient, Status};
+use signalbox_client::{
+    DeclaredEntry, Direct, Error, HelloAnswer, Inspected, Namespace, PlainClient, Status,
+};
 use signalbox_model::noun;
+
+/// What the server says about a name; `Ok(None)`: it does not exist.
+pub(super) type Answer = Result<Option<State>, Error>;
+
+/// Questions to the server about the names of a request, over one connection, which the first question opens.
+pub(super) struct Questions<'a> {
+    server: &'a Server,
+    amounts: &'a Amounts,
+    direct: Option<Direct>,
+}
+
+impl<'a> Questions<'a> {
+    pub(super) fn new(server: &'a Server, amounts: &'a Amounts) -> Self {
+        Self { server, amounts, direct: None }
+    }
+
+    pub(super) fn amounts(&self) -> &'a Amounts {
+        self.amounts
+    }
+
+    /// The limits of the server.
+    pub(super) async fn limits(&mut self) -> Result<HelloAnswer, Failure> {
+        let direct = self.server.direct().await?;
+        Ok(self.direct.insert(direct).server())
+    }
+
+    /// The answer for each name, with its holders and its queue only if they are wanted; none if the server does not respond.
+    pub(super) async fn answers(&mut self, wants_lists: bool) -> Vec<Answer> {
+        let ask = async {
+            let direct = match self.direct.take() {
+                Some(direct) => direct,
+                None => self.server.direct().await.ok()?,
+            };
+            let mut answers = Vec::new();
+            for amount in self.amounts.each() {
+                let answer =
+                    State::read(&direct, self.amounts.kind(), amount.name.bytes(), wants_lists).await;
+                // Without a status, the connection is of no more use.
+                if answer.as_ref().is_err_and(|error| error.status().is_none()) {
+                    return None;
+                }
+                answers.push(answer);
+            }
+            self.direct = Some(direct);
+            Some(answers)
+        };
+        tokio::time::timeout(self.server.timeout(), ask).await.ok().flatten().unwrap_or_default()
+    }
+}
 
 /// What the server said about a name after it had refused the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +78,8 @@ pub(super) enum Usage {
     OutOfService { slots: Vec<u16>, available: u32, capacity: u32 },
     /// The slot that was requested is out of service, or others hold it or wait before the request.
     Slot { slot: u16, is_out: bool },
+    /// The semaphore does not have the slot that was requested, for this reason.
+    NoSuchSlot(String),
     /// The semaphore is paused, so it grants nothing.
     Paused,
     /// The name does not exist.
@@ -53,38 +107,23 @@ impl Usage {
         }
     }
 
-    /// Asks signalbox's server about all names. The result has one entry per name, or none if the server does not
-    /// respond.
-    pub(super) async fn of_all(server: &Server, amounts: &Amounts) -> Vec<Self> {
-        let ask = async {
-            let direct = server.direct().await.ok()?;
-            let mut usages = Vec::new();
-            for amount in amounts.each() {
-                usages.push(Self::by_direct(&direct, amount, amounts.kind()).await);
-            }
-            Some(usages)
-        };
-        tokio::time::timeout(server.timeout(), ask).await.ok().flatten().unwrap_or_default()
-    }
-
-    async fn by_direct(direct: &Direct, amount: &Amount, kind: Option<Namespace>) -> Self {
-        let name = amount.name.bytes();
-        let Inspected { in_use, capacity, available, namespace, .. } = match direct.inspect(kind, name).await
-        {
-            Ok(inspected) => inspected,
-            Err(error) if error.status() == Some(Status::NotFound) => return Self::Missing,
+    pub(super) fn of(amount: &Amount, answer: &Answer) -> Self {
+        let state = match answer {
+            Ok(Some(state)) => state,
+            Ok(None) => return Self::Missing,
             Err(_) => return Self::Unknown,
         };
-        let declared = match namespace {
-            Namespace::Counters if amount.max.is_none() => return Self::NotDeclared,
-            Namespace::Counters => return Self::counter(in_use, amount),
-            Namespace::Semaphores => declared::find(direct, name).await.ok().flatten(),
-        };
-        match (declared, amount.slot) {
-            (Some(DeclaredEntry { paused: true, .. }), _) => Self::Paused,
-            (Some(entry), Some(slot)) => Self::Slot { slot, is_out: entry.slots_out.contains(&slot) },
-            (Some(DeclaredEntry { slots_out: slots, .. }), None) if !slots.is_empty() => {
-                Self::OutOfService { slots, available, capacity }
+        let Inspected { in_use, capacity, available, namespace, .. } = state.inspected;
+        match (namespace, &state.declared, amount.slot) {
+            (Namespace::Counters, ..) if amount.max.is_none() => Self::NotDeclared,
+            (Namespace::Counters, ..) => Self::counter(in_use, amount),
+            (_, Some(DeclaredEntry { paused: true, .. }), _) => Self::Paused,
+            (_, Some(entry), Some(slot)) if !entry.numbered || u32::from(slot) >= entry.capacity => {
+                Self::NoSuchSlot(no_such_slot(entry))
+            }
+            (_, Some(entry), Some(slot)) => Self::Slot { slot, is_out: entry.slots_out.contains(&slot) },
+            (_, Some(DeclaredEntry { slots_out: slots, .. }), None) if !slots.is_empty() => {
+                Self::OutOfService { slots: slots.clone(), available, capacity }
             }
             _ => Self::InUse { in_use, capacity },
         }
@@ -102,7 +141,7 @@ impl Usage {
                 Some(u64::from(in_use) + u64::from(resources) <= u64::from(capacity))
             }
             Self::Available(available) | Self::OutOfService { available, .. } => Some(resources <= available),
-            Self::Slot { .. } | Self::Paused => Some(false),
+            Self::Slot { .. } | Self::NoSuchSlot(_) | Self::Paused => Some(false),
             Self::Missing | Self::NotDeclared | Self::Unknown => None,
         }
     }
@@ -131,6 +170,7 @@ impl Usage {
             }
             Self::Slot { slot, is_out: true } => format!("slot {slot} is out of service"),
             Self::Slot { slot, is_out: false } => format!("slot {slot} is held, or others wait before it"),
+            Self::NoSuchSlot(reason) => reason.clone(),
             Self::Paused => format!("it is paused, {resources} requested"),
             Self::Missing | Self::NotDeclared => format!("it does not exist, {resources} requested"),
             Self::Unknown => format!("{resources} requested"),
@@ -138,9 +178,10 @@ impl Usage {
     }
 }
 
-/// Whether the numbers matter for the message of this error.
+/// Whether the state of the names matters for the message of this error.
 pub(super) fn needs_usage(error: &Error) -> bool {
-    matches!(error.status(), Some(Status::ResourceNotAvailable | Status::TimedOut | Status::NotFound))
+    use Status::{NoSuchSlot, NotFound, ResourceNotAvailable, TimedOut};
+    matches!(error.status(), Some(ResourceNotAvailable | TimedOut | NotFound | NoSuchSlot))
 }
 
 /// The failure of a refused request. `usages` has one entry per name, or none.
@@ -167,6 +208,9 @@ pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages
             (Exit::NothingAvailable, message)
         }
         (Some(Status::NotFound), _) => (Exit::Failure, missing(amounts, usages)),
+        (Some(Status::NoSuchSlot), _) if let Some(Usage::NoSuchSlot(reason)) = usages.first() => {
+            (Exit::Failure, format!("{names} does not have this slot: {reason}"))
+        }
         _ => return error.into(),
     };
     Failure::new(exit, message)

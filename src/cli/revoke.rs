@@ -1,122 +1,220 @@
-//! `signalbox revoke`: takes a grant, or sessions with all their grants, from their holders.
+//! `signalbox revoke` and `signalbox cancel`: take grants from their holders, and waiting requests from their queues.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::Args;
 
-use super::exit::{Exit, Failure};
+use super::arguments::Common;
+use super::change;
+use super::exit::{Exit, Failure, warn};
+use super::listing::{self, ListingKind};
+use super::name::Name;
 use super::number::within;
-use super::server::{Server, permission_denied};
+use super::sessions;
 use super::time::time_or_none;
 use crate::config::Clients;
-use signalbox_client::{GrantId, Revocation, Status};
-use signalbox_model::{Changed, Milliseconds, Operation, SessionId};
+use signalbox_client::{Direct, GrantId, Revocation, SessionEntry, Status};
+use signalbox_model::{Cancellation, Milliseconds, Operation, SessionId, SessionKind};
 
-const LONG: &str = "\
-Revoke a grant, or a session or all leased sessions of a client with everything that they hold
+/// Cancel a waiting request, or all waiting requests of a session
+///
+/// A canceled request leaves its queue, and its client is told that it was canceled. The session keeps what it holds.
+/// "signalbox status" prints the ids of requests in the column GRANT, which are the ids that their grants would get, and
+/// those of sessions. With --session, the command prints how many requests were canceled. A client that keeps running may
+/// request again; "signalbox pause" makes all requests for a name wait.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "signalbox cancel [OPTIONS] <--request <ID>|--session <ID>>",
+    after_help = "Examples:\n  signalbox cancel --request 4711\n  signalbox cancel --session 17"
+)]
+#[group(required = true, multiple = false)]
+pub(super) struct Cancel {
+    /// Id of the waiting request
+    #[arg(long, value_name = "ID", value_parser = within(0..=u64::MAX))]
+    request: Option<u64>,
 
-The server notifies the holder, and releases the resources when the grace period ends, whether the holder has stopped or \
-not. \"signalbox status\" prints the ids, and \"signalbox sessions\" the addresses of clients. A second revocation can shorten the grace period, but not extend it.
+    /// Id of the session whose waiting requests are canceled; it keeps what it holds
+    #[arg(long, value_name = "ID", value_parser = session_id)]
+    session: Option<SessionId>,
+}
 
-With --client, the command prints how many sessions were revoked: the leased sessions whose client connects from the \
-address or network, or with the token or certificate, or did last. \"signalbox sessions\" shows these as token:NAME and \
-certificate:NAME. The server goes on if --timeout is over before; 100,000 sessions with a data directory \
-take some seconds. Connections are not closed: what a connection holds without a lease is released when its client \
-disconnects, or by --session with its id. A client that keeps running may open new sessions. System V processes are not \
-revoked. A session that was restored at the start of the server and whose client has not come back has no address and no identity.
+impl Cancel {
+    pub(super) fn operation(&self) -> Operation<'_> {
+        Operation::Cancel(match (self.request, self.session) {
+            (Some(request), _) => Cancellation::Request(GrantId(request)),
+            (None, session) => Cancellation::Session(session.expect("clap requires one of the two")),
+        })
+    }
+}
 
-The server accepts this request from its own machine and from the addresses in admin_from of its configuration.";
+fn session_id(text: &str) -> Result<SessionId, String> {
+    let number = within(1..=u64::MAX)(text)?;
+    Ok(SessionId::from_number(number).expect("the number is not 0"))
+}
 
-const EXAMPLES: &str = "\
+/// Revoke the grants of a name, one grant, or sessions with everything that they hold
+///
+/// The server notifies the holder, and releases the resources when the grace period ends, whether the holder has stopped or
+/// not. "signalbox status" prints the ids, and "signalbox sessions" the addresses of clients. A second revocation can shorten the
+/// grace period, but not extend it.
+///
+/// With NAME, every grant of it is revoked, with all names that were acquired together with it. On a terminal, the command asks
+/// first; elsewhere, it needs --yes. It prints how many grants were revoked. What plain Acquires hold has no grant: revoke the
+/// sessions of their connections.
+///
+/// With --client, the command prints how many sessions were revoked: the leased sessions whose client connects from the address or
+/// network, or with the token or certificate, or did last. "signalbox sessions" shows these as token:NAME and certificate:NAME. The
+/// server goes on if --timeout is over before; 100,000 sessions with a data directory take some seconds. Connections are not
+/// closed: what a connection holds without a lease is released when its client disconnects, or by --session with its id. A client
+/// that keeps running may open new sessions. System V processes are not revoked. A session that was restored at the start of the
+/// server and whose client has not come back has no address and no identity.
+///
+/// With --dry-run, nothing is revoked: the output is the list of the holders, as of "signalbox status --holders", or of the
+/// sessions, as of "signalbox sessions".
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "signalbox revoke [OPTIONS] <NAME|--grant <ID>|--session <ID>|--client <CLIENT>>",
+    after_help = "\
 Examples:
+  signalbox revoke deploys
   signalbox revoke --grant 4711
   signalbox revoke --session 17 --grace 5m
   signalbox revoke --client 192.0.2.7 --grace 0
-  signalbox revoke --client 2001:db8::/64
-  signalbox revoke --client token:deploy";
-
-const USAGE: &str = "signalbox revoke [OPTIONS] <--grant <ID>|--session <ID>|--client <CLIENT>>";
-
-/// Revoke a grant, or a session or all leased sessions of a client with everything that they hold
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES, override_usage = USAGE)]
-pub(super) struct Arguments {
+  signalbox revoke --client 2001:db8::/64 --dry-run
+  signalbox revoke --client token:deploy"
+)]
+pub(super) struct Revoke {
     #[command(flatten)]
     target: Target,
 
-    /// Grace period: how long the holder keeps its resources, so that it can stop; 0 for no time [default: 10]
+    /// How long the holder keeps its resources [default: 10]
+    ///
+    /// In this grace period it can stop; 0 for no time.
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     grace: Option<Duration>,
 
-    #[command(flatten)]
-    server: Server,
+    /// With NAME or --client: only list what would be revoked
+    #[arg(long, conflicts_with_all = ["grant", "session"])]
+    dry_run: bool,
+
+    /// With NAME: do not ask
+    #[arg(long, requires = "name")]
+    yes: bool,
 }
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct Target {
+    /// Limit whose grants are revoked
+    #[arg(value_parser = Name::parser())]
+    name: Option<Name>,
+
     /// Id of the grant
     #[arg(long, value_name = "ID", value_parser = within(0..=u64::MAX))]
     grant: Option<u64>,
 
     /// Id of the session; its grants are revoked, and its waiting requests end
-    #[arg(long, value_name = "ID", value_parser = within(0..=u64::MAX))]
-    session: Option<u64>,
+    #[arg(long, value_name = "ID", value_parser = session_id)]
+    session: Option<SessionId>,
 
-    /// Client whose leased sessions are revoked: its address, a network such as 10.0.0.0/8, token:NAME or certificate:NAME
+    /// Client whose leased sessions are revoked
+    ///
+    /// Its address, a network such as 10.0.0.0/8, token:NAME or certificate:NAME.
     #[arg(long, value_name = "CLIENT")]
     client: Option<Clients>,
 }
 
-impl Target {
-    fn revocation(&self) -> Result<Revocation<'_>, Failure> {
-        Ok(match (self.grant, self.session, &self.client) {
-            (Some(grant), None, None) => Revocation::Grant(GrantId(grant)),
-            (None, Some(session), None) => Revocation::Session(session_id(session)?),
-            (None, None, Some(clients)) => clients.revocation(),
-            _ => unreachable!("clap requires exactly one of them"),
-        })
+impl Revoke {
+    pub(super) async fn run(&self, common: &Common) -> Result<ExitCode, Failure> {
+        let Target { name, grant, session, client } = &self.target;
+        let direct = common.server.direct().await?;
+        let what = match (name, grant, session, client) {
+            (Some(name), ..) => return self.revoke_all_of(common, &direct, name).await,
+            (_, Some(grant), ..) => Revocation::Grant(GrantId(*grant)),
+            (_, _, Some(session), _) => Revocation::Session(*session),
+            (.., client) => client.as_ref().expect("clap requires one of the four").revocation(),
+        };
+        match self.dry_run {
+            true => {
+                let would_end = |session: &SessionEntry<Bytes>| {
+                    session.kind == SessionKind::Leased && is_of(session, what)
+                };
+                sessions::print(common, &direct, would_end).await
+            }
+            false => change::request(common, &direct, &self.operation(what), &[]).await,
+        }
+    }
+
+    fn operation<'a>(&self, what: Revocation<'a>) -> Operation<'a> {
+        let grace = self.grace.map_or(Milliseconds::GRACE_DEFAULT, Milliseconds::saturating_from);
+        Operation::Revoke { what, grace }
+    }
+
+    async fn revoke_all_of(
+        &self,
+        common: &Common,
+        direct: &Direct,
+        name: &Name,
+    ) -> Result<ExitCode, Failure> {
+        if self.dry_run {
+            return listing::print(common, name, ListingKind::Holders).await;
+        }
+        let server = &common.server;
+        let namespace = server.resolve(direct, name).await?;
+        let holders = listing::all(direct, namespace, name.bytes(), ListingKind::Holders);
+        let holders = server.answer(holders).await??;
+        let grants: Vec<_> = holders.iter().filter_map(|holder| holder.grant).collect();
+        let object = format!("{} {name}", namespace.noun());
+        if grants.len() < holders.len() {
+            warn(&format!(
+                "{} of {} holders of {object} have no grant, and keep what they hold; \"signalbox status\" shows their \
+                 sessions, which --session revokes",
+                holders.len() - grants.len(),
+                holders.len()
+            ));
+        }
+        if !grants.is_empty() && !self.yes {
+            confirm(&format!("revoke {} grants of {object}", grants.len()))?;
+        }
+        let mut revoked = 0;
+        for grant in grants {
+            let operation = self.operation(Revocation::Grant(grant));
+            match server.answer(direct.change(&operation)).await? {
+                Ok(_) => revoked += 1,
+                // It was released since.
+                Err(error) if error.status() == Some(Status::NotAcquired) => {}
+                Err(error) => return Err(change::refused(server, direct, &operation, error).await),
+            }
+        }
+        writeln!(io::stdout(), "{revoked}")?;
+        Ok(Exit::Success.into())
     }
 }
 
-/// The session with this number. No session has the number 0.
-pub(super) fn session_id(number: u64) -> Result<SessionId, Failure> {
-    SessionId::from_number(number).ok_or_else(|| Failure::new(Exit::Failure, no_such_session(number)))
+/// Whether the client of a session has one of the addresses, or the identity.
+pub(super) fn is_of(session: &SessionEntry<Bytes>, client: Revocation<'_>) -> bool {
+    let address = || str::from_utf8(&session.address).ok()?.parse::<SocketAddr>().ok();
+    match client {
+        Revocation::Addresses(range) => address().is_some_and(|address| range.contains(address.ip())),
+        Revocation::Identity(identity) => session.identity == identity,
+        Revocation::Grant(_) | Revocation::Session(_) => false,
+    }
 }
 
-pub(super) fn no_such_session(number: u64) -> String {
-    format!("session {number} does not exist; \"signalbox sessions\" lists sessions")
-}
-
-pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { target, grace, server } = arguments;
-    let what = target.revocation()?;
-    let direct = server.direct().await?;
-    let grace = grace.map_or(Milliseconds::GRACE_DEFAULT, Milliseconds::saturating_from);
-    let operation = Operation::Revoke { what, grace };
-    let error = match server.answer(direct.change(&operation)).await? {
-        Ok(changed) => {
-            if let Changed::Count(sessions) = changed {
-                writeln!(io::stdout(), "{sessions}")?;
-            }
-            return Ok(Exit::Success.into());
-        }
-        Err(error) => error,
-    };
-    let message = match (error.status(), what) {
-        (Some(Status::NotAcquired | Status::NoSuchSession), Revocation::Grant(grant)) => {
-            format!(
-                "grant {} is not held; nothing was revoked; \"signalbox status\" lists the grants of a name",
-                grant.0
-            )
-        }
-        (Some(Status::NotAcquired | Status::NoSuchSession), Revocation::Session(session)) => {
-            no_such_session(session.number())
-        }
-        (Some(Status::NotPermitted), _) => permission_denied("nothing was revoked"),
-        _ => return Err(error.into()),
-    };
-    Err(Failure::new(Exit::Failure, message))
+/// Asks on the terminal; elsewhere, only `--yes` confirms.
+fn confirm(what: &str) -> Result<(), Failure> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failure::usage(format!("this would {what}; confirm that with --yes")));
+    }
+    write!(io::stderr(), "{what}? [y/N] ")?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::refused("nothing was revoked")),
+    }
 }

@@ -12,29 +12,24 @@ use super::number::within;
 use crate::config::Threshold;
 use crate::server::{self, DaemonError, LogFormat, Options, RestoreError};
 
-const LONG: &str = "\
-Run the server
-
-Without a configuration file, and with one in TOML that does not say otherwise, the server listens on 127.0.0.1 only: \
-for counters on port 11215, for semaphores on port 11216. The file is in TOML, or an unchanged yrmcds.conf. Each key \
-can also be set in the environment: SIGNALBOX_CONFIG_ and the key in capitals, with two underscores for the dot, such as \
-SIGNALBOX_CONFIG_COUNTER__PORT. Options override the environment, and the environment overrides the file.
-
-SIGTERM and SIGINT stop the server; it first answers the requests that it has received. SIGHUP reloads the configuration \
-(log level, limits, timeouts, declared semaphores), logs what changed, and reopens the log file. SIGUSR1 logs the statistics and checks that \
-the resources in use are the resources that are held.";
-
-const EXAMPLES: &str = "\
+/// Run the server
+///
+/// Without a configuration file, and with one in TOML that does not say otherwise, the server listens on 127.0.0.1 only:
+/// for counters on port 11215, for semaphores on port 11216. The file is in TOML, or an unchanged yrmcds.conf. Each key can
+/// also be set in the environment: SIGNALBOX_CONFIG_ and the key in capitals, with two underscores for the dot, such as
+/// SIGNALBOX_CONFIG_COUNTER__PORT. Options override the environment, and the environment overrides the file.
+///
+/// SIGTERM and SIGINT stop the server; it first answers the requests that it has received. SIGHUP reloads the configuration
+/// (log level, limits, timeouts, declared semaphores), logs what changed, and reopens the log file. SIGUSR1 logs the
+/// statistics and checks that the resources in use are the resources that are held.
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   signalbox serve
   signalbox serve --config /etc/signalbox.toml
   signalbox serve --data-dir /var/lib/signalbox
   signalbox serve --bind 0.0.0.0 --counter-port 12000 --log-level debug
-  SIGNALBOX_CONFIG_SESSION__MAX_TTL=600 signalbox serve";
-
-/// Run the server
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
+  SIGNALBOX_CONFIG_SESSION__MAX_TTL=600 signalbox serve")]
 pub(super) struct Arguments {
     /// Configuration file, in TOML or in the format of yrmcds.conf
     #[arg(long, value_name = "FILE")]

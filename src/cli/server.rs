@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::exit::{Exit, Failure};
+use super::messages;
 use super::name::Name;
 use super::pattern::looks_like_pattern;
 use super::time::time;
 use super::tls::TlsOptions;
 use super::token_source::TokenSource;
-use super::warnings;
 use signalbox_client::race::{Accepted, First, Limit, Stage, first_answer};
 use signalbox_client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
@@ -28,8 +28,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The options of all client subcommands.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Server {
-    /// Server to connect to; the default port is 11215, with --semaphore 11216. For a cluster, all nodes, with commas between
-    /// them, or a name that has all their addresses: the one that leads is used
+    /// Server to connect to; of a cluster, all nodes
+    ///
+    /// The default port is 11215, with --semaphore 11216. For a cluster, give all nodes, with commas between them, or a name that
+    /// has all their addresses: the one that leads is used.
     #[arg(
         id = "server",
         long = "server",
@@ -40,16 +42,19 @@ pub(super) struct Server {
     )]
     addresses: Addresses,
 
-    /// Use the counter of this name, whose maximum comes with each request, even if the name is declared
+    /// Use the counter of this name, even if it is declared
+    ///
+    /// The maximum of a counter comes with each request.
     #[arg(long, global = true, conflicts_with = "semaphore")]
     counter: bool,
 
-    /// Use the semaphore of this name, declared or not, instead of the limit
+    /// Use the semaphore of this name, even if it is not declared
     #[arg(long, global = true)]
     semaphore: bool,
 
-    /// How long to wait for the connection, of several servers until one answers, and for each response, in seconds or with a
-    /// unit (0.5, 30s, 5m, 1h)
+    /// How long to wait for the connection and each response
+    ///
+    /// In seconds or with a unit (0.5, 30s, 5m, 1h). With several servers, the connection is waited for until one answers.
     #[arg(long, value_name = "TIME", default_value = "5", value_parser = time, global = true)]
     timeout: Duration,
 
@@ -241,7 +246,7 @@ impl Server {
                   in use"
             }
         };
-        Failure::new(Exit::Failure, format!("{} {name} does not exist; {advice}", noun(kind)))
+        Failure::refused(format!("{} {name} does not exist; {advice}", noun(kind)))
     }
 
     /// Whether a name exists as this kind; `false` if the server does not say.
@@ -286,11 +291,13 @@ impl Server {
             };
             if Instant::now() + RETRY_PAUSE >= deadline {
                 let tried = self.addresses();
-                let message = format!(
-                    "none of the servers {tried} has answered within {} s; the last one: {last}",
-                    self.timeout.as_secs_f64()
-                );
-                return Err(Failure::new(Exit::Unavailable, message));
+                return Err(Failure::new(
+                    Exit::Unavailable,
+                    format!(
+                        "none of the servers {tried} has answered within {} s; the last one: {last}",
+                        self.timeout.as_secs_f64()
+                    ),
+                ));
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
@@ -348,7 +355,7 @@ impl Server {
     /// requested: yrmcdsd does not say which it serves.
     fn check_port(&self, server: Option<HelloAnswer>) -> Result<(), Failure> {
         let address = self.addresses();
-        let message = match (self.namespace(), server) {
+        Err(Failure::usage(match (self.namespace(), server) {
             (requested, Some(HelloAnswer { port, .. })) if requested == port => return Ok(()),
             (Namespace::Counters, Some(_)) => format!(
                 "{address} serves semaphores, and counters were requested; give the port of the counters ({COUNTER_PORT} by \
@@ -363,8 +370,7 @@ impl Server {
                 "{address} does not say whether it serves counters or semaphores, as yrmcdsd does not, so --semaphore \
                  has no effect there; omit --semaphore, because the port alone decides"
             ),
-        };
-        Err(Failure::new(Exit::Usage, message))
+        }))
     }
 
     /// Waits until a leased client has connected to one of the addresses. The outer error is the failure that none answered
@@ -391,12 +397,14 @@ impl Server {
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<Result<T, Error>, Failure> {
         tokio::time::timeout(limit, call).await.map_err(|_| {
-            let message = format!(
-                "{} did not respond within {} s; check the server, or raise --timeout",
-                self.addresses(),
-                limit.as_secs_f64()
-            );
-            Failure::new(Exit::Unavailable, message)
+            Failure::new(
+                Exit::Unavailable,
+                format!(
+                    "{} did not respond within {} s; check the server, or raise --timeout",
+                    self.addresses(),
+                    limit.as_secs_f64()
+                ),
+            )
         })
     }
 }
@@ -457,28 +465,23 @@ pub(super) fn label(task: &str) -> Vec<u8> {
     label
 }
 
-/// The message for an administrative request that the server does not permit to this client.
-pub(super) fn permission_denied(what_failed: &str) -> String {
-    format!(
-        "{what_failed}: permission denied; use a token with the right to administer, or, where the server has no rules of \
-         [access] for this client, send the request from the server's machine or from an address in its admin_from"
-    )
-}
+/// Why an administrative request is refused that the server does not permit to this client.
+pub(super) const PERMISSION_DENIED: &str = "permission denied; use a token with the right to administer, or, where the server has no rules of [access] for this client, \
+     send the request from the server's machine or from an address in its admin_from";
 
 /// Runs the async part of a subcommand, and shows the warnings of the client. One thread is enough for one connection and one
 /// terminal.
 pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    warnings::show();
+    messages::show_warnings();
     block_on_quietly(future)
 }
 
 /// As [`block_on`], without warnings.
 pub(super) fn block_on_quietly<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
-        Failure::new(
-            Exit::Failure,
-            format!("cannot start the async runtime: {error}; check the resource limits of this process"),
-        )
+        Failure::refused(format!(
+            "cannot start the async runtime: {error}; check the resource limits of this process"
+        ))
     })?;
     let result = runtime.block_on(future);
     // The resolver's thread may still be busy with a host whose lookup timed out.

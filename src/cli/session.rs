@@ -1,13 +1,15 @@
-//! The session that `acquire` handed over to a script: the arguments of `renew` and `release`, and their requests.
+//! `signalbox renew` and `signalbox release`: about the session that `acquire` handed over to a script.
 
+use std::io::Write;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::arguments::OnCommandLine;
+use super::arguments::{Common, OnCommandLine};
 use super::exit::{Exit, Failure, warn};
 use super::number::within;
-use super::output::seconds;
+use super::output::{json, seconds};
 use super::server::Server;
 use signalbox_client::{Direct, Error, GraceLeft, GrantId, GrantState, SessionKey, Status, VerifiedGrant};
 
@@ -30,12 +32,15 @@ pub(super) struct SessionArguments {
     #[arg(long, value_name = "ID", env = SESSION, value_parser = within(0..=u64::MAX))]
     session: Option<u64>,
 
-    /// Key of the session; pass it in the environment, because other users can read the arguments of a command
+    /// Key of the session
+    ///
+    /// Pass it in the environment, because other users can read the arguments of a command.
     #[arg(long, value_name = "HEX", env = KEY, hide_env_values = true)]
     key: Option<String>,
 
-    /// Grant that the session must still hold, as printed by "signalbox acquire"; with --session, the variable does not
-    /// count
+    /// Grant that the session must still hold
+    ///
+    /// As printed by "signalbox acquire"; with --session, the variable does not count.
     #[arg(long, value_name = "ID", env = GRANT, value_parser = within(0..=u64::MAX))]
     grant: Option<u64>,
 }
@@ -50,11 +55,10 @@ impl SessionArguments {
     /// The session with its key. No message repeats the key, not even a malformed one.
     pub(super) fn credentials(&self) -> Result<Credentials, Failure> {
         let missing = |what: &str| {
-            let message = format!(
+            Err(Failure::usage(format!(
                 "{what}; set {SESSION} and {KEY} to what \"signalbox acquire\" printed (held=$(signalbox acquire …) || \
                  exit; eval \"$held\"), or use --session and --key"
-            );
-            Err(Failure::new(Exit::Usage, message))
+            )))
         };
         let (session, key) = match (self.session, &self.key) {
             (Some(session), Some(key)) => (session, key),
@@ -63,14 +67,70 @@ impl SessionArguments {
             (None, None) => return missing("no session is given"),
         };
         let key = bytes_of(key).ok_or_else(|| {
-            let message = format!(
+            Failure::usage(format!(
                 "the key of the session must have 32 hexadecimal digits; use the value of {KEY} that \"signalbox \
                  acquire\" printed"
-            );
-            Failure::new(Exit::Usage, message)
+            ))
         })?;
         Ok(Credentials { session, key: SessionKey(key), grant: self.grant() })
     }
+}
+
+/// Renew the lease of resources that were acquired with "signalbox acquire"
+///
+/// Prints the length of the lease in seconds, counted from now; with --json, an object with the key lease. If the session no longer exists, or does not hold its grant
+/// any more because that was revoked or its semaphore was removed, the exit status is 1, and others may hold the resources.
+/// While the grant is being revoked, a warning on standard error says how long is left.
+///
+/// The session, its key and its grant are read from SIGNALBOX_SESSION, SIGNALBOX_KEY and SIGNALBOX_GRANT, which "signalbox
+/// acquire" prints. With --session, SIGNALBOX_GRANT is not read, as it belongs to another session: give --grant too.
+/// Without a grant, only the session is checked.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  signalbox renew
+  signalbox renew > /dev/null || exit")]
+pub(super) struct Renew {
+    #[command(flatten)]
+    session: SessionArguments,
+}
+
+pub(super) async fn renew(arguments: &Renew, common: &Common) -> Result<ExitCode, Failure> {
+    let credentials = arguments.session.credentials()?;
+    let lease = seconds(credentials.renew(&common.server).await?);
+    let text = if common.json { json(&serde_json::json!({ "lease": lease })) } else { lease.to_string() };
+    writeln!(std::io::stdout(), "{text}")?;
+    Ok(Exit::Success.into())
+}
+
+/// Release resources that were acquired with "signalbox acquire"
+///
+/// Closes the session, which releases everything that it holds. If the session did not exist any more, or did not hold its
+/// grant any more because that was revoked or its semaphore was removed, the exit status is 1: others may have held the
+/// resources in the meantime.
+///
+/// The session, its key and its grant are read from SIGNALBOX_SESSION, SIGNALBOX_KEY and SIGNALBOX_GRANT, which "signalbox
+/// acquire" prints. With --session, SIGNALBOX_GRANT is not read, as it belongs to another session: give --grant too.
+/// Without a grant, only the session is checked.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  signalbox release
+  render 7 && signalbox release --done || signalbox release
+  trap 'signalbox release' EXIT; trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 143' TERM")]
+pub(super) struct Release {
+    #[command(flatten)]
+    session: SessionArguments,
+
+    /// The work is done: those that wait with --share end, instead of working one after the other
+    #[arg(long)]
+    done: bool,
+}
+
+pub(super) async fn release(arguments: &Release, common: &Common) -> Result<ExitCode, Failure> {
+    let credentials = arguments.session.credentials()?;
+    credentials.close(&common.server, arguments.done).await?;
+    Ok(Exit::Success.into())
 }
 
 /// A session's id and its key, and the grant that it is expected to hold.
@@ -131,13 +191,12 @@ impl Credentials {
         if let Ok(Some(VerifiedGrant { session, .. })) = grant
             && session != self.session
         {
-            let message = format!(
+            return Err(Failure::usage(format!(
                 "{} is held by session {session}, not by session {}; give the grant and the session that the same \
                  \"signalbox acquire\" printed",
                 self.shown_grant(),
                 self.session
-            );
-            return Err(Failure::new(Exit::Usage, message));
+            )));
         }
         let left = self.checked(server.answer(direct.attach_session(self.session, self.key)).await?)?;
         Ok(Attached { direct, left, grant })
@@ -147,14 +206,11 @@ impl Credentials {
     async fn verified(&self, server: &Server, direct: &Direct) -> Result<Option<VerifiedGrant>, Failure> {
         let Some(grant) = self.grant else { return Ok(None) };
         match server.answer(direct.verify(grant)).await? {
-            Err(error) if error.status() == Some(Status::NotAcquired) => {
-                let message = format!(
-                    "{} is no longer held: it was revoked or released, or its semaphore was removed; others may hold its \
+            Err(error) if error.status() == Some(Status::NotAcquired) => Err(Failure::refused(format!(
+                "{} is no longer held: it was revoked or released, or its semaphore was removed; others may hold its \
                      resources now, so stop the work",
-                    self.shown_grant()
-                );
-                Err(Failure::new(Exit::Failure, message))
-            }
+                self.shown_grant()
+            ))),
             result => Ok(Some(result?)),
         }
     }
@@ -165,14 +221,11 @@ impl Credentials {
 
     fn checked<T>(&self, result: Result<T, Error>) -> Result<T, Failure> {
         match result {
-            Err(error) if error.status() == Some(Status::NoSuchSession) => {
-                let message = format!(
-                    "session {} does not exist, or its key is wrong: its lease expired, it was released or revoked, or \
+            Err(error) if error.status() == Some(Status::NoSuchSession) => Err(Failure::refused(format!(
+                "session {} does not exist, or its key is wrong: its lease expired, it was released or revoked, or \
                      the server was restarted; others may hold its resources now, so stop the work",
-                    self.session
-                );
-                Err(Failure::new(Exit::Failure, message))
-            }
+                self.session
+            ))),
             result => Ok(result?),
         }
     }

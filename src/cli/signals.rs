@@ -27,8 +27,10 @@ pub(super) struct Signals(Vec<(Signal, Arrivals)>);
 impl Signals {
     pub(super) fn listen() -> Result<Self, Failure> {
         Self::of(&HANDLED).map_err(|error| {
-            let message = format!("cannot install signal handlers: {error}; the command was not started");
-            Failure::new(Exit::CannotRun, message)
+            Failure::new(
+                Exit::CannotRun,
+                format!("cannot install signal handlers: {error}; the command was not started"),
+            )
         })
     }
 

@@ -85,30 +85,37 @@ impl<W: Write> Rows<W> {
     ) -> io::Result<()> {
         match (self.form, &mut self.layout) {
             (Form::Json, _) => writeln!(self.out, "{}", object()),
-            (Form::Tabs, _) => writeln!(self.out, "{}", cells().join("\t")),
-            (Form::Table, Layout::Open(kept)) => {
+            (Form::Tabs { .. }, _) => {
+                self.settle()?;
+                writeln!(self.out, "{}", cells().join("\t"))
+            }
+            (Form::Table { .. }, Layout::Open(kept)) => {
                 kept.push(cells());
                 if kept.len() == ROWS_KEPT { self.settle() } else { Ok(()) }
             }
-            (Form::Table, Layout::Settled(widths)) => {
+            (Form::Table { .. }, Layout::Settled(widths)) => {
                 let line = line(self.columns, widths, &cells());
                 writeln!(self.out, "{line}")
             }
         }
     }
 
-    /// Writes the rows that were kept back, under the header.
+    /// Writes the header, and the rows that were kept back under it.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         let Layout::Open(kept) = &self.layout else { return Ok(()) };
-        if self.form != Form::Table {
-            return Ok(());
-        }
-        let widths = widths(self.columns, kept, terminal_width());
         let titles: Vec<_> = self.columns.iter().map(|column| column.title.to_owned()).collect();
-        for cells in [&titles].into_iter().chain(kept) {
-            writeln!(self.out, "{}", line(self.columns, &widths, cells))?;
+        let mut settled = Vec::new();
+        match self.form {
+            Form::Json | Form::Tabs { has_header: false } => {}
+            Form::Tabs { has_header: true } => writeln!(self.out, "{}", titles.join("\t"))?,
+            Form::Table { has_header } => {
+                settled = widths(self.columns, kept, terminal_width());
+                for cells in [&titles].into_iter().filter(|_| has_header).chain(kept) {
+                    writeln!(self.out, "{}", line(self.columns, &settled, cells))?;
+                }
+            }
         }
-        self.layout = Layout::Settled(widths);
+        self.layout = Layout::Settled(settled);
         Ok(())
     }
 

@@ -2,24 +2,25 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use signalbox_client::HelloAnswer;
 use signalbox_model::{UnixMilliseconds, UnixSeconds};
 
-/// The rest of each advice.
-macro_rules! examples {
-    () => {
-        "a number of seconds above 0 and below 1000000000, such as 5 or 0.5, or a time such as 30s, 5m or 1h"
-    };
+/// What was expected: perhaps other words, or a time.
+fn expected(others: &str) -> String {
+    format!(
+        "expected {others}a number of seconds above 0 and below 1000000000, such as 5 or 0.5, or a time such as 30s, 5m or 1h"
+    )
 }
 
-const ADVICE: &str = concat!("expected ", examples!());
-const OR_NONE_ADVICE: &str = concat!("expected 0, ", examples!());
-const WAIT_ADVICE: &str = concat!("expected max, or ", examples!());
-const WAIT_OR_NONE_ADVICE: &str = concat!("expected max, 0, ", examples!());
-
 /// A time above zero: a number of seconds, or a number followed by a unit.
-pub(super) fn time(text: &str) -> Result<Duration, &'static str> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    time_or(text, "")
+}
+
+/// As [`time`]; a mistake names the other words that are allowed.
+fn time_or(text: &str, others: &str) -> Result<Duration, String> {
+    let wrong = || expected(others);
     let (number, unit_s) = match text.as_bytes().last() {
         Some(b's') => (&text[..text.len() - 1], 1.0),
         Some(b'm') => (&text[..text.len() - 1], 60.0),
@@ -28,11 +29,11 @@ pub(super) fn time(text: &str) -> Result<Duration, &'static str> {
     };
     // The standard parser would also take a sign, an exponent and words.
     let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let number: f64 = number.parse().ok().filter(|_| is_plain).ok_or(ADVICE)?;
+    let number: f64 = number.parse().ok().filter(|_| is_plain).ok_or_else(wrong)?;
     // The clock cannot represent deadlines that are many decades away.
     match Duration::try_from_secs_f64(number * unit_s) {
         Ok(time) if !time.is_zero() && time < Duration::from_secs(1_000_000_000) => Ok(time),
-        _ => Err(ADVICE),
+        _ => Err(wrong()),
     }
 }
 
@@ -40,30 +41,33 @@ pub(super) fn time(text: &str) -> Result<Duration, &'static str> {
 pub(super) type WaitLimit = Option<Duration>;
 
 /// The value of `--wait`: [`time`], or `max` for as long as the server allows.
-pub(super) fn wait_limit(text: &str) -> Result<WaitLimit, &'static str> {
-    if text == "max" { Ok(None) } else { time(text).map(Some).map_err(|_| WAIT_ADVICE) }
+pub(super) fn wait_limit(text: &str) -> Result<WaitLimit, String> {
+    if text == "max" { Ok(None) } else { time_or(text, "max, or ").map(Some) }
 }
 
 /// Like [`wait_limit`], but allows 0, which means not to wait.
-pub(super) fn wait_limit_or_none(text: &str) -> Result<WaitLimit, &'static str> {
-    if text == "0" { Ok(Some(Duration::ZERO)) } else { wait_limit(text).map_err(|_| WAIT_OR_NONE_ADVICE) }
+pub(super) fn wait_limit_or_none(text: &str) -> Result<WaitLimit, String> {
+    match text {
+        "0" => Ok(Some(Duration::ZERO)),
+        "max" => Ok(None),
+        _ => time_or(text, "max, 0, ").map(Some),
+    }
 }
 
 /// Refuses a `--wait` that is longer than the server allows, as the request would wait for less than was asked for.
 pub(super) fn check_wait(wait: WaitLimit, server: HelloAnswer) -> Result<(), Failure> {
     let max = Duration::from(server.wait_max);
     let Some(wait) = wait.filter(|wait| *wait > max) else { return Ok(()) };
-    let message = format!(
+    Err(Failure::usage(format!(
         "--wait {} s is longer than the server allows, at most {} s (session.max_wait); use a shorter time, or --wait max",
         wait.as_secs_f64(),
         max.as_secs_f64()
-    );
-    Err(Failure::new(Exit::Usage, message))
+    )))
 }
 
 /// Like [`time`], but allows 0, which means no time.
-pub(super) fn time_or_none(text: &str) -> Result<Duration, &'static str> {
-    if text == "0" { Ok(Duration::ZERO) } else { time(text).map_err(|_| OR_NONE_ADVICE) }
+pub(super) fn time_or_none(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { time_or(text, "0, ") }
 }
 
 /// A time before now ([`time`]), or one in UTC.

@@ -6,13 +6,15 @@ use std::sync::{Arc, OnceLock};
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use signalbox_client::{Tls, TlsFiles};
 
 /// The options of TLS of all client subcommands.
 #[derive(Clone, Debug, Args)]
 pub(super) struct TlsOptions {
-    /// Connect over TLS. The server's certificate must name the host of --server
+    /// Connect over TLS
+    ///
+    /// The server's certificate must name the host of --server.
     #[arg(
         id = "tls",
         long = "tls",
@@ -22,16 +24,19 @@ pub(super) struct TlsOptions {
     )]
     is_requested: bool,
 
-    /// Certificates of the authorities that sign servers' certificates, in PEM, instead of those of the system; implies
-    /// --tls
+    /// Authorities of servers' certificates; implies --tls
+    ///
+    /// Their certificates in PEM, instead of those of the system.
     #[arg(long, value_name = "FILE", env = "SIGNALBOX_CA", global = true)]
     ca: Option<PathBuf>,
 
-    /// Certificate of this client, in PEM; implies --tls
+    /// Certificate of this client; implies --tls
+    ///
+    /// In PEM, as its key.
     #[arg(id = "cert", long = "cert", value_name = "FILE", env = "SIGNALBOX_CERT", global = true)]
     certificate: Option<PathBuf>,
 
-    /// Key of the certificate of --cert, in PEM
+    /// Key of the certificate of --cert
     #[arg(
         id = "cert-key",
         long = "cert-key",
@@ -49,7 +54,7 @@ pub(super) struct TlsOptions {
 impl TlsOptions {
     /// What connections over TLS need; `None`: connections are plain. A file of TLS is never ignored.
     pub(super) fn load(&self) -> Result<Option<Tls>, Failure> {
-        let usage = |message: String| Failure::new(Exit::Usage, message);
+        let usage = |message: String| Failure::usage(message);
         let identity = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
             (None, None) => None,
@@ -74,6 +79,6 @@ impl TlsOptions {
     /// Refuses TLS for a command that cannot use it.
     pub(super) fn refuse(&self, why: &str) -> Result<(), Failure> {
         let is_given = self.is_requested || self.ca.is_some() || self.certificate.is_some();
-        if is_given { Err(Failure::new(Exit::Usage, why.to_owned())) } else { Ok(()) }
+        if is_given { Err(Failure::usage(why.to_owned())) } else { Ok(()) }
     }
 }

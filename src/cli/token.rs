@@ -8,29 +8,29 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::output::json;
+use super::output::{Form, json};
+use super::table::{Column, Rows};
 use super::time::{time, unix_now_s};
-use signalbox_access::{Entry, Rights, Token, TokenFileError, TokenId, Tokens, read_tokens, update_tokens};
+use signalbox_access::{Entry, Rights, Token, TokenFileError, TokenId, read_tokens, update_tokens};
 
-const LONG: &str = "\
-Create, rotate, revoke and list the tokens of clients
-
-A token is a random secret that proves what its client may do. These commands change the file that access.tokens names in \
-the configuration of the server; the server reads it at its start and on SIGHUP. The file has no secret, only hashes. A \
-symbolic link is followed, and stays.";
-
-const EXAMPLES: &str = "\
+/// Create, rotate, revoke and list the tokens of clients
+///
+/// A token is a random secret that proves what its client may do. These commands change the file that access.tokens names
+/// in the configuration of the server; the server reads it at its start and on SIGHUP. The file has no secret, only hashes.
+/// A symbolic link is followed, and stays.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "\
 Examples:
   signalbox token create web --rights read,acquire --area counter:web/ > web.token
   signalbox token create operator --rights all --expires-in 2160h
   signalbox token rotate web > web.token.new && systemctl reload signalbox
   signalbox token revoke web && systemctl reload signalbox
-  signalbox token list --json";
-
-/// Create, rotate, revoke and list the tokens of clients
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES, disable_help_subcommand = true)]
+  signalbox token list --json",
+    disable_help_subcommand = true
+)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -134,17 +134,18 @@ struct Revoke {
 }
 
 /// List the tokens
+///
+/// With --json, the output is one object per line with the keys name, id, rights, areas, created_at, expires_at (both in seconds of
+/// Unix time; null: never) and is_expired.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  signalbox token list\n  signalbox token list --json")]
 struct List {
-    /// Print one JSON object per line, with the keys name, id, rights, areas, created_at, expires_at (both in seconds of Unix
-    /// time; null: never) and is_expired
-    #[arg(long)]
-    json: bool,
-
     #[command(flatten)]
     source: Source,
 }
+
+const COLUMNS: [Column; 4] =
+    [Column::word("NAME", 4), Column::word("ID", 16), Column::word("EXPIRES", 12), Column::text("RIGHTS")];
 
 /// A token in JSON.
 #[derive(Serialize)]
@@ -158,7 +159,7 @@ struct Listed {
     is_expired: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Action::Create(arguments) => create(arguments)?,
         Action::Rotate(arguments) => rotate(arguments)?,
@@ -167,14 +168,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 tokens.remove(name, *id).map_err(|error| failure(error.to_string()))
             })?;
         }
-        Action::List(arguments) => list(arguments)?,
+        Action::List(arguments) => list(arguments, common.form())?,
     }
     Ok(Exit::Success.into())
 }
 
 fn create(arguments: &Create) -> Result<(), Failure> {
     let Create { name, rights, areas, life, source } = arguments;
-    let usage = |error: String| Failure::new(Exit::Usage, error);
+    let usage = |error: String| Failure::usage(error);
     let rights =
         Rights::parse(rights, areas.iter().map(String::as_str)).map_err(|error| usage(error.to_string()))?;
     if rights.words() == "none" {
@@ -224,18 +225,10 @@ fn after(now_s: u64, time: Duration) -> u64 {
     now_s + time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-fn list(arguments: &List) -> Result<(), Failure> {
+fn list(arguments: &List, form: Form) -> Result<(), Failure> {
     let tokens = read_tokens(&arguments.source.file)?;
-    let mut out = std::io::stdout().lock();
-    if arguments.json {
-        for entry in listed(&tokens) {
-            writeln!(out, "{}", json(&entry))?;
-        }
-        return Ok(());
-    }
     let now = unix_now_s();
-    let width = tokens.iter().map(|entry| entry.name.len()).max().unwrap_or(0).max(4);
-    writeln!(out, "{:width$}  {:16}  {:12}  RIGHTS", "NAME", "ID", "EXPIRES")?;
+    let mut rows = Rows::new(form, &COLUMNS, std::io::stdout().lock());
     for entry in tokens.iter() {
         let expires = match entry.expires_at_s {
             None => "never".to_owned(),
@@ -243,33 +236,29 @@ fn list(arguments: &List) -> Result<(), Failure> {
             Some(at) if at - now < 3600 => format!("in {} s", at - now),
             Some(at) => format!("in {} h", (at - now) / 3600),
         };
-        let rights = entry.rights.to_string();
-        writeln!(
-            out,
-            "{:width$}  {:16}  {expires:12}  {}",
-            entry.name,
-            entry.id.to_string(),
-            rights.escape_debug()
-        )?;
+        let rights = entry.rights.to_string().escape_debug().to_string();
+        let cells = || vec![entry.name.clone(), entry.id.to_string(), expires, rights];
+        rows.push(cells, || json(&Listed::of(entry, now)))?;
     }
-    Ok(())
+    Ok(rows.finish()?)
 }
 
-fn listed(tokens: &Tokens) -> impl Iterator<Item = Listed> {
-    let now = unix_now_s();
-    tokens.iter().map(move |entry| Listed {
-        name: entry.name.clone(),
-        id: entry.id.to_string(),
-        rights: entry.rights.words(),
-        areas: entry.rights.areas().iter().map(ToString::to_string).collect(),
-        created_at: entry.created_at_s,
-        expires_at: entry.expires_at_s,
-        is_expired: entry.is_expired(now),
-    })
+impl Listed {
+    fn of(entry: &Entry, now_s: u64) -> Self {
+        Self {
+            name: entry.name.clone(),
+            id: entry.id.to_string(),
+            rights: entry.rights.words(),
+            areas: entry.rights.areas().iter().map(ToString::to_string).collect(),
+            created_at: entry.created_at_s,
+            expires_at: entry.expires_at_s,
+            is_expired: entry.is_expired(now_s),
+        }
+    }
 }
 
 fn failure(message: String) -> Failure {
-    Failure::new(Exit::Failure, message)
+    Failure::refused(message)
 }
 
 impl From<TokenFileError> for Failure {

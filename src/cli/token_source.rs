@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use clap::Args;
 use clap::builder::{BoolishValueParser, OsStringValueParser, TypedValueParser};
 
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use signalbox_client::Token;
 
 /// The variable that names the file with the token.
@@ -22,13 +22,15 @@ pub(super) const OVER_PLAIN: &str = "SIGNALBOX_TOKEN_OVER_PLAIN";
 /// The options of the token of all client subcommands.
 #[derive(Clone, Debug, Args)]
 pub(super) struct TokenSource {
-    /// File with the token that proves what this client may do; without it, or with an empty FILE, the environment variable
-    /// SIGNALBOX_TOKEN may have the token itself
+    /// File with the token that proves what this client may do
+    ///
+    /// Without it, or with an empty FILE, the environment variable SIGNALBOX_TOKEN may have the token itself.
     #[arg(long, value_name = "FILE", env = FILE, value_parser = OsStringValueParser::new().map(PathBuf::from), global = true)]
     token_file: Option<PathBuf>,
 
-    /// Send the token also without TLS to other machines, where others may read it; the server accepts it there only with
-    /// access.tokens_over_plain
+    /// Send the token also without TLS to other machines
+    ///
+    /// Others may read it there; the server accepts it only with access.tokens_over_plain.
     #[arg(long, env = OVER_PLAIN, value_parser = BoolishValueParser::new(), global = true)]
     token_over_plain: bool,
 
@@ -45,9 +47,10 @@ impl TokenSource {
         }
         let token = match self.file() {
             Some(path) => Some(Token::from_file(path).map_err(|error| {
-                let message =
-                    format!("cannot read the token from {}: {error}; check --token-file", path.display());
-                Failure::new(Exit::Usage, message)
+                Failure::usage(format!(
+                    "cannot read the token from {}: {error}; check --token-file",
+                    path.display()
+                ))
             })?),
             None => {
                 std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| Token::new(&text))

@@ -6,55 +6,42 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
+use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::number::within;
 use super::output::{Form, NOTHING, json, seconds};
-use super::server::Server;
 use super::table::{Column, Rows};
 use signalbox_client::{GrantId, GrantState, Status, TtlLeft, VerifiedGrant};
-
-const LONG: &str = "\
-Check whether a grant is held, by which session, and for how long
-
-Prints one of three states, each with its exit status: held (0); retiring (2), which is still held, but is being revoked, \
-or its semaphore is being removed, was removed and declared again, or no longer has its slot; gone (1).
-
-On a terminal, the output is a table with a header. Otherwise it is one line, without a header, with these columns, \
-separated by tabs: state, session, seconds until the lease ends without renewal. A missing value is -: the session of a \
-connection has no lease. With --json, the output is one object with the keys grant, standing, session and left; a missing \
-value is null.
-
-The command does not renew the lease. A service that receives the id of a grant with a request can check with this \
-command whether the sender still holds it.";
-
-const EXAMPLES: &str = "\
-Examples:
-  signalbox verify 4711
-  signalbox verify \"$SIGNALBOX_GRANT\" > /dev/null || exit";
 
 const COLUMNS: [Column; 3] =
     [Column::word("STATE", 8), Column::number("SESSION", 20), Column::number("LEFT", 10)];
 
 /// Check whether a grant is held, by which session, and for how long
+///
+/// Prints one of three states, each with its exit status: held (0); retiring (2), which is still held, but is being
+/// revoked, or its semaphore is being removed, was removed and declared again, or no longer has its slot; gone (1).
+///
+/// The columns are: state, session, seconds until the lease ends without renewal. A missing value is -: the session of a
+/// connection has no lease. With --json, the output is one object with the keys grant, standing, session and left; a missing
+/// value is null.
+///
+/// The command does not renew the lease. A service that receives the id of a grant with a request can check with this
+/// command whether the sender still holds it.
 #[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
+#[command(after_help = "\
+Examples:
+  signalbox verify 4711
+  signalbox verify \"$SIGNALBOX_GRANT\" > /dev/null || exit")]
 pub(super) struct Arguments {
     /// Id of the grant
     #[arg(value_parser = within(0..=u64::MAX))]
     grant: u64,
-
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    server: Server,
 }
 
-pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { grant, json, server } = arguments;
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+    let (grant, server) = (arguments.grant, &common.server);
     let direct = server.direct().await?;
-    let verified = match server.answer(direct.verify(GrantId(*grant))).await? {
+    let verified = match server.answer(direct.verify(GrantId(grant))).await? {
         Err(error) if error.status() == Some(Status::NotAcquired) => None,
         result => Some(result?),
     };
@@ -63,28 +50,21 @@ pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Some(GrantState::Retiring) => ("retiring", Exit::Retiring),
         None => ("gone", Exit::Failure),
     };
-    print(Form::of_output(*json), *grant, state, verified)?;
+    print(common.form(), grant, state, verified)?;
     Ok(exit.into())
 }
 
 fn print(form: Form, grant: u64, state: &str, verified: Option<VerifiedGrant>) -> io::Result<()> {
-    let session = verified.map(|verified| verified.session);
+    let session = verified.map(|verified| verified.session.to_string());
     let left = match verified.map(|verified| verified.ttl_left) {
         Some(TtlLeft::For(left)) => Some(seconds(left.into())),
         Some(TtlLeft::Connection) | None => None,
     };
-    let session_text = session.map_or(NOTHING.to_owned(), |session| session.to_string());
-    let left_text = left.map_or(NOTHING.to_owned(), |left| left.to_string());
+    let or_nothing = |text: Option<String>| text.unwrap_or_else(|| NOTHING.to_owned());
+    let cells =
+        vec![state.to_owned(), or_nothing(session.clone()), or_nothing(left.map(|left| left.to_string()))];
     let mut rows = Rows::new(form, &COLUMNS, io::stdout().lock());
-    let cells = || vec![state.to_owned(), session_text, left_text];
-    rows.push(cells, || {
-        json(&Line {
-            grant: grant.to_string(),
-            state,
-            session: session.map(|session| session.to_string()),
-            left,
-        })
-    })?;
+    rows.push(|| cells, || json(&Line { grant: grant.to_string(), state, session, left }))?;
     rows.finish()
 }
 

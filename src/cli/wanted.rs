@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use clap::Args;
 
-use super::exit::{Exit, Failure};
+use super::exit::Failure;
 use super::name::{Name, quoted};
 use super::number::within;
 use super::pattern::WholeNames;
@@ -15,19 +15,23 @@ use signalbox_model::noun;
 /// The arguments that say what to acquire.
 #[derive(Debug, Args)]
 pub(super) struct Wanted {
-    /// Limits to acquire, all or none: NAME, or NAME=R for R resources of it, and NAME:MAX or NAME=R:MAX with a maximum for a
-    /// limit that is not declared; all NAMEs stand together, before or after the options
+    /// Limits to acquire, all or none: NAME, NAME=R, NAME:MAX or NAME=R:MAX
+    ///
+    /// R is the number of resources, and MAX the maximum of a limit that is not declared. All NAMEs stand together, before or after
+    /// the options.
     #[arg(value_name = "NAME", required_unless_present = "named", value_parser = Name::parser())]
     names: Vec<Name>,
 
-    /// Another NAME, which may start with a -: --name=-x
+    /// Another NAME; it may start with a -: --name=-x
     #[arg(id = "named", long = "name", value_name = "NAME", value_parser = Name::parser())]
     named: Vec<Name>,
 
     #[command(flatten)]
     whole: WholeNames,
 
-    /// Maximum of each limit that is not declared, for this request; one that is declared with a larger capacity is refused
+    /// Maximum of each limit that is not declared
+    ///
+    /// It is that of this request. A limit that is declared with a larger capacity is refused.
     #[arg(long, value_name = "N", value_parser = within(1..=u32::MAX))]
     max: Option<u32>,
 
@@ -35,7 +39,9 @@ pub(super) struct Wanted {
     #[arg(long, value_name = "R", value_parser = within(1..=u32::MAX))]
     resources: Option<u32>,
 
-    /// Slot to acquire of the only NAME, which is declared with numbered slots; any other is not taken
+    /// Numbered slot to acquire of the only NAME
+    ///
+    /// The limit is declared with --slots. No other slot is taken.
     #[arg(long, value_name = "N", conflicts_with_all = ["max", "resources"], value_parser = within(0..=u16::MAX))]
     slot: Option<u16>,
 }
@@ -43,11 +49,13 @@ pub(super) struct Wanted {
 /// The arguments that control waiting.
 #[derive(Debug, Args)]
 pub(super) struct Waiting {
-    /// Wait in the queue, at most TIME, or with max as long as the server allows
+    /// Wait in the queue, at most TIME
+    ///
+    /// With max, as long as the server allows.
     #[arg(long, value_name = "TIME|max", value_parser = wait_limit)]
     pub(super) wait: Option<WaitLimit>,
 
-    /// Do not wait if N or more requests are waiting already
+    /// Do not wait if N or more requests wait already
     #[arg(long, value_name = "N", requires = "wait", value_parser = within(1..=u32::MAX))]
     pub(super) queue_max: Option<u32>,
 
@@ -87,9 +95,10 @@ impl Waiting {
             _ if !self.share => {}
             [Amount { resources: 1, max: max @ (None | Some(1)), slot: None, .. }] => *max = Some(1),
             _ => {
-                let message = "--share requires one NAME, one resource of it and a maximum of 1; omit the numbers, and \
-                               acquire other names separately";
-                return Err(Failure::new(Exit::Usage, message));
+                return Err(Failure::usage(
+                    "--share requires one NAME, one resource of it and a maximum of 1; omit the numbers, and acquire other \
+                     names separately",
+                ));
             }
         }
         Ok(amounts)
@@ -106,19 +115,20 @@ impl Wanted {
     pub(super) fn amounts(&self, kind: Option<Namespace>) -> Result<Amounts, Failure> {
         let names = self.names.iter().chain(&self.named);
         let each = names.map(|name| self.amount(name)).collect::<Result<Vec<_>, _>>();
-        let each = each.map_err(|message| Failure::new(Exit::Usage, message))?;
+        let each = each.map_err(Failure::usage)?;
         self.whole.check(each.iter().map(|amount| &amount.name))?;
-        let each = self.with_slot(each).map_err(|message| Failure::new(Exit::Usage, message))?;
+        let each = self.with_slot(each).map_err(Failure::usage)?;
         let mut seen = HashSet::new();
         if let Some(Amount { name, .. }) = each.iter().find(|amount| !seen.insert(amount.name.bytes())) {
-            let message = format!("{name} is given twice; give it once, with the sum of the resources");
-            return Err(Failure::new(Exit::Usage, message));
+            return Err(Failure::usage(format!(
+                "{name} is given twice; give it once, with the sum of the resources"
+            )));
         }
         let lacks_max = |amount: &&Amount| amount.max.is_none() && kind == Some(Namespace::Counters);
         if let Some(Amount { name, .. }) = each.iter().find(lacks_max) {
-            let message =
-                format!("counter {name} needs a maximum; add --max N, or omit --counter if it is declared");
-            return Err(Failure::new(Exit::Usage, message));
+            return Err(Failure::usage(format!(
+                "counter {name} needs a maximum; add --max N, or omit --counter if it is declared"
+            )));
         }
         Ok(Amounts { kind, each })
     }

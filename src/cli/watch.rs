@@ -1,57 +1,28 @@
 //! `signalbox watch`: prints the events of names as they happen.
 
+use std::collections::HashMap;
 use std::io;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::Args;
 use serde::Serialize;
 
-use super::exit::{Exit, Failure};
+use super::arguments::Common;
+use super::exit::Failure;
 use super::name::Name;
-use super::output::{Form, NOTHING, json, or_nothing};
+use super::output::{NOTHING, escaped, json, or_nothing, utc};
 use super::pattern;
 use super::server::Server;
-use super::sysv::{SysvOption, Watched};
+use super::sysv::Watched;
 use super::table::{Column, Rows};
-use super::time::time;
-use signalbox_client::{Disconnect, Event, EventKind, Namespace, Series};
+use super::time::{time, unix_now_s};
+use signalbox_client::{Direct, Disconnect, Event, EventKind, Namespace, Series, SessionEntry};
 use signalbox_model::views::Named;
 
-const LONG: &str = "\
-Print the events of a limit, or of all names with a prefix
-
-The output starts with the current state: one present event for each name, then live. Then each event is printed when \
-it happens: granted, released, queued (a request started to wait), left (a request stopped waiting without a grant), \
-expired (a lease ended), revoked, resized, removed, paused, resumed, slot-out and slot-in (a slot was taken out of service \
-or put back; its number is in the column of the resources). If the output is read too slowly, the server drops events and \
-reports missed, with their number as the resources. The command runs until it is stopped, or until the connection to \
-the server is lost (exit status 69).
-
-On a terminal, the output is a table with a header. Otherwise it is one line per event, without a header, with these \
-columns, separated by tabs: event, grant, session, resources of the event, resources in use after it, requests waiting \
-after it, name. A missing value is -. Characters are escaped as by \"signalbox dump\".
-
-With --json, the output is one object per line with the keys number (which grows by 1 for each kind), kind, event, grant, session, \
-resources, in_use, waiting and name. A name that is not UTF-8 has the key name_hex, in hexadecimal digits; an event \
-without a name has neither key.
-
-With --sysv, the name is a System V semaphore set, by its key (0x2a, 42) or as id:N; * stands for all sets. The server has \
-no events of sets: this program asks for their state every second (--interval), and prints what has changed; what happens \
-between two questions is not seen. The events are present, live, created, changed and removed. The columns are: event, \
-key, id, calls that wait, processes with adjustments, time of the last operation, values (missing if the mode does not \
-permit to read them). The JSON keys are event, those of \"signalbox sysv list\", and values (an array).";
-
-const EXAMPLES: &str = "\
-Examples:
-  signalbox watch backup
-  signalbox watch 'deploys/*' --json
-  signalbox watch '*'
-  signalbox watch --exact 'a name that ends in *'
-  signalbox watch --sysv 0x2a";
-
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 9] = [
+    Column::word("TIME", 20),
     Column::word("EVENT", 8),
     Column::number("GRANT", 20).omitted(1),
     Column::number("SESSION", 20).omitted(2),
@@ -59,11 +30,39 @@ const COLUMNS: [Column; 7] = [
     Column::number("IN USE", 10),
     Column::number("WAITING", 10),
     Column::text("NAME"),
+    Column::text("CLIENT").omitted(3),
 ];
 
 /// Print the events of a limit, or of all names with a prefix
+///
+/// The output starts with the current state: one present event for each name, then live. Then each event is printed when it
+/// happens: granted, released, queued (a request started to wait), left (a request stopped waiting without a grant),
+/// expired (a lease ended), revoked, resized, removed, paused, resumed, slot-out and slot-in (a slot was taken out of
+/// service or put back; its number is in the column of the resources). If the output is read too slowly, the server drops
+/// events and reports missed, with their number as the resources. The command runs until it is stopped, or until the
+/// connection to the server is lost (exit status 69).
+///
+/// The columns are: time (UTC, when the event was printed), event, grant, session, resources of the event, resources in use
+/// after it, requests waiting after it, name, client (the label of the session, or else its address). A missing value is -.
+/// Characters are escaped as by "signalbox dump".
+///
+/// With --json, the output is one object per line with the keys time (in seconds since 1970), number (which grows by 1 for each
+/// kind), kind, event, grant, session, resources, in_use, waiting, name and client. A name that is not UTF-8 has the key
+/// name_hex, in hexadecimal digits; an event without a name has neither key.
+///
+/// With --sysv, the name is a System V semaphore set, by its key (0x2a, 42) or as id:N; * stands for all sets. The server
+/// has no events of sets: this program asks for their state every second (--interval), and prints what has changed; what
+/// happens between two questions is not seen. The events are present, live, created, changed and removed. The columns are:
+/// event, key, id, calls that wait, processes with adjustments, time of the last operation, values (missing if the mode
+/// does not permit to read them). The JSON keys are event, those of "signalbox sysv list", and values (an array).
 #[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
+#[command(after_help = "\
+Examples:
+  signalbox watch backup
+  signalbox watch 'deploys/*' --json
+  signalbox watch '*'
+  signalbox watch --exact 'a name that ends in *'
+  signalbox watch --sysv 0x2a")]
 pub(super) struct Arguments {
     /// Name to watch; a * at the end makes it a prefix; with --sysv the key of a set, or * for all sets
     #[arg(value_name = "NAME|PREFIX*", value_parser = Name::parser())]
@@ -73,49 +72,42 @@ pub(super) struct Arguments {
     #[arg(long)]
     exact: bool,
 
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    sysv: SysvOption,
-
     /// With --sysv: how long to wait between two questions to the server [default: 1]
     #[arg(long, value_name = "TIME", value_parser = time)]
     interval: Option<Duration>,
-
-    #[command(flatten)]
-    server: Server,
 }
+
+/// How often the sessions are listed at most, for the clients of events.
+const LISTED_EVERY: Duration = Duration::from_secs(1);
 
 /// The default of `--interval`.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) async fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { name, exact, sysv, interval, server, .. } = arguments;
-    let form = Form::of_output(arguments.json);
+pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+    let Arguments { name, exact, interval } = arguments;
+    let Common { server, sysv, .. } = common;
     if !sysv.is_given() {
         if interval.is_some() {
-            let message =
-                "--interval is only valid with --sysv; counters and semaphores are reported at once: omit it";
-            return Err(Failure::new(Exit::Usage, message));
+            return Err(Failure::usage(
+                "--interval is only valid with --sysv; counters and semaphores are reported at once: omit it",
+            ));
         }
-        return watch(arguments, form).await;
+        return watch(arguments, common).await;
     }
     sysv.check(server)?;
     if *exact {
-        return Err(Failure::new(Exit::Usage, "--exact is not valid with --sysv; a set has a key; omit it"));
+        return Err(Failure::usage("--exact is not valid with --sysv; a set has a key; omit it"));
     }
     let watched = match name.bytes() {
         b"*" => Some(Watched::All),
         _ => sysv.set(name, server)?.map(Watched::Set),
     };
     let watched = watched.expect("the option is given");
-    super::sysv::watch(server, watched, interval.unwrap_or(INTERVAL), form).await
+    super::sysv::watch(server, watched, interval.unwrap_or(INTERVAL), common.form()).await
 }
 
-async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
-    let Arguments { name, exact, server, .. } = arguments;
+async fn watch(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+    let (Arguments { name, exact, .. }, server) = (arguments, &common.server);
     let scope = pattern::scope(name, *exact);
     let direct = server.direct().await?;
     let mut watches = Vec::new();
@@ -123,8 +115,9 @@ async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
         watches.push(server.answer(direct.watch(namespace, scope)).await??);
     }
     let mut missing = watches.len();
+    let mut clients = Clients { server, direct: None, known: HashMap::new(), asked: None };
     // Standard output flushes after each line, so that events are visible when they happen.
-    let mut rows = Rows::new(form, &COLUMNS, io::stdout().lock());
+    let mut rows = Rows::new(common.form(), &COLUMNS, io::stdout().lock());
     while let Some(event) = next(&mut watches).await {
         let (number, event) = event?;
         // A kind that this version does not know is ignored.
@@ -136,7 +129,11 @@ async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
                 continue;
             }
         }
-        rows.push(|| cells(&event, kind), || json(&Line::of(number, &event, kind)))?;
+        let (time_s, client) = (unix_now_s(), clients.of(event.session).await);
+        rows.push(
+            || cells(time_s, &event, kind, client),
+            || json(&Line::of(time_s, number, &event, kind, client)),
+        )?;
         if event.kind != EventKind::Present {
             // From now on, events are visible when they happen.
             rows.settle()?;
@@ -158,19 +155,61 @@ async fn next<T>(watches: &mut [Series<T>]) -> Option<Result<T, signalbox_client
     }
 }
 
-fn cells(event: &Event<Bytes>, kind: &str) -> Vec<String> {
+/// What clients call themselves, by their sessions.
+struct Clients<'a> {
+    server: &'a Server,
+    direct: Option<Direct>,
+    known: HashMap<u64, Bytes>,
+    /// When the sessions were listed last.
+    asked: Option<Instant>,
+}
+
+impl Clients<'_> {
+    /// The label of a session, or else its address. The sessions are listed again for one that is not known, at most once in
+    /// [`LISTED_EVERY`]; `None`: the server did not say it then, or the client may not ask.
+    async fn of(&mut self, session: Option<u64>) -> Option<&[u8]> {
+        let session = session?;
+        let is_due = self.asked.is_none_or(|asked| asked.elapsed() > LISTED_EVERY);
+        if !self.known.contains_key(&session) && is_due {
+            let listed = tokio::time::timeout(self.server.timeout(), self.list()).await;
+            self.known = listed.ok().flatten().unwrap_or_default();
+            self.asked = Some(Instant::now());
+        }
+        self.known.get(&session).map(|client| &client[..])
+    }
+
+    async fn list(&mut self) -> Option<HashMap<u64, Bytes>> {
+        let direct = match self.direct.take() {
+            Some(direct) => direct,
+            None => self.server.direct().await.ok()?,
+        };
+        let mut sessions = direct.sessions().await.ok()?;
+        let mut known = HashMap::new();
+        while let Some(SessionEntry { session, label, address, .. }) =
+            sessions.next().await.transpose().ok()?
+        {
+            known.insert(session, if label.is_empty() { address } else { label });
+        }
+        self.direct = Some(direct);
+        Some(known)
+    }
+}
+
+fn cells(time_s: u64, event: &Event<Bytes>, kind: &str, client: Option<&[u8]>) -> Vec<String> {
     let number = |number: Option<u64>| number.map_or(NOTHING.to_owned(), |number| number.to_string());
     let Event { resources, in_use, waiting, .. } = event;
     let (grant, session) = (number(event.grant.map(|grant| grant.0)), number(event.session));
-    let mut cells = vec![kind.to_owned(), grant, session];
+    let mut cells = vec![utc(time_s), kind.to_owned(), grant, session];
     cells.extend([*resources, *in_use, *waiting].map(|number| number.to_string()));
-    cells.push(or_nothing(&event.name));
+    cells.extend([or_nothing(&event.name), or_nothing(client.unwrap_or_default())]);
     cells
 }
 
 /// An event in JSON.
 #[derive(Serialize)]
 struct Line {
+    /// When it was printed, in seconds since the Unix epoch.
+    time: u64,
     number: u64,
     kind: &'static str,
     event: &'static str,
@@ -182,11 +221,13 @@ struct Line {
     waiting: u32,
     #[serde(flatten)]
     name: Option<Named>,
+    client: Option<String>,
 }
 
 impl Line {
-    fn of(number: u64, event: &Event<Bytes>, kind: &'static str) -> Self {
+    fn of(time: u64, number: u64, event: &Event<Bytes>, kind: &'static str, client: Option<&[u8]>) -> Self {
         Self {
+            time,
             number,
             kind: event.namespace.noun(),
             event: kind,
@@ -196,6 +237,7 @@ impl Line {
             in_use: event.in_use,
             waiting: event.waiting,
             name: (!event.name.is_empty()).then(|| Named::of(&event.name)),
+            client: client.map(escaped),
         }
     }
 }

@@ -36,24 +36,31 @@ async fn semaphores_are_declared_all_or_none_and_listed() {
     assert_eq!((&declared[0]["name"], &declared[1]["name"]), (&json!("b"), &json!("a")));
     assert!(declared[0]["generation"].is_string(), "a string, because a double would round it");
     let output = ran(server, &["declare", "--capacity", "1", "c", "a"]).await;
-    assert_fails(&output, 1, "none of the semaphores was declared: one of \"c\", \"a\" already is");
+    assert_fails(
+        &output,
+        1,
+        "cannot declare semaphore \"c\" and semaphore \"a\": one of them is already declared",
+    );
     let kept = objects(server, &["declare", "a", "--capacity", "1", "--if-exists", "keep"]).await;
     assert_eq!(kept[0]["capacity"], 8);
     let arguments = ["declare", "a", "--capacity", "3", "--slots", "--label", "room 3", "--if-exists", "set"];
+    let arguments = [&arguments[..], &["--no-header"]].concat();
     let set = ran(server, &arguments).await;
     let generation = stdout(&set).split('\t').nth(2).unwrap();
     assert_eq!(stdout(&set), format!("3\t0\t{generation}\ta\n"));
 
     let listed = ran(server, &["list"]).await;
     let listed: Vec<_> = stdout(&listed).lines().collect();
-    assert_eq!(listed.len(), 2);
-    assert_eq!(listed[0], format!("3\t0\t0\t{generation}\tslots\ta\troom 3"));
-    assert!(listed[1].ends_with("\t-\tb\t-"), "{listed:?}");
+    assert_eq!(listed.len(), 3);
+    assert!(listed[0].starts_with("KIND\tIN USE\tCAPACITY\t"), "{listed:?}");
+    assert_eq!(listed[1], format!("semaphore\t0\t3\t0\t-\t0\tslots\t{generation}\ta\troom 3"));
+    assert!(listed[2].ends_with("\tb\t-"), "{listed:?}");
     let listed = objects(server, &["list", "a"]).await;
     assert_eq!(
         listed,
         [
-            json!({"name": "a", "capacity": 3, "in_use": 0, "waiting": 0, "generation": generation, "slots": true,
+            json!({"kind": "semaphore", "name": "a", "capacity": 3, "in_use": 0, "waiting": 0, "longest_wait": null,
+            "holders": 0, "declared": true, "generation": generation, "slots": true,
             "removing": false, "configured": false, "paused": false, "slots_out": [], "label": "room 3"})
         ]
     );
@@ -68,18 +75,22 @@ async fn a_capacity_is_set_increased_or_decreased() {
         assert_eq!(objects(server, &["resize", "a", change]).await[0]["capacity"], capacity);
     }
     let output = ran(server, &["resize", "a", "-99"]).await;
-    assert_fails(&output, 1, "semaphore \"a\" was not changed: its capacity is 7, which is less than 99");
+    assert_fails(&output, 1, "cannot resize semaphore \"a\" by -99: its capacity is 7");
     assert_eq!(objects(server, &["list"]).await[0]["capacity"], 7);
     let generation =
         objects(server, &["resize", "a", "9"]).await[0]["generation"].as_str().unwrap().to_owned();
-    let output = ran(server, &["resize", "--generation", &generation, "a", "-1"]).await;
+    let output = ran(server, &["resize", "--generation", &generation, "a", "-1", "--no-header"]).await;
     assert!(stdout(&output).starts_with("8\t0\t"), "{output:?}");
     let output = ran(server, &["resize", "a", "-1", "--generation", &generation]).await;
-    assert_fails(&output, 1, "semaphore \"a\" was not changed: its generation differs");
+    assert_fails(&output, 1, "cannot resize semaphore \"a\" by -1: the semaphore was changed since");
     let output = ran(server, &["remove", "a", "--generation", &generation]).await;
-    assert_fails(&output, 1, "semaphore \"a\" was not changed: its generation differs");
+    assert_fails(&output, 1, "cannot remove semaphore \"a\" if it is idle: the semaphore was changed since");
     assert_eq!(stdout(&ran(server, &["remove", "a"]).await), "");
-    assert_fails(&ran(server, &["remove", "a"]).await, 1, "semaphore \"a\" is not declared");
+    assert_fails(
+        &ran(server, &["remove", "a"]).await,
+        1,
+        "cannot remove semaphore \"a\" if it is idle: it is not declared",
+    );
 }
 
 #[tokio::test]
@@ -140,7 +151,7 @@ async fn slots_are_shown_to_holders_and_to_others() {
     let holders = objects(server, &["status", "--holders", "gpu", "--semaphore"]).await;
     let slots: Vec<_> = holders.iter().map(|holder| &holder["slots"]).collect();
     assert_eq!(slots, [&json!([0, 1]), &json!([3, 4]), &json!([2, 5])]);
-    let holders = ran(server, &["status", "--holders", "gpu", "--semaphore"]).await;
+    let holders = ran(server, &["status", "--holders", "gpu", "--semaphore", "--no-header"]).await;
     let slots: Vec<_> = stdout(&holders).lines().map(|row| row.split('\t').nth(3).unwrap()).collect();
     assert_eq!(slots, ["0-1", "3-4", "2,5"]);
 }
@@ -173,14 +184,18 @@ async fn a_held_semaphore_is_removed_as_requested() {
     assert_fails(
         &ran(server, &["remove", "a"]).await,
         1,
-        "semaphore \"a\" was not removed because it is held",
+        "cannot remove semaphore \"a\" if it is idle: it is held",
     );
     assert_eq!(stdout(&ran(server, &["remove", "a", "--when", "last-holder"]).await), "");
     assert_eq!(objects(server, &["list"]).await[0]["removing"], true);
-    let verified = ran(server, &["verify", grant_of(&held)]).await;
+    let verified = ran(server, &["verify", grant_of(&held), "--no-header"]).await;
     assert_eq!((verified.status.code(), stderr(&verified)), (Some(2), ""));
     assert!(verified.stdout.starts_with(b"retiring\t"), "{verified:?}");
-    assert_fails(&ran(server, &["resize", "a", "3"]).await, 1, "semaphore \"a\" is being removed");
+    assert_fails(
+        &ran(server, &["resize", "a", "3"]).await,
+        1,
+        "cannot resize semaphore \"a\" to 3: it is being removed",
+    );
     let mut waiting = program_at(server, &["await-idle", "--semaphore", "a"]).spawn().unwrap();
     let mut waited = stdout_of(&mut waiting);
     assert_eq!(stdout(&ran(server, &["remove", "a", "--when", "now", "--grace", "0.2"]).await), "");
@@ -202,15 +217,15 @@ async fn a_grant_is_held_or_retiring_or_gone() {
     assert_eq!((&verified["standing"], &verified["session"]), (&json!("held"), &held["session"]));
     assert!((3000.0..=3600.0).contains(&verified["left"].as_f64().unwrap()), "{verified}");
     objects(server, &["resize", "a", "1"]).await;
-    let verified = ran(server, &["verify", grant_of(&held)]).await;
+    let verified = ran(server, &["verify", grant_of(&held), "--no-header"]).await;
     assert!(
         verified.stdout.starts_with(b"retiring\t"),
         "its second slot is above the capacity: {verified:?}"
     );
     objects(server, &["resize", "a", "2"]).await;
-    assert!(stdout(&ran(server, &["verify", grant_of(&held)]).await).starts_with("held\t"));
+    assert!(stdout(&ran(server, &["verify", grant_of(&held), "--no-header"]).await).starts_with("held\t"));
     release(server, &held).await;
-    let verified = ran(server, &["verify", grant_of(&held)]).await;
+    let verified = ran(server, &["verify", grant_of(&held), "--no-header"]).await;
     assert_eq!((&verified.stdout[..], verified.status.code()), (&b"gone\t-\t-\n"[..], Some(1)));
 }
 

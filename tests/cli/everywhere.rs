@@ -100,21 +100,21 @@ async fn dump_and_list_have_the_patterns_of_watch() {
         (&["a"], &["a"]),
         (&["c*"], &[]),
     ] {
-        for list in ["dump", "list"] {
-            let arguments = [&[list], pattern, &["--json"]].concat();
+        for list in [&["dump"][..], &["list", "--declared"], &["list", "--counter"]] {
+            let arguments = [list, pattern, &["--json"]].concat();
             let output = ran(server, &arguments).await;
             let mut names: Vec<_> = stdout(&output)
                 .lines()
                 .map(|line| serde_json::from_str::<Value>(line).unwrap()["name"].as_str().unwrap().to_owned())
                 .collect();
             names.sort();
-            assert_eq!(names, expected, "{list} {pattern:?}");
+            assert_eq!(names, expected, "{list:?} {pattern:?}");
         }
     }
     for (arguments, message) in [
         (&["dump", "c"][..], "counter \"c\" does not exist; check the name"),
         (&["dump", "c*", "--exact", "--json"], "counter \"c*\" does not exist"),
-        (&["list", "c"], "semaphore \"c\" is not declared; \"signalbox status\""),
+        (&["list", "c"], "limit \"c\" does not exist; check the name"),
     ] {
         assert_fails(&ran(server, arguments).await, 1, message);
     }

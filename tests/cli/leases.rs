@@ -223,8 +223,8 @@ async fn a_canceled_request_leaves_the_queue_and_its_session_keeps_what_it_holds
     assert_eq!(stdout(&ran(server, &["cancel", "--session", holder.session()]).await), "0\n");
     until_listed(server, "--holders", "other", 1).await;
     for (arguments, says) in [
-        (["cancel", "--request", holder.grant()], "no request"),
-        (["cancel", "--session", "999999999"], "session 999999999 does not exist"),
+        (["cancel", "--request", holder.grant()], "it does not wait"),
+        (["cancel", "--session", "999999999"], "of session 999999999: it does not exist"),
     ] {
         let refused = ran(server, &arguments).await;
         assert_eq!(refused.status.code(), Some(1));
@@ -411,7 +411,7 @@ async fn a_grant_of_another_session_is_not_taken_for_that_of_the_session() {
 async fn a_command_in_a_session_knows_its_grant() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    let script = "\"$0\" verify \"$SIGNALBOX_GRANT\" | cut -f 1; echo \"$SIGNALBOX_GRANT\"";
+    let script = "\"$0\" verify --no-header \"$SIGNALBOX_GRANT\" | cut -f 1; echo \"$SIGNALBOX_GRANT\"";
     let command = ["--", "sh", "-c", script, env!("CARGO_BIN_EXE_signalbox")];
     let mut last = 0;
     for held in [&["a:1", "b:1"][..], &["a", "--max", "1", "--lease", "5"]] {

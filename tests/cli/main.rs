@@ -164,7 +164,7 @@ async fn a_dump_in_a_pipe_has_one_line_for_each_name() {
         // Shown as jobs-of-adb, like a name of another user.
         "jobs-of-\u{202e}bda\u{202c}".as_bytes(),
     ];
-    let output = dumped(&["dump"], &names).await;
+    let output = dumped(&["dump", "--no-header"], &names).await;
     let marked = r"jobs-of-\xe2\x80\xaebda\xe2\x80\xac";
     let escaped = ["plain", "größe", r"a\tb\nc\\d", r"\xff\xfe", r"\x1b[31mred\x0d", marked];
     assert_eq!(stdout(&output), escaped.map(|name| format!("3\t7\t{name}\n")).concat());
@@ -210,7 +210,7 @@ async fn a_dump_that_breaks_off_is_a_failure() {
     peer.answer(&request, Response::Entry(entry)).await;
     drop(peer);
     let output = finished(child).await;
-    assert_eq!(output.stdout, b"3\t7\tx\n");
+    assert_eq!(output.stdout, b"CONSUMPTION\tPEAK\tNAME\n3\t7\tx\n");
     assert_fails(&output, 69, "the connection was lost");
 }
 
@@ -453,7 +453,7 @@ async fn run_and_dump_work_with_yrmcds() {
     let address = yrmcdsd.counters.to_string();
     let signalbox = env!("CARGO_BIN_EXE_signalbox");
     let script = format!(
-        "{signalbox} get job && {signalbox} run job --counter --max 2 --resources 2 -- true; echo $?; {signalbox} dump; exit 9"
+        "{signalbox} get job && {signalbox} run job --counter --max 2 --resources 2 -- true; echo $?; {signalbox} dump --no-header; exit 9"
     );
     let mut command = Command::new(signalbox);
     command

@@ -113,7 +113,7 @@ async fn a_limit_is_what_is_declared_or_has_a_maximum() {
     let acquired = ran(server, &["acquire", "gpu", "--max", "3", "--lease", "1m", "--json"]).await;
     assert!(stdout(&acquired).contains(r#""slots":[[0]]"#), "{acquired:?}");
     let names = |option: &'static str| async move {
-        stdout(&ran(server, &["status", option, "gpu"]).await).to_owned()
+        stdout(&ran(server, &["status", option, "gpu", "--no-header"]).await).to_owned()
     };
     assert_eq!(names("--holders").await.lines().count(), 1);
     assert_eq!(names("--waiters").await, "");
@@ -163,14 +163,14 @@ async fn a_watch_reports_a_limit_whatever_it_becomes() {
     for name in ["job", "jo*"] {
         let mut watch = program_at(server, &["watch", name]).spawn().unwrap();
         let mut events = stdout_of(&mut watch);
-        while !line(&mut events).await.starts_with("live") {}
+        while !line(&mut events).await.contains("\tlive\t") {}
         stdout(&ran(server, &["run", "job:1", "--", "true"]).await);
-        assert!(line(&mut events).await.starts_with("granted"));
-        assert!(line(&mut events).await.starts_with("released"));
+        assert!(line(&mut events).await.contains("\tgranted\t"));
+        assert!(line(&mut events).await.contains("\treleased\t"));
         stdout(&ran(server, &["declare", "job", "--capacity", "1"]).await);
         stdout(&ran(server, &["run", "job:1", "--", "true"]).await);
         let mut event = line(&mut events).await;
-        while !event.starts_with("granted") {
+        while !event.contains("\tgranted\t") {
             event = line(&mut events).await;
         }
         watch.start_kill().unwrap();
@@ -230,7 +230,8 @@ async fn a_name_that_looks_like_something_else_can_still_be_used() {
         assert_eq!(stdout(&output), "started\n", "{arguments:?}");
         assert_eq!(stdout(&ran(server, &["get", "--", name]).await), "0\n", "{arguments:?}");
     }
-    let declared = ran(server, &["declare", "gpu*", "gpu=3", "--exact", "--capacity", "1"]).await;
+    let declared =
+        ran(server, &["declare", "gpu*", "gpu=3", "--exact", "--capacity", "1", "--no-header"]).await;
     assert_eq!(stdout(&declared).lines().count(), 2);
     assert_eq!(stdout(&ran(server, &["await-idle", "job*", "--exact"]).await), "0\n");
 }

@@ -47,10 +47,6 @@ fn normalised(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn is_header(line: &str) -> bool {
-    line.chars().all(|c| c.is_ascii_uppercase() || c == ' ')
-}
-
 /// Compares the lines of a sample with those of the program. Statistics are compared by their names.
 fn assert_same(sample: &Sample, real: &str) {
     let is_statistics = sample.command.contains(" stats");
@@ -58,8 +54,7 @@ fn assert_same(sample: &Sample, real: &str) {
         Some(name) if is_statistics => name.to_owned(),
         _ => normalised(line),
     };
-    let shown: Vec<_> =
-        sample.output.iter().filter(|line| !is_header(line)).map(|shown| line(shown)).collect();
+    let shown: Vec<_> = sample.output.iter().map(|shown| line(shown)).collect();
     let real: Vec<_> = real.lines().map(line).collect();
     assert_eq!(real, shown, "README.md, $ {}", sample.command);
 }

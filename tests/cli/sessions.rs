@@ -3,7 +3,7 @@
 use serde_json::Value;
 use signalbox_client::{Client, Namespace};
 
-use super::{ran, stdout};
+use super::{assert_fails, ran, stdout};
 use crate::support::daemon::Daemon;
 
 #[tokio::test]
@@ -15,7 +15,7 @@ async fn sessions_are_lines_of_columns_or_objects_with_harmless_labels() {
     let client = Client::builder(server.to_string().parse().unwrap()).label(label).build().unwrap();
     let permit = client.counter("job").maximum(1).acquire().await.unwrap();
 
-    let listed = ran(&["sessions"]).await;
+    let listed = ran(&["sessions", "--no-header"]).await;
     let rows: Vec<Vec<_>> = stdout(&listed).lines().map(|row| row.split('\t').collect()).collect();
     assert!(rows.iter().all(|row| row.len() == 10), "{rows:?}");
     let of_kind = |kind: &str| rows.iter().filter(|row| row[0] == kind).collect::<Vec<_>>();
@@ -50,6 +50,8 @@ async fn the_leased_sessions_of_a_client_are_revoked() {
     stdout(&acquired);
     let none = ran(&["revoke", "--client", "192.0.2.0/24", "--grace", "0"]).await;
     assert_eq!(stdout(&none), "0\n");
+    let dry = ran(&["revoke", "--client", "127.0.0.0/8", "--dry-run", "--no-header"]).await;
+    assert!(stdout(&dry).starts_with("leased\t") && stdout(&dry).lines().count() == 1, "{dry:?}");
     let one = ran(&["revoke", "--client", "127.0.0.0/8", "--grace", "0"]).await;
     assert_eq!(stdout(&one), "1\n");
     let client = Client::builder(server.to_string().parse().unwrap()).build().unwrap();
@@ -60,4 +62,9 @@ async fn the_leased_sessions_of_a_client_are_revoked() {
     }
     let nothing = ran(&["sessions"]).await;
     assert!(!stdout(&nothing).contains("leased"), "{nothing:?}");
+    for held in ["other:1", "other:2"] {
+        stdout(&ran(&["acquire", held, "--lease", "1h"]).await);
+    }
+    assert_fails(&ran(&["revoke", "other"]).await, 64, "this would revoke 2 grants of counter \"other\"");
+    assert_eq!(stdout(&ran(&["revoke", "other", "--yes", "--grace", "0"]).await), "2\n");
 }

@@ -76,7 +76,7 @@ impl Scene {
 async fn sets_are_listed() {
     let scene = Scene::start().await;
     let private = scene.holder.process.create(0, 3, 0o600).await.unwrap();
-    let output = ran(scene.server, &["sysv", "list"]).await;
+    let output = ran(scene.server, &["sysv", "list", "--no-header"]).await;
     let rows: Vec<Vec<_>> = stdout(&output).lines().map(|row| row.split('\t').collect()).collect();
     let id = scene.set.to_string();
     assert_eq!(rows[0][..8], ["0x0000002a", &id[..], "1000", "1000", "0640", "2", "1", "1"]);
@@ -111,7 +111,7 @@ async fn durable_sets_and_those_in_order_of_arrival_are_marked() {
     for key in 41..=44 {
         worker.process.create(key, 1, 0o600).await.unwrap();
     }
-    let output = ran(server, &["sysv", "list"]).await;
+    let output = ran(server, &["sysv", "list", "--no-header"]).await;
     let flags: Vec<_> = stdout(&output).lines().map(|row| row.rsplit('\t').next().unwrap()).collect();
     assert_eq!(flags, ["-", "durable", "fifo", "durable,fifo"]);
     let listed = objects(server, &["sysv", "list"]).await;
@@ -160,7 +160,7 @@ async fn a_set_is_shown_by_its_key_or_its_id() {
         &["status", "--sysv", "0x2a"],
         &["--sysv", "status", &by_id],
     ] {
-        let output = ran(scene.server, arguments).await;
+        let output = ran(scene.server, &[arguments, &["--no-header"]].concat()).await;
         let text = stdout(&output);
         assert!(text.starts_with("kind        sysv\nkey         0x0000002a\n"), "{arguments:?}: {text}");
         assert!(text.contains("\nsemaphores:\n0\t0\t77\t1\t0\n1\t0\t77\t0\t0\n"), "{arguments:?}: {text}");
@@ -225,7 +225,7 @@ async fn a_removed_set_is_gone() {
     let private = scene.holder.process.create(0, 1, 0o600).await.unwrap().to_string();
     assert_eq!(stdout(&ran(scene.server, &["sysv", "remove", "42"]).await), "");
     assert_eq!(stdout(&ran(scene.server, &["sysv", "remove", "--id", &private]).await), "");
-    assert_eq!(stdout(&ran(scene.server, &["sysv", "list"]).await), "");
+    assert_eq!(stdout(&ran(scene.server, &["sysv", "list", "--no-header"]).await), "");
     for arguments in [
         &["sysv", "remove", "0x2a"][..],
         &["sysv", "show", "42"],
@@ -247,10 +247,10 @@ async fn a_removed_set_is_gone() {
 #[tokio::test]
 async fn holders_and_waiters_of_a_set_are_processes_and_calls() {
     let scene = Scene::start().await;
-    let holders = ran(scene.server, &["status", "--holders", "--sysv", "0x2a"]).await;
+    let holders = ran(scene.server, &["status", "--holders", "--sysv", "0x2a", "--no-header"]).await;
     let row: Vec<_> = stdout(&holders).trim_end().split('\t').collect();
     assert_eq!(row[1..], ["77", "1000", "0:+1", "php on web1"]);
-    let waiters = ran(scene.server, &["--sysv", "status", "--waiters", "0x2a"]).await;
+    let waiters = ran(scene.server, &["--sysv", "--no-header", "status", "--waiters", "0x2a"]).await;
     let row: Vec<_> = stdout(&waiters).trim_end().split('\t').collect();
     assert_eq!((row[0], &row[2..]), ("1", &["78", "1000", "1:0, 0:-1 UNDO", "php on web1"][..]));
     let [holder] = &objects(scene.server, &["status", "--holders", "--sysv", "42"]).await[..] else {

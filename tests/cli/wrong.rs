@@ -64,8 +64,8 @@ const USAGE: &[Wrong] = &[
     ("--semaphore check-config none", "check-config has no --semaphore"),
     ("--ca ca.pem check-config none", "check-config has no --ca"),
     ("--server x man", "man has no --server"),
-    ("--tls data check x", "data has no --tls"),
-    ("data --semaphore check x", "data has no --semaphore"),
+    ("--tls data check x", "data check has no --tls"),
+    ("data --semaphore check x", "data check has no --semaphore"),
     ("--json completions bash", "completions has no --json"),
     ("get --sysv 42", "get has no --sysv"),
     ("watch --sysv 42 --exact", "--exact is not valid with --sysv"),
@@ -98,8 +98,8 @@ const COUNTERS: &[(i32, Wrong)] = &[
     (75, ("run job --max 1 -- true", "1 of 1 in use, 1 requested")),
     (75, ("run job --max 1 --wait=0.1 -- true", "not granted within 0.1 s")),
     (75, ("await-idle job --wait 0", "not idle")),
-    (1, ("revoke --grant 999", "grant 999 is not held")),
-    (1, ("revoke --session 999", "session 999 does not exist")),
+    (1, ("revoke --grant 999", "cannot revoke grant 999")),
+    (1, ("revoke --session 999", "cannot revoke session 999")),
     (1, ("renew --session 999 --key 00000000000000000000000000000000", "or its key is wrong")),
     (1, ("sysv show 0x2a", "semaphore set 0x0000002a does not exist")),
     (1, ("sysv remove id:5", "semaphore set id:5 does not exist")),
@@ -118,14 +118,14 @@ const SEMAPHORES: &[(i32, Wrong)] = &[
     (1, ("acquire none --semaphore --lease 5 --slot 0", "semaphore \"none\" does not exist")),
     (1, ("await-idle gpu --semaphore --slot 0", "its resources are not numbered")),
     (1, ("await-idle created --semaphore --slot 0", "it has no numbered slots")),
-    (1, ("declare gpu --capacity 3", "semaphore \"gpu\" is already declared")),
+    (1, ("declare gpu --capacity 3", "it is already declared")),
     (1, ("declare fixed --capacity 3 --if-exists set", "the server's configuration file declares")),
-    (1, ("resize none 5", "semaphore \"none\" is not declared")),
+    (1, ("resize none 5", "it is not declared")),
     (1, ("resize fixed 5", "the server's configuration file declares")),
     (1, ("pause gp*", "this command takes one whole name")),
     (1, ("resize gpu +4294967295", "the maximum is 4294967295")),
     (1, ("resize numbered 70000", "the maximum is 65536")),
-    (1, ("resize gpu 5 --generation 1", "its generation differs")),
+    (1, ("resize gpu 5 --generation 1", "was changed since its generation")),
     (1, ("remove fixed", "the server's configuration file declares")),
     (1, ("slot numbered 2 --out", "its slots are 0 to 1")),
 ];
@@ -184,14 +184,7 @@ fn messages_about_arguments_are_short_and_show_no_optional_or_hidden_ones() {
         assert_eq!(output.status.code(), Some(64), "{arguments}");
         String::from_utf8(output.stderr).unwrap()
     };
-    for (arguments, tip) in [
-        ("revoke 5", "tip: give the id with --grant or --session"),
-        ("ping host", "tip: give the server with --server"),
-        ("renew 5", "tip: the session is that of SIGNALBOX_SESSION"),
-    ] {
-        assert!(said(arguments).contains(tip), "{}", said(arguments));
-    }
-    for arguments in ["get", "get a b", "revoke 5", "ping host", "bench --nmae"] {
+    for arguments in ["get", "get a b", "revoke", "ping host", "bench --nmae"] {
         let said = said(arguments);
         assert!(said.contains("Usage: signalbox") && !said.contains("--server <HOST"), "{said}");
     }

@@ -14,6 +14,7 @@ use std::thread;
 
 pub(super) use options::Arguments;
 
+use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::server::{Server, block_on};
 use options::Load;
@@ -23,14 +24,15 @@ use signalbox_bench::{
 };
 use signalbox_client::Address;
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut load = arguments.load()?;
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+    let server = &common.server;
+    let mut load = arguments.load(server.timeout())?;
     // A mistyped process is reported before the load.
     arguments.pid.map(Usage::of).transpose()?;
-    let leader = block_on(leader(&arguments.server))?;
-    let address = resolve(&leader, arguments.server.timeout())?;
-    load.set_tls(arguments.server.tls().load()?, &leader);
-    let dialect = Yrmcds { token: arguments.server.token().load()? };
+    let leader = block_on(leader(server))?;
+    let address = resolve(&leader, server.timeout())?;
+    load.set_tls(server.tls().load()?, &leader);
+    let dialect = Yrmcds { token: server.token().load()? };
     let mut generators = connect(&load, address, &dialect)?;
     if let Some(time) = arguments.warmup() {
         run_all(&mut generators, &load, Limit::After(time), "warming up")?;
@@ -40,8 +42,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     // Read while the connections are open, because their memory counts.
     let after = arguments.pid.map(Usage::of).transpose()?;
     let cost = before.zip(after).map(|(before, after)| ServerCost::between(before, after, &record));
-    let report = Report::new(arguments, &load, address, &record, cost);
-    let text = if arguments.json { report.json() } else { report.text() };
+    let report = Report::new(arguments, server.namespace(), &load, address, &record, cost);
+    let text = if common.json { report.json() } else { report.text() };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(Exit::Success.into())
 }

@@ -6,39 +6,33 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::exit::{Exit, Failure};
+use crate::cli::exit::Failure;
 use crate::cli::number::within;
-use crate::cli::server::Server;
 use crate::cli::time::{time, time_or_none};
 use signalbox_bench::{Distribution, Limit, Mix, Names, Plan};
 use signalbox_client::{Address, Maximum, NAME_BYTES_MAX, Resources, Tls};
 
-const LONG: &str = "\
-Measure the throughput and latency of a server
-
-Opens connections, keeps requests in flight on each, and prints how many were answered, how long the answers took, and \
-their statuses. It works with every server of yrmcds' counter or semaphore protocol. The names that it acquires start \
-with \"bench-\"; it releases everything before it ends. Of a cluster, it uses the node that leads at the start, and fails if \
-that node ends during the run. With a token (--token-file), each connection shows it before the load, and sends plain \
-requests afterwards.
-
-Without --rate, a connection sends its next request when one is answered. A server that stalls then gets fewer requests, \
-so its latency looks better than users would see it (coordinated omission). With --rate, requests are due at fixed times, \
-and their latency counts from these times, whether or not they could be sent then.
-
-Each thread uses at most one core. With --rate, each thread uses a whole core, to keep the times.";
-
-const EXAMPLES: &str = "\
+/// Measure the throughput and latency of a server
+///
+/// Opens connections, keeps requests in flight on each, and prints how many were answered, how long the answers took, and
+/// their statuses. It works with every server of yrmcds' counter or semaphore protocol. The names that it acquires start
+/// with "bench-"; it releases everything before it ends. Of a cluster, it uses the node that leads at the start, and fails
+/// if that node ends during the run. With a token (--token-file), each connection shows it before the load, and sends plain
+/// requests afterwards.
+///
+/// Without --rate, a connection sends its next request when one is answered. A server that stalls then gets fewer requests,
+/// so its latency looks better than users would see it (coordinated omission). With --rate, requests are due at fixed
+/// times, and their latency counts from these times, whether or not they could be sent then.
+///
+/// Each thread uses at most one core. With --rate, each thread uses a whole core, to keep the times.
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   signalbox bench
   signalbox bench --connections 500 --in-flight 16 --duration 30
   signalbox bench --rate 20000 --distribution zipf --names 1000000
   signalbox bench --distribution one --max 10 --mix pair=9,get=1
-  signalbox bench --pid \"$(pidof signalbox)\" --json";
-
-/// Measure the throughput and latency of a server
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
+  signalbox bench --pid \"$(pidof signalbox)\" --json")]
 pub(in crate::cli) struct Arguments {
     /// Connections to open
     #[arg(short, long, value_name = "N", default_value = "50", value_parser = within(1..=u32::MAX))]
@@ -99,13 +93,6 @@ pub(in crate::cli) struct Arguments {
     /// Process id of the server on this machine; adds its CPU time per answer and its resident memory
     #[arg(long, value_parser = within(1..=u32::MAX))]
     pub(super) pid: Option<u32>,
-
-    /// Print one JSON object
-    #[arg(long)]
-    pub(super) json: bool,
-
-    #[command(flatten)]
-    pub(super) server: Server,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -138,8 +125,8 @@ impl Arguments {
     }
 
     /// The load, or the usage error in it.
-    pub(super) fn load(&self) -> Result<Load, Failure> {
-        let usage = |message: String| Err(Failure::new(Exit::Usage, message));
+    pub(super) fn load(&self, timeout: Duration) -> Result<Load, Failure> {
+        let usage = |message: String| Err(Failure::usage(message));
         if self.resources > self.max {
             return usage(format!(
                 "--resources {} is more than --max {}; lower --resources or raise --max",
@@ -165,14 +152,14 @@ impl Arguments {
                 self.threads
             ));
         }
-        Ok(self.checked_load())
+        Ok(self.checked_load(timeout))
     }
 
-    fn checked_load(&self) -> Load {
-        let distribution = match self.distribution {
-            DistributionArgument::Uniform => Distribution::Uniform,
-            DistributionArgument::Zipf => Distribution::Zipf,
-            DistributionArgument::One => Distribution::One,
+    fn checked_load(&self, timeout: Duration) -> Load {
+        let (distribution, distribution_name) = match self.distribution {
+            DistributionArgument::Uniform => (Distribution::Uniform, "uniform"),
+            DistributionArgument::Zipf => (Distribution::Zipf, "zipf"),
+            DistributionArgument::One => (Distribution::One, "one"),
         };
         let duration = self.duration.unwrap_or(Duration::from_secs(10));
         let plan = Plan {
@@ -183,18 +170,14 @@ impl Arguments {
             resources: Resources(self.resources),
             maximum: Maximum(self.max),
             seed: self.seed,
-            timeout: self.server.timeout(),
+            timeout,
             tls: None,
         };
         Load {
             threads: self.threads as usize,
             limit: self.count.map_or(Limit::After(duration), Limit::Requests),
             requests_per_s: self.rate,
-            distribution: match distribution {
-                Distribution::Uniform => "uniform",
-                Distribution::Zipf => "zipf",
-                Distribution::One => "one",
-            },
+            distribution: distribution_name,
             name_bytes: self.name_bytes,
             mix: self.mix.0,
             plan,

@@ -10,7 +10,7 @@ use signalbox_bench::Histogram;
 use super::options::{Arguments, Load};
 use crate::cli::output::json;
 use signalbox_bench::{Operation, Record, Usage};
-use signalbox_client::Status;
+use signalbox_client::{Namespace, Status};
 
 /// The percentiles of the report, with their keys.
 const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9)];
@@ -103,6 +103,7 @@ impl Times {
 impl Report {
     pub(super) fn new(
         arguments: &Arguments,
+        namespace: Namespace,
         load: &Load,
         address: SocketAddr,
         record: &Record,
@@ -119,7 +120,7 @@ impl Report {
         let mix = [("pair", load.mix.pair), ("get", load.mix.get), ("noop", load.mix.noop)];
         Self {
             server: address.to_string(),
-            kind: arguments.server.namespace().noun(),
+            kind: namespace.noun(),
             connections: load.plan.connections,
             in_flight: load.plan.in_flight,
             threads: load.threads,

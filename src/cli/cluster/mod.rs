@@ -1,9 +1,6 @@
 //! `signalbox cluster`: the commands for operators of a cluster. They read and write etcd directly, so they work while no node
 //! serves clients.
 
-mod drain;
-mod finalize;
-mod forget;
 mod release;
 mod status;
 
@@ -13,13 +10,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::output::json;
+use super::output;
+use super::time::time;
 use crate::cluster::client;
 use crate::config::{ClusterConfig, Loaded};
+use signalbox_cluster::admin::{self, FORMAT, Finalized};
 use signalbox_cluster::coordinator::Persistent;
+use signalbox_cluster::drain::{self, Drained};
 use signalbox_cluster::error::AdminError;
 use signalbox_cluster::etcd::{EtcdClient, SettingsError};
 use signalbox_cluster::keys::Keys;
@@ -27,24 +28,22 @@ use signalbox_cluster::keys::Keys;
 /// How long one call to one member of etcd may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-const LONG: &str = "\
-Show and repair a cluster
-
-Several servers with the section [cluster] in their configuration are the nodes of a cluster: one leads and serves clients, \
-the others stand by. These commands read and write the cluster's keys in etcd, with the same configuration file as \
-\"signalbox serve\". They work while no node is running.";
-
-const EXAMPLES: &str = "\
+/// Show and repair a cluster
+///
+/// Several servers with the section [cluster] in their configuration are the nodes of a cluster: one leads and serves
+/// clients, the others stand by. These commands read and write the cluster's keys in etcd, with the same configuration file
+/// as "signalbox serve". They work while no node is running.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "\
 Examples:
   signalbox cluster status
   signalbox cluster status --config /etc/signalbox.toml --json
   signalbox cluster drain node-3
   signalbox cluster finalize
-  signalbox cluster forget node-3";
-
-/// Show and repair a cluster
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES, disable_help_subcommand = true)]
+  signalbox cluster forget node-3",
+    disable_help_subcommand = true
+)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -53,10 +52,84 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Action {
     Status(status::Arguments),
-    Drain(drain::Arguments),
-    Finalize(finalize::Arguments),
+    Drain(Drain),
+    Finalize(Finalize),
     Release(release::Arguments),
-    Forget(forget::Arguments),
+    Forget(Forget),
+}
+
+/// Hand over the leadership of a node, then stop it
+///
+/// A node that leads chooses its successor. Then it tells clients where to connect next, answers the requests that it has
+/// read, and ends; the successor leads at once, and reads all records. Clients with a lease notice a short pause and lose
+/// nothing. Everything that clients hold without a lease is released, as with every stop. A node that stands by closes the
+/// connections that it relays, and ends.
+///
+/// The command waits until the node has left the cluster. The process ends with status 0, so systemd does not start it
+/// again; "systemctl start signalbox" has it join as a standby. If no other node can lead, the node refuses, and continues.
+/// The command does not wait for a node that no longer sends heartbeats.
+///
+/// With --json, the output is one object with the keys drained, leader and epoch.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  signalbox cluster drain sb1
+  signalbox cluster drain sb1 --to sb2")]
+struct Drain {
+    /// Name of the node, as in "signalbox cluster status"
+    #[arg(value_name = "NODE")]
+    node: String,
+
+    /// Node that leads next; by default one of the newest version
+    #[arg(long, value_name = "NODE")]
+    to: Option<String>,
+
+    /// Give up after this time, and withdraw the request
+    #[arg(long, value_name = "TIME", default_value = "90s", value_parser = time)]
+    timeout: Duration,
+
+    #[command(flatten)]
+    source: Source,
+}
+
+/// Complete an upgrade: let leaders write the newest format of records
+///
+/// After an upgrade, leaders continue to write the old format of records, so that the nodes can be downgraded. After this
+/// command, leaders write the newest format that this version knows, from the next takeover on. A version that does not
+/// read this format can no longer join.
+///
+/// The command refuses while a node does not read the new format, even a silent one: upgrade it, or remove it with
+/// "signalbox cluster forget". "signalbox cluster status" says whether the upgrade can be completed.
+///
+/// With --json, the output is one object with the keys from and to: the formats before and after.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  signalbox cluster finalize")]
+struct Finalize {
+    #[command(flatten)]
+    source: Source,
+}
+
+/// Remove a node that will not come back
+///
+/// A node that stops in an orderly way leaves the cluster by itself. A node whose machine is lost stays in "signalbox
+/// cluster status" as silent, and does little harm. This command removes it. A node that sends heartbeats, or that leads,
+/// is not removed. If the node relays clients, the command first watches it for the lease duration, after which it has
+/// disconnected them.
+///
+/// With --json, the output is one object with the key forgotten.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  signalbox cluster forget node-3")]
+struct Forget {
+    /// Name of the node, as in "signalbox cluster status"
+    #[arg(value_name = "NODE")]
+    node: String,
+
+    #[command(flatten)]
+    source: Source,
 }
 
 /// The cluster of a command.
@@ -74,21 +147,65 @@ pub(super) struct Cluster {
     pub(super) etcd: Persistent<EtcdClient>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     match &arguments.action {
-        Action::Status(arguments) => status::run(arguments),
-        Action::Drain(arguments) => drain::run(arguments),
-        Action::Finalize(arguments) => finalize::run(arguments),
-        Action::Release(arguments) => release::run(arguments),
-        Action::Forget(arguments) => forget::run(arguments),
+        Action::Status(arguments) => status::run(arguments, common.json),
+        Action::Drain(arguments) => drain(arguments, common.json),
+        Action::Finalize(arguments) => finalize(arguments, common.json),
+        Action::Release(arguments) => release::run(arguments, common.json),
+        Action::Forget(arguments) => forget(arguments, common.json),
     }
+}
+
+fn drain(arguments: &Drain, wants_json: bool) -> Result<ExitCode, Failure> {
+    let mut cluster = arguments.source.open()?;
+    let node = arguments.node.as_str();
+    let drained =
+        drain::drain(&mut cluster.etcd, &cluster.keys, node, arguments.to.as_deref(), arguments.timeout)?;
+    let Drained { has_led, leader } = &drained;
+    let sentence = match leader {
+        Some((next, epoch)) => {
+            format!("node \"{node}\" has left the cluster; node \"{next}\" leads in epoch {epoch}")
+        }
+        None if *has_led => {
+            format!(
+                "node \"{node}\" has left the cluster; no node leads yet: see \"signalbox cluster status\""
+            )
+        }
+        None => format!("node \"{node}\" has left the cluster; it did not lead"),
+    };
+    let (leader, epoch) = leader.as_ref().map(|(name, epoch)| (name, epoch)).unzip();
+    print(wants_json, &json!({ "drained": node, "leader": leader, "epoch": epoch }), &sentence)
+}
+
+fn finalize(arguments: &Finalize, wants_json: bool) -> Result<ExitCode, Failure> {
+    let mut cluster = arguments.source.open()?;
+    let Finalized { from, to } = admin::finalize(&mut cluster.etcd, &cluster.keys, FORMAT)?;
+    let sentence = match from == to {
+        true => {
+            format!("nothing to do: the cluster writes format {to} of records, the newest of this version")
+        }
+        false => format!(
+            "leaders write format {to} of records in place of format {from}, from the next takeover on; versions that do not \
+             read it can no longer join"
+        ),
+    };
+    print(wants_json, &json!({ "from": from, "to": to }), &sentence)
+}
+
+fn forget(arguments: &Forget, wants_json: bool) -> Result<ExitCode, Failure> {
+    let mut cluster = arguments.source.open()?;
+    let node = arguments.node.as_str();
+    admin::forget(&mut cluster.etcd, &cluster.keys, node)?;
+    let sentence = format!("node \"{node}\" is no longer part of the cluster");
+    print(wants_json, &json!({ "forgotten": node }), &sentence)
 }
 
 /// Prints the result of a command: a JSON object or a sentence.
 fn print(wants_json: bool, object: &Value, sentence: &str) -> Result<ExitCode, Failure> {
     let mut out = std::io::stdout();
     if wants_json {
-        writeln!(out, "{}", json(object))?
+        writeln!(out, "{}", output::json(object))?
     } else {
         writeln!(out, "{sentence}")?
     }
@@ -99,11 +216,13 @@ impl Source {
     /// The connection to the cluster's etcd. A server that is not a node of a cluster is an error.
     pub(super) fn open(&self) -> Result<Cluster, Failure> {
         self.open_if_enabled()?.ok_or_else(|| {
-            let message = format!(
-                "{}: cluster.etcd is not set, so this server is not a node of a cluster",
-                self.config.display()
-            );
-            Failure::new(Exit::Configuration, message)
+            Failure::new(
+                Exit::Configuration,
+                format!(
+                    "{}: cluster.etcd is not set, so this server is not a node of a cluster",
+                    self.config.display()
+                ),
+            )
         })
     }
 

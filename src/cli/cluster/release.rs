@@ -21,25 +21,22 @@ const EXIT_CODE: &str = "EXIT_CODE";
 /// Where the control groups are, if they are of version 2.
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
-const LONG: &str = "\
-Remove this node from the cluster, because its process has ended
-
-If the node led, another node takes over at once, and does not wait until the leadership expires.
-
-The systemd unit runs this command in ExecStopPost=. There it removes only that run of the service, and only if systemd reports \
-that the main process has ended (EXIT_CODE) and the control group of the service has no other process; otherwise the other \
-nodes wait until the leadership expires. Anywhere else it needs --process-has-ended: if the process still runs, or is only \
-stopped, two nodes may serve clients for a while, and clients may hold more than the capacity of a semaphore. The command \
-refuses a node that sends heartbeats.";
-
-const EXAMPLES: &str = "\
+/// Remove this node from the cluster, because its process has ended
+///
+/// If the node led, another node takes over at once, and does not wait until the leadership expires.
+///
+/// The systemd unit runs this command in ExecStopPost=. There it removes only that run of the service, and only if systemd
+/// reports that the main process has ended (EXIT_CODE) and the control group of the service has no other process; otherwise
+/// the other nodes wait until the leadership expires. Anywhere else it needs --process-has-ended: if the process still
+/// runs, or is only stopped, two nodes may serve clients for a while, and clients may hold more than the capacity of a
+/// semaphore. The command refuses a node that sends heartbeats.
+///
+/// With --json, the output is one object with the keys node and result (released, left, nothing).
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   ExecStopPost=-/usr/bin/signalbox cluster release --config /etc/signalbox.toml
-  signalbox cluster release --process-has-ended";
-
-/// Remove this node from the cluster, because its process has ended
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
+  signalbox cluster release --process-has-ended")]
 pub(super) struct Arguments {
     #[command(flatten)]
     source: Source,
@@ -47,13 +44,9 @@ pub(super) struct Arguments {
     /// Confirm that no process of this node is running, not even a stopped one
     #[arg(long)]
     process_has_ended: bool,
-
-    /// Print one JSON object with the keys node and result (released, left, nothing)
-    #[arg(long)]
-    json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, wants_json: bool) -> Result<ExitCode, Failure> {
     let is_for_systemd = env::var_os(SERVICE_RESULT).is_some();
     let mut cluster = match arguments.source.open_if_enabled()? {
         Some(cluster) => cluster,
@@ -66,19 +59,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         _ if arguments.process_has_ended => None,
         Ok(invocation) if is_for_systemd && !invocation.is_empty() => {
             if !has_service_ended().unwrap_or(false) {
-                let message = format!(
+                return Err(Failure::refused(format!(
                     "the service of node \"{node}\" may still have a process, so it is not removed; other nodes wait until its \
                      leadership expires"
-                );
-                return Err(Failure::new(Exit::Failure, message));
+                )));
             }
             Some(invocation)
         }
         _ => {
-            let message = format!(
+            return Err(Failure::usage(format!(
                 "it is not known whether the process of node \"{node}\" has ended; if it has, give --process-has-ended"
-            );
-            return Err(Failure::new(Exit::Usage, message));
+            )));
         }
     };
     let (result, sentence) = match release(&mut cluster.etcd, &cluster.keys, &node, invocation.as_deref())? {
@@ -86,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Release::Left => ("left", format!("node \"{node}\" did not lead, and has left the cluster")),
         Release::Nothing => ("nothing", format!("node \"{node}\" was not part of the cluster")),
     };
-    print(arguments.json, &json!({ "node": node, "result": result }), &sentence)
+    print(wants_json, &json!({ "node": node, "result": result }), &sentence)
 }
 
 /// Whether no process of the service is left besides this one. After SIGKILL and its timeout, systemd runs ExecStopPost=

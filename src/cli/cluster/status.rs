@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::super::exit::{Exit, Failure, warn};
-use super::super::output::{NOTHING, harmless, json, or_nothing};
+use super::super::output::{self, NOTHING, harmless, json, or_nothing};
 use super::Source;
 use crate::cluster::node_name;
 use signalbox_cluster::admin::{ClusterStatus, FORMAT, Finalization, status};
@@ -15,44 +15,37 @@ use signalbox_cluster::error::AdminError;
 use signalbox_cluster::etcd::Expected;
 use signalbox_cluster::keys::Advertised;
 
-const LONG: &str = "\
-Show which node leads, and which nodes are alive
-
-Watches the nodes until each has sent a heartbeat, for a third of the renew deadline at most. STATE is \"leads\", \"stands \
-by\", \"relays\" for a node that may not lead, or \"silent\" if the node sent none. RELAYS is the number of connections of clients \
-that the node relays to the leader. HEARTBEAT is how long ago its last heartbeat was seen. FORMAT is the newest format of records \
-that the node reads. The line record_format says which format leaders write, and whether \"signalbox cluster finalize\" can raise it. Problems of etcd are reported on \
-standard error.
-
-With NODE, only the figures of that node are shown, one to a line, with the addresses that it advertises to clients \
-(advertised) and whether it can be drained with \"signalbox cluster drain\" (drains). The statistics of its server are in the \
-metrics of its HTTP listener.
-
-The exit status is 0 if a node leads and no node is silent, or not NODE, 1 if one is silent, 2 if none leads, and 69 if etcd does \
-not answer. It does not depend on which node the configuration file is of.";
-
-const EXAMPLES: &str = "\
+/// Show which node leads, and which nodes are alive
+///
+/// Watches the nodes until each has sent a heartbeat, for a third of the renew deadline at most. STATE is "leads", "stands
+/// by", "relays" for a node that may not lead, or "silent" if the node sent none. RELAYS is the number of connections of
+/// clients that the node relays to the leader. HEARTBEAT is how long ago its last heartbeat was seen. FORMAT is the newest
+/// format of records that the node reads. The line record_format says which format leaders write, and whether "signalbox
+/// cluster finalize" can raise it. Problems of etcd are reported on standard error.
+///
+/// With NODE, only the figures of that node are shown, one to a line, with the addresses that it advertises to clients
+/// (advertised) and whether it can be drained with "signalbox cluster drain" (drains). The statistics of its server are in
+/// the metrics of its HTTP listener.
+///
+/// The exit status is 0 if a node leads and no node is silent, or not NODE, 1 if one is silent, 2 if none leads, and 69 if
+/// etcd does not answer. It does not depend on which node the configuration file is of.
+///
+/// With --json, the output is one object with the keys cluster, this_node, leader (null if none leads), epoch, commits, records,
+/// renew_deadline_ms, record_format, finalize (done, possible, blocked), nodes (node, state, version, record_format, relays,
+/// heartbeat_age_ms, addresses, advertised, drains), etcd (member, version, leads, database_bytes, error) and warnings; with NODE,
+/// its object of nodes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   signalbox cluster status
   signalbox cluster status sb2
-  signalbox cluster status --json | jq -r .leader";
-
-/// Show which node leads, and which nodes are alive
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
+  signalbox cluster status --json | jq -r .leader")]
 pub(super) struct Arguments {
     /// Show the figures of this node alone
     node: Option<String>,
 
     #[command(flatten)]
     source: Source,
-
-    /// Print one JSON object with the keys cluster, this_node, leader (null if none leads), epoch, commits, records,
-    /// renew_deadline_ms, record_format, finalize (done, possible, blocked), nodes (node, state, version, record_format,
-    /// relays, heartbeat_age_ms, addresses, advertised, drains), etcd (member, version, leads, database_bytes, error) and
-    /// warnings; with NODE, its object of nodes
-    #[arg(long)]
-    json: bool,
 }
 
 /// The state of a node that has sent no heartbeat.
@@ -97,12 +90,12 @@ struct ShownMember {
     error: Option<String>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, wants_json: bool) -> Result<ExitCode, Failure> {
     let mut cluster = arguments.source.open()?;
     let this_node = node_name(&cluster.config)?;
     let found = status(&mut cluster.etcd, &cluster.keys)?;
     if let Some(node) = &arguments.node {
-        return show_node(&found, node, arguments.json);
+        return show_node(&found, node, wants_json);
     }
     let renew_deadline = std::time::Duration::from_millis(found.format.renew_deadline_ms);
     let expected = Expected::of(&cluster.keys, renew_deadline);
@@ -143,7 +136,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .collect(),
         warnings,
     };
-    if arguments.json {
+    if wants_json {
         writeln!(io::stdout(), "{}", json(&shown))?;
     } else {
         print(&shown, &finalization)?;
@@ -158,7 +151,7 @@ fn show_node(found: &ClusterStatus, name: &str, wants_json: bool) -> Result<Exit
     let Some(node) = nodes.iter().find(|node| node.node == name) else {
         // `AdminError` would have the exit status of a silent node.
         let error = AdminError::no_node(name, found.nodes.keys());
-        return Err(Failure::new(Exit::Usage, error.to_string()));
+        return Err(Failure::usage(error.to_string()));
     };
     let mut out = io::stdout().lock();
     if wants_json {
@@ -175,14 +168,9 @@ fn show_node(found: &ClusterStatus, name: &str, wants_json: bool) -> Result<Exit
             ("advertised", or_nothing(node.advertised.join(" ").as_bytes())),
             ("drains", if node.drains { "yes" } else { "no" }.to_owned()),
         ];
-        print_figures(&figures, &mut out)?;
+        output::figures(&mut out, 14, &figures)?;
     }
     Ok(exit(found.leader(), std::slice::from_ref(node)).into())
-}
-
-/// Prints figures, one to a line.
-fn print_figures(figures: &[(&str, String)], out: &mut impl Write) -> io::Result<()> {
-    figures.iter().try_for_each(|(key, value)| writeln!(out, "{key:<14}  {}", harmless(value)))
 }
 
 /// Whether the cluster serves, and the nodes that are shown are well.
@@ -262,7 +250,7 @@ fn print(shown: &Shown<'_>, finalization: &Finalization) -> io::Result<()> {
         ("renew_deadline", format!("{} s", shown.renew_deadline_ms as f64 / 1000.0)),
         ("record_format", format!("{}{}", shown.record_format, comment(finalization))),
     ];
-    print_figures(&figures, &mut out)?;
+    output::figures(&mut out, 14, &figures)?;
     writeln!(
         out,
         "\n{:<16}  {:<9}  {:<10}  {:<7}  {:<6}  {:<9}  ADDRESSES",

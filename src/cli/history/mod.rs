@@ -10,8 +10,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
+use super::arguments::Common;
 use super::exit::{Exit, Failure, warn};
-use super::output::{Form, NOTHING, escaped, json, or_nothing};
+use super::output::{NOTHING, escaped, json, or_nothing};
 use super::pattern::{self, PatternArguments};
 use super::slots;
 use super::table::{Column, Rows};
@@ -22,35 +23,6 @@ use pairs::{Pairs, Row};
 use signalbox_model::UnixMilliseconds;
 use signalbox_model::history::{HistoryLimit, HistoryWord};
 use signalbox_model::views::{Labeled, Named};
-
-const LONG: &str = "\
-Show who has held a limit, when and for how long
-
-The server records grants in a file if its configuration sets log.grants; this command reads that file and those that logrotate has \
-made of it (FILE.1, FILE.2.gz, ...; \"gzip\" reads those). With NAME, it shows the grants of this limit, with a * at the end of all \
-with this prefix, and without an argument all grants. Each node of a cluster has a file of its own, with the grants of the time in \
-which it led: collect them, and give each with --file.
-
-The rows come in the order in which the grants ended, and those that are still held come last. On a terminal, the output is a \
-table with a header. Otherwise it is one line per grant, without a header, with these columns, separated by tabs: when it was granted \
-(UTC), how long the request had waited and how long the grant was held (in seconds), its end, resources, slots, grant (its fencing \
-token), address, identity and label of the client, name. The end is released, disconnected (the connection that it belonged to \
-ended), expired (its lease did), revoked, stopped (it was lost when the server stopped) or held (it has not ended). A missing value \
-is -. Characters are escaped as by \"signalbox dump\".
-
-With --json, the output is one object per line with the keys granted, ended (null if that is not known), end, waited and held (in \
-seconds), kind, name, resources, slots, grant, session, address, identity and label. A name or label that is not UTF-8 has the key \
-name_hex or label_hex, in hexadecimal digits.
-
-The history is not complete where the server was killed or a disk was full or slow; the latter is reported on standard error. Such a \
-grant may be shown as held.";
-
-const EXAMPLES: &str = "\
-Examples:
-  signalbox history backup --since 24h
-  signalbox history 'deploys/*' --since 2026-11-21T03:00 --until 2026-11-21T03:30
-  signalbox history gpu --file node-1/grants.log --file node-2/grants.log
-  signalbox history backup --json | jq 'select(.waited > 60)'";
 
 const COLUMNS: [Column; 11] = [
     Column::word("GRANTED", 24),
@@ -67,8 +39,32 @@ const COLUMNS: [Column; 11] = [
 ];
 
 /// Show who has held a limit, when and for how long
+///
+/// The server records grants in a file if its configuration sets log.grants; this command reads that file and those that
+/// logrotate has made of it (FILE.1, FILE.2.gz, ...; "gzip" reads those). With NAME, it shows the grants of this limit, with a
+/// * at the end of all with this prefix, and without an argument all grants. Each node of a cluster has a file of its own, with
+/// the grants of the time in which it led: collect them, and give each with --file.
+///
+/// The rows come in the order in which the grants ended, and those that are still held come last. On a terminal, the output is
+/// a table with a header. Otherwise it is one line per grant, without a header, with these columns, separated by tabs: when it
+/// was granted (UTC), how long the request had waited and how long the grant was held (in seconds), its end, resources, slots,
+/// grant (its fencing token), address, identity and label of the client, name. The end is released, disconnected (the
+/// connection that it belonged to ended), expired (its lease did), revoked, stopped (it was lost when the server stopped) or
+/// held (it has not ended). A missing value is -. Characters are escaped as by "signalbox dump".
+///
+/// With --json, the output is one object per line with the keys granted, ended (null if that is not known), end, waited and
+/// held (in seconds), kind, name, resources, slots, grant, session, address, identity and label. A name or label that is not
+/// UTF-8 has the key name_hex or label_hex, in hexadecimal digits.
+///
+/// The history is not complete where the server was killed or a disk was full or slow; the latter is reported on standard
+/// error. Such a grant may be shown as held.
 #[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
+#[command(after_help = "\
+Examples:
+  signalbox history backup --since 24h
+  signalbox history 'deploys/*' --since 2026-11-21T03:00 --until 2026-11-21T03:30
+  signalbox history gpu --file node-1/grants.log --file node-2/grants.log
+  signalbox history backup --json | jq 'select(.waited > 60)'")]
 pub(super) struct Arguments {
     #[command(flatten)]
     pattern: PatternArguments,
@@ -88,13 +84,9 @@ pub(super) struct Arguments {
     /// Configuration file of the server
     #[arg(long, value_name = "FILE", default_value = "/etc/signalbox.toml", conflicts_with = "file")]
     config: PathBuf,
-
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     let paths =
         if arguments.file.is_empty() { vec![configured(&arguments.config)?] } else { arguments.file.clone() };
     let mut files = Files::open(&paths).map_err(|failed| Failure::new(Exit::Failure, failed.to_string()))?;
@@ -104,7 +96,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         arguments.since.is_none_or(|since| row.last >= since)
             && arguments.until.is_none_or(|until| row.granted <= until)
     };
-    let mut rows = Rows::new(Form::of_output(arguments.json), &COLUMNS, BufWriter::new(io::stdout().lock()));
+    let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
     let mut push = |row: &Row| {
         let mut limits =
             row.line.limits.iter().filter(|limit| is_of_scope(limit)).filter(|_| is_in_time(row));

@@ -10,43 +10,49 @@ use crate::cli::server::Server;
 use crate::cli::time::time;
 use crate::cli::wanted::{Waiting, Wanted};
 
-const LONG: &str = "\
-Run a command while holding resources
+/// Written by hand because the generator of the manual page omits the two dashes.
+const USAGE: &str = "\
+signalbox run [OPTIONS] --max <N> <NAME>... -- <COMMAND>...
+       signalbox run [OPTIONS] <NAME[=R][:MAX]>... -- <COMMAND>...";
 
-Acquires the resources of each NAME, runs the command, and releases the resources when the command ends. A NAME is a limit: \
-it is declared (\"signalbox declare\"), or its maximum comes with each request, with --max or behind the NAME. A maximum below \
-the declared capacity is refused. Several NAMEs are acquired together, all or none, without deadlocks. If the resources are in \
-use, the command is not started and the exit status is 75; with --wait, the request first waits in a fair queue. If the resources \
-are numbered slots, the command gets their numbers in SIGNALBOX_SLOTS: separated by commas, with a colon between those of \
-different NAMEs. \
-From the descriptor in SIGNALBOX_EVENTS_FD it reads \"revoking 8000\" (milliseconds), \"expiring 2500\" and \"lost\" as lines.
-
-If the resources are lost, or signalbox gets SIGTERM, it sends SIGTERM to the command and all processes that the command \
-started, and after --kill-after SIGKILL, until none is left; then it releases the resources. SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and \
-SIGUSR2 are passed on to the command, except those that the terminal has sent to it already, and those that were ignored from \
-the start (nohup). If a command ends by itself, the processes that it left behind keep running and the resources are released; \
-with --wait-children, they stay held until the last of these processes has ended. The command stays in the process group, so that \
-a shell's job control works on both. signalbox ends as its command ended, by the same signal if it was one.
-
-A leased session holds the resources; this requires signalbox's own server. The lease is renewed in the background and survives \
-disconnections shorter than two fifths of it. The command gets the id of the grant in SIGNALBOX_GRANT: a fencing token, which \
-grows from grant to grant of a NAME. If the lease cannot be renewed, SIGTERM is sent early enough that SIGKILL after \
---kill-after still precedes the end of the lease, but not before two thirds of the lease have passed. If an administrator \
-revokes the resources, SIGTERM is sent at once, and SIGKILL before the grace period ends.
-
-With --share, of many commands that make the same result, such as an entry of a cache, one works, and those that wait meanwhile \
-(--wait) do not start theirs: when the command that works exits with 0, they exit with 0, or with --done-status. If it fails or \
-is killed, the next one works. The work may be repeated after a failover or a restart of the server, so the command looks for the \
-result first.
-
-With --counter or --semaphore, one NAME that has a maximum, and neither --lease nor --wait, the connection holds the \
-resources; this also works with yrmcdsd. If the connection is lost while the command runs, others may acquire the resources, \
-and --on-lost says what happens to the command. A server that vanishes (power, network) is detected after about 30 seconds.
-
-If signalbox itself is killed by SIGKILL, the command keeps running, but the server releases the resources when the \
-lease ends, or at once without a lease. To prevent that, start the command with \"setpriv --pdeathsig KILL\" (util-linux).";
-
-const EXAMPLES: &str = "\
+/// Run a command while holding resources
+///
+/// Acquires the resources of each NAME, runs the command, and releases the resources when the command ends. A NAME is a
+/// limit: it is declared ("signalbox declare"), or its maximum comes with each request, with --max or behind the NAME. A
+/// maximum below the declared capacity is refused. Several NAMEs are acquired together, all or none, without deadlocks. If
+/// the resources are in use, the command is not started and the exit status is 75; with --wait, the request first waits in
+/// a fair queue. If the resources are numbered slots, the command gets their numbers in SIGNALBOX_SLOTS: separated by
+/// commas, with a colon between those of different NAMEs. From the descriptor in SIGNALBOX_EVENTS_FD it reads "revoking
+/// 8000" (milliseconds), "expiring 2500" and "lost" as lines.
+///
+/// If the resources are lost, or signalbox gets SIGTERM, it sends SIGTERM to the command and all processes that the command
+/// started, and after --kill-after SIGKILL, until none is left; then it releases the resources. SIGINT, SIGHUP, SIGQUIT,
+/// SIGUSR1 and SIGUSR2 are passed on to the command, except those that the terminal has sent to it already, and those that
+/// were ignored from the start (nohup). If a command ends by itself, the processes that it left behind keep running and the
+/// resources are released; with --wait-children, they stay held until the last of these processes has ended. The command
+/// stays in the process group, so that a shell's job control works on both. signalbox ends as its command ended, by the
+/// same signal if it was one.
+///
+/// A leased session holds the resources; this requires signalbox's own server. The lease is renewed in the background and
+/// survives disconnections shorter than two fifths of it. The command gets the id of the grant in SIGNALBOX_GRANT: a
+/// fencing token, which grows from grant to grant of a NAME. If the lease cannot be renewed, SIGTERM is sent early enough
+/// that SIGKILL after --kill-after still precedes the end of the lease, but not before two thirds of the lease have passed.
+/// If an administrator revokes the resources, SIGTERM is sent at once, and SIGKILL before the grace period ends.
+///
+/// With --share, of many commands that make the same result, such as an entry of a cache, one works, and those that wait meanwhile
+/// (--wait) do not start theirs: when the command that works exits with 0, they exit with 0, or with --done-status. If it fails or
+/// is killed, the next one works. The work may be repeated after a failover or a restart of the server, so the command looks for
+/// the result first.
+///
+/// With --counter or --semaphore, one NAME that has a maximum, and neither --lease nor --wait, the connection holds the
+/// resources; this also works with yrmcdsd. If the connection is lost while the command runs, others may acquire the
+/// resources, and --on-lost says what happens to the command. A server that vanishes (power, network) is detected after
+/// about 30 seconds.
+///
+/// If signalbox itself is killed by SIGKILL, the command keeps running, but the server releases the resources when the
+/// lease ends, or at once without a lease. To prevent that, start the command with "setpriv --pdeathsig KILL" (util-linux).
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   signalbox run backup --max 1 -- /usr/local/bin/backup
   signalbox run backup --max 1 --wait 30m --lease 60 -- /usr/local/bin/backup
@@ -54,16 +60,7 @@ Examples:
   signalbox run seats=2:4 licences:10 --wait max -- train
   signalbox run deploys --wait max -- deploy
   signalbox run page-7 --share --wait 10s -- render 7
-  signalbox run backup --max 1 -- setpriv --pdeathsig KILL /usr/local/bin/backup";
-
-/// Written by hand because the generator of the manual page omits the two dashes.
-const USAGE: &str = "\
-signalbox run [OPTIONS] --max <N> <NAME>... -- <COMMAND>...
-       signalbox run [OPTIONS] <NAME[=R][:MAX]>... -- <COMMAND>...";
-
-/// Run a command while holding resources
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES, override_usage = USAGE)]
+  signalbox run backup --max 1 -- setpriv --pdeathsig KILL /usr/local/bin/backup", override_usage = USAGE)]
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     pub(super) wanted: Wanted,
@@ -71,25 +68,27 @@ pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     pub(super) waiting: Waiting,
 
-    /// How long the resources stay held without renewal, if this process cannot renew the lease; the server limits TIME
+    /// How long the resources stay held without renewal
+    ///
+    /// It matters if this process cannot renew the lease. The server limits TIME.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(super) lease: Option<Duration>,
 
-    /// What to do with the command when its resources are lost
+    /// What happens when resources are lost
     #[arg(long, value_enum, value_name = "WHAT", default_value = "kill")]
     pub(super) on_lost: OnLost,
 
-    /// How long after SIGTERM the command and its descendants are sent SIGKILL
+    /// Time from SIGTERM to SIGKILL
+    ///
+    /// Both are sent to the command and its descendants.
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = time)]
     pub(super) kill_after: Duration,
 
-    /// Hold the resources until the processes that the command started have ended too, for a command that goes into the
-    /// background
+    /// Hold the resources until the command's children end too
+    ///
+    /// For a command that goes into the background.
     #[arg(long)]
     pub(super) wait_children: bool,
-
-    #[command(flatten)]
-    pub(super) server: Server,
 
     /// Command to run, with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -98,9 +97,9 @@ pub(in crate::cli) struct Arguments {
 
 impl Arguments {
     /// Whether a plain connection can hold the resources.
-    pub(super) fn is_plain(&self) -> bool {
+    pub(super) fn is_plain(&self, server: &Server) -> bool {
         let Waiting { wait, share, .. } = self.waiting;
-        self.server.kind().is_some() && self.lease.is_none() && wait.is_none() && !share
+        server.kind().is_some() && self.lease.is_none() && wait.is_none() && !share
     }
 
     /// The label in lists of holders and waiters: the command without its arguments, which others must not read.

@@ -11,8 +11,7 @@ use super::events::Event;
 use super::processes::Processes;
 use super::supervise::{Alarm, Hold, Outcome, supervise};
 use crate::cli::exit::{End, Failure, warn};
-use crate::cli::leased::{Held, acquire, unless_signalled};
-use crate::cli::mismatch::report_lease;
+use crate::cli::leased::{Held, acquire};
 use crate::cli::outer::{self, Holding};
 use crate::cli::server::Server;
 use crate::cli::signals::Signals;
@@ -24,14 +23,9 @@ use signalbox_client::{Error, Lost, Permit};
 const RESERVE_MAX: Duration = Duration::from_millis(500);
 
 /// Runs the command while a session holds the amounts.
-pub(super) async fn run(arguments: &Arguments, amounts: &Amounts) -> Result<End, Failure> {
-    let Arguments { server, lease, waiting, .. } = arguments;
+pub(super) async fn run(arguments: &Arguments, server: &Server, amounts: &Amounts) -> Result<End, Failure> {
+    let Arguments { lease, waiting, .. } = arguments;
     let mut signals = Signals::listen()?;
-    if let Some(lease) = *lease {
-        let limits = unless_signalled(&mut signals, server.direct()).await?.server();
-        let granted = lease.clamp(limits.ttl_min.into(), limits.ttl_max.into());
-        report_lease(granted, lease, "change --lease");
-    }
     let held =
         acquire(server, *lease, &arguments.task(), amounts, waiting, &outer::all(), &mut signals).await?;
     let result = run_holding(arguments, amounts, &held.permit, &mut signals).await;

@@ -14,6 +14,7 @@ mod supervise;
 
 use std::process::ExitCode;
 
+use super::arguments::Common;
 use super::exit::Failure;
 use super::messages;
 use super::server::block_on;
@@ -21,15 +22,16 @@ use super::wanted::Amount;
 pub(super) use arguments::Arguments;
 use signalbox_client::Maximum;
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let amounts = arguments.waiting.checked(arguments.wanted.amounts(arguments.server.kind())?)?;
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+    let server = &common.server;
+    let amounts = arguments.waiting.checked(arguments.wanted.amounts(server.kind())?)?;
     messages::in_background();
     let end = match amounts.single() {
         // A plain Acquire has a kind and a maximum, and does not wait.
-        Some(amount @ Amount { max: Some(max), .. }) if arguments.is_plain() => {
-            block_on(plain::run(arguments, amount, Maximum(*max), &amounts))
+        Some(amount @ Amount { max: Some(max), .. }) if arguments.is_plain(server) => {
+            block_on(plain::run(arguments, server, amount, Maximum(*max), &amounts))
         }
-        _ => block_on(leased::run(arguments, &amounts)),
+        _ => block_on(leased::run(arguments, server, &amounts)),
     }?;
     Ok(end.or_code())
 }

@@ -13,7 +13,7 @@ use super::processes::Processes;
 use super::supervise::{Alarm, Hold, Outcome, supervise};
 use crate::cli::exit::{End, Failure, warn};
 use crate::cli::outer::{self, Holding};
-use crate::cli::refusal::{self, Usage};
+use crate::cli::refusal::{self, Questions, Usage};
 use crate::cli::server::Server;
 use crate::cli::signals::Signals;
 use crate::cli::wanted::{Amount, Amounts};
@@ -22,42 +22,48 @@ use signalbox_client::{ErrorKind, Maximum, PlainClient, Resources};
 /// Runs the command while the connection holds the amount, which is the only one of the amounts.
 pub(super) async fn run(
     arguments: &Arguments,
+    server: &Server,
     amount: &Amount,
     max: Maximum,
     amounts: &Amounts,
 ) -> Result<End, Failure> {
-    let (client, session) = arguments.server.connect_for(&arguments.task()).await?;
-    acquire(arguments, amount, max, amounts, &client).await?;
-    let end = match run_holding(arguments, amount, &client, session).await {
+    let (client, session) = server.connect_for(&arguments.task()).await?;
+    acquire(arguments, server, amount, max, amounts, &client).await?;
+    let end = match run_holding(arguments, server, amount, &client, session).await {
         Ok(Outcome::Release(end)) => Ok(end),
         Ok(Outcome::Keep(failure)) | Err(failure) => Err(failure),
     };
-    release(&arguments.server, amount, &client).await;
+    release(server, amount, &client).await;
     end
 }
 
 async fn acquire(
     arguments: &Arguments,
+    server: &Server,
     amount: &Amount,
     max: Maximum,
     amounts: &Amounts,
     client: &PlainClient,
 ) -> Result<(), Failure> {
-    let Arguments { server, waiting, .. } = arguments;
     let call = client.acquire(amount.name.bytes(), Resources(amount.resources), max);
     let Err(error) = server.answer(call).await? else { return Ok(()) };
+    let outer = outer::all();
+    if refusal::needs_usage(&error) && !outer.is_empty() {
+        let answers = Questions::new(server, amounts).answers(true).await;
+        if let Some(conflict) = outer::conflict(amounts, &answers, &outer) {
+            return Err(conflict);
+        }
+    }
     let usage = match refusal::needs_usage(&error) {
-        true => match outer::conflict(server, amounts, &outer::all()).await {
-            Some(conflict) => return Err(conflict),
-            None => Usage::by_get(server, client, amount, server.namespace()).await,
-        },
+        true => Usage::by_get(server, client, amount, server.namespace()).await,
         false => Usage::Unknown,
     };
-    Err(refusal::refused(amounts, waiting, error, &[usage]))
+    Err(refusal::refused(amounts, &arguments.waiting, error, &[usage]))
 }
 
 async fn run_holding(
     arguments: &Arguments,
+    server: &Server,
     amount: &Amount,
     client: &PlainClient,
     session: Option<u64>,
@@ -65,13 +71,14 @@ async fn run_holding(
     let mut signals = Signals::listen()?;
     let holding = session.map(|session| Holding::Connection { session, process: std::process::id() });
     let processes = Processes::start(&arguments.command, None, holding.as_ref())?;
-    let mut hold = ConnectionHold { arguments, amount, state: State::Open(client) };
+    let mut hold = ConnectionHold { arguments, server, amount, state: State::Open(client) };
     Ok(supervise(&mut hold, arguments, processes, &mut signals).await)
 }
 
 /// Resources that a connection holds.
 struct ConnectionHold<'a> {
     arguments: &'a Arguments,
+    server: &'a Server,
     amount: &'a Amount,
     state: State<'a>,
 }
@@ -87,7 +94,7 @@ impl Hold for ConnectionHold<'_> {
         let State::Open(client) = self.state else { return pending().await };
         let loss = client.closed().await;
         self.state = State::Lost;
-        let (address, name) = (self.arguments.server.addresses(), &self.amount.name);
+        let (address, name) = (self.server.addresses(), &self.amount.name);
         let reason =
             format!("the connection to {address} was lost ({loss}), so others may acquire {name} now");
         Alarm { event: Event::Lost, reason, time: self.arguments.kill_after }

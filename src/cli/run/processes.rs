@@ -171,12 +171,14 @@ impl Processes {
     /// The failure to end those that are left.
     pub(super) fn left(&self) -> Failure {
         let pids: Vec<_> = self.all().iter().map(|process| process.pid.to_string()).collect();
-        let message = format!(
-            "cannot end the processes {}: they do not end after SIGKILL, or belong to another user; end them before others \
+        Failure::new(
+            Exit::System,
+            format!(
+                "cannot end the processes {}: they do not end after SIGKILL, or belong to another user; end them before others \
              use the resources",
-            pids.join(", ")
-        );
-        Failure::new(Exit::System, message)
+                pids.join(", ")
+            ),
+        )
     }
 
     fn all(&self) -> Vec<Process> {

@@ -50,11 +50,10 @@ fn installed() -> Result<PathBuf, Failure> {
     let found = places.iter().map(|place| place.join(NAME)).find(|path| path.exists());
     found.ok_or_else(|| {
         let [installed, beside] = places.map(|place| escaped(place.as_os_str().as_bytes()));
-        let message = format!(
+        Failure::new(Exit::System, format!(
             "the library \"{NAME}\" is neither in \"{installed}\" nor in \"{beside}\"; install it (the Debian package has \
              it; in the sources, \"cargo build -p signalbox-sysv\" makes it), or give it with --library PATH"
-        );
-        Failure::new(Exit::System, message)
+        ))
     })
 }
 
@@ -79,11 +78,13 @@ fn is_for(library: &[u8; HEADER_BYTES], program: &[u8; HEADER_BYTES]) -> bool {
 
 fn unusable(path: &Path, why: &str) -> Failure {
     let path = escaped(path.as_os_str().as_bytes());
-    let message = format!(
-        "the library \"{path}\" cannot be loaded: {why}; give the path of {NAME} with --library, or omit --library if \
+    Failure::new(
+        Exit::System,
+        format!(
+            "the library \"{path}\" cannot be loaded: {why}; give the path of {NAME} with --library, or omit --library if \
          the Debian package is installed"
-    );
-    Failure::new(Exit::System, message)
+        ),
+    )
 }
 
 /// The value of [`PRELOAD`] for the command: the library, then what was there.
@@ -103,16 +104,15 @@ pub(super) fn check_settings(command: &Command) -> Result<(), Failure> {
     let asked = itself
         .and_then(|itself| Command::new(itself).arg("--version").envs(variables).env(CHECK, "1").output());
     let output = asked.map_err(|error| {
-        let message = format!("cannot ask the library whether its settings are right: {error}; try again");
-        Failure::new(Exit::System, message)
+        Failure::new(
+            Exit::System,
+            format!("cannot ask the library whether its settings are right: {error}; try again"),
+        )
     })?;
     if output.status.success() {
         return Ok(());
     }
-    Err(Failure::new(
-        Exit::Usage,
-        format!("settings of the library: {}", escaped(output.stderr.trim_ascii())),
-    ))
+    Err(Failure::usage(format!("settings of the library: {}", escaped(output.stderr.trim_ascii()))))
 }
 
 fn before(library: &OsStr, others: Option<&OsStr>) -> OsString {

@@ -3,32 +3,12 @@
 use std::io::{self, BufWriter};
 use std::process::ExitCode;
 
-use clap::Args;
-
+use crate::cli::arguments::Common;
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::output::{Form, NOTHING, json, utc};
-use crate::cli::server::Server;
+use crate::cli::output::{NOTHING, json, utc};
 use crate::cli::table::{Column, Rows};
 use signalbox_client::sysv::{ListedSet, Order, SetStat};
 use signalbox_model::views::{Set, key_of, mode_of};
-
-const LONG: &str = "\
-List the System V semaphore sets, ordered by id
-
-On a terminal, the output is a table with a header. Otherwise it is one line per set, without a header, with these \
-columns, separated by tabs: key (in hexadecimal digits), id, user and group of the owner, mode (in octal digits), \
-number of semaphores, calls that wait, processes with adjustments (SEM_UNDO), time of the last operation, time of the \
-last change of values or owner by semctl, or of the creation (UTC), flags: durable (it survives a restart of the server), \
-fifo (a call that takes from a semaphore waits for those before it). A missing value is -: without flags, of a set that was made without \
-a key (IPC_PRIVATE), or of one without an operation so far.
-
-With --json, the output is one object per line with the keys key (a text, or null), id, uid, gid, creator_uid, \
-creator_gid, mode (a text), semaphores, waiting, adjusting, operated and changed (in seconds since 1970), durable and fifo.";
-
-const EXAMPLES: &str = "\
-Examples:
-  signalbox sysv list
-  signalbox sysv list --json | jq 'select(.waiting > 0)'";
 
 const COLUMNS: [Column; 11] = [
     Column::word("KEY", 10),
@@ -44,23 +24,10 @@ const COLUMNS: [Column; 11] = [
     Column::word("FLAGS", 5),
 ];
 
-/// List the System V semaphore sets
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
-pub(super) struct Arguments {
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    server: Server,
-}
-
 /// Entries are written as they arrive, so memory does not grow with their number.
-pub(super) async fn list(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { json: wants_json, server } = arguments;
-    let out = BufWriter::new(io::stdout().lock());
-    let mut rows = Rows::new(Form::of_output(*wants_json), &COLUMNS, out);
+pub(super) async fn list(common: &Common) -> Result<ExitCode, Failure> {
+    let server = &common.server;
+    let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
     let direct = server.direct().await?;
     let mut sets = server.answer(direct.sets()).await??;
     while let Some(listed) = server.answer(async { sets.next().await.transpose() }).await?? {

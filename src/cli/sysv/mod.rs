@@ -6,7 +6,6 @@ mod key;
 mod library;
 mod list;
 mod program;
-mod remove;
 mod run;
 mod set;
 mod settings;
@@ -18,34 +17,34 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use set::SetArgument;
 pub(super) use set::{SetName, completions};
 pub(super) use show::show_named;
 pub(super) use users::list_users;
 pub(super) use watch::{Watched, watch};
 
-use super::exit::{Exit, Failure};
+use super::arguments::Common;
+use super::exit::Failure;
 use super::name::Name;
 use super::server::{Server, block_on};
 
-const LONG: &str = "\
-Run programs with System V semaphores, and list, show and remove sets
-
-Programs that call semget, semop and semctl use the semaphores of their own host. With \"signalbox sysv run\" they share \
-them with programs on other hosts, without changes: a library sends the calls to the server.
-
-\"list\", \"show\" and \"remove\" correspond to ipcs and ipcrm. \"signalbox status\" and \"signalbox watch\" are about a set with \
-the option --sysv.";
-
-const EXAMPLES: &str = "\
+/// Run programs with System V semaphores, and list, show and remove sets
+///
+/// Programs that call semget, semop and semctl use the semaphores of their own host. With "signalbox sysv run" they share
+/// them with programs on other hosts, without changes: a library sends the calls to the server.
+///
+/// "list", "show" and "remove" correspond to ipcs and ipcrm. "signalbox status" and "signalbox watch" are about a set with
+/// the option --sysv.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "\
 Examples:
   signalbox sysv run --server lock.example.org --keys all -- php worker.php
   signalbox sysv list
   signalbox sysv show 0x2a
-  signalbox status --holders --sysv 0x2a";
-
-/// Run programs with System V semaphores, and list, show and remove sets
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES, disable_help_subcommand = true)]
+  signalbox status --holders --sysv 0x2a",
+    disable_help_subcommand = true
+)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -54,15 +53,60 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Action {
     Run(run::Arguments),
-    List(list::Arguments),
-    Show(show::Arguments),
-    Remove(remove::Arguments),
+    /// List the System V semaphore sets
+    ///
+    /// The columns are: key (in hexadecimal digits), id, user and group of the owner, mode (in octal digits), number of semaphores,
+    /// calls that wait, processes with adjustments (SEM_UNDO), time of the last operation, time of the last change of values or
+    /// owner by semctl, or of the creation (UTC), flags: durable (it survives a restart of the server), fifo (a call that takes
+    /// from a semaphore waits for those before it). A missing value is -: without flags, of a set that was made without a key
+    /// (IPC_PRIVATE), or of one without an operation so far.
+    ///
+    /// With --json, the output is one object per line with the keys key (a text, or null), id, uid, gid, creator_uid,
+    /// creator_gid, mode (a text), semaphores, waiting, adjusting, operated and changed (in seconds since 1970), durable and
+    /// fifo.
+    #[command(after_help = "\
+Examples:
+  signalbox sysv list
+  signalbox sysv list --json | jq 'select(.waiting > 0)'")]
+    List,
+    /// Show a System V semaphore set, its semaphores and the processes that use it
+    ///
+    /// Prints the key, the id, the owner and the creator (user:group), the mode, the number of semaphores, of calls that wait
+    /// and of processes with adjustments, the times of the last operation and of the last change by semctl, and the flags (as
+    /// in "signalbox sysv list"). For each semaphore, number, value, process id of the last operation, and the calls that wait
+    /// for the value to grow (NCOUNT) or to become 0 (ZCOUNT) follow. Then come the holders: processes with adjustments, which
+    /// the server adds to the values when the process ends; and the queue: calls that wait, with their operations, such as 0:-1
+    /// UNDO (take 1 from semaphore 0, and give it back when the process ends) or 1:0 (wait until semaphore 1 is 0).
+    ///
+    /// The values are shown if the mode permits the user of this command to read the set.
+    ///
+    /// With --json, the output is one object with the keys of "signalbox sysv list", kind (sysv), values (an array of objects
+    /// with number, value, pid, ncount and zcount, or null), holders and queue (arrays of the objects of "signalbox status
+    /// --sysv --holders" and "--waiters").
+    #[command(after_help = "\
+Examples:
+  signalbox sysv show 0x2a
+  signalbox sysv show --id 1073741825 --json | jq .queue
+  signalbox status --sysv 42")]
+    Show(SetArgument),
+    /// Remove a System V semaphore set
+    ///
+    /// Calls that wait for the set fail with EIDRM, and later ones with EINVAL, as after ipcrm. Adjustments of the set are
+    /// dropped. The owner of the set, its creator and user 0 may remove it: the server checks the user of this command, as it
+    /// is stated by this program, like it checks other programs.
+    #[command(after_help = "\
+Examples:
+  signalbox sysv remove 0x2a
+  signalbox sysv remove --id 1073741825")]
+    Remove(SetArgument),
 }
 
 /// The option of the subcommands whose NAME may be a set.
 #[derive(Debug, Args)]
 pub(super) struct SysvOption {
-    /// The name is a System V semaphore set: its key (0x2a, 42), or id: and its id; see "signalbox sysv"
+    /// NAME is a System V semaphore set
+    ///
+    /// Give its key (0x2a, 42), or id: and its id; see "signalbox sysv".
     #[arg(id = "sysv", long = "sysv", global = true)]
     is_given: bool,
 }
@@ -79,26 +123,27 @@ impl SysvOption {
         }
         self.check(server)?;
         let text = str::from_utf8(name.bytes()).unwrap_or_default();
-        let set = text.parse().map_err(|error| Failure::new(Exit::Usage, format!("{name} {error}")))?;
+        let set = text.parse().map_err(|error| Failure::usage(format!("{name} {error}")))?;
         Ok(Some(set))
     }
 
     /// Refuses the option beside the one of another kind.
     pub(super) fn check(&self, server: &Server) -> Result<(), Failure> {
         if self.is_given && server.kind().is_some() {
-            let message = "--sysv contradicts --counter and --semaphore; omit these, and if the server has only \
-                           the port of the semaphores, give it with --server HOST:PORT";
-            return Err(Failure::new(Exit::Usage, message));
+            return Err(Failure::usage(
+                "--sysv contradicts --counter and --semaphore; omit these, and if the server has only \
+                           the port of the semaphores, give it with --server HOST:PORT",
+            ));
         }
         Ok(())
     }
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     match &arguments.action {
-        Action::Run(arguments) => run::run(arguments),
-        Action::List(arguments) => block_on(list::list(arguments)),
-        Action::Show(arguments) => block_on(show::show(arguments)),
-        Action::Remove(arguments) => block_on(remove::remove(arguments)),
+        Action::Run(arguments) => run::run(arguments, &common.server),
+        Action::List => block_on(list::list(common)),
+        Action::Show(set) => block_on(show_named(common, set.name())),
+        Action::Remove(set) => block_on(set::remove(set.name(), &common.server)),
     }
 }

@@ -116,10 +116,12 @@ fn read(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
 
 fn refused(command: &OsStr, file: &Path, why: &str) -> Failure {
     let (command, file) = (escaped(command.as_bytes()), escaped(file.as_os_str().as_bytes()));
-    let message = format!(
-        "the library cannot be loaded into \"{file}\", so the command \"{command}\" was not started, whose semaphores would \
+    Failure::new(
+        Exit::System,
+        format!(
+            "the library cannot be loaded into \"{file}\", so the command \"{command}\" was not started, whose semaphores would \
          be those of this host: {why}; run a program that is linked dynamically to the glibc of this machine, and change the \
          user before: \"sudo signalbox sysv run …\""
-    );
-    Failure::new(Exit::System, message)
+        ),
+    )
 }

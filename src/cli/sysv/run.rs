@@ -12,49 +12,44 @@ use super::library;
 use super::program;
 use super::settings::{self, CONFIG, KEYS, SERVER};
 use crate::cli::arguments::OnCommandLine;
-use crate::cli::exit::{Exit, Failure};
+use crate::cli::exit::Failure;
 use crate::cli::server::{Server, block_on};
 use crate::cli::token_source;
-
-const LONG: &str = "\
-Run a command whose System V semaphores are on a server
-
-The command and the programs that it starts run unchanged: a library that is loaded into them (LD_PRELOAD) sends their \
-calls of semget, semop, semtimedop and semctl for the selected keys to the server. Calls for other keys go to the kernel. \
-The command replaces this program, so its exit status, its process id and its signals are its own.
-
-Before that, this program checks that the library is there, that it can be loaded into the command, and that the server \
-answers and supports the calls. If one of them fails, the command is not started (71: the library, 69: the server).
-
-The keys are those of --keys and --map, else those of SIGNALBOX_SYSV_KEYS, else those of the file. The server is that of \
---server, else of SIGNALBOX_SYSV_SERVER, else of the file, else of SIGNALBOX_SERVER. Several addresses are the nodes of one \
-cluster: the programs use the one that leads, and the next one after a failover. Further settings of the library are taken \
-from the file and from the environment as they are.
-
-The token is that of --token-file, else of SIGNALBOX_TOKEN_FILE, else of SIGNALBOX_TOKEN. The library shows it to the server, \
-so every program that is started must be able to read the file. Calls of semaphores need the rights read and acquire, on all \
-objects or on the area sysv. Without them, they fail with EACCES. The library has no TLS, and sends the token to a server on \
-another machine only with --token-over-plain or SIGNALBOX_TOKEN_OVER_PLAIN=1.
-
-The dynamic linker does not load the library into programs that are linked statically, for 32 bits or to another C library, \
-and into those that change their user (set-user-id), such as sudo: start those the other way round, \"sudo signalbox sysv \
-run\". A command that is one, or a script of one, is not started (71). The programs that the command starts are not checked: \
-their semaphores would be those of their own host.";
-
-const EXAMPLES: &str = "\
-Examples:
-  signalbox sysv run --keys all -- php worker.php
-  signalbox sysv run --server lock.example.org --keys 0x1000-0x1fff,42 -- perl job.pl
-  signalbox sysv run --server 10.0.0.1,10.0.0.2,10.0.0.3 --keys all -- php worker.php
-  signalbox sysv run --map 0x5101a2b3=0x10 -- php worker.php
-  signalbox sysv run --config /etc/signalbox-sysv.conf -- php-fpm";
 
 /// Written by hand because the generator of the manual page omits the two dashes.
 const USAGE: &str = "signalbox sysv run [OPTIONS] -- <COMMAND>...";
 
 /// Run a command whose System V semaphores are on a server
+///
+/// The command and the programs that it starts run unchanged: a library that is loaded into them (LD_PRELOAD) sends their
+/// calls of semget, semop, semtimedop and semctl for the selected keys to the server. Calls for other keys go to the
+/// kernel. The command replaces this program, so its exit status, its process id and its signals are its own.
+///
+/// Before that, this program checks that the library is there, that it can be loaded into the command, and that the server
+/// answers and supports the calls. If one of them fails, the command is not started (71: the library, 69: the server).
+///
+/// The keys are those of --keys and --map, else those of SIGNALBOX_SYSV_KEYS, else those of the file. The server is that of
+/// --server, else of SIGNALBOX_SYSV_SERVER, else of the file, else of SIGNALBOX_SERVER. Several addresses are the nodes of
+/// one cluster: the programs use the one that leads, and the next one after a failover. Further settings of the library are
+/// taken from the file and from the environment as they are.
+///
+/// The token is that of --token-file, else of SIGNALBOX_TOKEN_FILE, else of SIGNALBOX_TOKEN. The library shows it to the
+/// server, so every program that is started must be able to read the file. Calls of semaphores need the rights read and
+/// acquire, on all objects or on the area sysv. Without them, they fail with EACCES. The library has no TLS, and sends the
+/// token to a server on another machine only with --token-over-plain or SIGNALBOX_TOKEN_OVER_PLAIN=1.
+///
+/// The dynamic linker does not load the library into programs that are linked statically, for 32 bits or to another C
+/// library, and into those that change their user (set-user-id), such as sudo: start those the other way round, "sudo
+/// signalbox sysv run". A command that is one, or a script of one, is not started (71). The programs that the command
+/// starts are not checked: their semaphores would be those of their own host.
 #[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES, override_usage = USAGE)]
+#[command(after_help = "\
+Examples:
+  signalbox sysv run --keys all -- php worker.php
+  signalbox sysv run --server lock.example.org --keys 0x1000-0x1fff,42 -- perl job.pl
+  signalbox sysv run --server 10.0.0.1,10.0.0.2,10.0.0.3 --keys all -- php worker.php
+  signalbox sysv run --map 0x5101a2b3=0x10 -- php worker.php
+  signalbox sysv run --config /etc/signalbox-sysv.conf -- php-fpm", override_usage = USAGE)]
 pub(super) struct Arguments {
     /// Keys that go to the server: all, or keys and ranges, separated by commas (42,0x1000-0x1fff)
     #[arg(long, value_name = "all|RANGES", value_parser = keys)]
@@ -75,9 +70,6 @@ pub(super) struct Arguments {
     #[command(flatten)]
     given: OnCommandLine,
 
-    #[command(flatten)]
-    server: Server,
-
     /// Command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -87,9 +79,9 @@ fn keys(list: &str) -> Result<String, String> {
     check_keys(list).map(|()| list.to_owned())
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, given_server: &Server) -> Result<ExitCode, Failure> {
     let Arguments { keys, mappings, config, library, given, .. } = arguments;
-    arguments.server.tls().refuse(
+    given_server.tls().refuse(
         "the library for System V semaphores does not use TLS; omit --tls, --ca and --cert, unset \
          SIGNALBOX_TLS, SIGNALBOX_CA and SIGNALBOX_CERT, and give it a server on this machine, or a proxy here that connects \
          over TLS",
@@ -97,14 +89,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let settings = settings::read(config.as_deref())?;
     let keys: Vec<_> = keys.iter().chain(mappings).cloned().collect();
     if keys.is_empty() && !settings.has_keys {
-        let message = format!(
+        return Err(Failure::usage(format!(
             "no keys are selected, so all semaphores would stay on this host; add --keys all, a list such as --keys \
              42,0x1000-0x1fff, or --map, or set {KEYS} or \"keys\" in a file of --config"
-        );
-        return Err(Failure::new(Exit::Usage, message));
+        )));
     }
     let addresses = settings.servers.filter(|_| !given.has("server"));
-    let server = arguments.server.at(addresses.unwrap_or_else(|| arguments.server.addresses()));
+    let server = given_server.at(addresses.unwrap_or_else(|| given_server.addresses()));
     let library = library::find(library.as_deref())?;
     let (program, rest) = arguments.command.split_first().expect("clap requires a command");
     program::check(program)?;
@@ -120,12 +111,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(config) = config {
         command.env(CONFIG, config);
     }
-    if let Some(file) = arguments.server.token().file() {
+    if let Some(file) = given_server.token().file() {
         // The command may change its directory before it starts other programs.
         let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         command.env(token_source::FILE, absolute);
     }
-    if arguments.server.token().is_over_plain() {
+    if given_server.token().is_over_plain() {
         command.env(token_source::OVER_PLAIN, "1");
     }
     library::check_settings(&command)?;

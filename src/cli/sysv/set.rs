@@ -1,7 +1,8 @@
-//! Which set an argument names, and the sets of the server.
+//! Which set an argument names, the sets of the server, and the end of a set.
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
@@ -10,7 +11,7 @@ use super::key;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::server::{Server, label};
 use signalbox_client::Direct;
-use signalbox_client::sysv::{Caller, Identity, ListedSet, Process, SetId};
+use signalbox_client::sysv::{Caller, Errno, Identity, ListedSet, Process, SetId};
 use signalbox_model::sysv::IPC_PRIVATE;
 
 /// A set, as an argument names it.
@@ -98,8 +99,7 @@ impl SetName {
 
     /// The failure for a set that does not exist.
     pub(super) fn missing(self) -> Failure {
-        let message = format!("{self} does not exist; \"signalbox sysv list\" lists the sets");
-        Failure::new(Exit::Failure, message)
+        Failure::refused(format!("{self} does not exist; \"signalbox sysv list\" lists the sets"))
     }
 }
 
@@ -110,6 +110,32 @@ pub(super) async fn open_process(server: &Server, direct: &Direct, task: &str) -
     let label = label(task);
     let identity = Identity { pid: std::process::id(), caller: caller(), groups: &groups, label: &label };
     Ok(server.answer(direct.open_process(&identity)).await??)
+}
+
+/// Removes the set of this name, as `ipcrm` does.
+pub(super) async fn remove(name: SetName, server: &Server) -> Result<ExitCode, Failure> {
+    let direct = server.direct().await?;
+    let process = open_process(server, &direct, "sysv remove").await?;
+    let remove = async {
+        let id = match name {
+            SetName::Key(key) => process.find(key).await?.0,
+            SetName::Id(id) => id,
+        };
+        process.remove(id).await
+    };
+    let error = match server.answer(remove).await? {
+        Ok(()) => return Ok(Exit::Success.into()),
+        Err(error) => error,
+    };
+    Err(match error.errno() {
+        Some(Errno::NoEnt | Errno::Inval) => name.missing(),
+        Some(errno @ Errno::Perm) => Failure::refused(format!(
+            "{name} was not removed: only its owner, its creator and user 0 may remove it, and this command is run \
+                 by user {} ({errno}); \"signalbox sysv list\" shows the owner",
+            caller().uid
+        )),
+        _ => error.into(),
+    })
 }
 
 /// The user and the group of this process.

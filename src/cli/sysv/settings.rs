@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::cli::exit::{Exit, Failure};
+use crate::cli::exit::Failure;
 use crate::cli::output::escaped;
 use crate::cli::server::Addresses;
 
@@ -34,9 +34,9 @@ pub(super) fn read(file: Option<&Path>) -> Result<Settings, Failure> {
         None => String::new(),
         Some(path) => fs::read_to_string(path).map_err(|error| {
             let path = escaped(path.as_os_str().as_encoded_bytes());
-            let message =
-                format!("the file \"{path}\" of the library cannot be read: {error}; check --config");
-            Failure::new(Exit::Usage, message)
+            Failure::usage(format!(
+                "the file \"{path}\" of the library cannot be read: {error}; check --config"
+            ))
         })?,
     };
     let from_file = lines(&text);
@@ -82,13 +82,10 @@ fn addresses(text: &str, place: &str) -> Result<Addresses, Failure> {
     let items: Vec<_> = text.split(',').map(str::trim).collect();
     match items.join(",").parse::<Addresses>() {
         Ok(addresses) if addresses.iter().all(|address| address.port().is_some()) => Ok(addresses),
-        _ => {
-            let message = format!(
-                "{place}: \"{text}\" is not of the form HOST:PORT, or HOST:PORT,HOST:PORT for the nodes of a cluster; correct \
+        _ => Err(Failure::usage(format!(
+            "{place}: \"{text}\" is not of the form HOST:PORT, or HOST:PORT,HOST:PORT for the nodes of a cluster; correct \
                  it, or give --server"
-            );
-            Err(Failure::new(Exit::Usage, message))
-        }
+        ))),
     }
 }
 

@@ -3,43 +3,20 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Args;
 use serde::Serialize;
 
 use super::list;
-use super::set::{self, SetArgument, SetName};
+use super::set::{self, SetName};
 use super::users::{self, Users};
+use crate::cli::arguments::Common;
 use crate::cli::exit::{Exit, Failure, warn};
 use crate::cli::listing::ListingKind;
-use crate::cli::output::{Form, json, utc};
+use crate::cli::output::{self, Form, json, utc};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
 use signalbox_client::Direct;
 use signalbox_client::sysv::{Errno, ListedSet, Ownership, Semaphore};
 use signalbox_model::views::{Set, mode_of};
-
-const LONG: &str = "\
-Show a System V semaphore set, its semaphores and the processes that use it
-
-Prints the key, the id, the owner and the creator (user:group), the mode, the number of semaphores, of calls that wait and \
-of processes with adjustments, the times of the last operation and of the last change by semctl, and the flags (as in \
-\"signalbox sysv list\"). For each semaphore, \
-number, value, process id of the last operation, and the calls that wait for the value to grow (NCOUNT) or to become 0 \
-(ZCOUNT) follow. Then come the holders: processes with adjustments, which the server adds to the values when the process \
-ends; and the queue: calls that wait, with their operations, such as 0:-1 UNDO (take 1 from semaphore 0, and give it back \
-when the process ends) or 1:0 (wait until semaphore 1 is 0).
-
-The values are shown if the mode permits the user of this command to read the set.
-
-With --json, the output is one object with the keys of \"signalbox sysv list\", kind (sysv), values (an array of objects \
-with number, value, pid, ncount and zcount, or null), holders and queue (arrays of the objects of \"signalbox status \
---sysv --holders\" and \"--waiters\").";
-
-const EXAMPLES: &str = "\
-Examples:
-  signalbox sysv show 0x2a
-  signalbox sysv show --id 1073741825 --json | jq .queue
-  signalbox status --sysv 42";
 
 const SEMAPHORES: [Column; 5] = [
     Column::number("NUMBER", 6),
@@ -49,40 +26,18 @@ const SEMAPHORES: [Column; 5] = [
     Column::number("ZCOUNT", 6),
 ];
 
-/// Show a System V semaphore set, its semaphores and the processes that use it
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
-pub(super) struct Arguments {
-    #[command(flatten)]
-    set: SetArgument,
-
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    server: Server,
-}
-
-pub(super) async fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    show_named(&arguments.server, arguments.set.name(), arguments.json).await
-}
-
 /// Shows the set of this name.
-pub(crate) async fn show_named(
-    server: &Server,
-    name: SetName,
-    wants_json: bool,
-) -> Result<ExitCode, Failure> {
+pub(crate) async fn show_named(common: &Common, name: SetName) -> Result<ExitCode, Failure> {
+    let server = &common.server;
     let direct = server.direct().await?;
     let listed = name.find(server, &direct).await?;
     let semaphores = semaphores(server, &direct, name, &listed).await?;
     let users = Users::read(server, &direct, name, listed.set).await?;
     let mut out = io::stdout().lock();
     let shown = Shown { listed, semaphores, users };
-    match wants_json {
+    match common.json {
         true => writeln!(out, "{}", shown.json())?,
-        false => shown.write(&mut out)?,
+        false => shown.write(common.form(), &mut out)?,
     }
     Ok(Exit::Success.into())
 }
@@ -119,19 +74,27 @@ struct Shown {
 }
 
 impl Shown {
-    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+    fn write(&self, form: Form, out: &mut impl Write) -> io::Result<()> {
         let ListedSet { set, stat, waiting, adjusting, .. } = &self.listed;
         let Ownership { uid, gid, .. } = stat.ownership;
-        writeln!(out, "kind        sysv\nkey         {}\nid          {set}", list::key_cell(stat))?;
-        writeln!(out, "owner       {uid}:{gid}")?;
-        writeln!(out, "creator     {}:{}", stat.creator_uid, stat.creator_gid)?;
-        writeln!(out, "mode        {}\nsemaphores  {}", mode_of(stat), stat.count)?;
-        writeln!(out, "waiting     {waiting}\nadjusting   {adjusting}")?;
-        writeln!(out, "operated    {}\nchanged     {}", list::operated(stat), utc(stat.changed_at.0))?;
-        writeln!(out, "flags       {}", list::flags(&self.listed))?;
+        let figures = [
+            ("kind", "sysv".to_owned()),
+            ("key", list::key_cell(stat)),
+            ("id", set.to_string()),
+            ("owner", format!("{uid}:{gid}")),
+            ("creator", format!("{}:{}", stat.creator_uid, stat.creator_gid)),
+            ("mode", mode_of(stat)),
+            ("semaphores", stat.count.to_string()),
+            ("waiting", waiting.to_string()),
+            ("adjusting", adjusting.to_string()),
+            ("operated", list::operated(stat)),
+            ("changed", utc(stat.changed_at.0)),
+            ("flags", list::flags(&self.listed)),
+        ];
+        output::figures(out, 10, &figures)?;
         if let Some(semaphores) = &self.semaphores {
             writeln!(out, "\nsemaphores:")?;
-            let mut rows = Rows::new(Form::of_output(false), &SEMAPHORES, &mut *out);
+            let mut rows = Rows::new(form, &SEMAPHORES, &mut *out);
             for (number, semaphore) in semaphores.iter().enumerate() {
                 let Semaphore { value, pid, waiting_for_growth, waiting_for_zero } = *semaphore;
                 let numbers = [number as u32, value.into(), pid, waiting_for_growth, waiting_for_zero];
@@ -145,7 +108,7 @@ impl Shown {
                 continue;
             }
             writeln!(out, "\n{title}:")?;
-            let mut rows = Rows::new(Form::of_output(false), users::columns(kind), &mut *out);
+            let mut rows = Rows::new(form, users::columns(kind), &mut *out);
             for (index, user) in users.iter().enumerate() {
                 rows.push(|| users::cells(kind, index, user), String::new)?;
             }

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::set::SetName;
+use crate::cli::arguments::Common;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::listing::ListingKind;
-use crate::cli::output::{Form, json, or_nothing};
+use crate::cli::output::{json, or_nothing};
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
 use signalbox_client::sysv::{ListedUser, Operation, SetId, UserRole};
@@ -34,15 +35,15 @@ const WAITERS: [Column; 6] = [
 
 /// Prints the holders or the waiters of a set: `holders --sysv` and `waiters --sysv`.
 pub(crate) async fn list_users(
-    server: &Server,
+    common: &Common,
     name: SetName,
     kind: ListingKind,
-    wants_json: bool,
 ) -> Result<ExitCode, Failure> {
+    let server = &common.server;
     let direct = server.direct().await?;
     let listed = name.find(server, &direct).await?;
     let users = Users::read(server, &direct, name, listed.set).await?;
-    let mut rows = Rows::new(Form::of_output(wants_json), columns(kind), BufWriter::new(io::stdout().lock()));
+    let mut rows = Rows::new(common.form(), columns(kind), BufWriter::new(io::stdout().lock()));
     for (index, user) in users.of(kind).iter().enumerate() {
         rows.push(|| cells(kind, index, user), || json(&Line::of(kind, index, user)))?;
     }

@@ -19,46 +19,40 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::server::{Server, block_on_quietly};
+use super::server::block_on_quietly;
 use super::time::time;
 
-const LONG: &str = "\
-Show what a server does, on the whole terminal, until q is pressed
-
-Four views, selected with 1 to 4 or Tab: names in use, declared semaphores, sessions, and the statistics of the server. Enter \
-shows the holders and the queue of a name. s sorts by the next column, r reverses the order, / filters by a part of the \
-name, label, address or identity, space stops the updates, ? lists all keys.
-
-Without a port in --server, names are those of both the counters and the semaphores at their default ports; with a port, or \
-with --semaphore, of that port alone. Requests that wait are found by asking for the names of which most is in use, up to \
-2,000 of them an update. With very many names, they are listed less often than everything else. Names are shown with the \
-escapes of \"signalbox dump\". If the environment variable NO_COLOR is set, there are no colors.";
-
-const EXAMPLES: &str = "\
+/// Show what a server does, on the whole terminal
+///
+/// Four views, selected with 1 to 4 or Tab: names in use, declared semaphores, sessions, and the statistics of the server.
+/// Enter shows the holders and the queue of a name. s sorts by the next column, r reverses the order, / filters by a part
+/// of the name, label, address or identity, space stops the updates, ? lists all keys.
+///
+/// Without a port in --server, names are those of both the counters and the semaphores at their default ports; with a port,
+/// or with --semaphore, of that port alone. Requests that wait are found by asking for the names of which most is in use,
+/// up to 2,000 of them an update. With very many names, they are listed less often than everything else. Names are shown
+/// with the escapes of "signalbox dump". If the environment variable NO_COLOR is set, there are no colors.
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   signalbox top
   signalbox top --server lock.example.org --interval 5s
-  signalbox top --semaphore";
-
-/// Show what a server does, on the whole terminal
-#[derive(Debug, Args)]
-#[command(long_about = LONG, after_help = EXAMPLES)]
+  signalbox top --semaphore")]
 pub(super) struct Arguments {
     /// How long to wait between two updates, in seconds or with a unit
     #[arg(long, value_name = "TIME", default_value = "2", value_parser = time)]
     interval: Duration,
-
-    #[command(flatten)]
-    server: Server,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        let message = "top needs a terminal, and its input or output is none; \"signalbox stats\", \"signalbox dump\" and \
-                       \"signalbox sessions\" write lists";
-        return Err(Failure::new(Exit::Usage, message));
+        return Err(Failure::usage(
+            "top needs a terminal, and its input or output is none; \"signalbox stats\", \"signalbox dump\" and \
+                       \"signalbox sessions\" write lists",
+        ));
     }
-    block_on_quietly(screen::show(&arguments.server, arguments.interval))?;
+    block_on_quietly(screen::show(&common.server, arguments.interval))?;
     Ok(Exit::Success.into())
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::super::declared::flags;
 use super::super::exit::Failure;
-use super::super::list::flags;
 use super::super::listing::{self, Entry, ListingKind};
 use super::super::output::{NOTHING, escaped};
 use super::super::server::Server;

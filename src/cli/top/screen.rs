@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, raise};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::super::exit::{Exit, Failure};
+use super::super::exit::Failure;
 use super::super::server::Server;
 use super::super::signals::Signals;
 use super::model::{Action, Model, Next, View};
@@ -147,7 +147,7 @@ fn restore() {
 }
 
 fn failed(error: &io::Error) -> Failure {
-    Failure::new(Exit::Failure, format!("cannot use the terminal: {error}; check TERM and the terminal"))
+    Failure::refused(format!("cannot use the terminal: {error}; check TERM and the terminal"))
 }
 
 /// What happens on the terminal, read by a thread of its own, because reading blocks. It ends with its receiver.

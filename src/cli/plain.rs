@@ -1,0 +1,179 @@
+//! The plain operations of yrmcds' protocol, which any of its servers supports: `signalbox get`, `dump` and `stats`.
+//!
+//! The entries of a dump are written as they arrive, so memory does not grow with the number of names. Writing blocks the only
+//! thread on purpose, so that a slow reader of the output slows the server down.
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use bytes::Bytes;
+use clap::Args;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::arguments::Common;
+use super::exit::{Exit, Failure};
+use super::name::Name;
+use super::output::{escaped, json};
+use super::pattern::{self, PatternArguments};
+use super::server::Server;
+use super::table::{Column, Rows};
+use signalbox_client::{DumpEntry, Namespace, Resources, Statistic, Status};
+use signalbox_model::views::Named;
+
+/// Print how many resources of a counter are in use, or with --semaphore how many of a semaphore are available
+///
+/// With --json, the output is one object with the keys name and in_use (with --semaphore, name and available). A name that
+/// is not UTF-8 has the key name_hex instead of name: its bytes in hexadecimal digits. "signalbox status" prints more.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  signalbox get backup
+  signalbox get --semaphore deploys")]
+pub(super) struct Get {
+    /// Name of the counter or semaphore
+    #[arg(value_parser = Name::parser())]
+    name: Name,
+}
+
+pub(super) async fn get(arguments: &Get, common: &Common) -> Result<ExitCode, Failure> {
+    let (name, server) = (&arguments.name, &common.server);
+    let client = server.connect().await?;
+    match server.answer(client.get(name.bytes())).await? {
+        Err(error) if error.status() == Some(Status::NotFound) => {
+            Err(server.not_found_of(Some(server.namespace()), name).await)
+        }
+        result => {
+            let Resources(number) = result?;
+            let text = if common.json { json(&Number::of(name, server, number)) } else { number.to_string() };
+            writeln!(io::stdout(), "{text}")?;
+            Ok(Exit::Success.into())
+        }
+    }
+}
+
+/// The number in JSON.
+#[derive(Serialize)]
+struct Number {
+    #[serde(flatten)]
+    name: Named,
+    /// Of a counter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_use: Option<u32>,
+    /// Of a semaphore.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    available: Option<u32>,
+}
+
+impl Number {
+    fn of(name: &Name, server: &Server, number: u32) -> Self {
+        let is_counter = server.namespace() == Namespace::Counters;
+        Self {
+            name: Named::of(name.bytes()),
+            in_use: is_counter.then_some(number),
+            available: (!is_counter).then_some(number),
+        }
+    }
+}
+
+const COLUMNS: [Column; 3] =
+    [Column::number("CONSUMPTION", 11), Column::number("PEAK", 10), Column::text("NAME")];
+
+/// List all counters, or with --semaphore all semaphores
+///
+/// Without an argument, all of them are listed; with NAME this one, and with a * at the end all with this prefix. If NAME
+/// does not exist, the exit status is 1; a prefix that no name has is no error.
+///
+/// The columns are: resources in use, peak (the most that were in use at the same time), name. A backslash in a name is printed
+/// as \\, a tab as \t, a newline as \n, and each byte of another control character, of a direction mark, of an invisible
+/// character or of a space other than the usual one, or that is not UTF-8, as \xNN; "printf %b" of bash converts this back into
+/// the name.
+///
+/// With --json, the output is one object per line with the keys name, consumption and peak. A name that is not UTF-8 has
+/// the key name_hex instead of name: its bytes in hexadecimal digits.
+///
+/// The list is not a snapshot: a name that is created or removed while it is printed may or may not be listed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  signalbox dump
+  signalbox dump 'jobs/*'
+  signalbox dump | sort -rn | head
+  signalbox dump --json | jq 'select(.consumption > 0)'")]
+pub(super) struct Dump {
+    #[command(flatten)]
+    pattern: PatternArguments,
+}
+
+pub(super) async fn dump(arguments: &Dump, common: &Common) -> Result<ExitCode, Failure> {
+    let pattern = &arguments.pattern;
+    let (scope, server) = (pattern.scope(), &common.server);
+    let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
+    let client = server.connect().await?;
+    let mut dump = server.answer(client.dump()).await??;
+    let mut is_empty = true;
+    while let Some(entry) = server.answer(async { dump.next().await.transpose() }).await?? {
+        let DumpEntry { consumption, peak, name } = &entry;
+        // The server sends all names.
+        if !pattern::contains(scope, name) {
+            continue;
+        }
+        is_empty = false;
+        let cells = || vec![consumption.to_string(), peak.to_string(), escaped(name)];
+        rows.push(cells, || json(&Entry::of(&entry)))?;
+    }
+    rows.finish()?;
+    if let (true, Some(name)) = (is_empty, pattern.name()) {
+        return Err(server.not_found_of(Some(server.namespace()), name).await);
+    }
+    Ok(Exit::Success.into())
+}
+
+/// An entry in JSON.
+#[derive(Serialize)]
+struct Entry {
+    #[serde(flatten)]
+    name: Named,
+    consumption: u32,
+    peak: u32,
+}
+
+impl Entry {
+    fn of(entry: &DumpEntry<Bytes>) -> Self {
+        Self { name: Named::of(&entry.name), consumption: entry.consumption, peak: entry.peak }
+    }
+}
+
+/// Print the server's statistics
+///
+/// With --json, the output is one object, in which whole numbers are numbers and other values are strings.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  signalbox stats
+  signalbox stats --json | jq .curr_connections")]
+pub(super) struct Stats {}
+
+pub(super) async fn stats(_: &Stats, common: &Common) -> Result<ExitCode, Failure> {
+    let client = common.server.connect().await?;
+    let items = common.server.answer(client.stats()).await??;
+    let object = || items.iter().map(|item| (item.name.clone(), value(&item.value))).collect::<Map<_, _>>();
+    let text = if common.json { json(&object()) + "\n" } else { aligned(&items) };
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(Exit::Success.into())
+}
+
+fn aligned(items: &[Statistic]) -> String {
+    let rows: Vec<_> =
+        items.iter().map(|item| (escaped(item.name.as_bytes()), escaped(item.value.as_bytes()))).collect();
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    rows.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()
+}
+
+/// The value in JSON: a number only if it is printed as the same text, so that nothing is lost.
+fn value(text: &str) -> Value {
+    match text.parse::<u64>() {
+        Ok(number) if number.to_string() == text => number.into(),
+        _ => text.into(),
+    }
+}
