@@ -4,7 +4,7 @@ import { setMaxListeners } from "node:events";
 import { readFileSync } from "node:fs";
 import { Worker } from "node:worker_threads";
 
-import { type AcquireOptions, described, type Names, whole, wireRequest } from "./claims.js";
+import { type AcquireOptions, described, type Name, type Names, whole, wireRequest } from "./claims.js";
 import type { ClientEvent } from "./events.js";
 import * as failures from "./failures.js";
 import type { Command, Report, Settings, WireFailure } from "./messages.js";
@@ -37,7 +37,8 @@ export interface ClientOptions {
 /** An acquire that is under way. */
 interface Pending {
   readonly what: string;
-  resolve(permit: Permit): void;
+  /** `undefined`: another client has made the result of the single flight. */
+  resolve(permit: Permit | undefined): void;
   reject(error: unknown): void;
 }
 
@@ -84,14 +85,19 @@ export class Client {
    * @throws Busy, TimedOut, QueueFull, Unreachable, NotPermitted, Misuse; Lost, if an administrator ends the wait; the reason of
    * `options.signal`
    */
-  acquire(names: Names, options: AcquireOptions = {}): Promise<Permit> {
+  async acquire(names: Names, options: AcquireOptions = {}): Promise<Permit> {
+    // Only a request of a single flight has another answer.
+    return (await this.#acquire(names, options, {})) as Permit;
+  }
+
+  #acquire(names: Names, options: AcquireOptions, more: { share?: true }): Promise<Permit | undefined> {
     return new Promise((resolve, reject) => {
       if (this.#isClosed) {
         throw new failures.Misuse("the client was closed; make another one");
       }
       const { signal } = options;
       signal?.throwIfAborted();
-      const request = wireRequest(names, options, this.#ttlMs, this.#label);
+      const request = { ...wireRequest(names, options, this.#ttlMs, this.#label), ...more };
       this.#worker ??= this.#start();
       const id = ++this.#lastId;
       const settled = (): void => {
@@ -100,7 +106,7 @@ export class Client {
       };
       const cancel = (): void => {
         settled();
-        void this.#release(id);
+        void this.#release(id, false);
         reject(signal?.reason);
       };
       if (signal !== undefined) {
@@ -160,13 +166,56 @@ export class Client {
     }
   }
 
+  /**
+   * A single flight: of many clients that need the same result, one makes it, and the others wait until it is there.
+   *
+   * ```ts
+   * const page = await client.share("page/42", { waitMs: 10_000 }, () => cache.get("page/42"), async () => {
+   *   const page = await render(42);
+   *   await cache.set("page/42", page);
+   *   return page;
+   * });
+   * ```
+   *
+   * @param find looks for the result; `undefined`, if it is not there
+   * @param make makes the result, and puts it where `find` looks
+   * @returns what `find` or `make` returns
+   * @throws as `acquire`; what `find` or `make` throws, whereupon another client makes the result
+   */
+  async share<T>(
+    name: Name,
+    options: Omit<AcquireOptions, "resources" | "maximum" | "slot">,
+    find: () => T | undefined | Promise<T | undefined>,
+    make: (permit: Permit) => T | Promise<T>,
+  ): Promise<T> {
+    for (;;) {
+      const found = await find();
+      if (found !== undefined) {
+        return found;
+      }
+      const permit = await this.#acquire(name, { ...options, maximum: 1 }, { share: true });
+      if (permit === undefined) {
+        continue;
+      }
+      try {
+        // Another client may have made it between the two.
+        const found = await find();
+        const result = found === undefined ? await make(permit) : found;
+        await permit.releaseAs(true);
+        return result;
+      } finally {
+        await permit.release();
+      }
+    }
+  }
+
   /** Gives all acquires up, releases all permits and ends the thread. It takes some seconds at most. */
   async close(): Promise<void> {
     this.#isClosed = true;
     const releases = [...this.#permits.values()].map((permit) => permit.release());
     for (const [id, { what, reject }] of [...this.#pending]) {
       reject(new failures.Misuse(`${what}: the client was closed`));
-      releases.push(this.#release(id));
+      releases.push(this.#release(id, false));
     }
     await Promise.all(releases);
     await this.#worker?.terminate();
@@ -222,6 +271,9 @@ export class Client {
         }
         break;
       }
+      case "done":
+        this.#pending.get(id)?.resolve(undefined);
+        break;
       case "failed": {
         const pending = this.#pending.get(id);
         pending?.reject(failure(pending.what, report.failure));
@@ -248,9 +300,9 @@ export class Client {
 
   #hand(id: number, pending: Pending, held: { fence: string; slots: number[][]; validity: SharedArrayBuffer }): void {
     const holder = {
-      release: (id: number) => {
+      release: (id: number, done: boolean) => {
         this.#tell(this.#permits.delete(id) ? { type: "released", id, what: pending.what } : undefined);
-        return this.#release(id);
+        return this.#release(id, done);
       },
       expire: (id: number) => {
         this.#permits.delete(id);
@@ -265,7 +317,7 @@ export class Client {
   }
 
   /** Tells the worker to release, and waits for it. */
-  #release(id: number): Promise<void> {
+  #release(id: number, done: boolean): Promise<void> {
     return new Promise((resolve) => {
       if (this.#worker === undefined) {
         resolve();
@@ -275,7 +327,7 @@ export class Client {
         this.#releases.delete(id);
         resolve();
       });
-      this.#send({ do: "release", id });
+      this.#send({ do: "release", id, done });
     });
   }
 

@@ -30,13 +30,15 @@ export interface WireRequest {
   wait_ms: number;
   queue_max?: number;
   label?: string;
+  /** The request is one of a single flight. */
+  share?: true;
 }
 
 /** To the worker. `id` is one acquire and what it holds. */
 export type Command =
   | { do: "acquire"; id: number; request: WireRequest }
-  /** Release it, also if it still waits. The answer is `released`. */
-  | { do: "release"; id: number }
+  /** Release it, also if it still waits. The answer is `released`. `done` is for a single flight whose result is there. */
+  | { do: "release"; id: number; done: boolean }
   /** The program has found that it has expired. */
   | { do: "expire"; id: number };
 
@@ -51,6 +53,8 @@ export interface WireFailure {
 export type Report =
   | { is: "waiting"; id: number; position: number }
   | { is: "held"; id: number; fence: string; slots: number[][]; validity: SharedArrayBuffer }
+  /** Another client has made the result of the single flight. */
+  | { is: "done"; id: number }
   | { is: "failed"; id: number; failure: WireFailure }
   | { is: "renewed"; id: number }
   | { is: "revoking"; id: number; graceMs: number }

@@ -5,8 +5,8 @@ import type { LostReason, Validity } from "./validity.js";
 
 /** What a permit needs of its client. */
 export interface Holder {
-  /** Releases the permit; resolves when the server has answered, or after some seconds. */
-  release(id: number): Promise<void>;
+  /** Releases the permit; resolves when the server has answered, or after some seconds. `done`: the result of a single flight is there. */
+  release(id: number, done: boolean): Promise<void>;
   /** The permit was found to have expired. */
   expire(id: number): void;
 }
@@ -93,13 +93,18 @@ export class Permit {
    * case. The client then repeats it until the lease has ended by itself.
    */
   release(): Promise<void> {
-    this.#released ??= this.#holder.release(this.id);
-    return this.#released;
+    return this.releaseAs(false);
   }
 
   /** `release`, at the end of the block of `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.release();
+  }
+
+  /** @internal `release`; and if `done`, the result of a single flight is there. */
+  releaseAs(done: boolean): Promise<void> {
+    this.#released ??= this.#holder.release(this.id, done);
+    return this.#released;
   }
 
   /** @internal The work has returned: throws if others may have held the resources meanwhile. */

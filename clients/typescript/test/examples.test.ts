@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
+import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
@@ -29,8 +30,8 @@ after(async () => {
 const path = (example: string): string => fileURLToPath(new URL(`../examples/${example}.js`, import.meta.url));
 const environment = (): NodeJS.ProcessEnv => ({ ...process.env, SIGNALBOX_URL: server.url });
 
-async function output(example: string): Promise<string[]> {
-  const { stdout } = await promisify(execFile)(process.execPath, [path(example)], { env: environment() });
+async function output(example: string, ...options: string[]): Promise<string[]> {
+  const { stdout } = await promisify(execFile)(process.execPath, [path(example), ...options], { env: environment() });
   return stdout.trim().split("\n");
 }
 
@@ -52,6 +53,12 @@ test("slots", async () => {
 
 test("several names", async () => {
   assert.equal((await output("several")).length, 1);
+});
+
+test("one of many fills a cache", async () => {
+  const file = join(server.directory, "page.html");
+  const pages = await Promise.all([1, 2, 3].map(() => output("cache", file)));
+  assert.equal(new Set(pages.flat()).size, 1);
 });
 
 test("a leader is followed by another one", async () => {

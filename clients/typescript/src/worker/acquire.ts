@@ -26,7 +26,10 @@ export interface Granted {
   readonly untilMs: number;
 }
 
-/** @throws Refused, or the reason of `signal` */
+/**
+ * @returns what was granted; `undefined`, if another client has made the result of the single flight
+ * @throws Refused, or the reason of `signal`
+ */
 export async function acquire(
   transport: Transport,
   key: string,
@@ -34,7 +37,7 @@ export async function acquire(
   unreachableAfterMs: number,
   onWaiting: (position: number) => void,
   signal: AbortSignal,
-): Promise<Granted> {
+): Promise<Granted | undefined> {
   // The server counts the wait again after a restart, so the client has an end of its own.
   const giveUpAt = now() + request.wait_ms + unreachableAfterMs;
   let answeredAt = now();
@@ -56,6 +59,8 @@ export async function acquire(
         place = view.place ?? place;
         pollMs = pollOf(view.ttl_ms ?? request.ttl_ms);
         onWaiting(view.position ?? 0);
+      } else if (answer.status === 200 && view.state === "done") {
+        return undefined;
       } else if (answer.status === 200) {
         const granted = grantedBy(view, sent);
         // Else it has expired before its answer came, and the same request begins another lease.

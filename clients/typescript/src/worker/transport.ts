@@ -13,7 +13,7 @@ import { Token } from "./token.js";
 /** A lease in an answer (docs/http.md, "Acquire" and "Renew"). */
 export interface View {
   key?: string;
-  state: "held" | "queued" | "revoking" | "lost" | "not_permitted";
+  state: "held" | "queued" | "revoking" | "done" | "lost" | "not_permitted";
   valid_ms: number;
   ttl_ms?: number;
   grace_ms?: number;

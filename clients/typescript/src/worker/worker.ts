@@ -32,7 +32,7 @@ parentPort?.on("message", (command: Command) => {
     case "release":
       acquires.get(command.id)?.abort();
       if (!acquires.has(command.id)) {
-        void end(command.id);
+        void end(command.id, command.done);
       }
       break;
     case "expire":
@@ -48,11 +48,17 @@ async function begin(id: number, request: WireRequest): Promise<void> {
   try {
     const onWaiting = (position: number): void => report({ is: "waiting", id, position });
     const granted = await acquire(transport, key, request, settings.unreachableAfterMs, onWaiting, canceled.signal);
+    if (granted === undefined) {
+      acquires.delete(id);
+      void release(key, now() + request.ttl_ms);
+      report({ is: canceled.signal.aborted ? "released" : "done", id });
+      return;
+    }
     const lease = new Lease(key, granted, listener(id));
     leases.set(id, lease);
     acquires.delete(id);
     if (canceled.signal.aborted) {
-      await end(id);
+      await end(id, false);
       return;
     }
     report({ is: "held", id, fence: granted.grant, slots: granted.slots, validity: lease.validity.memory });
@@ -106,24 +112,24 @@ function listener(id: number): Listener {
 }
 
 /** Releases a lease that is held, if it is. */
-async function end(id: number): Promise<void> {
+async function end(id: number, done: boolean): Promise<void> {
   const lease = leases.get(id);
   if (lease !== undefined) {
     leases.delete(id);
     renewal.remove(lease);
     lease.stop();
-    await release(lease.key, lease.endsAtMs);
+    await release(lease.key, lease.endsAtMs, done);
   }
   report({ is: "released", id });
 }
 
 /** Releases a key, again and again until it is answered or a time of the clock, and returns after some seconds in any case. */
-async function release(key: string, untilMs: number): Promise<void> {
+async function release(key: string, untilMs: number, done = false): Promise<void> {
   const released = (async () => {
     for (let failures = 0; ; failures++) {
       let retryAfterMs = 0;
       try {
-        if ((await transport.post("release", { key })).status === 200) {
+        if ((await transport.post("release", done ? { key, done } : { key })).status === 200) {
           return;
         }
       } catch (error) {
