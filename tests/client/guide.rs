@@ -280,7 +280,7 @@ fn two_machines_restart_at_a_time_and_hold_their_places_until_healthy() {
     eventually("one waits", || place.waiters() == 1);
     let seen = place.bash(look).output();
     assert!(
-        seen.contains("in_use      2\n") && seen.contains("\nqueue:\n1\t"),
+        seen.contains("in_use      2\n") && seen.contains("\nqueue:\n") && seen.contains("\n1\t"),
         "two hold and one waits: {seen}"
     );
     assert_eq!(place.lines("log").len(), 2, "although the command has returned");

@@ -154,7 +154,7 @@ fn a_grant_has_a_line_at_its_beginning_and_one_at_each_kind_of_end() {
     assert_eq!(rows[3]["name"], "expires");
     assert_eq!(ends(&recorder.rows(&["conn*", "--since", "1h"])), ["disconnected"]);
     assert!(recorder.rows(&["connection", "--until", "1h"]).is_empty());
-    let table = recorder.history(&["--since", "2026-01-01"]);
+    let table = recorder.history(&["--since", "2026-01-01", "--no-header"]);
     let table = String::from_utf8(table.stdout).unwrap();
     assert_eq!(table.lines().count(), 4, "{table}");
     assert!(!table.contains('\x1b') && table.contains("\\xff"), "{table}");
