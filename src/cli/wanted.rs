@@ -59,12 +59,13 @@ pub(super) struct Waiting {
     #[arg(long, value_name = "N", requires = "wait", value_parser = within(1..=u32::MAX))]
     pub(super) queue_max: Option<u32>,
 
-    /// Single flight: of many commands with this option, one is granted the only resource of NAME and works, and those that
-    /// wait meanwhile end when it has succeeded; sets the maximum to 1
+    /// Single flight: one works, and those that wait end when it has succeeded
+    ///
+    /// The maximum is 1: of many commands with this option, one is granted the only resource of NAME.
     #[arg(long)]
     pub(super) share: bool,
 
-    /// With --share, the exit status when another command has done the work [default: 0]
+    /// With --share, the exit status when another has done the work [default: 0]
     #[arg(long, value_name = "N", requires = "share", value_parser = within(0..=u8::MAX))]
     pub(super) done_status: Option<u8>,
 }

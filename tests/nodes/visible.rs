@@ -9,27 +9,25 @@ use serde_json::Value;
 
 use crate::support::cluster::TestCluster;
 use crate::support::daemon::{SIGNALBOX, stderr};
-use crate::support::ports::free_ports;
 use crate::support::{OK, PATIENCE, eventually};
 
 /// The page of metrics.
 const METRICS: &str = include_str!("../../docs/metrics.md");
 
-/// Adds a node that listens for HTTP, with further lines of its file, and starts it.
-fn start_with_http(cluster: &mut TestCluster, lines: &str) -> SocketAddr {
-    let [port] = free_ports();
+/// Adds a node with further lines of its file, starts it, and says where it listens for HTTP.
+fn start_with(cluster: &mut TestCluster, lines: &str) -> SocketAddr {
     let number = cluster.nodes();
     let node = cluster.add(&format!("node-{number}"));
-    cluster.configure(node, |text| format!("{text}[http]\nenable = true\nport = {port}\n{lines}"));
+    cluster.configure(node, |text| text + lines);
     cluster.start_node(node);
-    SocketAddr::from(([127, 0, 0, 1], port))
+    cluster.http_addresses()[node]
 }
 
 #[test]
 fn a_standby_that_refuses_clients_is_not_ready() {
     let Some(mut cluster) = TestCluster::start(1, 1) else { return };
     cluster.leader();
-    let standby = start_with_http(&mut cluster, "");
+    let standby = start_with(&mut cluster, "");
     cluster.await_standby(1);
     assert_eq!(get(standby, "/readyz"), (503, "standby\n".to_owned()));
     assert_eq!(metric(standby, "signalbox_cluster_reaches_leader"), Some(0.0));
@@ -50,7 +48,7 @@ fn a_standby_reads_its_tokens_again() {
     };
     let secret = change_tokens(&["create", "prometheus", "--rights", "read"]);
     let access = format!("[access]\nnetworks = ['127.0.0.0/8 none']\ntokens = '{}'\n", tokens.display());
-    let standby = start_with_http(&mut cluster, &access);
+    let standby = start_with(&mut cluster, &access);
     cluster.await_standby(1);
     let status =
         |secret: &str| get_with(standby, "/metrics", &format!("Authorization: Bearer {secret}\r\n")).0;
@@ -87,10 +85,10 @@ fn metric(address: SocketAddr, name: &str) -> Option<f64> {
 #[test]
 fn every_node_shows_the_cluster() {
     let Some(mut cluster) = TestCluster::start_relaying(1, 0) else { return };
-    let leader = start_with_http(&mut cluster, "");
+    let leader = start_with(&mut cluster, "");
     // The one that is started first leads.
     cluster.leader();
-    let standby = start_with_http(&mut cluster, "");
+    let standby = start_with(&mut cluster, "");
     cluster.await_standby(1);
     let mut client = cluster.wire(1);
     assert_eq!(client.acquire(b"job", 1, 1).status, OK);
