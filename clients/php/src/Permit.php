@@ -76,6 +76,9 @@ final class Permit
             $this->fail('unreachable');
             return;
         }
+        if (!$this->isInTime()) {
+            return; // It was over before the answer came, and stays so.
+        }
         $lease = $answer->body['leases'][0] ?? ['state' => 'not_permitted'];
         switch ($answer->status === 200 ? $lease['state'] : 'not_permitted') {
             case 'held':
