@@ -3,24 +3,13 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
+import { test } from "node:test";
 
 import { Busy, Client, type ClientEvent, Lost, Misuse, type Permit, QueueFull, TimedOut, Unreachable } from "signalbox";
 
-import { eventually, Proxy, Server } from "./server.js";
+import { eventually, Proxy, serve, Server } from "./server.js";
 
-let server: Server;
-let client: Client;
-
-before(async () => {
-  server = await Server.start();
-  client = new Client({ url: server.url });
-});
-
-after(async () => {
-  await client.close();
-  await server[Symbol.asyncDispose]();
-});
+const [server, client] = await serve();
 
 test("a permit holds until it is released, which can be repeated", async () => {
   const permit = await client.acquire("held", { maximum: 2, resources: 2 });

@@ -5,27 +5,14 @@ import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
-import { after, before, test } from "node:test";
+import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
-import { Client } from "signalbox";
-
 import { type Database, Overtaken, publish } from "../examples/fencing.js";
-import { Server } from "./server.js";
+import { serve } from "./server.js";
 
-let server: Server;
-let client: Client;
-
-before(async () => {
-  server = await Server.start();
-  client = new Client({ url: server.url });
-});
-
-after(async () => {
-  await client.close();
-  await server[Symbol.asyncDispose]();
-});
+const [server, client] = await serve();
 
 const path = (example: string): string => fileURLToPath(new URL(`../examples/${example}.js`, import.meta.url));
 const environment = (): NodeJS.ProcessEnv => ({ ...process.env, SIGNALBOX_URL: server.url });

@@ -8,8 +8,11 @@ import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
+import { after } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
+
+import { Client } from "signalbox";
 
 /** The program; the one that `cargo build` makes unless SIGNALBOX_BIN names another. */
 export const SIGNALBOX = process.env["SIGNALBOX_BIN"] ?? fileURLToPath(new URL("../../../../target/debug/signalbox", import.meta.url));
@@ -26,6 +29,17 @@ export async function eventually(what: string, condition: () => boolean | Promis
     }
     await sleep(10);
   }
+}
+
+/** A server, and a client of it, for all tests of a file. They end after the last one. */
+export async function serve(): Promise<[Server, Client]> {
+  const server = await Server.start();
+  const client = new Client({ url: server.url });
+  after(async () => {
+    await client.close();
+    await server[Symbol.asyncDispose]();
+  });
+  return [server, client];
 }
 
 export class Server implements AsyncDisposable {

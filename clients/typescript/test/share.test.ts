@@ -1,24 +1,13 @@
 // Single flight.
 
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
+import { test } from "node:test";
 
-import { Client, TimedOut } from "signalbox";
+import { TimedOut } from "signalbox";
 
-import { eventually, Server } from "./server.js";
+import { eventually, serve } from "./server.js";
 
-let server: Server;
-let client: Client;
-
-before(async () => {
-  server = await Server.start();
-  client = new Client({ url: server.url });
-});
-
-after(async () => {
-  await client.close();
-  await server[Symbol.asyncDispose]();
-});
+const [server, client] = await serve();
 
 test("of those that need a result at once, one makes it", async () => {
   let result: string | undefined;
