@@ -18,7 +18,7 @@ use support::arguments::FromCargo;
 use support::floor;
 use support::statistics::median;
 
-/// What is measured.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     Pages,

@@ -47,7 +47,7 @@ pub(crate) struct Line {
     error: Option<Obstacle>,
 }
 
-/// What is wrong with a name that does not begin with the prefix of its document.
+/// Returns an error message if a name does not begin with the prefix of its document.
 pub(crate) fn outside(name: &[u8], prefix: &[u8]) -> Option<String> {
     (!name.starts_with(prefix)).then(|| {
         format!("{} does not begin with the prefix {}; correct one of them", Quoted(name), Quoted(prefix))
@@ -72,7 +72,7 @@ pub(crate) fn steps<'a>(
     present: impl IntoIterator<Item = Present<'a>>,
     prune: Option<Removal>,
 ) -> Vec<Step<'a>> {
-    // What is being removed is declared again, or left to that removal.
+    // A semaphore that is being removed counts as not declared: it is declared again, or its removal goes on.
     let present = present.into_iter().filter(|present| !present.removing);
     let mut present: BTreeMap<_, _> = present.map(|present| (present.name, present)).collect();
     let mut steps: Vec<_> = wanted
@@ -90,7 +90,7 @@ pub(crate) fn steps<'a>(
     steps
 }
 
-/// What is declared, as a document has it.
+/// The declaration that a document would have for a declared semaphore.
 pub(crate) fn declaration<'a>(present: &Present<'a>) -> Declaration<'a> {
     let Present { name, capacity, numbered, label, .. } = *present;
     Declaration { name, capacity, numbered, label }
@@ -104,7 +104,7 @@ impl<'a> Step<'a> {
             Self::Declare(to) | Self::Change { to, .. } => {
                 Some(Operation::Declare { if_exists: IfExists::Set, declarations: vec![to] })
             }
-            // Another administrator may have declared it anew.
+            // Another administrator may have declared it again.
             Self::Remove { from, how } => {
                 Some(Operation::Remove { name: from.name, how, expected: Some(from.generation) })
             }

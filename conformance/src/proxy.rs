@@ -30,7 +30,7 @@ pub enum Fault {
     Cut,
     /// Connections stay open, but nothing that is sent over them arrives, also after the fault has ended.
     HalfOpen,
-    /// What is sent arrives when the fault has ended.
+    /// Nothing arrives until the fault has ended.
     Freeze,
 }
 
@@ -192,7 +192,7 @@ impl Pipe {
     }
 }
 
-/// What has come; an error at the end.
+/// Reads the bytes that have arrived. The end of the stream is an error.
 fn read_some(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 16 * 1024];
     let length = stream.read(&mut bytes)?;

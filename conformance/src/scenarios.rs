@@ -176,7 +176,7 @@ fn stopped(stage: &Stage<'_>) -> Result<(), String> {
         let permit = first.acquire(Request::of(&one, "n", 1).ttl_ms(SHORT_MS))?.held()?;
         first.driver.signal(Signal::SIGSTOP);
         let next = second.acquire(Request::of(&two, "n", 1).wait_ms(15_000));
-        // What is in its input when it continues is answered before anything that it has set up for later.
+        // A driver that continues answers the commands in its input before it runs its timers.
         let check = first.begin_check(&permit)?;
         first.driver.signal(Signal::SIGCONT);
         let next = next?.held()?;

@@ -136,7 +136,7 @@ impl Server {
         if status == 200 { Ok(()) } else { Err(format!("the server has refused {path} {body}: {answer}")) }
     }
 
-    /// What is in use of a name, and how many requests wait for it.
+    /// How much of a name is in use, and how many requests wait for it.
     pub fn usage(&self, name: &str) -> Result<(u64, u64), String> {
         let (_, answer) =
             self.request("GET", &format!("/api/v1/name?name={name}"), "").map_err(|e| e.to_string())?;

@@ -168,7 +168,7 @@ fn line(step: &Step<'_>, obstacle: Option<&Obstacle>) -> String {
     }
 }
 
-/// What is declared below a prefix.
+/// Lists the declared semaphores below a prefix.
 async fn below(server: &Server, direct: &Direct, prefix: &str) -> Result<Vec<DeclaredEntry<Bytes>>, Failure> {
     let explained = |error: Error| match error.status() {
         Some(Status::NotPermitted) => Failure::new(

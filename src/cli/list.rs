@@ -87,7 +87,7 @@ enum Sort {
     Wait,
 }
 
-/// What is known of a name.
+/// One row of the list: a name and its usage.
 pub(super) struct Row {
     pub(super) namespace: Namespace,
     pub(super) name: Bytes,

@@ -130,7 +130,7 @@ pub struct DeclareConfig {
 }
 
 impl DeclareConfig {
-    /// What it declares.
+    /// The declaration in the form that the server and the client share.
     pub(crate) fn declaration(&self) -> Declaration<'_> {
         let Self { name, capacity, slots, label } = self;
         let (name, label) = (name.as_bytes(), label.as_bytes());

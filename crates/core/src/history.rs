@@ -16,7 +16,7 @@ pub struct HistoryEntry<'a> {
     pub identity: &'a [u8],
     /// The label of the session.
     pub label: &'a [u8],
-    /// What is held, of each name.
+    /// The resources that the grant holds, one part for each name.
     pub parts: HistoryParts<'a>,
 }
 

@@ -23,7 +23,7 @@ pub struct HistoryLine<'a> {
     /// The number of its session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Decimal>,
-    /// What it holds.
+    /// The resources that the grant holds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<HistoryLimit<'a>>,
     /// The address of the client.

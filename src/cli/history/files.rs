@@ -22,7 +22,7 @@ pub(super) struct Unreadable {
     source: io::Error,
 }
 
-/// What is read next.
+/// The next item of the files.
 pub(super) enum Read {
     Line(Box<HistoryLine<'static>>),
     /// A part of a file cannot be used; a sentence about it.

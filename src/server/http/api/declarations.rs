@@ -91,7 +91,7 @@ pub(in super::super) async fn apply(mut context: Context) -> Answer {
     Json::with(status, &Applied { results, error })
 }
 
-/// What is declared of the names of the document, and for a removal of all others below its prefix.
+/// Returns the declared semaphores with the names of the document, and if others are removed all below its prefix.
 async fn present(
     server: &Server,
     prefix: &[u8],
