@@ -7,6 +7,7 @@ import json
 import os
 import random
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -137,13 +138,14 @@ def obey(command):
     if do == "exit":
         sys.exit()
     if do == "check":
+        time.sleep(command.get("block_ms", 0) / 1000)
+        if command.get("stop"):
+            os.kill(os.getpid(), signal.SIGSTOP)
         return say(id=command_id, **lease.belief())
     if do == "release":
         lease.release()
     elif do == "cancel":
         lease.released.set()
-    elif do == "block":
-        time.sleep(command["ms"] / 1000)
     say(id=command_id)
 
 

@@ -66,6 +66,9 @@ function keep(array $acquire, $commands): void
     }
     while (($line = fgets($commands)) !== false) {
         $command = json_decode($line, true);
+        if ($command['stop'] ?? false) {
+            posix_kill(0, SIGSTOP);
+        }
         try {
             $command['do'] === 'release' ? $permit?->release() : $permit?->refresh();
         } catch (Failure) {
@@ -108,10 +111,6 @@ while (true) {
         case 'release':
             fwrite($processes[$command['permit']], $line);
             fgets($processes[$command['permit']]); // One command after the other.
-            break;
-        case 'block':
-            usleep($command['ms'] * 1000);
-            say(['id' => $command['id']]);
             break;
         case 'exit':
             exit;

@@ -6,12 +6,13 @@ import { Busy, type Claim, Client, Failure, Lost, Misuse, NotPermitted, type Per
 
 interface Command {
   id: number;
-  do: "acquire" | "cancel" | "check" | "release" | "block" | "exit";
+  do: "acquire" | "cancel" | "check" | "release" | "exit";
   permit: string;
   claims: Claim[];
   ttl_ms: number;
   wait_ms: number;
-  ms: number;
+  block_ms?: number;
+  stop?: boolean;
 }
 
 const FAILURES = { busy: Busy, timed_out: TimedOut, queue_full: QueueFull, lost: Lost, unreachable: Unreachable, not_permitted: NotPermitted, misuse: Misuse };
@@ -72,14 +73,14 @@ for await (const line of createInterface(process.stdin)) {
       answer({});
       break;
     case "check":
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, command.block_ms ?? 0);
+      if (command.stop) {
+        process.kill(process.pid, "SIGSTOP");
+      }
       answer(permit ? belief(permit) : { held: false });
       break;
     case "release":
       await permit?.release();
-      answer({});
-      break;
-    case "block":
-      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, command.ms);
       answer({});
       break;
     case "exit":

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, raise};
 use serde_json::{Value, json};
 use signalbox_client::{Claim, Client, Error, ErrorKind, Permit, Status, Token};
 use tokio::sync::{Mutex, mpsc};
@@ -101,7 +102,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let label = command["permit"].as_str().unwrap_or_default();
         match command["do"].as_str().unwrap_or_default() {
             "exit" => break,
-            "block" => thread::sleep(Duration::from_millis(command["ms"].as_u64().unwrap_or(0))),
             "acquire" => {
                 let permit = Arc::new(Mutex::new(None));
                 let task = {
@@ -129,6 +129,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 continue;
             }
             "check" => {
+                thread::sleep(Duration::from_millis(command["block_ms"].as_u64().unwrap_or(0)));
+                if command["stop"] == true {
+                    raise(Signal::SIGSTOP)?;
+                }
                 let held = all[label].permit.lock().await;
                 let mut answer = held.as_ref().map_or(json!({"held": false}), |held| belief(&held.permit));
                 answer["id"] = command["id"].clone();

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
@@ -70,6 +71,7 @@ impl Driver {
         process.env("SIGNALBOX_URL", &place.urls).env("SIGNALBOX_SERVER", &place.server);
         process.envs(place.token_file.map(|file| ("SIGNALBOX_TOKEN_FILE", file)));
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        process.process_group(0);
         let mut child = process.spawn().map_err(|error| format!("cannot start {:?}: {error}", command[0]))?;
         let input = Mutex::new((0, child.stdin.take().expect("it is piped")));
         let (output, errors) =
@@ -164,9 +166,10 @@ impl Driver {
         if errors.is_empty() { what.to_owned() } else { format!("{what}; it has printed:\n{errors}") }
     }
 
+    /// Signals the driver and the processes that it has started.
     pub fn signal(&self, signal: Signal) {
         let id = self.child.lock().expect("no thread panics with the lock").id();
-        let _ = kill(Pid::from_raw(id.cast_signed()), signal);
+        let _ = killpg(Pid::from_raw(id.cast_signed()), signal);
     }
 
     /// Waits until the process has ended by itself.
@@ -177,8 +180,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let child = self.child.get_mut().expect("no thread panics with the lock");
-        let _ = child.kill();
-        let _ = child.wait();
+        self.signal(Signal::SIGKILL);
+        let _ = self.child.get_mut().expect("no thread panics with the lock").wait();
     }
 }

@@ -187,9 +187,20 @@ impl Player<'_> {
         self.checked(permit, self.begin_check(permit)?)
     }
 
-    /// Sends the command alone: while the driver blocks or is stopped, it is not answered.
+    /// Sends the command alone.
     pub fn begin_check(&self, permit: &Permit) -> Result<Sent, String> {
         self.driver.send(json!({"do": "check", "permit": permit.label}))
+    }
+
+    /// Whether the client believes in the permit at once after it has blocked its working thread for so long.
+    pub fn check_after_blocking(&self, permit: &Permit, ms: u64) -> Result<bool, String> {
+        let check = json!({"do": "check", "permit": permit.label, "block_ms": ms});
+        self.checked(permit, self.driver.send(check)?)
+    }
+
+    /// Lets the driver stop, and check the permit at once when it is continued.
+    pub fn begin_stop(&self, permit: &Permit) -> Result<Sent, String> {
+        self.driver.send(json!({"do": "check", "permit": permit.label, "stop": true}))
     }
 
     /// Whether the client believes in the permit, which an administrator may have taken away without a grace period.
@@ -258,10 +269,5 @@ impl Player<'_> {
             return Err(format!("{} believes in {} after its release", self.name, permit.label));
         }
         Ok(())
-    }
-
-    /// Blocks the driver's working thread; the command is answered afterwards.
-    pub fn begin_block(&self, ms: u64) -> Result<Sent, String> {
-        self.driver.send(json!({"do": "block", "ms": ms}))
     }
 }

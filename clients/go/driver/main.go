@@ -8,8 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	signalbox "github.com/signalbox/signalbox/clients/go"
@@ -24,9 +26,10 @@ type command struct {
 		Maximum   *uint32 `json:"maximum"`
 		Resources *uint32 `json:"resources"`
 	} `json:"claims"`
-	TTLMs  int64 `json:"ttl_ms"`
-	WaitMs int64 `json:"wait_ms"`
-	Ms     int64 `json:"ms"`
+	TTLMs   int64 `json:"ttl_ms"`
+	WaitMs  int64 `json:"wait_ms"`
+	BlockMs int64 `json:"block_ms"`
+	Stop    bool  `json:"stop"`
 }
 
 type object map[string]any
@@ -98,13 +101,16 @@ func do(command command) {
 	case "cancel":
 		this.cancel()
 	case "check":
+		for end := time.Now().Add(time.Duration(command.BlockMs) * time.Millisecond); time.Now().Before(end); {
+		}
+		if command.Stop {
+			runtime.LockOSThread() // A signal to the thread itself stops it before the call returns.
+			_ = syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
+		}
 		answer = belief(this.permit)
 	case "release":
 		if this.permit != nil {
 			_ = this.permit.Release()
-		}
-	case "block":
-		for end := time.Now().Add(time.Duration(command.Ms) * time.Millisecond); time.Now().Before(end); {
 		}
 	}
 	answer["id"] = command.ID

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -53,6 +54,13 @@ def belief(permit: signalbox.Permit | aio.Permit) -> dict[str, Any]:
     return {"held": True, "left_ms": left_ms}
 
 
+def checked(command: dict[str, Any], permit: signalbox.Permit | aio.Permit) -> dict[str, Any]:
+    time.sleep(command.get("block_ms", 0) / 1000)
+    if command.get("stop"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return belief(permit)
+
+
 def held(command: dict[str, Any], permit: signalbox.Permit | aio.Permit) -> None:
     label = LABELS[permit.fence] = command["permit"]
     permit.on_lost(lambda reason: say(event="lost", permit=label, reason=reason))
@@ -94,10 +102,8 @@ def threaded() -> None:
             continue
         if command["do"] == "exit":
             break
-        if command["do"] == "block":
-            time.sleep(command["ms"] / 1000)
-        elif command["do"] == "check":
-            answer = belief(permits[label])
+        if command["do"] == "check":
+            answer = checked(command, permits[label])
         elif command["do"] == "release":
             permits[label].release()
         elif command["do"] == "fork":
@@ -131,10 +137,8 @@ async def asynchronous() -> None:
             continue
         if command["do"] == "exit":
             break
-        if command["do"] == "block":
-            time.sleep(command["ms"] / 1000)
-        elif command["do"] == "check":
-            answer = belief(permits[label])
+        if command["do"] == "check":
+            answer = checked(command, permits[label])
         elif command["do"] == "release":
             await permits[label].release()
         elif command["do"] == "cancel":
