@@ -170,7 +170,7 @@ func (c *Client) Do(ctx context.Context, name string, work func(context.Context,
 	return work(permit.Context(), permit)
 }
 
-// acquire repeats the request until it is granted or refused.
+// acquire repeats the request until it is granted or refused. Both results are nil if the work of a single flight is done.
 func (c *Client) acquire(ctx context.Context, w *wanted) (*Permit, error) {
 	begun := now()
 	// A request that may not be in the queue has its answer at once.
@@ -178,7 +178,7 @@ func (c *Client) acquire(ctx context.Context, w *wanted) (*Permit, error) {
 	answered, mayArrive, longest := begun, false, park
 	giveUp := func(err error) (*Permit, error) {
 		if mayArrive {
-			_ = c.giveBack(w, cleanupTime)
+			_ = c.giveBack(w, false, cleanupTime)
 		}
 		return nil, err
 	}
@@ -200,6 +200,9 @@ func (c *Client) acquire(ctx context.Context, w *wanted) (*Permit, error) {
 			return giveUp(refusal("acquire", w, answer))
 		case err == nil && answer.State == "held" && now() < answer.until(&answer.lease):
 			return c.newPermit(ctx, w, answer), nil
+		case err == nil && answer.State == "done":
+			_ = c.giveBack(w, false, cleanupTime)
+			return nil, nil
 		case err == nil && answer.State == "queued":
 			mayArrive, answered, longest, pauses.span = true, now(), park, 0
 			w.Place = answer.Place

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -180,6 +181,61 @@ func TestDoReleasesAndJoinsErrors(t *testing.T) {
 	wantError(t, err, signalbox.ErrLost)
 	if server.holders(t, "a") != 0 {
 		t.Fatal("it is held")
+	}
+}
+
+func TestOfThoseThatNeedAResultOneMakesIt(t *testing.T) {
+	server := newServer(t)
+	client := server.client(t, signalbox.Config{})
+	background := context.Background()
+	var made atomic.Int64
+	find := func(context.Context) (bool, error) { return made.Load() > 0, nil }
+	share := func(build func(context.Context, *signalbox.Permit) error, wait time.Duration) <-chan error {
+		ended := make(chan error, 1)
+		go func() { ended <- client.Share(background, "a", find, build, signalbox.Wait(wait)) }()
+		return ended
+	}
+	// A failure passes the work on.
+	failure, fail := errors.New("failure"), make(chan struct{})
+	failing := share(func(context.Context, *signalbox.Permit) error { <-fail; return failure }, 0)
+	eventually(t, "one works", func() bool { return server.holders(t, "a") == 1 })
+	build := func(context.Context, *signalbox.Permit) error {
+		eventually(t, "the others wait", func() bool { return server.waiters(t, "a") == 2 })
+		made.Add(1)
+		return nil
+	}
+	wantError(t, next(t, share(build, time.Millisecond)), signalbox.ErrTimedOut)
+	var all []<-chan error
+	for range 3 {
+		all = append(all, share(build, time.Hour))
+	}
+	eventually(t, "the others wait", func() bool { return server.waiters(t, "a") == 3 })
+	close(fail)
+	wantError(t, next(t, failing), failure)
+	for _, ended := range all {
+		if err := next(t, ended); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := next(t, share(build, 0)); err != nil || made.Load() != 1 || server.sessions(t) != 0 {
+		t.Fatal(err, made.Load(), server.sessions(t))
+	}
+}
+
+func TestOnlyASharedPermitIsReleasedAsDone(t *testing.T) {
+	server := newServer(t)
+	client := server.client(t, signalbox.Config{})
+	permit := acquire(t, client, "a")
+	wantError(t, permit.ReleaseDone(), signalbox.ErrMisuse)
+	if err := errors.Join(permit.Check(), permit.Release()); err != nil {
+		t.Fatal(err)
+	}
+	permit, held, err := client.AcquireShared(context.Background(), "a")
+	if err != nil || !held {
+		t.Fatal(held, err)
+	}
+	if err := errors.Join(permit.ReleaseDone(), permit.ReleaseDone()); err != nil || server.sessions(t) != 0 {
+		t.Fatal(err)
 	}
 }
 

@@ -140,6 +140,41 @@ func ExampleAlso() {
 	// Output: held: true
 }
 
+// Of many programs that need the same page at once, one renders it, and the others wait for it.
+func ExampleClient_Share() {
+	client := newClient()
+	var cache sync.Map // Stands for one that all programs share.
+	rendered := 0
+	page := func() (page any, err error) {
+		err = client.Share(ctx, "page/42",
+			func(context.Context) (found bool, err error) {
+				page, found = cache.Load(42)
+				return found, nil
+			},
+			func(ctx context.Context, permit *signalbox.Permit) error {
+				rendered++
+				page = "the page"
+				cache.Store(42, page)
+				return nil
+			},
+			signalbox.Wait(10*time.Second))
+		return page, err
+	}
+	var readers sync.WaitGroup
+	for range 5 {
+		readers.Add(1)
+		go func() {
+			defer readers.Done()
+			if page, err := page(); page != "the page" {
+				fmt.Println(page, err)
+			}
+		}()
+	}
+	readers.Wait()
+	fmt.Println("rendered", rendered, "time")
+	// Output: rendered 1 time
+}
+
 // reports stands for a table: report(id, text, fence).
 type reports struct {
 	mutex sync.Mutex

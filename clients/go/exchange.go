@@ -27,6 +27,8 @@ type request struct {
 	TTLMs    int64    `json:"ttl_ms,omitempty"`
 	WaitMs   int64    `json:"wait_ms,omitempty"`
 	QueueMax *uint32  `json:"queue_max,omitempty"`
+	Share    bool     `json:"share,omitempty"`
+	Done     bool     `json:"done,omitempty"`
 	Label    string   `json:"label,omitempty"`
 	LabelHex string   `json:"label_hex,omitempty"`
 	Place    string   `json:"place,omitempty"`

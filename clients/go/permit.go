@@ -121,7 +121,18 @@ func (p *Permit) slotsOf(index int) []int {
 // Release gives the resources back, so that others can get them at once. It takes at most some seconds, whatever context was
 // canceled. It may be repeated, and returns the same again: a [LostError] if the permit was lost before, [ErrUnreachable] if
 // no server has confirmed it, so that others get the resources only after the time to live; else nil.
-func (p *Permit) Release() error {
+func (p *Permit) Release() error { return p.releaseAs(false) }
+
+// ReleaseDone is [Permit.Release] for a permit of [Client.AcquireShared]: the result is there, and all that wait for it are told so.
+// It fails with [ErrMisuse] for another permit, which stays held.
+func (p *Permit) ReleaseDone() error {
+	if !p.wanted.Share {
+		return misuse("the permit for %q is not one of AcquireShared: use Release", p.wanted.name)
+	}
+	return p.releaseAs(true)
+}
+
+func (p *Permit) releaseAs(done bool) error {
 	p.release.Do(func() {
 		_ = p.Check() // A loss that nothing has noticed yet comes first.
 		own := &LostError{Name: p.wanted.name, Reason: ReasonReleased}
@@ -129,7 +140,7 @@ func (p *Permit) Release() error {
 			p.released = lost
 			return
 		}
-		p.released = p.client.giveBack(p.wanted, releaseTime)
+		p.released = p.client.giveBack(p.wanted, done, releaseTime)
 		if p.released == nil {
 			// The server answers the renewal that waits, so that its connection can be used again.
 			select {
@@ -196,7 +207,7 @@ func (p *Permit) keep() {
 		select {
 		case <-p.over:
 			if p.lost.Reason != ReasonReleased { // One of the renewals may still arrive.
-				_ = p.client.giveBack(p.wanted, cleanupTime)
+				_ = p.client.giveBack(p.wanted, false, cleanupTime)
 			}
 			return
 		default:
@@ -259,13 +270,14 @@ func (p *Permit) fail(reason Reason) {
 	}
 }
 
-// giveBack releases the key of a request, so that nothing is left of it, also if it arrives later.
-func (c *Client) giveBack(w *wanted, bound time.Duration) error {
+// giveBack releases the key of a request, so that nothing is left of it, also if it arrives later. If done, the result of a
+// single flight is there.
+func (c *Client) giveBack(w *wanted, done bool, bound time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	var pauses pauses
 	for {
-		answer, err := c.post(ctx, "release", request{Key: w.Key}, 0, answerTime)
+		answer, err := c.post(ctx, "release", request{Key: w.Key, Done: done}, 0, answerTime)
 		switch {
 		case err == nil && answer.status == http.StatusOK:
 			return nil

@@ -100,26 +100,58 @@ final class Client
         ?int $queueMax = null,
         string $label = '',
     ): Permit {
+        $claims = [new Claim($name, $resources, $maximum, $slot), ...$also];
+        // Only a request of a single flight has another answer.
+        return $this->request($claims, [], $ttlSeconds, $waitSeconds, $queueMax, $label);
+    }
+
+    /**
+     * Acquires a name for a single flight, of which share() has the steps. The permit is to make the result with, and ends with
+     * Permit::releaseDone(). null: another program has made the result while this one waited, and nothing is held. The parameters
+     * are those of acquire().
+     *
+     * @throws Busy|TimedOut|QueueFull|Lost|Unreachable|NotPermitted|Misuse
+     */
+    public function acquireShared(
+        string $name,
+        ?float $ttlSeconds = null,
+        float $waitSeconds = 0.0,
+        ?int $queueMax = null,
+        string $label = '',
+    ): ?Permit {
+        $claims = [new Claim($name, maximum: 1)];
+        return $this->request($claims, ['share' => true], $ttlSeconds, $waitSeconds, $queueMax, $label);
+    }
+
+    /**
+     * @param non-empty-list<Claim> $claims
+     * @param array<string, mixed> $more further fields
+     */
+    private function request(array $claims, array $more, ?float $ttlSeconds, float $waitSeconds, ?int $queueMax, string $label): ?Permit
+    {
+        $name = $claims[0]->name;
         $requested = "acquire \"$name\"";
         if ($waitSeconds < 0 || ($ttlSeconds ?? 1) < 0.001) {
             throw new Misuse("cannot $requested: ttlSeconds and waitSeconds must not be negative, and ttlSeconds at least 0.001");
         }
         $key = bin2hex(random_bytes(16));
-        $claims = [new Claim($name, $resources, $maximum, $slot), ...$also];
         $milliseconds = fn (float $seconds): int => (int) min(ceil($seconds * 1000), 2 ** 32 - 1);
         $body = [
             'key' => $key,
             'claims' => array_map(fn (Claim $claim): array => $claim->body(), $claims),
             'wait_ms' => $milliseconds($waitSeconds),
-        ] + Claim::text('label', $label);
+        ] + $more + Claim::text('label', $label);
         $body += $ttlSeconds === null ? [] : ['ttl_ms' => $milliseconds($ttlSeconds)];
         $body += $queueMax === null ? [] : ['queue_max' => $queueMax];
         $mayArrive = true;
         try {
             $answer = $this->ask($name, $requested, $body, $waitSeconds, max(1.0, $ttlSeconds ?? 30.0), $mayArrive);
+            if ($answer->status === 200 && $answer->body['state'] === 'done') {
+                return null;
+            }
             if ($answer->status === 200) {
                 $names = array_map(fn (Claim $claim): string => $claim->name, $claims);
-                $permit = new Permit($this, $this->servers, $this->onEvent, $names, $key, $answer);
+                $permit = new Permit($this, $this->servers, $this->onEvent, $names, $key, isset($more['share']), $answer);
                 $mayArrive = false;
                 return $permit;
             }
@@ -146,7 +178,7 @@ final class Client
                 $mayArrive = true; // If an exception of the program ends it.
                 $answer = $this->servers->post('acquire', $body, $poll);
                 $state = $answer->body['state'] ?? '';
-                if ($answer->status >= 400 || ($state === 'held' && Clock::now() + Clock::RESOLUTION < $answer->until($answer->body))) {
+                if ($answer->status >= 400 || $state === 'done' || ($state === 'held' && Clock::now() + Clock::RESOLUTION < $answer->until($answer->body))) {
                     $mayArrive = $isOpen || $answer->status < 400;
                     return $answer;
                 }
@@ -208,16 +240,7 @@ final class Client
     public function run(string $name, callable $work, mixed ...$options): mixed
     {
         $permit = $this->acquire($name, ...$options);
-        try {
-            $result = $work($permit);
-        } catch (\Throwable $thrown) {
-            try {
-                $permit->release();
-            } catch (Failure) {
-                // What the work has thrown says more.
-            }
-            throw $thrown;
-        }
+        $result = self::work($permit, $work);
         try {
             $permit->release();
         } catch (Unreachable) {
@@ -227,17 +250,64 @@ final class Client
     }
 
     /**
+     * A single flight: of many programs that need the same result, one makes it, and the others wait for it. The options are those of
+     * acquireShared(), by their names.
+     *
+     * @template T
+     * @param callable(): ?T $find looks for the result; null: it is not there
+     * @param callable(Permit): T $make makes the result, puts it where $find looks, and returns it; if it throws, another
+     *     program makes the result
+     * @return T
+     * @throws Busy|TimedOut|QueueFull|Lost|Unreachable|NotPermitted|Misuse
+     */
+    public function share(string $name, callable $find, callable $make, mixed ...$options): mixed
+    {
+        while (($found = $find()) === null) {
+            $permit = $this->acquireShared($name, ...$options);
+            if ($permit === null) {
+                continue;
+            }
+            // Another program may have made it between the two.
+            $found = self::work($permit, fn (Permit $permit): mixed => $find() ?? $make($permit));
+            try {
+                $permit->releaseDone();
+            } catch (Lost | Unreachable) {
+                // The result is there, whatever has become of the permit.
+            }
+            break;
+        }
+        return $found;
+    }
+
+    /** Calls $work with the permit, and releases it if that throws. */
+    private static function work(Permit $permit, callable $work): mixed
+    {
+        try {
+            return $work($permit);
+        } catch (\Throwable $thrown) {
+            try {
+                $permit->release();
+            } catch (Failure) {
+                // What the work has thrown says more.
+            }
+            throw $thrown;
+        }
+    }
+
+    /**
      * Releases a key, so that nothing is left of its request, also if that arrives later.
      *
      * @internal
+     * @param bool $isDone the result of a single flight is there
      * @return string empty if a server has confirmed it, or else why none has
      */
-    public function giveBack(string $key, float $seconds = self::RELEASE_SECONDS): string
+    public function giveBack(string $key, float $seconds = self::RELEASE_SECONDS, bool $isDone = false): string
     {
+        $body = ['key' => $key] + ($isDone ? ['done' => true] : []);
         [$end, $pauses] = [Clock::now() + $seconds, new Pauses()];
         while (true) {
             try {
-                $answer = $this->servers->post('release', ['key' => $key], 0.0, min($seconds, Servers::ANSWER_SECONDS));
+                $answer = $this->servers->post('release', $body, 0.0, min($seconds, Servers::ANSWER_SECONDS));
                 return $answer->status === 200 ? '' : $answer->message();
             } catch (Unanswered $unanswered) {
                 $pause = $pauses->next($unanswered);

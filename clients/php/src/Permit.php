@@ -36,6 +36,7 @@ final class Permit
         private readonly \Closure $onEvent,
         private readonly array $names,
         private readonly string $key,
+        private readonly bool $isShared,
         Answer $answer,
     ) {
         $this->asked = $answer->sent;
@@ -182,12 +183,30 @@ final class Permit
      */
     public function release(): void
     {
+        $this->releaseAs(false);
+    }
+
+    /**
+     * release() for a permit of Client::acquireShared(): the result is there, and all that wait for it are told so.
+     *
+     * @throws Lost|Unreachable|Misuse as release(); Misuse also for another permit, which stays held
+     */
+    public function releaseDone(): void
+    {
+        if (!$this->isShared) {
+            throw new Misuse("the permit for \"{$this->names[0]}\" is not one of acquireShared(): use release()");
+        }
+        $this->releaseAs(true);
+    }
+
+    private function releaseAs(bool $isDone): void
+    {
         if ($this->over === 'released') {
             return;
         }
         $this->check();
         $this->over = 'released';
-        $failure = $this->client->giveBack($this->key);
+        $failure = $this->client->giveBack($this->key, isDone: $isDone);
         $this->report('released');
         if ($failure !== '') {
             throw new Unreachable("cannot release \"{$this->names[0]}\": $failure; others get it after its time to live");

@@ -161,6 +161,64 @@ final class ClientTest extends TestCase
         $this->client->acquire('a', maximum: 1)->release();
     }
 
+    public function testOfThoseThatNeedAResultOneMakesIt(): void
+    {
+        $made = $this->folder() . '/made';
+        $find = fn (): ?string => is_file($made) ? file_get_contents($made) : null;
+        $make = function (Permit $permit) use ($made): string {
+            $this->eventually('the others wait', fn (): bool => $this->server->sessions() === 3);
+            file_put_contents($made, getmypid(), FILE_APPEND);
+            return (string) getmypid();
+        };
+        $children = array_map(function () use ($find, $make): int {
+            if (($child = pcntl_fork()) === 0) {
+                $client = new Client(urls: [$this->server->url]);
+                $isMade = $client->share('a', $find, $make, waitSeconds: 3600.0) === $find();
+                posix_kill(getmypid(), $isMade ? SIGKILL : SIGTERM); // Without the destructors of the tests.
+            }
+            return $child;
+        }, range(1, 3));
+        foreach ($children as $child) {
+            pcntl_waitpid($child, $status);
+            $this->assertSame(SIGKILL, pcntl_wtermsig($status));
+        }
+        $this->assertContains((int) $find(), $children, 'one of them has made it, once');
+        $this->assertSame($find(), $this->client->share('a', $find, $make));
+        $this->assertSame(0, $this->server->sessions());
+    }
+
+    public function testAFailureIsNoResult(): void
+    {
+        $nothing = fn () => null;
+        try {
+            $this->client->share('a', $nothing, fn () => throw new \DomainException('of the work'));
+            $this->fail('no exception');
+        } catch (\DomainException) {
+            $this->assertSame('made', $this->client->share('a', $nothing, fn (): string => 'made'));
+        }
+        $held = $this->client->acquireShared('a');
+        $this->assertFails(TimedOut::class, fn () => $this->client->share('a', $nothing, fn (): string => 'early', waitSeconds: 0.001));
+        $held->releaseDone();
+        $held->releaseDone();
+        $this->assertSame(0, $this->server->sessions());
+    }
+
+    public function testOnlyASharedPermitIsReleasedAsDone(): void
+    {
+        $permit = $this->client->acquire('a', maximum: 1);
+        $this->assertFails(Misuse::class, fn () => $permit->releaseDone());
+        $permit->check();
+        $permit->release();
+    }
+
+    public function testTheExampleOfACacheWorks(): void
+    {
+        $page = $this->folder() . '/page.html';
+        $run = fn (): ?string => shell_exec("SIGNALBOX_URL={$this->server->url} php " . __DIR__ . "/../examples/cache.php $page");
+        $first = $run();
+        $this->assertSame([$first, $first], [$run(), file_get_contents($page)]);
+    }
+
     public function testARefreshedPermitLastsForLongerThanItsTimeToLive(): void
     {
         $permit = $this->client->acquire('a', maximum: 1, ttlSeconds: 3.0);

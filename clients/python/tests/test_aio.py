@@ -148,3 +148,34 @@ def test_a_decorated_function_is_limited(server: Server, name: str) -> None:
         assert await twice(4) == 8
 
     run(main())
+
+
+def test_of_those_that_need_a_result_one_makes_it(server: Server, name: str) -> None:
+    results: list[str] = []
+    makes: list[aio.Permit] = []
+
+    async def find() -> str | None:
+        return results[0] if results else None
+
+    async def fail(permit: aio.Permit) -> str:
+        await asyncio.to_thread(server.eventually, name, (1, 3))
+        raise ZeroDivisionError
+
+    async def make(permit: aio.Permit) -> str:
+        makes.append(permit)
+        await asyncio.to_thread(server.eventually, name, (1, 2))
+        results.append("made")
+        return "made"
+
+    async def main() -> None:
+        client = aio.Client(server.url)
+        failing = asyncio.ensure_future(client.share(name, find, fail))
+        await asyncio.to_thread(server.eventually, name, (1, 0))
+        shares = [client.share(name, find, make, wait=timedelta(seconds=30)) for _ in range(3)]
+        assert await asyncio.gather(*shares) == ["made"] * 3
+        with pytest.raises(ZeroDivisionError):
+            await failing
+        assert len(makes) == 1
+        assert server.used(name) == (0, 0)
+
+    run(main())

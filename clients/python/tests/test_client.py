@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -148,6 +149,65 @@ def test_a_decorated_function_is_limited(client: signalbox.Client, name: str) ->
         nested()
 
 
+def test_of_those_that_need_a_result_one_makes_it(server: Server, client: signalbox.Client, name: str) -> None:
+    results: list[str] = []
+    makes: list[signalbox.Permit] = []
+    finish = threading.Event()
+
+    def find() -> str | None:
+        return results[0] if results else None
+
+    def make(permit: signalbox.Permit) -> str:
+        makes.append(permit)
+        assert finish.wait(15)
+        results.append("made")
+        return "made"
+
+    def share() -> str:
+        return client.share(name, find, make, wait=timedelta(seconds=30))
+
+    with ThreadPoolExecutor() as pool:
+        shares = [pool.submit(share) for _ in range(4)]
+        server.eventually(name, (1, 3))
+        finish.set()
+        assert [share.result() for share in shares] == ["made"] * 4
+    assert len(makes) == 1
+    assert share() == "made"
+    assert server.used(name) == (0, 0)
+
+
+def test_a_failure_passes_the_work_on(server: Server, client: signalbox.Client, name: str) -> None:
+    may_fail = threading.Event()
+
+    def fail(permit: signalbox.Permit) -> str:
+        assert may_fail.wait(15)
+        server.eventually(name, (1, 1))
+        raise ZeroDivisionError
+
+    with ThreadPoolExecutor() as pool:
+        failing = pool.submit(client.share, name, lambda: None, fail)
+        server.eventually(name, (1, 0))
+        with pytest.raises(signalbox.TimedOut):
+            client.share(name, lambda: None, lambda _: "early", wait=timedelta(milliseconds=10))
+        may_fail.set()
+        assert client.share(name, lambda: None, lambda _: "made", wait=timedelta(seconds=30)) == "made"
+        with pytest.raises(ZeroDivisionError):
+            failing.result()
+    assert server.used(name) == (0, 0)
+
+
+def test_only_a_shared_permit_is_released_as_done(server: Server, client: signalbox.Client, name: str) -> None:
+    with client.acquire(name, maximum=1) as permit:
+        with pytest.raises(signalbox.Misuse, match=name):
+            permit.release_done()
+        permit.check()
+    shared = client.acquire_shared(name)
+    assert shared
+    shared.release_done()
+    shared.release_done()
+    assert server.used(name) == (0, 0)
+
+
 def test_exit_does_not_wait(server: Server) -> None:
     code = "import signalbox; p = signalbox.Client().acquire('exit', maximum=1); print(p.is_held)"
     ended = server.python("-c", code)
@@ -169,6 +229,7 @@ def test_the_examples_work(server: Server, tmp_path: Path) -> None:
     assert run("leader.py", "3").startswith("this process leads")
     assert run("slots.py") == "on GPU 0\n"
     assert run("several_names.py", "blue", "red") == "the transfer between blue and red is done\n"
+    assert run("cache.py", str(tmp_path / "page.html")) == run("cache.py", str(tmp_path / "page.html"))
     table = run("fenced_table.py", str(tmp_path / "report.db"))
     assert table == "the holder writes: True\nan earlier holder writes: False\n"
 

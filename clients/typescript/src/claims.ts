@@ -31,6 +31,9 @@ export interface AcquireOptions extends Omit<Claim, "name"> {
   readonly signal?: AbortSignal | undefined;
 }
 
+/** Options of an acquire for a single flight. */
+export type ShareOptions = Omit<AcquireOptions, "resources" | "maximum" | "slot">;
+
 /** A name, or several that are granted all or none. */
 export type Names = Name | readonly (Name | Claim)[];
 

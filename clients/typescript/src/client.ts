@@ -4,7 +4,7 @@ import { setMaxListeners } from "node:events";
 import { readFileSync } from "node:fs";
 import { Worker } from "node:worker_threads";
 
-import { type AcquireOptions, described, type Name, type Names, whole, wireRequest } from "./claims.js";
+import { type AcquireOptions, described, type Name, type Names, type ShareOptions, whole, wireRequest } from "./claims.js";
 import type { ClientEvent } from "./events.js";
 import * as failures from "./failures.js";
 import type { Command, Report, Settings, WireFailure } from "./messages.js";
@@ -37,6 +37,7 @@ export interface ClientOptions {
 /** An acquire that is under way. */
 interface Pending {
   readonly what: string;
+  readonly isShared: boolean;
   /** `undefined`: another client has made the result of the single flight. */
   resolve(permit: Permit | undefined): void;
   reject(error: unknown): void;
@@ -116,6 +117,7 @@ export class Client {
       }
       this.#pending.set(id, {
         what: described(names),
+        isShared: more.share === true,
         resolve(permit) {
           settled();
           resolve(permit);
@@ -167,6 +169,17 @@ export class Client {
   }
 
   /**
+   * Acquires a name for a single flight, of which `share` has the steps.
+   *
+   * @returns a permit to make the result with, which ends with `releaseDone`; `undefined`, if another client has made the result while
+   * this one waited, so that nothing is held
+   * @throws as `acquire`
+   */
+  acquireShared(name: Name, options: ShareOptions = {}): Promise<Permit | undefined> {
+    return this.#acquire(name, { ...options, maximum: 1 }, { share: true });
+  }
+
+  /**
    * A single flight: of many clients that need the same result, one makes it, and the others wait until it is there.
    *
    * ```ts
@@ -184,7 +197,7 @@ export class Client {
    */
   async share<T>(
     name: Name,
-    options: Omit<AcquireOptions, "resources" | "maximum" | "slot">,
+    options: ShareOptions,
     find: () => T | undefined | Promise<T | undefined>,
     make: (permit: Permit) => T | Promise<T>,
   ): Promise<T> {
@@ -193,7 +206,7 @@ export class Client {
       if (found !== undefined) {
         return found;
       }
-      const permit = await this.#acquire(name, { ...options, maximum: 1 }, { share: true });
+      const permit = await this.acquireShared(name, options);
       if (permit === undefined) {
         continue;
       }
@@ -201,7 +214,7 @@ export class Client {
         // Another client may have made it between the two.
         const found = await find();
         const result = found === undefined ? await make(permit) : found;
-        await permit.releaseAs(true);
+        await permit.releaseDone();
         return result;
       } finally {
         await permit.release();
@@ -300,6 +313,7 @@ export class Client {
 
   #hand(id: number, pending: Pending, held: { fence: string; slots: number[][]; validity: SharedArrayBuffer }): void {
     const holder = {
+      isShared: pending.isShared,
       release: (id: number, done: boolean) => {
         this.#tell(this.#permits.delete(id) ? { type: "released", id, what: pending.what } : undefined);
         return this.#release(id, done);

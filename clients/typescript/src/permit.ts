@@ -1,10 +1,12 @@
 // A permit, as the program holds it.
 
-import { Lost } from "./failures.js";
+import { Lost, Misuse } from "./failures.js";
 import type { LostReason, Validity } from "./validity.js";
 
 /** What a permit needs of its client. */
 export interface Holder {
+  /** The permit is one of a single flight. */
+  readonly isShared: boolean;
   /** Releases the permit; resolves when the server has answered, or after some seconds. `done`: the result of a single flight is there. */
   release(id: number, done: boolean): Promise<void>;
   /** The permit was found to have expired. */
@@ -93,7 +95,19 @@ export class Permit {
    * case. The client then repeats it until the lease has ended by itself.
    */
   release(): Promise<void> {
-    return this.releaseAs(false);
+    return this.#releaseAs(false);
+  }
+
+  /**
+   * `release` of a permit of `acquireShared`: the result is there, and all that wait for it are told so.
+   *
+   * @throws Misuse, if it is another permit, which stays held
+   */
+  async releaseDone(): Promise<void> {
+    if (!this.#holder.isShared) {
+      throw new Misuse(`${this.what}: the permit is not one of acquireShared; use release`);
+    }
+    await this.#releaseAs(true);
   }
 
   /** `release`, at the end of the block of `await using`. */
@@ -101,8 +115,7 @@ export class Permit {
     return this.release();
   }
 
-  /** @internal `release`; and if `done`, the result of a single flight is there. */
-  releaseAs(done: boolean): Promise<void> {
+  #releaseAs(done: boolean): Promise<void> {
     this.#released ??= this.#holder.release(this.id, done);
     return this.#released;
   }

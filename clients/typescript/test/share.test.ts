@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { TimedOut } from "signalbox";
+import { Misuse, TimedOut } from "signalbox";
 
 import { eventually, serve } from "./server.js";
 
@@ -42,4 +42,14 @@ test("a failure passes the work on, and waiting has an end", async () => {
   await failing;
   assert.equal(await next, "made");
   await server.free("other");
+});
+
+test("only a shared permit is released as done", async () => {
+  const permit = await client.acquire("plain", { maximum: 1 });
+  await assert.rejects(permit.releaseDone(), Misuse);
+  permit.check();
+  await permit.release();
+  const shared = await client.acquireShared("plain");
+  await shared?.releaseDone();
+  await server.free("plain");
 });

@@ -6,11 +6,12 @@ import functools
 import os
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Callable, Literal, TypeVar
+from typing import Any, Callable, Literal, TypeVar, cast
 
 from ._background import background, result
 from ._errors import Busy, Lost, Misuse, SignalboxError
@@ -89,6 +90,7 @@ class BaseClient:
         ttl: timedelta,
         wait: timedelta,
         queue_max: int | None,
+        is_shared: bool,
     ) -> Lease:
         if isinstance(name, str):
             name = Claim(name, maximum)
@@ -103,7 +105,7 @@ class BaseClient:
             "ttl_ms": ttl_ms,
             "wait_ms": _millis("wait", wait),
         }
-        optional = {"queue_max": queue_max, "label": self._label}
+        optional = {"queue_max": queue_max, "label": self._label, "share": is_shared or None}
         request.update({field: value for field, value in optional.items() if value is not None})
 
         def tell(event: Event) -> None:
@@ -123,6 +125,17 @@ class BasePermit:
     def _here(self) -> Lease:
         self._lease.background.loop()  # Raises in the child of a fork.
         return self._lease
+
+    def _release(self, is_done: bool) -> Future[None] | None:
+        """Begins to release the permit, unless it is released."""
+        lease = self._here()
+        if is_done and not lease.is_shared:
+            raise Misuse(f"the permit of {lease.described} is not one of acquire_shared: release it with release()")
+        if lease.was_released:
+            return None
+        lease.end_now()
+        lease.was_released = True
+        return lease.background.submit(functools.partial(lease.release, RELEASE_S, is_done))
 
     def __del__(self) -> None:
         lease = self._lease
@@ -177,11 +190,13 @@ class Permit(BasePermit):
 
     def release(self) -> None:
         """Releases the permit, and waits 5 s for that at most. It can be repeated, and raises nothing but Misuse."""
-        lease = self._here()
-        if not lease.was_released:
-            lease.end_now()
-            lease.was_released = True
-            result(lease.background.submit(functools.partial(lease.release, RELEASE_S)))
+        if releasing := self._release(is_done=False):
+            result(releasing)
+
+    def release_done(self) -> None:
+        """As `release` of a permit of `acquire_shared`: the result is there, and all that wait for it are told so."""
+        if releasing := self._release(is_done=True):
+            result(releasing)
 
     def __enter__(self) -> Permit:
         return self
@@ -218,6 +233,10 @@ class Client(BaseClient):
 
         Raises Busy, TimedOut, QueueFull, NotPermitted, Unreachable, Lost (an administrator ended the wait) or Misuse.
         """
+        permit = self._acquire(name, maximum=maximum, ttl=ttl, wait=wait, queue_max=queue_max, is_shared=False)
+        return cast(Permit, permit)  # Only a request of a single flight has another answer.
+
+    def _acquire(self, name: str | Claim | Sequence[Claim], *, wait: timedelta, **request: Any) -> Permit | None:
         on_lost: list[Callable[[str], object]] = []
 
         def on_event(event: Event) -> None:
@@ -225,10 +244,10 @@ class Client(BaseClient):
                 while on_lost:
                     self._background.call(functools.partial(on_lost.pop(0), event.reason or ""))
 
-        lease = self._lease(name, on_event, maximum=maximum, ttl=ttl, wait=wait, queue_max=queue_max)
+        lease = self._lease(name, on_event, wait=wait, **request)
         acquiring = self._background.submit(functools.partial(lease.acquire, wait.total_seconds()))
         try:
-            result(acquiring)
+            is_held = result(acquiring)
         except SignalboxError:
             raise
         except BaseException:
@@ -236,7 +255,7 @@ class Client(BaseClient):
             acquiring.cancel()
             lease.abandon()
             raise
-        return Permit(lease, on_lost)
+        return Permit(lease, on_lost) if is_held else None
 
     def try_acquire(
         self,
@@ -250,6 +269,48 @@ class Client(BaseClient):
             return self.acquire(name, maximum=maximum, ttl=ttl)
         except Busy:
             return None
+
+    def acquire_shared(
+        self,
+        name: str,
+        *,
+        wait: timedelta = timedelta(0),
+        ttl: timedelta = TTL,
+        queue_max: int | None = None,
+    ) -> Permit | None:
+        """Acquires a name for a single flight, of which `share` has the steps.
+
+        The permit is to make the result with, and ends with `release_done`. None: another client has made the result
+        while this one waited; nothing is held. Raises as `acquire`.
+        """
+        return self._acquire(name, maximum=1, ttl=ttl, wait=wait, queue_max=queue_max, is_shared=True)
+
+    def share(
+        self,
+        name: str,
+        find: Callable[[], T | None],
+        make: Callable[[Permit], T],
+        *,
+        wait: timedelta = timedelta(0),
+        ttl: timedelta = TTL,
+        queue_max: int | None = None,
+    ) -> T:
+        """A single flight: of many clients that need the same result, one makes it, and the others wait for it.
+
+        `find` looks for the result, and returns None if it is not there. `make` makes it, puts it where `find` looks,
+        and returns it. If it raises, another client makes the result. Raises as `acquire`, and what the two raise.
+        """
+        while (found := find()) is None:
+            permit = self.acquire_shared(name, wait=wait, ttl=ttl, queue_max=queue_max)
+            if permit is None:
+                continue
+            with permit:
+                found = find()  # Another client may have made it between the two.
+                if found is None:
+                    found = make(permit)
+                permit.release_done()
+                break
+        return found
 
     def limit(
         self,

@@ -82,6 +82,7 @@ class Lease:
         self._token = token
         self._key = secrets.token_hex(16)
         self._request = {"key": self._key, **request}
+        self.is_shared: bool = "share" in request
         self._ttl: float = request["ttl_ms"] / 1000
         self._tell = tell
         self._lock = native(
@@ -136,16 +137,20 @@ class Lease:
 
     # Acquire.
 
-    async def acquire(self, wait_s: float) -> None:
-        """Acquires; from then on, the lease is renewed."""
+    async def acquire(self, wait_s: float) -> bool:
+        """Acquires; from then on, the lease is renewed. False: the work of the single flight is done."""
         try:
-            await self._acquire(now() + wait_s + UNREACHABLE_S)
+            is_held = await self._acquire(now() + wait_s + UNREACHABLE_S)
         except (asyncio.CancelledError, Unreachable, TimedOut):
             self._begin_release()
             raise
-        self._work = asyncio.ensure_future(self._keep())
+        if is_held:
+            self._work = asyncio.ensure_future(self._keep())
+        else:
+            self._begin_release()
+        return is_held
 
-    async def _acquire(self, give_up: float) -> None:
+    async def _acquire(self, give_up: float) -> bool:
         may_reread = True
         poll_ms = 0  # An answer comes at once, so that a server that does not answer is left soon.
         while True:
@@ -158,16 +163,19 @@ class Lease:
                     f"cannot acquire {self.described}: no server was reachable for {UNREACHABLE_S:.0f} s, "
                     f"nothing is held; check the servers and the network (last attempt: {error})"
                 ) from None
-            if answer.status == 200 and self._hold(answer):
-                return
-            if answer.status == 202:
+            if answer.status == 200:
+                if answer.body["state"] == "done":
+                    return False
+                if self._hold(answer):
+                    return True
+            elif answer.status == 202:
                 poll_ms = self._poll_ms
                 if "place" in answer.body:
                     self._request["place"] = answer.body["place"]
                 self._tell(Event("waiting", self.names, position=answer.body.get("position")))
             elif answer.status in REFUSED and may_reread and self._token_differs(answer):
                 may_reread = False
-            elif answer.status != 200:
+            else:
                 raise self._refused(answer)
             if now() > give_up:
                 raise TimedOut(f"cannot acquire {self.described}: it was not granted in time; try again later")
@@ -243,23 +251,24 @@ class Lease:
         self.was_released = True
         self.background.loop().call_soon_threadsafe(self._begin_release)
 
-    async def release(self, wait_s: float) -> None:
+    async def release(self, wait_s: float, is_done: bool) -> None:
         """Releases, and waits for the answer for a limited time; after that, the background goes on."""
-        await asyncio.wait([self._begin_release()], timeout=wait_s)
+        await asyncio.wait([self._begin_release(is_done)], timeout=wait_s)
 
-    def _begin_release(self) -> asyncio.Task[None]:
+    def _begin_release(self, is_done: bool = False) -> asyncio.Task[None]:
         if self._releasing is None:
             self.end_now()
             self.was_released = True
             if self._work:
                 self._work.cancel()
-            self._releasing = asyncio.ensure_future(self._release())
+            self._releasing = asyncio.ensure_future(self._release({"done": True} if is_done else {}))
         return self._releasing
 
-    async def _release(self) -> None:
+    async def _release(self, fields: Mapping[str, bool]) -> None:
         # After its time to live, the lease is over in any case.
+        request = {"key": self._key, **fields}
         try:
-            await self._servers.ask("release", {"key": self._key}, 1.0, now() + max(self._ttl, UNREACHABLE_S))
+            await self._servers.ask("release", request, 1.0, now() + max(self._ttl, UNREACHABLE_S))
         except Unreachable:
             pass
         else:

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Callable, Generic, Literal, TypeVar
+from typing import Any, Callable, Generic, Literal, TypeVar, cast
 
-from ._client import RELEASE_S, TTL, BaseClient, BasePermit, Claim, skipped
+from ._client import TTL, BaseClient, BasePermit, Claim, skipped
 from ._errors import Busy, SignalboxError
 from ._lease import Event, Lease
 
@@ -57,11 +57,12 @@ class Permit(BasePermit):
 
         A task that is cancelled meanwhile releases it all the same.
         """
-        lease = self._here()
-        if not lease.was_released:
-            lease.end_now()
-            lease.was_released = True
-            releasing = lease.background.submit(functools.partial(lease.release, RELEASE_S))
+        if releasing := self._release(is_done=False):
+            await asyncio.shield(asyncio.wrap_future(releasing))
+
+    async def release_done(self) -> None:
+        """As `release` of a permit of `acquire_shared`: the result is there, and all that wait for it are told so."""
+        if releasing := self._release(is_done=True):
             await asyncio.shield(asyncio.wrap_future(releasing))
 
     async def __aenter__(self) -> Permit:
@@ -143,30 +144,36 @@ class Client(BaseClient):
         """Acquires, as `signalbox.Client.acquire`. A task that is cancelled meanwhile leaves nothing behind."""
 
         async def acquire() -> Permit:
-            loop = asyncio.get_running_loop()
-            lost: asyncio.Future[str] = loop.create_future()
-
-            def lose(reason: str) -> None:
-                if not lost.done():
-                    lost.set_result(reason)
-
-            def on_event(event: Event) -> None:
-                if event.kind == "lost":
-                    with suppress(RuntimeError):  # The loop is closed.
-                        loop.call_soon_threadsafe(lose, event.reason or "")
-
-            lease = self._lease(name, on_event, maximum=maximum, ttl=ttl, wait=wait, queue_max=queue_max)
-            acquiring = self._background.submit(functools.partial(lease.acquire, wait.total_seconds()))
-            try:
-                await asyncio.wrap_future(acquiring)
-            except SignalboxError:
-                raise
-            except BaseException:
-                lease.abandon()
-                raise
-            return Permit(lease, lost)
+            permit = await self._acquire(
+                name, maximum=maximum, ttl=ttl, wait=wait, queue_max=queue_max, is_shared=False
+            )
+            return cast(Permit, permit)  # Only a request of a single flight has another answer.
 
         return _Acquiring(acquire)
+
+    async def _acquire(self, name: str | Claim | Sequence[Claim], *, wait: timedelta, **request: Any) -> Permit | None:
+        loop = asyncio.get_running_loop()
+        lost: asyncio.Future[str] = loop.create_future()
+
+        def lose(reason: str) -> None:
+            if not lost.done():
+                lost.set_result(reason)
+
+        def on_event(event: Event) -> None:
+            if event.kind == "lost":
+                with suppress(RuntimeError):  # The loop is closed.
+                    loop.call_soon_threadsafe(lose, event.reason or "")
+
+        lease = self._lease(name, on_event, wait=wait, **request)
+        acquiring = self._background.submit(functools.partial(lease.acquire, wait.total_seconds()))
+        try:
+            is_held = await asyncio.wrap_future(acquiring)
+        except SignalboxError:
+            raise
+        except BaseException:
+            lease.abandon()
+            raise
+        return Permit(lease, lost) if is_held else None
 
     async def try_acquire(
         self,
@@ -180,6 +187,40 @@ class Client(BaseClient):
             return await self.acquire(name, maximum=maximum, ttl=ttl)
         except Busy:
             return None
+
+    async def acquire_shared(
+        self,
+        name: str,
+        *,
+        wait: timedelta = timedelta(0),
+        ttl: timedelta = TTL,
+        queue_max: int | None = None,
+    ) -> Permit | None:
+        """Acquires a name for a single flight, as `signalbox.Client.acquire_shared`."""
+        return await self._acquire(name, maximum=1, ttl=ttl, wait=wait, queue_max=queue_max, is_shared=True)
+
+    async def share(
+        self,
+        name: str,
+        find: Callable[[], Awaitable[T | None]],
+        make: Callable[[Permit], Coroutine[Any, Any, T]],
+        *,
+        wait: timedelta = timedelta(0),
+        ttl: timedelta = TTL,
+        queue_max: int | None = None,
+    ) -> T:
+        """A single flight, as `signalbox.Client.share`; `make` runs in `Permit.guard`."""
+        while (found := await find()) is None:
+            permit = await self.acquire_shared(name, wait=wait, ttl=ttl, queue_max=queue_max)
+            if permit is None:
+                continue
+            async with permit:
+                found = await find()  # Another client may have made it between the two.
+                if found is None:
+                    found = await permit.guard(make(permit))
+                await permit.release_done()
+                break
+        return found
 
     def limit(
         self,
