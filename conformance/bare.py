@@ -47,6 +47,7 @@ class Lease:
     def __init__(self, command):
         self.permit, self.ttl_ms = command["permit"], command["ttl_ms"]
         self.request = {field: command[field] for field in ("claims", "ttl_ms", "wait_ms")}
+        self.request["share"] = command.get("share", False)
         self.request["key"] = secrets.token_hex(16)
         self.poll_ms = self.ttl_ms // 4
         self.end, self.released = 0.0, threading.Event()
@@ -58,10 +59,10 @@ class Lease:
         return {"held": True, "left_ms": self.left_ms()} if self.left_ms() > 0 else {"held": False}
 
     def run(self, command_id):
-        failure = self.acquire(command_id)
-        if failure:
+        ended = self.acquire(command_id)
+        if ended:
             self.release()
-            return say(id=command_id, failure=failure)
+            return say(id=command_id, **ended)
         reason = self.renew()
         if not self.released.is_set():
             self.end = min(self.end, now())
@@ -79,6 +80,8 @@ class Lease:
             if status == 202:
                 if "place" in answer:
                     self.request["place"] = answer["place"]
+            elif status == 200 and answer["state"] == "done":
+                return {"done": True}
             elif status == 200:
                 self.end = sent + answer["valid_ms"] / 1000
                 if self.released.is_set():
@@ -89,10 +92,10 @@ class Lease:
             elif status >= 500 or status == 408:
                 time.sleep(random.uniform(0.05, 0.3))
             else:
-                return FAILURES.get(answer["error"]["code"], "misuse")
+                return {"failure": FAILURES.get(answer["error"]["code"], "misuse")}
             if now() > give_up:
-                return "unreachable"
-        return "canceled"
+                return {"failure": "unreachable"}
+        return {"failure": "canceled"}
 
     def renew(self):
         while self.left_ms() > 0:
@@ -119,11 +122,11 @@ class Lease:
                 self.released.wait(max(0, self.end - now()))
         return "expired"
 
-    def release(self):
+    def release(self, done=False):
         self.released.set()
         for _ in range(20):
             try:
-                if post("release", {"key": self.request["key"]}, 1)[0] == 200:
+                if post("release", {"key": self.request["key"], "done": done}, 1)[0] == 200:
                     return
             except (OSError, ValueError):
                 pass
@@ -143,12 +146,12 @@ def obey(command):
             os.kill(os.getpid(), signal.SIGSTOP)
         return say(id=command_id, **lease.belief())
     if do == "release":
-        lease.release()
+        lease.release(command.get("done", False))
     elif do == "cancel":
         lease.released.set()
     say(id=command_id)
 
 
-say(driver="bare", capabilities=["cancel", "push", "renew"])
+say(driver="bare", capabilities=["cancel", "push", "renew", "share"])
 for line in sys.stdin:
     obey(json.loads(line))

@@ -51,16 +51,17 @@ function keep(array $acquire, $commands): void
     );
     $permit = null;
     try {
-        $permit = (new Client())->acquire(
+        $times = ['ttlSeconds' => $acquire['ttl_ms'] / 1000, 'waitSeconds' => $acquire['wait_ms'] / 1000];
+        $permit = isset($acquire['share']) ? (new Client())->acquireShared($claims[0]->name, ...$times) : (new Client())->acquire(
             $claims[0]->name,
+            ...$times,
             resources: $claims[0]->resources,
             maximum: $claims[0]->maximum,
             also: array_slice($claims, 1),
-            ttlSeconds: $acquire['ttl_ms'] / 1000,
-            waitSeconds: $acquire['wait_ms'] / 1000,
         );
-        $slots = array_filter(array_map(fn (Claim $claim): array => $permit->slots($claim->name), $claims));
-        say(['id' => $acquire['id'], 'fence' => (string) $permit->fence(), 'slots' => $slots] + belief($permit));
+        $slots = array_filter(array_map(fn (Claim $claim): array => $permit?->slots($claim->name) ?? [], $claims));
+        $held = ['fence' => (string) $permit?->fence(), 'slots' => $slots] + belief($permit);
+        say(['id' => $acquire['id']] + ($permit === null ? ['done' => true] : $held));
     } catch (Failure $failure) {
         say(['id' => $acquire['id'], 'failure' => failure($failure)]);
     }
@@ -70,7 +71,11 @@ function keep(array $acquire, $commands): void
             posix_kill(0, SIGSTOP);
         }
         try {
-            $command['do'] === 'release' ? $permit?->release() : $permit?->refresh();
+            match (true) {
+                isset($command['done']) => $permit?->releaseDone(),
+                $command['do'] === 'release' => $permit?->release(),
+                default => $permit?->refresh(),
+            };
         } catch (Failure) {
             // The belief says it.
         }
@@ -81,7 +86,7 @@ function keep(array $acquire, $commands): void
     }
 }
 
-say(['driver' => 'php', 'capabilities' => ['token']]);
+say(['driver' => 'php', 'capabilities' => ['share', 'token']]);
 $processes = [];
 while (true) {
     [$read, $none] = [[STDIN], []];

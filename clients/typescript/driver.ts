@@ -13,6 +13,8 @@ interface Command {
   wait_ms: number;
   block_ms?: number;
   stop?: boolean;
+  share?: boolean;
+  done?: boolean;
 }
 
 const FAILURES = { busy: Busy, timed_out: TimedOut, queue_full: QueueFull, lost: Lost, unreachable: Unreachable, not_permitted: NotPermitted, misuse: Misuse };
@@ -45,11 +47,15 @@ function belief(permit: Permit): { held: boolean; left_ms?: number } {
   }
 }
 
-async function acquire({ permit: name, claims, ttl_ms: ttlMs, wait_ms: waitMs }: Command): Promise<object> {
+async function acquire({ permit: name, claims, ttl_ms: ttlMs, wait_ms: waitMs, share }: Command): Promise<object> {
   const canceled = new AbortController();
   acquires.set(name, canceled);
   try {
-    const permit = await client.acquire(claims, { ttlMs, waitMs, signal: canceled.signal });
+    const options = { ttlMs, waitMs, signal: canceled.signal };
+    const permit = await (share ? client.acquireShared(claims[0]?.name ?? "", options) : client.acquire(claims, options));
+    if (permit === undefined) {
+      return { done: true };
+    }
     permits.set(name, permit);
     names.set(permit.id, name);
     return { ...belief(permit), fence: String(permit.fence), slots: permit.slots };
@@ -59,7 +65,7 @@ async function acquire({ permit: name, claims, ttl_ms: ttlMs, wait_ms: waitMs }:
   }
 }
 
-say({ driver: "typescript", capabilities: ["cancel", "push", "renew", "token"] });
+say({ driver: "typescript", capabilities: ["cancel", "push", "renew", "share", "token"] });
 for await (const line of createInterface(process.stdin)) {
   const command = JSON.parse(line) as Command;
   const answer = (more: object): unknown => say({ id: command.id, ...more });
@@ -80,7 +86,7 @@ for await (const line of createInterface(process.stdin)) {
       answer(permit ? belief(permit) : { held: false });
       break;
     case "release":
-      await permit?.release();
+      await (command.done ? permit?.releaseDone() : permit?.release());
       answer({});
       break;
     case "exit":

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
 use serde_json::{Value, json};
-use signalbox_client::{Claim, Client, Error, ErrorKind, Permit, Status, Token};
+use signalbox_client::{Claim, Client, Error, ErrorKind, Flight, Permit, Status, Token};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 
@@ -54,7 +54,7 @@ fn belief(permit: &Permit) -> Value {
     }
 }
 
-async fn acquire(client: &Client, command: &Value) -> Result<Permit, Error> {
+async fn acquire(client: &Client, command: &Value) -> Result<Flight, Error> {
     let number = |value: &Value| value.as_u64().map(|number| u32::try_from(number).unwrap_or(u32::MAX));
     let claims = command["claims"].as_array().into_iter().flatten().map(|claim| {
         let wanted = Claim::limit(claim["name"].as_str().unwrap_or_default());
@@ -62,11 +62,20 @@ async fn acquire(client: &Client, command: &Value) -> Result<Permit, Error> {
         number(&claim["maximum"]).into_iter().fold(wanted, Claim::maximum)
     });
     let millis = |field: &str| Duration::from_millis(command[field].as_u64().unwrap_or(0));
-    let request = client.acquire_all(claims).ttl(millis("ttl_ms"));
-    match millis("wait_ms") {
+    let (ttl, wait) = (millis("ttl_ms"), millis("wait_ms"));
+    if command["share"] == true {
+        let request = client.limit(command["claims"][0]["name"].as_str().unwrap_or_default()).ttl(ttl);
+        return match wait {
+            Duration::ZERO => request.try_shared().await,
+            wait => request.timeout(wait).shared().await,
+        };
+    }
+    let request = client.acquire_all(claims).ttl(ttl);
+    let permit = match wait {
         Duration::ZERO => request.try_acquire().await,
         wait => request.timeout(wait).acquire().await,
-    }
+    };
+    permit.map(Flight::Held)
 }
 
 async fn watch(permit: Arc<Permit>, label: Value) {
@@ -95,7 +104,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = builder.build()?;
     let (sender, mut commands) = mpsc::unbounded_channel();
     thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-    say(&json!({"driver": "rust", "capabilities": ["cancel", "push", "renew", "token"]}));
+    say(&json!({"driver": "rust", "capabilities": ["cancel", "push", "renew", "share", "token"]}));
     let mut all: HashMap<String, Acquired> = HashMap::new();
     while let Some(line) = commands.recv().await {
         let command: Value = serde_json::from_str(&line)?;
@@ -108,7 +117,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                     let (client, command, place) = (client.clone(), command.clone(), Arc::clone(&permit));
                     async move {
                         let mut answer = match acquire(&client, &command).await {
-                            Ok(permit) => {
+                            Ok(Flight::Done) => json!({"done": true}),
+                            Ok(Flight::Held(permit)) => {
                                 let permit = Arc::new(permit);
                                 let mut answer = belief(&permit);
                                 answer["fence"] = json!(permit.id().0.to_string());
@@ -151,7 +161,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                     watch.abort();
                     let _ = watch.await;
                     if let Some(permit) = Arc::into_inner(permit) {
-                        let _ = tokio::time::timeout(Duration::from_secs(5), permit.release()).await;
+                        let released = async {
+                            if command["done"] == true {
+                                permit.release_done().await
+                            } else {
+                                permit.release().await
+                            }
+                        };
+                        let _ = tokio::time::timeout(Duration::from_secs(5), released).await;
                     }
                 }
             }

@@ -33,7 +33,7 @@ const fn scenario(
     Scenario { name, needs, anonymous: "read,acquire", run }
 }
 
-pub const SCENARIOS: [Scenario; 17] = [
+pub const SCENARIOS: [Scenario; 18] = [
     scenario("acquire, wait and release", &[], basics),
     scenario("slots and several names", &[], slots),
     scenario("exit while holding", &[], exit),
@@ -51,6 +51,7 @@ pub const SCENARIOS: [Scenario; 17] = [
     Scenario { anonymous: "none", ..scenario("rotation and end of a token", &["token"], token) },
     scenario("pause", &[], paused),
     scenario("an address that does not answer", &[], two_addresses),
+    scenario("single flight", &["share"], single_flight),
 ];
 
 fn millis(ms: u64) -> Duration {
@@ -341,4 +342,38 @@ fn two_addresses(stage: &Stage<'_>) -> Result<(), String> {
     sleep(millis(ttl_ms + 200));
     player.must_hold(&permit)?;
     player.release(&permit)
+}
+
+fn single_flight(stage: &Stage<'_>) -> Result<(), String> {
+    let (first, second, third) = (stage.player("first")?, stage.player("second")?, stage.player("third")?);
+    let waiting = |permit: &str| Request::of(permit, "n", 1).shared().wait_ms(30_000);
+    let worker = first.acquire(Request::of("a", "n", 1).shared())?.held()?;
+    second.acquire(Request::of("b", "n", 1).shared())?.failed("busy")?;
+    let one = second.begin(waiting("c"))?;
+    stage.used("n", 1, 1)?;
+    let other = third.begin(waiting("d"))?;
+    stage.used("n", 1, 2)?;
+    // The answer to one of them is lost.
+    third.network.set(Fault::Cut);
+    first.release_done(&worker)?;
+    second.finish(one)?.done()?;
+    third.network.set(Fault::None);
+    third.finish(other)?.done()?;
+    stage.free("n")?;
+    // Later requests begin anew. A worker that fails passes the work on, and so does one that is killed.
+    let worker = first.acquire(waiting("e"))?.held()?;
+    let next = second.begin(waiting("f").ttl_ms(RENEWED_MS))?;
+    stage.used("n", 1, 1)?;
+    first.release(&worker)?;
+    let worker = second.finish(next)?.held()?;
+    second.must_hold(&worker)?;
+    let next = third.begin(waiting("g"))?;
+    stage.used("n", 1, 1)?;
+    second.driver.signal(Signal::SIGKILL);
+    let worker = third.finish(next)?.held()?;
+    let last = first.begin(waiting("h"))?;
+    stage.used("n", 1, 1)?;
+    third.release_done(&worker)?;
+    first.finish(last)?.done()?;
+    stage.free("n")
 }

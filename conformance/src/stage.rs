@@ -36,6 +36,8 @@ pub struct Request {
     claims: Vec<(String, u64)>,
     /// Whether the names are declared semaphores, whose capacity the client does not state.
     is_declared: bool,
+    /// Whether the request is one of a single flight.
+    is_shared: bool,
     ttl_ms: u64,
     wait_ms: u64,
 }
@@ -44,11 +46,23 @@ impl Request {
     /// One of a counter.
     pub fn of(permit: &str, name: &str, maximum: u64) -> Self {
         let claims = vec![(name.to_owned(), maximum)];
-        Self { permit: permit.to_owned(), claims, is_declared: false, ttl_ms: 20_000, wait_ms: 0 }
+        Self {
+            permit: permit.to_owned(),
+            claims,
+            is_declared: false,
+            is_shared: false,
+            ttl_ms: 20_000,
+            wait_ms: 0,
+        }
     }
 
     pub fn declared(mut self) -> Self {
         self.is_declared = true;
+        self
+    }
+
+    pub fn shared(mut self) -> Self {
+        self.is_shared = true;
         self
     }
 
@@ -89,6 +103,8 @@ pub struct Permit {
 #[derive(Debug)]
 pub enum Outcome {
     Held(Permit),
+    /// The work of the single flight is done.
+    Done,
     Failed(String),
 }
 
@@ -96,7 +112,15 @@ impl Outcome {
     pub fn held(self) -> Result<Permit, String> {
         match self {
             Self::Held(permit) => Ok(permit),
+            Self::Done => Err("the acquire must be granted, and the driver says \"done\"".to_owned()),
             Self::Failed(failure) => Err(format!("the acquire must succeed, and has failed: {failure}")),
+        }
+    }
+
+    pub fn done(self) -> Result<(), String> {
+        match self {
+            Self::Done => Ok(()),
+            other => Err(format!("the work is done, and the driver says {other:?}")),
         }
     }
 
@@ -157,10 +181,14 @@ impl Player<'_> {
             }
         };
         let claims: Vec<_> = request.claims.iter().map(claim).collect();
-        let sent = self.driver.send(json!({
+        let mut command = json!({
             "do": "acquire", "permit": request.permit, "claims": claims,
             "ttl_ms": request.ttl_ms, "wait_ms": request.wait_ms,
-        }))?;
+        });
+        if request.is_shared {
+            command["share"] = json!(true);
+        }
+        let sent = self.driver.send(command)?;
         Ok(Acquiring { sent, request })
     }
 
@@ -170,6 +198,9 @@ impl Player<'_> {
         let answer = self.driver.answer(&sent, limit)?;
         if let Some(failure) = answer["failure"].as_str() {
             return Ok(Outcome::Failed(failure.to_owned()));
+        }
+        if answer["done"] == true {
+            return Ok(Outcome::Done);
         }
         let fence = answer["fence"].as_str().ok_or_else(|| format!("no fence: {answer}"))?.to_owned();
         let belief = self.stage.oracle.begin(format!("{} ({})", self.name, request.permit), request.claims);
@@ -264,7 +295,16 @@ impl Player<'_> {
     }
 
     pub fn release(&self, permit: &Permit) -> Result<(), String> {
-        self.driver.call(json!({"do": "release", "permit": permit.label}))?;
+        self.released(permit, json!({"do": "release", "permit": permit.label}))
+    }
+
+    /// Releases a permit of a single flight, whose work is done.
+    pub fn release_done(&self, permit: &Permit) -> Result<(), String> {
+        self.released(permit, json!({"do": "release", "permit": permit.label, "done": true}))
+    }
+
+    fn released(&self, permit: &Permit, command: Value) -> Result<(), String> {
+        self.driver.call(command)?;
         if self.check(permit)? {
             return Err(format!("{} believes in {} after its release", self.name, permit.label));
         }

@@ -30,6 +30,8 @@ type command struct {
 	WaitMs  int64 `json:"wait_ms"`
 	BlockMs int64 `json:"block_ms"`
 	Stop    bool  `json:"stop"`
+	Share   bool  `json:"share"`
+	Done    bool  `json:"done"`
 }
 
 type object map[string]any
@@ -70,7 +72,7 @@ func main() {
 	if client, err = signalbox.New(signalbox.Config{OnEvent: report}); err != nil {
 		panic(err)
 	}
-	say(object{"driver": "go", "capabilities": []string{"cancel", "push", "renew", "token"}})
+	say(object{"driver": "go", "capabilities": []string{"cancel", "push", "renew", "share", "token"}})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		var command command
@@ -109,7 +111,9 @@ func do(command command) {
 		}
 		answer = belief(this.permit)
 	case "release":
-		if this.permit != nil {
+		if this.permit != nil && command.Done {
+			_ = this.permit.ReleaseDone()
+		} else if this.permit != nil {
 			_ = this.permit.Release()
 		}
 	}
@@ -136,9 +140,13 @@ func acquire(ctx context.Context, command command, this *acquired) {
 			options = append(options, signalbox.Also(claim.Name, own...))
 		}
 	}
-	permit, err := client.Acquire(ctx, first, options...)
+	permit, held, err := acquireOrShare(ctx, command.Share, first, options)
 	if err != nil {
 		say(object{"id": command.ID, "failure": failure(err)})
+		return
+	}
+	if !held {
+		say(object{"id": command.ID, "done": true})
 		return
 	}
 	mutex.Lock()
@@ -153,6 +161,14 @@ func acquire(ctx context.Context, command command, this *acquired) {
 	answer := belief(permit)
 	answer["id"], answer["fence"], answer["slots"] = command.ID, strconv.FormatUint(permit.Fence(), 10), slots
 	say(answer)
+}
+
+func acquireOrShare(ctx context.Context, share bool, name string, options []signalbox.Option) (*signalbox.Permit, bool, error) {
+	if share {
+		return client.AcquireShared(ctx, name, options...)
+	}
+	permit, err := client.Acquire(ctx, name, options...)
+	return permit, err == nil, err
 }
 
 func belief(permit *signalbox.Permit) object {

@@ -39,10 +39,13 @@ def on_event(event: signalbox.Event) -> None:
 
 def wanted(command: dict[str, Any]) -> dict[str, Any]:
     return {
-        "name": [signalbox.Claim(**claim) for claim in command["claims"]],
         "ttl": timedelta(milliseconds=command["ttl_ms"]),
         "wait": timedelta(milliseconds=command["wait_ms"]),
     }
+
+
+def claims(command: dict[str, Any]) -> list[signalbox.Claim]:
+    return [signalbox.Claim(**claim) for claim in command["claims"]]
 
 
 def belief(permit: signalbox.Permit | aio.Permit) -> dict[str, Any]:
@@ -61,7 +64,10 @@ def checked(command: dict[str, Any], permit: signalbox.Permit | aio.Permit) -> d
     return belief(permit)
 
 
-def held(command: dict[str, Any], permit: signalbox.Permit | aio.Permit) -> None:
+def acquired(command: dict[str, Any], permit: signalbox.Permit | aio.Permit | None) -> None:
+    if not permit:
+        say(id=command["id"], done=True)
+        return
     label = LABELS[permit.fence] = command["permit"]
     permit.on_lost(lambda reason: say(event="lost", permit=label, reason=reason))
     say(id=command["id"], **belief(permit), fence=str(permit.fence), slots=permit.slots)
@@ -87,12 +93,17 @@ def threaded() -> None:
 
     def acquire(command: dict[str, Any]) -> None:
         try:
-            permit = permits[command["permit"]] = client.acquire(**wanted(command))
-            held(command, permit)
+            if command.get("share"):
+                permit = client.acquire_shared(command["claims"][0]["name"], **wanted(command))
+            else:
+                permit = client.acquire(claims(command), **wanted(command))
+            if permit:
+                permits[command["permit"]] = permit
+            acquired(command, permit)
         except signalbox.SignalboxError as error:
             say(id=command["id"], failure=FAILURES[type(error)])
 
-    say(driver="python", capabilities=["fork", "push", "renew", "token"])
+    say(driver="python", capabilities=["fork", "push", "renew", "share", "token"])
     for line in sys.stdin:
         command = json.loads(line)
         answer: dict[str, Any] = {}
@@ -105,7 +116,8 @@ def threaded() -> None:
         if command["do"] == "check":
             answer = checked(command, permits[label])
         elif command["do"] == "release":
-            permits[label].release()
+            permit = permits[label]
+            (permit.release_done if command.get("done") else permit.release)()
         elif command["do"] == "fork":
             answer = {"refused": refused_in_a_child(permits[label])}
         say(id=command["id"], **answer)
@@ -118,14 +130,19 @@ async def asynchronous() -> None:
 
     async def acquire(command: dict[str, Any]) -> None:
         try:
-            permit = permits[command["permit"]] = await client.acquire(**wanted(command))
-            held(command, permit)
+            if command.get("share"):
+                permit = await client.acquire_shared(command["claims"][0]["name"], **wanted(command))
+            else:
+                permit = await client.acquire(claims(command), **wanted(command))
+            if permit:
+                permits[command["permit"]] = permit
+            acquired(command, permit)
         except asyncio.CancelledError:
             say(id=command["id"], failure="canceled")
         except signalbox.SignalboxError as error:
             say(id=command["id"], failure=FAILURES[type(error)])
 
-    say(driver="python-aio", capabilities=["cancel", "push", "renew", "token"])
+    say(driver="python-aio", capabilities=["cancel", "push", "renew", "share", "token"])
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():
@@ -140,7 +157,8 @@ async def asynchronous() -> None:
         if command["do"] == "check":
             answer = checked(command, permits[label])
         elif command["do"] == "release":
-            await permits[label].release()
+            permit = permits[label]
+            await (permit.release_done if command.get("done") else permit.release)()
         elif command["do"] == "cancel":
             acquires[label].cancel()
         say(id=command["id"], **answer)
