@@ -33,8 +33,8 @@ class Server:
         assert self.process.stderr
         for line in self.process.stderr:
             if "signalbox is ready" in line:
-                ready = json.loads(line)
-                self.url = f"http://{ready.get('http') or ready['fields']['http']}"
+                fields = json.loads(line)["fields"]
+                self.url, self.address = f"http://{fields['http']}", fields["counter"]
                 break
         self.operator = operator.strip()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
 import threading
@@ -133,6 +134,23 @@ def test_a_child_of_a_fork_makes_its_own_client(server: Server, client: signalbo
         assert server.used(name) == (1, 0)
 
 
+def test_a_client_that_was_not_used_before_the_fork_is_used_in_each_child(server: Server, name: str) -> None:
+    program = f"""
+import os, signalbox
+client = signalbox.Client()
+children = []
+for _ in range(2):
+    if (child := os.fork()) == 0:
+        client.acquire({name!r}, maximum=3).release()
+        os._exit(0)
+    children.append(child)
+with client.acquire({name!r}, maximum=3):
+    print([os.waitpid(child, 0)[1] for child in children])
+"""
+    ended = server.python("-c", program)
+    assert (ended.stdout, ended.stderr) == ("[0, 0]\n", "")
+
+
 def test_a_decorated_function_is_limited(client: signalbox.Client, name: str) -> None:
     @client.limit(name, maximum=1, on_busy="skip")
     def twice(number: int) -> int:
@@ -206,6 +224,12 @@ def test_only_a_shared_permit_is_released_as_done(server: Server, client: signal
     shared.release_done()
     shared.release_done()
     assert server.used(name) == (0, 0)
+
+
+def test_failures_survive_a_queue_of_tasks() -> None:
+    for failure in (signalbox.Lost("the permit is lost", "revoked"), signalbox.Busy("in use")):
+        again = pickle.loads(pickle.dumps(failure))
+        assert (type(again), str(again), vars(again)) == (type(failure), str(failure), vars(failure))
 
 
 def test_exit_does_not_wait(server: Server) -> None:

@@ -66,7 +66,7 @@ class Background:
 
     def __init__(self) -> None:
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
-        self._is_started = False
+        self.is_started = False
         self._calls = native("queue", "SimpleQueue")()
         self._lock = native("threading", "Lock")()
         self.forked = False
@@ -75,9 +75,9 @@ class Background:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop of the thread, which is started by the first call."""
         if self.forked:
-            raise Misuse("this process is a fork of the one that has made the client: make a client after the fork")
+            raise Misuse("this process is a fork of one that has used the client: make a client after the fork")
         with self._lock:
-            is_first, self._is_started = not self._is_started, True
+            is_first, self.is_started = not self.is_started, True
         if is_first:
             _start(self._run)
             _start(self._call_all)
@@ -116,10 +116,12 @@ def background() -> Background:
 
 
 def _after_fork() -> None:
-    # The threads are the parent's. Clients that know the old object fail; new ones get threads of their own.
+    # The threads are the parent's. Clients that know the old object fail; new ones get threads of their own. Those of a
+    # parent that has started no thread can be used here, as in modules that a worker imports before it forks.
     global _background  # noqa: PLW0603
-    _background.forked = True
-    _background = Background()
+    if _background.is_started:
+        _background.forked = True
+        _background = Background()
 
 
 os.register_at_fork(after_in_child=_after_fork)

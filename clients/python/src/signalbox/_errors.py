@@ -27,6 +27,9 @@ class Lost(SignalboxError):
         self.reason = reason
         """`expired`, `unreachable`, `not_permitted`, `revoked`, `removed` or `canceled`; the server may add others."""
 
+    def __reduce__(self) -> tuple[type[Lost], tuple[str, str]]:
+        return type(self), (str(self), self.reason)  # For queues of tasks, which pickle what a task raises.
+
 
 class Unreachable(SignalboxError):
     """No server has answered. Nothing is held."""
@@ -37,4 +40,4 @@ class NotPermitted(SignalboxError):
 
 
 class Misuse(SignalboxError):
-    """The request is wrong, or the client is used in the child of a fork: a fault of the program."""
+    """The request is wrong, or the client was used before the process was forked: a fault of the program."""
