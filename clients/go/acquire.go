@@ -173,9 +173,9 @@ func (c *Client) Do(ctx context.Context, name string, work func(context.Context,
 // acquire repeats the request until it is granted or refused. Both results are nil if the work of a single flight is done.
 func (c *Client) acquire(ctx context.Context, w *wanted) (*Permit, error) {
 	begun := now()
-	// A request that may not be in the queue has its answer at once.
 	park := min(poll(w.ttl), w.wait)
-	answered, mayArrive, longest := begun, false, park
+	// The first request has its answer at once, so that the program learns its position.
+	answered, mayArrive, longest := begun, false, time.Duration(0)
 	giveUp := func(err error) (*Permit, error) {
 		if mayArrive {
 			_ = c.giveBack(w, false, cleanupTime)

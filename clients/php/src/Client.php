@@ -171,7 +171,8 @@ final class Client
     private function ask(string $name, string $requested, array $body, float $waitSeconds, float $ttl, bool &$mayArrive): Answer
     {
         $park = min($ttl / 4, 20.0, $waitSeconds);
-        [$begun, $poll, $pauses, $isOpen] = [Clock::now(), $park, new Pauses(), false];
+        // The first request has its answer at once, so that the program learns its position.
+        [$begun, $poll, $pauses, $isOpen] = [Clock::now(), 0.0, new Pauses(), false];
         $answered = $begun;
         while (true) {
             try {

@@ -83,8 +83,13 @@ export function whole(option: string, value: number | undefined): number | undef
   return value;
 }
 
+/** The names as texts; of one that is bytes, each character is a byte. */
+export function texts(names: Names): string[] {
+  return claimsOf(names, {}).map(({ name }) => (typeof name === "string" ? name : Buffer.from(name).toString("latin1")));
+}
+
 /** The names, for messages. */
 export function described(names: Names): string {
-  const list = claimsOf(names, {}).map(({ name }) => `"${typeof name === "string" ? name : Buffer.from(name).toString("latin1")}"`);
+  const list = texts(names).map((name) => `"${name}"`);
   return `${list.length === 1 ? "limit" : "limits"} ${list.join(", ")}`;
 }

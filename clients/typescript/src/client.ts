@@ -1,11 +1,12 @@
 // The client: it passes what the program asks for to its worker thread, and what the worker reports to the program.
 
+import { AsyncResource } from "node:async_hooks";
 import { setMaxListeners } from "node:events";
 import { readFileSync } from "node:fs";
 import { Worker } from "node:worker_threads";
 
-import { type AcquireOptions, described, type Name, type Names, type ShareOptions, whole, wireRequest } from "./claims.js";
-import type { ClientEvent } from "./events.js";
+import { type AcquireOptions, described, type Name, type Names, type ShareOptions, texts, whole, wireRequest } from "./claims.js";
+import type { ClientEvent, Happening } from "./events.js";
 import * as failures from "./failures.js";
 import type { Command, Report, Settings, WireFailure } from "./messages.js";
 import { Permit } from "./permit.js";
@@ -30,7 +31,7 @@ export interface ClientOptions {
   readonly label?: string | undefined;
   /** How long an acquire goes on without an answer of any server, in milliseconds; 10,000 unless given. */
   readonly unreachableAfterMs?: number | undefined;
-  /** Is called with each event of each permit, for logs, metrics and traces. */
+  /** Is called with each event of each permit, in the asynchronous context of its acquire: for logs, metrics and traces. */
   readonly onEvent?: ((event: ClientEvent) => void) | undefined;
 }
 
@@ -38,6 +39,8 @@ export interface ClientOptions {
 interface Pending {
   readonly what: string;
   readonly isShared: boolean;
+  /** Tells the program what happens to it, and to its permit. */
+  tell(event: Happening): void;
   /** `undefined`: another client has made the result of the single flight. */
   resolve(permit: Permit | undefined): void;
   reject(error: unknown): void;
@@ -118,6 +121,7 @@ export class Client {
       this.#pending.set(id, {
         what: described(names),
         isShared: more.share === true,
+        tell: this.#teller(id, names),
         resolve(permit) {
           settled();
           resolve(permit);
@@ -270,13 +274,9 @@ export class Client {
     const { id } = report;
     const permit = this.#permits.get(id);
     switch (report.is) {
-      case "waiting": {
-        const pending = this.#pending.get(id);
-        if (pending !== undefined) {
-          this.#tell({ type: "waiting", id, what: pending.what, position: report.position });
-        }
+      case "waiting":
+        this.#pending.get(id)?.tell({ type: "waiting", position: report.position });
         break;
-      }
       case "held": {
         const pending = this.#pending.get(id);
         if (pending !== undefined) {
@@ -293,16 +293,16 @@ export class Client {
         break;
       }
       case "renewed":
-        this.#tell(permit && { type: "renewed", id, what: permit.what });
+        permit?.tell({ type: "renewed" });
         break;
       case "revoking":
         permit?.lose("revoked");
-        this.#tell(permit && { type: "revoking", id, what: permit.what, graceMs: report.graceMs });
+        permit?.tell({ type: "revoking", graceMs: report.graceMs });
         break;
       case "lost":
         permit?.lose(report.reason);
         this.#permits.delete(id);
-        this.#tell(permit && { type: "lost", id, what: permit.what, reason: report.reason });
+        permit?.tell({ type: "lost", reason: report.reason });
         break;
       case "released":
         this.#releases.get(id)?.();
@@ -311,23 +311,26 @@ export class Client {
     this.#hold();
   }
 
-  #hand(id: number, pending: Pending, held: { fence: string; slots: number[][]; validity: SharedArrayBuffer }): void {
+  #hand(id: number, { what, isShared, tell, resolve }: Pending, held: { fence: string; slots: number[][]; validity: SharedArrayBuffer }): void {
     const holder = {
-      isShared: pending.isShared,
+      isShared,
+      tell,
       release: (id: number, done: boolean) => {
-        this.#tell(this.#permits.delete(id) ? { type: "released", id, what: pending.what } : undefined);
+        if (this.#permits.delete(id)) {
+          tell({ type: "released" });
+        }
         return this.#release(id, done);
       },
       expire: (id: number) => {
         this.#permits.delete(id);
-        this.#tell({ type: "lost", id, what: pending.what, reason: "expired" });
+        tell({ type: "lost", reason: "expired" });
         this.#send({ do: "expire", id });
       },
     };
-    const permit = new Permit(id, pending.what, BigInt(held.fence), held.slots, new Validity(held.validity), holder);
+    const permit = new Permit(id, what, BigInt(held.fence), held.slots, new Validity(held.validity), holder);
     this.#permits.set(id, permit);
-    this.#tell({ type: "acquired", id, what: pending.what, fence: permit.fence });
-    pending.resolve(permit);
+    tell({ type: "acquired", fence: permit.fence });
+    resolve(permit);
   }
 
   /** Tells the worker to release, and waits for it. */
@@ -351,9 +354,9 @@ export class Client {
       return;
     }
     this.#worker = undefined;
-    for (const [id, permit] of this.#permits) {
+    for (const permit of this.#permits.values()) {
       permit.lose("stopped");
-      this.#tell({ type: "lost", id, what: permit.what, reason: "stopped" });
+      permit.tell({ type: "lost", reason: "stopped" });
     }
     this.#permits.clear();
     for (const { reject } of [...this.#pending.values()]) {
@@ -364,12 +367,13 @@ export class Client {
     }
   }
 
-  #tell(event: ClientEvent | undefined): void {
+  #teller(id: number, names: Names): (event: Happening) => void {
     const onEvent = this.#onEvent;
-    if (event !== undefined && onEvent !== undefined) {
-      // What it throws is the program's, and disturbs nothing here.
-      queueMicrotask(() => onEvent(event));
+    if (onEvent === undefined) {
+      return () => {};
     }
+    // What it throws is the program's, and disturbs nothing here.
+    return AsyncResource.bind((event) => queueMicrotask(() => onEvent({ id, names: texts(names), ...event })));
   }
 }
 

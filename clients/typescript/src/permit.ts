@@ -1,5 +1,6 @@
 // A permit, as the program holds it.
 
+import type { Happening } from "./events.js";
 import { Lost, Misuse } from "./failures.js";
 import type { LostReason, Validity } from "./validity.js";
 
@@ -7,6 +8,8 @@ import type { LostReason, Validity } from "./validity.js";
 export interface Holder {
   /** The permit is one of a single flight. */
   readonly isShared: boolean;
+  /** Tells the program what happens to the permit. */
+  tell(event: Happening): void;
   /** Releases the permit; resolves when the server has answered, or after some seconds. `done`: the result of a single flight is there. */
   release(id: number, done: boolean): Promise<void>;
   /** The permit was found to have expired. */
@@ -125,6 +128,11 @@ export class Permit {
     if (this.#released === undefined && this.timeLeftMs === 0) {
       this.check();
     }
+  }
+
+  /** @internal */
+  tell(event: Happening): void {
+    this.#holder.tell(event);
   }
 
   /** @internal */

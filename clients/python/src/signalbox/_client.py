@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import os
 import warnings
@@ -68,7 +69,7 @@ class BaseClient:
 
         `urls` are those of all nodes, in a list or with commas between them. `SIGNALBOX_URL`, `SIGNALBOX_TOKEN`,
         `SIGNALBOX_TOKEN_FILE` and `SIGNALBOX_CA` are used for what is not given. `label` is shown to administrators.
-        `on_event` is called on a thread of its own.
+        `on_event` is called on a thread of its own, with the context (`contextvars`) of the acquire.
         """
         urls = urls or os.environ.get("SIGNALBOX_URL") or ()
         if not (token or token_file):
@@ -108,10 +109,12 @@ class BaseClient:
         optional = {"queue_max": queue_max, "label": self._label, "share": is_shared or None}
         request.update({field: value for field, value in optional.items() if value is not None})
 
+        context = contextvars.copy_context()
+
         def tell(event: Event) -> None:
             on_lease_event(event)
             if self._on_event:
-                self._background.call(functools.partial(self._on_event, event))
+                self._background.call(functools.partial(context.run, self._on_event, event))
 
         return Lease(self._background, self._servers, self._token, request, tell)
 
