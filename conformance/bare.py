@@ -147,7 +147,7 @@ def obey(command):
         return say(id=command_id, **lease.belief())
     if do == "release":
         lease.release(command.get("done", False))
-    elif do == "cancel":
+    elif do == "cancel" and not lease.end:
         lease.released.set()
     say(id=command_id)
 

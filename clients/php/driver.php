@@ -2,8 +2,8 @@
 
 /**
  * Runs the client for the conformance suite (conformance/README.md): it passes commands to the client and reports what the client
- * says. PHP has no threads, so each acquire has a process of its own, which keeps the permit and gets the commands about it. The
- * program works in steps of a tenth of a second, after each of which it refreshes its permits.
+ * says. PHP has no threads, so each acquire has a process of its own, which keeps the permit and gets the commands about it. It
+ * refreshes the permit twice a second.
  */
 
 declare(strict_types=1);
@@ -65,40 +65,47 @@ function keep(array $acquire, $commands): void
     } catch (Failure $failure) {
         say(['id' => $acquire['id'], 'failure' => failure($failure)]);
     }
-    while (($line = fgets($commands)) !== false) {
-        $command = json_decode($line, true);
-        if ($command['stop'] ?? false) {
-            posix_kill(0, SIGSTOP);
-        }
-        try {
-            match (true) {
-                isset($command['done']) => $permit?->releaseDone(),
-                $command['do'] === 'release' => $permit?->release(),
-                default => $permit?->refresh(),
-            };
-        } catch (Failure) {
-            // The belief says it.
-        }
-        if ($command['do'] !== 'step') {
-            say(['id' => $command['id']] + ($command['do'] === 'check' ? belief($permit) : []));
+    $refreshed = hrtime(true);
+    while (true) {
+        [$read, $none] = [[$commands], []];
+        if (stream_select($read, $none, $none, 0, 100_000) > 0) {
+            if (($line = fgets($commands)) === false) {
+                return;
+            }
+            execute(json_decode($line, true), $permit);
             fwrite($commands, "\n");
+        }
+        if (hrtime(true) > $refreshed + 5e8) {
+            try {
+                $permit?->refresh();
+            } catch (Failure) {
+                // The next check says it.
+            }
+            $refreshed = hrtime(true);
         }
     }
 }
 
+function execute(array $command, ?Permit $permit): void
+{
+    if (isset($command['stop'])) {
+        posix_kill(0, SIGSTOP);
+    }
+    try {
+        match (true) {
+            isset($command['done']) => $permit?->releaseDone(),
+            $command['do'] === 'release' => $permit?->release(),
+            default => null,
+        };
+    } catch (Failure) {
+        // The next check says it.
+    }
+    say(['id' => $command['id']] + ($command['do'] === 'check' ? belief($permit) : []));
+}
+
 say(['driver' => 'php', 'capabilities' => ['share', 'token']]);
 $processes = [];
-while (true) {
-    [$read, $none] = [[STDIN], []];
-    if (stream_select($read, $none, $none, 0, 100_000) === 0) {
-        foreach ($processes as $process) {
-            fwrite($process, "{\"do\": \"step\"}\n");
-        }
-        continue;
-    }
-    if (($line = fgets(STDIN)) === false) {
-        exit;
-    }
+while (($line = fgets(STDIN)) !== false) {
     $command = json_decode($line, true);
     switch ($command['do']) {
         case 'acquire':

@@ -284,7 +284,12 @@ fn canceled(stage: &Stage<'_>) -> Result<(), String> {
         player.release(&permit)?;
     }
     player.network.set(Fault::None);
-    stage.free("n")
+    stage.free("n")?;
+    // What gives up an acquire that waits changes nothing later.
+    let permit = player.acquire(Request::of("c", "m", 1).ttl_ms(RENEWED_MS))?.held()?;
+    player.driver.call(json!({"do": "cancel", "permit": "c"}))?;
+    sleep(millis(RENEWED_MS + 200));
+    player.must_hold(&permit)
 }
 
 fn forked(stage: &Stage<'_>) -> Result<(), String> {
