@@ -90,8 +90,8 @@ const (
 	ReasonRevoked Reason = "revoked"
 	// ReasonUnreachable: no server answered until the lease ended.
 	ReasonUnreachable Reason = "unreachable"
-	// ReasonRefused: a server refused to renew the lease, such as for an expired token, until it ended.
-	ReasonRefused Reason = "refused"
+	// ReasonNotPermitted: a server refused to renew the lease, such as for an expired token, until it ended.
+	ReasonNotPermitted Reason = "not_permitted"
 	// ReasonReleased: this program has released the permit.
 	ReasonReleased Reason = "released"
 )

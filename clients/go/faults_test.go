@@ -293,7 +293,7 @@ func TestAClientWithoutRightsLosesItsPermitsWhenTheyEnd(t *testing.T) {
 	client := server.client(t, signalbox.Config{TokenFile: file})
 	permit := acquire(t, client, "a", signalbox.TTL(3*time.Second))
 	token("revoke", "first")
-	wantReason(t, closed(t, permit.Context()), signalbox.ReasonRefused)
+	wantReason(t, closed(t, permit.Context()), signalbox.ReasonNotPermitted)
 	_, err := client.Acquire(context.Background(), "b", signalbox.Maximum(1))
 	wantError(t, err, signalbox.ErrNotPermitted)
 	other := server.client(t, signalbox.Config{})

@@ -224,16 +224,16 @@ func (p *Permit) keep() {
 				p.revoke(answer.until(lease))
 				return
 			case "not_permitted":
-				reason = ReasonRefused
+				reason = ReasonNotPermitted
 			default:
 				p.lose(Reason(or(lease.Reason, string(ReasonExpired))))
 				return
 			}
 		} else if err == nil {
-			reason = ReasonRefused
+			reason = ReasonNotPermitted
 		}
 		p.fail(reason)
-		if reason == ReasonRefused {
+		if reason == ReasonNotPermitted {
 			pauses.span = p.ttl // The server slows down a client that shows the same token again and again.
 		}
 		longest = 0 // A server without room for a request that waits answers this one.

@@ -55,7 +55,7 @@ final class QueueFull extends Failure
 
 /**
  * The permit, or the place in the queue, is lost. Its reason is "expired", "revoked", "unreachable" (no server has answered until
- * its end), "refused" (a server did not renew it until its end), "released" (by this program), or another code of the server.
+ * its end), "not_permitted" (a server did not renew it until its end), "released" (by this program), or another code of the server.
  */
 final class Lost extends Failure
 {

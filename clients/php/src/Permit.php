@@ -91,7 +91,7 @@ final class Permit
                 $this->report('revoking');
                 break;
             case 'not_permitted':
-                $this->fail('refused');
+                $this->fail('not_permitted');
                 break;
             default:
                 $this->end($lease['reason'] ?? 'expired');

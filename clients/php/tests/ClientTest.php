@@ -339,7 +339,7 @@ final class ClientTest extends TestCase
         }
         $token('revoke', 'second');
         $this->server->signal(SIGHUP);
-        $this->assertIsLost('refused', $permit);
+        $this->assertIsLost('not_permitted', $permit);
         $this->assertFails(NotPermitted::class, fn () => $client->acquire('b', maximum: 1));
         $this->assertFails(NotPermitted::class, fn () => $this->client()->acquire('b', maximum: 1));
     }

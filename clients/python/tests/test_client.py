@@ -53,19 +53,21 @@ def test_failures_are_distinct(client: signalbox.Client, name: str) -> None:
         client.acquire(name, maximum=1, ttl=timedelta(milliseconds=5))
 
 
-def test_no_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("signalbox._lease.UNREACHABLE_S", 0.3)
+def test_no_server(name: str) -> None:
+    client = signalbox.Client("http://127.0.0.1:1", unreachable_after=timedelta(seconds=0.3))
     with pytest.raises(signalbox.Unreachable, match=name):
-        signalbox.Client("http://127.0.0.1:1").acquire(name, maximum=1)
-    with pytest.raises(signalbox.Misuse, match="SIGNALBOX_URL"):
-        signalbox.Client()
+        client.acquire(name, maximum=1)
     with pytest.raises(signalbox.Misuse, match="http"):
         signalbox.Client("127.0.0.1:11217")
 
 
-def test_a_token_is_not_sent_in_the_clear() -> None:
+@pytest.mark.parametrize("host", ["192.0.2.1", "localhost.example.org", "127.example.org", "[::2]"])
+def test_a_token_is_not_sent_in_the_clear(host: str) -> None:
     with pytest.raises(signalbox.Misuse, match="https"):
-        signalbox.Client("http://192.0.2.1:11217", token="secret")
+        signalbox.Client(f"http://{host}:11217", token="secret")
+    signalbox.Client(f"http://{host}:11217", token="secret", token_over_plain=True)
+    for other in (f"https://{host}", "http://localhost:11217", "http://127.0.0.2:11217", "http://[::1]:11217"):
+        signalbox.Client(other, token="secret")
 
 
 def test_a_revocation_is_pushed(server: Server, name: str) -> None:

@@ -23,6 +23,8 @@ export interface ClientOptions {
   readonly token?: string | undefined;
   /** The file of the token, which is read again every few seconds and after a refusal. `SIGNALBOX_TOKEN_FILE`. */
   readonly tokenFile?: string | undefined;
+  /** The token may be sent to other machines without TLS, where others may read it. `SIGNALBOX_TOKEN_OVER_PLAIN=1`. */
+  readonly tokenOverPlain?: boolean | undefined;
   /** The file with the certificates of the authorities that have signed the servers', as PEM. `SIGNALBOX_CA`; or else Node's. */
   readonly caFile?: string | undefined;
   /** How long a lease lasts without a renewal, in milliseconds; 30,000 unless given. */
@@ -66,10 +68,12 @@ export class Client {
   constructor(options: ClientOptions = {}) {
     const { env } = process;
     const token = options.token ?? (options.tokenFile === undefined ? env["SIGNALBOX_TOKEN"] : undefined);
+    const tokenFile = options.tokenFile ?? (env["SIGNALBOX_TOKEN_FILE"] || undefined);
+    const mayBePlain = !(token || tokenFile) || options.tokenOverPlain || env["SIGNALBOX_TOKEN_OVER_PLAIN"] === "1";
     this.#settings = {
-      urls: urls(options.url ?? env["SIGNALBOX_URL"] ?? "http://127.0.0.1:11217"),
+      urls: urls(options.url ?? env["SIGNALBOX_URL"] ?? "http://127.0.0.1:11217", mayBePlain),
       token: token || undefined,
-      tokenFile: options.tokenFile ?? (env["SIGNALBOX_TOKEN_FILE"] || undefined),
+      tokenFile,
       ca: certificates(options.caFile ?? (env["SIGNALBOX_CA"] || undefined)),
       unreachableAfterMs: whole("unreachableAfterMs", options.unreachableAfterMs) ?? 10_000,
       reportsRenewals: options.onEvent !== undefined,
@@ -382,12 +386,15 @@ function failure(what: string, { kind, message, code }: WireFailure): failures.F
   return kind === "Lost" ? new failures.Lost("revoked", text, code) : new failures[kind](text, code);
 }
 
-function urls(given: string | readonly string[]): string[] {
+function urls(given: string | readonly string[], mayBePlain: boolean): string[] {
   const texts = (typeof given === "string" ? given.split(",") : [...given]).map((text) => text.trim());
   for (const text of texts) {
-    const protocol = URL.canParse(text) ? new URL(text).protocol : undefined;
+    const { protocol, hostname = "" } = URL.canParse(text) ? new URL(text) : {};
     if (protocol !== "http:" && protocol !== "https:") {
       throw new failures.Misuse(`the URL "${text}" is wrong; it must begin with http:// or https://, as http://127.0.0.1:11217`);
+    }
+    if (protocol === "http:" && !mayBePlain && !/^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname)) {
+      throw new failures.Misuse(`the token is not sent to "${text}" without TLS, where others may read it; use https, or tokenOverPlain`);
     }
   }
   return texts;

@@ -229,3 +229,16 @@ test("a client that is closed gives up and releases everything", async () => {
   await server.free("closed");
   await assert.rejects(client.acquire("closed", { maximum: 1 }), Misuse);
 });
+
+test("a token is not sent to other machines without TLS", () => {
+  for (const host of ["192.0.2.1", "localhost.example.org", "127.example.org", "[::2]"]) {
+    const url = `http://${host}:11217`;
+    assert.throws(() => new Client({ url, token: "secret" }), Misuse);
+    assert.throws(() => new Client({ url, tokenFile: "token" }), Misuse);
+    new Client({ url, token: "secret", tokenOverPlain: true });
+    new Client({ url });
+  }
+  for (const url of ["https://192.0.2.1", "http://localhost:11217", "http://127.0.0.2:11217", "http://[::1]:11217"]) {
+    new Client({ url, token: "secret" });
+  }
+});

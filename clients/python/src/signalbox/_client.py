@@ -61,23 +61,31 @@ class BaseClient:
         *,
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
+        token_over_plain: bool = False,
         ca: str | None = None,
         label: str | None = None,
+        unreachable_after: timedelta = timedelta(seconds=10),
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         """Connects to nothing yet, and starts no thread.
 
-        `urls` are those of all nodes, in a list or with commas between them. `SIGNALBOX_URL`, `SIGNALBOX_TOKEN`,
-        `SIGNALBOX_TOKEN_FILE` and `SIGNALBOX_CA` are used for what is not given. `label` is shown to administrators.
+        `urls` are those of all nodes, in a list or with commas between them; `http://127.0.0.1:11217` unless given.
+        `SIGNALBOX_URL`, `SIGNALBOX_TOKEN`, `SIGNALBOX_TOKEN_FILE`, `SIGNALBOX_CA` and `SIGNALBOX_TOKEN_OVER_PLAIN=1`
+        are used for what is not given. `token_over_plain` permits to send the token to other machines without TLS.
+        `label` is shown to administrators. An acquire tries for `unreachable_after` to reach a server.
         `on_event` is called on a thread of its own, with the context (`contextvars`) of the acquire.
         """
-        urls = urls or os.environ.get("SIGNALBOX_URL") or ()
+        urls = urls or os.environ.get("SIGNALBOX_URL") or "http://127.0.0.1:11217"
         if not (token or token_file):
             token, token_file = os.environ.get("SIGNALBOX_TOKEN"), os.environ.get("SIGNALBOX_TOKEN_FILE")
         self._token = Token(token, token_file)
         self._servers = Servers(
-            urls.split(",") if isinstance(urls, str) else urls, self._token, ca or os.environ.get("SIGNALBOX_CA")
+            urls.split(",") if isinstance(urls, str) else urls,
+            self._token,
+            ca or os.environ.get("SIGNALBOX_CA"),
+            token_over_plain or os.environ.get("SIGNALBOX_TOKEN_OVER_PLAIN") == "1",
         )
+        self._unreachable_s = _millis("unreachable_after", unreachable_after) / 1000
         self._label = label
         self._on_event = on_event
         self._background = background()
@@ -92,6 +100,7 @@ class BaseClient:
         wait: timedelta,
         queue_max: int | None,
         is_shared: bool,
+        label: str | None = None,
     ) -> Lease:
         if isinstance(name, str):
             name = Claim(name, maximum)
@@ -106,7 +115,7 @@ class BaseClient:
             "ttl_ms": ttl_ms,
             "wait_ms": _millis("wait", wait),
         }
-        optional = {"queue_max": queue_max, "label": self._label, "share": is_shared or None}
+        optional = {"queue_max": queue_max, "label": label or self._label, "share": is_shared or None}
         request.update({field: value for field, value in optional.items() if value is not None})
 
         context = contextvars.copy_context()
@@ -116,7 +125,9 @@ class BaseClient:
             if self._on_event:
                 self._background.call(functools.partial(context.run, self._on_event, event))
 
-        return Lease(self._background, self._servers, self._token, request, tell)
+        return Lease(
+            self._background, self._servers, self._token, request, unreachable_s=self._unreachable_s, tell=tell
+        )
 
 
 class BasePermit:
@@ -231,12 +242,16 @@ class Client(BaseClient):
         wait: timedelta = timedelta(0),
         ttl: timedelta = TTL,
         queue_max: int | None = None,
+        label: str | None = None,
     ) -> Permit:
         """Acquires one of a name, a claim, or all claims of a list or none, and waits in the queue for at most `wait`.
 
+        `label` is shown to administrators instead of the client's.
         Raises Busy, TimedOut, QueueFull, NotPermitted, Unreachable, Lost (an administrator ended the wait) or Misuse.
         """
-        permit = self._acquire(name, maximum=maximum, ttl=ttl, wait=wait, queue_max=queue_max, is_shared=False)
+        permit = self._acquire(
+            name, maximum=maximum, ttl=ttl, wait=wait, queue_max=queue_max, label=label, is_shared=False
+        )
         return cast(Permit, permit)  # Only a request of a single flight has another answer.
 
     def _acquire(self, name: str | Claim | Sequence[Claim], *, wait: timedelta, **request: Any) -> Permit | None:
@@ -266,10 +281,11 @@ class Client(BaseClient):
         *,
         maximum: int | None = None,
         ttl: timedelta = TTL,
+        label: str | None = None,
     ) -> Permit | None:
         """As `acquire` without waiting; None if the resources are in use."""
         try:
-            return self.acquire(name, maximum=maximum, ttl=ttl)
+            return self.acquire(name, maximum=maximum, ttl=ttl, label=label)
         except Busy:
             return None
 

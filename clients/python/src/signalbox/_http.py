@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import itertools
 import json
 import os
@@ -29,8 +30,6 @@ ATTEMPTS_MAX = 4
 
 REFUSED = (401, 403, 429)
 """The client has not the right, or a wrong token."""
-
-LOOPBACK = ("localhost", "127.", "::1")
 
 
 @dataclass
@@ -73,6 +72,13 @@ class _Server:
     idle: deque[_Connection] = field(default_factory=deque)
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class Token:
     """The token of a client, which is read again at each connection and after a refusal, if it comes from a file."""
 
@@ -91,24 +97,21 @@ class Token:
 class Servers:
     """The servers of a client, of which one leads."""
 
-    def __init__(self, urls: Sequence[str], token: Token, ca: str | None) -> None:
-        if not urls:
-            raise Misuse("no server is given: set SIGNALBOX_URL, or pass urls=[…]")
-        self._servers = [self._parse(url, token) for url in urls]
+    def __init__(self, urls: Sequence[str], token: Token, ca: str | None, over_plain: bool) -> None:
+        self._servers = [self._parse(url, over_plain or not token.value) for url in urls]
         self._token = token
         self._ca = ca
         self._tls: ssl.SSLContext | None = None
 
     @staticmethod
-    def _parse(url: str, token: Token) -> _Server:
+    def _parse(url: str, may_be_plain: bool) -> _Server:
         parts = urlsplit(url.strip())
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Misuse(f'the URL "{url}" is wrong: use one such as http://127.0.0.1:11217')
         secure = parts.scheme == "https"
-        is_local = parts.hostname.startswith(LOOPBACK)
-        if token.value and not (secure or is_local or os.environ.get("SIGNALBOX_TOKEN_OVER_PLAIN") == "1"):
-            raise Misuse(f'a token is not sent to "{url}" without TLS: use https, or set SIGNALBOX_TOKEN_OVER_PLAIN=1')
-        return _Server(secure, parts.hostname, parts.port or 11217, parts.netloc.rpartition("@")[2])
+        if not (secure or may_be_plain or _is_loopback(parts.hostname)):
+            raise Misuse(f'the token is not sent to "{url}" without TLS: use https, or token_over_plain=True')
+        return _Server(secure, parts.hostname, parts.port or (443 if secure else 80), parts.netloc.rpartition("@")[2])
 
     async def ask(self, path: str, body: Mapping[str, Any], hedge: float, deadline: float) -> Answer:
         """Sends a request until a server has answered it, and raises Unreachable at the `deadline`.

@@ -18,8 +18,8 @@ from ._background import Background, native, now
 from ._errors import Busy, Lost, Misuse, NotPermitted, QueueFull, SignalboxError, TimedOut, Unreachable
 from ._http import REFUSED, Answer, Servers, Token
 
-UNREACHABLE_S = 10.0
-"""How long an acquire goes on without an answer of any server."""
+CLEANUP_S = 10.0
+"""How long a release is repeated at least."""
 
 POLL_S_MAX = 5.0
 """How long one request waits for news at most."""
@@ -69,6 +69,8 @@ class Lease:
         servers: Servers,
         token: Token,
         request: dict[str, Any],
+        *,
+        unreachable_s: float,
         tell: Callable[[Event], None],
     ) -> None:
         self.background = background
@@ -84,6 +86,7 @@ class Lease:
         self._request = {"key": self._key, **request}
         self.is_shared: bool = "share" in request
         self._ttl: float = request["ttl_ms"] / 1000
+        self._unreachable_s = unreachable_s
         self._tell = tell
         self._lock = native(
             "threading", "RLock"
@@ -140,7 +143,7 @@ class Lease:
     async def acquire(self, wait_s: float) -> bool:
         """Acquires; from then on, the lease is renewed. False: the work of the single flight is done."""
         try:
-            is_held = await self._acquire(now() + wait_s + UNREACHABLE_S)
+            is_held = await self._acquire(now() + wait_s + self._unreachable_s)
         except (asyncio.CancelledError, Unreachable, TimedOut):
             self._begin_release()
             raise
@@ -155,12 +158,12 @@ class Lease:
         poll_ms = 0  # An answer comes at once, so that a server that does not answer is left soon.
         while True:
             request = {**self._request, "poll_ms": poll_ms}
-            deadline = min(give_up, now() + UNREACHABLE_S)
+            deadline = min(give_up, now() + self._unreachable_s)
             try:
                 answer = await self._servers.ask("acquire", request, self._hedge(poll_ms), deadline)
             except Unreachable as error:
                 raise Unreachable(
-                    f"cannot acquire {self.described}: no server was reachable for {UNREACHABLE_S:.0f} s, "
+                    f"cannot acquire {self.described}: no server was reachable for {self._unreachable_s:g} s, "
                     f"nothing is held; check the servers and the network (last attempt: {error})"
                 ) from None
             if answer.status == 200:
@@ -268,7 +271,7 @@ class Lease:
         # After its time to live, the lease is over in any case.
         request = {"key": self._key, **fields}
         try:
-            await self._servers.ask("release", request, 1.0, now() + max(self._ttl, UNREACHABLE_S))
+            await self._servers.ask("release", request, 1.0, now() + max(self._ttl, CLEANUP_S))
         except Unreachable:
             pass
         else:

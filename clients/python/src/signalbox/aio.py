@@ -140,12 +140,13 @@ class Client(BaseClient):
         wait: timedelta = timedelta(0),
         ttl: timedelta = TTL,
         queue_max: int | None = None,
+        label: str | None = None,
     ) -> _Acquiring:
         """Acquires, as `signalbox.Client.acquire`. A task that is cancelled meanwhile leaves nothing behind."""
 
         async def acquire() -> Permit:
             permit = await self._acquire(
-                name, maximum=maximum, ttl=ttl, wait=wait, queue_max=queue_max, is_shared=False
+                name, maximum=maximum, ttl=ttl, wait=wait, queue_max=queue_max, label=label, is_shared=False
             )
             return cast(Permit, permit)  # Only a request of a single flight has another answer.
 
@@ -181,10 +182,11 @@ class Client(BaseClient):
         *,
         maximum: int | None = None,
         ttl: timedelta = TTL,
+        label: str | None = None,
     ) -> Permit | None:
         """As `acquire` without waiting; None if the resources are in use."""
         try:
-            return await self.acquire(name, maximum=maximum, ttl=ttl)
+            return await self.acquire(name, maximum=maximum, ttl=ttl, label=label)
         except Busy:
             return None
 
