@@ -41,7 +41,7 @@ class Claim:
     resources: int = 1
     slot: int | None = None
 
-    def fields(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         """The claim as JSON."""
         return {field: value for field, value in vars(self).items() if value is not None}
 
@@ -111,7 +111,7 @@ class BaseClient:
         if ttl_ms < 1000:
             raise Misuse(f"ttl is {ttl}: use a second or more")
         request: dict[str, Any] = {
-            "claims": [claim.fields() for claim in claims],
+            "claims": [claim._fields() for claim in claims],
             "ttl_ms": ttl_ms,
             "wait_ms": _millis("wait", wait),
         }
