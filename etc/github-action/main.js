@@ -44,6 +44,7 @@ run(async () => {
   append("GITHUB_STATE", "held", "true");
   append("GITHUB_OUTPUT", "fence", answer.grant);
   append("GITHUB_OUTPUT", "slots", answer.slots.flat().join(","));
-  const options = { detached: true, stdio: "ignore" };
-  spawn(process.execPath, [join(__dirname, "keep.js"), key, answer.ttl_ms, process.ppid], options).unref();
+  // The key is a secret: other users of the machine see arguments.
+  const options = { detached: true, stdio: "ignore", env: { ...process.env, STATE_key: key } };
+  spawn(process.execPath, [join(__dirname, "keep.js"), answer.ttl_ms, process.ppid], options).unref();
 });

@@ -52,11 +52,11 @@ class Job:
 
     def keepers(self) -> list[str]:
         """The processes that renew the lease of this job."""
-        key = self.read("GITHUB_STATE")["key"].encode()
+        key = f"STATE_key={self.read('GITHUB_STATE')['key']}".encode()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
-                if key in (process / "cmdline").read_bytes().split(b"\0"):
+                if key in (process / "environ").read_bytes().split(b"\0"):
                     found.append(process.name)
             except OSError:
                 pass  # It has ended.
