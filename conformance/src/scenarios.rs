@@ -144,7 +144,7 @@ fn duplicates(stage: &Stage<'_>) -> Result<(), String> {
 
 fn late_answers(stage: &Stage<'_>) -> Result<(), String> {
     let (first, second) = (stage.player("first")?, stage.player("second")?);
-    for (number, (up_ms, down_ms)) in [(0, 350), (150, 150)].into_iter().enumerate() {
+    for (number, (up_ms, down_ms)) in [(0, 350), (150, 150), (250, 250)].into_iter().enumerate() {
         let name = format!("n{number}");
         first.network.set(Fault::Delay { up_ms, down_ms });
         let permit = first.acquire(Request::of(&name, &name, 1).ttl_ms(2 * SHORT_MS))?.held()?;

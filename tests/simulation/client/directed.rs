@@ -88,6 +88,31 @@ fn a_client_replaces_a_silent_connection() {
 }
 
 #[test]
+fn a_slow_network_costs_no_permit() {
+    for latency_ms in [250, 300, 400, 450] {
+        run_script((latency_ms, latency_ms), 1, |testbed| async move {
+            let client = testbed.client(2000).await;
+            let acquiring = client.semaphore(NAME).capacity(CAPACITY).acquire();
+            let permit = soon(ms(9000), "one is free", acquiring).await.unwrap();
+            sleep(ms(20_000)).await;
+            assert!(permit.is_held());
+            soon(ms(5000), "the permit is released", permit.release()).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_network_that_is_too_slow_for_a_lease_is_unreachable() {
+    run_script((700, 700), 1, |testbed| async move {
+        testbed.expectations.expect_losses();
+        let client = testbed.client(2000).await;
+        let acquiring = client.semaphore(NAME).capacity(CAPACITY).acquire();
+        let failure = soon(ms(20_000), "the acquire ends", acquiring).await.unwrap_err();
+        assert!(matches!(failure.kind(), ErrorKind::Unreachable { .. }), "{failure}");
+    });
+}
+
+#[test]
 fn a_dead_address_costs_no_permit() {
     for (seed, is_silent) in [(1, false), (2, false), (3, true), (4, true)] {
         run_script(NEAR, 1, |testbed| async move {

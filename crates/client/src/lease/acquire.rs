@@ -7,6 +7,7 @@ use tracing::{Instrument, info_span};
 
 use super::claim::{AcquireSpec, Claim, WaitLimit};
 use super::client::Client;
+use super::clock::Moment;
 use super::command::AcquireFailure;
 use super::pending_acquire::PendingAcquire;
 use super::permit::Permit;
@@ -292,15 +293,18 @@ impl<'a> AcquireRequest<'a> {
 }
 
 /// Acquires in one session after the other: if a session ends while the acquire waits, its place in the queue is gone,
-/// and it queues again in another session.
+/// and it queues again in another session. Sessions that end without a stable connection make no server reachable: the acquire
+/// waits for one since the first of them was without.
 async fn acquire(client: &Client, spec: &Arc<AcquireSpec>, terms: &Terms) -> Result<Permit, Error> {
-    let asked_at = client.now();
+    let mut asked_at = client.now();
     loop {
         client.check_maker()?;
         match PendingAcquire::start(client.session(terms), Arc::clone(spec), asked_at).outcome().await {
             Ok(permit) => return Ok(permit),
             Err(AcquireFailure::Final(error)) => return Err(error),
-            Err(AcquireFailure::SessionEnded) => {}
+            Err(AcquireFailure::SessionEnded { down_since }) => {
+                asked_at = down_since.into_iter().fold(asked_at, Moment::max);
+            }
         }
     }
 }

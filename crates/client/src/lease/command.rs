@@ -65,5 +65,8 @@ pub(super) enum AcquireFailure {
     /// The acquire failed.
     Final(Error),
     /// The session ended, and the place in the queue with it. The acquire can be repeated in another session.
-    SessionEnded,
+    SessionEnded {
+        /// Since when no connection of it was stable; when it ended, if one was. `None`: the session has not known the acquire.
+        down_since: Option<Moment>,
+    },
 }

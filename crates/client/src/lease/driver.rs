@@ -2,7 +2,8 @@
 //! as lost. It runs apart from the program's tasks, so that none of them can delay it.
 //!
 //! The driver relies on the server as little as possible: a lease is counted from when a request was *sent* that the
-//! server has answered, and a connection is closed when KeepAlive is not answered for a quarter of the time to live.
+//! server has answered, and a connection is closed when KeepAlive is not answered for a quarter of the time to live, or for
+//! twice the round trip if that is longer.
 //!
 //! It combines parts that have one job each: [`Link`] and [`Reconnect`] are the way to a server, [`RequestTable`] has
 //! the unanswered requests, [`GrantTable`] the grants of permits, and [`LeaseValidity`] the end of the lease.
@@ -193,7 +194,7 @@ impl Driver {
             Command::AwaitOpen(reply) => self.open_waiters.push(reply),
             Command::Acquire { reply, .. } if !matches!(self.sharing, Sharing::Shared) => {
                 self.load.remove();
-                drop(reply.send(Err(AcquireFailure::SessionEnded)));
+                drop(reply.send(Err(self.session_ended())));
             }
             Command::Acquire { ticket, asked_at, spec, reply } => {
                 self.requests.add(Operation::Acquire { ticket, spec, asked_at, reply: Some(reply) });
@@ -211,6 +212,12 @@ impl Driver {
                 self.close();
             }
         }
+    }
+
+    /// Why an acquire ends that another session can repeat.
+    fn session_ended(&self) -> AcquireFailure {
+        let down_since = self.reconnect.down_since().unwrap_or_else(|| self.now());
+        AcquireFailure::SessionEnded { down_since: Some(down_since) }
     }
 
     /// Cancels an acquire, and returns its reply channel. What the server grants before it receives the cancellation
@@ -244,7 +251,7 @@ impl Driver {
         let waiting: Vec<_> = self.requests.waiting_acquires().map(|(id, ..)| id).collect();
         for id in waiting {
             if let Some(caller) = self.cancel(id) {
-                drop(caller.send(Err(AcquireFailure::SessionEnded)));
+                drop(caller.send(Err(self.session_ended())));
             }
         }
     }
@@ -337,7 +344,7 @@ impl Driver {
             },
             Tag::KeepAlive(sent) => {
                 if let Some(connection) = self.link.connection_mut() {
-                    connection.keep_alive_answered();
+                    connection.keep_alive_answered(sent);
                     self.reconnect.answered();
                 }
                 if self.check_session(frame) {
@@ -459,7 +466,7 @@ impl Driver {
         if matches!(self.phase, Phase::Closing { .. }) {
             // The server is asked to release it.
             self.load.remove();
-            return drop(reply.send(Err(AcquireFailure::SessionEnded)));
+            return drop(reply.send(Err(self.session_ended())));
         }
         let validity = self.grants.insert(id, &self.lease);
         if reply.send(Ok(HeldGrant { id, capacities, slots, validity })).is_err() {
@@ -700,7 +707,7 @@ impl Driver {
         }
     }
 
-    /// The time without an answer after which KeepAlive is sent, and for which its own answer may take.
+    /// The time without an answer after which KeepAlive is sent.
     fn keep_alive_interval(&self, session: OpenedSession) -> Duration {
         let interval = keep_alive_interval(session);
         self.reconnect.silence_max().map_or(interval, |most| interval.min(most))
@@ -768,10 +775,11 @@ impl Drop for Driver {
         };
         self.commands.close();
         self.grants.lose_all(reason);
-        for operation in self.requests.drain() {
+        let operations: Vec<_> = self.requests.drain().collect();
+        for operation in operations {
             match operation {
                 Operation::Acquire { reply: Some(reply), .. } => {
-                    drop(reply.send(Err(AcquireFailure::SessionEnded)));
+                    drop(reply.send(Err(self.session_ended())));
                 }
                 Operation::Release { reply: Some(reply), .. } => drop(reply.send(Err(reason.into()))),
                 Operation::Acquire { reply: None, .. } | Operation::Release { reply: None, .. } => {}

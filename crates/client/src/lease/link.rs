@@ -141,6 +141,8 @@ pub(super) struct SessionConnection {
     keep_alive_sent: Option<Moment>,
     /// When KeepAlive was sent last, or the session attached. It may have been refused.
     kept_alive_at: Moment,
+    /// How long the last answer to KeepAlive took, or that to the attachment.
+    round_trip: Duration,
     /// When the requests were sent that a notice may count from: the last one that was answered, and those after it.
     sent: VecDeque<(Opaque, Moment)>,
     features: Features,
@@ -203,16 +205,23 @@ impl SessionConnection {
         self.renewed_at = self.renewed_at.max(sent);
     }
 
-    /// KeepAlive was answered.
-    pub(super) fn keep_alive_answered(&mut self) {
+    /// The KeepAlive was answered that was sent at this moment.
+    pub(super) fn keep_alive_answered(&mut self, sent: Moment) {
         self.keep_alive_sent = None;
+        self.round_trip = self.clock.now().since(sent);
+    }
+
+    /// How long the answer to KeepAlive may take. A slow network is not a dead one: closing its connections would lose leases that
+    /// can be kept.
+    fn answer_max(&self, interval: Duration) -> Duration {
+        interval.max(self.round_trip * 2).min(SILENCE_MAX)
     }
 
     /// When KeepAlive has to be sent, or its answer is overdue. `probe_at`: when it has to be sent at the latest, to prove
     /// that the connection is stable.
     pub(super) fn keep_alive_due(&self, interval: Duration, probe_at: Option<Moment>) -> Moment {
         match self.keep_alive_sent {
-            Some(sent) => sent.after(interval),
+            Some(sent) => sent.after(self.answer_max(interval)),
             None => {
                 let last = self.renewed_at.max(self.kept_alive_at);
                 probe_at.into_iter().fold(last.after(interval), Moment::min)
@@ -241,7 +250,7 @@ impl SessionConnection {
     }
 }
 
-/// The time without an answer after which KeepAlive is sent, and for which its own answer may take.
+/// The time without an answer after which KeepAlive is sent. Its own answer may take as long, or twice the round trip.
 pub(super) fn keep_alive_interval(session: OpenedSession) -> Duration {
     (Duration::from(session.ttl) / 4).min(SILENCE_MAX)
 }
@@ -425,6 +434,7 @@ async fn attach_over(
         renewed_at: sent,
         keep_alive_sent: None,
         kept_alive_at: sent,
+        round_trip: clock.now().since(sent),
         sent: VecDeque::from([(frame.opaque, sent)]),
         features,
         token,

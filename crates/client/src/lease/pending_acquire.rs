@@ -31,9 +31,9 @@ impl PendingAcquire {
 
     /// Waits for the outcome.
     pub(super) async fn outcome(mut self) -> Result<Permit, AcquireFailure> {
-        match (&mut self.outcome).await.unwrap_or(Err(AcquireFailure::SessionEnded)) {
+        match (&mut self.outcome).await.unwrap_or(Err(AcquireFailure::SessionEnded { down_since: None })) {
             Ok(grant) => Ok(Permit::new(Arc::clone(&self.session), grant, Arc::clone(&self.spec))),
-            Err(AcquireFailure::SessionEnded) if self.session.is_abandoned() => {
+            Err(AcquireFailure::SessionEnded { .. }) if self.session.is_abandoned() => {
                 Err(AcquireFailure::Final(Disconnect::Stopped.into()))
             }
             Err(failure) => Err(failure),

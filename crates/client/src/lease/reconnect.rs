@@ -88,7 +88,8 @@ impl Reconnect {
             last_address: None,
             failed_rounds: 0,
             late_attachments: 0,
-            reachability: Reachability::Down { since: now },
+            // An acquire that is the first to need the session waits since it was asked for.
+            reachability: Reachability::Down { since: Moment(Duration::ZERO) },
             last_failure: None,
             guide: Guide::default(),
             approaches_leader: false,
@@ -183,8 +184,8 @@ impl Reconnect {
         }
     }
 
-    /// Since when no connection was stable; `None` if one is.
-    fn down_since(&self) -> Option<Moment> {
+    /// Since when no connection was stable, or always; `None` if one is.
+    pub(super) fn down_since(&self) -> Option<Moment> {
         match self.reachability {
             Reachability::Stable => None,
             Reachability::Attached { down_since: since, .. } | Reachability::Down { since } => Some(since),
