@@ -11,7 +11,6 @@ use super::exit::{Exit, Failure};
 use super::list;
 use super::listing::{self, Held, Leases, ListingKind};
 use super::output::{escaped, json};
-use super::revoke::is_of;
 use super::status::Arguments;
 use super::table::{Column, Rows};
 use signalbox_client::{Scope, Status};
@@ -50,7 +49,7 @@ pub(super) async fn print(arguments: &Arguments, common: &Common) -> Result<Exit
     if let Some(client) = &arguments.client {
         let mut all = server.answer(direct.sessions()).await??;
         while let Some(session) = server.answer(async { all.next().await.transpose() }).await?? {
-            sessions.extend(is_of(&session, client.revocation()).then_some(session.session));
+            sessions.extend(client.revocation().is_about(&session).then_some(session.session));
         }
     }
     let mut leases = Leases::new(Some(server.direct().await?));

@@ -1,7 +1,6 @@
 //! `signalbox revoke` and `signalbox cancel`: take grants from their holders, and waiting requests from their queues.
 
 use std::io::{self, IsTerminal, Write};
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -141,7 +140,7 @@ impl Revoke {
         match self.dry_run {
             true => {
                 let would_end = |session: &SessionEntry<Bytes>| {
-                    session.kind == SessionKind::Leased && is_of(session, what)
+                    session.kind == SessionKind::Leased && what.is_about(session)
                 };
                 sessions::print(common, &direct, would_end).await
             }
@@ -192,16 +191,6 @@ impl Revoke {
         }
         writeln!(io::stdout(), "{revoked}")?;
         Ok(Exit::Success.into())
-    }
-}
-
-/// Whether the client of a session has one of the addresses, or the identity.
-pub(super) fn is_of(session: &SessionEntry<Bytes>, client: Revocation<'_>) -> bool {
-    let address = || str::from_utf8(&session.address).ok()?.parse::<SocketAddr>().ok();
-    match client {
-        Revocation::Addresses(range) => address().is_some_and(|address| range.contains(address.ip())),
-        Revocation::Identity(identity) => session.identity == identity,
-        Revocation::Grant(_) | Revocation::Session(_) => false,
     }
 }
 

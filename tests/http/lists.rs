@@ -228,3 +228,65 @@ fn a_client_that_may_read_nothing_gets_no_lists() {
     assert_eq!(ask("acquire"), [403; 3]);
     assert_eq!(ask("read counter:web/"), [200; 3]);
 }
+
+#[test]
+fn what_sessions_hold_and_wait_for_is_found_by_session_and_by_client() {
+    let mut http = HttpDaemon::start();
+    http.command(&["declare", "gpu", "--capacity", "4", "--slots"]);
+    let held = http.command(&["acquire", "gpu=3", "tenant:8", "--lease", "1h"]);
+    let session =
+        held.lines().find_map(|line| line.strip_prefix("export SIGNALBOX_SESSION=")).unwrap().to_owned();
+    http.command(&["declare", "paused", "--capacity", "1"]);
+    http.command(&["pause", "paused"]);
+    let mut command = Command::new(SIGNALBOX);
+    command.args(["run", "paused", "--wait", "max", "--", "true"]);
+    command.env("SIGNALBOX_SERVER", http.daemon.address("counter").to_string());
+    let mut waiting = command.spawn().unwrap();
+    eventually("it waits", || http.get("/api/v1/stats?kind=semaphore").json()["waiters"] == 1);
+
+    let mut printed = lines(&http.command(&["status", "--session", &session, "--json"]));
+    let mut found = http.get(&format!("/api/v1/held?session={session}")).json();
+    assert_eq!(found["total"], 2, "{found}");
+    let mut items = found["items"].as_array_mut().unwrap().clone();
+    for entries in [&mut printed, &mut items] {
+        entries.sort_by_key(|entry| entry["name"].as_str().unwrap().to_owned());
+        for entry in entries {
+            assert!(entry.as_object_mut().unwrap().remove("ttl_left").unwrap().as_f64().unwrap() > 3_500.0);
+        }
+    }
+    assert_eq!(items, printed);
+    let of_client = |client: &str| http.get(&format!("/api/v1/held?client={client}")).json();
+    let states = |page: &Value| {
+        let items = page["items"].as_array().unwrap().iter();
+        items
+            .map(|item| {
+                (item["name"].as_str().unwrap().to_owned(), item["state"].as_str().unwrap().to_owned())
+            })
+            .collect::<Vec<_>>()
+    };
+    let expected = [("gpu", "holds"), ("tenant", "holds"), ("paused", "waits")];
+    let expected = expected.map(|(name, state)| (name.to_owned(), state.to_owned()));
+    assert_eq!(states(&of_client("127.0.0.0/8")), expected);
+    assert_eq!(of_client("127.0.0.2")["total"], 0);
+    let page = http.get("/api/v1/held?client=127.0.0.1&limit=1&offset=2").json();
+    assert_eq!(
+        (states(&page), &page["total"], &page["next"]),
+        (expected[2..].to_vec(), &json!(3), &Value::Null)
+    );
+    assert_eq!(http.get("/api/v1/held?session=18446744073709551615").json()["total"], 0);
+    for wrong in ["", "session=1&client=127.0.0.1", "client=somewhere"] {
+        assert_eq!(http.get(&format!("/api/v1/held?{wrong}")).code(), "bad_request", "{wrong}");
+    }
+
+    // What a connection holds by plain Acquires is found among the names.
+    let mut wire = http.daemon.counter();
+    assert_eq!(wire.acquire(b"plain", 2, 3).status, OK);
+    let holders = http.get("/api/v1/holders?kind=counter&name=plain").json();
+    let connection = holders["items"][0]["session"].as_str().unwrap();
+    let holds = |connection: &str| http.get(&format!("/api/v1/names?holder={connection}"));
+    assert_eq!(names(&holds(connection).json()), ["plain"]);
+    assert_eq!(holds(&session).code(), "no_such_session");
+    assert_eq!(http.get(&format!("/api/v1/names?list=waiting&holder={connection}")).code(), "bad_request");
+    http.command(&["resume", "paused"]);
+    assert!(waiting.wait().unwrap().success());
+}

@@ -109,6 +109,20 @@ fn every_node_serves_leases() {
     assert_eq!(cluster.renewed(leader, &holder)["grant"], held["grant"], "it is the leader's");
     let checked = cluster.http(other_node, LOCAL, "grant", &json!({"grant": held["grant"]}));
     assert_eq!((checked.status, &checked.json()["state"]), (200, &json!("held")));
+    // So does what reads, but for what is about the node itself.
+    let listed = cluster.http(other_node, LOCAL, "held", &json!({"session": checked.json()["session"]}));
+    assert_eq!(
+        (listed.status, &listed.json()["items"][0]["name"]),
+        (200, &json!("job")),
+        "{}",
+        listed.text()
+    );
+    let name = cluster.node(leader).name.clone();
+    for (path, state, node) in [("status", "relaying", None), ("leader", "serving", Some(name))] {
+        let status = cluster.http(other_node, LOCAL, path, &json!({})).json();
+        let serving = status["server"].is_object().then(|| status["cluster"]["node"].as_str().unwrap());
+        assert_eq!((&status["state"], serving), (&json!(state), node.as_deref()), "{status}");
+    }
     let again =
         cluster.http(other_node, LOCAL, "lease/acquire", &one(&holder, "job", &json!({"label": "x"})));
     assert_eq!((again.status, again.code()), (409, "different_request".to_owned()));

@@ -56,10 +56,10 @@ pub use history::{HistoryEntries, HistoryEntry, HistoryEvent, HistoryHead, Histo
 pub use ids::Token;
 pub use journal::BatchLimit;
 pub use ledger::{
-    CheckedNames, Connected, DeclaredListing, DeclaredSemaphore, GRANT_SLOTS_MAX, KeyedCounts, KeyedLease,
-    KeyedRefusal, KeyedRequest, KeyedState, Kind, Lease, LedgerLimits, LedgerStats, Listed, ListedSession,
-    Listing, ListingKind, NameEntry, Permitted, Queueing, SessionListing, TICK_MS, WaitedListing, Waiting,
-    Want, WatchSnapshot,
+    CheckedNames, ClaimListing, Claimed, Connected, DeclaredListing, DeclaredSemaphore, GRANT_SLOTS_MAX,
+    KeyedCounts, KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, Lease, LedgerLimits, LedgerStats,
+    Listed, ListedSession, Listing, ListingKind, NameEntry, Permitted, Queueing, SessionListing, TICK_MS,
+    WaitedListing, Waiting, Want, WatchSnapshot,
 };
 pub use limit::{ClientKey, ClientShare, MemoryLimit};
 pub use mailbox::{EVENTS_MAX, Mailbox, Message, SessionClient};

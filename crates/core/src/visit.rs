@@ -6,8 +6,7 @@
 use crate::object::{Availability, DumpItem, ObjectRef};
 use crate::registry::Registry;
 use crate::state::Core;
-use signalbox_model::Namespace;
-use signalbox_model::UnixSeconds;
+use signalbox_model::{ConnectionId, Namespace, UnixSeconds};
 
 /// The position of a visit.
 #[derive(Debug, Default)]
@@ -158,12 +157,13 @@ impl Core {
     }
 
     /// Calls `show` with the names from a position to the end of its shard that begin with a prefix, and with the position after
-    /// each, until it returns `false`. Returns how many names the shard has; `None`: there is no such shard.
+    /// each, until it returns `false`; with a holder, only of names that it holds by plain Acquires. Returns how many names the shard
+    /// has; `None`: there is no such shard.
     pub fn show_names(
         &self,
         namespace: Namespace,
         from: NameCursor,
-        prefix: &[u8],
+        (prefix, holder): (&[u8], Option<ConnectionId>),
         mut show: impl FnMut(&[u8], NameCursor) -> bool,
     ) -> Option<usize> {
         let registry = self.registry(namespace);
@@ -173,7 +173,7 @@ impl Core {
         let mut names = 0;
         let objects = registry.ordered(from.shard, |object| {
             names += 1;
-            object.name().starts_with(prefix)
+            object.name().starts_with(prefix) && holder.is_none_or(|holder| object.is_held_by(holder))
         });
         let rest = objects.iter().filter(|(hash, _)| from.after.is_none_or(|after| *hash > after));
         for (hash, object) in rest {

@@ -2,11 +2,12 @@
 //! and the command line build one, and the server executes it. What it is about, and what people call it, is defined here.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use crate::text::{Quoted, about_all};
 use crate::{
     AddressRange, Declaration, DeclaredState, Generation, GrantId, IfExists, Milliseconds, Namespace,
-    Removal, Resizing, ServiceChange, SessionId,
+    Removal, Resizing, ServiceChange, SessionEntry, SessionId,
 };
 
 /// A change by an administrator. Each variant has a section in `docs/protocol.md`.
@@ -82,6 +83,19 @@ pub enum Revocation<'a> {
     Addresses(AddressRange),
     /// The leased sessions of clients that have proven this identity, as Sessions lists it.
     Identity(&'a [u8]),
+}
+
+impl Revocation<'_> {
+    /// Whether it is about this session, or about its client. A grant is of no session here.
+    pub fn is_about<T: AsRef<[u8]>>(&self, session: &SessionEntry<T>) -> bool {
+        let address = || str::from_utf8(session.address.as_ref()).ok()?.parse::<SocketAddr>().ok();
+        match self {
+            Self::Grant(_) => false,
+            Self::Session(id) => id.number() == session.session,
+            Self::Addresses(range) => address().is_some_and(|address| range.contains(address.ip())),
+            Self::Identity(identity) => session.identity.as_ref() == *identity,
+        }
+    }
 }
 
 /// The object of a request, which rights are about.

@@ -69,15 +69,17 @@ impl Route {
 
     /// Whether a node of a cluster that does not lead forwards it to the leader. Such a request may be repeated.
     fn is_served_by_every_node(&self) -> bool {
-        matches!(self.kind, Kind::Lease | Kind::Release) || self.path == GRANT
+        self.kind != Kind::Change && !OF_THIS_NODE.contains(&self.path)
     }
 }
 
-const GRANT: &str = "/api/v1/grant";
+/// What is about the node that is asked.
+const OF_THIS_NODE: [&str; 2] = ["/api/v1/status", "/api/v1/cluster"];
 
 /// The API.
 pub(super) const ROUTES: &[Route] = routes! {
     "/api/v1/status" Read api::status::status;
+    "/api/v1/leader" Read api::status::status;
     "/api/v1/stats" Read api::status::stats;
     "/api/v1/refusals" Read api::status::refusals;
     "/api/v1/store" Read api::status::store;
@@ -87,6 +89,7 @@ pub(super) const ROUTES: &[Route] = routes! {
     "/api/v1/holders" Read api::entries::holders;
     "/api/v1/waiters" Read api::entries::waiters;
     "/api/v1/sessions" Read api::sessions::sessions;
+    "/api/v1/held" Read api::held::held;
     "/api/v1/declared" Read api::declared::declared;
     "/api/v1/declarations" Read api::declarations::export;
     "/api/v1/sysv/sets" Read api::sysv::sets;

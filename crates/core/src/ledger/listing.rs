@@ -1,6 +1,6 @@
-//! Listings: the holders or waiters of a name, the names with waiters, the declared semaphores, and all sessions: leased ones,
-//! those of connections, and processes of System V calls. Each takes some entries a step, so that a long one delays no other
-//! request. An entry that appears or disappears during the listing may be in it or not.
+//! Listings: the holders or waiters of a name, what sessions hold and wait for, the names with waiters, the declared semaphores,
+//! and all sessions: leased ones, those of connections, and processes of System V calls. Each takes some entries a step, so that a
+//! long one delays no other request. An entry that appears or disappears during the listing may be in it or not.
 
 use std::ops::Bound;
 use std::vec::IntoIter;
@@ -99,6 +99,35 @@ impl Listing {
             State::PlainHolders(_) | State::Grants { .. } => ListingKind::Holders,
             State::Waiters { .. } => ListingKind::Waiters,
         }
+    }
+}
+
+/// One name that a session holds by a grant, or that its request waits for.
+#[derive(Debug)]
+pub struct Claimed {
+    /// The kind of the name.
+    pub namespace: Namespace,
+    /// The name's bytes.
+    pub name: Box<[u8]>,
+    /// Whether it is held, if only until its request has all that it wants, or waited for.
+    pub is_held: bool,
+    /// The entry among the holders or the waiters of the name. The position of a waiter is not counted.
+    pub listed: Listed,
+}
+
+/// A listing of what sessions hold by grants and wait for, session by session.
+#[derive(Debug)]
+pub struct ClaimListing {
+    /// Those that are left, the next one last.
+    sessions: Vec<SessionId>,
+    /// The last grant of the next one that was listed.
+    after: Option<GrantId>,
+}
+
+impl ClaimListing {
+    /// A listing of these sessions, the last one first.
+    pub fn of(sessions: Vec<SessionId>) -> Self {
+        Self { sessions, after: None }
     }
 }
 
@@ -263,6 +292,38 @@ impl Core {
                 listed.collect()
             }
         }
+    }
+
+    /// The next claims of a listing; none at its end. Their addresses are empty.
+    pub fn list_claims(&self, listing: &mut ClaimListing) -> Vec<Claimed> {
+        let ledger = &*self.ledger();
+        let (mut claims, mut bytes) = (Vec::new(), 0);
+        while let Some(session) = listing.sessions.last().copied() {
+            let (state, after) = (ledger.sessions.get(session), listing.after);
+            for id in state.into_iter().flat_map(|state| state.grants_after(after)) {
+                let grant = ledger.grants.existing(id);
+                let taken = grant.taken().len();
+                for (index, part) in grant.parts().iter().enumerate() {
+                    // A name whose turn has not come is not waited for yet.
+                    let Some((namespace, object)) = part.object() else { break };
+                    bytes += object.name().len();
+                    let listed = ledger.listed_grant(id, namespace, object, 0);
+                    claims.push(Claimed {
+                        namespace,
+                        name: object.name().into(),
+                        is_held: index < taken,
+                        listed,
+                    });
+                }
+                listing.after = Some(id);
+                if claims.len() >= STEP_ENTRIES || bytes >= STEP_BYTES {
+                    return claims;
+                }
+            }
+            listing.after = None;
+            listing.sessions.pop();
+        }
+        claims
     }
 
     /// The next names of a listing; none at its end.

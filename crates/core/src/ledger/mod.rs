@@ -67,8 +67,8 @@ pub use grants::{Kind, Permitted, Queueing, Want};
 pub use keyed::{KeyedCounts, KeyedLease, KeyedRefusal, KeyedRequest, KeyedState};
 pub use leases::{Lease, TICK_MS};
 pub use listing::{
-    Connected, DeclaredListing, DeclaredSemaphore, Listed, ListedSession, Listing, ListingKind, NameEntry,
-    SessionListing, WaitedListing,
+    ClaimListing, Claimed, Connected, DeclaredListing, DeclaredSemaphore, Listed, ListedSession, Listing,
+    ListingKind, NameEntry, SessionListing, WaitedListing,
 };
 pub(super) use listing::{age_s, shown, ttl_left};
 pub use slots::GRANT_SLOTS_MAX;

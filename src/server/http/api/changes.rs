@@ -170,21 +170,26 @@ pub(in super::super) async fn revoke(mut context: Context) -> Answer {
     let grant = parameters.number("grant", u64::MAX)?;
     let number = parameters.number("session", u64::MAX)?;
     let client = parameters.text("client")?;
-    let clients: Clients;
+    let named: Clients;
     let what = match (grant, number, client) {
         (Some(grant), None, None) => Revocation::Grant(GrantId(grant)),
         (None, Some(number), None) => Revocation::Session(session(number)?),
         (None, None, Some(client)) => {
-            clients = client.parse().map_err(|error| ApiError::bad_request(format!("\"client\" {error}")))?;
-            clients.revocation()
+            named = clients(&client)?;
+            named.revocation()
         }
         _ => return Err(ApiError::bad_request("give one of \"grant\", \"session\" and \"client\"")),
     };
     make(context, &Operation::Revoke { what, grace }).await
 }
 
+/// The clients that a parameter names.
+pub(super) fn clients(text: &str) -> Result<Clients, ApiError> {
+    text.parse().map_err(|error| ApiError::bad_request(format!("\"client\" {error}")))
+}
+
 /// The session with this number. No session has the number 0.
-fn session(number: u64) -> Result<SessionId, ApiError> {
+pub(super) fn session(number: u64) -> Result<SessionId, ApiError> {
     SessionId::from_number(number).ok_or_else(|| refused(Refusal::NoSuchSession))
 }
 

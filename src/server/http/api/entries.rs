@@ -20,7 +20,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn of(server: &Server, (mut entry, connection): Listed) -> Self {
+    pub(super) fn of(server: &Server, (mut entry, connection): Listed) -> Self {
         entry.address = server.peers.address_text(connection);
         let is_holder = entry.position == 0;
         let held = entry.grant.filter(|_| is_holder);

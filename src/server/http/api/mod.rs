@@ -5,6 +5,7 @@ pub(super) mod declarations;
 pub(super) mod declared;
 pub(super) mod entries;
 pub(super) mod grants;
+pub(super) mod held;
 pub(super) mod names;
 pub(super) mod sessions;
 pub(super) mod status;

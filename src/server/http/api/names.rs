@@ -13,11 +13,13 @@ use super::super::super::steps;
 use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Items, Page, limit_of};
+use super::super::requester::refused;
+use super::changes::session;
 use super::entries::{Entry, entries};
 use super::{Context, no_such_name};
 use signalbox_core::{ListingKind, NameCursor, WaitedListing};
 use signalbox_model::views::{Declaration, Usage};
-use signalbox_model::{Namespace, Target};
+use signalbox_model::{ConnectionId, Namespace, Refusal, Target};
 
 /// Names that a page looks at: less than a tenth of a second of work and pauses.
 const VISITED_MAX: usize = 65_536;
@@ -38,6 +40,8 @@ struct Names {
 struct Selection {
     kind: Option<Namespace>,
     prefix: Vec<u8>,
+    /// Only names that this connection holds by plain Acquires.
+    holder: Option<ConnectionId>,
     limit: usize,
 }
 
@@ -84,10 +88,23 @@ pub(in super::super) async fn names(mut context: Context) -> Answer {
     let kind = parameters.kind()?;
     let prefix = parameters.bytes("prefix")?.unwrap_or_default();
     let after = parameters.text("after")?;
-    let selection = Selection { kind, prefix, limit: limit_of(parameters)? };
+    let holder = parameters.number("holder", u64::MAX)?;
+    let limit = limit_of(parameters)?;
     let server = context.server()?;
     context.parameters.end()?;
+    let holder = match holder {
+        Some(number) => {
+            context.check_read(Target::Server)?;
+            let peer = server.peers.find_session(session(number)?);
+            Some(peer.ok_or_else(|| refused(Refusal::NoSuchSession))?.connection)
+        }
+        None => None,
+    };
+    let selection = Selection { kind, prefix, holder, limit };
     let page = match (list, after) {
+        (List::Waiting, _) if holder.is_some() => {
+            return Err(ApiError::bad_request("the list \"waiting\" has no \"holder\"; give one of the two"));
+        }
         (List::All, after) => {
             let wrong = || ApiError::bad_request("\"after\" must be the \"next\" of the page before");
             let from = after.map(|after| Cursor::parse(&after).ok_or_else(wrong)).transpose()?;
@@ -108,7 +125,7 @@ async fn all(
     selection: Selection,
     from: Option<Cursor>,
 ) -> Result<Names, ApiError> {
-    let Selection { kind, prefix, limit } = selection;
+    let Selection { kind, prefix, holder, limit } = selection;
     let mut items = Items::new(limit);
     let mut visited = 0;
     for namespace in Namespace::one_or_all(kind) {
@@ -119,7 +136,7 @@ async fn all(
         };
         loop {
             let mut added = Ok(true);
-            let shown = server.core.show_names(namespace, cursor, &prefix, |name, after| {
+            let shown = server.core.show_names(namespace, cursor, (&prefix, holder), |name, after| {
                 // A name that was collected since is left out.
                 if let Some(usage) = usage_of(context, server, namespace, name) {
                     added = items.add(usage);
@@ -150,7 +167,7 @@ async fn all(
 
 /// The names that requests wait for, with the longest wait first.
 async fn waiting(context: &Context, server: &Server, selection: Selection) -> Result<Names, ApiError> {
-    let Selection { kind, prefix, limit } = selection;
+    let Selection { kind, prefix, limit, .. } = selection;
     let (mut items, mut listing) = (Items::new(limit), WaitedListing::default());
     loop {
         let names = server.core.list_waited(&mut listing);
