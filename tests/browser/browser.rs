@@ -30,13 +30,24 @@ pub struct Browser {
 impl Browser {
     /// A browser with a window of this width. `None`, and a line that says so, if there is no browser.
     pub async fn start(width: u32, is_dark: bool) -> Option<Self> {
-        let window = format!("--window-size={width},900");
-        let dark = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"];
-        Self::with([&*window].into_iter().chain(dark.into_iter().filter(|_| is_dark))).await
+        Self::launch(json!({ "args": arguments([&*format!("--window-size={width},900")], is_dark) })).await
+    }
+
+    /// The browser of a phone, or `None` as above. A window has a least width, which is more than that of phones.
+    pub async fn phone(is_dark: bool) -> Option<Self> {
+        let screen = json!({ "width": 390, "height": 844, "pixelRatio": 1 });
+        Self::launch(
+            json!({ "args": arguments([], is_dark), "mobileEmulation": { "deviceMetrics": screen } }),
+        )
+        .await
     }
 
     /// A browser with further arguments, or `None` as above.
-    pub async fn with(arguments: impl IntoIterator<Item = &str>) -> Option<Self> {
+    pub async fn with(further: impl IntoIterator<Item = &str>) -> Option<Self> {
+        Self::launch(json!({ "args": arguments(further, false) })).await
+    }
+
+    async fn launch(mut options: Value) -> Option<Self> {
         if !works("chromedriver", &["--version"]) {
             skipped("chromedriver is missing; install the packages chromium and chromium-driver");
             return None;
@@ -46,23 +57,10 @@ impl Browser {
         command.arg(format!("--port={port}")).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let driver = command.spawn().unwrap();
         let profile = tempfile::tempdir().unwrap();
-        let profile_argument = format!("--user-data-dir={}", profile.path().display());
-        let always = [
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--disable-dev-shm-usage",
-            &profile_argument,
-        ];
-        let arguments: Vec<String> =
-            always.map(str::to_owned).into_iter().chain(arguments.into_iter().map(str::to_owned)).collect();
-        let options = json!({ "goog:chromeOptions": { "args": arguments } });
-        let capabilities: Capabilities = serde_json::from_value(options).unwrap();
+        let arguments = options["args"].as_array_mut().unwrap();
+        arguments.push(format!("--user-data-dir={}", profile.path().display()).into());
+        let capabilities = json!({ "goog:chromeOptions": options });
+        let capabilities: Capabilities = serde_json::from_value(capabilities).unwrap();
         let address = format!("http://127.0.0.1:{port}");
         let page = eventually_async("the browser starts", async || {
             let mut builder = ClientBuilder::new(HttpConnector::new());
@@ -127,17 +125,35 @@ impl Browser {
         self.page.execute(script, Vec::new()).await.unwrap()
     }
 
-    /// Saves a picture, if the environment names a directory for it.
+    /// Saves a picture for the documents (`docs/page-NAME.png`), if the environment names a directory for it.
     pub async fn picture(&self, name: &str) {
         if let Some(directory) = std::env::var_os("SIGNALBOX_SCREENSHOTS") {
             let picture = self.page.screenshot().await.unwrap();
-            std::fs::write(std::path::Path::new(&directory).join(format!("{name}.png")), picture).unwrap();
+            let file = format!("page-{name}.png");
+            std::fs::write(std::path::Path::new(&directory).join(file), picture).unwrap();
         }
     }
 
     pub async fn end(self) {
         let _ = self.page.clone().close().await;
     }
+}
+
+/// The arguments of every browser, and further ones.
+fn arguments<'a>(further: impl IntoIterator<Item = &'a str>, is_dark: bool) -> Vec<&'a str> {
+    let always = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-dev-shm-usage",
+    ];
+    let dark = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"];
+    always.into_iter().chain(further).chain(dark.into_iter().filter(|_| is_dark)).collect()
 }
 
 impl Drop for Browser {
@@ -150,13 +166,15 @@ impl Drop for Browser {
 }
 
 pub async fn eventually_async<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
-    for _ in 0..200 {
-        if let Some(found) = ask().await {
-            return found;
+    let found = tokio::time::timeout(SOON, async {
+        loop {
+            if let Some(found) = ask().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("{what}: not within the time")
+    });
+    found.await.unwrap_or_else(|_| panic!("{what}: not within the time"))
 }
 
 /// A daemon with a token that may administer.

@@ -12,8 +12,9 @@ use crate::client::HttpDaemon;
 use crate::support::daemon::SIGNALBOX;
 use crate::support::{OK, frame, named};
 
-/// A name that would do something if it were markup, with characters that hide or turn text.
-const HOSTILE: &str = "<img src=x onerror=document.title='owned'>\u{202e}\u{7}evil&amp;";
+/// A name that would do something if it were markup, with characters that hide, turn or cover text.
+const HOSTILE: &str =
+    "<img src=x onerror=document.title='owned'>\u{202e}\u{7}evil&amp;a\u{301}\u{301}\u{301}\u{301}\u{301}";
 
 /// A process that waits for a semaphore, until it is dropped.
 struct Waiting(Child);
@@ -35,7 +36,7 @@ impl Drop for Waiting {
 }
 
 /// How the page shows the characters of that name which nobody could see.
-const ESCAPED: [&str; 2] = ["\\u{202e}", "\\u{7}"];
+const ESCAPED: [&str; 3] = ["\\u{202e}", "\\u{7}", "\\u{301}"];
 
 #[tokio::test]
 async fn the_page_shows_contention_and_an_administrator_changes_it() {
@@ -60,7 +61,6 @@ async fn the_page_shows_contention_and_an_administrator_changes_it() {
     browser.shows("serving").await;
     browser.shows("licences").await;
     browser.shows("2 of 2").await;
-    browser.picture("overview").await;
     browser.open(&http, "/name?kind=semaphore&name=licences").await;
     browser.shows("seats of the compiler").await;
     browser.shows("Waiting requests, in the order in which they are served: 1 of 1").await;
@@ -91,7 +91,6 @@ async fn the_page_shows_contention_and_an_administrator_changes_it() {
     assert!(listed.contains("\"capacity\":5"), "{listed}");
     browser.press("Revoke").await;
     browser.shows("Its holder loses").await;
-    browser.picture("confirm").await;
     browser.confirm("Cancel").await;
     let holders = http.command(&["status", "--holders", "licences", "--semaphore", "--no-header"]);
     assert_eq!(holders.lines().count(), 2, "it was resized, so both hold: {holders}");
@@ -106,7 +105,7 @@ async fn the_page_shows_contention_and_an_administrator_changes_it() {
 
 #[tokio::test]
 async fn names_are_shown_as_text_whatever_they_are_and_found_among_many() {
-    let Some(browser) = Browser::start(400, true).await else { return };
+    let Some(browser) = Browser::phone(true).await else { return };
     let (mut http, _, _directory) = start();
     let mut wire = http.daemon.counter();
     assert_eq!(wire.acquire(HOSTILE.as_bytes(), 7, 9).status, OK);
@@ -121,7 +120,7 @@ async fn names_are_shown_as_text_whatever_they_are_and_found_among_many() {
     }
     assert_eq!(browser.value_of("return document.images.length").await, 1, "the icon alone");
     assert_ne!(browser.value_of("return document.title").await, "owned");
-    browser.picture("phone").await;
+    browser.picture("hostile").await;
     // The page is as wide as the phone.
     let too_wide = "return document.documentElement.scrollWidth > document.documentElement.clientWidth";
     assert_eq!(browser.value_of(too_wide).await, false);
@@ -208,7 +207,6 @@ async fn a_server_that_is_stopped_is_shown_as_one_that_does_not_answer() {
     browser.shows("the server has not answered within 5 s").await;
     assert_eq!(browser.value_of(is_stale).await, true);
     assert!(!browser.text().await.contains("serving"));
-    browser.picture("stopped").await;
     http.daemon.signal(Signal::SIGCONT);
     browser.shows("● serving").await;
     assert_eq!(browser.value_of(is_stale).await, false);
@@ -243,7 +241,7 @@ async fn first_row_waits(browser: &Browser, column: u8) {
 
 #[tokio::test]
 async fn what_needs_attention_is_on_the_first_screen_of_a_phone() {
-    let Some(browser) = Browser::start(400, false).await else { return };
+    let Some(browser) = Browser::phone(false).await else { return };
     let (mut http, _, _directory) = start();
     browser.open(&http, "/").await;
     browser.shows("✔ Healthy").await;
@@ -272,7 +270,7 @@ async fn what_needs_attention_is_on_the_first_screen_of_a_phone() {
     browser.shows("◌ slots 1–3, 6 out of service").await;
     assert!(!browser.text().await.contains("Healthy"));
     first_row_waits(&browser, 4).await;
-    browser.picture("trouble-phone").await;
+    browser.picture("phone").await;
     let first_row = "const row = document.querySelector('tbody tr');
         return [row.textContent, scrollY + row.getBoundingClientRect().bottom <= innerHeight]";
     let first = browser.value_of(first_row).await;
@@ -293,13 +291,14 @@ async fn what_needs_attention_is_on_the_first_screen_of_a_phone() {
     let rows = rows.as_array().unwrap();
     assert!(rows.len() > 8 && rows[0][0].as_str().unwrap().contains("sleep"), "{rows:?}");
     assert!(rows.iter().all(|row| row[1].as_u64().unwrap() < 80), "{rows:?}");
+    browser.picture("sessions").await;
     drop(waiting);
     browser.end().await;
 }
 
 #[tokio::test]
 async fn changes_are_offered_only_where_they_are_possible() {
-    let Some(browser) = Browser::start(1200, false).await else { return };
+    let Some(browser) = Browser::start(1200, true).await else { return };
     let mut http = HttpDaemon::start();
     http.command(&["declare", "gpu", "--capacity", "4"]);
     let offered = "return [...document.querySelectorAll('main button.change, main .change button')]
@@ -334,6 +333,7 @@ async fn changes_are_offered_only_where_they_are_possible() {
     browser.confirm("Change").await;
     browser.shows("slot 3 of \"gpu\" is out of service").await;
     browser.shows("◌ slot 3 out of service").await;
+    browser.picture("dark").await;
     browser.press("Slots").await;
     browser.shows("Out of service now: slot 3.").await;
     browser.confirm("Change").await;
@@ -349,24 +349,92 @@ async fn changes_are_offered_only_where_they_are_possible() {
 }
 
 #[tokio::test]
-async fn a_standby_says_that_the_leader_has_the_tables() {
+async fn a_session_and_a_client_lead_to_what_they_hold() {
+    let Some(browser) = Browser::start(1200, false).await else { return };
+    let (mut http, token, _directory) = start();
+    http.command(&["declare", "gpu", "--capacity", "8", "--slots"]);
+    http.command(&["declare", "maintenance", "--capacity", "1"]);
+    http.command(&["pause", "maintenance"]);
+    http.command(&["acquire", "gpu=3", "--lease", "1h"]);
+    let waiting = Waiting::start(&mut http, "maintenance");
+    let mut wire = http.daemon.counter();
+    assert_eq!(wire.acquire(b"plain", 2, 3).status, OK);
+
+    browser.open(&http, "/").await;
+    eventually_async("use and queue are drawn", async || {
+        let points = "return [...document.querySelectorAll('.figures polyline')]
+            .map((line) => line.getAttribute('points').split(' ').length)";
+        let points = browser.value_of(points).await;
+        (points.as_array()?.len() == 2 && points[0].as_u64()? >= 3).then_some(())
+    })
+    .await;
+    first_row_waits(&browser, 4).await;
+    browser.picture("overview").await;
+
+    browser.open(&http, "/name?kind=semaphore&name=gpu").await;
+    browser.click(Locator::Css("tbody a[href*='session=']")).await;
+    browser.shows("All sessions").await;
+    browser.shows("0–2").await;
+    browser.open(&http, "/sessions?sort=waiting").await;
+    first_row_waits(&browser, 6).await;
+    browser.click(Locator::Css("tbody a[href*='client=127.0.0.1']")).await;
+    browser.shows("Client 127.0.0.1").await;
+    for text in ["gpu", "0–2", "maintenance", "◔ waits"] {
+        browser.shows(text).await;
+    }
+    let holders = http.get("/api/v1/holders?kind=counter&name=plain").json();
+    let connection = holders["items"][0]["session"].as_str().unwrap();
+    browser.open(&http, &format!("/held?session={connection}")).await;
+    browser.shows("Held by plain Acquires of this connection: 1 name").await;
+
+    browser.open(&http, "/held?client=127.0.0.1").await;
+    // The view before has such a button, too.
+    browser.shows("Client 127.0.0.1").await;
+    browser.press("Revoke").await;
+    browser.fill("#token-text", &token).await;
+    browser.confirm("Use").await;
+    browser.shows("Revoke all sessions of a client?").await;
+    browser.fill("#confirm-fields [name=grace]", "0").await;
+    browser.confirm("Revoke").await;
+    browser.shows("sessions of 127.0.0.1 are revoked.").await;
+    eventually_async("what it held is gone", async || (!browser.text().await.contains("gpu")).then_some(()))
+        .await;
+    drop(waiting);
+    browser.end().await;
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_lead_shows_the_data_of_the_leader() {
     let Some(browser) = Browser::start(1000, false).await else { return };
-    let (http, _, _directory) = start();
+    let (mut http, _, _directory) = start();
+    http.command(&["declare", "gpu", "--capacity", "4"]);
     browser.open(&http, "/declared").await;
     browser.shows("● serving").await;
-    // What a node of a cluster answers that another one leads.
+    // What a node of a cluster answers that another one leads, and to which it forwards the rest.
     let node = r#"{"version": "0", "state": "relaying", "time": 9, "started": 1, "changes": true, "server": null,
         "cluster": {"name": "site", "node": "b", "leader": "a", "nodes": [{"node": "a", "addresses": ["10.0.0.1:11215"]}]}}"#;
-    let standby = format!(
-        "const asked = window.fetch; window.fetch = (path, options) =>
-        path === '/api/v1/status' ? Promise.resolve(Response.json({node})) : asked(path, options);"
-    );
-    browser.value_of(&standby).await;
+    let answer = async |path: &str, answer: &str| {
+        let script = format!(
+            "const asked = window.fetch; window.fetch = (path, options) =>
+            path === '{path}' ? Promise.resolve({answer}) : asked(path, options);"
+        );
+        browser.value_of(&script).await
+    };
+    answer("/api/v1/status", &format!("Response.json({node})")).await;
     browser.shows("◐ relaying").await;
-    browser.shows("node a (10.0.0.1:11215) leads the cluster site, and its status page has the tables").await;
-    assert_eq!(browser.value_of("return document.querySelector('table').checkVisibility()").await, false);
+    browser.shows("Node a (10.0.0.1:11215) leads the cluster site").await;
+    browser.shows("gpu").await;
+    let buttons = "return [...document.querySelectorAll('main .change button')].map((button) => button.checkVisibility())";
+    assert_eq!(browser.value_of(buttons).await, json!([false, false, false]));
     browser.click(Locator::LinkText("Overview")).await;
-    browser.shows("Figures").await;
-    browser.shows("◐ This process does not serve clients itself: node a").await;
+    browser.shows("✔ Healthy").await;
+    // One that does not forward it.
+    let refused =
+        "Response.json({ error: { code: 'not_serving', message: 'another node leads' } }, { status: 503 })";
+    answer("/api/v1/leader", refused).await;
+    browser.shows("its data is not here: another node leads").await;
+    browser.click(Locator::LinkText("Declared")).await;
+    browser.shows("its data is not here").await;
+    assert_eq!(browser.value_of("return document.querySelector('table').checkVisibility()").await, false);
     browser.end().await;
 }

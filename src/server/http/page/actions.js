@@ -184,11 +184,11 @@ export function revokeSession(session) {
   );
 }
 
-export function revokeClient() {
+export function revokeClient(named = "") {
   return revoke(
     "Revoke all sessions of a client?",
     "They end when the grace period ends, and everything that they hold is released.",
-    [{ key: "client", label: "An address, a network, token:NAME or certificate:NAME", type: "text" }],
+    [{ key: "client", label: "An address, a network, token:NAME or certificate:NAME", type: "text", value: named }],
     ({ client }) => ({ client }),
     ({ client, grace }, { sessions }) => `${amount(sessions)} sessions of ${plain(client)} are revoked${within(grace)}`,
   );

@@ -1,8 +1,9 @@
 //! The status page: static files that are part of the program.
 //!
 //! The Content-Security-Policy of every answer (`guard`) permits scripts and styles of this server only, and none inline.
-//! `page.js` shows the view that the address names; `views.js` has the views, `actions.js` the changes, `api.js` the
-//! requests, `table.js` what is updated in place, and `text.js` how names are shown.
+//! `page.js` shows the view that the address names; `overview.js` and `views.js` have the views, `columns.js` what these have in
+//! common, `actions.js` the changes, `api.js` the requests, `table.js` and `chart.js` what is updated in place, and `text.js` how
+//! names are shown.
 
 use hyper::StatusCode;
 
@@ -31,10 +32,13 @@ pub(super) const FILES: &[File] = &[
     File { path: "/page.css", kind: "text/css; charset=utf-8", content: include_str!("page.css") },
     File { path: "/icon.svg", kind: "image/svg+xml", content: include_str!("icon.svg") },
     script!("page.js"),
+    script!("overview.js"),
     script!("views.js"),
+    script!("columns.js"),
     script!("actions.js"),
     script!("api.js"),
     script!("table.js"),
+    script!("chart.js"),
     script!("text.js"),
 ];
 

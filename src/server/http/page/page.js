@@ -2,7 +2,8 @@
 
 import { read, setToken, hasToken, withQuery, Refused } from "/api.js";
 import { page as actionsPage } from "/actions.js";
-import { duration } from "/text.js";
+import { overview } from "/overview.js";
+import { duration, plain } from "/text.js";
 import * as views from "/views.js";
 
 const PERIOD_MS = 2000;
@@ -21,13 +22,17 @@ const STATES = new Map([
 ]);
 
 const VIEWS = new Map([
-  ["/", views.overview],
+  ["/", overview],
   ["/names", views.names],
   ["/name", views.name],
   ["/declared", views.declared],
   ["/sessions", views.sessions],
+  ["/held", views.held],
   ["/server", views.server],
 ]);
+
+// The lists that single things are in.
+const LISTS = new Map([["/name", "/names"], ["/held", "/sessions"]]);
 
 const content = document.getElementById("content");
 const problem = document.getElementById("problem");
@@ -68,14 +73,14 @@ function go(path, parameters) {
 
 function show() {
   const [path, parameters] = address();
-  const make = VIEWS.get(path) ?? views.overview;
+  const make = VIEWS.get(path) ?? overview;
   view = make(parameters, go);
   openedAt = Date.now();
   updatedAt = null;
   document.title = `${view.title} – signalbox`;
   content.replaceChildren(view.element);
   for (const link of document.querySelectorAll("nav[aria-label='Views'] a")) {
-    const isCurrent = link.getAttribute("href") === `#${path}` || (path === "/name" && link.getAttribute("href") === "#/names");
+    const isCurrent = link.getAttribute("href") === `#${LISTS.get(path) ?? path}`;
     if (isCurrent) {
       link.setAttribute("aria-current", "page");
     } else {
@@ -93,18 +98,19 @@ async function refresh() {
   isRefreshing = true;
   const refreshed = view;
   try {
-    const status = await readStatus();
-    stateName = status.state;
+    const own = await readStatus();
+    stateName = own.state;
     answeredAt = Date.now();
-    const isElsewhere = status.server === null && !refreshed.isOfNode;
-    if (!isElsewhere) {
+    const status = own.server === null ? await readLeader(own) : own;
+    const isHidden = status.server === null && !refreshed.isOfNode;
+    if (!isHidden) {
       await refreshed.refresh(status);
     }
     if (refreshed === view) {
       updatedAt = Date.now();
-      content.hidden = isElsewhere;
-      document.body.classList.toggle("read-only", !status.changes);
-      showProblem(isElsewhere ? `This process does not serve clients itself: ${views.elsewhere(status)}.` : status.problem ?? "");
+      content.hidden = isHidden;
+      document.body.classList.toggle("read-only", own !== status || !status.changes);
+      showProblem(own.server === null ? elsewhere(own, status) : status.problem ?? "");
     }
   } catch (error) {
     if (error.status > 0) {
@@ -134,6 +140,27 @@ async function readStatus() {
     }
     return { state: "restricted", time: Date.now() / 1000, changes: true, problem: explained(error) };
   }
+}
+
+// The status of the leader: a node that does not lead forwards what is about it. Without an answer, that of this node.
+async function readLeader(own) {
+  try {
+    return await read("/api/v1/leader");
+  } catch (error) {
+    return { ...own, problem: error.message };
+  }
+}
+
+// Why a process has no data of its own, and whose data is shown.
+function elsewhere({ state: name, cluster }, { server, problem: refusal }) {
+  const leader = cluster?.leader;
+  if (!leader) {
+    return `This process does not serve clients: it is in the state "${name}"${cluster ? ", and knows no leader of the cluster" : ""}.`;
+  }
+  const addresses = cluster.nodes.find((node) => node.node === leader)?.addresses ?? [];
+  const where = addresses.length > 0 ? ` (${addresses.join(" ")})` : "";
+  const shown = server === null ? `its data is not here${refusal ? `: ${refusal}` : ""}; see` : "this is its data; make changes on";
+  return `Node ${plain(leader)}${where} leads the cluster ${plain(cluster.name)}, and this one does not: ${shown} its status page.`;
 }
 
 function later() {

@@ -1,6 +1,8 @@
 // Tables and lists of figures, which are updated in place: a row stays the same element while its key stays, so the focus
 // of a keyboard and the place of a screen reader stay as well.
 
+import { Chart } from "/chart.js";
+
 // An element with these children: elements or texts.
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -15,11 +17,21 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+// Replaces the content of an element. If it had the focus, it keeps it.
+export function fill(holder, content) {
+  const isFocused = holder.contains(document.activeElement);
+  holder.replaceChildren(...content);
+  if (isFocused) {
+    holder.querySelector("a, button")?.focus({ preventScroll: true });
+  }
+}
+
 function classOf(column) {
   return column.class ?? (column.number ? "number" : undefined);
 }
 
-// A table. Each column has a title, and `cell` makes the content of its cells.
+// A table. Each column has a title, and `cell` makes the content of its cells. On a phone, a row is a few lines: the cell with the
+// class "wide" and the buttons, then the others, each after its `short` title if it has one.
 export class Table {
   constructor(caption, columns) {
     this.columns = columns;
@@ -40,6 +52,7 @@ export class Table {
 
   update(items, keyOf) {
     const before = this.rows;
+    const focused = document.activeElement;
     this.rows = new Map();
     let last = null;
     for (const item of items) {
@@ -57,12 +70,16 @@ export class Table {
     for (const row of before.values()) {
       row.element.remove();
     }
+    // A row that moves loses the focus.
+    if (focused !== document.activeElement && this.body.contains(focused)) {
+      focused.focus({ preventScroll: true });
+    }
     this.empty.hidden = items.length > 0;
   }
 
   makeRow() {
     const cells = this.columns.map((column) =>
-      element("td", { "data-label": column.title, "data-short": column.short, class: classOf(column) }),
+      element("td", { "data-short": column.short, class: classOf(column) }),
     );
     return { element: element("tr", {}, ...cells), cells, shown: [] };
   }
@@ -73,7 +90,7 @@ export class Table {
       const state = String(column.state(item));
       if (row.shown[index] !== state) {
         row.shown[index] = state;
-        row.cells[index].replaceChildren(column.cell ? column.cell(item) : state);
+        fill(row.cells[index], [column.cell ? column.cell(item) : state]);
       }
     });
   }
@@ -86,15 +103,20 @@ export class Figures {
     this.shown = new Map();
   }
 
-  // Each is [name, text, part from 0 to 1 if there is a bar, look].
+  // Each is a name, a text, and perhaps a look, a part from 0 to 1 for a bar, or a value for a chart that is as high as `most`.
   update(figures) {
-    for (const [name, text, part, look] of figures) {
+    for (const { name, text, look, part, value, most } of figures) {
       let entry = this.shown.get(name);
       if (!entry) {
-        entry = { value: element("span"), bar: part === undefined ? null : element("progress", { max: "1", "aria-label": name }) };
+        entry = {
+          value: element("span"),
+          bar: part === undefined ? null : element("progress", { max: "1", "aria-label": name }),
+          chart: value === undefined ? null : new Chart(name),
+        };
         this.shown.set(name, entry);
-        this.element.append(element("div", {}, element("dt", {}, name), element("dd", {}, entry.value, entry.bar)));
+        this.element.append(element("div", {}, element("dt", {}, name), element("dd", {}, entry.value, entry.bar, entry.chart?.element)));
       }
+      entry.chart?.add(value, most);
       if (entry.value.textContent !== text) {
         entry.value.textContent = text;
       }

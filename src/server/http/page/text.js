@@ -1,11 +1,14 @@
 // How names, labels, times and amounts are shown.
 //
 // A name is any bytes that a client chose. Everything here ends in text nodes, so markup stays text; characters that are
-// invisible, or that change the direction of what follows, are written as escapes.
+// invisible, or that change the direction of what follows, are written as escapes; so are accents that would cover other lines.
 
 const SHOWN_MAX = 120;
 
 const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/u;
+
+// More accents than this on one character are escaped.
+const ACCENTS_MAX = 4;
 
 const encoder = new TextEncoder();
 
@@ -14,12 +17,14 @@ function parts(text) {
   const parts = [];
   let plain = "";
   let count = 0;
+  let accents = 0;
   for (const character of text) {
     count += 1;
     if (count > SHOWN_MAX) {
       break;
     }
-    if (HIDDEN.test(character)) {
+    accents = /\p{M}/u.test(character) ? accents + 1 : 0;
+    if (HIDDEN.test(character) || accents > ACCENTS_MAX) {
       if (plain) {
         parts.push([plain, false]);
       }

@@ -1,296 +1,23 @@
 // The views of the page. Each has a title, an element, and `refresh`, which asks the server and updates the element.
 
-import { read, withQuery } from "/api.js";
+import { read } from "/api.js";
 import * as actions from "/actions.js";
-import { Figures, Pages, Table, element } from "/table.js";
-import { amount, bytes, duration, labelText, nameKey, nameOf, nameText, plain, shown } from "/text.js";
+import {
+  button, buttons, choice, client, entryColumns, flat, holding, kind, limitedSemaphores, marks, marksOf, marksText, nameColumn, number, searchForm,
+  session, slotsText, usage,
+} from "/columns.js";
+import { Figures, Pages, Table, element, fill } from "/table.js";
+import { amount, duration, labelText, nameKey, nameText, plain, shown } from "/text.js";
 
-const SHOWN_MAX = 10;
-
-// Waits from so long on need attention.
-const LONG_WAIT_S = 60;
-
-// How far back refusals and failures need attention.
-const RECENT_MS = 5 * 60_000;
-
-function link(kind, object) {
-  return element("a", { href: `#${withQuery("/name", { kind, ...nameOf(object) })}` }, shown(nameText(object)));
-}
-
-function nameColumn(kindOf) {
-  return {
-    title: "Name",
-    state: (item) => nameKey(item),
-    cell: (item) => link(kindOf(item), item),
-  };
-}
-
-function number(title, key) {
-  return { title, number: true, state: (item) => amount(item[key]) };
-}
-
-const usage = {
-  title: "In use",
-  number: true,
-  state: (item) => (item.capacity === null || item.capacity === undefined ? amount(item.in_use) : `${amount(item.in_use)} of ${amount(item.capacity)}`),
-};
-
-// The states that need attention, each with a symbol, a word and a look.
-function marksOf(item) {
-  const hasCapacity = typeof item.capacity === "number";
-  const found = [
-    [item.removing, "✖ being removed", "bad"],
-    [item.paused, "❚❚ paused", "bad"],
-    [hasCapacity && item.in_use > item.capacity, "▲ above capacity", "bad"],
-    [hasCapacity && item.in_use === item.capacity && item.capacity > 0, "■ full", "warn"],
-    [item.slots_out?.length > 0, `◌ ${slotsText(item.slots_out ?? [])} out of service`, "warn"],
-  ];
-  return found.filter(([isSo]) => isSo).map(([, text, look]) => [text, look]);
-}
-
-// Slots in short: "slots 0–3, 7".
-function slotsText(slots) {
-  const ranges = [];
-  for (const slot of slots) {
-    const last = ranges.at(-1);
-    if (last?.[1] === slot - 1) {
-      last[1] = slot;
-    } else {
-      ranges.push([slot, slot]);
-    }
+// A page of names. The next ones that are wanted may be far away: `from` is where they were found.
+async function pageOfNames(parameters) {
+  let from = parameters.after;
+  let page = await read("/api/v1/names", { ...parameters, limit: 100 });
+  while (page.items.length === 0 && page.next !== null) {
+    from = page.next;
+    page = await read("/api/v1/names", { ...parameters, after: from, limit: 100 });
   }
-  const texts = ranges.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`));
-  return `${slots.length === 1 ? "slot" : "slots"} ${texts.join(", ")}`;
-}
-
-function marksText(item) {
-  return marksOf(item).map(([text]) => text).join(" ") || "in service";
-}
-
-const marks = {
-  title: "State",
-  state: marksText,
-  cell: (item) => element("span", {}, ...marksOf(item).flatMap(([text, look]) => [element("span", { class: `mark ${look}` }, text), " "])),
-};
-
-function buttons(...made) {
-  return element("span", { class: "buttons" }, ...made.filter(Boolean));
-}
-
-function button(label, accessible, onclick) {
-  return element("button", { type: "button", "aria-label": accessible, onclick }, label);
-}
-
-// A choice of values, each with its text, which is part of the address of the view.
-function choice(values, chosen, go) {
-  const select = element("select", {}, ...values.map(([value, text]) => element("option", { value, selected: value === chosen }, text)));
-  select.addEventListener("change", () => go(select.value));
-  return select;
-}
-
-// A field for a search, which is part of the address of the view.
-function searchForm(label, value, go) {
-  const input = element("input", { type: "search", value, autocomplete: "off", spellcheck: "false" });
-  const form = element("form", { class: "search", role: "search" }, element("label", {}, label, input), element("button", {}, "Search"));
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    go(input.value);
-  });
-  return form;
-}
-
-// Semaphores that are paused, above their capacity, or have slots out of service, and how many there are of each.
-async function limitedSemaphores(prefix, limit) {
-  const kinds = ["paused", "above_capacity", "out_of_service"];
-  const lists = await Promise.all(kinds.map((list) => read("/api/v1/declared", { list, prefix, limit })));
-  return {
-    items: new Map(lists.flatMap((list) => list.items).map((item) => [`semaphore${nameKey(item)}`, { ...item, kind: "semaphore" }])),
-    totals: Object.fromEntries(kinds.map((kind, index) => [kind, lists[index].total])),
-  };
-}
-
-// Figures since the last update, as rates.
-class Rates {
-  update(time, totals) {
-    const before = this.last;
-    this.last = { time, totals };
-    if (!before || time <= before.time) {
-      return {};
-    }
-    const seconds = time - before.time;
-    return Object.fromEntries(Object.entries(totals).map(([key, total]) => [key, Math.max(0, total - before.totals[key]) / seconds]));
-  }
-}
-
-// By how much rows of totals grew within the last minutes, as far as the page was open.
-class Growth {
-  samples = [];
-
-  update(rows) {
-    const now = Date.now();
-    this.samples.push({ now, totals: new Map(rows.map(({ name, value }) => [name, value])) });
-    while (this.samples[0].now < now - RECENT_MS) {
-      this.samples.shift();
-    }
-    const { totals } = this.samples[0];
-    return rows.map(({ name, value }) => ({ name, value: value - (totals.get(name) ?? value) })).filter(({ value }) => value > 0);
-  }
-}
-
-// They outlive a view.
-const refusalsGrowth = new Growth();
-const storeGrowth = new Growth();
-
-function listed(rows) {
-  return rows.map(({ name, value }) => `${amount(value)} ${name}`).join(", ");
-}
-
-function counted(count, one, many) {
-  return `${amount(count)} ${count === 1 ? one : many}`;
-}
-
-// What needs attention: texts and their looks, the worst first.
-function troublesOf(status, found) {
-  const troubles = [];
-  const add = (condition, text, look = "warn") => condition && troubles.push([text, look]);
-  add(status.state !== "serving", `◐ This process does not serve clients itself: ${status.server ? "it is being stopped" : elsewhere(status)}`);
-  add(status.cluster?.fenced, "✖ This node leads no longer, as far as it knows, and grants nothing", "bad");
-  if (found) {
-    const { totals, rows, refused, failed } = found;
-    add(failed.length > 0, `✖ The store fails. In the last minutes: ${listed(failed)}`, "bad");
-    add(totals.paused > 0, `❚❚ ${counted(totals.paused, "semaphore is", "semaphores are")} paused`, "bad");
-    add(totals.above_capacity > 0, `▲ ${counted(totals.above_capacity, "semaphore is", "semaphores are")} above capacity`, "bad");
-    add(totals.out_of_service > 0, `◌ ${counted(totals.out_of_service, "semaphore has", "semaphores have")} slots out of service`);
-    add(refused.length > 0, `✖ Refused in the last minutes: ${listed(refused)}`, "bad");
-    const longest = Math.max(0, ...rows.map((item) => item.longest ?? 0));
-    const waiting = `${counted(status.server.waiting, "request waits", "requests wait")}, the longest for ${duration(longest)}`;
-    add(longest >= LONG_WAIT_S, `◔ ${waiting}`);
-    if (troubles.length === 0) {
-      troubles.push([`✔ Healthy: nothing is paused, above capacity or out of service${status.server.waiting > 0 ? `; ${waiting}` : ", and no request waits"}`, "good"]);
-    }
-  }
-  return troubles;
-}
-
-// Why a process has no tables, and which one has them.
-export function elsewhere({ state, cluster }) {
-  const leader = cluster?.leader;
-  if (!leader) {
-    return `it is in the state "${state}"${cluster ? ", and knows no leader of the cluster" : ""}`;
-  }
-  const addresses = cluster.nodes.find((node) => node.node === leader)?.addresses ?? [];
-  const where = addresses.length > 0 ? ` (${addresses.join(" ")})` : "";
-  return `node ${plain(leader)}${where} leads the cluster ${plain(cluster.name)}, and its status page has the tables`;
-}
-
-export function overview() {
-  const troubles = element("ul", { class: "troubles", "aria-label": "What needs attention" });
-  const figures = new Figures();
-  const rates = new Rates();
-  const since = element("p", { class: "quiet" });
-  const table = new Table("Names with the longest waits, and semaphores that are paused, above capacity or have slots out of service", [
-    { ...nameColumn((item) => item.kind), class: "wide" },
-    marks,
-    { ...usage, short: "in use" },
-    { ...number("Waiting", "waiting"), short: "waiting" },
-    { title: "Longest wait", short: "longest", number: true, state: (item) => duration(item.longest) },
-    { title: "Kind", class: "spare", state: (item) => item.kind },
-  ]);
-  table.element.classList.add("compact");
-  let shownTroubles = "";
-  return {
-    title: "Overview",
-    isOfNode: true,
-    element: element("div", {}, element("h1", {}, "Overview"), troubles, table.element, since, element("h2", {}, "Figures"), figures.element),
-    async refresh(status) {
-      if (status.problem) {
-        return;
-      }
-      const found = status.server ? await attention(status) : null;
-      const texts = troublesOf(status, found);
-      if (JSON.stringify(texts) !== shownTroubles) {
-        shownTroubles = JSON.stringify(texts);
-        troubles.replaceChildren(...texts.map(([text, look]) => element("li", { class: look }, text)));
-      }
-      table.element.hidden = !found?.rows.length;
-      table.update(found?.rows ?? [], (item) => item.kind + nameKey(item));
-      since.textContent = found?.since ?? "";
-      figures.update(overviewFigures(status, rates));
-    },
-  };
-}
-
-// The names that need attention, and what was refused and failed.
-async function attention(status) {
-  const [waiting, { items, totals }, refusals, store] = await Promise.all([
-    read("/api/v1/names", { list: "waiting", limit: SHOWN_MAX }),
-    limitedSemaphores("", SHOWN_MAX),
-    read("/api/v1/refusals"),
-    read("/api/v1/store"),
-  ]);
-  for (const item of waiting.items) {
-    const key = item.kind + nameKey(item);
-    items.set(key, { ...items.get(key), ...item });
-  }
-  const rows = [...items.values()];
-  await Promise.all(rows.filter((item) => item.waiting > 0).map(async (item) => {
-    item.longest = await longestWait(item, status.time);
-  }));
-  const urgency = (item) => (item.paused ? 2 : item.in_use > item.capacity ? 1 : 0);
-  rows.sort((a, b) => urgency(b) - urgency(a) || (b.longest ?? -1) - (a.longest ?? -1));
-  const refused = flat(refusals);
-  const failures = [{ name: "batches that could not be committed", value: store.failures }];
-  const all = [...refused, ...failures].filter(({ value }) => value > 0);
-  return {
-    rows,
-    totals,
-    refused: refusalsGrowth.update(refused),
-    failed: storeGrowth.update(failures),
-    since: all.length > 0 ? `Refused and failed since the start: ${listed(all)}.` : "Nothing was refused or failed since the start.",
-  };
-}
-
-// How long the first request in a queue has waited; `null`: none waits any more.
-async function longestWait(item, time) {
-  try {
-    const first = (await read("/api/v1/waiters", { kind: item.kind, ...nameOf(item), limit: 1 })).items[0];
-    return first?.since === undefined || first.since === null ? null : time - first.since;
-  } catch (error) {
-    // The name is gone since.
-    if (error.status === 404) {
-      return null;
-    }
-    throw error;
-  }
-}
-
-function overviewFigures(status, rates) {
-  const about = [["Version", status.version], ["Up", duration(status.time - status.started)]];
-  const server = status.server;
-  if (!server) {
-    return about;
-  }
-  const { counters, semaphores, memory } = server;
-  const rate = rates.update(performance.now() / 1000, {
-    acquires: counters.acquires + semaphores.acquires + server.granted,
-    releases: counters.releases + semaphores.releases,
-  });
-  const perSecond = (value) => (value === undefined ? "–" : `${Math.round(value).toLocaleString("en")}/s`);
-  return [
-    ["Waiting requests", amount(server.waiting + server.sysv_waiting)],
-    ["Grants", amount(server.grants)],
-    ["Single flights", `${amount(server.single_flights)}, used by ${amount(server.told_done)} others`],
-    ["Acquires and grants", perSecond(rate.acquires)],
-    ["Plain releases", perSecond(rate.releases)],
-    ["Leased sessions", amount(server.sessions)],
-    ["Connections", amount(counters.connections + semaphores.connections)],
-    ["Counters", amount(counters.names)],
-    ["Semaphores", amount(semaphores.names)],
-    memory.max
-      ? ["Memory", `${bytes(memory.used)} of ${bytes(memory.max)}`, memory.used / memory.max]
-      : ["Memory", bytes(memory.used)],
-    ...about,
-  ];
+  return { ...page, from };
 }
 
 export function names(parameters, go) {
@@ -298,12 +25,12 @@ export function names(parameters, go) {
   // Where the first page with entries was found.
   let found = state.after;
   const table = new Table("Names", [
-    { title: "Kind", state: (item) => item.kind },
+    kind,
     nameColumn((item) => item.kind),
     marks,
     usage,
-    number("Peak", "peak"),
-    number("Waiting", "waiting"),
+    number("Peak", "peak", "peak"),
+    number("Waiting", "waiting", "waiting"),
   ]);
   const first = button("First page", "First page", () => go("/names", { ...state, after: "" }));
   const next = button("Next", "Next page", () => go("/names", { ...state, after: next.value }));
@@ -316,18 +43,12 @@ export function names(parameters, go) {
     element: element("div", {}, element("h1", {}, "Names"), form, table.element, element("nav", { class: "pages", "aria-label": "Pages" }, first, text, next)),
     async refresh() {
       const { prefix, kind } = state;
-      const ask = (after) => read("/api/v1/names", { prefix, kind, after, limit: 100 });
-      let page = await ask(found);
-      // The names with this prefix may be far away.
-      while (page.items.length === 0 && page.next !== null) {
-        found = page.next;
-        page = await ask(found);
-      }
+      const page = await pageOfNames({ prefix, kind, after: found });
+      found = page.from;
       const { items: limited } = await limitedSemaphores(prefix, 1000);
       const items = page.items.map((item) => ({ ...limited.get(item.kind + nameKey(item)), ...item }));
       table.update(items, (item) => item.kind + nameKey(item));
-      const length = items.length;
-      text.textContent = `${amount(length)} ${length === 1 ? "name" : "names"}${page.next === null ? "" : ", and perhaps more"}`;
+      text.textContent = namesText(page);
       first.disabled = state.after === "";
       next.disabled = page.next === null;
       next.value = page.next ?? "";
@@ -335,14 +56,8 @@ export function names(parameters, go) {
   };
 }
 
-function entryColumns(time, isQueue) {
-  return [
-    isQueue ? number("Place", "position") : { title: "Grant", state: (item) => item.grant ?? "held by a connection" },
-    { title: "Client", state: (item) => `${item.address}${labelText(item)}`, cell: (item) => element("span", {}, shown(labelText(item)), " ", item.address ?? "not connected") },
-    { title: "Session", number: true, state: (item) => item.session },
-    number("Resources", "resources"),
-    { title: isQueue ? "Waiting for" : "Held for", number: true, state: (item) => (item.since === null || item.since === undefined ? "–" : duration(time() - item.since)) },
-  ];
+function namesText({ items, next }) {
+  return `${amount(items.length)} ${items.length === 1 ? "name" : "names"}${next === null ? "" : ", and perhaps more"}`;
 }
 
 export function name(parameters) {
@@ -352,9 +67,9 @@ export function name(parameters) {
   const figures = new Figures();
   const acts = element("p", { class: "buttons change" });
   const holders = new Table("Holders", [
-    ...entryColumns(() => time, false),
-    { title: "Slots", state: (item) => (item.slots ?? []).join(", ") || "–" },
-    { title: "Lease ends in", number: true, state: (item) => duration(item.ttl_left) },
+    { title: "Grant", class: "word spare", state: (item) => item.grant ?? "held by a connection" },
+    ...entryColumns(() => time, "Held for"),
+    ...holding,
     {
       title: "Actions",
       class: "change",
@@ -367,7 +82,8 @@ export function name(parameters) {
     },
   ]);
   const queue = new Table("Waiting requests, in the order in which they are served", [
-    ...entryColumns(() => time, true),
+    number("Place", "position", "place"),
+    ...entryColumns(() => time, "Waiting for"),
     {
       title: "Actions",
       class: "change",
@@ -388,7 +104,7 @@ export function name(parameters) {
       const wanted = JSON.stringify(item.declared ?? null);
       if (wanted !== actionsShown) {
         actionsShown = wanted;
-        acts.replaceChildren(...(item.declared ? declaredButtons({ ...item, ...item.declared }) : []));
+        fill(acts, item.declared ? declaredButtons({ ...item, ...item.declared }) : []);
       }
       holders.update(item.holders, (holder) => `${holder.grant}/${holder.session}`);
       holders.setCaption(`Holders: ${amount(item.holders.length)} of ${amount(item.holders_total)}`);
@@ -399,19 +115,17 @@ export function name(parameters) {
 }
 
 function nameFigures(item) {
-  const figures = [
-    ["Kind", item.kind],
-    item.capacity === null || item.capacity === undefined
-      ? ["In use", amount(item.in_use)]
-      : ["In use", `${amount(item.in_use)} of ${amount(item.capacity)}`, item.capacity > 0 ? item.in_use / item.capacity : 1],
-    ["Waiting", amount(item.waiting)],
-    ["Peak", amount(item.peak)],
+  const { kind, in_use: inUse, capacity, waiting } = item;
+  const state = { ...item, ...item.declared };
+  const hasCapacity = typeof capacity === "number";
+  return [
+    { name: "State", text: marksText(state), look: marksOf(state)[0]?.[1] },
+    { name: "Kind", text: kind },
+    { name: "In use", text: usage.state(item), part: hasCapacity ? Math.min(1, inUse / Math.max(1, capacity)) : undefined, value: inUse, most: capacity ?? 1 },
+    { name: "Waiting", text: amount(waiting), value: waiting },
+    { name: "Peak", text: amount(item.peak) },
+    ...(item.declared ? [{ name: "Label", text: plain(labelText(item.declared)) || "–" }] : []),
   ];
-  figures.unshift(["State", marksText({ ...item, ...item.declared }), undefined, marksOf({ ...item, ...item.declared })[0]?.[1]]);
-  if (item.declared) {
-    figures.push(["Label", plain(labelText(item.declared)) || "–"]);
-  }
-  return figures;
 }
 
 function declaredButtons(item) {
@@ -432,8 +146,8 @@ export function declared(parameters, go) {
     nameColumn(() => "semaphore"),
     marks,
     usage,
-    number("Waiting", "waiting"),
-    { title: "From", state: (item) => (item.configured ? "configuration" : "request") },
+    number("Waiting", "waiting", "waiting"),
+    { title: "From", class: "word", short: "from", state: (item) => (item.configured ? "configuration" : "request") },
     { title: "Label", state: labelText, cell: (item) => shown(labelText(item)) },
     { title: "Actions", class: "change", state: (item) => JSON.stringify([item.generation, item.paused, item.capacity, item.slots_out]), cell: (item) => buttons(...declaredButtons(item)) },
   ]);
@@ -462,17 +176,12 @@ const ORDERS = new Map([
 export function sessions(parameters, go) {
   const state = { search: "", sort: "", offset: 0, ...parameters };
   const table = new Table("Sessions", [
-    {
-      title: "Client",
-      class: "wide",
-      state: (item) => `${item.address}${item.identity}${labelText(item)}${item.connected}`,
-      cell: (item) => element("span", {}, shown(labelText(item)), " ", item.identity === null ? "" : shown(item.identity), " ", item.address ?? "", item.connected ? "" : " (not connected)"),
-    },
-    { title: "Kind", state: (item) => item.kind },
-    { title: "Session", short: "no.", number: true, state: (item) => item.session },
+    client,
+    { ...kind, class: "word spare" },
+    session,
     { title: "Age", class: "number spare", state: (item) => duration(item.age) },
-    { ...number("Grants", "grants"), short: "grants" },
-    { ...number("Waiting", "waiting"), short: "waiting" },
+    number("Grants", "grants", "grants"),
+    number("Waiting", "waiting", "waiting"),
     { title: "Lease ends in", short: "lease", number: true, state: (item) => duration(item.ttl_left) },
     {
       title: "Actions",
@@ -481,7 +190,6 @@ export function sessions(parameters, go) {
       cell: (item) => buttons(item.kind === "process" ? null : button("Revoke", `Revoke session ${item.session}`, () => actions.revokeSession(item))),
     },
   ]);
-  table.element.classList.add("compact");
   const pages = new Pages((offset) => go("/sessions", { ...state, offset }));
   const form = searchForm("Label, address or identity contains", state.search, (search) => go("/sessions", { ...state, search, offset: 0 }));
   const order = choice([...ORDERS].map(([value, [text]]) => [value, text]), state.sort, (sort) => go("/sessions", { ...state, sort }));
@@ -502,16 +210,67 @@ export function sessions(parameters, go) {
   };
 }
 
-// Objects of figures as rows: "semaphores.connections" and so on.
-function flat(object, before = "") {
-  return Object.entries(object).flatMap(([key, value]) =>
-    value !== null && typeof value === "object" ? flat(value, `${before}${key}.`) : [{ name: `${before}${key}`.replaceAll("_", " "), value }],
-  );
+// What a session, or all sessions of a client, hold and wait for.
+export function held(parameters, go) {
+  const { client: text, session: number, offset = 0 } = parameters;
+  let time = 0;
+  const title = text === undefined ? `Session ${number}` : `Client ${plain(text)}`;
+  const table = new Table("Grants and waiting requests", [
+    nameColumn((item) => item.kind),
+    { title: "State", state: (item) => (item.state === "waits" ? "◔ waits" : item.state) },
+    // The client and the session are the same in all rows about one session.
+    ...entryColumns(() => time, "For").slice(text === undefined ? 2 : 0),
+    ...holding,
+    {
+      title: "Actions",
+      class: "change",
+      state: (item) => `${item.grant}${item.state}`,
+      cell: (item) => buttons(
+        item.state === "waits"
+          ? button("Cancel", `Cancel request ${item.grant}`, () => actions.cancel(item, item))
+          : button("Revoke", `Revoke grant ${item.grant}`, () => actions.revokeGrant(item, item)),
+      ),
+    },
+  ]);
+  const pages = new Pages((next) => go("/held", { ...parameters, offset: next }));
+  const plainNames = new Table("", [nameColumn((item) => item.kind), kind, usage]);
+  plainNames.element.hidden = true;
+  const revoke = text === undefined
+    ? button("Revoke", `Revoke session ${number}`, () => actions.revokeSession({ session: number }))
+    : button("Revoke", `Revoke all sessions of ${plain(text)}`, () => actions.revokeClient(text));
+  return {
+    title,
+    element: element("div", {}, element("p", {}, element("a", { href: "#/sessions" }, "All sessions")), element("h1", {}, title), element("p", { class: "buttons change" }, revoke), table.element, pages.element, plainNames.element),
+    async refresh(status) {
+      const page = await read("/api/v1/held", { session: number, client: text, offset, limit: 100 });
+      time = status.time;
+      table.update(page.items, (item) => `${item.grant}${item.kind}${nameKey(item)}`);
+      pages.update(page);
+      const held = text === undefined ? await plainOf(number) : null;
+      plainNames.element.hidden = held === null;
+      if (held !== null) {
+        plainNames.update(held.items, (item) => item.kind + nameKey(item));
+        plainNames.setCaption(`Held by plain Acquires of this connection: ${namesText(held)}`);
+      }
+    },
+  };
+}
+
+// The names that a connection holds by plain Acquires; `null`: the session is not one of a connection, or it has ended.
+async function plainOf(number) {
+  try {
+    return await pageOfNames({ holder: number });
+  } catch (error) {
+    if (error.status === 404) {
+      return null;
+    }
+    throw error;
+  }
 }
 
 export function server() {
   const columns = () => [
-    { title: "What", state: (item) => item.name },
+    { title: "What", class: "wide", state: (item) => item.name },
     { title: "Value", number: true, state: (item) => (typeof item.value === "number" ? amount(item.value) : String(item.value ?? "–")) },
   ];
   const parts = [
@@ -520,11 +279,11 @@ export function server() {
   ];
   const cluster = new Table("This node of the cluster", columns());
   const nodes = new Table("Nodes of the cluster", [
-    { title: "Node", state: (item) => item.node },
+    { title: "Node", class: "wide", state: (item) => item.node },
     { title: "State", state: (item) => (item.leads ? "leads" : item.eligible ? "stands by" : "relays") },
-    { title: "Version", state: (item) => item.version },
-    { title: "Last heartbeat", number: true, state: (item) => duration(item.heartbeat_age) },
-    { title: "Relayed connections", number: true, state: (item) => amount(item.relayed_connections) },
+    { title: "Version", short: "version", state: (item) => item.version },
+    { title: "Last heartbeat", short: "heartbeat", number: true, state: (item) => duration(item.heartbeat_age) },
+    { title: "Relayed connections", short: "relayed", number: true, state: (item) => amount(item.relayed_connections) },
     { title: "Addresses", state: (item) => item.addresses.join(" ") },
   ]);
   const sections = parts.map(([title, , table]) => [title, table]).concat([["Cluster", cluster], ["Nodes", nodes]]);
