@@ -9,6 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
+use crate::PATIENCE;
+
 /// What happens to what is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -37,6 +39,8 @@ pub enum Fault {
 #[derive(Debug)]
 struct State {
     fault: Fault,
+    /// Whether the fault has dropped something.
+    has_dropped: bool,
     /// The number of the next connection.
     next: usize,
     /// Connections below this number carry nothing more.
@@ -45,7 +49,7 @@ struct State {
     open: HashMap<usize, [TcpStream; 2]>,
 }
 
-/// The state, and what tells that the fault has changed.
+/// The state, and what tells that the fault has changed or has dropped something.
 #[derive(Debug)]
 struct Shared(Mutex<State>, Condvar);
 
@@ -68,6 +72,13 @@ impl Shared {
         }
     }
 
+    /// Something is dropped, with its connection.
+    fn dropped(&self) -> bool {
+        self.state().has_dropped = true;
+        self.1.notify_all();
+        true
+    }
+
     fn close(&self, connection: usize) {
         for stream in self.state().open.remove(&connection).into_iter().flatten() {
             let _ = stream.shutdown(Shutdown::Both);
@@ -88,7 +99,8 @@ pub struct Network {
 impl Network {
     /// Forwards to two ports of a server.
     pub fn to(http: SocketAddr, binary: SocketAddr) -> io::Result<Self> {
-        let state = State { fault: Fault::None, next: 0, dead_below: 0, open: HashMap::new() };
+        let state =
+            State { fault: Fault::None, has_dropped: false, next: 0, dead_below: 0, open: HashMap::new() };
         let shared = Arc::new(Shared(Mutex::new(state), Condvar::new()));
         let listen = |server, read_unit| {
             let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -112,12 +124,23 @@ impl Network {
             state.dead_below = state.next;
         }
         state.fault = fault;
+        state.has_dropped = false;
         if fault == Fault::Cut {
             for stream in state.open.drain().flat_map(|(_, streams)| streams) {
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
         self.shared.1.notify_all();
+    }
+
+    /// Waits until the fault has dropped a request or an answer.
+    pub fn must_drop(&self) -> Result<(), String> {
+        let condition = &self.shared.1;
+        let waited = condition.wait_timeout_while(self.shared.state(), PATIENCE, |state| !state.has_dropped);
+        if waited.expect("no thread panics with the lock").1.timed_out() {
+            return Err("the driver has sent nothing that the network could drop".to_owned());
+        }
+        Ok(())
     }
 }
 
@@ -126,6 +149,7 @@ type ReadUnit = fn(&mut TcpStream) -> io::Result<Vec<u8>>;
 /// Forwards in both directions until one of them ends.
 fn connect(near: TcpStream, server: SocketAddr, read_unit: ReadUnit, shared: Arc<Shared>) {
     if shared.state().fault == Fault::Cut {
+        shared.dropped();
         return;
     }
     let Ok(far) = TcpStream::connect(server) else { return };
@@ -169,9 +193,9 @@ impl Pipe {
                         return false;
                     }
                 }
-                Fault::DropBefore if is_up => return true,
-                Fault::DropAfter if !is_up => return true,
-                Fault::Cut => return true,
+                Fault::DropBefore if is_up => return self.shared.dropped(),
+                Fault::DropAfter if !is_up => return self.shared.dropped(),
+                Fault::Cut => return self.shared.dropped(),
                 Fault::Duplicate { after_ms } if is_up && unit.starts_with(b"POST ") => {
                     let (server, unit) = (self.server, unit.clone());
                     thread::spawn(move || {

@@ -114,7 +114,7 @@ fn lost_answers(stage: &Stage<'_>) -> Result<(), String> {
         let (permit, name) = (format!("p{number}"), format!("n{number}"));
         player.network.set(fault);
         let acquiring = player.begin(Request::of(&permit, &name, 1))?;
-        sleep(millis(300));
+        player.network.must_drop()?;
         player.network.set(Fault::None);
         // No other client wants the name: a client that does not repeat the same request finds its own lease in the way.
         let held = player.finish(acquiring)?.held()?;

@@ -1,0 +1,124 @@
+package io.github.signalbox;
+
+/**
+ * Why a request failed, or a permit is not valid. Each kind is a class of its own. An acquire that fails holds nothing.
+ */
+public abstract sealed class SignalboxException extends RuntimeException {
+    private static final long serialVersionUID = 1;
+
+    /** Empty if no server refused the request. */
+    private final String code;
+
+    private SignalboxException(String message, String code, Throwable cause) {
+        super(message, cause);
+        this.code = code;
+    }
+
+    /**
+     * The server's code for the refusal, such as {@code paused} (docs/http.md).
+     *
+     * @return the code; empty if no server refused the request
+     */
+    public String code() {
+        return code;
+    }
+
+    /** The resources are in use, or the semaphore is paused. Try again later, or wait with {@link Request#waitUpTo}. */
+    public static final class Busy extends SignalboxException {
+        private static final long serialVersionUID = 1;
+
+        Busy(String message, String code) {
+            super(message, code, null);
+        }
+    }
+
+    /** The resources were not free within the time of {@link Request#waitUpTo}. */
+    public static final class TimedOut extends SignalboxException {
+        private static final long serialVersionUID = 1;
+
+        TimedOut(String message, String code) {
+            super(message, code, null);
+        }
+    }
+
+    /** At least as many requests wait as {@link Request#queueMax} permits. */
+    public static final class QueueFull extends SignalboxException {
+        private static final long serialVersionUID = 1;
+
+        QueueFull(String message, String code) {
+            super(message, code, null);
+        }
+    }
+
+    /** The permit was lost or released, or an administrator ended the wait. */
+    public static final class Lost extends SignalboxException {
+        private static final long serialVersionUID = 1;
+
+        private final String reason;
+
+        Lost(String message, String reason, String code) {
+            super(message, code, null);
+            this.reason = reason;
+        }
+
+        /**
+         * Why.
+         *
+         * @return one of those of {@link Permit#onLost}, or {@code released}, or {@code canceled} of a wait
+         */
+        public String reason() {
+            return reason;
+        }
+    }
+
+    /** No server could answer for the time of {@link Client.Builder#unreachableAfter}. */
+    public static final class Unreachable extends SignalboxException {
+        private static final long serialVersionUID = 1;
+
+        Unreachable(String message, Throwable cause) {
+            super(message, "", cause);
+        }
+    }
+
+    /** The client has no right to acquire the name, or its token is not accepted. */
+    public static final class NotPermitted extends SignalboxException {
+        private static final long serialVersionUID = 1;
+
+        NotPermitted(String message, String code) {
+            super(message, code, null);
+        }
+    }
+
+    /** The request or the configuration cannot succeed as it is. */
+    public static final class Misuse extends SignalboxException {
+        private static final long serialVersionUID = 1;
+
+        Misuse(String message) {
+            this(message, "", null);
+        }
+
+        Misuse(String message, String code, Throwable cause) {
+            super(message, code, cause);
+        }
+    }
+
+    /** The failure of an acquire for an answer that grants nothing. */
+    static SignalboxException refused(String name, String code, String message) {
+        String text = "cannot acquire \"" + name + "\": ";
+        return switch (code) {
+            case "busy" -> new Busy(text + "it is in use; try again later, or wait with waitUpTo", code);
+            case "paused", "limit_reached" -> new Busy(text + message, code);
+            case "timed_out" -> timedOut(name);
+            case "queue_full" ->
+                new QueueFull(text + "it is in use, and enough requests wait already; try again later", code);
+            case "canceled", "revoked", "removed" -> new Lost(text + message, code, code);
+            case "unauthorized", "not_permitted", "too_many_wrong_tokens" -> new NotPermitted(text + message, code);
+            default -> new Misuse(text + message, code, null);
+        };
+    }
+
+    static TimedOut timedOut(String name) {
+        return new TimedOut("cannot acquire \"" + name + "\": it was in use for as long as the request waited; "
+                + "try again later, or wait longer", "timed_out");
+    }
+}
