@@ -414,17 +414,17 @@ async fn run_starts_no_command_with_settings_that_the_library_refuses() {
     let library = SysvProgram::library();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("sysv.conf");
-    fs::write(&file, "timeout = 5\n").unwrap();
+    fs::write(&file, "timeout = 5d\n").unwrap();
     let file = file.to_str().unwrap();
     for (variable, value, message) in [
         (
             "SIGNALBOX_SYSV_TIMEOUT",
-            "5",
-            "SIGNALBOX_SYSV_TIMEOUT: \"5\" is not a time; write 500ms, 10s or 2m",
+            "5d",
+            "SIGNALBOX_SYSV_TIMEOUT: \"5d\" is not a time; write 500ms, 10s or 2m",
         ),
         ("SIGNALBOX_SYSV_TLL", "5s", "there is no setting \"tll\""),
         ("SIGNALBOX_TOKEN_FILE", "/nonexistent", "/nonexistent"),
-        ("SIGNALBOX_SYSV_CONFIG", file, "sysv.conf, line 1: \"5\" is not a time"),
+        ("SIGNALBOX_SYSV_CONFIG", file, "sysv.conf, line 1: \"5d\" is not a time"),
     ] {
         let arguments =
             ["sysv", "run", "--keys", "all", "--library", library.to_str().unwrap(), "--", "true"];

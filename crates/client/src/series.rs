@@ -95,6 +95,18 @@ impl<T> Series<T> {
         }
         entry.map_err(|error| failed(error, self.requested.as_ref())).transpose()
     }
+
+    /// All entries that are left, in memory.
+    ///
+    /// # Errors
+    /// As for [`Self::next`].
+    pub async fn all(mut self) -> Result<Vec<T>, Error> {
+        let mut all = Vec::new();
+        while let Some(entry) = self.next().await {
+            all.push(entry?);
+        }
+        Ok(all)
+    }
 }
 
 /// The error of a series.

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{GrantEnd, Namespace, UnixMilliseconds};
+use crate::{GrantEnd, Namespace, UnixMilliseconds, from_hex};
 
 /// A line of the history.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -121,15 +121,11 @@ impl HistoryLimit<'_> {
     }
 }
 
-/// The bytes of a text, or of hexadecimal digits. What is not hexadecimal is left out.
+/// The bytes of a text, or of hexadecimal digits; none if these are none.
 fn bytes_of(text: Option<&str>, hex: Option<&str>) -> Vec<u8> {
     match (text, hex) {
         (Some(text), _) => text.as_bytes().to_vec(),
-        (None, Some(hex)) => {
-            let pairs = hex.as_bytes().chunks(2).filter_map(|pair| str::from_utf8(pair).ok());
-            pairs.filter_map(|pair| u8::from_str_radix(pair, 16).ok()).collect()
-        }
-        (None, None) => Vec::new(),
+        (None, hex) => hex.and_then(from_hex).unwrap_or_default(),
     }
 }
 

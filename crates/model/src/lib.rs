@@ -36,5 +36,5 @@ pub use names::{
 pub use operations::{Cancellation, Changed, Operation, Revocation, Target};
 pub use refusals::{Limit, ReachedLimit, Refusal, Status, TokenRefusal};
 pub use sessions::{AddressRange, GraceLeft, GrantState, SessionEntry, SessionKind, TtlLeft, VerifiedGrant};
-pub use text::{OfKind, Quoted, about_all, is_unsafe, noun};
-pub use time::{Milliseconds, NoTime, UnixMilliseconds, UnixSeconds};
+pub use text::{OfKind, Quoted, about_all, escaped, escaped_except, from_hex, is_unsafe, noun};
+pub use time::{Milliseconds, NoTime, UnixMilliseconds, UnixSeconds, span};

@@ -41,6 +41,16 @@ pub enum Scope<N> {
     Prefix(N),
 }
 
+impl<N: AsRef<[u8]>> Scope<N> {
+    /// Whether the name is one of them.
+    pub fn contains(&self, name: &[u8]) -> bool {
+        match self {
+            Self::Name(only) => name == only.as_ref(),
+            Self::Prefix(prefix) => name.starts_with(prefix.as_ref()),
+        }
+    }
+}
+
 /// In place of a semaphore's capacity: the semaphore keeps its own, and is not created if it does not exist
 /// (`docs/protocol.md`, "AcquireGrant").
 pub const AS_DECLARED: u32 = 0;

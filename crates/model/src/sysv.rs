@@ -1,6 +1,10 @@
 //! System V semaphore sets: what calls ask and answer, and the entries of listings (`docs/protocol.md`, "System V
 //! semaphores"). Numbers that Linux has are Linux's.
 
+mod keys;
+
+pub use keys::{Keys, key};
+
 use std::fmt;
 
 use super::codes;

@@ -1,6 +1,6 @@
 //! Names in texts for people.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use crate::Namespace;
 
@@ -28,6 +28,13 @@ pub fn about_all(operation: &str, names: impl ExactSizeIterator<Item = String>) 
     text
 }
 
+/// The bytes of hexadecimal digits; `None`: the text has others, or an odd number of them.
+pub fn from_hex(digits: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<_>> = digits.chars().map(|digit| digit.to_digit(16)).collect();
+    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
+    Some(digits.chunks_exact(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect())
+}
+
 /// A name in quotes, on one line and without characters that a terminal would execute. A long one is cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a>(pub &'a [u8]);
@@ -35,19 +42,40 @@ pub struct Quoted<'a>(pub &'a [u8]);
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &self.0[..self.0.len().min(NAME_SHOWN_MAX)];
-        f.write_str("\"")?;
-        for chunk in shown.utf8_chunks() {
-            for character in chunk.valid().chars() {
-                match character {
-                    '"' | '\\' => write!(f, "\\{character}")?,
-                    unsafe_one if is_unsafe(unsafe_one) => write!(f, "{}", unsafe_one.escape_default())?,
-                    other => f.write_char(other)?,
-                }
-            }
-            write!(f, "{}", chunk.invalid().escape_ascii())?;
-        }
-        f.write_str(if shown.len() < self.0.len() { "…\"" } else { "\"" })
+        let ellipsis = if shown.len() < self.0.len() { "…" } else { "" };
+        write!(f, "\"{}{ellipsis}\"", escaped(shown).replace('"', "\\\""))
     }
+}
+
+/// The bytes as text on one line that bash's `printf %b` turns back into the bytes: `\\`, `\t`, `\n`, and `\xNN` for each byte
+/// of any other [unsafe](is_unsafe) character, and for each byte that is not UTF-8.
+pub fn escaped(bytes: &[u8]) -> String {
+    escaped_except(bytes, "")
+}
+
+/// As [`escaped`], with these characters as they are.
+pub fn escaped_except(bytes: &[u8], kept: &str) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                kept_one if kept.contains(kept_one) => text.push(kept_one),
+                '\\' => text.push_str("\\\\"),
+                '\t' => text.push_str("\\t"),
+                '\n' => text.push_str("\\n"),
+                unsafe_one if is_unsafe(unsafe_one) => {
+                    push_hex(&mut text, unsafe_one.encode_utf8(&mut [0; 4]).as_bytes());
+                }
+                other => text.push(other),
+            }
+        }
+        push_hex(&mut text, chunk.invalid());
+    }
+    text
+}
+
+fn push_hex(text: &mut String, bytes: &[u8]) {
+    bytes.iter().for_each(|byte| *text += &format!("\\x{byte:02x}"));
 }
 
 /// A name with its kind in front, such as `counter "jobs"`; `limit "jobs"` if the kind is left to the server.
@@ -121,7 +149,24 @@ mod tests {
         let many = about_all("acquire", (0..10).map(name));
         assert!(many.ends_with(", semaphore \"7\" and 2 more"), "{many}");
         let odd = Quoted(b"a\x1b[0m\"\xff\xc3\xa9\xe3\x85\xa4").to_string();
-        assert_eq!(odd, "\"a\\u{1b}[0m\\\"\\xff\u{e9}\\u{3164}\"");
+        assert_eq!(odd, r#""a\x1b[0m\"\xffé\xe3\x85\xa4""#);
+    }
+
+    #[test]
+    fn text_stays_as_it_is_and_the_rest_is_escaped() {
+        assert_eq!(escaped("jobs/nightly größe".as_bytes()), "jobs/nightly größe");
+        assert_eq!(escaped(b"a\tb\nc\\d\re"), r"a\tb\nc\\d\x0de");
+        assert_eq!(escaped(b"\x1b[31m\x7f\0"), r"\x1b[31m\x7f\x00");
+        assert_eq!(escaped(b"\xff\xc3("), r"\xff\xc3(");
+        assert_eq!(escaped("\u{9b}31m".as_bytes()), r"\xc2\x9b31m", "a terminal takes U+009B for ESC [");
+        assert_eq!(escaped("a\u{202e}b\u{2069}".as_bytes()), r"a\xe2\x80\xaeb\xe2\x81\xa9");
+        assert_eq!(escaped("\u{200e}\u{200f}\u{61c}".as_bytes()), r"\xe2\x80\x8e\xe2\x80\x8f\xd8\x9c");
+        assert_eq!(
+            escaped("שלום\u{200b}\u{3164}".as_bytes()),
+            r"שלום\xe2\x80\x8b\xe3\x85\xa4",
+            "letters stay"
+        );
+        assert_eq!(escaped_except("a\n\tb\\ \u{1b}ü".as_bytes(), "\\\n"), "a\n\\tb\\ \\x1bü");
     }
 
     #[test]

@@ -25,6 +25,19 @@ impl From<Milliseconds> for Duration {
     }
 }
 
+/// A time span as people write it: a number of seconds, or a number with a unit, such as `0.5`, `30s`, `500ms`, `5m` or `1h`. `None`:
+/// the text is something else, or the span is 0, or has 1000000000 seconds or more, which no clock can add.
+pub fn span(text: &str) -> Option<Duration> {
+    const UNITS: [(&str, f64); 4] = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let with_unit = UNITS.into_iter().find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)));
+    let (number, unit_s) = with_unit.unwrap_or((text, 1.0));
+    // The standard parser would also take a sign, an exponent and words.
+    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number: f64 = number.parse().ok().filter(|_| is_plain)?;
+    let span = Duration::try_from_secs_f64(number * unit_s).ok()?;
+    (!span.is_zero() && span < Duration::from_secs(1_000_000_000)).then_some(span)
+}
+
 /// Seconds since the Unix epoch, as the server read them from its clock: for intervals, and for what people read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnixSeconds(pub u64);
@@ -133,6 +146,25 @@ impl FromStr for UnixMilliseconds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_span_is_seconds_or_has_a_unit() {
+        for (text, seconds) in [
+            ("30", 30.0),
+            ("0.5", 0.5),
+            ("30s", 30.0),
+            ("5m", 300.0),
+            ("1h", 3600.0),
+            ("1.5h", 5400.0),
+            ("500ms", 0.5),
+        ] {
+            assert_eq!(span(text), Some(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        let wrong = "s|0|0s|-1|nan|inf|1d|5 m|5mm|1e9|1e3|+3|1000000000|1e300h|ü|".split('|');
+        for text in wrong {
+            assert_eq!(span(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn a_time_of_day_is_that_of_utc() {

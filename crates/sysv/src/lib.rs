@@ -35,7 +35,6 @@ pub mod exec;
 mod fork;
 mod handover;
 mod ids;
-mod keys;
 pub mod load;
 mod message;
 mod next;

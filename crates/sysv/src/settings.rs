@@ -8,12 +8,12 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use std::{fs, io};
 
-use signalbox_model::Milliseconds;
 use signalbox_model::kubernetes::{SERVICE_ADVICE, is_of_service};
+use signalbox_model::sysv::Keys;
+use signalbox_model::{Milliseconds, span};
 use signalbox_protocol::LABEL_BYTES_MAX;
 use thiserror::Error;
 
-use crate::keys::Keys;
 use crate::message;
 use crate::servers::Servers;
 use crate::token::{Token, TokenSource};
@@ -195,12 +195,8 @@ impl Draft {
         match name {
             "server" => once(&mut self.servers, name, value.parse()?),
             "keys" => self.keys.get_or_insert_default().extend(value),
-            "timeout" => once(&mut self.timeout, name, time(value)?),
-            "ttl" => {
-                let ms = u32::try_from(time(value)?.as_millis())
-                    .expect("a time has at most u32::MAX milliseconds");
-                once(&mut self.ttl, name, Milliseconds(ms))
-            }
+            "timeout" => once(&mut self.timeout, name, time(value)?.into()),
+            "ttl" => once(&mut self.ttl, name, time(value)?),
             "label" if value.len() > LABEL_BYTES_MAX => {
                 Err(format!("a label has at most {LABEL_BYTES_MAX} bytes"))
             }
@@ -223,19 +219,11 @@ fn unquoted(value: &str) -> &str {
     value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value)
 }
 
-/// A positive time with its unit.
-fn time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("\"{text}\" is not a time; write 500ms, 10s or 2m");
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().ok().filter(|number| *number > 0).ok_or_else(wrong)?;
-    let ms = match unit {
-        "ms" => number,
-        "s" => number.checked_mul(1000).ok_or_else(wrong)?,
-        "m" => number.checked_mul(60_000).ok_or_else(wrong)?,
-        _ => return Err(wrong()),
-    };
-    u32::try_from(ms).map(|ms| Duration::from_millis(ms.into())).map_err(|_| wrong())
+fn time(text: &str) -> Result<Milliseconds, String> {
+    let time = span(text).and_then(|time| u32::try_from(time.as_millis()).ok());
+    time.filter(|ms| *ms > 0)
+        .map(Milliseconds)
+        .ok_or_else(|| format!("\"{text}\" is not a time; write 500ms, 10s or 2m"))
 }
 
 #[cfg(test)]
@@ -384,7 +372,7 @@ mod tests {
             "SIGNALBOX_SYSV_SERVER: \"a:1,,b:1\" is not of",
         );
         refused(&[SERVER, ("SIGNALBOX_SYSV_KEYS", "al")], "", "SIGNALBOX_SYSV_KEYS: \"al\" is not \"all\"");
-        refused(&[("SIGNALBOX_SYSV_TIMEOUT", "10")], "", "\"10\" is not a time");
+        refused(&[("SIGNALBOX_SYSV_TIMEOUT", "10d")], "", "\"10d\" is not a time");
         refused(&[("SIGNALBOX_SYSV_TTL", "0s")], "", "\"0s\" is not a time");
         refused(&[CONFIG], "server = a:1\nkey = 3", "/etc/sysv, line 2: there is no setting \"key\"");
         refused(&[CONFIG], "server a:1", "/etc/sysv, line 1: \"server a:1\" is not of the form");

@@ -9,16 +9,16 @@ use std::os::unix::fs::MetadataExt;
 use super::record::Record;
 
 /// The format of a line, as the command line asks for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// [`Format::Journal`] if standard error goes to journald, else [`Format::Text`].
+    /// The last one if standard error goes to journald, otherwise text
     #[default]
     Auto,
-    /// Time, level, message and fields, in colour on a terminal.
+    /// Time, level, message and fields, in colour on a terminal
     Text,
-    /// One JSON object per line.
+    /// One JSON object per line
     Json,
-    /// A syslog priority, message and fields; journald adds the time.
+    /// A syslog priority, message and fields; journald adds the time
     Journal,
 }
 

@@ -59,10 +59,7 @@ impl Watch {
     }
 
     pub(super) fn covers(&self, name: &[u8]) -> bool {
-        match &self.scope {
-            Scope::Name(own) => **own == *name,
-            Scope::Prefix(prefix) => name.starts_with(prefix),
-        }
+        self.scope.contains(name)
     }
 
     /// What it counts for in the memory of its client, in bytes: its entries in the tables, and its name in two of them.

@@ -28,7 +28,7 @@ use signalbox_core::{
 };
 use signalbox_model::UnixSeconds;
 use signalbox_model::{
-    DeclaredState, Generation, GrantId, Namespace, PlaceKey, RequestId, SessionId, SessionKey,
+    DeclaredState, Generation, GrantId, Namespace, PlaceKey, RequestId, SessionId, SessionKey, from_hex,
 };
 use sysv::{AdjustmentsLine, ProcessLine, ResultLine, SetLine};
 
@@ -540,10 +540,4 @@ fn to_hex(bytes: &[u8]) -> String {
         write!(digits, "{byte:02x}").expect("writing to a string never fails");
         digits
     })
-}
-
-fn from_hex(digits: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<_>> = digits.chars().map(|digit| digit.to_digit(16)).collect();
-    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
-    Some(digits.chunks_exact(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect())
 }

@@ -1,0 +1,160 @@
+//! Which keys of `semget` go to the server.
+
+use std::str::FromStr;
+
+/// Keys that go to the server. Keys are compared without a sign, as `ipcs` prints them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    all: bool,
+    ranges: Vec<(u32, u32)>,
+    /// Keys of this host, and the keys that all hosts share instead.
+    map: Vec<(u32, u32)>,
+}
+
+impl Keys {
+    /// The key on the server of a key of this host; `None`: the key belongs to the kernel. The key 0 (`IPC_PRIVATE`)
+    /// makes a new set with each call, so that `all` does not include it; an item of its own does.
+    pub fn shared(&self, local: i32) -> Option<i32> {
+        let key = local.cast_unsigned();
+        if let Some((_, shared)) = self.map.iter().find(|(local, _)| *local == key) {
+            return Some(shared.cast_signed());
+        }
+        let listed = self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&key));
+        (listed || (self.all && key != 0)).then_some(local)
+    }
+
+    /// The key of this host for a key of the server.
+    pub fn local(&self, shared: i32) -> i32 {
+        let mapped = self.map.iter().find(|(_, to)| *to == shared.cast_unsigned());
+        mapped.map_or(shared, |(local, _)| local.cast_signed())
+    }
+
+    /// Adds the items of a list, separated by commas or blanks.
+    pub fn extend(&mut self, list: &str) -> Result<(), String> {
+        for item in list.split([',', ' ', '\t']).filter(|item| !item.is_empty()) {
+            self.add(item)?;
+        }
+        Ok(())
+    }
+
+    /// Whether no key goes to the server.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn add(&mut self, item: &str) -> Result<(), String> {
+        if item == "all" {
+            self.all = true;
+            return Ok(());
+        }
+        let key = |text| key(text).map(i32::cast_unsigned);
+        let wrong = || {
+            format!(
+                "\"{item}\" is not \"all\", a key (42, 0x2a), a range (0x1000-0x1fff) or a mapping of this host's key to the \
+                 shared one (0x5101a2b3=0x10)"
+            )
+        };
+        if let Some((local, shared)) = item.split_once('=') {
+            let (local, shared) = (key(local).ok_or_else(wrong)?, key(shared).ok_or_else(wrong)?);
+            if self.map.iter().any(|(other, to)| *other == local && *to != shared) {
+                return Err(format!("\"{item}\" maps a key that another item maps elsewhere"));
+            }
+            self.map.push((local, shared));
+            return Ok(());
+        }
+        let (first, last) = match key(item) {
+            Some(single) => (single, single),
+            None => {
+                let (first, last) = item.split_once('-').ok_or_else(wrong)?;
+                (key(first).ok_or_else(wrong)?, key(last).ok_or_else(wrong)?)
+            }
+        };
+        if first > last {
+            return Err(format!("the range \"{item}\" ends before it begins"));
+        }
+        self.ranges.push((first, last));
+        Ok(())
+    }
+}
+
+impl FromStr for Keys {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Self, String> {
+        let mut keys = Self::default();
+        keys.extend(list)?;
+        Ok(keys)
+    }
+}
+
+/// A key as a user writes it: in decimal with or without a minus, or in hexadecimal. `None`: the text is not one.
+pub fn key(text: &str) -> Option<i32> {
+    match text.strip_prefix("0x") {
+        // The standard parsers accept a plus, and that of hexadecimal digits a minus.
+        Some(digits) if digits.starts_with(['+', '-']) => None,
+        Some(digits) => u32::from_str_radix(digits, 16).ok().map(u32::cast_signed),
+        None if text.starts_with('+') => None,
+        None => text.parse().ok().or_else(|| text.parse().ok().map(u32::cast_signed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(list: &str) -> Keys {
+        list.parse().unwrap()
+    }
+
+    #[test]
+    fn a_key_is_decimal_or_hexadecimal() {
+        for (text, expected) in
+            [("42", 42), ("0x2a", 42), ("-1", -1), ("0xffffffff", -1), ("4294967295", -1), ("0", 0)]
+        {
+            assert_eq!(key(text), Some(expected), "{text}");
+        }
+        for text in ["", "0x", "x", "0x-1", "+1", "4294967296", "-2147483649", "0x1ffffffff", "1 ", "2a"] {
+            assert_eq!(key(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn all_includes_every_key_but_private_sets() {
+        let keys = keys("all");
+        assert_eq!(keys.shared(1), Some(1));
+        assert_eq!(keys.shared(-1), Some(-1));
+        assert_eq!(keys.shared(0), None);
+        assert_eq!(super::tests::keys("all,0").shared(0), Some(0));
+    }
+
+    #[test]
+    fn ranges_and_single_keys_are_included_to_their_ends() {
+        let keys = keys("0x1000-0x1fff, 42 -7");
+        for key in [0x1000, 0x1fff, 42, -7] {
+            assert_eq!(keys.shared(key), Some(key), "{key}");
+        }
+        for key in [0, 0xfff, 0x2000, 41, 43, -6, 7] {
+            assert_eq!(keys.shared(key), None, "{key}");
+        }
+        assert_eq!(super::tests::keys("0x80000000-0xffffffff").shared(i32::MIN), Some(i32::MIN));
+    }
+
+    #[test]
+    fn a_mapped_key_has_another_name_on_the_server() {
+        let keys = keys("0x5101a2b3=0x10 0x10");
+        assert_eq!(keys.shared(0x5101_a2b3), Some(0x10));
+        assert_eq!(keys.local(0x10), 0x5101_a2b3);
+        assert_eq!(keys.local(0x11), 0x11);
+    }
+
+    #[test]
+    fn what_is_no_list_of_keys_is_refused() {
+        for list in ["everything", "0x", "1-", "-", "1=", "=1", "0x1ffffffff", "1-2-3", "ALL", "0X10"] {
+            let error = list.parse::<Keys>().unwrap_err();
+            assert!(error.starts_with(&format!("\"{list}\" is not \"all\"")), "{error}");
+        }
+        assert!("2-1".parse::<Keys>().unwrap_err().contains("ends before it begins"));
+        assert!("1=2,1=3".parse::<Keys>().unwrap_err().contains("\"1=3\" maps a key"));
+        assert!(keys(" , ").is_empty());
+    }
+}
