@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::leased::{self, Held};
 use super::messages;
 use super::outer;
-use super::output::json;
+use super::output;
 use super::session::{Credentials, GRANT, KEY, SESSION, SLOTS};
 use super::signals::Signals;
 use super::slots;
@@ -115,21 +115,14 @@ fn assignments(handed: &HandedOver, slots: &[Vec<u16>]) -> String {
     text
 }
 
-/// One JSON object.
-fn json_line(handed: &HandedOver, slots: &[Vec<u16>]) -> String {
-    let HandedOver { session, key, grant, ttl } = handed;
-    let (key, grant) = (hex(&key.0), grant.0.to_string());
-    json(&Line { session: session.to_string(), key: &key, grant, slots, lease: ttl.as_secs_f64() }) + "\n"
-}
-
-#[derive(Serialize)]
-struct Line<'a> {
-    /// A string, as the id of the grant: many JSON readers convert numbers to doubles, which would round it.
-    session: String,
-    key: &'a str,
-    grant: String,
-    /// One entry per name; empty if its resources are not numbered.
-    slots: &'a [Vec<u16>],
-    /// In seconds.
-    lease: f64,
+/// One JSON object. Ids are strings: many JSON readers convert numbers to doubles, which would round them.
+fn json_line(HandedOver { session, key, grant, ttl }: &HandedOver, slots: &[Vec<u16>]) -> String {
+    let object = json!({
+        "session": session.to_string(),
+        "key": hex(&key.0),
+        "grant": grant.to_string(),
+        "slots": slots,
+        "lease": ttl.as_secs_f64(),
+    });
+    output::json(&object) + "\n"
 }

@@ -32,7 +32,7 @@ use signalbox_model::Quoted;
 /// configuration declares. Pauses and slots out of service stay.
 ///
 /// The output is one line for each name: declare, change, remove or unchanged, or for what was not changed refused and the
-/// reason; then the name, escaped as by "signalbox dump", and the difference. With --dry-run, these lines say what would
+/// reason; then the name, escaped as in lists, and the difference. With --dry-run, these lines say what would
 /// change. With --json, the output is one object per line with the keys name (or name_hex), change, from and to (null or an
 /// object with the keys capacity, slots and label) and, if the change was refused, error (an object with the keys code and
 /// message).
@@ -181,14 +181,7 @@ async fn below(server: &Server, direct: &Direct, prefix: &str) -> Result<Vec<Dec
         ),
         _ => error.into(),
     };
-    let mut listed = server.answer(direct.list(prefix.as_bytes())).await?.map_err(explained)?;
-    let mut entries = Vec::new();
-    while let Some(entry) =
-        server.answer(async { listed.next().await.transpose() }).await?.map_err(explained)?
-    {
-        entries.push(entry);
-    }
-    Ok(entries)
+    server.all(direct.list(prefix.as_bytes())).await?.map_err(explained)
 }
 
 /// Write the declared semaphores as a file for "signalbox apply"

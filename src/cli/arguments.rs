@@ -4,11 +4,16 @@
 //! `run a --lease 10 days` would otherwise acquire a second counter, `days`. So NAMEs stand together, before or after the
 //! options, and a unit of time right behind a TIME is refused, wherever it stands.
 
-use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Id};
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
 
-use super::exit::Failure;
-use super::output::{Form, escaped};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, Id};
+use serde::Serialize;
+
+use super::exit::{Exit, Failure};
+use super::output::{Form, escaped, json};
 use super::server::Server;
 use super::sysv::SysvOption;
 
@@ -39,18 +44,40 @@ pub(super) struct Common {
     pub(super) server: Server,
 
     /// Print JSON: one object, or of a list one object per line
+    ///
+    /// A missing value is null. A name or label that is not UTF-8 has the key name_hex or label_hex, in hexadecimal digits.
     #[arg(long, global = true)]
     pub(super) json: bool,
 
     /// Print a list without its header
+    ///
+    /// A list is a table on a terminal; elsewhere, tabs separate its columns. A missing value is -. A backslash in a name is printed
+    /// as \\, a tab as \t, a newline as \n, and each byte of another control character, of a direction mark, of an invisible
+    /// character or of a space other than the usual one, or that is not UTF-8, as \xNN; "printf %b" of bash converts this back.
     #[arg(long, global = true)]
     no_header: bool,
 
     #[command(flatten)]
     pub(super) sysv: SysvOption,
+
+    /// What [`checked`] returns.
+    #[arg(skip)]
+    pub(super) given: Vec<Id>,
 }
 
 impl Common {
+    /// Whether an option was given on the command line, and not by the environment.
+    pub(super) fn has(&self, option: &str) -> bool {
+        self.given.iter().any(|given| given == option)
+    }
+
+    /// Prints the result of a command: one JSON object, or a text.
+    pub(super) fn print(&self, object: &impl Serialize, text: impl Display) -> Result<ExitCode, Failure> {
+        let text = if self.json { json(object) } else { text.to_string() };
+        writeln!(io::stdout(), "{text}")?;
+        Ok(Exit::Success.into())
+    }
+
     /// How a list is printed.
     pub(super) fn form(&self) -> Form {
         Form::of_output(self.json, !self.no_header)
@@ -90,57 +117,25 @@ fn takes(path: &str, option: &str) -> bool {
     }
 }
 
-/// The options of a subcommand that were given on the command line, and not by the environment. It stands before them in
-/// the arguments, because they take their values out of the matches.
-#[derive(Debug)]
-pub(super) struct OnCommandLine(Vec<Id>);
-
-impl OnCommandLine {
-    pub(super) fn has(&self, id: &str) -> bool {
-        self.0.iter().any(|given| given == id)
-    }
-}
-
-/// It has no arguments of its own.
-impl Args for OnCommandLine {
-    fn augment_args(command: Command) -> Command {
-        command
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        command
-    }
-}
-
-impl FromArgMatches for OnCommandLine {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        // An option that stands before the subcommand is among them, also if the subcommand does not take it.
-        let is_known = |id: &&Id| matches.try_contains_id(id.as_str()).is_ok();
-        let is_given = |id: &&Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
-        Ok(Self(matches.ids().filter(is_known).filter(is_given).cloned().collect()))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-/// Checks the parsed arguments of a command and its subcommands.
-pub(super) fn check(mut command: &Command, mut matches: &ArgMatches) -> Result<(), Failure> {
+/// Checks the parsed arguments of a command and its subcommands. Returns the options that were given on the command line, and not
+/// by the environment.
+pub(super) fn checked(mut command: &Command, mut matches: &ArgMatches) -> Result<Vec<Id>, Failure> {
     let mut path = String::new();
     while let Some((name, inner)) = matches.subcommand() {
         command = command.find_subcommand(name).expect("the matches are of this command");
         matches = inner;
         path = format!("{path} {name}");
     }
-    let is_given =
-        |option: &&Arg| matches.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
-    if let Some(option) = command.get_arguments().filter(|option| option.is_hide_set()).find(is_given) {
+    let is_given = |id: &Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+    let mut hidden = command.get_arguments().filter(|option| option.is_hide_set());
+    if let Some(option) = hidden.find(|option| is_given(option.get_id())) {
         return Err(Failure::usage(format!("{} has no {}; omit it", path.trim_start(), shown(option))));
     }
     let mut words = command.get_positionals().filter(|argument| !argument.is_last_set());
-    words.try_for_each(|argument| check_word(command, matches, argument)).map_err(Failure::usage)
+    words.try_for_each(|argument| check_word(command, matches, argument)).map_err(Failure::usage)?;
+    // An option that stands before the subcommand is among them, also if the subcommand does not take it.
+    let known = matches.ids().filter(|id| matches.try_contains_id(id.as_str()).is_ok());
+    Ok(known.filter(|id| is_given(id)).cloned().collect())
 }
 
 fn check_word(command: &Command, matches: &ArgMatches, argument: &Arg) -> Result<(), String> {

@@ -1,11 +1,10 @@
 //! `signalbox await-idle`: waits until a name is idle, without acquiring it.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
 use super::arguments::Common;
 use super::declared::no_such_slot;
@@ -13,10 +12,9 @@ use super::exit::{Exit, Failure, warn};
 use super::listing::State;
 use super::name::Name;
 use super::number::within;
-use super::output::json;
 use super::pattern::WholeNames;
 use super::server::other;
-use super::time::{WaitLimit, check_wait, wait_limit_or_none};
+use super::time::{WaitLimit, check_wait, shown, wait_limit_or_none};
 use signalbox_client::{Idle, Namespace, Status};
 use signalbox_model::noun;
 use signalbox_model::views::Named;
@@ -64,14 +62,6 @@ pub(super) struct Arguments {
     whole: WholeNames,
 }
 
-/// The usage in JSON.
-#[derive(Serialize)]
-struct Line {
-    #[serde(flatten)]
-    name: Named,
-    in_use: u32,
-}
-
 pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     arguments.whole.check([&arguments.name])?;
     let Arguments { name, level, slot, wait, .. } = arguments;
@@ -104,12 +94,9 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
                 },
                 result => result?,
             };
-            let text = match common.json {
-                true => json(&Line { name: Named::of(name.bytes()), in_use }),
-                false => in_use.to_string(),
-            };
-            writeln!(std::io::stdout(), "{text}")?;
-            Ok(Exit::Success.into())
+            let mut object = json!(Named::of(name.bytes()));
+            object["in_use"] = json!(in_use);
+            common.print(&object, in_use)
         }
     }
 }
@@ -145,9 +132,7 @@ fn busy(arguments: &Arguments, kind: Option<Namespace>, in_use: Option<u32>) -> 
     };
     match wait {
         Some(Duration::ZERO) => format!("{what}{state}; try again later or use --wait TIME"),
-        Some(wait) => {
-            format!("{what} within {} s{state}; try again later or raise --wait", wait.as_secs_f64())
-        }
-        None => format!("{what} within the longest wait that the server allows{state}; try again later"),
+        Some(_) => format!("{what} within {}{state}; try again later or raise --wait", shown(*wait)),
+        None => format!("{what} within {}{state}; try again later", shown(*wait)),
     }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
-use serde::Serialize;
+use serde_json::json;
 
 use super::arguments::Common;
 use super::declared::{self, SLOTS_MAX, no_such_slot};
@@ -15,12 +15,11 @@ use super::exit::{Exit, Failure};
 use super::list;
 use super::name::Name;
 use super::number::within;
-use super::output::{escaped, json};
 use super::pattern::{WholeNames, looks_like_pattern};
 use super::revoke::{Cancel, Revoke};
 use super::server::{PERMISSION_DENIED, Server};
 use super::table::{Column, Rows};
-use super::time::{WaitLimit, check_wait, time_or_none, wait_limit};
+use super::time::{WaitLimit, check_wait, shown, time_or_none, wait_limit};
 use super::wanted::has_amount;
 use crate::declarations::needs_more;
 use signalbox_client::{
@@ -73,7 +72,7 @@ Examples:
 ///
 /// The command prints the resulting semaphores as a list with the columns capacity, resources in use, generation (a number that
 /// grows with each change) and name. With --json, the output is one object per line with the keys name, capacity, in_use and
-/// generation. A name that is not UTF-8 has the key name_hex, in hexadecimal digits.
+/// generation.
 ///
 /// Without data_dir in the configuration of the server, the declarations are lost when it restarts.
 #[derive(Debug, Args)]
@@ -319,19 +318,14 @@ impl Declared {
         (&self.name, self.generation.map(Generation))
     }
 
-    async fn change(&self, common: &Common, how: ServiceChange) -> Result<ExitCode, Failure> {
-        let direct = common.server.direct().await?;
-        self.change_over(common, &direct, how).await?;
-        list::print_one(common, &direct, &self.name).await
+    fn service(&self, how: ServiceChange) -> Operation<'_> {
+        Operation::ChangeService { name: self.name.bytes(), how, expected: self.parts().1 }
     }
 
-    async fn change_over(&self, common: &Common, direct: &Direct, how: ServiceChange) -> Result<(), Failure> {
-        let (name, expected) = self.parts();
-        let operation = Operation::ChangeService { name: name.bytes(), how, expected };
-        match common.server.answer(direct.change(&operation)).await? {
-            Ok(_) => Ok(()),
-            Err(error) => Err(refused(&common.server, direct, &operation, error).await),
-        }
+    async fn change(&self, common: &Common, how: ServiceChange) -> Result<ExitCode, Failure> {
+        let direct = common.server.direct().await?;
+        changed(&common.server, &direct, &self.service(how)).await?;
+        list::print_one(common, &direct, &self.name).await
     }
 }
 
@@ -403,22 +397,17 @@ impl Slot {
         let Some(limit) = wait else { return declared.change(common, how).await };
         let (name, direct) = (&declared.name, common.server.direct().await?);
         check_wait(*limit, direct.server())?;
-        declared.change_over(common, &direct, how).await?;
+        changed(&common.server, &direct, &declared.service(how)).await?;
         // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
         match direct.await_idle(Namespace::Semaphores, name.bytes(), Idle::Slot(*slot), *limit).await {
-            Err(error) if error.status() == Some(Status::TimedOut) => {
-                let within = limit.map_or_else(
-                    || "the longest wait that the server allows".to_owned(),
-                    |limit| format!("{} s", limit.as_secs_f64()),
-                );
-                Err(Failure::new(
-                    Exit::NothingAvailable,
-                    format!(
-                        "slot {slot} of semaphore {name} is out of service, but was not released within {within}; \"signalbox \
-                     status --holders\" shows its holder; wait again, or put the slot back with --in"
-                    ),
-                ))
-            }
+            Err(error) if error.status() == Some(Status::TimedOut) => Err(Failure::new(
+                Exit::NothingAvailable,
+                format!(
+                    "slot {slot} of semaphore {name} is out of service, but was not released within {}; \"signalbox \
+                     status --holders\" shows its holder; wait again, or put the slot back with --in",
+                    shown(*limit)
+                ),
+            )),
             // The semaphore is gone, and the slot with it.
             Err(error) if error.status() == Some(Status::NotFound) => Ok(Exit::Success.into()),
             Err(error) => Err(error.into()),
@@ -459,15 +448,21 @@ pub(super) async fn request(
     operation: &Operation<'_>,
     names: &[&Name],
 ) -> Result<ExitCode, Failure> {
-    let server = &common.server;
-    match server.answer(direct.change(operation)).await? {
-        Ok(Changed::Declared(states)) => print(common, names, &states)?,
-        Ok(Changed::Done) => {}
-        Ok(Changed::Count(_)) if matches!(operation, Operation::Cancel(Cancellation::Request(_))) => {}
-        Ok(Changed::Count(count)) => writeln!(io::stdout(), "{count}")?,
-        Err(error) => return Err(refused(server, direct, operation, error).await),
+    match changed(&common.server, direct, operation).await? {
+        Changed::Declared(states) => print(common, names, &states)?,
+        Changed::Done => {}
+        Changed::Count(_) if matches!(operation, Operation::Cancel(Cancellation::Request(_))) => {}
+        Changed::Count(count) => writeln!(io::stdout(), "{count}")?,
     }
     Ok(Exit::Success.into())
+}
+
+/// Requests a change.
+async fn changed(server: &Server, direct: &Direct, operation: &Operation<'_>) -> Result<Changed, Failure> {
+    match server.answer(direct.change(operation)).await? {
+        Ok(changed) => Ok(changed),
+        Err(error) => Err(refused(server, direct, operation, error).await),
+    }
 }
 
 const COLUMNS: [Column; 4] = [
@@ -477,28 +472,15 @@ const COLUMNS: [Column; 4] = [
     Column::text("NAME"),
 ];
 
-/// The state of a semaphore in JSON.
-#[derive(Serialize)]
-struct Line {
-    #[serde(flatten)]
-    name: Named,
-    capacity: u32,
-    in_use: u32,
-    /// A string: many JSON readers convert numbers to doubles, which would round it.
-    generation: String,
-}
-
 fn print(common: &Common, names: &[&Name], states: &[DeclaredState]) -> io::Result<()> {
     let mut rows = Rows::new(common.form(), &COLUMNS, io::stdout().lock());
     for (name, DeclaredState { generation, capacity, in_use }) in names.iter().zip(states) {
-        let generation = generation.0.to_string();
-        let cells =
-            || vec![capacity.to_string(), in_use.to_string(), generation.clone(), escaped(name.bytes())];
-        let object = || {
-            let (name, capacity, in_use) = (Named::of(name.bytes()), *capacity, *in_use);
-            json(&Line { name, capacity, in_use, generation: generation.clone() })
-        };
-        rows.push(cells, object)?;
+        let mut object = json!(Named::of(name.bytes()));
+        object["capacity"] = json!(capacity);
+        object["in_use"] = json!(in_use);
+        // A string: many JSON readers convert numbers to doubles, which would round it.
+        object["generation"] = json!(generation.0.to_string());
+        rows.push(&object)?;
     }
     rows.finish()
 }

@@ -1,14 +1,13 @@
 //! `signalbox check-config`: reports what `serve` would report about a configuration file and the environment.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::json;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure, warn};
-use super::output::json;
 use crate::config::Loaded;
 use crate::server::check;
 
@@ -31,8 +30,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
-    let invalid = |error: crate::config::ConfigError| Failure::new(Exit::Configuration, error.to_string());
-    let loaded = Loaded::read(Some(&arguments.file), std::env::vars_os()).map_err(invalid)?;
+    let loaded = Loaded::read(Some(&arguments.file), std::env::vars_os())?;
     let mut mistakes = loaded.validate().err().map_or_else(Vec::new, |error| error.mistakes().to_vec());
     let checked = check(&loaded.config);
     mistakes.extend(checked.mistakes);
@@ -46,10 +44,8 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
         return Ok(Exit::Configuration.into());
     }
     let file = arguments.file.display().to_string();
-    let text = match common.json {
-        true => json(&serde_json::json!({ "file": file, "warnings": warnings })),
-        false => format!("{file}: the configuration is valid"),
-    };
-    writeln!(std::io::stdout(), "{text}")?;
-    Ok(Exit::Success.into())
+    common.print(
+        &json!({ "file": file, "warnings": warnings }),
+        format_args!("{file}: the configuration is valid"),
+    )
 }

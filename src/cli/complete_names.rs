@@ -12,10 +12,11 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 use super::arguments::SYSV;
 use super::exit::{Exit, Failure};
+use super::list;
 use super::output::escaped;
 use super::server::{Server, block_on_quietly};
 use super::sysv::completions;
-use signalbox_client::{Direct, Namespace};
+use signalbox_client::Scope;
 
 /// Print the names that complete a command line
 #[derive(Debug, Args)]
@@ -35,9 +36,9 @@ const NAMES_MAX: usize = 500;
 /// Which names complete the arguments of a subcommand.
 #[derive(Clone, Copy)]
 enum Source {
-    /// Those of one namespace, as plain operations.
+    /// Those of one namespace, as plain operations list them.
     Plain,
-    /// Limits: declared semaphores, and counters in use.
+    /// Limits: declared semaphores, and what is in use.
     Limits,
     /// Declared semaphores.
     Declared,
@@ -144,35 +145,20 @@ fn asked(matches: &ArgMatches, source: Source, prefix: &str) -> Option<BTreeSet<
 
 async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<String>> {
     let mut names = BTreeSet::new();
-    if let Source::Sets = source {
-        for name in completions(server).await? {
-            add(&mut names, name.as_bytes(), prefix);
+    match source {
+        Source::Sets => {
+            completions(server).await?.iter().for_each(|name| add(&mut names, name.as_bytes(), prefix));
         }
-        return Some(names);
-    }
-    let requested = match source {
-        Source::Plain => Some(server.namespace()),
-        _ => server.kind(),
-    };
-    if let Source::Plain | Source::Limits = source {
-        // The connection that lists is plain, so it needs the port of the namespace. Those that are declared are listed on
-        // any port.
-        match server.connect().await {
-            Ok(client) => {
-                let mut dump = client.dump().await.ok()?;
-                while let Some(entry) = dump.next().await {
-                    add(&mut names, &entry.ok()?.name, prefix);
-                }
-            }
-            Err(_) if requested != Some(Namespace::Counters) => {}
-            Err(_) => return None,
+        Source::Plain => {
+            let client = server.connect().await.ok()?;
+            let dump = server.all(client.dump()).await.ok()?.ok()?;
+            dump.iter().for_each(|entry| add(&mut names, &entry.name, prefix));
         }
-    }
-    if requested != Some(Namespace::Counters) {
-        let direct: Direct = server.direct().await.ok()?;
-        let mut declared = direct.list(prefix).await.ok()?;
-        while let Some(entry) = declared.next().await {
-            add(&mut names, &entry.ok()?.name, prefix);
+        Source::Limits | Source::Declared => {
+            let direct = server.direct().await.ok()?;
+            let only_declared = matches!(source, Source::Declared);
+            let listed = list::names(server, &direct, Scope::Prefix(prefix), only_declared).await.ok()?;
+            listed.iter().for_each(|row| add(&mut names, &row.name, prefix));
         }
     }
     Some(names)

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::arguments::{Common, OnCommandLine};
+use super::arguments::Common;
 use super::cluster::{Cluster, Source};
 use super::exit::{Exit, Failure, warn};
-use super::output::{self, json};
+use super::output::json;
 use super::server::{PERMISSION_DENIED, Server, block_on};
+use super::table::figures;
 use crate::cluster::timing;
 use signalbox_client::{Features, Status};
 use signalbox_cluster::data::{self, read_all};
@@ -26,16 +27,13 @@ use signalbox_storage::{Counts, ExportWriter, ImportError, Record, Report, Stora
 /// With --cluster, the commands are about the records of a cluster, which are in etcd. "check" and "export" read all
 /// records as they are at one moment, also while nodes serve clients. "export --server" does that with a running server.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "\
+#[command(after_help = "\
 Examples:
   signalbox data check /var/lib/signalbox
   (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)
   signalbox data import /var/lib/signalbox < signalbox.jsonl
   signalbox data export /var/lib/signalbox | signalbox data import --cluster
-  (umask 077; signalbox data export --server 127.0.0.1 > signalbox.jsonl)",
-    disable_help_subcommand = true
-)]
+  (umask 077; signalbox data export --server 127.0.0.1 > signalbox.jsonl)")]
 pub(super) struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -84,7 +82,25 @@ Examples:
   signalbox data check /var/lib/signalbox
   signalbox data check /var/lib/signalbox --json | jq .problems")]
     Check(Place),
-    Export(Export),
+    /// Write the contents of a data directory, a cluster or a running server to standard output; the output is secret
+    ///
+    /// The output is one JSON object per line, which "signalbox data import" reads. THE OUTPUT IS SECRET: it contains the keys
+    /// of sessions, with which anyone can take over the sessions and what they hold, and the key that proves places in queues.
+    /// Write it where no other user can read it.
+    ///
+    /// Records that cannot be read are omitted and reported on standard error, and the exit status is 65; this includes the
+    /// latest changes, if they are damaged. The directory is not changed.
+    ///
+    /// With --server, the export is a backup of a running server: all records as they are at one moment, with everything that
+    /// the server acknowledged before the command was started. The server keeps serving, and its file may grow. It accepts the
+    /// request from its own machine and from the addresses in admin_from of its configuration. The keys are sent over the
+    /// network as they are; run the command on the server's machine, or over a network that you trust. If the command fails,
+    /// the output lacks its last line, and "signalbox data import" refuses it.
+    #[command(after_help = "\
+Examples:
+  (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)
+  (umask 077; signalbox data export --server 127.0.0.1 > signalbox.jsonl)")]
+    Export(Place),
     /// Create a data directory from an export on standard input
     ///
     /// Reads the output of "signalbox data export", and imports all of it or nothing. The directory must be empty; if it does not
@@ -100,53 +116,28 @@ Examples:
     Import(Place),
 }
 
-/// Write the contents of a data directory, a cluster or a running server to standard output; the output is secret
-///
-/// The output is one JSON object per line, which "signalbox data import" reads. THE OUTPUT IS SECRET: it contains the keys
-/// of sessions, with which anyone can take over the sessions and what they hold, and the key that proves places in queues.
-/// Write it where no other user can read it.
-///
-/// Records that cannot be read are omitted and reported on standard error, and the exit status is 65; this includes the
-/// latest changes, if they are damaged. The directory is not changed.
-///
-/// With --server, the export is a backup of a running server: all records as they are at one moment, with everything that
-/// the server acknowledged before the command was started. The server keeps serving, and its file may grow. It accepts the
-/// request from its own machine and from the addresses in admin_from of its configuration. The keys are sent over the
-/// network as they are; run the command on the server's machine, or over a network that you trust. If the command fails,
-/// the output lacks its last line, and "signalbox data import" refuses it.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)
-  (umask 077; signalbox data export --server 127.0.0.1 > signalbox.jsonl)")]
-struct Export {
-    #[command(flatten)]
-    place: Place,
-
-    #[command(flatten)]
-    given: OnCommandLine,
-}
-
-impl Export {
-    /// Whether a running server is exported. A server of the environment is none of the command line, and selects nothing.
-    fn is_of_server(&self) -> Result<bool, Failure> {
-        match (self.given.has("server"), self.place.directory.is_some() || self.place.cluster) {
-            (true, true) => {
-                Err(Failure::usage("--server exports a running server; omit it, or omit the other place"))
-            }
-            (is_option, _) => Ok(is_option),
+/// Whether a running server is exported. A server of the environment is none of the command line, and selects nothing.
+fn is_of_server(place: &Place, common: &Common) -> Result<bool, Failure> {
+    match (common.has("server"), place.directory.is_some() || place.cluster) {
+        (true, true) => {
+            Err(Failure::usage("--server exports a running server; omit it, or omit the other place"))
         }
+        (is_option, _) => Ok(is_option),
     }
 }
 
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Action::Check(place) => check(place, common.json),
-        Action::Export(export) if export.is_of_server()? => block_on(export_online(&common.server)),
-        Action::Export(Export { place, .. }) => export(place),
-        Action::Import(place) => import(place, common.json),
+        Action::Export(place) if is_of_server(place, common)? => block_on(export_online(&common.server)),
+        Action::Export(place) => export(place),
+        Action::Import(place) => import(place, common),
     }
 }
+
+/// What is printed of a check.
+const KEYS: [&str; 7] =
+    ["declared", "sessions", "grants", "answers", "sysv_sets", "sysv_processes", "needs_repair"];
 
 fn check(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
     let report = match place.directory()? {
@@ -160,33 +151,20 @@ fn check(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
     };
     let Report { needs_repair, counts, ref problems } = report;
     let signalbox_storage::Counts { declarations, sessions, grants, answers, sets, processes } = counts;
-    let mut out = io::stdout().lock();
-    if as_json {
-        let found = serde_json::json!({
-            "declared": declarations,
-            "sessions": sessions,
-            "grants": grants,
-            "answers": answers,
-            "sysv_sets": sets,
-            "sysv_processes": processes,
-            "needs_repair": needs_repair,
-            "problems": problems,
-        });
-        writeln!(out, "{}", json(&found))?;
-    } else {
-        let needs_repair = if needs_repair { "yes" } else { "no" };
-        let lines = [
-            ("declared", declarations.to_string()),
-            ("sessions", sessions.to_string()),
-            ("grants", grants.to_string()),
-            ("answers", answers.to_string()),
-            ("sysv_sets", sets.to_string()),
-            ("sysv_processes", processes.to_string()),
-            ("needs_repair", needs_repair.to_owned()),
-        ];
-        output::figures(&mut out, 14, &lines)?;
+    let found = serde_json::json!({
+        "declared": declarations,
+        "sessions": sessions,
+        "grants": grants,
+        "answers": answers,
+        "sysv_sets": sets,
+        "sysv_processes": processes,
+        "needs_repair": needs_repair,
+        "problems": problems,
+    });
+    match as_json {
+        true => writeln!(io::stdout(), "{}", json(&found))?,
+        false => figures(&mut io::stdout(), 14, &KEYS, &found, &[])?,
     }
-    out.flush()?;
     if !as_json {
         problems.iter().for_each(|problem| warn(problem));
     }
@@ -233,7 +211,7 @@ async fn export_online(server: &Server) -> Result<ExitCode, Failure> {
     let mut out = io::stdout().lock();
     let mut parts = server.answer(direct.export()).await??;
     loop {
-        match server.answer(async { parts.next().await.transpose() }).await? {
+        match server.next(&mut parts).await? {
             Ok(Some(part)) => out.write_all(&part)?,
             Ok(None) => break,
             Err(error) if error.status() == Some(Status::NotPermitted) => {
@@ -274,7 +252,7 @@ impl<W: Write> Write for Output<W> {
     }
 }
 
-fn import(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
+fn import(place: &Place, common: &Common) -> Result<ExitCode, Failure> {
     let (name, records) = match place.directory()? {
         Some(directory) => {
             (directory.display().to_string(), signalbox_storage::import(directory, &mut io::stdin().lock())?)
@@ -286,12 +264,8 @@ fn import(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
             (format!("cluster {}", cluster.config.name), records.len() as u64)
         }
     };
-    let text = match as_json {
-        true => json(&serde_json::json!({ "directory": name, "records": records })),
-        false => format!("{name}: imported {records} records"),
-    };
-    writeln!(io::stdout(), "{text}")?;
-    Ok(Exit::Success.into())
+    let object = serde_json::json!({ "directory": name, "records": records });
+    common.print(&object, format_args!("{name}: imported {records} records"))
 }
 
 impl From<data::ImportError> for Failure {

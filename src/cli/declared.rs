@@ -1,10 +1,11 @@
 //! Declared semaphores, as the server lists them.
 
 use bytes::Bytes;
+use serde_json::json;
 
-use super::output::NOTHING;
-use super::slots;
+use super::table;
 use signalbox_client::{DeclaredEntry, Direct, Error, Namespace, Status};
+use signalbox_model::views::Declaration;
 
 /// The most resources of a semaphore with numbered slots.
 pub(super) const SLOTS_MAX: u32 = 65_536;
@@ -48,12 +49,5 @@ pub(super) fn no_such_slot(entry: &DeclaredEntry<Bytes>) -> String {
 
 /// The flags of a semaphore, separated by commas.
 pub(super) fn flags(entry: &DeclaredEntry<Bytes>) -> String {
-    let DeclaredEntry { numbered, removing, configured, paused, .. } = *entry;
-    let words = [(numbered, "slots"), (removing, "removing"), (configured, "configured"), (paused, "paused")];
-    let words = words.into_iter().filter(|(is_so, _)| *is_so).map(|(_, word)| word.to_owned());
-    let ranges = (!entry.slots_out.is_empty()).then(|| slots::ranges(&entry.slots_out));
-    // The commas are between the flags.
-    let out = ranges.map(|ranges| format!("out={}", ranges.replace(',', "+")));
-    let words: Vec<_> = words.chain(out).collect();
-    if words.is_empty() { NOTHING.to_owned() } else { words.join(",") }
+    table::flags(&json!(Declaration::of(entry)))
 }

@@ -6,8 +6,11 @@ use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
 
+use super::history::Unreadable;
 use super::messages;
 use super::output::{escaped, harmless};
+use crate::config::ConfigError;
+use signalbox_access::TokenFileError;
 use signalbox_bench::LoadError;
 use signalbox_client::{self, Status};
 
@@ -203,16 +206,23 @@ impl From<io::Error> for Failure {
     }
 }
 
-impl From<signalbox_client::ConnectError> for Failure {
-    fn from(error: signalbox_client::ConnectError) -> Self {
-        Self::new(Exit::Unavailable, error.to_string())
-    }
+/// Errors of which all have the same exit status.
+macro_rules! failures {
+    ($($error:ty: $exit:ident,)*) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::new(Exit::$exit, error.to_string())
+            }
+        })*
+    };
 }
 
-impl From<LoadError> for Failure {
-    fn from(error: LoadError) -> Self {
-        Self::new(Exit::Unavailable, error.to_string())
-    }
+failures! {
+    ConfigError: Configuration,
+    signalbox_client::ConnectError: Unavailable,
+    LoadError: Unavailable,
+    TokenFileError: Failure,
+    Unreadable: Failure,
 }
 
 impl From<signalbox_client::Error> for Failure {

@@ -10,7 +10,6 @@ use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::list;
 use super::listing::{self, Held, Leases, ListingKind};
-use super::output::{escaped, json};
 use super::status::Arguments;
 use super::table::{Column, Rows};
 use signalbox_client::{Scope, Status};
@@ -24,8 +23,8 @@ const COLUMNS: [Column; 11] = [
     Column::number("SESSION", 10).omitted(2),
     Column::number("RESOURCES", 9),
     Column::word("SLOTS", 5),
-    Column::word("SINCE", 20).omitted(1),
-    Column::number("TTL LEFT", 8).omitted(4),
+    Column::utc("SINCE").omitted(1),
+    Column::seconds("TTL LEFT", 8).omitted(4),
     Column::text("ADDRESS").omitted(3),
     Column::text("LABEL").omitted(5),
 ];
@@ -47,10 +46,9 @@ pub(super) async fn print(arguments: &Arguments, common: &Common) -> Result<Exit
     let direct = server.direct().await?;
     let mut sessions: HashSet<_> = arguments.session.into_iter().collect();
     if let Some(client) = &arguments.client {
-        let mut all = server.answer(direct.sessions()).await??;
-        while let Some(session) = server.answer(async { all.next().await.transpose() }).await?? {
-            sessions.extend(client.revocation().is_about(&session).then_some(session.session));
-        }
+        let all = server.all(direct.sessions()).await??;
+        let of_client = all.iter().filter(|session| client.revocation().is_about(session));
+        sessions.extend(of_client.map(|session| session.session));
     }
     let mut leases = Leases::new(Some(server.direct().await?));
     let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
@@ -65,14 +63,8 @@ pub(super) async fn print(arguments: &Arguments, common: &Common) -> Result<Exit
             entries.retain(|entry| sessions.contains(&entry.session));
             for entry in &entries {
                 let left = leases.left(server, entry).await?;
-                let cells = || {
-                    let mut cells =
-                        vec![row.namespace.noun().to_owned(), escaped(&row.name), state.to_owned()];
-                    cells.extend(ListingKind::Holders.cells(entry, left));
-                    cells
-                };
                 let (kind, name) = (row.namespace.noun(), Named::of(&row.name));
-                rows.push(cells, || json(&Line { kind, name, state, held: Held::of(entry, left) }))?;
+                rows.push(&Line { kind, name, state, held: Held::of(entry, left) })?;
             }
         }
     }

@@ -10,7 +10,7 @@ use super::server::{Server, label};
 use super::signals::Signals;
 use super::time::check_wait;
 use super::wanted::{Amount, Amounts, Waiting};
-use signalbox_client::{AcquireAll, Client, Error, Flight, HelloAnswer, Namespace, Permit};
+use signalbox_client::{AcquireAll, Builder, Client, Error, Flight, HelloAnswer, Namespace, Permit};
 
 /// A permit, and the client that renews its lease.
 pub(super) struct Held {
@@ -55,10 +55,7 @@ async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result
     // While a node of the cluster takes over, the client's own attempt would fail at once.
     server.leader().await?;
     let builder = server.builder(task)?.unreachable_after(unreachable_after);
-    let builder = match lease {
-        Some(lease) => builder.ttl(lease),
-        None => builder,
-    };
+    let builder = lease.into_iter().fold(builder, Builder::ttl);
     Ok(server.answer_of_first(builder.connect()).await??)
 }
 
@@ -71,17 +68,12 @@ async fn request(
     outer: &[Holding],
 ) -> Result<Permit, Failure> {
     let amounts = questions.amounts();
-    let mut request = client.acquire_all(amounts.claims());
-    if let Some(waiters) = waiting.queue_max {
-        request = request.queue_max(waiters);
-    }
+    let request = client.acquire_all(amounts.claims());
+    let request = waiting.queue_max.into_iter().fold(request, AcquireAll::queue_max);
     let result = match waiting.wait {
         None => server.answer(flight(request, false, waiting.share)).await?,
         Some(limit) => {
-            let request = match limit {
-                Some(limit) => request.timeout(limit),
-                None => request,
-            };
+            let request = limit.into_iter().fold(request, AcquireAll::timeout);
             tokio::select! {
                 biased;
                 result = flight(request, true, waiting.share) => result,

@@ -9,11 +9,9 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::arguments::Common;
-use super::declared::flags;
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::output::{NOTHING, escaped, json, or_nothing};
-use super::pattern::{self, PatternArguments};
+use super::pattern::PatternArguments;
 use super::server::Server;
 use super::table::{Column, Rows};
 use super::time::unix_now_s;
@@ -29,7 +27,7 @@ const COLUMNS: [Column; 10] = [
     Column::number("IN USE", 8),
     Column::number("CAPACITY", 8),
     Column::number("WAITING", 7),
-    Column::number("LONGEST", 7).omitted(3),
+    Column::number("LONGEST", 7).under("longest_wait").omitted(3),
     Column::number("HOLDERS", 7).omitted(4),
     Column::word("FLAGS", 8),
     Column::number("GENERATION", 20).omitted(2),
@@ -47,12 +45,10 @@ const COLUMNS: [Column; 10] = [
 /// The flags, separated by commas, are slots (its resources are numbered), removing (it is removed when its last holder has released
 /// it), configured (the server's configuration file declares it), paused (it grants nothing until "signalbox resume") and
 /// out=0-3+7 (these slots are out of service). A name that is not declared has no flags, no generation and no label. Holders and
-/// waits are those of at most 1,000 names, those with the longest queues first. A missing value is -. Characters are escaped as by
-/// "signalbox dump".
+/// waits are those of at most 1,000 names, those with the longest queues first.
 ///
 /// With --json, the output is one object per line with the keys kind, name, in_use, capacity, waiting, longest_wait, holders and
-/// declared; if that is true, also generation, slots, removing, configured, paused, slots_out (an array) and label. A missing value
-/// is null. A name or label that is not UTF-8 has the key name_hex or label_hex, in hexadecimal digits.
+/// declared; if that is true, also generation, slots, removing, configured, paused, slots_out (an array) and label.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -182,7 +178,7 @@ pub(super) async fn print_one(common: &Common, direct: &Direct, name: &Name) -> 
 
 fn print(common: &Common, names: &[Row]) -> io::Result<()> {
     let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
-    names.iter().try_for_each(|row| rows.push(|| row.cells(), || json(&Line::of(row))))?;
+    names.iter().try_for_each(|row| rows.push(&Line::of(row)))?;
     rows.finish()
 }
 
@@ -199,8 +195,8 @@ async fn declared_names(
         Err(error) => return Ok(Err(error)),
     };
     loop {
-        match server.answer(async { declared.next().await.transpose() }).await? {
-            Ok(Some(entry)) if pattern::contains(scope, &entry.name) => {
+        match server.next(&mut declared).await? {
+            Ok(Some(entry)) if scope.contains(&entry.name) => {
                 let row = Row::new(Namespace::Semaphores, entry.name.clone(), entry.in_use, entry.waiting);
                 names.push(Row { capacity: Some(entry.capacity), declared: Some(entry), ..row });
             }
@@ -223,7 +219,7 @@ async fn names_in_use(
         Err(error) => return Ok(Err(error)),
     };
     loop {
-        match server.answer(async { present.next().await.transpose() }).await? {
+        match server.next(&mut present).await? {
             Ok(Some((_, event))) if event.kind == EventKind::Present => {
                 names.push(Row::new(namespace, event.name, event.in_use, event.waiting));
             }
@@ -260,24 +256,6 @@ impl Row {
         }
         self.holders = Some(count);
         Ok(())
-    }
-
-    fn cells(&self) -> Vec<String> {
-        let number = |number: Option<u64>| number.map_or(NOTHING.to_owned(), |number| number.to_string());
-        let Self { namespace, name, in_use, waiting, declared, capacity, holders, longest_wait_s } = self;
-        let declared = declared.as_ref();
-        vec![
-            namespace.noun().to_owned(),
-            in_use.to_string(),
-            number(capacity.map(u64::from)),
-            waiting.to_string(),
-            number(*longest_wait_s),
-            number(holders.map(|holders| holders as u64)),
-            declared.map_or(NOTHING.to_owned(), flags),
-            number(declared.map(|entry| entry.generation.0)),
-            escaped(name),
-            declared.map_or(NOTHING.to_owned(), |entry| or_nothing(&entry.label)),
-        ]
     }
 }
 

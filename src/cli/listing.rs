@@ -8,14 +8,14 @@ use std::process::ExitCode;
 
 use bytes::Bytes;
 use serde::Serialize;
+use serde_json::json;
 
 use super::arguments::Common;
 use super::declared;
 use super::exit::{Exit, Failure, warn};
 use super::name::Name;
-use super::output::{NOTHING, or_nothing, utc};
+use super::output::NOTHING;
 use super::server::Server;
-use super::slots;
 use super::table::{Column, Rows};
 use signalbox_client::{DeclaredEntry, Direct, Error, Inspected, ListEntry, Namespace, Series, Status};
 use signalbox_model::views;
@@ -28,8 +28,8 @@ const HOLDERS: [Column; 9] = [
     Column::number("SESSION", 20).omitted(2),
     Column::number("RESOURCES", 10),
     Column::word("SLOTS", 8),
-    Column::word("SINCE", 20).omitted(1),
-    Column::number("TTL LEFT", 8).omitted(5),
+    Column::utc("SINCE").omitted(1),
+    Column::seconds("TTL LEFT", 8).omitted(5),
     Column::text("ADDRESS").omitted(3),
     Column::text("LABEL"),
     FLAGS,
@@ -40,7 +40,7 @@ const WAITERS: [Column; 8] = [
     Column::number("GRANT", 20).omitted(1),
     Column::number("SESSION", 20).omitted(3),
     Column::number("RESOURCES", 10),
-    Column::word("SINCE", 20).omitted(2),
+    Column::utc("SINCE").omitted(2),
     Column::text("ADDRESS").omitted(4),
     Column::text("LABEL"),
     FLAGS,
@@ -65,15 +65,10 @@ pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Re
         ListingKind::Holders => Some(server.direct().await?),
         ListingKind::Waiters => None,
     });
-    let cells = |entry: &Entry, left| {
-        let mut cells = kind.cells(entry, left);
-        cells.push(flags.clone());
-        cells
-    };
     let mut is_empty = true;
     let mut listing = server.answer(ask(&direct, namespace, name.bytes(), kind)).await??;
     loop {
-        match server.answer(async { listing.next().await.transpose() }).await? {
+        match server.next(&mut listing).await? {
             Err(error) if error.status() == Some(Status::NotFound) => {
                 return Err(server.not_found(name).await);
             }
@@ -81,10 +76,12 @@ pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Re
             Ok(Some(entry)) => {
                 is_empty = false;
                 let left = leases.left(server, &entry).await?;
-                rows.push(
-                    || cells(&entry, left),
-                    || super::output::json(&Marked::of(&entry, left, declared.as_ref())),
-                )?;
+                let mut object = json!(Held::of(&entry, left));
+                // Why a request waits.
+                object["paused"] = json!(declared.as_ref().is_some_and(|declared| declared.paused));
+                object["slots_out"] =
+                    json!(declared.as_ref().map_or(&[][..], |declared| &declared.slots_out));
+                rows.push_with(&object, &[("FLAGS", &flags)])?;
             }
             Ok(None) => break,
         }
@@ -94,13 +91,14 @@ pub(super) async fn print(common: &Common, name: &Name, kind: ListingKind) -> Re
     if let (true, false, Some(entry)) = (is_empty, common.json, &declared)
         && (entry.paused || !entry.slots_out.is_empty())
     {
-        let kind = kind.noun();
+        let kind = if kind == ListingKind::Holders { "holders" } else { "waiters" };
         warn(&format!("semaphore {name} has no {kind}; its flags: {flags}"));
     }
     Ok(Exit::Success.into())
 }
 
 /// What the server says about a name at one moment.
+#[derive(Debug)]
 pub(super) struct State {
     pub(super) inspected: Inspected,
     pub(super) declared: Option<DeclaredEntry<Bytes>>,
@@ -109,6 +107,14 @@ pub(super) struct State {
 }
 
 impl State {
+    /// One of its lists.
+    pub(super) fn list(&self, kind: ListingKind) -> &[Entry] {
+        match kind {
+            ListingKind::Holders => &self.holders,
+            ListingKind::Waiters => &self.queue,
+        }
+    }
+
     /// Asks for it, with the holders and the queue only if they are wanted. `None`: the name does not exist.
     pub(super) async fn read(
         direct: &Direct,
@@ -170,12 +176,7 @@ pub(super) async fn all(
     name: &[u8],
     kind: ListingKind,
 ) -> Result<Vec<Entry>, Error> {
-    let mut listing = ask(direct, namespace, name, kind).await?;
-    let mut entries = Vec::new();
-    while let Some(entry) = listing.next().await {
-        entries.push(entry?);
-    }
-    Ok(entries)
+    ask(direct, namespace, name, kind).await?.all().await
 }
 
 async fn ask(
@@ -191,6 +192,8 @@ async fn ask(
 }
 
 impl ListingKind {
+    pub(super) const ALL: [Self; 2] = [Self::Holders, Self::Waiters];
+
     /// The columns of [`Self::cells`].
     pub(super) fn columns(self) -> &'static [Column] {
         let [columns @ .., _] = self.columns_with_flags() else { return &[] };
@@ -204,30 +207,12 @@ impl ListingKind {
         }
     }
 
-    fn noun(self) -> &'static str {
+    /// What `status` calls the list.
+    pub(super) fn title(self) -> &'static str {
         match self {
             Self::Holders => "holders",
-            Self::Waiters => "waiters",
+            Self::Waiters => "queue",
         }
-    }
-
-    pub(super) fn cells(self, entry: &Entry, left: Option<f64>) -> Vec<String> {
-        let ListEntry { grant, session, since, resources, position, label, address, slots } = entry;
-        let mut cells = vec![
-            grant.map_or(NOTHING.to_owned(), |grant| grant.0.to_string()),
-            session.to_string(),
-            resources.to_string(),
-        ];
-        match self {
-            Self::Waiters => cells.insert(0, position.to_string()),
-            Self::Holders => cells.push(or_nothing(slots::ranges(slots).as_bytes())),
-        }
-        cells.push(since.map_or(NOTHING.to_owned(), utc));
-        if self == Self::Holders {
-            cells.push(left.map_or(NOTHING.to_owned(), |left| left.floor().to_string()));
-        }
-        cells.extend([or_nothing(address), or_nothing(label)]);
-        cells
     }
 }
 
@@ -245,22 +230,5 @@ impl Held {
     pub(super) fn of(entry: &Entry, ttl_left: Option<f64>) -> Self {
         let is_holder = entry.position == 0;
         Self { entry: views::Entry::of(entry), ttl_left: is_holder.then_some(ttl_left) }
-    }
-}
-
-/// An entry in JSON, with what of its semaphore is out of service: it is why a request waits.
-#[derive(Serialize)]
-struct Marked<'a> {
-    #[serde(flatten)]
-    held: Held,
-    paused: bool,
-    slots_out: &'a [u16],
-}
-
-impl<'a> Marked<'a> {
-    fn of(entry: &Entry, ttl_left: Option<f64>, declared: Option<&'a DeclaredEntry<Bytes>>) -> Self {
-        let (paused, slots_out) =
-            declared.map_or((false, &[][..]), |entry| (entry.paused, &entry.slots_out[..]));
-        Self { held: Held::of(entry, ttl_left), paused, slots_out }
     }
 }

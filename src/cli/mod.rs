@@ -77,7 +77,10 @@ fn command() -> clap::Command {
         // Without a subcommand of their own, they say which there are. Whether the parser prints the whole help instead must
         // not depend on a variable.
         let is_group = command.has_subcommands();
-        let command = if is_group { command.arg_required_else_help(false) } else { command };
+        let command = match is_group {
+            true => command.arg_required_else_help(false).disable_help_subcommand(true),
+            false => command,
+        };
         with_short_help(command)
     });
     with_negative_values(arguments::with_common(grouped(command)))
@@ -197,11 +200,15 @@ pub fn main() -> ExitCode {
         Ok(matches) => matches,
         Err(answer) => return explain(&answer),
     };
-    if let Err(failure) = arguments::check(&command, &matches) {
-        return failure.end();
-    }
+    let given = match arguments::checked(&command, &matches) {
+        Ok(given) => given,
+        Err(failure) => return failure.end(),
+    };
     let program = match Program::from_arg_matches(&matches) {
-        Ok(program) => program,
+        Ok(mut program) => {
+            program.common.given = given;
+            program
+        }
         Err(answer) => return explain(&answer),
     };
     if !program.command.handles_signals() {
@@ -262,12 +269,15 @@ fn explain(answer: &clap::Error) -> ExitCode {
     }
 }
 
+/// The longest part of a value that a message shows, in characters.
+const VALUE_SHOWN_MAX: usize = 200;
+
 /// The text of an error in the arguments, in which the parser repeats too much.
 fn told(answer: &clap::Error) -> String {
     let mut text = answer.render().to_string();
     for (_, value) in answer.context() {
         if let ContextValue::String(value) = value {
-            text = text.replace(value.as_str(), &cut(value, name::SHOWN_MAX));
+            text = text.replace(value.as_str(), &cut(value, VALUE_SHOWN_MAX));
         }
     }
     let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();

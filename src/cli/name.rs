@@ -6,11 +6,8 @@ use std::os::unix::ffi::OsStringExt;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::output::{cut, escaped};
 use signalbox_client::{Error, checked};
-
-/// The longest part of a name that a message shows, in characters.
-pub(super) const SHOWN_MAX: usize = 200;
+use signalbox_model::Quoted;
 
 /// A name of a valid length.
 #[derive(Clone, Debug)]
@@ -26,11 +23,6 @@ impl Name {
         Ok(Self(bytes))
     }
 
-    /// For messages: escaped, and the start of a long one.
-    pub(super) fn shown(&self) -> String {
-        cut(&escaped(&self.0), SHOWN_MAX)
-    }
-
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -44,10 +36,10 @@ impl TryFrom<OsString> for Name {
     }
 }
 
-/// For messages: in quotes, as [`Name::shown`].
+/// For messages.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\"", self.shown())
+        Quoted(&self.0).fmt(f)
     }
 }
 

@@ -24,10 +24,8 @@ pub(super) struct OwnServer {
 impl OwnServer {
     /// Reads the configuration file, and the variables of the environment as the server does.
     pub(super) fn of(file: &Path) -> Result<Self, Failure> {
-        let invalid =
-            |error: crate::config::ConfigError| Failure::new(Exit::Configuration, error.to_string());
-        let loaded = Loaded::read(Some(file), std::env::vars_os()).map_err(invalid)?;
-        loaded.validate().map_err(invalid)?;
+        let loaded = Loaded::read(Some(file), std::env::vars_os())?;
+        loaded.validate()?;
         let addresses = addresses(&loaded.config);
         Ok(Self { proxies: loaded.config.proxies, addresses })
     }

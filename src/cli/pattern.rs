@@ -69,10 +69,3 @@ pub(super) fn scope(pattern: &Name, is_exact: bool) -> Scope<&[u8]> {
         None => Scope::Name(pattern.bytes()),
     }
 }
-
-pub(super) fn contains(scope: Scope<&[u8]>, name: &[u8]) -> bool {
-    match scope {
-        Scope::Name(only) => name == only,
-        Scope::Prefix(prefix) => name.starts_with(prefix),
-    }
-}

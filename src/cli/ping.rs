@@ -1,16 +1,15 @@
 //! `signalbox ping`: checks that a server responds, and prints the round-trip time.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use serde_json::json;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::number::within;
-use super::output::json;
 use super::own_server::OwnServer;
 use super::time::time;
 use signalbox_client::PlainClient;
@@ -70,11 +69,10 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
             }
         };
         let milliseconds = sent.elapsed().as_micros() as f64 / 1000.0;
-        let text = match common.json {
-            true => json(&serde_json::json!({ "server": address, "number": number, "time": milliseconds })),
-            false => format!("answer from {address}: number={number} time={milliseconds:.3} ms"),
-        };
-        writeln!(std::io::stdout(), "{text}")?;
+        common.print(
+            &json!({ "server": address, "number": number, "time": milliseconds }),
+            format_args!("answer from {address}: number={number} time={milliseconds:.3} ms"),
+        )?;
         if number < *count {
             tokio::time::sleep(*interval).await;
         }

@@ -13,7 +13,7 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 
 use super::listing::State;
 use super::messages;
-use super::output::{cut, error_width, escaped, or_nothing};
+use super::output::{cut, escaped, or_nothing, width_of};
 use super::refusal::{Answer, Questions};
 use super::wanted::Amounts;
 use signalbox_model::noun;
@@ -32,7 +32,7 @@ struct Line {
 impl Line {
     fn show(&mut self, text: &str) {
         // One character less, because some terminals wrap a full line.
-        let text = cut(text, error_width().saturating_sub(1));
+        let text = cut(text, width_of(io::stderr()).saturating_sub(1));
         self.is_shown = true;
         messages::write_line(format!("\r{text}\x1b[K"));
     }

@@ -6,25 +6,23 @@
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use bytes::Bytes;
 use clap::Args;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::output::{escaped, json};
-use super::pattern::{self, PatternArguments};
-use super::server::Server;
+use super::output::{self, escaped};
+use super::pattern::PatternArguments;
 use super::table::{Column, Rows};
 use signalbox_client::{DumpEntry, Namespace, Resources, Statistic, Status};
 use signalbox_model::views::Named;
 
 /// Print how many resources of a counter are in use, or with --semaphore how many of a semaphore are available
 ///
-/// With --json, the output is one object with the keys name and in_use (with --semaphore, name and available). A name that
-/// is not UTF-8 has the key name_hex instead of name: its bytes in hexadecimal digits. "signalbox status" prints more.
+/// With --json, the output is one object with the keys name and in_use (with --semaphore, name and available). "signalbox
+/// status" prints more.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -45,33 +43,10 @@ pub(super) async fn get(arguments: &Get, common: &Common) -> Result<ExitCode, Fa
         }
         result => {
             let Resources(number) = result?;
-            let text = if common.json { json(&Number::of(name, server, number)) } else { number.to_string() };
-            writeln!(io::stdout(), "{text}")?;
-            Ok(Exit::Success.into())
-        }
-    }
-}
-
-/// The number in JSON.
-#[derive(Serialize)]
-struct Number {
-    #[serde(flatten)]
-    name: Named,
-    /// Of a counter.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    in_use: Option<u32>,
-    /// Of a semaphore.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    available: Option<u32>,
-}
-
-impl Number {
-    fn of(name: &Name, server: &Server, number: u32) -> Self {
-        let is_counter = server.namespace() == Namespace::Counters;
-        Self {
-            name: Named::of(name.bytes()),
-            in_use: is_counter.then_some(number),
-            available: (!is_counter).then_some(number),
+            let mut object = json!(Named::of(name.bytes()));
+            object[if server.namespace() == Namespace::Counters { "in_use" } else { "available" }] =
+                json!(number);
+            common.print(&object, number)
         }
     }
 }
@@ -84,13 +59,8 @@ const COLUMNS: [Column; 3] =
 /// Without an argument, all of them are listed; with NAME this one, and with a * at the end all with this prefix. If NAME
 /// does not exist, the exit status is 1; a prefix that no name has is no error.
 ///
-/// The columns are: resources in use, peak (the most that were in use at the same time), name. A backslash in a name is printed
-/// as \\, a tab as \t, a newline as \n, and each byte of another control character, of a direction mark, of an invisible
-/// character or of a space other than the usual one, or that is not UTF-8, as \xNN; "printf %b" of bash converts this back into
-/// the name.
-///
-/// With --json, the output is one object per line with the keys name, consumption and peak. A name that is not UTF-8 has
-/// the key name_hex instead of name: its bytes in hexadecimal digits.
+/// The columns are: resources in use, peak (the most that were in use at the same time), name. With --json, the output is one
+/// object per line with the keys name, consumption and peak.
 ///
 /// The list is not a snapshot: a name that is created or removed while it is printed may or may not be listed.
 #[derive(Debug, Args)]
@@ -112,15 +82,14 @@ pub(super) async fn dump(arguments: &Dump, common: &Common) -> Result<ExitCode, 
     let client = server.connect().await?;
     let mut dump = server.answer(client.dump()).await??;
     let mut is_empty = true;
-    while let Some(entry) = server.answer(async { dump.next().await.transpose() }).await?? {
-        let DumpEntry { consumption, peak, name } = &entry;
+    while let Some(entry) = server.next(&mut dump).await?? {
         // The server sends all names.
-        if !pattern::contains(scope, name) {
+        if !scope.contains(&entry.name) {
             continue;
         }
         is_empty = false;
-        let cells = || vec![consumption.to_string(), peak.to_string(), escaped(name)];
-        rows.push(cells, || json(&Entry::of(&entry)))?;
+        let DumpEntry { consumption, peak, name } = entry;
+        rows.push(&Entry { name: Named::of(&name), consumption, peak })?;
     }
     rows.finish()?;
     if let (true, Some(name)) = (is_empty, pattern.name()) {
@@ -138,12 +107,6 @@ struct Entry {
     peak: u32,
 }
 
-impl Entry {
-    fn of(entry: &DumpEntry<Bytes>) -> Self {
-        Self { name: Named::of(&entry.name), consumption: entry.consumption, peak: entry.peak }
-    }
-}
-
 /// Print the server's statistics
 ///
 /// With --json, the output is one object, in which whole numbers are numbers and other values are strings.
@@ -158,7 +121,7 @@ pub(super) async fn stats(_: &Stats, common: &Common) -> Result<ExitCode, Failur
     let client = common.server.connect().await?;
     let items = common.server.answer(client.stats()).await??;
     let object = || items.iter().map(|item| (item.name.clone(), value(&item.value))).collect::<Map<_, _>>();
-    let text = if common.json { json(&object()) + "\n" } else { aligned(&items) };
+    let text = if common.json { output::json(&object()) + "\n" } else { aligned(&items) };
     io::stdout().write_all(text.as_bytes())?;
     Ok(Exit::Success.into())
 }

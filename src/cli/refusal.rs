@@ -4,14 +4,13 @@
 //! The refusal itself is only a status, so the numbers in the message come from another request. Other clients may have
 //! acquired or released in between: if the numbers do not explain the refusal, the message says so.
 
-use std::time::Duration;
-
 use super::declared::no_such_slot;
 use super::exit::{Exit, Failure};
 use super::listing::State;
 use super::name::quoted;
 use super::server::Server;
 use super::slots;
+use super::time::shown;
 use super::wanted::{Amount, Amounts, Waiting};
 use signalbox_client::{
     DeclaredEntry, Direct, Error, HelloAnswer, Inspected, Namespace, PlainClient, Status,
@@ -157,8 +156,8 @@ impl Usage {
     }
 
     /// The state and the request, such as `1 of 4 in use, 4 requested`.
-    fn text(&self, resources: u32) -> String {
-        match self {
+    fn text(&self, Amount { resources, slot, .. }: &Amount) -> String {
+        let now = match self {
             Self::InUse { in_use, capacity } => {
                 format!("{in_use} of {capacity} in use, {resources} requested")
             }
@@ -171,9 +170,15 @@ impl Usage {
             Self::Slot { slot, is_out: true } => format!("slot {slot} is out of service"),
             Self::Slot { slot, is_out: false } => format!("slot {slot} is held, or others wait before it"),
             Self::NoSuchSlot(reason) => reason.clone(),
-            Self::Paused => format!("it is paused, {resources} requested"),
-            Self::Missing | Self::NotDeclared => format!("it does not exist, {resources} requested"),
-            Self::Unknown => format!("{resources} requested"),
+            Self::Paused => "an administrator has paused it".to_owned(),
+            Self::Missing | Self::NotDeclared | Self::Unknown => match slot {
+                Some(slot) => format!("slot {slot} is held, out of service, or others wait before it"),
+                None => format!("not enough resources available, {resources} requested"),
+            },
+        };
+        match self.fits(*resources) {
+            Some(true) => format!("other requests were first; now {now}"),
+            _ => now,
         }
     }
 }
@@ -188,14 +193,25 @@ pub(super) fn needs_usage(error: &Error) -> bool {
 pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages: &[Usage]) -> Failure {
     let names = amounts.object();
     let (exit, message) = match (error.status(), waiting.wait) {
-        (Some(Status::ResourceNotAvailable), None) => match too_small(amounts, usages) {
-            Some(message) => (Exit::Failure, message),
-            None => (Exit::NothingAvailable, not_available(amounts, usages)),
-        },
         // The server refuses a request that may wait with this status only if it can never be granted.
-        (Some(Status::ResourceNotAvailable), Some(_)) => (Exit::Failure, never_available(amounts, usages)),
+        (Some(Status::ResourceNotAvailable), wait) => match (too_small(amounts, usages), wait) {
+            (Some(message), _) => (Exit::Failure, message),
+            (None, Some(_)) => {
+                (Exit::Failure, format!("{names}: more requested than can ever be granted; request fewer"))
+            }
+            (None, None) => (
+                Exit::NothingAvailable,
+                format!("{names}: {}; try again later or use --wait", state(amounts, usages)),
+            ),
+        },
         (Some(Status::TimedOut), wait) => {
-            (Exit::NothingAvailable, timed_out(amounts, wait.flatten(), usages))
+            let limit = wait.flatten();
+            let longer = if limit.is_some() { " or wait longer" } else { "" };
+            let (limit, state) = (shown(limit), state(amounts, usages));
+            (
+                Exit::NothingAvailable,
+                format!("{names}: not granted within {limit} ({state}); try again later{longer}"),
+            )
         }
         (Some(Status::QueueFull), _) => {
             let of =
@@ -216,43 +232,19 @@ pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages
     Failure::new(exit, message)
 }
 
-fn not_available(amounts: &Amounts, usages: &[Usage]) -> String {
-    const ADVICE: &str = "try again later or use --wait";
-    let names = amounts.object();
-    let blocked = blocked(amounts, usages);
-    match (amounts.single(), usages.first()) {
-        (Some(_), Some(Usage::Paused)) => {
-            format!("{names}: an administrator has paused it; {ADVICE}")
-        }
-        (Some(Amount { slot: Some(slot), .. }), None | Some(Usage::Unknown)) => {
-            format!("{names}: slot {slot} is held, out of service, or others wait before it; {ADVICE}")
-        }
-        (Some(amount), Some(usage)) if usage.fits(amount.resources) == Some(true) => {
-            let state = usage.text(amount.resources);
-            format!("{names}: other requests were first (now {state}); {ADVICE}")
-        }
-        (Some(amount), Some(Usage::Unknown | Usage::Missing | Usage::NotDeclared) | None) => {
-            format!("{names}: not enough resources available, {} requested; {ADVICE}", amount.resources)
-        }
-        (Some(amount), Some(usage)) => format!("{names}: {}; {ADVICE}", usage.text(amount.resources)),
-        (None, _) if blocked.is_empty() => format!("{names}: not all were available; {ADVICE}"),
-        (None, _) => format!("{names}: not all are available: {blocked}; {ADVICE}"),
+/// The state of the only name, or of those that are in the way.
+fn state(amounts: &Amounts, usages: &[Usage]) -> String {
+    if let Some(amount) = amounts.single() {
+        return usages.first().unwrap_or(&Usage::Unknown).text(amount);
     }
-}
-
-fn never_available(amounts: &Amounts, usages: &[Usage]) -> String {
-    too_small(amounts, usages).unwrap_or_else(|| {
-        let names = amounts.object();
-        match amounts.single() {
-            Some(amount) => {
-                format!(
-                    "{names}: {} requested, more than can ever be granted; request fewer",
-                    amount.resources
-                )
-            }
-            None => format!("{names}: more requested than can ever be granted; request fewer"),
-        }
-    })
+    let blocked = amounts.each().iter().zip(usages).filter_map(|(amount, usage)| {
+        let does_not_fit = usage.fits(amount.resources) == Some(false);
+        does_not_fit.then(|| format!("{} has {}", amount.name, usage.text(amount)))
+    });
+    match &blocked.collect::<Vec<_>>()[..] {
+        [] => "not all were available".to_owned(),
+        blocked => format!("not all are available: {}", blocked.join("; ")),
+    }
 }
 
 /// The message for a semaphore whose capacity is less than what was requested.
@@ -266,21 +258,6 @@ fn too_small(amounts: &Amounts, usages: &[Usage]) -> Option<String> {
         };
         Some(format!("{} {name}: capacity {capacity}, {resources} requested; {advice}", noun(amounts.kind())))
     })
-}
-
-fn timed_out(amounts: &Amounts, limit: Option<Duration>, usages: &[Usage]) -> String {
-    let names = amounts.object();
-    let (limit, advice) = match limit {
-        Some(limit) => (format!("{} s", limit.as_secs_f64()), "try again later or wait longer"),
-        None => ("the longest wait that the server allows".to_owned(), "try again later"),
-    };
-    let state = match (amounts.single(), usages.first()) {
-        (Some(amount), Some(usage)) => usage.text(amount.resources),
-        (Some(amount), None) => Usage::Unknown.text(amount.resources),
-        (None, _) => blocked(amounts, usages),
-    };
-    let state = if state.is_empty() { state } else { format!(" ({state})") };
-    format!("{names}: not granted within {limit}{state}; {advice}")
 }
 
 fn missing(amounts: &Amounts, usages: &[Usage]) -> String {
@@ -306,72 +283,4 @@ fn missing(amounts: &Amounts, usages: &[Usage]) -> String {
     format!(
         "{object} {what}{used}; declare {it} with \"signalbox declare\", or give the maximum, with --max N or as NAME:N"
     )
-}
-
-/// The names that do not fit now, each with its state; empty if all fit or none is known.
-fn blocked(amounts: &Amounts, usages: &[Usage]) -> String {
-    let blocked = amounts.each().iter().zip(usages).filter_map(|(Amount { name, resources, .. }, usage)| {
-        let does_not_fit = usage.fits(*resources) == Some(false);
-        does_not_fit.then(|| format!("{name} has {}", usage.text(*resources)))
-    });
-    blocked.collect::<Vec<_>>().join("; ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::name::Name;
-    use signalbox_client::ErrorKind;
-
-    const NOW: Waiting = Waiting { wait: None, queue_max: None, share: false, done_status: None };
-    const FOREVER: Waiting = Waiting { wait: Some(None), ..NOW };
-
-    fn amount(name: &str, resources: u32, max: Option<u32>) -> Amount {
-        Amount { name: Name::new(name.into()).unwrap(), resources, max, slot: None }
-    }
-
-    fn message(amounts: &Amounts, waiting: &Waiting, status: Status, usages: &[Usage]) -> String {
-        let failure = refused(amounts, waiting, ErrorKind::Status(status).into(), usages);
-        format!("{failure:?}")
-    }
-
-    #[test]
-    fn the_numbers_explain_the_refusal_or_the_message_says_that_they_are_later_ones() {
-        let backup = Amounts::new(None, vec![amount("backup", 1, Some(1))]);
-        let in_use = |in_use| Usage::InUse { in_use, capacity: 1 };
-        for (usage, expected) in [
-            (in_use(1), "backup\\\": 1 of 1 in use, 1 requested; try again later or use --wait"),
-            (
-                in_use(0),
-                "other requests were first (now 0 of 1 in use, 1 requested); try again later or use --wait",
-            ),
-            (Usage::Unknown, "not enough resources available, 1 requested; try again later or use --wait"),
-        ] {
-            let said = message(&backup, &NOW, Status::ResourceNotAvailable, &[usage]);
-            assert!(said.contains(expected), "{said}");
-        }
-        let said = message(&backup, &NOW, Status::ResourceNotAvailable, &[]);
-        assert!(said.contains("not enough resources available, 1 requested"), "{said}");
-    }
-
-    #[test]
-    fn a_semaphore_that_is_too_small_is_not_worth_another_try() {
-        let pool = Amounts::new(None, vec![amount("pool", 3, None)]);
-        let usage = Usage::InUse { in_use: 0, capacity: 2 };
-        for waiting in [NOW, FOREVER] {
-            let said = message(&pool, &waiting, Status::ResourceNotAvailable, std::slice::from_ref(&usage));
-            assert!(said.contains("capacity 2, 3 requested; request at most 2"), "{said}");
-        }
-    }
-
-    #[test]
-    fn of_several_names_those_that_are_in_the_way_are_shown() {
-        let both = vec![amount("a", 1, Some(1)), amount("b", 2, Some(4))];
-        let both = Amounts::new(None, both);
-        let usages = [Usage::InUse { in_use: 0, capacity: 1 }, Usage::InUse { in_use: 3, capacity: 4 }];
-        let said = message(&both, &NOW, Status::ResourceNotAvailable, &usages);
-        assert!(said.contains("not all are available: \\\"b\\\" has 3 of 4 in use, 2 requested"), "{said}");
-        let said = message(&both, &NOW, Status::ResourceNotAvailable, &[]);
-        assert!(said.contains("not all were available; try again later or use --wait"), "{said}");
-    }
 }

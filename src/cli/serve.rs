@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::data;
 use super::exit::{Exit, Failure};
@@ -60,17 +60,9 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<Threshold>,
 
-    /// Format of log lines; auto is journal if stderr is systemd's journal, and text otherwise
+    /// Format of log lines
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
-    log_format: Format,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    Auto,
-    Text,
-    Json,
-    Journal,
+    log_format: LogFormat,
 }
 
 fn ip_address(text: &str) -> Result<IpAddr, &'static str> {
@@ -88,12 +80,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         semaphore_port: arguments.semaphore_port,
         http_port: arguments.http_port,
         log_level: arguments.log_level,
-        log_format: match arguments.log_format {
-            Format::Auto => LogFormat::Auto,
-            Format::Text => LogFormat::Text,
-            Format::Json => LogFormat::Json,
-            Format::Journal => LogFormat::Journal,
-        },
+        log_format: arguments.log_format,
     };
     server::run(&options)?;
     Ok(Exit::Success.into())

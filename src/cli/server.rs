@@ -1,7 +1,6 @@
 //! The connection options of the client subcommands: server, namespace and timeout.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use super::token_source::TokenSource;
 use signalbox_client::race::{Accepted, First, Limit, Stage, first_answer};
 use signalbox_client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
-    Namespace, PlainClient, SEMAPHORE_PORT, Status, Tcp, Tls, Transport,
+    Namespace, PlainClient, SEMAPHORE_PORT, Series, Status, Tcp, Tls, Transport,
 };
 use signalbox_model::noun;
 
@@ -66,16 +65,7 @@ pub(super) struct Server {
 
     /// Of several addresses, the one that has answered last: it is tried first.
     #[arg(skip)]
-    answered: Arc<Mutex<Option<Answered>>>,
-}
-
-/// An address that has answered.
-#[derive(Clone, Debug)]
-struct Answered {
-    /// As it was given, perhaps without a port.
-    given: Address,
-    /// Which of the addresses of its host it was.
-    ip: Option<IpAddr>,
+    answered: Arc<Mutex<Option<Address>>>,
 }
 
 /// The addresses of one server, or of the nodes of one cluster; at least one.
@@ -105,41 +95,25 @@ impl From<Address> for Addresses {
 
 impl fmt::Display for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, address) in self.0.iter().enumerate() {
-            let comma = if place == 0 { "" } else { "," };
-            write!(f, "{comma}{address}")?;
-        }
-        Ok(())
+        f.write_str(&self.0.iter().map(Address::to_string).collect::<Vec<_>>().join(","))
     }
 }
 
 impl Server {
     /// The addresses, with the default port where none was given.
     pub(super) fn addresses(&self) -> Addresses {
-        Addresses(self.addresses.iter().map(|address| self.with_port(address)).collect())
+        let port = if self.semaphore { SEMAPHORE_PORT } else { COUNTER_PORT };
+        Addresses(self.addresses.iter().map(|address| address.clone().or_port(port)).collect())
     }
 
-    fn with_port(&self, given: &Address) -> Address {
-        given.clone().or_port(if self.semaphore { SEMAPHORE_PORT } else { COUNTER_PORT })
-    }
-
-    /// The address that has answered last, if there are several.
+    /// The address that has answered last, if it is one of several.
     fn answered(&self) -> Option<Address> {
-        let Answered { given, ip } = self.lock_answered().clone()?;
-        let address = self.with_port(&given);
-        let port = address.port().unwrap_or(COUNTER_PORT);
-        Some(ip.map_or(address.clone(), |ip| address.resolved_to((ip, port).into())))
+        let answered = self.lock_answered().clone()?;
+        let name = answered.clone().unresolved();
+        self.addresses().iter().any(|address| *address == name).then_some(answered)
     }
 
-    fn note_answered(&self, address: &Address) {
-        let name = address.clone().unresolved();
-        let given = self.addresses.iter().find(|given| self.with_port(given) == name);
-        *self.lock_answered() = given
-            .cloned()
-            .map(|given| Answered { given, ip: address.resolved().map(|resolved| resolved.ip()) });
-    }
-
-    fn lock_answered(&self) -> MutexGuard<'_, Option<Answered>> {
+    fn lock_answered(&self) -> MutexGuard<'_, Option<Address>> {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -149,10 +123,7 @@ impl Server {
         let first = addresses.next().expect("the option has at least one address");
         let builder = addresses.fold(Client::builder(first), Builder::address).label(label(task));
         let builder = self.answered().into_iter().fold(builder, Builder::begin_with);
-        let builder = match self.tls.load()? {
-            Some(tls) => builder.transport(tls),
-            None => builder,
-        };
+        let builder = self.tls.load()?.into_iter().fold(builder, Builder::transport);
         Ok(self.token.load()?.into_iter().fold(builder, Builder::token))
     }
 
@@ -220,9 +191,12 @@ impl Server {
 
     /// The kind of a name. Fails if the name does not exist, unless the kind was given.
     pub(super) async fn resolve(&self, direct: &Direct, name: &Name) -> Result<Namespace, Failure> {
-        match self.answer(resolved(direct, self.kind(), name.bytes())).await? {
+        if let Some(kind) = self.kind() {
+            return Ok(kind);
+        }
+        match self.answer(direct.inspect(None, name.bytes())).await? {
             Err(error) if error.status() == Some(Status::NotFound) => Err(self.not_found(name).await),
-            namespace => Ok(namespace?),
+            inspected => Ok(inspected?.namespace),
         }
     }
 
@@ -251,12 +225,8 @@ impl Server {
 
     /// Whether a name exists as this kind; `false` if the server does not say.
     pub(super) async fn exists_as(&self, kind: Namespace, name: &Name) -> bool {
-        let ask = async {
-            let direct = self.direct().await.ok()?;
-            exists(&direct, kind, name.bytes()).await.ok()
-        };
-        let asked = tokio::time::timeout(self.timeout, ask).await;
-        matches!(asked, Ok(Some(true)))
+        let Ok(direct) = self.direct().await else { return false };
+        matches!(self.answer(direct.inspect(kind, name.bytes())).await, Ok(Ok(_)))
     }
 
     /// Connects for operations that only signalbox's server supports.
@@ -284,7 +254,7 @@ impl Server {
         loop {
             let last = match self.first_of(deadline, tls.as_ref()).await {
                 Ok((address, client)) => {
-                    self.note_answered(&address);
+                    *self.lock_answered() = Some(address.clone());
                     return Ok((address, client));
                 }
                 Err(last) => last,
@@ -391,6 +361,30 @@ impl Server {
         self.answer_within(self.timeout, call).await
     }
 
+    /// The next entry of a series, within the time of a response.
+    pub(super) async fn next<T>(&self, series: &mut Series<T>) -> Result<Result<Option<T>, Error>, Failure> {
+        self.answer(async { series.next().await.transpose() }).await
+    }
+
+    /// All entries of a series, each within the time of a response.
+    pub(super) async fn all<T>(
+        &self,
+        series: impl Future<Output = Result<Series<T>, Error>>,
+    ) -> Result<Result<Vec<T>, Error>, Failure> {
+        let mut all = Vec::new();
+        let mut series = match self.answer(series).await? {
+            Ok(series) => series,
+            Err(error) => return Ok(Err(error)),
+        };
+        loop {
+            match self.next(&mut series).await? {
+                Ok(Some(entry)) => all.push(entry),
+                Ok(None) => return Ok(Ok(all)),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+    }
+
     async fn answer_within<T>(
         &self,
         limit: Duration,
@@ -430,27 +424,6 @@ pub(super) fn other(namespace: Namespace) -> Namespace {
     match namespace {
         Namespace::Counters => Namespace::Semaphores,
         Namespace::Semaphores => Namespace::Counters,
-    }
-}
-
-/// The kind of a name: the one that was given, or the one that the server says.
-pub(super) async fn resolved(
-    direct: &Direct,
-    kind: Option<Namespace>,
-    name: &[u8],
-) -> Result<Namespace, Error> {
-    match kind {
-        Some(namespace) => Ok(namespace),
-        None => Ok(direct.inspect(None, name).await?.namespace),
-    }
-}
-
-/// Whether a name exists.
-pub(super) async fn exists(direct: &Direct, namespace: Namespace, name: &[u8]) -> Result<bool, Error> {
-    match direct.inspect(namespace, name).await {
-        Ok(_) => Ok(true),
-        Err(error) if error.status() == Some(Status::NotFound) => Ok(false),
-        Err(error) => Err(error),
     }
 }
 

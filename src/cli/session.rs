@@ -1,17 +1,17 @@
 //! `signalbox renew` and `signalbox release`: about the session that `acquire` handed over to a script.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::arguments::{Common, OnCommandLine};
+use super::arguments::Common;
 use super::exit::{Exit, Failure, warn};
 use super::number::within;
-use super::output::{json, seconds};
+use super::output::seconds;
 use super::server::Server;
 use signalbox_client::{Direct, Error, GraceLeft, GrantId, GrantState, SessionKey, Status, VerifiedGrant};
+use signalbox_model::from_hex;
 
 /// The variables that `acquire` prints. `run` sets the last two for its command, and that of [`EVENTS_FD`].
 pub(super) const SESSION: &str = "SIGNALBOX_SESSION";
@@ -25,9 +25,6 @@ pub(super) const EVENTS_FD: &str = "SIGNALBOX_EVENTS_FD";
 /// The arguments that name the session.
 #[derive(Debug, Args)]
 pub(super) struct SessionArguments {
-    #[command(flatten)]
-    given: OnCommandLine,
-
     /// Id of the session, as printed by "signalbox acquire"
     #[arg(long, value_name = "ID", env = SESSION, value_parser = within(0..=u64::MAX))]
     session: Option<u64>,
@@ -47,13 +44,13 @@ pub(super) struct SessionArguments {
 
 impl SessionArguments {
     /// The grant to check. The variable has the grant of the session in the variables, not of another one.
-    fn grant(&self) -> Option<GrantId> {
-        let is_of_other = self.given.has("session") && !self.given.has("grant");
+    fn grant(&self, common: &Common) -> Option<GrantId> {
+        let is_of_other = common.has("session") && !common.has("grant");
         self.grant.filter(|_| !is_of_other).map(GrantId)
     }
 
     /// The session with its key. No message repeats the key, not even a malformed one.
-    pub(super) fn credentials(&self) -> Result<Credentials, Failure> {
+    pub(super) fn credentials(&self, common: &Common) -> Result<Credentials, Failure> {
         let missing = |what: &str| {
             Err(Failure::usage(format!(
                 "{what}; set {SESSION} and {KEY} to what \"signalbox acquire\" printed (held=$(signalbox acquire …) || \
@@ -66,13 +63,13 @@ impl SessionArguments {
             (None, Some(_)) => return missing("a key is given, but not the id of its session"),
             (None, None) => return missing("no session is given"),
         };
-        let key = bytes_of(key).ok_or_else(|| {
+        let key = from_hex(key).and_then(|key| key.try_into().ok()).ok_or_else(|| {
             Failure::usage(format!(
                 "the key of the session must have 32 hexadecimal digits; use the value of {KEY} that \"signalbox \
                  acquire\" printed"
             ))
         })?;
-        Ok(Credentials { session, key: SessionKey(key), grant: self.grant() })
+        Ok(Credentials { session, key: SessionKey(key), grant: self.grant(common) })
     }
 }
 
@@ -96,11 +93,9 @@ pub(super) struct Renew {
 }
 
 pub(super) async fn renew(arguments: &Renew, common: &Common) -> Result<ExitCode, Failure> {
-    let credentials = arguments.session.credentials()?;
+    let credentials = arguments.session.credentials(common)?;
     let lease = seconds(credentials.renew(&common.server).await?);
-    let text = if common.json { json(&serde_json::json!({ "lease": lease })) } else { lease.to_string() };
-    writeln!(std::io::stdout(), "{text}")?;
-    Ok(Exit::Success.into())
+    common.print(&serde_json::json!({ "lease": lease }), lease)
 }
 
 /// Release resources that were acquired with "signalbox acquire"
@@ -128,7 +123,7 @@ pub(super) struct Release {
 }
 
 pub(super) async fn release(arguments: &Release, common: &Common) -> Result<ExitCode, Failure> {
-    let credentials = arguments.session.credentials()?;
+    let credentials = arguments.session.credentials(common)?;
     credentials.close(&common.server, arguments.done).await?;
     Ok(Exit::Success.into())
 }
@@ -253,26 +248,4 @@ struct Attached {
     left: Duration,
     /// The grant, if one is expected.
     grant: Result<Option<VerifiedGrant>, Failure>,
-}
-
-/// The bytes of 32 hexadecimal digits.
-fn bytes_of(digits: &str) -> Option<[u8; 16]> {
-    let is_key = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let number = u128::from_str_radix(digits, 16).ok().filter(|_| is_key)?;
-    Some(number.to_be_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use signalbox_model::views::hex;
-
-    #[test]
-    fn a_key_is_what_was_printed_and_nothing_else() {
-        let key = *b"\x00\x01exactly 16 b\xff\xfe";
-        assert_eq!(bytes_of(&hex(&key)), Some(key));
-        for wrong in ["", "00", "+0000000000000000000000000000000", "0000000000000000000000000000000g"] {
-            assert_eq!(bytes_of(wrong), None, "{wrong}");
-        }
-    }
 }

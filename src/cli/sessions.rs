@@ -5,17 +5,15 @@
 
 use std::io::{self, BufWriter};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::output::{NOTHING, json, or_nothing};
 use super::table::{Column, Rows};
-use signalbox_client::{Direct, SessionEntry, TtlLeft};
-use signalbox_model::views::{Session, kind_of_session};
+use signalbox_client::{Direct, SessionEntry};
+use signalbox_model::views::{self, Session};
 
 const COLUMNS: [Column; 10] = [
     Column::word("KIND", 10),
@@ -25,7 +23,7 @@ const COLUMNS: [Column; 10] = [
     Column::number("AGE", 8).omitted(2),
     Column::number("GRANTS", 6),
     Column::number("WAITING", 7).omitted(3),
-    Column::number("TTL LEFT", 8).omitted(1),
+    Column::seconds("TTL LEFT", 8).omitted(1),
     Column::text("LABEL"),
     Column::text("IDENTITY").omitted(5),
 ];
@@ -36,14 +34,13 @@ const COLUMNS: [Column; 10] = [
 /// connection is among them. The columns are: kind (leased, connection, process), session id, address of the client that is
 /// connected or was last, whether it is connected (yes, no), age in seconds, grants, waiting requests, seconds until it ends
 /// unless it is renewed, label, identity of the client (token:NAME or certificate:NAME, with which "signalbox revoke --client"
-/// revokes all of its sessions). A missing value is -: a session that was restored at the start of the server has no age, and
+/// revokes all of its sessions). Values are missing: a session that was restored at the start of the server has no age, and
 /// no address and no identity until its client connects again; a session that ends with its connection has no time; a client
 /// that has shown no token and no certificate with a rule of its own has no identity. Grants do not include what plain Acquires
-/// hold; of a process, they are the sets with adjustments (SEM_UNDO). Characters are escaped as by "signalbox dump".
+/// hold; of a process, they are the sets with adjustments (SEM_UNDO).
 ///
 /// With --json, the output is one object per line with the keys kind, session, address, connected, age, grants, waiting,
-/// ttl_left (in seconds), identity and label; a missing value is null. A label that is not UTF-8 has the key label_hex, in
-/// hexadecimal digits.
+/// ttl_left (in seconds), identity and label.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -65,37 +62,16 @@ pub(super) async fn print(
     let server = &common.server;
     let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
     let mut sessions = server.answer(direct.sessions()).await??;
-    while let Some(entry) = server.answer(async { sessions.next().await.transpose() }).await?? {
+    while let Some(entry) = server.next(&mut sessions).await?? {
         if is_selected(&entry) {
-            rows.push(|| cells(&entry), || json(&Session::of(&entry)))?;
+            rows.push(&Session::of(&entry))?;
         }
     }
     rows.finish()?;
     Ok(Exit::Success.into())
 }
 
-fn cells(entry: &SessionEntry<Bytes>) -> Vec<String> {
-    let SessionEntry { kind, session, attached, age_s, grants, waiting, label, address, identity, .. } =
-        entry;
-    let number = |number: Option<u64>| number.map_or(NOTHING.to_owned(), |number| number.to_string());
-    vec![
-        kind_of_session(*kind).to_owned(),
-        session.to_string(),
-        or_nothing(address),
-        if *attached { "yes" } else { "no" }.to_owned(),
-        number(age_s.map(u64::from)),
-        grants.to_string(),
-        waiting.to_string(),
-        number(ttl_left(entry).map(|left| left.as_secs())),
-        or_nothing(label),
-        or_nothing(identity),
-    ]
-}
-
-/// `None`: it ends with its connection.
-pub(super) fn ttl_left(entry: &SessionEntry<Bytes>) -> Option<Duration> {
-    match entry.ttl_left {
-        TtlLeft::Connection => None,
-        TtlLeft::For(left) => Some(left.into()),
-    }
+/// In seconds; `None`: it ends with its connection.
+pub(super) fn ttl_left_s(entry: &SessionEntry<Bytes>) -> Option<u64> {
+    views::ttl_left_s(entry.ttl_left).map(|left| left as u64)
 }

@@ -7,15 +7,14 @@ use clap::Args;
 use serde::Serialize;
 
 use super::arguments::Common;
-use super::declared;
 use super::exit::{Exit, Failure};
 use super::held;
 use super::listing::{self, Held, Leases, ListingKind, State};
 use super::name::Name;
 use super::number::within;
-use super::output::{self, Form, NOTHING, escaped, json, or_nothing};
+use super::output::{Form, json};
 use super::sysv::{list_users, show_named};
-use super::table::Rows;
+use super::table::{Rows, figures};
 use crate::config::Clients;
 use signalbox_client::{Namespace, Status};
 use signalbox_model::views::{self, Declaration, Usage};
@@ -31,15 +30,13 @@ use signalbox_model::views::{self, Declaration, Usage};
 /// as 0-3,7), since (UTC), ttl left (seconds until the lease ends unless it is renewed), address, label, flags; of waiting
 /// requests position in the queue (from 1), grant (the id that it will have), session, resources, since, address, label, flags.
 /// The flags are those of the semaphore (paused, out=0-3+7, ...): while it is paused, or slots are out, requests wait although
-/// none of its resources are in use. A missing value is -: plain Acquires have no grant and no time, a disconnected session has
-/// no address. Characters are escaped as by "signalbox dump".
+/// none of its resources are in use. Plain Acquires have no grant and no time, a disconnected session has no address.
 ///
 /// With --json, the output is one object for each kind with the keys kind, name, in_use, capacity, available, peak, waiting,
 /// declared (null, or an object with generation, slots, removing, configured, paused, slots_out and label), holders and queue:
 /// arrays of objects with the keys grant, session, resources, slots and ttl_left (holders) or position (waiting requests),
 /// since (in seconds since 1970), address and label. With --holders or --waiters, it is one such object per line, with paused
-/// and slots_out of the semaphore. A missing value is null. A name or label that is not UTF-8 has the key name_hex or
-/// label_hex, in hexadecimal digits.
+/// and slots_out of the semaphore.
 ///
 /// With --session or --client, the output is a list of what these sessions hold and wait for, with the columns kind, name, state
 /// (holds, waits) and then those of the holders; the JSON keys are kind, name, state and those of the holders. Each name that is in
@@ -137,37 +134,26 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
 
 impl State {
     fn write(&self, name: &Name, left: &[Option<f64>], form: Form, out: &mut impl Write) -> io::Result<()> {
-        let Usage { kind, in_use, capacity, available, peak, waiting, .. } =
-            Usage::of(name.bytes(), self.inspected);
-        let or_nothing_of =
-            |number: Option<u32>| number.map_or(NOTHING.to_owned(), |number| number.to_string());
-        let mut figures = vec![
-            ("kind", kind.to_owned()),
-            ("name", escaped(name.bytes())),
-            ("in_use", in_use.to_string()),
-            ("capacity", or_nothing_of(capacity)),
-            ("available", or_nothing_of(available)),
-            ("peak", peak.to_string()),
-            ("waiting", waiting.to_string()),
-        ];
+        figures(
+            out,
+            10,
+            &["kind", "name", "in_use", "capacity", "available", "peak", "waiting"],
+            &Usage::of(name.bytes(), self.inspected),
+            &[],
+        )?;
         if let Some(declared) = &self.declared {
-            figures.push(("flags", declared::flags(declared)));
-            figures.push(("generation", declared.generation.0.to_string()));
-            figures.push(("label", or_nothing(&declared.label)));
+            figures(out, 10, &["flags", "generation", "label"], &Declaration::of(declared), &[])?;
         }
-        output::figures(out, 10, &figures)?;
-        for (title, kind, entries) in
-            [("holders", ListingKind::Holders, &self.holders), ("queue", ListingKind::Waiters, &self.queue)]
-        {
-            if entries.is_empty() {
-                continue;
+        for kind in ListingKind::ALL {
+            let entries = self.list(kind);
+            if !entries.is_empty() {
+                writeln!(out, "\n{}:", kind.title())?;
+                let mut rows = Rows::new(form, kind.columns(), &mut *out);
+                for (index, entry) in entries.iter().enumerate() {
+                    rows.push(&Held::of(entry, left.get(index).copied().flatten()))?;
+                }
+                rows.finish()?;
             }
-            writeln!(out, "\n{title}:")?;
-            let mut rows = Rows::new(form, kind.columns(), &mut *out);
-            for (index, entry) in entries.iter().enumerate() {
-                rows.push(|| kind.cells(entry, left.get(index).copied().flatten()), String::new)?;
-            }
-            rows.finish()?;
         }
         Ok(())
     }

@@ -1,4 +1,7 @@
-//! Lists of rows: a table that fits the terminal, columns separated by tabs, or one JSON object per line.
+//! Lists of objects: a table that fits the terminal, columns separated by tabs, or one JSON object per line.
+//!
+//! The JSON object is the one definition of a row: a column shows what it has under the key that the title spells. Only texts that
+//! are not in the object are given beside it.
 //!
 //! The first rows of a table are kept back until the widths of its columns are known, at most [`ROWS_KEPT`] of them, so
 //! memory does not grow with the length of a list. A table that is wider than the terminal first gives up space between
@@ -6,7 +9,12 @@
 
 use std::io::{self, Write};
 
-use super::output::{Form, cut, terminal_width};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::output::{self, Form, NOTHING, cut, harmless, or_nothing, width_of};
+use super::slots;
+use signalbox_model::{UnixSeconds, from_hex};
 
 /// Rows that decide the widths of the columns. Longer texts of later rows are cut.
 const ROWS_KEPT: usize = 200;
@@ -17,19 +25,25 @@ const TEXT_MIN: usize = 12;
 /// The space between two columns.
 const GAP: usize = 2;
 
+/// The boolean keys of objects that the column FLAGS shows.
+const FLAGS: [&str; 6] = ["slots", "removing", "configured", "paused", "durable", "fifo"];
+
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
-    title: &'static str,
-    kind: Kind,
+    pub(super) title: &'static str,
+    /// `None`: the title spells it.
+    key: Option<&'static str>,
+    pub(super) kind: Kind,
+    format: Format,
     /// The width if there is room for it, so that lists of the same kind look alike.
-    width: usize,
+    pub(super) width: usize,
     /// Columns with higher numbers are omitted first; 0: never.
     rank: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// Aligned to the right, and never cut.
     Number,
     /// Aligned to the left, and never cut.
@@ -38,23 +52,128 @@ enum Kind {
     Text,
 }
 
+/// How a number of the object is shown.
+#[derive(Clone, Copy, Debug)]
+enum Format {
+    Plain,
+    /// Seconds since the Unix epoch as a date and time of day.
+    Utc,
+    /// Whole seconds; a part of one does not count.
+    Seconds,
+    /// Seconds with milliseconds.
+    Milliseconds,
+}
+
 impl Column {
+    const fn of(title: &'static str, kind: Kind, width: usize) -> Self {
+        Self { title, key: None, kind, format: Format::Plain, width, rank: 0 }
+    }
+
     pub(super) const fn number(title: &'static str, width: usize) -> Self {
-        Self { title, kind: Kind::Number, width, rank: 0 }
+        Self::of(title, Kind::Number, width)
     }
 
     pub(super) const fn word(title: &'static str, width: usize) -> Self {
-        Self { title, kind: Kind::Word, width, rank: 0 }
+        Self::of(title, Kind::Word, width)
     }
 
     pub(super) const fn text(title: &'static str) -> Self {
-        Self { title, kind: Kind::Text, width: 0, rank: 0 }
+        Self::of(title, Kind::Text, 0)
+    }
+
+    /// A time, which the object has in seconds since the Unix epoch.
+    pub(super) const fn utc(title: &'static str) -> Self {
+        Self { format: Format::Utc, ..Self::word(title, 20) }
+    }
+
+    /// A number of seconds, without a part of one.
+    pub(super) const fn seconds(title: &'static str, width: usize) -> Self {
+        Self { format: Format::Seconds, ..Self::number(title, width) }
+    }
+
+    /// A number of seconds, with milliseconds.
+    pub(super) const fn milliseconds(title: &'static str, width: usize) -> Self {
+        Self { format: Format::Milliseconds, ..Self::number(title, width) }
+    }
+
+    /// The key of the objects that the column shows, where the title does not spell it.
+    pub(super) const fn under(self, key: &'static str) -> Self {
+        Self { key: Some(key), ..self }
+    }
+
+    fn key(&self) -> String {
+        self.key.map_or_else(|| self.title.to_lowercase().replace(' ', "_"), str::to_owned)
     }
 
     /// The column may be omitted, before those of lower ranks.
     pub(super) const fn omitted(self, rank: u8) -> Self {
         Self { rank, ..self }
     }
+}
+
+/// What an object has under a key, as text for people. Of bytes that are not UTF-8, it has the hexadecimal digits under another
+/// key.
+fn cell(object: &Value, key: &str, format: Format) -> String {
+    match (format, &object[key]) {
+        _ if key == "flags" => flags(object),
+        (_, Value::Null) => {
+            let bytes = object[format!("{key}_hex")].as_str().and_then(from_hex);
+            or_nothing(&bytes.unwrap_or_default())
+        }
+        (_, Value::Bool(is_so)) => if *is_so { "yes" } else { "no" }.to_owned(),
+        (Format::Utc, Value::Number(time)) => UnixSeconds(time.as_u64().unwrap_or_default()).to_string(),
+        (Format::Seconds, Value::Number(time)) => time.as_f64().unwrap_or_default().floor().to_string(),
+        (Format::Milliseconds, Value::Number(time)) => format!("{:.3}", time.as_f64().unwrap_or_default()),
+        // JSON has a decimal point in whole numbers, too.
+        (Format::Plain, Value::Number(number)) => number
+            .as_f64()
+            .filter(|_| number.is_f64())
+            .map_or_else(|| number.to_string(), |number| number.to_string()),
+        (_, Value::Array(items)) if items.iter().all(Value::is_u64) => {
+            let slots: Vec<_> = items.iter().filter_map(|slot| slot.as_u64()?.try_into().ok()).collect();
+            or_nothing(slots::ranges(&slots).as_bytes())
+        }
+        (_, Value::Array(items)) => {
+            let words: Vec<_> = items.iter().filter_map(Value::as_str).collect();
+            or_nothing(words.join(" ").as_bytes())
+        }
+        (_, Value::String(text)) => or_nothing(text.as_bytes()),
+        (_, other) => other.to_string(),
+    }
+}
+
+/// The flags of an object, separated by commas.
+pub(super) fn flags(object: &Value) -> String {
+    let words = FLAGS.into_iter().filter(|flag| object[*flag] == true).map(str::to_owned);
+    let out = cell(object, "slots_out", Format::Plain);
+    // The commas are between the flags.
+    let out = (out != NOTHING).then(|| format!("out={}", out.replace(',', "+")));
+    or_nothing(words.chain(out).collect::<Vec<_>>().join(",").as_bytes())
+}
+
+/// The text of each column: the given one, or what the object has.
+fn texts(columns: &[Column], object: &impl Serialize, given: &[(&str, &str)]) -> Vec<String> {
+    let object = json!(object);
+    let text = |column: &Column| match given.iter().find(|(title, _)| *title == column.title) {
+        Some((_, text)) => (*text).to_owned(),
+        None => cell(&object, &column.key(), column.format),
+    };
+    columns.iter().map(text).collect()
+}
+
+/// Writes what an object has under these keys, one to a line. Texts that it does not have are given with their keys.
+pub(super) fn figures(
+    out: &mut impl Write,
+    width: usize,
+    keys: &[&str],
+    object: &impl Serialize,
+    given: &[(&str, &str)],
+) -> io::Result<()> {
+    let object = json!(object);
+    keys.iter().try_for_each(|key| {
+        let text = given.iter().find(|(given, _)| given == key).map(|(_, text)| harmless(text));
+        writeln!(out, "{key:<width$}  {}", text.unwrap_or_else(|| cell(&object, key, Format::Plain)))
+    })
 }
 
 /// Writes rows as they come.
@@ -77,24 +196,27 @@ impl<W: Write> Rows<W> {
         Self { form, columns, out, layout: Layout::Open(Vec::new()) }
     }
 
-    /// Writes a row: the cells, or in JSON the object.
-    pub(super) fn push(
-        &mut self,
-        cells: impl FnOnce() -> Vec<String>,
-        object: impl FnOnce() -> String,
-    ) -> io::Result<()> {
+    /// Writes a row.
+    pub(super) fn push(&mut self, object: &impl Serialize) -> io::Result<()> {
+        self.push_with(object, &[])
+    }
+
+    /// Writes a row whose object does not have the texts of all columns: the others are given with their titles.
+    pub(super) fn push_with(&mut self, object: &impl Serialize, given: &[(&str, &str)]) -> io::Result<()> {
+        let texts = || texts(self.columns, object, given);
         match (self.form, &mut self.layout) {
-            (Form::Json, _) => writeln!(self.out, "{}", object()),
+            (Form::Json, _) => writeln!(self.out, "{}", output::json(object)),
             (Form::Tabs { .. }, _) => {
+                let line = texts().join("\t");
                 self.settle()?;
-                writeln!(self.out, "{}", cells().join("\t"))
+                writeln!(self.out, "{line}")
             }
             (Form::Table { .. }, Layout::Open(kept)) => {
-                kept.push(cells());
+                kept.push(texts());
                 if kept.len() == ROWS_KEPT { self.settle() } else { Ok(()) }
             }
             (Form::Table { .. }, Layout::Settled(widths)) => {
-                let line = line(self.columns, widths, &cells());
+                let line = line(self.columns, widths, &texts());
                 writeln!(self.out, "{line}")
             }
         }
@@ -109,7 +231,7 @@ impl<W: Write> Rows<W> {
             Form::Json | Form::Tabs { has_header: false } => {}
             Form::Tabs { has_header: true } => writeln!(self.out, "{}", titles.join("\t"))?,
             Form::Table { has_header } => {
-                settled = widths(self.columns, kept, terminal_width());
+                settled = widths(self.columns, kept, width_of(io::stdout()));
                 for cells in [&titles].into_iter().filter(|_| has_header).chain(kept) {
                     writeln!(self.out, "{}", line(self.columns, &settled, cells))?;
                 }

@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
+use serde_json::json;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::output::{Form, json};
+use super::output::Form;
 use super::table::{Column, Rows};
 use super::time::{time, unix_now_s};
-use signalbox_access::{Entry, Rights, Token, TokenFileError, TokenId, read_tokens, update_tokens};
+use signalbox_access::{Entry, Rights, Token, TokenId, read_tokens, update_tokens};
 
 /// Create, rotate, revoke and list the tokens of clients
 ///
@@ -21,16 +21,13 @@ use signalbox_access::{Entry, Rights, Token, TokenFileError, TokenId, read_token
 /// in the configuration of the server; the server reads it at its start and on SIGHUP. The file has no secret, only hashes.
 /// A symbolic link is followed, and stays.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "\
+#[command(after_help = "\
 Examples:
   signalbox token create web --rights read,acquire --area counter:web/ > web.token
   signalbox token create operator --rights all --expires-in 2160h
   signalbox token rotate web > web.token.new && systemctl reload signalbox
   signalbox token revoke web && systemctl reload signalbox
-  signalbox token list --json",
-    disable_help_subcommand = true
-)]
+  signalbox token list --json")]
 pub(super) struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -41,7 +38,12 @@ enum Action {
     Create(Create),
     Rotate(Rotate),
     Revoke(Revoke),
-    List(List),
+    /// List the tokens
+    ///
+    /// With --json, the output is one object per line with the keys name, id, rights, areas, created_at, expires_at (both in seconds of
+    /// Unix time; null: never) and is_expired.
+    #[command(after_help = "Examples:\n  signalbox token list\n  signalbox token list --json")]
+    List(Source),
 }
 
 /// The file of tokens.
@@ -133,31 +135,8 @@ struct Revoke {
     source: Source,
 }
 
-/// List the tokens
-///
-/// With --json, the output is one object per line with the keys name, id, rights, areas, created_at, expires_at (both in seconds of
-/// Unix time; null: never) and is_expired.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  signalbox token list\n  signalbox token list --json")]
-struct List {
-    #[command(flatten)]
-    source: Source,
-}
-
 const COLUMNS: [Column; 4] =
     [Column::word("NAME", 4), Column::word("ID", 16), Column::word("EXPIRES", 12), Column::text("RIGHTS")];
-
-/// A token in JSON.
-#[derive(Serialize)]
-struct Listed {
-    name: String,
-    id: String,
-    rights: String,
-    areas: Vec<String>,
-    created_at: u64,
-    expires_at: Option<u64>,
-    is_expired: bool,
-}
 
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     match &arguments.action {
@@ -168,7 +147,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
                 tokens.remove(name, *id).map_err(|error| failure(error.to_string()))
             })?;
         }
-        Action::List(arguments) => list(arguments, common.form())?,
+        Action::List(source) => list(source, common.form())?,
     }
     Ok(Exit::Success.into())
 }
@@ -225,8 +204,8 @@ fn after(now_s: u64, time: Duration) -> u64 {
     now_s + time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-fn list(arguments: &List, form: Form) -> Result<(), Failure> {
-    let tokens = read_tokens(&arguments.source.file)?;
+fn list(source: &Source, form: Form) -> Result<(), Failure> {
+    let tokens = read_tokens(&source.file)?;
     let now = unix_now_s();
     let mut rows = Rows::new(form, &COLUMNS, std::io::stdout().lock());
     for entry in tokens.iter() {
@@ -237,32 +216,20 @@ fn list(arguments: &List, form: Form) -> Result<(), Failure> {
             Some(at) => format!("in {} h", (at - now) / 3600),
         };
         let rights = entry.rights.to_string().escape_debug().to_string();
-        let cells = || vec![entry.name.clone(), entry.id.to_string(), expires, rights];
-        rows.push(cells, || json(&Listed::of(entry, now)))?;
+        let object = json!({
+            "name": entry.name,
+            "id": entry.id.to_string(),
+            "rights": entry.rights.words(),
+            "areas": entry.rights.areas().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "created_at": entry.created_at_s,
+            "expires_at": entry.expires_at_s,
+            "is_expired": entry.is_expired(now),
+        });
+        rows.push_with(&object, &[("EXPIRES", &expires), ("RIGHTS", &rights)])?;
     }
     Ok(rows.finish()?)
 }
 
-impl Listed {
-    fn of(entry: &Entry, now_s: u64) -> Self {
-        Self {
-            name: entry.name.clone(),
-            id: entry.id.to_string(),
-            rights: entry.rights.words(),
-            areas: entry.rights.areas().iter().map(ToString::to_string).collect(),
-            created_at: entry.created_at_s,
-            expires_at: entry.expires_at_s,
-            is_expired: entry.is_expired(now_s),
-        }
-    }
-}
-
 fn failure(message: String) -> Failure {
     Failure::refused(message)
-}
-
-impl From<TokenFileError> for Failure {
-    fn from(error: TokenFileError) -> Self {
-        Self::new(Exit::Failure, error.to_string())
-    }
 }

@@ -4,26 +4,25 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::number::within;
-use super::output::{Form, NOTHING, json, seconds};
 use super::table::{Column, Rows};
-use signalbox_client::{GrantId, GrantState, Status, TtlLeft, VerifiedGrant};
+use signalbox_client::{GrantId, GrantState, Status};
+use signalbox_model::views::ttl_left_s;
 
 const COLUMNS: [Column; 3] =
-    [Column::word("STATE", 8), Column::number("SESSION", 20), Column::number("LEFT", 10)];
+    [Column::word("STATE", 8).under("standing"), Column::number("SESSION", 20), Column::number("LEFT", 10)];
 
 /// Check whether a grant is held, by which session, and for how long
 ///
 /// Prints one of three states, each with its exit status: held (0); retiring (2), which is still held, but is being
 /// revoked, or its semaphore is being removed, was removed and declared again, or no longer has its slot; gone (1).
 ///
-/// The columns are: state, session, seconds until the lease ends without renewal. A missing value is -: the session of a
-/// connection has no lease. With --json, the output is one object with the keys grant, standing, session and left; a missing
-/// value is null.
+/// The columns are: state, session, seconds until the lease ends without renewal; the session of a connection has no lease. With
+/// --json, the output is one object with the keys grant, standing, session and left.
 ///
 /// The command does not renew the lease. A service that receives the id of a grant with a request can check with this
 /// command whether the sender still holds it.
@@ -50,32 +49,12 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
         Some(GrantState::Retiring) => ("retiring", Exit::Retiring),
         None => ("gone", Exit::Failure),
     };
-    print(common.form(), grant, state, verified)?;
-    Ok(exit.into())
-}
-
-fn print(form: Form, grant: u64, state: &str, verified: Option<VerifiedGrant>) -> io::Result<()> {
+    let left = verified.and_then(|verified| ttl_left_s(verified.ttl_left));
+    // Ids are strings: many JSON readers convert numbers to doubles, which would round them.
     let session = verified.map(|verified| verified.session.to_string());
-    let left = match verified.map(|verified| verified.ttl_left) {
-        Some(TtlLeft::For(left)) => Some(seconds(left.into())),
-        Some(TtlLeft::Connection) | None => None,
-    };
-    let or_nothing = |text: Option<String>| text.unwrap_or_else(|| NOTHING.to_owned());
-    let cells =
-        vec![state.to_owned(), or_nothing(session.clone()), or_nothing(left.map(|left| left.to_string()))];
-    let mut rows = Rows::new(form, &COLUMNS, io::stdout().lock());
-    rows.push(|| cells, || json(&Line { grant: grant.to_string(), state, session, left }))?;
-    rows.finish()
-}
-
-/// The answer in JSON.
-#[derive(Serialize)]
-struct Line<'a> {
-    /// A string, as that of the session: many JSON readers convert numbers to doubles, which would round it.
-    grant: String,
-    #[serde(rename = "standing")]
-    state: &'a str,
-    session: Option<String>,
-    /// In seconds.
-    left: Option<f64>,
+    let object = json!({ "grant": grant.to_string(), "standing": state, "session": session, "left": left });
+    let mut rows = Rows::new(common.form(), &COLUMNS, io::stdout().lock());
+    rows.push(&object)?;
+    rows.finish()?;
+    Ok(exit.into())
 }

@@ -152,26 +152,20 @@ impl Wanted {
             true => (argument.clone(), None),
             false => split(argument)?,
         };
-        let Some(Own { resources, max }) = own else {
-            let (resources, max) = (self.resources.unwrap_or(1), self.max);
-            return Amount { name, resources, max, slot: None }.checked();
-        };
-        if let Some(option) = self.max.map(|_| "--max").or(self.resources.map(|_| "--resources")) {
+        let given = self.max.map(|_| "--max").or(self.resources.map(|_| "--resources"));
+        if let (Some(_), Some(option)) = (own, given) {
             return Err(format!(
                 "{argument} has an amount of its own, which contradicts {option}; omit one of the two, or, if {argument} is \
                  the whole name, add --exact"
             ));
         }
+        let (resources, max) = own.unwrap_or((self.resources.unwrap_or(1), self.max));
         Amount { name, resources, max, slot: None }.checked()
     }
 }
 
-/// The amount behind a name.
-#[derive(Debug, PartialEq, Eq)]
-struct Own {
-    resources: u32,
-    max: Option<u32>,
-}
+/// The amount behind a name: resources and a maximum.
+type Own = (u32, Option<u32>);
 
 /// Splits `NAME=R`, `NAME:MAX` and `NAME=R:MAX`. The text behind the last `:` or `=` is an amount only if it consists of digits,
 /// because a name may contain both characters.
@@ -188,7 +182,7 @@ fn split(argument: &Name) -> Result<(Name, Option<Own>), String> {
             || format!("{argument} has a number above {}, the largest; use a smaller one", u32::MAX);
         number.map(Some).ok_or_else(too_large)
     };
-    let own = Own { resources: number(resources)?.unwrap_or(1), max: number(max)? };
+    let own = (number(resources)?.unwrap_or(1), number(max)?);
     let name = Name::new(name.to_vec()).map_err(|error| error.to_string())?;
     Ok((name, Some(own)))
 }
@@ -225,11 +219,6 @@ impl Amount {
 }
 
 impl Amounts {
-    #[cfg(test)]
-    pub(super) fn new(kind: Option<Namespace>, each: Vec<Amount>) -> Self {
-        Self { kind, each }
-    }
-
     pub(super) fn claims(&self) -> Vec<Claim> {
         let claim = |Amount { name, resources, max, slot }: &Amount| {
             let claim = match (self.kind, *max) {
@@ -298,21 +287,10 @@ mod tests {
             ("gpu=", "gpu=", None),
             ("a:", "a:", None),
         ] {
-            let own = own.map(|(resources, max)| Own { resources, max });
             assert_eq!(parsed(argument), Ok((name.to_owned(), own)), "{argument}");
         }
         for wrong in ["=4", ":4", "gpu=4294967296"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn the_object_has_the_kind_that_was_given() {
-        let amount =
-            |name: &str, max| Amount { name: Name::new(name.into()).unwrap(), resources: 1, max, slot: None };
-        let limits = Amounts::new(None, vec![amount("gpu", None), amount("seats", Some(3))]);
-        assert_eq!(limits.object(), "limits \"gpu\", \"seats\"");
-        let one = Amounts::new(Some(Namespace::Semaphores), vec![amount("a", None)]);
-        assert_eq!(one.object(), "semaphore \"a\"");
     }
 }

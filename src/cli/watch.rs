@@ -12,17 +12,16 @@ use serde::Serialize;
 use super::arguments::Common;
 use super::exit::Failure;
 use super::name::Name;
-use super::output::{NOTHING, escaped, json, or_nothing, utc};
+use super::output::{escaped, or_nothing};
 use super::pattern;
 use super::server::Server;
-use super::sysv::Watched;
 use super::table::{Column, Rows};
 use super::time::{time, unix_now_s};
 use signalbox_client::{Direct, Disconnect, Event, EventKind, Namespace, Series, SessionEntry};
 use signalbox_model::views::Named;
 
 const COLUMNS: [Column; 9] = [
-    Column::word("TIME", 20),
+    Column::utc("TIME"),
     Column::word("EVENT", 8),
     Column::number("GRANT", 20).omitted(1),
     Column::number("SESSION", 20).omitted(2),
@@ -43,12 +42,10 @@ const COLUMNS: [Column; 9] = [
 /// connection to the server is lost (exit status 69).
 ///
 /// The columns are: time (UTC, when the event was printed), event, grant, session, resources of the event, resources in use
-/// after it, requests waiting after it, name, client (the label of the session, or else its address). A missing value is -.
-/// Characters are escaped as by "signalbox dump".
+/// after it, requests waiting after it, name, client (the label of the session, or else its address).
 ///
 /// With --json, the output is one object per line with the keys time (in seconds since 1970), number (which grows by 1 for each
-/// kind), kind, event, grant, session, resources, in_use, waiting, name and client. A name that is not UTF-8 has the key
-/// name_hex, in hexadecimal digits; an event without a name has neither key.
+/// kind), kind, event, grant, session, resources, in_use, waiting, name and client. An event without a name lacks that key.
 ///
 /// With --sysv, the name is a System V semaphore set, by its key (0x2a, 42) or as id:N; * stands for all sets. The server
 /// has no events of sets: this program asks for their state every second (--interval), and prints what has changed; what
@@ -98,11 +95,7 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
     if *exact {
         return Err(Failure::usage("--exact is not valid with --sysv; a set has a key; omit it"));
     }
-    let watched = match name.bytes() {
-        b"*" => Some(Watched::All),
-        _ => sysv.set(name, server)?.map(Watched::Set),
-    };
-    let watched = watched.expect("the option is given");
+    let watched = if name.bytes() == b"*" { None } else { sysv.set(name, server)? };
     super::sysv::watch(server, watched, interval.unwrap_or(INTERVAL), common.form()).await
 }
 
@@ -130,10 +123,8 @@ async fn watch(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failu
             }
         }
         let (time_s, client) = (unix_now_s(), clients.of(event.session).await);
-        rows.push(
-            || cells(time_s, &event, kind, client),
-            || json(&Line::of(time_s, number, &event, kind, client)),
-        )?;
+        let shown = or_nothing(client.unwrap_or_default());
+        rows.push_with(&Line::of(time_s, number, &event, kind, client), &[("CLIENT", &shown)])?;
         if event.kind != EventKind::Present {
             // From now on, events are visible when they happen.
             rows.settle()?;
@@ -193,16 +184,6 @@ impl Clients<'_> {
         self.direct = Some(direct);
         Some(known)
     }
-}
-
-fn cells(time_s: u64, event: &Event<Bytes>, kind: &str, client: Option<&[u8]>) -> Vec<String> {
-    let number = |number: Option<u64>| number.map_or(NOTHING.to_owned(), |number| number.to_string());
-    let Event { resources, in_use, waiting, .. } = event;
-    let (grant, session) = (number(event.grant.map(|grant| grant.0)), number(event.session));
-    let mut cells = vec![utc(time_s), kind.to_owned(), grant, session];
-    cells.extend([*resources, *in_use, *waiting].map(|number| number.to_string()));
-    cells.extend([or_nothing(&event.name), or_nothing(client.unwrap_or_default())]);
-    cells
 }
 
 /// An event in JSON.

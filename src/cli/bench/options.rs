@@ -60,11 +60,11 @@ pub(in crate::cli) struct Arguments {
 
     /// Distribution of the names over the requests
     #[arg(long, value_enum, default_value = "uniform")]
-    distribution: DistributionArgument,
+    pub(super) distribution: DistributionArgument,
 
     /// Length of a name, in bytes
     #[arg(long, value_name = "BYTES", default_value = "16")]
-    name_bytes: usize,
+    pub(super) name_bytes: usize,
 
     /// Operations with their weights: pair (an acquire and its release), get, noop
     #[arg(short, long, value_name = "WHAT[=WEIGHT],…", default_value = "pair")]
@@ -96,7 +96,7 @@ pub(in crate::cli) struct Arguments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum DistributionArgument {
+pub(super) enum DistributionArgument {
     /// Each name equally often
     Uniform,
     /// The n-th name in proportion to 1/n
@@ -111,9 +111,6 @@ pub(super) struct Load {
     pub(super) threads: usize,
     pub(super) limit: Limit,
     pub(super) requests_per_s: Option<f64>,
-    pub(super) distribution: &'static str,
-    pub(super) name_bytes: usize,
-    pub(super) mix: Mix,
     /// The plan of all threads together.
     pub(super) plan: Plan,
 }
@@ -156,10 +153,10 @@ impl Arguments {
     }
 
     fn checked_load(&self, timeout: Duration) -> Load {
-        let (distribution, distribution_name) = match self.distribution {
-            DistributionArgument::Uniform => (Distribution::Uniform, "uniform"),
-            DistributionArgument::Zipf => (Distribution::Zipf, "zipf"),
-            DistributionArgument::One => (Distribution::One, "one"),
+        let distribution = match self.distribution {
+            DistributionArgument::Uniform => Distribution::Uniform,
+            DistributionArgument::Zipf => Distribution::Zipf,
+            DistributionArgument::One => Distribution::One,
         };
         let duration = self.duration.unwrap_or(Duration::from_secs(10));
         let plan = Plan {
@@ -177,9 +174,6 @@ impl Arguments {
             threads: self.threads as usize,
             limit: self.count.map_or(Limit::After(duration), Limit::Requests),
             requests_per_s: self.rate,
-            distribution: distribution_name,
-            name_bytes: self.name_bytes,
-            mix: self.mix.0,
             plan,
         }
     }

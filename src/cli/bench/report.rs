@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::SocketAddr;
 
+use clap::ValueEnum;
 use serde::Serialize;
 use signalbox_bench::Histogram;
 
@@ -41,7 +42,7 @@ pub(super) struct Report {
     threads: usize,
     names: u32,
     name_bytes: usize,
-    distribution: &'static str,
+    distribution: String,
     mix: BTreeMap<&'static str, u32>,
     requests_per_s: Option<f64>,
     seed: u64,
@@ -117,7 +118,8 @@ impl Report {
             let statuses = &record.operation(o).statuses;
             statuses.iter().map(|(code, times)| (status_label(*code), *times)).collect()
         };
-        let mix = [("pair", load.mix.pair), ("get", load.mix.get), ("noop", load.mix.noop)];
+        let (mix, distribution) = (load.plan.mix, arguments.distribution.to_possible_value());
+        let mix = [("pair", mix.pair), ("get", mix.get), ("noop", mix.noop)];
         Self {
             server: address.to_string(),
             kind: namespace.noun(),
@@ -125,8 +127,8 @@ impl Report {
             in_flight: load.plan.in_flight,
             threads: load.threads,
             names: load.plan.names.count(),
-            name_bytes: load.name_bytes,
-            distribution: load.distribution,
+            name_bytes: arguments.name_bytes,
+            distribution: distribution.map_or_else(String::new, |value| value.get_name().to_owned()),
             mix: mix.into_iter().filter(|(_, weight)| *weight > 0).collect(),
             requests_per_s: load.requests_per_s,
             seed: arguments.seed,

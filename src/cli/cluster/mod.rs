@@ -4,17 +4,15 @@
 mod release;
 mod status;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::output;
 use super::time::time;
 use crate::cluster::client;
 use crate::config::{ClusterConfig, Loaded};
@@ -34,16 +32,13 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// clients, the others stand by. These commands read and write the cluster's keys in etcd, with the same configuration file
 /// as "signalbox serve". They work while no node is running.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "\
+#[command(after_help = "\
 Examples:
   signalbox cluster status
   signalbox cluster status --config /etc/signalbox.toml --json
   signalbox cluster drain node-3
   signalbox cluster finalize
-  signalbox cluster forget node-3",
-    disable_help_subcommand = true
-)]
+  signalbox cluster forget node-3")]
 pub(super) struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -53,7 +48,18 @@ pub(super) struct Arguments {
 enum Action {
     Status(status::Arguments),
     Drain(Drain),
-    Finalize(Finalize),
+    /// Complete an upgrade: let leaders write the newest format of records
+    ///
+    /// After an upgrade, leaders continue to write the old format of records, so that the nodes can be downgraded. After this
+    /// command, leaders write the newest format that this version knows, from the next takeover on. A version that does not
+    /// read this format can no longer join.
+    ///
+    /// The command refuses while a node does not read the new format, even a silent one: upgrade it, or remove it with
+    /// "signalbox cluster forget". "signalbox cluster status" says whether the upgrade can be completed.
+    ///
+    /// With --json, the output is one object with the keys from and to: the formats before and after.
+    #[command(after_help = "Examples:\n  signalbox cluster finalize")]
+    Finalize(Source),
     Release(release::Arguments),
     Forget(Forget),
 }
@@ -88,25 +94,6 @@ struct Drain {
     #[arg(long, value_name = "TIME", default_value = "90s", value_parser = time)]
     timeout: Duration,
 
-    #[command(flatten)]
-    source: Source,
-}
-
-/// Complete an upgrade: let leaders write the newest format of records
-///
-/// After an upgrade, leaders continue to write the old format of records, so that the nodes can be downgraded. After this
-/// command, leaders write the newest format that this version knows, from the next takeover on. A version that does not
-/// read this format can no longer join.
-///
-/// The command refuses while a node does not read the new format, even a silent one: upgrade it, or remove it with
-/// "signalbox cluster forget". "signalbox cluster status" says whether the upgrade can be completed.
-///
-/// With --json, the output is one object with the keys from and to: the formats before and after.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  signalbox cluster finalize")]
-struct Finalize {
     #[command(flatten)]
     source: Source,
 }
@@ -149,15 +136,20 @@ pub(super) struct Cluster {
 
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     match &arguments.action {
-        Action::Status(arguments) => status::run(arguments, common.json),
-        Action::Drain(arguments) => drain(arguments, common.json),
-        Action::Finalize(arguments) => finalize(arguments, common.json),
-        Action::Release(arguments) => release::run(arguments, common.json),
-        Action::Forget(arguments) => forget(arguments, common.json),
+        Action::Status(arguments) => status::run(arguments, common),
+        Action::Drain(arguments) => drain(arguments, common),
+        Action::Finalize(source) => finalize(source, common),
+        Action::Release(arguments) => release::run(arguments, common),
+        Action::Forget(Forget { node, source }) => {
+            let mut cluster = source.open()?;
+            admin::forget(&mut cluster.etcd, &cluster.keys, node)?;
+            let sentence = format_args!("node \"{node}\" is no longer part of the cluster");
+            common.print(&json!({ "forgotten": node }), sentence)
+        }
     }
 }
 
-fn drain(arguments: &Drain, wants_json: bool) -> Result<ExitCode, Failure> {
+fn drain(arguments: &Drain, common: &Common) -> Result<ExitCode, Failure> {
     let mut cluster = arguments.source.open()?;
     let node = arguments.node.as_str();
     let drained =
@@ -175,11 +167,11 @@ fn drain(arguments: &Drain, wants_json: bool) -> Result<ExitCode, Failure> {
         None => format!("node \"{node}\" has left the cluster; it did not lead"),
     };
     let (leader, epoch) = leader.as_ref().map(|(name, epoch)| (name, epoch)).unzip();
-    print(wants_json, &json!({ "drained": node, "leader": leader, "epoch": epoch }), &sentence)
+    common.print(&json!({ "drained": node, "leader": leader, "epoch": epoch }), sentence)
 }
 
-fn finalize(arguments: &Finalize, wants_json: bool) -> Result<ExitCode, Failure> {
-    let mut cluster = arguments.source.open()?;
+fn finalize(source: &Source, common: &Common) -> Result<ExitCode, Failure> {
+    let mut cluster = source.open()?;
     let Finalized { from, to } = admin::finalize(&mut cluster.etcd, &cluster.keys, FORMAT)?;
     let sentence = match from == to {
         true => {
@@ -190,26 +182,7 @@ fn finalize(arguments: &Finalize, wants_json: bool) -> Result<ExitCode, Failure>
              read it can no longer join"
         ),
     };
-    print(wants_json, &json!({ "from": from, "to": to }), &sentence)
-}
-
-fn forget(arguments: &Forget, wants_json: bool) -> Result<ExitCode, Failure> {
-    let mut cluster = arguments.source.open()?;
-    let node = arguments.node.as_str();
-    admin::forget(&mut cluster.etcd, &cluster.keys, node)?;
-    let sentence = format!("node \"{node}\" is no longer part of the cluster");
-    print(wants_json, &json!({ "forgotten": node }), &sentence)
-}
-
-/// Prints the result of a command: a JSON object or a sentence.
-fn print(wants_json: bool, object: &Value, sentence: &str) -> Result<ExitCode, Failure> {
-    let mut out = std::io::stdout();
-    if wants_json {
-        writeln!(out, "{}", output::json(object))?
-    } else {
-        writeln!(out, "{sentence}")?
-    }
-    Ok(Exit::Success.into())
+    common.print(&json!({ "from": from, "to": to }), sentence)
 }
 
 impl Source {
@@ -227,10 +200,8 @@ impl Source {
     }
 
     fn open_if_enabled(&self) -> Result<Option<Cluster>, Failure> {
-        let invalid =
-            |error: crate::config::ConfigError| Failure::new(Exit::Configuration, error.to_string());
-        let loaded = Loaded::read(Some(&self.config), std::env::vars_os()).map_err(invalid)?;
-        loaded.validate().map_err(invalid)?;
+        let loaded = Loaded::read(Some(&self.config), std::env::vars_os())?;
+        loaded.validate()?;
         let config = loaded.config.cluster;
         if !config.is_enabled() {
             return Ok(None);

@@ -7,8 +7,9 @@ use std::{env, fs, io};
 use clap::Args;
 use serde_json::json;
 
+use super::super::arguments::Common;
 use super::super::exit::{Exit, Failure};
-use super::{Source, print};
+use super::Source;
 use crate::cluster::node_name;
 use signalbox_cluster::admin::{Release, release};
 
@@ -46,7 +47,7 @@ pub(super) struct Arguments {
     process_has_ended: bool,
 }
 
-pub(super) fn run(arguments: &Arguments, wants_json: bool) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     let is_for_systemd = env::var_os(SERVICE_RESULT).is_some();
     let mut cluster = match arguments.source.open_if_enabled()? {
         Some(cluster) => cluster,
@@ -77,7 +78,7 @@ pub(super) fn run(arguments: &Arguments, wants_json: bool) -> Result<ExitCode, F
         Release::Left => ("left", format!("node \"{node}\" did not lead, and has left the cluster")),
         Release::Nothing => ("nothing", format!("node \"{node}\" was not part of the cluster")),
     };
-    print(wants_json, &json!({ "node": node, "result": result }), &sentence)
+    common.print(&json!({ "node": node, "result": result }), sentence)
 }
 
 /// Whether no process of the service is left besides this one. After SIGKILL and its timeout, systemd runs ExecStopPost=

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read as _};
+use std::iter::{self, Peekable};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,7 +18,7 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Why a file cannot be read.
 #[derive(Debug, Error)]
 #[error("{}: the history cannot be read: {source}; read it as root or as the user of the server", path.display())]
-pub(super) struct Unreadable {
+pub(in crate::cli) struct Unreadable {
     path: PathBuf,
     source: io::Error,
 }
@@ -29,51 +30,54 @@ pub(super) enum Read {
     Unusable(String),
 }
 
-/// The files of all servers.
-pub(super) struct Files(Vec<Server>);
-
-/// The files of one server.
-struct Server {
-    /// The oldest is first.
-    files: VecDeque<(PathBuf, File)>,
-    open: Option<Open>,
-    next: Option<Read>,
-}
-
-/// A file that is being read.
-struct Open {
-    path: PathBuf,
-    text: Box<dyn BufRead>,
-    /// Decompresses it.
-    gzip: Option<Child>,
-    /// Lines that are none.
-    unusable: u64,
-}
+/// The files of all servers: those of each are one after the other, with the oldest first.
+pub(super) struct Files(Vec<Peekable<Box<dyn Iterator<Item = Read>>>>);
 
 impl Files {
     /// Opens files and what logrotate has made of them.
     pub(super) fn open(paths: &[PathBuf]) -> Result<Self, Unreadable> {
         let server = |path: &PathBuf| {
-            let mut server = Server { files: with_rotated(path)?, open: None, next: None };
-            server.advance();
-            Ok(server)
+            let reads = with_rotated(path)?.into_iter().flat_map(|(path, file)| reads(path, file));
+            let reads: Box<dyn Iterator<Item = Read>> = Box::new(reads);
+            Ok(reads.peekable())
         };
         paths.iter().map(server).collect::<Result<_, _>>().map(Self)
     }
+}
 
-    /// The next line of all of them; `None`: all are read.
-    pub(super) fn next(&mut self) -> Option<Read> {
-        let time = |server: &&mut Server| match &server.next {
-            Some(Read::Line(line)) => Some(line.time),
-            // At once.
-            _ => None,
-        };
-        let unread = self.0.iter_mut().filter(|server| server.next.is_some());
-        let first = unread.min_by_key(time)?;
-        let read = first.next.take();
-        first.advance();
-        read
+/// The next line of all of them, in the order of time.
+impl Iterator for Files {
+    type Item = Read;
+
+    fn next(&mut self) -> Option<Read> {
+        let first = self.0.iter_mut().filter_map(|server| {
+            let time = match server.peek()? {
+                Read::Line(line) => Some(line.time),
+                // At once.
+                Read::Unusable(_) => None,
+            };
+            Some((time, server))
+        });
+        first.min_by_key(|(time, _)| *time)?.1.next()
     }
+}
+
+fn reads(path: PathBuf, file: File) -> Box<dyn Iterator<Item = Read>> {
+    match Open::of(path, file) {
+        Ok(open) => Box::new(open),
+        Err(problem) => Box::new(iter::once(Read::Unusable(problem))),
+    }
+}
+
+/// A file that is being read.
+struct Open {
+    path: PathBuf,
+    /// `None`: it was read to its end.
+    text: Option<Box<dyn BufRead>>,
+    /// Decompresses it.
+    gzip: Option<Child>,
+    /// Lines that are none.
+    unusable: u64,
 }
 
 /// A file and those that it was before logrotate has moved them away, with the oldest first. All are opened at once, so that none
@@ -110,53 +114,40 @@ fn number_of(rotated: &Path, path: &Path) -> Option<u32> {
     number.strip_suffix(".gz").unwrap_or(number).parse().ok()
 }
 
-impl Server {
-    /// Reads the next line.
-    fn advance(&mut self) {
-        self.next = loop {
-            let open = match &mut self.open {
-                Some(open) => open,
-                None => {
-                    let Some((path, file)) = self.files.pop_front() else { break None };
-                    match Open::of(path, file) {
-                        Ok(open) => self.open.insert(open),
-                        Err(problem) => break Some(Read::Unusable(problem)),
-                    }
-                }
-            };
-            match open.next() {
-                Ok(Some(line)) => break Some(Read::Line(line)),
-                ended => {
-                    let problem = open.end(ended.err());
-                    self.open = None;
-                    if let Some(problem) = problem {
-                        break Some(Read::Unusable(problem));
-                    }
-                }
+impl Iterator for Open {
+    type Item = Read;
+
+    fn next(&mut self) -> Option<Read> {
+        match self.line() {
+            Ok(Some(line)) => Some(Read::Line(line)),
+            ended => {
+                self.text.take()?;
+                self.problem(ended.err()).map(Read::Unusable)
             }
-        };
+        }
     }
 }
 
 impl Open {
     fn of(path: PathBuf, file: File) -> Result<Self, String> {
         if path.extension().is_none_or(|ending| ending != "gz") {
-            return Ok(Self { path, text: Box::new(BufReader::new(file)), gzip: None, unusable: 0 });
+            return Ok(Self { path, text: Some(Box::new(BufReader::new(file))), gzip: None, unusable: 0 });
         }
         let gzip = Command::new("gzip").arg("-dc").stdin(file).stdout(Stdio::piped()).spawn();
         let mut gzip = gzip.map_err(|error| {
             format!("{}: gzip cannot be executed: {error}; it is left out", path.display())
         })?;
         let text = gzip.stdout.take().ok_or_else(|| format!("{}: it is left out", path.display()))?;
-        Ok(Self { path, text: Box::new(BufReader::new(text)), gzip: Some(gzip), unusable: 0 })
+        Ok(Self { path, text: Some(Box::new(BufReader::new(text))), gzip: Some(gzip), unusable: 0 })
     }
 
     /// The next line that is one; `None`: the file ends. The server may have written a part of the last one only.
-    fn next(&mut self) -> io::Result<Option<Box<HistoryLine<'static>>>> {
+    fn line(&mut self) -> io::Result<Option<Box<HistoryLine<'static>>>> {
+        let Some(file) = &mut self.text else { return Ok(None) };
         let mut text = Vec::new();
         loop {
             text.clear();
-            (&mut self.text).take(LINE_BYTES_MAX).read_until(b'\n', &mut text)?;
+            file.take(LINE_BYTES_MAX).read_until(b'\n', &mut text)?;
             if text.is_empty() {
                 return Ok(None);
             }
@@ -171,7 +162,7 @@ impl Open {
     }
 
     /// The file ends, or its rest cannot be read. Returns a sentence about what cannot be used of it.
-    fn end(&mut self, error: Option<io::Error>) -> Option<String> {
+    fn problem(&mut self, error: Option<io::Error>) -> Option<String> {
         let path = self.path.display();
         let is_broken =
             self.gzip.as_mut().is_some_and(|gzip| !gzip.wait().is_ok_and(|ended| ended.success()));

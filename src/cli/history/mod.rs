@@ -12,12 +12,11 @@ use serde::Serialize;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure, warn};
-use super::output::{NOTHING, escaped, json, or_nothing};
-use super::pattern::{self, PatternArguments};
-use super::slots;
+use super::pattern::PatternArguments;
 use super::table::{Column, Rows};
 use super::time::{moment, now};
-use crate::config::{ConfigError, Loaded};
+use crate::config::Loaded;
+pub(super) use files::Unreadable;
 use files::{Files, Read};
 use pairs::{Pairs, Row};
 use signalbox_model::UnixMilliseconds;
@@ -26,8 +25,8 @@ use signalbox_model::views::{Labeled, Named};
 
 const COLUMNS: [Column; 11] = [
     Column::word("GRANTED", 24),
-    Column::number("WAITED", 10),
-    Column::number("HELD", 10),
+    Column::milliseconds("WAITED", 10),
+    Column::milliseconds("HELD", 10),
     Column::word("END", 12),
     Column::number("RESOURCES", 9).omitted(2),
     Column::word("SLOTS", 5).omitted(3),
@@ -45,16 +44,14 @@ const COLUMNS: [Column; 11] = [
 /// PREFIX* those of all with this prefix, and without an argument all grants. Each node of a cluster has a file of its own, with
 /// the grants of the time in which it led: collect them, and give each with --file.
 ///
-/// The rows come in the order in which the grants ended, and those that are still held come last. On a terminal, the output is
-/// a table. Otherwise it is one line per grant, with the columns separated by tabs: when it
-/// was granted (UTC), how long the request had waited and how long the grant was held (in seconds), its end, resources, slots,
-/// grant (its fencing token), address, identity and label of the client, name. The end is released, disconnected (the
-/// connection that it belonged to ended), expired (its lease did), revoked, stopped (it was lost when the server stopped) or
-/// held (it has not ended). A missing value is -. Characters are escaped as by "signalbox dump".
+/// The rows come in the order in which the grants ended, and those that are still held come last. The columns are: when it was
+/// granted (UTC), how long the request had waited and how long the grant was held (in seconds), its end, resources, slots, grant
+/// (its fencing token), address, identity and label of the client, name. The end is released, disconnected (the connection that
+/// it belonged to ended), expired (its lease did), revoked, stopped (it was lost when the server stopped) or held (it has not
+/// ended).
 ///
 /// With --json, the output is one object per line with the keys granted, ended (null if that is not known), end, waited and
-/// held (in seconds), kind, name, resources, slots, grant, session, address, identity and label. A name or label that is not
-/// UTF-8 has the key name_hex or label_hex, in hexadecimal digits.
+/// held (in seconds), kind, name, resources, slots, grant, session, address, identity and label.
 ///
 /// The history is not complete where the server was killed or a disk was full or slow; the latter is reported on standard
 /// error. Such a grant may be shown as held.
@@ -89,9 +86,9 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     let paths =
         if arguments.file.is_empty() { vec![configured(&arguments.config)?] } else { arguments.file.clone() };
-    let mut files = Files::open(&paths).map_err(|failed| Failure::new(Exit::Failure, failed.to_string()))?;
+    let files = Files::open(&paths)?;
     let scope = arguments.pattern.scope();
-    let is_of_scope = |limit: &HistoryLimit<'_>| pattern::contains(scope, &limit.name_bytes());
+    let is_of_scope = |limit: &HistoryLimit<'_>| scope.contains(&limit.name_bytes());
     let is_in_time = |row: &Row| {
         arguments.since.is_none_or(|since| row.last >= since)
             && arguments.until.is_none_or(|until| row.granted <= until)
@@ -100,10 +97,10 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
     let mut push = |row: &Row| {
         let mut limits =
             row.line.limits.iter().filter(|limit| is_of_scope(limit)).filter(|_| is_in_time(row));
-        limits.try_for_each(|limit| rows.push(|| cells(row, limit), || json(&Object::of(row, limit))))
+        limits.try_for_each(|limit| rows.push(&Object::of(row, limit)))
     };
     let (mut pairs, mut lost) = (Pairs::default(), 0);
-    while let Some(read) = files.next() {
+    for read in files {
         let line = match read {
             Read::Line(line) => line,
             Read::Unusable(problem) => {
@@ -130,8 +127,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
 
 /// The file that the configuration names.
 fn configured(config: &Path) -> Result<PathBuf, Failure> {
-    let invalid = |error: ConfigError| Failure::new(Exit::Configuration, error.to_string());
-    let loaded = Loaded::read(Some(config), std::env::vars_os()).map_err(invalid)?;
+    let loaded = Loaded::read(Some(config), std::env::vars_os())?;
     loaded.config.log.grants.ok_or_else(|| {
         let message = format!(
             "{}: log.grants is not set, so the server keeps no history of grants; set it and restart the server, or give the \
@@ -140,26 +136,6 @@ fn configured(config: &Path) -> Result<PathBuf, Failure> {
         );
         Failure::new(Exit::Configuration, message)
     })
-}
-
-fn cells(row: &Row, limit: &HistoryLimit<'_>) -> Vec<String> {
-    let Row { line, waited_ms, held_ms, .. } = row;
-    let time =
-        |ms: &Option<u64>| ms.map_or(NOTHING.to_owned(), |ms| format!("{}.{:03}", ms / 1000, ms % 1000));
-    let text = |text: Option<&str>| or_nothing(text.unwrap_or_default().as_bytes());
-    vec![
-        row.granted.to_string(),
-        time(waited_ms),
-        time(held_ms),
-        row.word().to_owned(),
-        limit.resources.to_string(),
-        or_nothing(slots::ranges(&limit.slots).as_bytes()),
-        line.grant.map_or(NOTHING.to_owned(), |grant| grant.to_string()),
-        text(line.address.as_deref()),
-        text(line.identity.as_deref()),
-        or_nothing(&line.label_bytes()),
-        escaped(&limit.name_bytes()),
-    ]
 }
 
 /// A row in JSON.

@@ -64,21 +64,11 @@ impl Pairs {
                 if first.is_none() {
                     self.ended.insert(grant.0);
                 }
-                let granted = first.as_ref().map_or_else(
-                    || UnixMilliseconds(time.0.saturating_sub(held_ms.unwrap_or_default())),
-                    |first| first.time,
-                );
-                let waited_ms = first.as_ref().and_then(|first| first.waited_ms);
-                let line = first.unwrap_or(line);
-                vec![Row {
-                    granted,
-                    ended: Some(time),
-                    last: time,
-                    waited_ms,
-                    held_ms,
-                    end: End::Of(end),
-                    line,
-                }]
+                let line = first.unwrap_or_else(|| {
+                    let granted = UnixMilliseconds(time.0.saturating_sub(held_ms.unwrap_or_default()));
+                    HistoryLine { time: granted, waited_ms: None, ..line }
+                });
+                vec![Row { held_ms, ..row(line, End::Of(end), Some(time), Some(time)) }]
             }
             (HistoryWord::Started, _) => {
                 let keeps_durable = line.durable == Some(true);
@@ -108,7 +98,7 @@ impl Pairs {
     }
 }
 
-/// A grant whose end has no line of its own, and which was held until then.
+/// A grant that was held until then.
 fn row(
     line: HistoryLine<'static>,
     end: End,

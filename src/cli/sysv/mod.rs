@@ -2,7 +2,6 @@
 //!
 //! `status`, `holders`, `waiters` and `watch` are about a set with the option `--sysv`; what they print is here, too.
 
-mod key;
 mod library;
 mod list;
 mod program;
@@ -21,7 +20,7 @@ use set::SetArgument;
 pub(super) use set::{SetName, completions};
 pub(super) use show::show_named;
 pub(super) use users::list_users;
-pub(super) use watch::{Watched, watch};
+pub(super) use watch::watch;
 
 use super::arguments::Common;
 use super::exit::Failure;
@@ -36,15 +35,12 @@ use super::server::{Server, block_on};
 /// "list", "show" and "remove" correspond to ipcs and ipcrm. "signalbox status" and "signalbox watch" are about a set with
 /// the option --sysv.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "\
+#[command(after_help = "\
 Examples:
   signalbox sysv run --server lock.example.org --keys all -- php worker.php
   signalbox sysv list
   signalbox sysv show 0x2a
-  signalbox status --holders --sysv 0x2a",
-    disable_help_subcommand = true
-)]
+  signalbox status --holders --sysv 0x2a")]
 pub(super) struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -58,8 +54,7 @@ enum Action {
     /// The columns are: key (in hexadecimal digits), id, user and group of the owner, mode (in octal digits), number of semaphores,
     /// calls that wait, processes with adjustments (SEM_UNDO), time of the last operation, time of the last change of values or
     /// owner by semctl, or of the creation (UTC), flags: durable (it survives a restart of the server), fifo (a call that takes
-    /// from a semaphore waits for those before it). A missing value is -: without flags, of a set that was made without a key
-    /// (IPC_PRIVATE), or of one without an operation so far.
+    /// from a semaphore waits for those before it). A set that was made without a key (IPC_PRIVATE) has none.
     ///
     /// With --json, the output is one object per line with the keys key (a text, or null), id, uid, gid, creator_uid,
     /// creator_gid, mode (a text), semaphores, waiting, adjusting, operated and changed (in seconds since 1970), durable and
@@ -141,7 +136,7 @@ impl SysvOption {
 
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     match &arguments.action {
-        Action::Run(arguments) => run::run(arguments, &common.server),
+        Action::Run(arguments) => run::run(arguments, common),
         Action::List => block_on(list::list(common)),
         Action::Show(set) => block_on(show_named(common, set.name())),
         Action::Remove(set) => block_on(set::remove(set.name(), &common.server)),

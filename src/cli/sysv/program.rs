@@ -4,9 +4,9 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{getgid, getuid};
@@ -101,16 +101,10 @@ fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
 }
 
 /// At most as many bytes, fewer at the end of the file.
-fn read(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
-    let mut read = vec![0; bytes];
-    let mut filled = 0;
-    while filled < bytes {
-        match file.read_at(&mut read[filled..], at.saturating_add(filled as u64))? {
-            0 => break,
-            count => filled += count,
-        }
-    }
-    read.truncate(filled);
+fn read(mut file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
+    let mut read = Vec::new();
+    file.seek(SeekFrom::Start(at))?;
+    file.take(bytes as u64).read_to_end(&mut read)?;
     Ok(read)
 }
 

@@ -7,14 +7,14 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 
-use super::key::{check_keys, mapping};
 use super::library;
 use super::program;
 use super::settings::{self, CONFIG, KEYS, SERVER};
-use crate::cli::arguments::OnCommandLine;
+use crate::cli::arguments::Common;
 use crate::cli::exit::Failure;
-use crate::cli::server::{Server, block_on};
+use crate::cli::server::block_on;
 use crate::cli::token_source;
+use signalbox_model::sysv::Keys;
 
 /// Written by hand because the generator of the manual page omits the two dashes.
 const USAGE: &str = "signalbox sysv run [OPTIONS] -- <COMMAND>...";
@@ -67,20 +67,28 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
 
-    #[command(flatten)]
-    given: OnCommandLine,
-
     /// Command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 fn keys(list: &str) -> Result<String, String> {
-    check_keys(list).map(|()| list.to_owned())
+    match list.parse::<Keys>()?.is_empty() {
+        true => Err("expected all, or keys and ranges such as 42,0x1000-0x1fff".to_owned()),
+        false => Ok(list.to_owned()),
+    }
 }
 
-pub(super) fn run(arguments: &Arguments, given_server: &Server) -> Result<ExitCode, Failure> {
-    let Arguments { keys, mappings, config, library, given, .. } = arguments;
+fn mapping(item: &str) -> Result<String, String> {
+    match item.contains('=') {
+        true => keys(item),
+        false => Err("expected the key of this host and the shared key, such as 0x5101a2b3=0x10".to_owned()),
+    }
+}
+
+pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
+    let given_server = &common.server;
+    let Arguments { keys, mappings, config, library, .. } = arguments;
     given_server.tls().refuse(
         "the library for System V semaphores does not use TLS; omit --tls, --ca and --cert, unset \
          SIGNALBOX_TLS, SIGNALBOX_CA and SIGNALBOX_CERT, and give it a server on this machine, or a proxy here that connects \
@@ -94,7 +102,7 @@ pub(super) fn run(arguments: &Arguments, given_server: &Server) -> Result<ExitCo
              42,0x1000-0x1fff, or --map, or set {KEYS} or \"keys\" in a file of --config"
         )));
     }
-    let addresses = settings.servers.filter(|_| !given.has("server"));
+    let addresses = settings.servers.filter(|_| !common.has("server"));
     let server = given_server.at(addresses.unwrap_or_else(|| given_server.addresses()));
     let library = library::find(library.as_deref())?;
     let (program, rest) = arguments.command.split_first().expect("clap requires a command");

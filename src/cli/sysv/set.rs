@@ -7,12 +7,12 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use super::key;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::server::{Server, label};
 use signalbox_client::Direct;
 use signalbox_client::sysv::{Caller, Errno, Identity, ListedSet, Process, SetId};
-use signalbox_model::sysv::IPC_PRIVATE;
+use signalbox_model::sysv::{IPC_PRIVATE, key};
+use signalbox_model::views::key_of;
 
 /// A set, as an argument names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl FromStr for SetName {
     fn from_str(text: &str) -> Result<Self, &'static str> {
         let set = match text.strip_prefix("id:") {
             Some(number) => id(number).ok().map(Self::Id),
-            None => match key::key(text) {
+            None => match key(text) {
                 Some(IPC_PRIVATE) => {
                     return Err(
                         "is the key of all sets without a key; name the set by its id, such as id:1073741825",
@@ -76,7 +76,7 @@ fn id(text: &str) -> Result<SetId, &'static str> {
 impl fmt::Display for SetName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Key(key) => write!(f, "semaphore set {}", key::shown(*key)),
+            Self::Key(key) => write!(f, "semaphore set {key:#010x}"),
             Self::Id(id) => write!(f, "semaphore set id:{id}"),
         }
     }
@@ -93,7 +93,7 @@ impl SetName {
 
     /// The set of this name on the server.
     pub(super) async fn find(self, server: &Server, direct: &Direct) -> Result<ListedSet, Failure> {
-        let listed = all(server, direct).await?;
+        let listed = server.all(direct.sets()).await??;
         listed.into_iter().find(|listed| self.is(listed)).ok_or_else(|| self.missing())
     }
 
@@ -143,24 +143,12 @@ pub(super) fn caller() -> Caller {
     Caller { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() }
 }
 
-/// All sets of the server.
-pub(super) async fn all(server: &Server, direct: &Direct) -> Result<Vec<ListedSet>, Failure> {
-    let mut sets = server.answer(direct.sets()).await??;
-    let mut all = Vec::new();
-    while let Some(set) = server.answer(async { sets.next().await.transpose() }).await?? {
-        all.push(set);
-    }
-    Ok(all)
-}
-
 /// The names of sets, for the completion of a command line.
 pub(crate) async fn completions(server: &Server) -> Option<BTreeSet<String>> {
     let direct = server.direct().await.ok()?;
-    let names = all(server, &direct).await.ok()?.into_iter().map(|listed| match listed.stat.key {
-        IPC_PRIVATE => format!("id:{}", listed.set),
-        key => key::shown(key),
-    });
-    Some(names.collect())
+    let sets = server.all(direct.sets()).await.ok()?.ok()?;
+    let name = |listed: ListedSet| key_of(&listed.stat).unwrap_or_else(|| format!("id:{}", listed.set));
+    Some(sets.into_iter().map(name).collect())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The processes that use a set: those with adjustments are its holders, the calls that wait are its waiters.
 
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -9,7 +9,7 @@ use super::set::SetName;
 use crate::cli::arguments::Common;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::listing::ListingKind;
-use crate::cli::output::{json, or_nothing};
+use crate::cli::output::Form;
 use crate::cli::server::Server;
 use crate::cli::table::{Column, Rows};
 use signalbox_client::sysv::{ListedUser, Operation, SetId, UserRole};
@@ -19,7 +19,7 @@ use signalbox_model::views::User;
 const HOLDERS: [Column; 5] = [
     Column::number("PROCESS", 20).omitted(1),
     Column::number("PID", 10),
-    Column::number("USER", 6),
+    Column::number("USER", 6).under("uid"),
     Column::text("ADJUSTMENTS"),
     Column::text("LABEL"),
 ];
@@ -28,12 +28,12 @@ const WAITERS: [Column; 6] = [
     Column::number("POSITION", 8),
     Column::number("PROCESS", 20).omitted(1),
     Column::number("PID", 10),
-    Column::number("USER", 6),
+    Column::number("USER", 6).under("uid"),
     Column::text("OPERATIONS"),
     Column::text("LABEL"),
 ];
 
-/// Prints the holders or the waiters of a set: `holders --sysv` and `waiters --sysv`.
+/// Prints the holders or the waiters of a set: `status --sysv --holders` and `--waiters`.
 pub(crate) async fn list_users(
     common: &Common,
     name: SetName,
@@ -43,18 +43,14 @@ pub(crate) async fn list_users(
     let direct = server.direct().await?;
     let listed = name.find(server, &direct).await?;
     let users = Users::read(server, &direct, name, listed.set).await?;
-    let mut rows = Rows::new(common.form(), columns(kind), BufWriter::new(io::stdout().lock()));
-    for (index, user) in users.of(kind).iter().enumerate() {
-        rows.push(|| cells(kind, index, user), || json(&Line::of(kind, index, user)))?;
-    }
-    rows.finish()?;
+    users.write(kind, common.form(), BufWriter::new(io::stdout().lock()))?;
     Ok(Exit::Success.into())
 }
 
-/// All users of a set.
+/// All users of a set, in JSON.
 pub(super) struct Users {
-    adjusting: Vec<ListedUser>,
-    waiting: Vec<ListedUser>,
+    pub(super) holders: Vec<Line>,
+    pub(super) queue: Vec<Line>,
 }
 
 impl Users {
@@ -64,46 +60,39 @@ impl Users {
         name: SetName,
         set: SetId,
     ) -> Result<Self, Failure> {
-        let mut users = server.answer(direct.set_users(set)).await??;
-        let mut all = Vec::new();
-        loop {
-            match server.answer(async { users.next().await.transpose() }).await? {
-                // It was removed after it was found.
-                Err(error) if error.status() == Some(Status::NotFound) => return Err(name.missing()),
-                Err(error) => return Err(error.into()),
-                Ok(Some(user)) => all.push(user),
-                Ok(None) => break,
-            }
-        }
-        let (adjusting, waiting) = all.into_iter().partition(|user| user.role == UserRole::Adjusts);
-        Ok(Self { adjusting, waiting })
+        let all = match server.all(direct.set_users(set)).await? {
+            // It was removed after it was found.
+            Err(error) if error.status() == Some(Status::NotFound) => return Err(name.missing()),
+            all => all?,
+        };
+        let (adjusting, waiting): (Vec<_>, Vec<_>) =
+            all.iter().partition(|user| user.role == UserRole::Adjusts);
+        let holder = |user| Line::of(None, user, adjustment_text);
+        let waiter = |(index, user)| Line::of(Some(index + 1), user, operation_text);
+        Ok(Self {
+            holders: adjusting.into_iter().map(holder).collect(),
+            queue: waiting.into_iter().enumerate().map(waiter).collect(),
+        })
     }
 
-    pub(super) fn of(&self, kind: ListingKind) -> &[ListedUser] {
+    pub(super) fn of(&self, kind: ListingKind) -> &[Line] {
         match kind {
-            ListingKind::Holders => &self.adjusting,
-            ListingKind::Waiters => &self.waiting,
+            ListingKind::Holders => &self.holders,
+            ListingKind::Waiters => &self.queue,
         }
     }
-}
 
-pub(super) fn columns(kind: ListingKind) -> &'static [Column] {
-    match kind {
-        ListingKind::Holders => &HOLDERS,
-        ListingKind::Waiters => &WAITERS,
+    pub(super) fn write(&self, kind: ListingKind, form: Form, out: impl Write) -> io::Result<()> {
+        let (columns, title): (&[_], _) = match kind {
+            ListingKind::Holders => (&HOLDERS, "ADJUSTMENTS"),
+            ListingKind::Waiters => (&WAITERS, "OPERATIONS"),
+        };
+        let mut rows = Rows::new(form, columns, out);
+        for line in self.of(kind) {
+            rows.push_with(line, &[(title, &line.operations)])?;
+        }
+        rows.finish()
     }
-}
-
-pub(super) fn cells(kind: ListingKind, index: usize, user: &ListedUser) -> Vec<String> {
-    let ListedUser { process, pid, uid, label, operations, .. } = user;
-    let operation = match kind {
-        ListingKind::Holders => adjustment_text,
-        ListingKind::Waiters => operation_text,
-    };
-    let operations = operations.iter().map(operation).collect::<Vec<_>>().join(", ");
-    let position = (kind == ListingKind::Waiters).then(|| (index + 1).to_string());
-    let rest = [process.to_string(), pid.to_string(), uid.to_string(), operations, or_nothing(label)];
-    position.into_iter().chain(rest).collect()
 }
 
 /// An operation, such as `0:-1 UNDO`: the number of the semaphore, what is added to its value (0: it waits until the value
@@ -130,12 +119,15 @@ pub(super) struct Line {
     position: Option<usize>,
     #[serde(flatten)]
     user: User,
+    /// What it holds or waits for, as text.
+    #[serde(skip)]
+    operations: String,
 }
 
 impl Line {
-    pub(super) fn of(kind: ListingKind, index: usize, user: &ListedUser) -> Self {
-        let position = (kind == ListingKind::Waiters).then_some(index + 1);
-        Self { position, user: User::of(user) }
+    fn of(position: Option<usize>, user: &ListedUser, text: fn(&Operation) -> String) -> Self {
+        let operations = user.operations.iter().map(text).collect::<Vec<_>>().join(", ");
+        Self { position, user: User::of(user), operations }
     }
 }
 

@@ -4,17 +4,17 @@
 //! last answer.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::list;
 use super::set::{self, SetName};
 use crate::cli::exit::Failure;
-use crate::cli::output::{Form, NOTHING, json};
+use crate::cli::output::{Form, NOTHING};
 use crate::cli::server::Server;
+use crate::cli::slots;
 use crate::cli::table::{Column, Rows};
 use signalbox_client::Direct;
 use signalbox_client::sysv::{Errno, ListedSet, Process, SetId};
@@ -26,18 +26,9 @@ const COLUMNS: [Column; 7] = [
     Column::number("ID", 10),
     Column::number("WAITING", 7),
     Column::number("ADJUSTING", 9),
-    Column::word("OPERATED", 20).omitted(1),
+    Column::utc("OPERATED").omitted(1),
     Column::text("VALUES"),
 ];
-
-/// Which sets are watched.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Watched {
-    /// All.
-    All,
-    /// One.
-    Set(SetName),
-}
 
 /// The state of a set.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,10 +38,10 @@ struct State {
     values: Option<Vec<u16>>,
 }
 
-/// Prints the present sets, and then changes, until the connection is lost.
+/// Prints the present sets, all or one, and then changes, until the connection is lost.
 pub(crate) async fn watch(
     server: &Server,
-    watched: Watched,
+    watched: Option<SetName>,
     interval: Duration,
     form: Form,
 ) -> Result<ExitCode, Failure> {
@@ -59,16 +50,14 @@ pub(crate) async fn watch(
     let mut known = states(server, &direct, &process, watched).await?;
     // Standard output flushes after each line, so that events are visible when they happen.
     let mut rows = Rows::new(form, &COLUMNS, io::stdout().lock());
-    for state in known.values() {
-        rows.push(|| cells("present", Some(state)), || json(&Line::of("present", Some(state))))?;
-    }
-    rows.push(|| cells("live", None), || json(&Line::of("live", None)))?;
+    known.values().try_for_each(|state| push(&mut rows, "present", Some(state)))?;
+    push(&mut rows, "live", None)?;
     rows.settle()?;
     loop {
         tokio::time::sleep(interval).await;
         let now = states(server, &direct, &process, watched).await?;
         for (event, state) in changes(&known, &now) {
-            rows.push(|| cells(event, Some(state)), || json(&Line::of(event, Some(state))))?;
+            push(&mut rows, event, Some(state))?;
         }
         known = now;
     }
@@ -78,14 +67,11 @@ async fn states(
     server: &Server,
     direct: &Direct,
     process: &Process,
-    watched: Watched,
+    watched: Option<SetName>,
 ) -> Result<BTreeMap<SetId, State>, Failure> {
-    let is_watched = |listed: &ListedSet| match watched {
-        Watched::All => true,
-        Watched::Set(name) => name.is(listed),
-    };
+    let is_watched = |listed: &ListedSet| watched.is_none_or(|name| name.is(listed));
     let mut states = BTreeMap::new();
-    for listed in set::all(server, direct).await?.into_iter().filter(is_watched) {
+    for listed in server.all(direct.sets()).await??.into_iter().filter(is_watched) {
         let values = match server.answer(process.values(listed.set)).await? {
             Ok(values) => Some(values),
             // It was removed after it was listed.
@@ -113,24 +99,11 @@ fn changes<'a>(
     removed.chain(changed)
 }
 
-fn cells(event: &str, state: Option<&State>) -> Vec<String> {
-    let Some(State { listed: ListedSet { set, stat, waiting, adjusting, .. }, values }) = state else {
-        let nothing = std::iter::repeat_n(NOTHING.to_owned(), COLUMNS.len() - 1);
-        return [event.to_owned()].into_iter().chain(nothing).collect();
-    };
-    let values = values.as_ref().map(|values| {
-        let values: Vec<_> = values.iter().map(u16::to_string).collect();
-        values.join(",")
-    });
-    vec![
-        event.to_owned(),
-        list::key_cell(stat),
-        set.to_string(),
-        waiting.to_string(),
-        adjusting.to_string(),
-        list::operated(stat),
-        values.unwrap_or_else(|| NOTHING.to_owned()),
-    ]
+fn push(rows: &mut Rows<impl Write>, event: &'static str, state: Option<&State>) -> io::Result<()> {
+    let values = state.and_then(|state| state.values.as_deref());
+    let text = values.map_or_else(|| NOTHING.to_owned(), slots::list);
+    let set = state.map(|state| Set::of(&state.listed));
+    rows.push_with(&Line { event, set, values }, &[("VALUES", &text)])
 }
 
 /// An event in JSON.
@@ -140,14 +113,4 @@ struct Line<'a> {
     #[serde(flatten)]
     set: Option<Set>,
     values: Option<&'a [u16]>,
-}
-
-impl<'a> Line<'a> {
-    fn of(event: &'static str, state: Option<&'a State>) -> Self {
-        Self {
-            event,
-            set: state.map(|state| Set::of(&state.listed)),
-            values: state.and_then(|state| state.values.as_deref()),
-        }
-    }
 }

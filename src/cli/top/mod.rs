@@ -33,7 +33,7 @@ use super::time::time;
 /// Without a port in --server, names are those of both the counters and the semaphores at their default ports; with a port,
 /// or with --semaphore, of that port alone. Requests that wait are found by asking for the names of which most is in use,
 /// up to 2,000 of them an update. With very many names, they are listed less often than everything else. Names are shown
-/// with the escapes of "signalbox dump". If the environment variable NO_COLOR is set, there are no colors.
+/// with the escapes of lists. If the environment variable NO_COLOR is set, there are no colors.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

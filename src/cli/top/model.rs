@@ -2,7 +2,13 @@
 //!
 //! Invariant: the selected row exists, unless the view has no rows.
 
-use super::snapshot::{DeclaredRow, NameKey, NameRow, SessionRow, Snapshot};
+use bytes::Bytes;
+
+use super::super::output::escaped;
+use super::super::sessions::ttl_left_s;
+use super::snapshot::{NameKey, NameRow, Snapshot};
+use signalbox_client::{DeclaredEntry, Namespace, SessionEntry};
+use signalbox_model::views::kind_of_session;
 
 /// What the screen shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +78,8 @@ pub(super) enum Next {
 #[derive(Clone, Debug)]
 pub(super) enum Rows<'a> {
     Names(Vec<&'a NameRow>),
-    Declared(Vec<&'a DeclaredRow>),
-    Sessions(Vec<&'a SessionRow>),
+    Declared(Vec<&'a DeclaredEntry<Bytes>>),
+    Sessions(Vec<&'a SessionEntry<Bytes>>),
     Items(Vec<&'a (String, String)>),
 }
 
@@ -161,16 +167,16 @@ impl Model {
     /// The rows of the view that pass the filter, in its order.
     pub(super) fn rows(&self) -> Rows<'_> {
         let snapshot = &self.snapshot;
-        let passes =
-            |texts: &[&str]| self.filter.is_empty() || texts.iter().any(|text| text.contains(&self.filter));
+        let contains = |text: &&[u8]| escaped(text).contains(&self.filter);
+        let passes = |texts: &[&[u8]]| self.filter.is_empty() || texts.iter().any(contains);
         match self.view {
             View::Names => {
-                let rows = snapshot.names.iter().filter(|row| passes(&[&row.name]));
+                let rows = snapshot.names.iter().filter(|row| passes(&[&row.key.name]));
                 Rows::Names(self.sorted(rows.collect(), |row, column| match column {
-                    "WAITING" => Rank::most(row.waiting.unwrap_or(0), row.in_use, &row.name),
-                    "IN USE" => Rank::most(row.in_use, 0, &row.name),
-                    "PEAK" => Rank::most(row.peak, 0, &row.name),
-                    _ => Rank::text(&row.name),
+                    "WAITING" => Rank::most(row.waiting.unwrap_or(0), row.in_use, &row.key.name),
+                    "IN USE" => Rank::most(row.in_use, 0, &row.key.name),
+                    "PEAK" => Rank::most(row.peak, 0, &row.key.name),
+                    _ => Rank::text(&row.key.name),
                 }))
             }
             View::Declared => {
@@ -183,19 +189,22 @@ impl Model {
                 }))
             }
             View::Sessions => {
-                let shown = |row: &&SessionRow| passes(&[&row.label, &row.address, &row.identity, row.kind]);
+                let shown = |row: &&SessionEntry<Bytes>| {
+                    let kind = kind_of_session(row.kind).as_bytes();
+                    passes(&[&row.label, &row.address, &row.identity, kind])
+                };
                 let rows = snapshot.sessions.iter().filter(shown);
                 Rows::Sessions(self.sorted(rows.collect(), |row, column| match column {
                     "GRANTS" => Rank::most(row.grants, row.waiting, &row.label),
                     "WAITING" => Rank::most(row.waiting, row.grants, &row.label),
-                    "AGE" => Rank::most(row.age_s.unwrap_or(u64::MAX), 0, &row.label),
-                    "TTL LEFT" => Rank::least(row.ttl_left_s.unwrap_or(u64::MAX), &row.label),
+                    "AGE" => Rank::most(row.age_s.map_or(u64::MAX, u64::from), 0, &row.label),
+                    "TTL LEFT" => Rank::least(ttl_left_s(row).unwrap_or(u64::MAX), &row.label),
                     "ADDRESS" => Rank::text(&row.address),
                     _ => Rank::text(&row.label),
                 }))
             }
             View::Server => {
-                let rows = snapshot.statistics.iter().filter(|(name, _)| passes(&[name]));
+                let rows = snapshot.statistics.iter().filter(|(name, _)| passes(&[name.as_bytes()]));
                 let mut rows: Vec<_> = rows.collect();
                 if self.sort().1 {
                     rows.reverse();
@@ -290,7 +299,9 @@ impl Model {
     fn selected_key(&self) -> Option<NameKey> {
         match self.rows() {
             Rows::Names(rows) => rows.get(self.selected).map(|row| row.key.clone()),
-            Rows::Declared(rows) => rows.get(self.selected).map(|row| row.key.clone()),
+            Rows::Declared(rows) => rows
+                .get(self.selected)
+                .map(|row| NameKey { namespace: Namespace::Semaphores, name: row.name.clone() }),
             Rows::Sessions(_) | Rows::Items(_) => None,
         }
     }
@@ -300,21 +311,21 @@ impl Model {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Rank<'a> {
     figures: (u64, u64),
-    text: &'a str,
+    text: &'a [u8],
 }
 
 impl<'a> Rank<'a> {
     /// Great figures come first.
-    fn most(first: impl Into<u64>, second: u32, text: &'a str) -> Self {
+    fn most(first: impl Into<u64>, second: u32, text: &'a [u8]) -> Self {
         Self { figures: (u64::MAX - first.into(), u64::MAX - u64::from(second)), text }
     }
 
     /// Small figures come first.
-    fn least(first: u64, text: &'a str) -> Self {
+    fn least(first: u64, text: &'a [u8]) -> Self {
         Self { figures: (first, 0), text }
     }
 
-    fn text(text: &'a str) -> Self {
+    fn text(text: &'a [u8]) -> Self {
         Self { figures: (0, 0), text }
     }
 }

@@ -1,27 +1,17 @@
 //! Asks a server for what `top` shows. Each answer may come from a slightly later moment than the one before.
 
-use std::collections::BTreeMap;
 use std::future::pending;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::super::declared::flags;
 use super::super::exit::Failure;
-use super::super::listing::{self, Entry, ListingKind};
-use super::super::output::{NOTHING, escaped};
+use super::super::listing::State;
+use super::super::output::escaped;
 use super::super::server::Server;
-use super::super::sessions::ttl_left;
-use super::super::slots;
-use super::super::time::unix_now_s;
-use super::snapshot::{
-    DeclaredRow, Details, EntryRow, NameKey, NameRow, SessionRow, Snapshot, Usage, leases,
-};
-use signalbox_client::{
-    DeclaredEntry, Direct, DumpEntry, Error, Namespace, PlainClient, SessionEntry, Status,
-};
-use signalbox_model::views::kind_of_session;
+use super::snapshot::{Details, NameKey, NameRow, Snapshot};
+use signalbox_client::{Direct, DumpEntry, Error, Namespace, PlainClient, Status};
 
 /// With more names than this, a list is used for [`DUMP_PART`] times as long as it took to read.
 const NAMES_OFTEN_MAX: usize = 10_000;
@@ -31,9 +21,6 @@ const DUMP_PART: u32 = 20;
 
 /// How many names are asked for their queues in one update.
 const INSPECTED_MAX: usize = 2_000;
-
-/// Holders and waiters of a name that are shown.
-const ENTRIES_MAX: usize = 1_000;
 
 /// Reads from one server, while other things happen.
 pub(super) struct Reader<'a> {
@@ -119,11 +106,7 @@ impl Port {
         });
         if !is_recent {
             let began = Instant::now();
-            let mut dump = self.plain.dump().await?;
-            let mut names = Vec::new();
-            while let Some(entry) = dump.next().await {
-                names.push(entry?);
-            }
+            let mut names = self.plain.dump().await?.all().await?;
             // Names with waiters are among those that are used most.
             names.sort_unstable_by(|one, other| {
                 (other.consumption, &one.name).cmp(&(one.consumption, &other.name))
@@ -160,8 +143,7 @@ impl Port {
 
 fn name_row(namespace: Namespace, entry: &DumpEntry<Bytes>) -> NameRow {
     NameRow {
-        key: NameKey { namespace, name: entry.name.to_vec() },
-        name: escaped(&entry.name),
+        key: NameKey { namespace, name: entry.name.clone() },
         in_use: entry.consumption,
         peak: entry.peak,
         capacity: None,
@@ -188,96 +170,12 @@ impl Connected {
             snapshot.names.extend(port.rows(waiting).await?);
         }
         let direct = &self.ports[0].direct;
-        snapshot.sessions = sessions(direct).await?;
-        snapshot.declared = declared(direct).await?;
-        let leases = leases(&snapshot.sessions);
+        snapshot.sessions = direct.sessions().await?.all().await?;
+        snapshot.declared = direct.list(b"").await?.all().await?;
         if let Some(key) = details {
-            snapshot.details = Some(details_of(direct, key, &leases).await?);
+            let state = State::read(direct, Some(key.namespace), &key.name, true).await?;
+            snapshot.details = Some(Details { key: key.clone(), state });
         }
         Ok(snapshot)
-    }
-}
-
-async fn sessions(direct: &Direct) -> Result<Vec<SessionRow>, Error> {
-    let mut sessions = direct.sessions().await?;
-    let mut rows = Vec::new();
-    while let Some(entry) = sessions.next().await {
-        rows.push(session_row(&entry?));
-    }
-    Ok(rows)
-}
-
-fn session_row(entry: &SessionEntry<Bytes>) -> SessionRow {
-    SessionRow {
-        kind: kind_of_session(entry.kind),
-        session: entry.session,
-        address: escaped(&entry.address),
-        identity: escaped(&entry.identity),
-        label: escaped(&entry.label),
-        is_connected: entry.attached,
-        age_s: entry.age_s.map(u64::from),
-        grants: entry.grants,
-        waiting: entry.waiting,
-        ttl_left_s: ttl_left(entry).map(|left| left.as_secs()),
-    }
-}
-
-async fn declared(direct: &Direct) -> Result<Vec<DeclaredRow>, Error> {
-    let mut declared = direct.list(b"").await?;
-    let mut rows = Vec::new();
-    while let Some(entry) = declared.next().await {
-        rows.push(declared_row(&entry?));
-    }
-    Ok(rows)
-}
-
-fn declared_row(entry: &DeclaredEntry<Bytes>) -> DeclaredRow {
-    DeclaredRow {
-        key: NameKey { namespace: Namespace::Semaphores, name: entry.name.to_vec() },
-        name: escaped(&entry.name),
-        label: escaped(&entry.label),
-        flags: flags(entry),
-        capacity: entry.capacity,
-        in_use: entry.in_use,
-        waiting: entry.waiting,
-    }
-}
-
-async fn details_of(direct: &Direct, key: &NameKey, leases: &BTreeMap<u64, u64>) -> Result<Details, Error> {
-    let NameKey { namespace, name } = key;
-    let read = async {
-        let inspected = direct.inspect(*namespace, name).await?;
-        let holders = listing::all(direct, *namespace, name, ListingKind::Holders).await?;
-        let queue = listing::all(direct, *namespace, name, ListingKind::Waiters).await?;
-        let rows = |entries: &[Entry]| {
-            entries.iter().take(ENTRIES_MAX).map(|entry| entry_row(entry, leases)).collect()
-        };
-        Ok(Usage {
-            in_use: inspected.in_use,
-            peak: inspected.peak,
-            waiting: inspected.waiting,
-            capacity: (*namespace == Namespace::Semaphores).then_some(inspected.capacity),
-            holders: rows(&holders),
-            queue: rows(&queue),
-        })
-    };
-    let usage = match read.await {
-        Err::<_, Error>(error) if error.status() == Some(Status::NotFound) => None,
-        read => Some(read?),
-    };
-    Ok(Details { key: key.clone(), name: format!("{} {}", namespace.noun(), escaped(name)), usage })
-}
-
-fn entry_row(entry: &Entry, leases: &BTreeMap<u64, u64>) -> EntryRow {
-    let now_s = unix_now_s();
-    EntryRow {
-        grant: entry.grant.map_or(NOTHING.to_owned(), |grant| grant.0.to_string()),
-        session: entry.session,
-        resources: entry.resources,
-        slots: slots::ranges(&entry.slots),
-        age_s: entry.since.map(|since| now_s.saturating_sub(since)),
-        lease_s: leases.get(&entry.session).copied(),
-        address: escaped(&entry.address),
-        label: escaped(&entry.label),
     }
 }

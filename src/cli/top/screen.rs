@@ -154,20 +154,10 @@ fn failed(error: &io::Error) -> Failure {
 fn keys() -> mpsc::UnboundedReceiver<Event> {
     let (sender, receiver) = mpsc::unbounded_channel();
     thread::spawn(move || {
-        while !sender.is_closed() {
-            match event::poll(KEYS_POLL) {
-                Ok(false) => {}
-                Ok(true) => match event::read() {
-                    Ok(event) => {
-                        // The task that waits for keys has ended.
-                        if sender.send(event).is_err() {
-                            return;
-                        }
-                    }
-                    Err(_) => return,
-                },
-                Err(_) => return,
-            }
+        let next = || if event::poll(KEYS_POLL)? { event::read().map(Some) } else { Ok(None) };
+        while let (false, Ok(event)) = (sender.is_closed(), next()) {
+            // Fails if the task that waits for keys has ended.
+            let _ = event.map(|event| sender.send(event));
         }
     });
     receiver

@@ -2,55 +2,56 @@
 
 use super::model::{Action, Model, Next, Rows, View};
 use super::paint::{Line, fitted};
-use super::snapshot::{DeclaredRow, Details, EntryRow, NameKey, NameRow, SessionRow, Snapshot, Usage};
+use super::snapshot::{Details, NameKey, NameRow, Snapshot};
 use super::view::{Colors, draw};
-use crate::cli::output::escaped;
-use signalbox_client::Namespace;
+use crate::cli::listing::{Entry, State};
+use crate::cli::time::unix_now_s;
+use signalbox_client::{
+    DeclaredEntry, Generation, GrantId, Inspected, Milliseconds, Namespace, SessionEntry, TtlLeft,
+};
+use signalbox_model::SessionKind;
 
 fn key(name: &[u8]) -> NameKey {
-    NameKey { namespace: Namespace::Semaphores, name: name.to_vec() }
+    NameKey { namespace: Namespace::Semaphores, name: name.to_vec().into() }
 }
 
 fn name(name: &[u8], in_use: u32, waiting: u32) -> NameRow {
-    NameRow {
-        key: key(name),
-        name: escaped(name),
-        in_use,
-        peak: in_use,
-        capacity: Some(8),
-        waiting: Some(waiting),
-    }
+    NameRow { key: key(name), in_use, peak: in_use, capacity: Some(8), waiting: Some(waiting) }
 }
 
 fn snapshot(names: Vec<NameRow>) -> Snapshot {
     let statistics = [("version", "1.2.3"), ("uptime", "3700"), ("waiters", "3"), ("memory_max", "1048576")];
-    let declared = DeclaredRow {
-        key: key(b"licences"),
-        name: "licences".to_owned(),
-        label: "seats".to_owned(),
-        flags: "paused".to_owned(),
+    let declared = DeclaredEntry {
+        generation: Generation(1),
         capacity: 8,
         in_use: 2,
         waiting: 5,
+        numbered: false,
+        removing: false,
+        configured: false,
+        paused: true,
+        name: "licences".into(),
+        label: "seats".into(),
+        slots_out: Vec::new(),
     };
-    let session = |label: &str, grants, ttl_left_s| SessionRow {
-        kind: "leased",
-        session: 7,
-        address: "192.0.2.7:4660".to_owned(),
-        identity: format!("token:{label}"),
-        label: label.to_owned(),
-        is_connected: true,
+    let session = |label: &'static str, session, grants, left_s: u32| SessionEntry {
+        kind: SessionKind::Leased,
+        session,
+        attached: true,
         age_s: Some(90),
         grants,
         waiting: 0,
-        ttl_left_s,
+        ttl_left: TtlLeft::For(Milliseconds(left_s * 1000)),
+        label: label.into(),
+        address: "192.0.2.7:4660".into(),
+        identity: format!("token:{label}").into(),
     };
     Snapshot {
         at_s: 1.0,
         statistics: statistics.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
         names,
         declared: vec![declared],
-        sessions: vec![session("worker", 1, Some(20)), session("builder", 3, Some(5))],
+        sessions: vec![session("worker", 7, 1, 20), session("builder", 8, 3, 5)],
         ..Snapshot::default()
     }
 }
@@ -71,7 +72,7 @@ fn screen(model: &Model, width: u16, height: u16) -> Vec<String> {
 
 fn names(model: &Model) -> Vec<&str> {
     let Rows::Names(rows) = model.rows() else { panic!("{:?}", model.view) };
-    rows.iter().map(|row| &*row.name).collect()
+    rows.iter().map(|row| str::from_utf8(&row.key.name).unwrap()).collect()
 }
 
 #[test]
@@ -102,7 +103,7 @@ fn columns_are_sorted_and_reversed() {
         model.act(Action::NextSort);
     }
     let Rows::Sessions(rows) = model.rows() else { panic!("{:?}", model.view) };
-    assert_eq!((rows[0].label.as_str(), model.sort().0), ("builder", "TTL LEFT"), "it ends first");
+    assert_eq!((&rows[0].label[..], model.sort().0), (&b"builder"[..], "TTL LEFT"), "it ends first");
     model.act(Action::BeginFilter);
     for character in "token:b".chars() {
         model.act(Action::Type(character));
@@ -157,32 +158,32 @@ fn details_show_holders_with_age_and_lease_and_the_queue() {
     let mut model = model(vec![name(b"gpu", 1, 1)]);
     assert_eq!(model.act(Action::Enter), Next::Read);
     assert!(screen(&model, 120, 20).iter().any(|line| line.contains("asking the server")));
-    let entry = |label: &str, age_s, lease_s| EntryRow {
-        grant: "42".to_owned(),
-        session: 7,
+    let now_s = unix_now_s();
+    let entry = |label: &'static str, session, age_s| Entry {
+        grant: Some(GrantId(42)),
+        session,
+        since: Some(now_s - age_s),
         resources: 1,
-        slots: "0-1".to_owned(),
-        age_s: Some(age_s),
-        lease_s,
-        address: "192.0.2.7:1".to_owned(),
-        label: label.to_owned(),
+        position: 0,
+        label: label.into(),
+        address: "192.0.2.7:1".into(),
+        slots: vec![0, 1],
     };
-    let usage = Usage {
-        in_use: 1,
-        peak: 2,
-        waiting: 1,
-        capacity: Some(8),
-        holders: vec![entry("trainer", 3_700, Some(25))],
-        queue: vec![entry("patient", 61, None)],
+    let namespace = Namespace::Semaphores;
+    let state = State {
+        inspected: Inspected { in_use: 1, peak: 2, waiting: 1, capacity: 8, available: 7, namespace },
+        declared: None,
+        holders: vec![entry("trainer", 7, 3_700)],
+        queue: vec![entry("patient", 9, 75)],
     };
-    let details = Details { key: key(b"gpu"), name: "semaphore gpu".to_owned(), usage: Some(usage) };
+    let details = Details { key: key(b"gpu"), state: Some(state) };
     model.update(Snapshot { details: Some(details), ..snapshot(vec![name(b"gpu", 1, 1)]) });
     let lines = screen(&model, 120, 20);
     let has = |text: &str| lines.iter().any(|line| line.contains(text));
     assert!(has("semaphore gpu") && has("1 of 8 in use, peak 2, 1 waiting"), "{lines:?}");
     let line = |text: &str| lines.iter().find(|line| line.contains(text)).unwrap().clone();
-    assert!(line("trainer").contains("1h01m") && line("trainer").contains("25s"), "{lines:?}");
-    assert!(line("patient").contains("1m01s"), "{lines:?}");
+    assert!(line("trainer").contains("1h01m") && line("trainer").contains("20s"), "{lines:?}");
+    assert!(line("patient").contains("1m"), "{lines:?}");
     model.act(Action::Back);
     assert_eq!(model.details, None);
 }

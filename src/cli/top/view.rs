@@ -1,10 +1,21 @@
 //! Draws the state of `top`.
 
+use bytes::Bytes;
 use crossterm::style::Color;
 
 use super::model::{Model, Rows, View};
 use super::paint::{Line, Span, Style, fitted, span};
-use super::snapshot::{Details, EntryRow, Usage};
+use super::snapshot::{Details, NameKey};
+use crate::cli::declared::flags;
+use crate::cli::listing::{Entry, State};
+use crate::cli::output::{escaped, or_none};
+use crate::cli::sessions::ttl_left_s;
+use crate::cli::slots;
+use crate::cli::table::{Column, Kind};
+use crate::cli::time::unix_now_s;
+use signalbox_client::{Inspected, Namespace, SessionEntry};
+use signalbox_model::SessionKind;
+use signalbox_model::views::kind_of_session;
 
 /// Colors, or none if the environment asks for none.
 #[derive(Clone, Copy, Debug)]
@@ -147,21 +158,6 @@ fn foot_line(model: &Model, colors: Colors) -> Line {
     vec![span(text, colors.quiet())]
 }
 
-/// A column: its title, its width, and whether it has numbers. Without a width, it takes what the others leave.
-struct Column(&'static str, Option<usize>, bool);
-
-const fn number(title: &'static str, width: usize) -> Column {
-    Column(title, Some(width), true)
-}
-
-const fn word(title: &'static str, width: usize) -> Column {
-    Column(title, Some(width), false)
-}
-
-const fn text(title: &'static str) -> Column {
-    Column(title, None, false)
-}
-
 /// The least width of a column that takes what the others leave.
 const TEXT_WIDTH_MIN: usize = 8;
 
@@ -174,8 +170,10 @@ fn table(
     area: Area,
 ) -> Vec<Line> {
     let longest = |index: usize| rows.iter().map(|row| row[index].text.len()).max().unwrap_or(0);
-    let width_of = |(index, Column(_, width, is_number)): (usize, &Column)| {
-        width.map(|width| if *is_number { width.max(longest(index)) } else { width })
+    let width_of = |(index, column): (usize, &Column)| match column.kind {
+        Kind::Number => Some(column.width.max(longest(index))),
+        Kind::Word => Some(column.width),
+        Kind::Text => None,
     };
     let widths: Vec<_> = columns.iter().enumerate().map(width_of).collect();
     let texts = widths.iter().filter(|width| width.is_none()).count();
@@ -183,15 +181,18 @@ fn table(
     let left = area.width.saturating_sub(others) / texts.max(1);
     let line = |cells: Vec<Span>, is_selected: bool| -> Line {
         let mut line = Line::new();
-        for ((cell, Column(_, _, is_number)), width) in cells.into_iter().zip(columns).zip(&widths) {
+        for ((cell, column), width) in cells.into_iter().zip(columns).zip(&widths) {
             let space = if line.is_empty() { "" } else { " " };
             let width = width.unwrap_or(left.max(TEXT_WIDTH_MIN));
             let style = Style { is_reversed: is_selected, ..cell.style };
-            line.push(span(format!("{space}{}", fitted(&cell.text, width, *is_number)), style));
+            line.push(span(
+                format!("{space}{}", fitted(&cell.text, width, column.kind == Kind::Number)),
+                style,
+            ));
         }
         line
     };
-    let header = columns.iter().map(|Column(title, ..)| span(*title, colors.header())).collect();
+    let header = columns.iter().map(|column| span(column.title, colors.header())).collect();
     let mut lines = vec![line(header, false)];
     lines.extend(rows.into_iter().enumerate().map(|(index, row)| line(row, selected == Some(index))));
     lines
@@ -201,16 +202,17 @@ fn row_lines(model: &Model, colors: Colors, area: Area) -> Vec<Line> {
     let plain = |text: String| span(text, Style::default());
     let count =
         |number: u32| span(grouped(number.into()), if number > 0 { colors.busy() } else { Style::default() });
+    let time = |time_s: Option<u64>| plain(time_s.map_or("-".to_owned(), duration));
     let optional = |number: Option<u64>| plain(number.map_or("-".to_owned(), grouped));
     let (columns, rows): (Vec<_>, Vec<Vec<_>>) = match model.rows() {
         Rows::Names(rows) => (
             vec![
-                number("IN USE", 11),
-                number("CAPACITY", 11),
-                number("PEAK", 11),
-                number("WAITING", 9),
-                word("KIND", 9),
-                text("NAME"),
+                Column::number("IN USE", 11),
+                Column::number("CAPACITY", 11),
+                Column::number("PEAK", 11),
+                Column::number("WAITING", 9),
+                Column::word("KIND", 9),
+                Column::text("NAME"),
             ],
             visible(&rows, model, area)
                 .map(|row| {
@@ -222,19 +224,19 @@ fn row_lines(model: &Model, colors: Colors, area: Area) -> Vec<Line> {
                         plain(grouped(row.peak.into())),
                         waiting,
                         plain(kind.to_owned()),
-                        plain(row.name.clone()),
+                        plain(escaped(&row.key.name)),
                     ]
                 })
                 .collect(),
         ),
         Rows::Declared(rows) => (
             vec![
-                number("IN USE", 11),
-                number("CAPACITY", 11),
-                number("WAITING", 9),
-                word("FLAGS", 16),
-                text("NAME"),
-                text("LABEL"),
+                Column::number("IN USE", 11),
+                Column::number("CAPACITY", 11),
+                Column::number("WAITING", 9),
+                Column::word("FLAGS", 16),
+                Column::text("NAME"),
+                Column::text("LABEL"),
             ],
             visible(&rows, model, area)
                 .map(|row| {
@@ -242,39 +244,39 @@ fn row_lines(model: &Model, colors: Colors, area: Area) -> Vec<Line> {
                         plain(grouped(row.in_use.into())),
                         plain(grouped(row.capacity.into())),
                         count(row.waiting),
-                        plain(row.flags.clone()),
-                        plain(row.name.clone()),
-                        plain(row.label.clone()),
+                        plain(flags(row)),
+                        plain(escaped(&row.name)),
+                        plain(escaped(&row.label)),
                     ]
                 })
                 .collect(),
         ),
         Rows::Sessions(rows) => (
             vec![
-                word("KIND", 10),
-                number("SESSION", 10),
-                number("GRANTS", 7),
-                number("WAITING", 7),
-                number("AGE", 9),
-                number("TTL LEFT", 9),
-                text("LABEL"),
-                word("ADDRESS", 22),
+                Column::word("KIND", 10),
+                Column::number("SESSION", 10),
+                Column::number("GRANTS", 7),
+                Column::number("WAITING", 7),
+                Column::number("AGE", 9),
+                Column::number("TTL LEFT", 9),
+                Column::text("LABEL"),
+                Column::word("ADDRESS", 22),
             ],
             visible(&rows, model, area)
                 .map(|row| {
-                    let address =
-                        if row.is_connected { row.address.clone() } else { format!("({})", row.address) };
+                    let (address, label) = (escaped(&row.address), escaped(&row.label));
+                    let address = if row.attached { address } else { format!("({address})") };
                     let label = match &row.identity[..] {
-                        "" => row.label.clone(),
-                        identity => format!("{} ({identity})", row.label),
+                        b"" => label,
+                        identity => format!("{label} ({})", escaped(identity)),
                     };
                     vec![
-                        plain(row.kind.to_owned()),
+                        plain(kind_of_session(row.kind).to_owned()),
                         plain(row.session.to_string()),
                         plain(grouped(row.grants.into())),
                         count(row.waiting),
-                        plain(row.age_s.map_or("-".to_owned(), duration)),
-                        plain(row.ttl_left_s.map_or("-".to_owned(), duration)),
+                        time(row.age_s.map(u64::from)),
+                        time(ttl_left_s(row)),
                         plain(label),
                         plain(address),
                     ]
@@ -282,7 +284,7 @@ fn row_lines(model: &Model, colors: Colors, area: Area) -> Vec<Line> {
                 .collect(),
         ),
         Rows::Items(rows) => (
-            vec![word("ITEM", 24), number("VALUE", 24)],
+            vec![Column::word("ITEM", 24), Column::number("VALUE", 24)],
             visible(&rows, model, area)
                 .map(|(name, value)| vec![plain(name.clone()), plain(value.clone())])
                 .collect(),
@@ -308,45 +310,60 @@ fn details_lines(model: &Model, colors: Colors, area: Area) -> Vec<Line> {
         model.snapshot.details.as_ref().filter(|details| Some(&details.key) == model.details.as_ref());
     let Some(details) = details else { return vec![plain("asking the server")] };
     let mut lines = details_title(details, colors);
-    let Some(usage) = &details.usage else { return lines };
+    let Some(state) = &details.state else { return lines };
+    let sessions = &model.snapshot.sessions;
     let half = Area { height: area.height.saturating_sub(lines.len()) / 2, ..area };
-    lines.extend(filled(entry_lines("HELD FOR", &usage.holders, colors, half), half));
-    lines.extend(entry_lines("WAITS FOR", &usage.queue, colors, half));
+    lines.extend(filled(entry_lines("HELD FOR", &state.holders, sessions, colors, half), half));
+    lines.extend(entry_lines("WAITS FOR", &state.queue, sessions, colors, half));
     lines
 }
 
 fn details_title(details: &Details, colors: Colors) -> Vec<Line> {
-    let name = vec![span(details.name.clone(), colors.header())];
-    let Some(Usage { in_use, peak, waiting, capacity, .. }) = details.usage else {
+    let NameKey { namespace, name } = &details.key;
+    let name = vec![span(format!("{} {}", namespace.noun(), escaped(name)), colors.header())];
+    let Some(State { inspected: Inspected { in_use, peak, waiting, capacity, .. }, .. }) = details.state
+    else {
         return vec![name, plain("it no longer exists")];
     };
-    let of = capacity.map_or(String::new(), |capacity| format!(" of {}", grouped(capacity.into())));
+    let of = match namespace {
+        Namespace::Counters => String::new(),
+        Namespace::Semaphores => format!(" of {}", grouped(capacity.into())),
+    };
     let (in_use, peak, waiting) = (grouped(in_use.into()), grouped(peak.into()), grouped(waiting.into()));
     vec![name, plain(format!("{in_use}{of} in use, peak {peak}, {waiting} waiting"))]
 }
 
-fn entry_lines(since: &'static str, entries: &[EntryRow], colors: Colors, area: Area) -> Vec<Line> {
+fn entry_lines(
+    since: &'static str,
+    entries: &[Entry],
+    sessions: &[SessionEntry<Bytes>],
+    colors: Colors,
+    area: Area,
+) -> Vec<Line> {
     let columns = [
-        number(since, 9),
-        number("LEASE", 9),
-        number("RESOURCES", 9),
-        word("SLOTS", 8),
-        number("SESSION", 10),
-        number("GRANT", 20),
-        text("LABEL"),
-        word("ADDRESS", 22),
+        Column::number(since, 9),
+        Column::number("LEASE", 9),
+        Column::number("RESOURCES", 9),
+        Column::word("SLOTS", 8),
+        Column::number("SESSION", 10),
+        Column::number("GRANT", 20),
+        Column::text("LABEL"),
+        Column::word("ADDRESS", 22),
     ];
     let time = |time_s: Option<u64>| time_s.map_or("-".to_owned(), duration);
-    let row = |entry: &EntryRow| {
+    let now_s = unix_now_s();
+    let row = |entry: &Entry| {
+        let session = sessions.iter().find(|row| row.session == entry.session);
+        let leased = session.filter(|row| row.kind == SessionKind::Leased);
         let texts = [
-            time(entry.age_s),
-            time(entry.lease_s),
+            time(entry.since.map(|since| now_s.saturating_sub(since))),
+            time(leased.and_then(ttl_left_s)),
             grouped(entry.resources.into()),
-            entry.slots.clone(),
+            slots::ranges(&entry.slots),
             entry.session.to_string(),
-            entry.grant.clone(),
-            entry.label.clone(),
-            entry.address.clone(),
+            or_none(entry.grant),
+            escaped(&entry.label),
+            escaped(&entry.address),
         ];
         texts.map(|text| span(text, Style::default())).into()
     };
