@@ -30,9 +30,9 @@ use super::super::workers::Workers;
 use super::access::may_forward_token;
 use super::answer::{ApiError, Response};
 use super::peer::Peer;
-use super::query::unhexed;
 use super::shared::Shared;
 use signalbox_cluster::relays::RelayTerm;
+use signalbox_model::from_hex;
 use signalbox_model::views::hex;
 
 /// The header that states the client. It is read only on a connection whose node has proven itself.
@@ -218,7 +218,7 @@ impl Stated {
 
     /// What a request states; `None`: nothing that could be read.
     pub(super) fn read(headers: &HeaderMap) -> Option<Self> {
-        serde_json::from_slice(&unhexed(headers.get(CLIENT)?.to_str().ok()?)?).ok()
+        serde_json::from_slice(&from_hex(headers.get(CLIENT)?.to_str().ok()?)?).ok()
     }
 
     /// The client as the leader sees it, which believes what gives rights only if it comes over the TLS of `node`.

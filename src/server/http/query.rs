@@ -12,7 +12,7 @@ use serde_json::Number;
 
 use super::super::port::port_name;
 use super::answer::ApiError;
-use signalbox_model::Namespace;
+use signalbox_model::{Milliseconds, Namespace, from_hex, span};
 
 /// The longest name.
 pub(super) const NAME_BYTES_MAX: usize = 65_535;
@@ -137,6 +137,22 @@ impl Parameters {
         number.filter(|number| *number <= most).map(Some).ok_or_else(wrong)
     }
 
+    /// A time that may be missing: a number of milliseconds, or a text with a unit.
+    pub(super) fn milliseconds(&mut self, key: &str) -> Result<Option<Milliseconds>, ApiError> {
+        let has_unit = |value: &Value| matches!(value, Value::Text(text) if text.ends_with(['s', 'm', 'h']));
+        if !self.0.get(key).is_some_and(has_unit) {
+            return Ok(self.number(key, u32::MAX.into())?.map(|ms| Milliseconds(ms as u32)));
+        }
+        let time = self.text(key)?.and_then(|text| span(&text));
+        match time.and_then(|time| u32::try_from(time.as_millis()).ok()) {
+            Some(ms) => Ok(Some(Milliseconds(ms))),
+            None => Err(ApiError::bad_request(format!(
+                "\"{key}\" must be a whole number of milliseconds from 0 to {}, or a time such as \"30s\" or \"5m\"",
+                u32::MAX
+            ))),
+        }
+    }
+
     /// `true` or `false`, which is meant if it is missing.
     pub(super) fn flag(&mut self, key: &str) -> Result<bool, ApiError> {
         match self.take(key) {
@@ -175,7 +191,7 @@ impl Parameters {
                 "\"{key}\" and \"{hex_key}\" are both given; give one of them"
             ))),
             (Some(text), None) => Ok(Some(text.into_bytes())),
-            (None, Some(digits)) => unhexed(&digits).map(Some).ok_or_else(|| {
+            (None, Some(digits)) => from_hex(&digits).map(Some).ok_or_else(|| {
                 ApiError::bad_request(format!("\"{hex_key}\" must be an even number of hexadecimal digits"))
             }),
             (None, None) => Ok(None),
@@ -221,7 +237,7 @@ fn decoded(text: &str) -> Result<String, ApiError> {
             b'%' => {
                 let digits = rest.split_at_checked(2).and_then(|(digits, tail)| {
                     rest = tail;
-                    unhexed(str::from_utf8(digits).ok()?)
+                    from_hex(str::from_utf8(digits).ok()?)
                 });
                 let wrong =
                     || ApiError::bad_request("a % in the URL must be followed by two hexadecimal digits");
@@ -236,14 +252,6 @@ fn decoded(text: &str) -> Result<String, ApiError> {
             "a parameter is not UTF-8; give bytes in hexadecimal digits, such as name_hex=ff00",
         )
     })
-}
-
-/// The bytes of hexadecimal digits.
-pub(super) fn unhexed(digits: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
-    let byte = |[high, low]: &[u8; 2]| Some((digit(*high)? << 4 | digit(*low)?) as u8);
-    rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }
 
 #[cfg(test)]
@@ -282,6 +290,19 @@ mod tests {
             assert!(refused.message.contains("given twice"), "{}", refused.message);
         }
         assert!(Parameters::of_query("a=1&b=1&a=1").unwrap_err().message.contains("\"a\" is given twice"));
+    }
+
+    #[test]
+    fn a_time_is_milliseconds_or_has_a_unit() {
+        let mut times = Parameters::of_json(
+            br#"{"a": 1500, "b": "1500", "c": "1.5s", "d": "5m", "e": "5 m", "f": "2000h"}"#,
+        )
+        .unwrap();
+        for (key, ms) in [("a", 1500), ("b", 1500), ("c", 1500), ("d", 300_000)] {
+            assert_eq!(times.milliseconds(key).unwrap(), Some(Milliseconds(ms)), "{key}");
+        }
+        assert!(times.milliseconds("e").is_err() && times.milliseconds("f").is_err(), "wrong, and too long");
+        assert_eq!(times.milliseconds("g").unwrap(), None);
     }
 
     #[test]

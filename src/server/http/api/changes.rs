@@ -204,7 +204,7 @@ fn expected(parameters: &mut Parameters) -> Result<Option<Generation>, ApiError>
 
 /// A grace period, or the default.
 fn grace(parameters: &mut Parameters) -> Result<Milliseconds, ApiError> {
-    Ok(number(parameters, "grace_ms")?.map_or(Milliseconds::GRACE_DEFAULT, Milliseconds))
+    Ok(parameters.milliseconds("grace_ms")?.unwrap_or(Milliseconds::GRACE_DEFAULT))
 }
 
 #[cfg(test)]

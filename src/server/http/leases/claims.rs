@@ -58,8 +58,8 @@ impl Wanted {
         };
         Ok(Self {
             claims,
-            ttl_ms: number(parameters, "ttl_ms")?,
-            wait_ms: number(parameters, "wait_ms")?.unwrap_or(0),
+            ttl_ms: parameters.milliseconds("ttl_ms")?.map(|ttl| ttl.0),
+            wait_ms: parameters.milliseconds("wait_ms")?.map_or(0, |wait| wait.0),
             queue_max: number(parameters, "queue_max")?,
             is_shared,
             label,

@@ -29,13 +29,13 @@ use super::super::state::Server;
 use super::answer::{Answer, ApiError, Json};
 use super::api::Context;
 use super::line::Line;
-use super::query::{Parameters, unhexed};
+use super::query::Parameters;
 use super::requester::{ANSWER_MAX, answer_to};
 pub(super) use acquire::acquire;
 use released::Released;
 pub(super) use renew::renew;
 use signalbox_core::{Outcome, Token};
-use signalbox_model::{LeaseKey, Refusal};
+use signalbox_model::{LeaseKey, Refusal, from_hex};
 
 /// The longest that a request waits for news. Proxies give up after 30 s and more.
 pub(super) const PARKED_MAX: Duration = Duration::from_secs(25);
@@ -112,7 +112,7 @@ fn end_lost(server: &Server, key: &LeaseKey, refusal: Refusal) {
 
 /// A key of 32 hexadecimal digits.
 fn key(digits: &str) -> Result<LeaseKey, ApiError> {
-    let key = unhexed(digits).and_then(|key| Some(LeaseKey(*key.as_array()?)));
+    let key = from_hex(digits).and_then(|key| Some(LeaseKey(*key.as_array()?)));
     key.ok_or_else(|| {
         ApiError::bad_request(
             "a key of 32 hexadecimal digits is required; draw 128 random bits for each lease",
@@ -122,5 +122,5 @@ fn key(digits: &str) -> Result<LeaseKey, ApiError> {
 
 /// How long a request may wait for news, in milliseconds; 0: not at all.
 fn poll_ms(parameters: &mut Parameters) -> Result<u32, ApiError> {
-    Ok(parameters.number("poll_ms", u32::MAX.into())?.unwrap_or(0) as u32)
+    Ok(parameters.milliseconds("poll_ms")?.map_or(0, |poll| poll.0))
 }

@@ -2,11 +2,10 @@
 
 use serde::Serialize;
 
-use super::super::query::unhexed;
 use super::validity;
 use signalbox_core::{KeyedLease, KeyedState};
 use signalbox_model::views::hex;
-use signalbox_model::{GrantId, Place, PlaceProof};
+use signalbox_model::{GrantId, Place, PlaceProof, from_hex};
 
 /// A lease. The keys that do not apply are left out.
 #[derive(Debug, Default, Serialize)]
@@ -108,7 +107,7 @@ fn place_text(Place { id, proof }: Place) -> String {
 
 /// Reads a place; `None`: it is not one.
 pub(super) fn place_of(text: &str) -> Option<Place> {
-    let bytes = unhexed(text)?;
+    let bytes = from_hex(text)?;
     let (id, proof) = bytes.split_first_chunk()?;
     Some(Place { id: GrantId(u64::from_be_bytes(*id)), proof: PlaceProof(*proof.as_array()?) })
 }
