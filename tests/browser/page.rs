@@ -73,6 +73,12 @@ async fn the_page_shows_contention_and_an_administrator_changes_it() {
     browser.shows("Pause \"licences\"?").await;
     browser.confirm("Pause").await;
     browser.shows("\"licences\" is paused").await;
+    // The button that takes the place of the pressed one takes its focus.
+    eventually_async("the keyboard is at the next button", async || {
+        let label = browser.value_of("return document.activeElement.textContent").await;
+        (label == "Resume").then_some(())
+    })
+    .await;
     browser.press("Resume").await;
     browser.confirm("Resume").await;
     browser.shows("\"licences\" is in service").await;

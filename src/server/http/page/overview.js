@@ -26,11 +26,16 @@ class Rates {
   }
 }
 
-// By how much rows of totals grew within the last minutes, as far as the page was open.
+// By how much rows of totals of a process grew within the last minutes, as far as the page was open.
 class Growth {
   samples = [];
 
-  update(rows) {
+  update(rows, { started }) {
+    // Another process, as after a restart, has other totals.
+    if (started !== this.started) {
+      this.started = started;
+      this.samples = [];
+    }
     const now = Date.now();
     this.samples.push({ now, totals: new Map(rows.map(({ name, value }) => [name, value])) });
     while (this.samples[0].now < now - RECENT_MS) {
@@ -136,8 +141,8 @@ async function attention(status) {
   return {
     rows,
     totals,
-    refused: refusalsGrowth.update(refused),
-    failed: storeGrowth.update(failures),
+    refused: refusalsGrowth.update(refused, status),
+    failed: storeGrowth.update(failures, status),
     since: all.length > 0 ? `Refused and failed since the start: ${listed(all)}.` : "Nothing was refused or failed since the start.",
   };
 }

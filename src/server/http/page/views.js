@@ -212,9 +212,9 @@ export function sessions(parameters, go) {
 
 // What a session, or all sessions of a client, hold and wait for.
 export function held(parameters, go) {
-  const { client: text, session: number, offset = 0 } = parameters;
+  const { client: text, session: id, offset = 0 } = parameters;
   let time = 0;
-  const title = text === undefined ? `Session ${number}` : `Client ${plain(text)}`;
+  const title = text === undefined ? `Session ${id}` : `Client ${plain(text)}`;
   const table = new Table("Grants and waiting requests", [
     nameColumn((item) => item.kind),
     { title: "State", state: (item) => (item.state === "waits" ? "◔ waits" : item.state) },
@@ -236,17 +236,17 @@ export function held(parameters, go) {
   const plainNames = new Table("", [nameColumn((item) => item.kind), kind, usage]);
   plainNames.element.hidden = true;
   const revoke = text === undefined
-    ? button("Revoke", `Revoke session ${number}`, () => actions.revokeSession({ session: number }))
+    ? button("Revoke", `Revoke session ${id}`, () => actions.revokeSession({ session: id }))
     : button("Revoke", `Revoke all sessions of ${plain(text)}`, () => actions.revokeClient(text));
   return {
     title,
     element: element("div", {}, element("p", {}, element("a", { href: "#/sessions" }, "All sessions")), element("h1", {}, title), element("p", { class: "buttons change" }, revoke), table.element, pages.element, plainNames.element),
     async refresh(status) {
-      const page = await read("/api/v1/held", { session: number, client: text, offset, limit: 100 });
+      const page = await read("/api/v1/held", { session: id, client: text, offset, limit: 100 });
       time = status.time;
       table.update(page.items, (item) => `${item.grant}${item.kind}${nameKey(item)}`);
       pages.update(page);
-      const held = text === undefined ? await plainOf(number) : null;
+      const held = text === undefined ? await plainOf(id) : null;
       plainNames.element.hidden = held === null;
       if (held !== null) {
         plainNames.update(held.items, (item) => item.kind + nameKey(item));
@@ -257,9 +257,9 @@ export function held(parameters, go) {
 }
 
 // The names that a connection holds by plain Acquires; `null`: the session is not one of a connection, or it has ended.
-async function plainOf(number) {
+async function plainOf(id) {
   try {
-    return await pageOfNames({ holder: number });
+    return await pageOfNames({ holder: id });
   } catch (error) {
     if (error.status === 404) {
       return null;
