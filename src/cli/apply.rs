@@ -18,7 +18,7 @@ use super::server::{PERMISSION_DENIED, Server};
 use super::time::time_or_none;
 use crate::config::{DeclarationsFile, DeclareConfig};
 use crate::declarations::{Obstacle, Step, refuses, steps};
-use signalbox_client::{DeclaredEntry, Direct, Error, Status};
+use signalbox_client::{DeclaredEntry, Direct, Error, Namespace, Status};
 use signalbox_model::Quoted;
 
 /// Make declared semaphores as a file has them
@@ -127,6 +127,14 @@ async fn take(
     refuse_waiters: bool,
     dry_run: bool,
 ) -> Result<Option<Obstacle>, Failure> {
+    let operation = step.operation();
+    if dry_run && operation.is_some() {
+        match server.answer(direct.may_administer(Namespace::Semaphores, step.name())).await? {
+            Ok(true) => {}
+            Ok(false) => return Ok(Some(not_permitted())),
+            Err(error) => return refusal(error).map(Some),
+        }
+    }
     if let Some(obstacle) = step.obstacle() {
         return Ok(Some(obstacle));
     }
@@ -138,7 +146,7 @@ async fn take(
             Err(error) => return refusal(error).map(Some),
         }
     }
-    match step.operation() {
+    match operation {
         Some(operation) if !dry_run => match server.answer(direct.change(&operation)).await? {
             Ok(_) => Ok(None),
             Err(error) => refusal(error).map(Some),
@@ -150,11 +158,14 @@ async fn take(
 /// The reason why the server refused a request; fails with an error that is not a refusal.
 fn refusal(error: Error) -> Result<Obstacle, Failure> {
     let Some(status) = error.status() else { return Err(error.into()) };
-    let message = match status {
-        Status::NotPermitted => PERMISSION_DENIED.to_owned(),
-        _ => error.kind().to_string(),
-    };
-    Ok(Obstacle { code: status.name(), message })
+    Ok(match status {
+        Status::NotPermitted => not_permitted(),
+        _ => Obstacle { code: status.name(), message: error.kind().to_string() },
+    })
+}
+
+fn not_permitted() -> Obstacle {
+    Obstacle { code: Status::NotPermitted.name(), message: PERMISSION_DENIED.to_owned() }
 }
 
 /// The line for a name.

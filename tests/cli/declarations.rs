@@ -121,6 +121,21 @@ async fn prune_removes_what_is_idle_below_the_prefix_or_more_if_it_is_told_to() 
 }
 
 #[tokio::test]
+async fn a_dry_run_refuses_what_the_client_may_not_administer() {
+    let file = ConfigFile::toml("[access]\nnetworks = ['127.0.0.0/8 read']\n");
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let server = daemon.address("counter");
+    for options in [&["--json", "--dry-run"][..], &["--json"]] {
+        let output = applied(server, LIMITS, options).await;
+        assert_fails(&output, 1, "changes of 2 of 2 names");
+        let codes: Vec<_> = printed(&output).iter().map(|line| line["error"]["code"].clone()).collect();
+        assert_eq!(codes, ["not_permitted", "not_permitted"], "{options:?}");
+    }
+    let empty = applied(server, "prefix = 'ci/'", &["--dry-run", "--prune"]).await;
+    assert_eq!(stdout(&empty), "", "nothing would change");
+}
+
+#[tokio::test]
 async fn a_file_with_a_mistake_changes_nothing() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");

@@ -142,6 +142,7 @@ fn requests(caller: &mut Caller) -> Vec<(&'static str, Extended<'static>)> {
         ("read", Extended::Sessions),
         ("read", Extended::Watch { namespace, scope: Scope::Name(name) }),
         ("read", Extended::Watch { namespace, scope: Scope::Prefix(b"") }),
+        ("administer", Extended::MayAdminister { namespace, name }),
         ("administer", Extended::Export),
         ("none", Extended::ReleaseGrant { ids, grant: GrantId(1), is_done: false }),
         ("none", Extended::CloseSession),

@@ -1,7 +1,9 @@
 //! Nodes as real processes on a real etcd: a leader that fails in different ways, and another node that takes over.
 
+use std::fs;
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -46,6 +48,40 @@ fn another_node_takes_over_what_a_killed_leader_has_stored() {
     cluster.start_node(leader);
     cluster.await_standby(leader);
     assert_eq!(cluster.leader(), next);
+}
+
+#[test]
+fn declarations_are_applied_to_a_cluster_and_outlive_their_leader() {
+    let Some(mut cluster) = TestCluster::start(1, 2) else { return };
+    let leader = cluster.leader();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("limits.toml");
+    let path = file.to_str().unwrap();
+    let done = |output: Output| {
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let gpu = |capacity| {
+        format!(
+            "prefix = 'ci/'\n[[semaphore.declare]]\nname = 'ci/gpu'\ncapacity = {capacity}\nslots = true\n"
+        )
+    };
+    let deploys = "[[semaphore.declare]]\nname = 'ci/deploys'\ncapacity = 2\nlabel = 'team web'\n";
+    fs::write(&file, gpu(4) + deploys).unwrap();
+    for options in [&["--dry-run"][..], &[]] {
+        let changes = done(cluster.run([&["apply", "-f", path], options].concat()));
+        assert_eq!(changes.matches("declare ").count(), 2, "a dry run declares nothing: {changes}");
+    }
+
+    cluster.daemon(leader).signal(Signal::SIGKILL);
+    cluster.leader_among(&cluster.others(leader));
+    let changes = done(cluster.run(["apply", "-f", path]));
+    assert_eq!(changes.matches("unchanged ").count(), 2, "{changes}");
+    fs::write(&file, gpu(6)).unwrap();
+    let changes = done(cluster.run(["apply", "-f", path, "--prune"]));
+    assert!(changes.contains("change     ci/gpu") && changes.contains("remove     ci/deploys"), "{changes}");
+    let exported = done(cluster.run(["export-declarations", "--prefix", "ci/"]));
+    assert!(exported.contains("capacity = 6") && !exported.contains("deploys"), "{exported}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::requested::{about, requesting};
 use super::{Disconnect, Error, Series, Token, checked};
 use signalbox_model::{
     Event, GrantId, Inspected, ListEntry, Namespace, OfKind, RequestId, RequestIds, Scope, SessionEntry,
-    SessionKey, VerifiedGrant,
+    SessionKey, Status, VerifiedGrant,
 };
 use signalbox_protocol::{
     DumpEntry, EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame,
@@ -133,6 +133,25 @@ impl Direct {
     /// ```
     pub async fn verify(&self, grant: GrantId) -> Result<VerifiedGrant, Error> {
         Ok(self.connection.ask_for_success(Extended::VerifyGrant { grant }).await?.verified()?)
+    }
+
+    /// Whether this client may administer a name (`docs/protocol.md`, "MayAdminister").
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// use signalbox_client::Namespace;
+    ///
+    /// let may_declare = direct.may_administer(Namespace::Semaphores, b"gpu").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn may_administer(&self, namespace: Namespace, name: &[u8]) -> Result<bool, Error> {
+        let name = checked(name)?;
+        match self.connection.ask_for_success(Extended::MayAdminister { namespace, name }).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.status() == Some(Status::NotPermitted) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Lists all sessions: leased ones, those of connections, and processes of System V semaphores (`docs/protocol.md`,

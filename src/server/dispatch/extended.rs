@@ -197,6 +197,8 @@ impl Executor<'_> {
                 let verified = core.verify_for(connection, may_read, grant, now)?;
                 return Ok(Execution::Response(ExtendedResponse::Verified(verified)));
             }
+            // It has the right, otherwise the request was refused.
+            Extended::MayAdminister { .. } => return Ok(DONE),
             Extended::Holders { namespace, name } => {
                 let holders = core.listing(namespace, name, ListingKind::Holders)?;
                 return Ok(Execution::Stream(ResponseStream::listing(holders, opaque)));

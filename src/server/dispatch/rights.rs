@@ -54,6 +54,9 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         Extended::AcquireAll { claims, .. } => claims.iter().next().map(|claim| of_claim(&claim)),
         // The answer has no name. The core looks at those of the grant.
         Extended::VerifyGrant { .. } => Some((Right::Read, Target::Anywhere)),
+        Extended::MayAdminister { namespace, name } => {
+            Some((Right::Administer, Target::Name(namespace, name)))
+        }
         // It is asked again when the name is resolved.
         Extended::Inspect { namespace: None, .. } => None,
         Extended::Inspect { namespace: Some(namespace), name }

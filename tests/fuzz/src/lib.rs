@@ -329,6 +329,7 @@ pub fn answer_again(opcode: ExtendedOpcode, frame: &ResponseFrame) -> Result<Res
         | ExtendedOpcode::Cancel
         | ExtendedOpcode::Unwatch
         | ExtendedOpcode::Revoke
+        | ExtendedOpcode::MayAdminister
         | ExtendedOpcode::DeleteCounter
         | ExtendedOpcode::Remove => again(frame, |_| Ok(()), |(), out| put(done, out)),
     }

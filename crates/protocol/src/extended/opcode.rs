@@ -50,6 +50,8 @@ codes! {
         RevokeIdentity = 0x4a,
         /// Cancels a waiting request, or those of a session, for an administrator.
         CancelWaiting = 0x4b,
+        /// Returns whether the client may administer a name.
+        MayAdminister = 0x4c,
         /// Declares semaphores, which exist until they are removed.
         Declare = 0x50,
         /// Changes the capacity of a declared semaphore.

@@ -95,6 +95,13 @@ pub enum Extended<'a> {
         /// The grant to look up.
         grant: GrantId,
     },
+    /// "MayAdminister".
+    MayAdminister {
+        /// The kind of the name.
+        namespace: Namespace,
+        /// The name, which does not have to exist.
+        name: &'a [u8],
+    },
     /// "Holders".
     Holders {
         /// The kind of the name.
@@ -239,6 +246,10 @@ impl<'a> Extended<'a> {
                 Self::AcquireAll { ids, queueing, claims, place: read_place(flags, fields)? }
             }
             ExtendedOpcode::VerifyGrant => Self::VerifyGrant { grant: GrantId(fields.u64()?) },
+            ExtendedOpcode::MayAdminister => {
+                let (namespace, name) = read_name(fields)?;
+                Self::MayAdminister { namespace, name }
+            }
             ExtendedOpcode::Holders => {
                 let (namespace, name) = read_name(fields)?;
                 Self::Holders { namespace, name }
@@ -301,6 +312,7 @@ impl<'a> Extended<'a> {
             Self::Cancel(_) => ExtendedOpcode::Cancel,
             Self::AcquireAll { .. } => ExtendedOpcode::AcquireAll,
             Self::VerifyGrant { .. } => ExtendedOpcode::VerifyGrant,
+            Self::MayAdminister { .. } => ExtendedOpcode::MayAdminister,
             Self::Holders { .. } => ExtendedOpcode::Holders,
             Self::Waiters { .. } => ExtendedOpcode::Waiters,
             Self::Watch { .. } => ExtendedOpcode::Watch,
@@ -388,7 +400,9 @@ impl<'a> Extended<'a> {
                 }
             }
             Self::VerifyGrant { grant } => out.put_u64(grant.0),
-            Self::Holders { namespace, name } | Self::Waiters { namespace, name } => {
+            Self::MayAdminister { namespace, name }
+            | Self::Holders { namespace, name }
+            | Self::Waiters { namespace, name } => {
                 put_name(*namespace, 0, name, out);
             }
             Self::Inspect { namespace, name } => put_name(*namespace, 0, name, out),
