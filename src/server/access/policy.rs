@@ -75,8 +75,9 @@ impl Policy {
 
     fn rule_of_network(&self, client: &Client) -> Option<&Arc<Rights>> {
         let ip = client.address.socket().ip().to_canonical();
-        // Loopback of a remote proxy is another machine.
-        if !client.address.is_believed() || (ip.is_loopback() && !client.address.is_local()) {
+        // Loopback of a remote proxy is another machine; that of a relay counts as loopback, as for administrators.
+        let is_of_node = client.address.is_local() || client.address.is_relayed();
+        if !client.address.is_believed() || (ip.is_loopback() && !is_of_node) {
             return None;
         }
         self.networks.iter().find(|(rule, _)| rule.network.contains(ip)).map(|(_, rights)| rights)
@@ -129,7 +130,7 @@ impl Proven {
 mod tests {
     use std::net::SocketAddr;
 
-    use super::super::super::client_address::ClientAddress;
+    use super::super::super::client_address::{ClientAddress, RelayedOver};
     use super::super::Right;
     use super::*;
     use signalbox_model::{Namespace, Target};
@@ -207,6 +208,15 @@ mod tests {
                 "{ip} {certificate:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_rule_about_loopback_is_about_clients_on_the_machine_of_a_relay_too() {
+        let policy = policy(|config| config.access.networks = vec!["127.0.0.0/8 acquire".parse().unwrap()]);
+        let [local, relay] = ["127.0.0.1:1", "192.0.2.1:1"].map(|address| address.parse().unwrap());
+        let address = ClientAddress::relayed(local, relay, RelayedOver::Trusted);
+        let client = Client { address, certificate: Arc::default() };
+        assert_eq!(rights(&policy.permissions_of(&client)), [false, true, false]);
     }
 
     #[test]
