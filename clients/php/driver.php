@@ -103,7 +103,7 @@ function execute(array $command, ?Permit $permit): void
     say(['id' => $command['id']] + ($command['do'] === 'check' ? belief($permit) : []));
 }
 
-say(['driver' => 'php', 'capabilities' => ['share', 'token']]);
+say(['driver' => 'php', 'capabilities' => ['share', 'tls', 'token']]);
 $processes = [];
 while (($line = fgets(STDIN)) !== false) {
     $command = json_decode($line, true);

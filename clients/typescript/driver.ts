@@ -65,7 +65,7 @@ async function acquire({ permit: name, claims, ttl_ms: ttlMs, wait_ms: waitMs, s
   }
 }
 
-say({ driver: "typescript", capabilities: ["cancel", "push", "renew", "share", "token"] });
+say({ driver: "typescript", capabilities: ["cancel", "push", "renew", "share", "tls", "token"] });
 for await (const line of createInterface(process.stdin)) {
   const command = JSON.parse(line) as Command;
   const answer = (more: object): unknown => say({ id: command.id, ...more });

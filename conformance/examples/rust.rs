@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
 use serde_json::{Value, json};
-use signalbox_client::{Claim, Client, Error, ErrorKind, Flight, Permit, Status, Token};
+use signalbox_client::{Claim, Client, Error, ErrorKind, Flight, Permit, Status, Tls, TlsFiles, Token};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 
@@ -101,10 +101,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Ok(file) = env::var("SIGNALBOX_TOKEN_FILE") {
         builder = builder.token(Token::from_file(Path::new(&file))?);
     }
+    if let Ok(file) = env::var("SIGNALBOX_CA") {
+        builder = builder.transport(Tls::load(&TlsFiles { ca: Some(file.into()), identity: None })?);
+    }
     let client = builder.build()?;
     let (sender, mut commands) = mpsc::unbounded_channel();
     thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-    say(&json!({"driver": "rust", "capabilities": ["cancel", "push", "renew", "share", "token"]}));
+    say(&json!({"driver": "rust", "capabilities": ["cancel", "push", "renew", "share", "tls", "token"]}));
     let mut all: HashMap<String, Acquired> = HashMap::new();
     while let Some(line) = commands.recv().await {
         let command: Value = serde_json::from_str(&line)?;

@@ -4,7 +4,9 @@
 #[path = "../../tests/support/ports.rs"]
 mod ports;
 
+mod certificate;
 mod driver;
+mod etcd;
 mod oracle;
 mod proxy;
 mod scenarios;
@@ -23,8 +25,11 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 
+use crate::certificate::Certificate;
 use crate::driver::{Driver, Place};
+use crate::etcd::Etcd;
 use crate::scenarios::SCENARIOS;
+use crate::server::Installation;
 use crate::stage::Stage;
 
 /// How long the suite waits for what must happen. A failure is reported late rather than wrongly, on a machine that is busy.
@@ -35,6 +40,9 @@ const START_MAX: Duration = Duration::from_secs(60);
 
 /// How many scenarios run at once. They mostly wait, but each starts a server and drivers.
 const AT_ONCE: usize = 8;
+
+/// How many of them at once if each starts a cluster.
+const CLUSTERS_AT_ONCE: usize = 4;
 
 /// Test a client library of signalbox against a real server, with faults
 ///
@@ -52,6 +60,9 @@ struct Arguments {
     /// Run only the scenarios whose name contains this text; the storm is called "storm"
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
+    /// Start a cluster instead of each server: two nodes, on an etcd that all of them share (Debian's package etcd-server)
+    #[arg(long)]
+    cluster: bool,
     /// The server's program; the one that cargo has built beside this one without it
     #[arg(long, value_name = "FILE", env = "SIGNALBOX_BIN")]
     server: Option<PathBuf>,
@@ -85,17 +96,26 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
             program.display()
         ));
     }
-    let nowhere =
-        Place { urls: "http://127.0.0.1:1".to_owned(), server: "127.0.0.1:1".to_owned(), token_file: None };
+    let installation = Installation {
+        program,
+        certificate: Certificate::make()?,
+        etcd: if arguments.cluster { Some(Etcd::start()?) } else { None },
+    };
+    let nowhere = Place {
+        urls: "http://127.0.0.1:1".to_owned(),
+        server: "127.0.0.1:1".to_owned(),
+        token_file: None,
+        authority: None,
+    };
     let probe = Driver::start(&arguments.driver, &nowhere)?;
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     let began = Instant::now();
     println!("seed {seed}");
     let mut waiting: VecDeque<(&str, Course<'_>)> = VecDeque::new();
-    let (command, program) = (&arguments.driver, &program);
+    let (command, installation) = (&arguments.driver, &installation);
     if "storm".contains(&arguments.only) && arguments.seconds > 0 {
         let time = Duration::from_secs(arguments.seconds);
-        let run = move || storm::run(&Stage::new(program, command, "read,acquire")?, seed, time);
+        let run = move || storm::run(&Stage::new(installation, command, "read,acquire", false)?, seed, time);
         waiting.push_back(("storm", Box::new(run)));
     }
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.name.contains(&arguments.only)) {
@@ -104,7 +124,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
             continue;
         }
         let run = move || {
-            let stage = Stage::new(program, command, scenario.anonymous)?;
+            let stage = Stage::new(installation, command, scenario.anonymous, scenario.is_tls)?;
             (scenario.run)(&stage)?;
             stage.oracle.verdict()
         };
@@ -118,7 +138,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     let has_failed = AtomicBool::new(false);
     let take = || waiting.lock().expect("no thread panics with the lock").pop_front();
     thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..if arguments.cluster { CLUSTERS_AT_ONCE } else { AT_ONCE } {
             scope.spawn(|| {
                 while let Some((name, run)) = take() {
                     let began = Instant::now();

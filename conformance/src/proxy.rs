@@ -1,6 +1,6 @@
 //! The network between a driver and the server: a proxy with faults.
 //!
-//! HTTP is forwarded request by request, so that a fault is about one request; other protocols as the bytes come.
+//! HTTP is forwarded request by request, so that a fault is about one request; other protocols, and TLS, as the bytes come.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -89,20 +89,18 @@ impl Shared {
 /// The network of one driver.
 #[derive(Debug)]
 pub struct Network {
-    /// Where the driver connects to for HTTP.
-    pub http: SocketAddr,
-    /// Where it connects to for the binary protocol.
-    pub binary: SocketAddr,
+    /// Where the driver connects to for HTTP and for the binary protocol, of each node.
+    pub addresses: Vec<(SocketAddr, SocketAddr)>,
     shared: Arc<Shared>,
 }
 
 impl Network {
-    /// Forwards to two ports of a server.
-    pub fn to(http: SocketAddr, binary: SocketAddr) -> io::Result<Self> {
+    /// Forwards to the two ports of each node of a server.
+    pub fn to(nodes: &[(SocketAddr, SocketAddr)]) -> io::Result<Self> {
         let state =
             State { fault: Fault::None, has_dropped: false, next: 0, dead_below: 0, open: HashMap::new() };
         let shared = Arc::new(Shared(Mutex::new(state), Condvar::new()));
-        let listen = |server, read_unit| {
+        let listen = |server, read_unit: ReadUnit| {
             let listener = TcpListener::bind("127.0.0.1:0")?;
             let address = listener.local_addr()?;
             let shared = Arc::clone(&shared);
@@ -114,7 +112,11 @@ impl Network {
             });
             io::Result::Ok(address)
         };
-        Ok(Self { http: listen(http, read_message)?, binary: listen(binary, read_some)?, shared })
+        let addresses = nodes
+            .iter()
+            .map(|(http, binary)| Ok((listen(*http, read_message)?, listen(*binary, read_some)?)))
+            .collect::<io::Result<_>>()?;
+        Ok(Self { addresses, shared })
     }
 
     /// From now on, what is sent meets this fault.
@@ -161,6 +163,7 @@ fn connect(near: TcpStream, server: SocketAddr, read_unit: ReadUnit, shared: Arc
         state.open.insert(number, [copy(&near), copy(&far)]);
         Pipe { number, server, shared: Arc::clone(&shared) }
     };
+    let read_unit = if begins_with_tls(&near) { read_some } else { read_unit };
     let (answers, requests) = (pipe.clone(), pipe);
     let (far_reader, near_writer) = (copy(&far), copy(&near));
     thread::spawn(move || {
@@ -214,6 +217,12 @@ impl Pipe {
         // The end of a connection is not seen either.
         self.shared.meet(self.number).is_some()
     }
+}
+
+/// Waits for the first byte of a connection. That of TLS begins a record with a handshake.
+fn begins_with_tls(stream: &TcpStream) -> bool {
+    let mut first = [0];
+    stream.peek(&mut first).is_ok() && first == [0x16]
 }
 
 /// Reads the bytes that have arrived. The end of the stream is an error.

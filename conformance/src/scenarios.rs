@@ -22,6 +22,8 @@ pub struct Scenario {
     pub name: &'static str,
     pub needs: &'static [&'static str],
     pub anonymous: &'static str,
+    /// Whether its clients connect over TLS.
+    pub is_tls: bool,
     pub run: fn(&Stage<'_>) -> Result<(), String>,
 }
 
@@ -30,20 +32,20 @@ const fn scenario(
     needs: &'static [&'static str],
     run: fn(&Stage<'_>) -> Result<(), String>,
 ) -> Scenario {
-    Scenario { name, needs, anonymous: "read,acquire", run }
+    Scenario { name, needs, anonymous: "read,acquire", is_tls: false, run }
 }
 
-pub const SCENARIOS: [Scenario; 18] = [
+pub const SCENARIOS: [Scenario; 19] = [
     scenario("acquire, wait and release", &[], basics),
     scenario("slots and several names", &[], slots),
     scenario("exit while holding", &[], exit),
     scenario("lost requests and answers", &[], lost_answers),
     scenario("requests that arrive twice", &[], duplicates),
     scenario("late answers", &[], late_answers),
-    scenario("a stopped client", &[], stopped),
+    scenario("a stopped client", &["clock"], stopped),
     scenario("a blocked program", &["renew"], blocked),
     scenario("killed clients", &[], killed),
-    scenario("a server that restarts", &[], server_restarts),
+    scenario("a server that is killed", &[], server_killed),
     scenario("a server that hangs", &[], server_hangs),
     scenario("revocation", &[], revoked),
     scenario("a canceled acquire", &["cancel"], canceled),
@@ -52,6 +54,7 @@ pub const SCENARIOS: [Scenario; 18] = [
     scenario("pause", &[], paused),
     scenario("an address that does not answer", &[], two_addresses),
     scenario("single flight", &["share"], single_flight),
+    Scenario { is_tls: true, ..scenario("a server with a certificate", &["tls"], basics) },
 ];
 
 fn millis(ms: u64) -> Duration {
@@ -144,16 +147,16 @@ fn duplicates(stage: &Stage<'_>) -> Result<(), String> {
 
 fn late_answers(stage: &Stage<'_>) -> Result<(), String> {
     let (first, second) = (stage.player("first")?, stage.player("second")?);
-    for (number, (up_ms, down_ms)) in [(0, 350), (150, 150), (250, 250)].into_iter().enumerate() {
+    for (number, (up_ms, down_ms)) in [(0, 700), (300, 300), (500, 500)].into_iter().enumerate() {
         let name = format!("n{number}");
         first.network.set(Fault::Delay { up_ms, down_ms });
-        let permit = first.acquire(Request::of(&name, &name, 1).ttl_ms(2 * SHORT_MS))?.held()?;
+        let permit = first.acquire(Request::of(&name, &name, 1).ttl_ms(4 * SHORT_MS))?.held()?;
         for _ in 0..20 {
             first.check(&permit)?;
             sleep(millis(25));
         }
         first.network.set(Fault::Freeze);
-        let next = second.begin(Request::of(&name, &name, 1).ttl_ms(2 * SHORT_MS).wait_ms(15_000))?;
+        let next = second.begin(Request::of(&name, &name, 1).ttl_ms(4 * SHORT_MS).wait_ms(15_000))?;
         let deadline = Instant::now() + crate::PATIENCE;
         while first.check(&permit)? {
             if Instant::now() > deadline {
@@ -193,11 +196,13 @@ fn blocked(stage: &Stage<'_>) -> Result<(), String> {
     let player = stage.player("first")?;
     let ttl_ms = RENEWED_MS;
     let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(ttl_ms))?.held()?;
-    if !player.check_after_blocking(&permit, ttl_ms + 600)? {
+    let check = player.begin_block(&permit, ttl_ms + 600)?;
+    if !player.checked(&permit, check)? {
         return Err("a lease was not renewed while the program was blocked".to_owned());
     }
     player.network.set(Fault::Freeze);
-    if player.check_after_blocking(&permit, ttl_ms + 100)? {
+    let check = player.begin_block(&permit, ttl_ms + 100)?;
+    if player.wrongly_believes(&permit, check)? {
         return Err("the client believes in a lease that ended while the program was blocked".to_owned());
     }
     player.told_of_the_loss(&permit)
@@ -218,7 +223,7 @@ fn killed(stage: &Stage<'_>) -> Result<(), String> {
     stage.free("n")
 }
 
-fn server_restarts(stage: &Stage<'_>) -> Result<(), String> {
+fn server_killed(stage: &Stage<'_>) -> Result<(), String> {
     let (first, second) = (stage.player("first")?, stage.player("second")?);
     let permit = first.acquire(Request::of("a", "n", 1))?.held()?;
     let waiting = second.begin(Request::of("b", "n", 1).wait_ms(30_000))?;
@@ -235,13 +240,13 @@ fn server_restarts(stage: &Stage<'_>) -> Result<(), String> {
 fn server_hangs(stage: &Stage<'_>) -> Result<(), String> {
     let player = stage.player("first")?;
     let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(SHORT_MS))?.held()?;
-    stage.server.signal(Signal::SIGSTOP);
+    stage.server.stop()?;
     // Any answer was to a request that was sent before.
     sleep(millis(SHORT_MS));
     let check = player.begin_check(&permit)?;
     let told = player.told_of_the_loss(&permit);
-    stage.server.signal(Signal::SIGCONT);
-    if player.checked(&permit, check)? {
+    stage.server.go_on();
+    if player.wrongly_believes(&permit, check)? {
         return Err("the client believes in a lease that no server can have renewed".to_owned());
     }
     told?;
@@ -339,7 +344,7 @@ fn paused(stage: &Stage<'_>) -> Result<(), String> {
 }
 
 fn two_addresses(stage: &Stage<'_>) -> Result<(), String> {
-    let dead = Network::to(stage.server.http, stage.server.semaphore).map_err(|error| error.to_string())?;
+    let dead = Network::to(&stage.server.addresses()).map_err(|error| error.to_string())?;
     dead.set(Fault::HalfOpen);
     let player = stage.player_at("first", Some(&dead), None)?;
     let ttl_ms = RENEWED_MS;

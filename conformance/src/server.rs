@@ -1,4 +1,4 @@
-//! The server: a process of its own for each scenario, and the requests that the suite sends to it without a proxy.
+//! The server: processes of its own for each scenario, and the requests that the suite sends to them without a proxy.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -14,18 +14,39 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::certificate::Certificate;
+use crate::etcd::Etcd;
 use crate::{PATIENCE, START_MAX};
 
-/// A server with a data directory, which is killed at the end.
+/// How many nodes a cluster has.
+const NODES: usize = 2;
+
+/// What all servers are started with.
+#[derive(Debug)]
+pub struct Installation {
+    pub program: PathBuf,
+    pub certificate: Certificate,
+    /// With it, each server is a cluster.
+    pub etcd: Option<Etcd>,
+}
+
+/// A process with a data directory, or the nodes of a cluster. They are killed at the end.
 #[derive(Debug)]
 pub struct Server {
     program: PathBuf,
     directory: TempDir,
-    pub http: SocketAddr,
-    pub semaphore: SocketAddr,
-    child: Mutex<Child>,
+    nodes: Vec<Node>,
     /// A token that may do everything.
     operator: String,
+}
+
+#[derive(Debug)]
+struct Node {
+    configuration: PathBuf,
+    log: PathBuf,
+    http: SocketAddr,
+    semaphore: SocketAddr,
+    child: Mutex<Child>,
 }
 
 /// What the server says about a grant.
@@ -38,67 +59,129 @@ pub enum Held {
     No,
 }
 
+/// An address that another suite beside this one does not use.
+pub fn loopback() -> Ipv4Addr {
+    Ipv4Addr::from(0x7f00_0001 | (std::process::id() << 2 & 0x00ff_ffff))
+}
+
 impl Server {
     /// Starts a server, on which clients without a token have these rights.
-    pub fn start(program: &Path, anonymous: &str) -> Result<Self, String> {
+    pub fn start(installation: &Installation, anonymous: &str) -> Result<Self, String> {
+        let Installation { program, certificate, etcd } = installation;
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let [counter, semaphore, http] = crate::ports::free_ports();
         let place = directory.path().display();
-        // Another suite that runs beside this one has other addresses.
-        let address = Ipv4Addr::from(0x7f00_0001 | (std::process::id() << 2 & 0x00ff_ffff));
-        let configuration = format!(
-            "data_dir = '{place}/data'\nbind_ip = '{address}'\n\
-             [http]\nenable = true\nbind_ip = '{address}'\nport = {http}\n[counter]\nport = {counter}\n[semaphore]\nport = {semaphore}\n\
-             [access]\ntokens = '{place}/tokens.toml'\nnetworks = ['127.0.0.0/8 {anonymous}']\n"
-        );
-        let data = directory.path().join("data");
-        let written = fs::create_dir(&data)
-            .and_then(|()| fs::write(directory.path().join("signalbox.toml"), configuration));
-        written.map_err(|error| error.to_string())?;
         let operator = token(program, directory.path(), &["create", "operator", "--rights", "all"])?;
-        let child = Mutex::new(spawn(program, directory.path())?);
-        let at = |port| SocketAddr::from((address, port));
-        let program = program.to_owned();
-        let server = Self { program, directory, http: at(http), semaphore: at(semaphore), child, operator };
+        fs::create_dir(directory.path().join("data")).map_err(|error| error.to_string())?;
+        let tables = format!(
+            "[tls]\ncert = '{}'\nkey = '{}'\n\
+             [access]\ntokens = '{place}/tokens.toml'\ntokens_over_plain = true\n\
+             anonymous = '{anonymous}'\nnetworks = ['127.0.0.0/8 {anonymous}']\n",
+            certificate.file.display(),
+            certificate.key.display()
+        );
+        let start = |number| {
+            let (address, [counter, semaphore, http, relays]) = (loopback(), crate::ports::free_ports());
+            let state = match etcd {
+                None => format!("data_dir = '{place}/data'\n"),
+                Some(Etcd { url, .. }) => format!(
+                    "cluster = {{ etcd = '{url}', name = '{}', node = 'node-{number}', bind = '{address}:{relays}' }}\n",
+                    directory.path().file_name().expect("it has a name").display()
+                ),
+            };
+            let [configuration, log] =
+                ["toml", "log"].map(|end| directory.path().join(format!("node-{number}.{end}")));
+            let text = format!(
+                "{state}bind_ip = '{address}'\n[counter]\nport = {counter}\n[semaphore]\nport = {semaphore}\n\
+                 [http]\nenable = true\nbind_ip = '{address}'\nport = {http}\n{tables}"
+            );
+            fs::write(&configuration, text).map_err(|error| error.to_string())?;
+            let child = Mutex::new(spawn(program, &configuration, &log)?);
+            let at = |port| SocketAddr::from((address, port));
+            Ok(Node { configuration, log, http: at(http), semaphore: at(semaphore), child })
+        };
+        let count = if etcd.is_some() { NODES } else { 1 };
+        let nodes = (0..count).map(start).collect::<Result<_, String>>()?;
+        let server = Self { program: program.clone(), directory, nodes, operator };
         server.await_ready()?;
         Ok(server)
     }
 
+    /// Waits until a node serves, and all others relay to it.
     fn await_ready(&self) -> Result<(), String> {
-        let ready = || Ok(self.request("GET", "/readyz", "").is_ok_and(|(status, _)| status == 200));
-        within(START_MAX, "the server is not ready", ready)
-            .map_err(|error| format!("{error}:\n{}", self.log()))
+        let ready = || {
+            let are_ready = || self.nodes.iter().all(|node| node.readiness().is_some());
+            Ok(self.serving().is_some() && are_ready())
+        };
+        within(START_MAX, "the server is not ready", ready).map_err(|error| {
+            let logs: Vec<_> = self.nodes.iter().map(Node::log).collect();
+            format!("{error}:\n{}", logs.join("\n"))
+        })
     }
 
-    fn log(&self) -> String {
-        fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    /// Where the nodes accept HTTP and the binary protocol.
+    pub fn addresses(&self) -> Vec<(SocketAddr, SocketAddr)> {
+        self.nodes.iter().map(|node| (node.http, node.semaphore)).collect()
     }
 
-    fn child(&self) -> MutexGuard<'_, Child> {
-        self.child.lock().expect("no thread panics with the lock")
+    pub fn is_cluster(&self) -> bool {
+        self.nodes.len() > 1
     }
 
-    pub fn signal(&self, signal: Signal) {
-        let _ = kill(Pid::from_raw(self.child().id().cast_signed()), signal);
+    /// The only node, or the leader. Nodes of a cluster that have ended are started again, as by systemd.
+    fn serving(&self) -> Option<&Node> {
+        if !self.is_cluster() {
+            return self.nodes.first();
+        }
+        for node in &self.nodes {
+            let mut child = node.child();
+            if matches!(child.try_wait(), Ok(Some(_)))
+                && let Ok(again) = spawn(&self.program, &node.configuration, &node.log)
+            {
+                *child = again;
+            }
+        }
+        self.nodes.iter().find(|node| node.readiness() == Some(Readiness::Serves))
     }
 
-    /// Kills the server and starts it again.
+    fn find_serving(&self) -> Result<&Node, String> {
+        let mut found = None;
+        within(START_MAX, "no node serves", || {
+            found = self.serving();
+            Ok(found.is_some())
+        })?;
+        Ok(found.expect("it was found"))
+    }
+
+    /// Stops the node that serves.
+    pub fn stop(&self) -> Result<(), String> {
+        self.find_serving().map(|node| node.signal(Signal::SIGSTOP))
+    }
+
+    /// Continues what was stopped. A leader that was replaced ends then, and is started again.
+    pub fn go_on(&self) {
+        self.nodes.iter().for_each(|node| node.signal(Signal::SIGCONT));
+    }
+
+    /// Kills the node that serves and starts it again. In a cluster, another one leads before it is back.
     pub fn restart(&self) -> Result<(), String> {
-        let mut child = self.child();
+        let node = self.find_serving()?;
+        let mut child = node.child();
         let _ = child.kill();
         let _ = child.wait();
-        *child = spawn(&self.program, self.directory.path())?;
+        *child = spawn(&self.program, &node.configuration, &node.log)?;
         drop(child);
         self.await_ready()
     }
 
-    /// Changes the tokens with `signalbox token`, and lets the server read them. The secret of one that was created.
+    /// Changes the tokens with `signalbox token`, and lets the nodes read them. The secret of one that was created.
     pub fn token(&self, arguments: &[&str]) -> Result<String, String> {
         let secret = token(&self.program, self.directory.path(), arguments)?;
-        let reloads = || self.log().matches("the configuration was read again").count();
-        let before = reloads();
-        self.signal(Signal::SIGHUP);
-        eventually("the server has not read the tokens", || Ok(reloads() > before))?;
+        for node in &self.nodes {
+            let reloads = || node.log().matches("the configuration was read again").count();
+            let before = reloads();
+            node.signal(Signal::SIGHUP);
+            eventually("the server has not read the tokens", || Ok(reloads() > before))?;
+        }
         Ok(secret)
     }
 
@@ -107,27 +190,19 @@ impl Server {
         self.directory.path().join("token")
     }
 
-    /// Sends a request; the status and the body of its answer.
-    pub fn request(&self, method: &str, path: &str, body: &str) -> io::Result<(u16, Value)> {
-        let mut stream = TcpStream::connect(self.http)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let (host, token, length) = (self.http, &self.operator, body.len());
-        let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n{kind}\
-             Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-        Ok((status, serde_json::from_str(body).unwrap_or(Value::Null)))
+    /// Sends a request to the node that serves; the status and the body of its answer.
+    fn request(&self, method: &str, path: &str, body: &str) -> Result<(u16, Value), String> {
+        self.ask(self.find_serving()?, method, path, body).map_err(|error| error.to_string())
+    }
+
+    fn ask(&self, node: &Node, method: &str, path: &str, body: &str) -> io::Result<(u16, Value)> {
+        let (status, body) = exchange(node.http, method, path, &self.operator, body)?;
+        Ok((status, serde_json::from_str(&body).unwrap_or(Value::Null)))
     }
 
     /// A change or a lease; the status and the answer.
     pub fn post(&self, path: &str, body: &Value) -> Result<(u16, Value), String> {
-        self.request("POST", &format!("/api/v1/{path}"), &body.to_string()).map_err(|error| error.to_string())
+        self.request("POST", &format!("/api/v1/{path}"), &body.to_string())
     }
 
     /// A change that must succeed.
@@ -138,8 +213,7 @@ impl Server {
 
     /// How much of a name is in use, and how many requests wait for it.
     pub fn usage(&self, name: &str) -> Result<(u64, u64), String> {
-        let (_, answer) =
-            self.request("GET", &format!("/api/v1/name?name={name}"), "").map_err(|e| e.to_string())?;
+        let (_, answer) = self.request("GET", &format!("/api/v1/name?name={name}"), "")?;
         let of = |field: &str| {
             let items = answer["items"].as_array().into_iter().flatten();
             items.filter_map(|item| item[field].as_u64()).sum()
@@ -149,7 +223,8 @@ impl Server {
 
     /// What the server says about a grant. `None` without an answer.
     pub fn grant(&self, fence: &str) -> Option<Held> {
-        let (status, answer) = self.request("GET", &format!("/api/v1/grant?grant={fence}"), "").ok()?;
+        let node = self.serving()?;
+        let (status, answer) = self.ask(node, "GET", &format!("/api/v1/grant?grant={fence}"), "").ok()?;
         match status {
             200 => Some(match (answer["grace_left_ms"].as_u64(), answer["ttl_left_ms"].as_u64()) {
                 (None, Some(ttl_ms)) => Held::For(Duration::from_millis(ttl_ms)),
@@ -178,7 +253,34 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Readiness {
+    Serves,
+    Relays,
+}
+
+impl Node {
+    fn child(&self) -> MutexGuard<'_, Child> {
+        self.child.lock().expect("no thread panics with the lock")
+    }
+
+    fn signal(&self, signal: Signal) {
+        let _ = kill(Pid::from_raw(self.child().id().cast_signed()), signal);
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Whether it serves clients that connect; `None`: not yet.
+    fn readiness(&self) -> Option<Readiness> {
+        let (status, text) = exchange(self.http, "GET", "/readyz", "", "").ok()?;
+        let how = if text.starts_with("serving") { Readiness::Serves } else { Readiness::Relays };
+        (status == 200).then_some(how)
+    }
+}
+
+impl Drop for Node {
     fn drop(&mut self) {
         let mut child = self.child();
         let _ = child.kill();
@@ -186,10 +288,35 @@ impl Drop for Server {
     }
 }
 
-fn spawn(program: &Path, directory: &Path) -> Result<Child, String> {
-    let log = fs::File::create(directory.join("log")).map_err(|error| error.to_string())?;
+/// Sends a request of HTTP; the status and the body of its answer.
+pub fn exchange(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    token: &str,
+    body: &str,
+) -> io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let length = body.len();
+    let token = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
+    let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{token}{kind}Content-Length: {length}\r\n\
+         Connection: close\r\n\r\n{body}"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    Ok((status, body.to_owned()))
+}
+
+fn spawn(program: &Path, configuration: &Path, log: &Path) -> Result<Child, String> {
+    let log = fs::File::create(log).map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
-    command.args(["serve", "--config"]).arg(directory.join("signalbox.toml"));
+    command.args(["serve", "--config"]).arg(configuration);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     command.spawn().map_err(|error| format!("cannot start {}: {error}", program.display()))
 }
@@ -209,7 +336,7 @@ pub fn eventually(failure: &str, holds: impl FnMut() -> Result<bool, String>) ->
     within(PATIENCE, failure, holds)
 }
 
-fn within(
+pub fn within(
     limit: Duration,
     failure: &str,
     mut holds: impl FnMut() -> Result<bool, String>,

@@ -9,7 +9,7 @@ use crate::PATIENCE;
 use crate::driver::{Driver, Place, Sent};
 use crate::oracle::{BeliefId, Oracle, margin};
 use crate::proxy::Network;
-use crate::server::{Held, Server, eventually};
+use crate::server::{Held, Installation, Server, eventually};
 
 /// One server, and what its clients believe.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub struct Stage<'a> {
     pub server: Server,
     pub oracle: Oracle,
     command: &'a [String],
+    /// The certificate of the authority, if clients connect over TLS.
+    authority: Option<&'a Path>,
 }
 
 /// A driver and its network.
@@ -133,9 +135,16 @@ impl Outcome {
 }
 
 impl<'a> Stage<'a> {
-    pub fn new(program: &Path, command: &'a [String], anonymous: &str) -> Result<Self, String> {
-        let server = Server::start(program, anonymous)?;
-        Ok(Self { server, oracle: Oracle::default(), command })
+    /// Starts a server, on which clients without a token have these rights.
+    pub fn new(
+        installation: &'a Installation,
+        command: &'a [String],
+        anonymous: &str,
+        is_tls: bool,
+    ) -> Result<Self, String> {
+        let server = Server::start(installation, anonymous)?;
+        let authority = is_tls.then_some(installation.certificate.authority.as_path());
+        Ok(Self { server, oracle: Oracle::default(), command, authority })
     }
 
     pub fn player(&'a self, name: &'static str) -> Result<Player<'a>, String> {
@@ -149,12 +158,13 @@ impl<'a> Stage<'a> {
         first: Option<&Network>,
         token_file: Option<&Path>,
     ) -> Result<Player<'a>, String> {
-        let network =
-            Network::to(self.server.http, self.server.semaphore).map_err(|error| error.to_string())?;
-        let networks = || first.into_iter().chain([&network]);
-        let urls: Vec<_> = networks().map(|network| format!("http://{}", network.http)).collect();
-        let servers: Vec<_> = networks().map(|network| network.binary.to_string()).collect();
-        let place = Place { urls: urls.join(","), server: servers.join(","), token_file };
+        let network = Network::to(&self.server.addresses()).map_err(|error| error.to_string())?;
+        let addresses = || first.into_iter().chain([&network]).flat_map(|network| &network.addresses);
+        let scheme = if self.authority.is_some() { "https" } else { "http" };
+        let urls: Vec<_> = addresses().map(|(http, _)| format!("{scheme}://{http}")).collect();
+        let servers: Vec<_> = addresses().map(|(_, binary)| binary.to_string()).collect();
+        let (urls, server) = (urls.join(","), servers.join(","));
+        let place = Place { urls, server, token_file, authority: self.authority };
         let driver = Driver::start(self.command, &place)?;
         Ok(Player { stage: self, name, driver, network })
     }
@@ -223,10 +233,9 @@ impl Player<'_> {
         self.driver.send(json!({"do": "check", "permit": permit.label}))
     }
 
-    /// Whether the client believes in the permit at once after it has blocked its working thread for so long.
-    pub fn check_after_blocking(&self, permit: &Permit, ms: u64) -> Result<bool, String> {
-        let check = json!({"do": "check", "permit": permit.label, "block_ms": ms});
-        self.checked(permit, self.driver.send(check)?)
+    /// Sends a check at once before which the driver blocks its working thread for so long.
+    pub fn begin_block(&self, permit: &Permit, ms: u64) -> Result<Sent, String> {
+        self.driver.send(json!({"do": "check", "permit": permit.label, "block_ms": ms}))
     }
 
     /// Lets the driver stop, and check the permit at once when it is continued.
@@ -243,6 +252,9 @@ impl Player<'_> {
         let answer = self.driver.answer(&sent, PATIENCE)?;
         if answer["held"] != true {
             return Ok(false);
+        }
+        if !self.driver.can("clock") {
+            return Ok(true);
         }
         self.stage.oracle.affirm(permit.belief, sent.at);
         let (Some(left_ms), Some(grant)) =
@@ -269,6 +281,11 @@ impl Player<'_> {
         Ok(true)
     }
 
+    /// Whether the client believes in a permit that is over. One without a clock may do so until it is told of the loss.
+    pub fn wrongly_believes(&self, permit: &Permit, sent: Sent) -> Result<bool, String> {
+        Ok(self.checked(permit, sent)? && self.driver.can("clock"))
+    }
+
     /// The client must believe in the permit.
     pub fn must_hold(&self, permit: &Permit) -> Result<(), String> {
         if self.check(permit)? {
@@ -280,7 +297,7 @@ impl Player<'_> {
 
     /// The client must not believe in the permit, and must say so by itself, if it can.
     pub fn must_have_lost(&self, permit: &Permit) -> Result<(), String> {
-        if self.check(permit)? {
+        if self.wrongly_believes(permit, self.begin_check(permit)?)? {
             return Err(format!("{} must not believe in {}, and does", self.name, permit.label));
         }
         self.told_of_the_loss(permit)

@@ -36,8 +36,10 @@ pub fn run(stage: &Stage<'_>, seed: u64, time: Duration) -> Result<(), String> {
                 })
             })
             .collect();
-        disturb(stage, &players, Rng::with_seed(seed), &is_over);
-        clients.into_iter().try_for_each(|client| client.join().expect("no client panics"))
+        let disturbed = disturb(stage, &players, Rng::with_seed(seed), &is_over);
+        has_failed.fetch_or(disturbed.is_err(), Ordering::Relaxed);
+        clients.into_iter().try_for_each(|client| client.join().expect("no client panics"))?;
+        disturbed
     })?;
     stage.oracle.verdict()?;
     // Nothing is held for ever, and the clients work as before.
@@ -78,7 +80,12 @@ fn compete(player: &Player<'_>, mut random: Rng, is_over: &dyn Fn() -> bool) -> 
 }
 
 /// Faults of networks and processes, one after the other; at the end there are none.
-fn disturb(stage: &Stage<'_>, players: &[Player<'_>], mut random: Rng, is_over: &dyn Fn() -> bool) {
+fn disturb(
+    stage: &Stage<'_>,
+    players: &[Player<'_>],
+    mut random: Rng,
+    is_over: &dyn Fn() -> bool,
+) -> Result<(), String> {
     while !is_over() {
         let Player { network, driver, .. } = &players[random.usize(..players.len())];
         let duration = Duration::from_millis(random.u64(20..400) * random.u64(1..5));
@@ -90,12 +97,20 @@ fn disturb(stage: &Stage<'_>, players: &[Player<'_>], mut random: Rng, is_over: 
             4 => Fault::HalfOpen,
             5 => Fault::Freeze,
             6 | 7 => Fault::Delay { up_ms: random.u64(..600), down_ms: random.u64(..600) },
-            process => {
-                let signal =
-                    |signal| if process == 8 { driver.signal(signal) } else { stage.server.signal(signal) };
-                signal(Signal::SIGSTOP);
+            8 if driver.can("clock") => {
+                driver.signal(Signal::SIGSTOP);
                 thread::sleep(duration);
-                signal(Signal::SIGCONT);
+                driver.signal(Signal::SIGCONT);
+                continue;
+            }
+            _ if stage.server.is_cluster() => {
+                stage.server.restart()?;
+                continue;
+            }
+            _ => {
+                stage.server.stop()?;
+                thread::sleep(duration);
+                stage.server.go_on();
                 continue;
             }
         };
@@ -108,4 +123,5 @@ fn disturb(stage: &Stage<'_>, players: &[Player<'_>], mut random: Rng, is_over: 
     for player in players {
         player.network.set(Fault::None);
     }
+    Ok(())
 }

@@ -72,7 +72,7 @@ func main() {
 	if client, err = signalbox.New(signalbox.Config{OnEvent: report}); err != nil {
 		panic(err)
 	}
-	say(object{"driver": "go", "capabilities": []string{"cancel", "push", "renew", "share", "token"}})
+	say(object{"driver": "go", "capabilities": []string{"cancel", "push", "renew", "share", "tls", "token"}})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		var command command

@@ -103,7 +103,7 @@ def threaded() -> None:
         except signalbox.SignalboxError as error:
             say(id=command["id"], failure=FAILURES[type(error)])
 
-    say(driver="python", capabilities=["fork", "push", "renew", "share", "token"])
+    say(driver="python", capabilities=["fork", "push", "renew", "share", "tls", "token"])
     for line in sys.stdin:
         command = json.loads(line)
         answer: dict[str, Any] = {}
@@ -142,7 +142,7 @@ async def asynchronous() -> None:
         except signalbox.SignalboxError as error:
             say(id=command["id"], failure=FAILURES[type(error)])
 
-    say(driver="python-aio", capabilities=["cancel", "push", "renew", "share", "token"])
+    say(driver="python-aio", capabilities=["cancel", "push", "renew", "share", "tls", "token"])
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():
