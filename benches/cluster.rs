@@ -20,6 +20,7 @@ use clap::{Parser, ValueEnum};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signalbox_client::blocking::Client;
+use signalbox_cluster::admin::{Release, release};
 use signalbox_cluster::coordinator::{Coordinator, Operation, Range, Transaction};
 use signalbox_cluster::data::import;
 use signalbox_cluster::etcd::{EtcdClient, Settings};
@@ -114,7 +115,7 @@ enum What {
 enum End {
     /// kill -9
     Kill,
-    /// kill -9, and "signalbox cluster release", as systemd runs it
+    /// kill -9, and the release that "signalbox cluster release" makes in the unit's ExecStopPost=
     Release,
     /// SIGTERM
     Stop,
@@ -237,7 +238,8 @@ impl Node {
         nodes.iter().filter(|node| node["state"] != "silent").count()
     }
 
-    fn end(&mut self, end: End) {
+    /// Ends the process, with a client of etcd for its release.
+    fn end(&mut self, end: End, etcd: &mut EtcdClient) {
         if let End::Drain = end {
             let drained = self.cluster_command(&["drain", &self.name]).output();
             return assert!(drained.expect("the program runs").status.success(), "the leader is drained");
@@ -247,10 +249,9 @@ impl Node {
         kill(pid, signal).expect("the node runs");
         if let End::Release = end {
             self.process.wait().expect("it is a child");
-            // As systemd does it.
-            let mut release = self.cluster_command(&["release"]);
-            let released = release.env("INVOCATION_ID", INVOCATION).env("SERVICE_RESULT", "signal").output();
-            assert!(released.expect("the program runs").status.success(), "the leadership is released");
+            // What "signalbox cluster release" does in ExecStopPost=, after it has asked systemd's control groups.
+            let released = release(etcd, &Keys::new("main"), &self.name, Some(INVOCATION));
+            assert_eq!(released.expect("etcd answers"), Release::Released);
         }
     }
 }
@@ -287,6 +288,7 @@ fn failover(arguments: &Arguments) {
         timing.lease_duration()
     );
     let mut cluster = loaded(arguments, timing);
+    let mut etcd = cluster.client();
     if arguments.relayed {
         cluster.add_node(arguments, "eligible = false\n");
     }
@@ -303,7 +305,7 @@ fn failover(arguments: &Arguments) {
             End::Kill | End::Release | End::Stop => {
                 let next = relay.unwrap_or(cluster.nodes[1 - leader].address);
                 let began = Instant::now();
-                cluster.nodes[leader].end(end);
+                cluster.nodes[leader].end(end, &mut etcd);
                 wait_for("the next node grants", || match relay {
                     Some(relay) => plain_grant(relay, &format!("after-{run}")).is_some(),
                     None => TcpStream::connect(next).is_ok() && Lessee::enter(next, run).takes(),
@@ -361,6 +363,7 @@ fn clients(arguments: &Arguments) {
     );
     let mut cluster = loaded(arguments, timing);
     cluster.add_node(arguments, "eligible = false\n");
+    let mut etcd = cluster.client();
     let mut columns: [Vec<f64>; 4] = Default::default();
     for run in 0..arguments.runs {
         let leader = cluster.leader();
@@ -376,7 +379,7 @@ fn clients(arguments: &Arguments) {
             let over_http = scope.spawn(|| see_over_http(http, run, &for_http, &ended, &is_over));
             sleep(Duration::from_secs(1));
             ended.set(Instant::now()).expect("it ends once");
-            cluster.nodes[leader].end(arguments.end);
+            cluster.nodes[leader].end(arguments.end, &mut etcd);
             wait_for("the next node grants", || plain_grant(relay, &format!("after-{run}")).is_some());
             is_over.store(true, Ordering::Relaxed);
             [rust, over_http].map(|seen| seen.join().expect("the clients are served"))
