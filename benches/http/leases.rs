@@ -4,18 +4,24 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use signalbox_bench::Usage;
 use signalbox_model::{GrantId, Milliseconds, Revocation};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
+use tokio_rustls::TlsConnector;
 
 use super::support::asker::{Asker, ids};
+use super::support::certificates::{Authority, for_loopback};
 use super::support::ports::free_ports;
 use super::support::servers::{Server, start_self, start_signalbox_with};
 use super::support::statistics::{median, noise};
@@ -32,10 +38,11 @@ const POLL_MS: u32 = TTL_MS / 3;
 const REVOCATIONS: usize = 200;
 
 /// The most that a pair may cost, in CPU of the responder; that the waiting renewals may take of a core, in percent; each of
-/// them in memory; and that a revocation may take, in round trips to the responder.
+/// them in memory, without and with TLS; and that a revocation may take, in round trips to the responder.
 const PAIR_BOUND: f64 = 2.5;
 const PARKED_CPU_BOUND: f64 = 10.0;
 const PARKED_KIB_BOUND: f64 = 16.0;
+const PARKED_TLS_KIB_BOUND: f64 = 32.0;
 const REVOCATION_BOUND: f64 = 3.0;
 
 /// The figures of a run.
@@ -46,6 +53,7 @@ struct Figures {
     responder_to_itself: f64,
     parked_cpu_percent: f64,
     parked_kib: f64,
+    parked_tls_kib: f64,
     revocation_us: f64,
     revocation_to_round_trip: f64,
 }
@@ -65,6 +73,7 @@ pub fn measure_all(arguments: &Arguments) {
     println!("{:<44}{:>10.2}", "noise: the responder to itself", noise(&of(|f| f.responder_to_itself)));
     print_line("waiting renewals, % of a core", &of(|f| f.parked_cpu_percent), Some(PARKED_CPU_BOUND));
     print_line("a waiting renewal, KiB", &of(|f| f.parked_kib), Some(PARKED_KIB_BOUND));
+    print_line("the same over TLS, KiB", &of(|f| f.parked_tls_kib), Some(PARKED_TLS_KIB_BOUND));
     print_line("revocation to answer, µs", &of(|f| f.revocation_us), None);
     print_line("the same, to a round trip", &of(|f| f.revocation_to_round_trip), Some(REVOCATION_BOUND));
 }
@@ -72,28 +81,51 @@ pub fn measure_all(arguments: &Arguments) {
 fn measure(arguments: &Arguments) -> Figures {
     let time = Duration::from_secs_f64(arguments.seconds);
     let responder = start_self([responder::ARGUMENT.as_ref()]);
-    let [port] = free_ports();
-    let http = SocketAddr::from(([127, 0, 0, 1], port));
-    let max = arguments.parked + CONNECTIONS;
-    let further = format!("http = {{ enable = true, port = {port}, lease_connections_max = {max} }}\n");
-    let server = start_signalbox_with(&further);
-    block_on(async {
+    let (server, http) = start(arguments, "");
+    let figures = block_on(async {
         let before = pair_cpu_us(&responder, responder.address, time).await;
         let pair_us = pair_cpu_us(&server, http, time).await;
         let after = pair_cpu_us(&responder, responder.address, time).await;
         let round_trip_us = round_trip_us(responder.address).await;
         let revocation_us = revocation_us(http, server.address).await;
-        let (parked_cpu_percent, parked_kib) = parked(&server, http, arguments.parked).await;
+        let (parked_cpu_percent, parked_kib) = parked(&server, http, None, arguments.parked).await;
         Figures {
             pair_us,
             pair_to_responder: pair_us / f64::midpoint(before, after),
             responder_to_itself: after / before,
             parked_cpu_percent,
             parked_kib,
+            parked_tls_kib: 0.0,
             revocation_us,
             revocation_to_round_trip: revocation_us / round_trip_us,
         }
-    })
+    });
+    drop(server);
+    let (authority, files) = for_loopback();
+    let (server, https) = start(arguments, &files.lines());
+    let (_, parked_tls_kib) = block_on(parked(&server, https, Some(&tls(&authority)), arguments.parked));
+    Figures { parked_tls_kib, ..figures }
+}
+
+/// A server with HTTP, with further lines at the top of its configuration.
+fn start(arguments: &Arguments, further: &str) -> (Server, SocketAddr) {
+    let [port] = free_ports();
+    let max = arguments.parked + CONNECTIONS;
+    let http = format!("http = {{ enable = true, port = {port}, lease_connections_max = {max} }}\n");
+    (start_signalbox_with(&format!("{http}{further}")), SocketAddr::from(([127, 0, 0, 1], port)))
+}
+
+/// What trusts the certificates of this authority.
+fn tls(authority: &Authority) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_file(authority.file()).expect("the file was made for this");
+    roots.add(certificate).expect("it is a certificate of an authority");
+    let config = ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+        .with_safe_default_protocol_versions()
+        .expect("the provider has the cipher suites")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    TlsConnector::from(Arc::new(config))
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
@@ -172,11 +204,14 @@ async fn revocation_us(http: SocketAddr, counters: SocketAddr) -> f64 {
 }
 
 /// What this many renewals that wait take: CPU in percent of a core, and KiB of memory for each, with its lease.
-async fn parked(server: &Server, http: SocketAddr, count: usize) -> (f64, f64) {
+async fn parked(server: &Server, http: SocketAddr, tls: Option<&TlsConnector>, count: usize) -> (f64, f64) {
     let before = usage(server).resident_bytes;
     let to_begin = Rc::new(());
     for number in 0..count {
-        let mut client = Client::connect(http).await;
+        let mut client = match tls {
+            Some(tls) => Client::connect_over(tls, http).await,
+            None => Client::connect(http).await,
+        };
         // At different times, as clients come.
         let begin =
             sleep(Duration::from_secs_f64(f64::from(POLL_MS) / 1000.0 * number as f64 / count as f64));
@@ -211,9 +246,14 @@ fn renewal(client: usize, lease: usize) -> String {
     format!(r#"{{"keys":["{}"],"poll_ms":{POLL_MS}}}"#, key(client, lease))
 }
 
+/// A connection, perhaps over TLS.
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
 /// A connection that is kept.
 struct Client {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     host: SocketAddr,
     received: Vec<u8>,
 }
@@ -222,7 +262,14 @@ impl Client {
     async fn connect(host: SocketAddr) -> Self {
         let stream = TcpStream::connect(host).await.expect("the server accepts");
         stream.set_nodelay(true).expect("a socket of TCP");
-        Self { stream, host, received: Vec::new() }
+        Self { stream: Box::new(stream), host, received: Vec::new() }
+    }
+
+    async fn connect_over(tls: &TlsConnector, host: SocketAddr) -> Self {
+        let stream = TcpStream::connect(host).await.expect("the server accepts");
+        let stream =
+            tls.connect(ServerName::from(host.ip()), stream).await.expect("the server has a certificate");
+        Self { stream: Box::new(stream), host, received: Vec::new() }
     }
 
     /// Acquires a lease on the client's own name.

@@ -1,4 +1,4 @@
-//! Unfinished input: the starts of long requests, and handshakes of TLS, that clients have not completed.
+//! Unfinished input: the starts of long requests, also of HTTP, and handshakes of TLS, that clients have not completed.
 //!
 //! No request has asked for this memory, so there is nothing to refuse. It counts for the memory of its client, and where the
 //! server has too little memory, or the client its share of it, the connections are closed whose input began first.
@@ -22,6 +22,9 @@ const PART: usize = 8;
 
 /// Connections that are closed in one step. Each closes more than one began since the last step, and none takes long.
 const CLOSED_AT_ONCE: usize = 32;
+
+/// A request of at most as many bytes need not count. Headers of proxies are shorter.
+pub(super) const SHORT_INPUT_BYTES: usize = 4 * 1024;
 
 /// The unfinished input of a server.
 #[derive(Debug, Default)]

@@ -192,6 +192,33 @@ fn connections(http: &HttpDaemon) -> u64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
+/// A connection for leases may be one of thousands.
+#[test]
+fn a_client_with_its_share_of_the_memory_in_unfinished_requests_loses_the_oldest() {
+    let (mut http, _config) = HttpDaemon::configured("memory_max = '16M'", "");
+    let head = "POST /api/v1/lease/release HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+    let release = format!("{head}Content-Length: 44\r\n\r\n{{\"key\":\"{}\"}}  ", "0".repeat(32));
+    let unfinished = format!("{head}X: {}", "x".repeat(60_000));
+    let mut crowd: Vec<TcpStream> = Vec::new();
+    eventually("the client has its share", || {
+        for _ in 0..20 {
+            let mut stream = http.connect();
+            stream.write_all(release.as_bytes()).unwrap();
+            assert_eq!(read_reply(&mut stream).status, 200);
+            // The server may have closed it.
+            let _ = stream.write_all(unfinished.as_bytes());
+            crowd.push(stream);
+        }
+        !http.daemon.lines_with("a client has its share of a limit").is_empty()
+    });
+    let line = http.daemon.logged_message("a client has its share of a limit");
+    assert_eq!(text(&line, "limit"), "memory_max");
+    assert_closed_in_time(crowd.swap_remove(0));
+    assert_eq!(http.get("/healthz").status, 200);
+    let memory = &http.get("/api/v1/status").json()["server"]["memory"];
+    assert!(memory["used"].as_u64() < memory["max"].as_u64(), "{memory}");
+}
+
 #[test]
 fn a_head_and_a_body_have_a_longest_length() {
     let http = HttpDaemon::start();

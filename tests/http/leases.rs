@@ -5,12 +5,13 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use crate::changes::create;
 use crate::client::{HttpDaemon, Reply, read_reply};
 use crate::support::daemon::{Daemon, open_directory, serve_file};
-use crate::support::eventually;
+use crate::support::{OK, eventually, skipped};
 
 /// A key that no other lease of this process has.
 fn key() -> String {
@@ -56,13 +57,17 @@ impl HttpDaemon {
     /// Begins a request, which may wait.
     fn begin(&self, request: &str, body: &Value, headers: &str) -> TcpStream {
         let mut stream = self.connect();
+        self.send_on(&mut stream, request, body, headers);
+        stream
+    }
+
+    fn send_on(&self, stream: &mut TcpStream, request: &str, body: &Value, headers: &str) {
         let (host, body) = (self.address, body.to_string());
         let length = body.len();
         let head = format!(
             "POST /api/v1/lease/{request} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n{headers}"
         );
         write!(stream, "{head}Content-Length: {length}\r\n\r\n{body}").unwrap();
-        stream
     }
 
     fn metric(&self, line: &str) -> Option<u64> {
@@ -602,6 +607,55 @@ fn health_and_the_status_page_have_room_beside_all_that_wait() {
     assert_eq!(read_reply(&mut first).status, 200);
     write!(first, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert!(read_reply(&mut first).text().contains("signalbox_http_lease_connections 20"));
+}
+
+/// Its share of a limit that is twice as high.
+#[test]
+fn ten_thousand_requests_of_a_client_wait_and_everything_else_is_answered() {
+    const WAITING: usize = 10_000;
+    /// The most that one of them takes, in KiB, with its queued request.
+    const EACH_KIB: u64 = 32;
+    let (_, files_max) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    if files_max < 2 * WAITING as u64 {
+        return skipped("a process may not open so many connections");
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, files_max, files_max).unwrap();
+    let (mut http, _config) =
+        HttpDaemon::configured("memory_max = '512M'", &format!("lease_connections_max = {}\n", 2 * WAITING));
+    let (held, _) = http.hold("a");
+    let before_kib = http.daemon.memory_kib("VmRSS");
+    let wait = |key: &str, poll_ms: u32| {
+        one(key, "a", json!({"wait_ms": 3_600_000, "poll_ms": poll_ms, "ttl_ms": 3_600_000}))
+    };
+    let mut waiting: Vec<_> = (0..WAITING)
+        .map(|_| {
+            let key = key();
+            let mut stream = http.begin("acquire", &wait(&key, 0), "");
+            assert_eq!(read_reply(&mut stream).status, 202);
+            // The next ones wait as soon as those before are answered: the machine may be slow.
+            (0..5).for_each(|_| http.send_on(&mut stream, "acquire", &wait(&key, 25_000), ""));
+            stream
+        })
+        .collect();
+    eventually("all are queued, and most wait for news", || {
+        http.metric("signalbox_http_leases{state=\"queued\"}") == Some(WAITING as u64)
+            && http.metric("signalbox_http_parked_requests") > Some(WAITING as u64 / 2)
+    });
+    let grown_kib = http.daemon.memory_kib("VmHWM").saturating_sub(before_kib);
+    assert!(grown_kib <= WAITING as u64 * EACH_KIB, "{grown_kib} KiB");
+    let refused = http.lease("acquire", &wait(&key(), 25_000));
+    assert_eq!((refused.status, refused.code()), (503, "busy".to_owned()));
+    for path in ["/healthz", "/readyz", "/", "/page.js", "/metrics", "/api/v1/names?list=waiting"] {
+        assert_eq!(http.get(path).status, 200, "{path}");
+    }
+    let status = http.get("/api/v1/status").json();
+    let memory = &status["server"]["memory"];
+    assert!(memory["used"].as_u64() < memory["max"].as_u64(), "{memory}");
+    assert_eq!(http.daemon.semaphore().acquire(b"another", 1, 1).status, OK);
+    http.give_back(&held);
+    eventually("one of them is granted", || http.metric("signalbox_http_leases{state=\"held\"}") == Some(1));
+    let first = std::iter::repeat_with(|| read_reply(&mut waiting[0])).find(|reply| reply.status == 200);
+    assert_eq!(first.unwrap().json()["state"], "held");
 }
 
 #[test]

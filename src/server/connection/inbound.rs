@@ -13,17 +13,13 @@ use tokio_util::codec::Decoder;
 use tokio_util::io::poll_read_buf;
 
 use super::super::state::Server;
-use super::super::unfinished::{Closed, UnfinishedInput};
+use super::super::unfinished::{Closed, SHORT_INPUT_BYTES, UnfinishedInput};
 use super::end::End;
 use signalbox_protocol::{DecodeError, Frames, RequestCodec};
 
 /// Most bytes of one read: a burst of requests in one system call, but not so many that executing them keeps other
 /// connections waiting for more than a fraction of a millisecond.
 pub(super) const READ_BYTES_MAX: usize = 16 * 1024;
-
-/// An incomplete frame of at most as many bytes is not counted before its rest has to be waited for. A read of many requests
-/// leaves such a one.
-const SHORT_FRAME_BYTES: usize = 4 * 1024;
 
 /// Splits a stream into requests. [`RequestCodec`] is in a package without a runtime, so that it cannot implement the
 /// trait itself.
@@ -125,13 +121,14 @@ impl Inbound {
         received
     }
 
-    /// Counts the incomplete frame as unfinished input if it is long, before the next read.
+    /// Counts the incomplete frame as unfinished input if it is long, before the next read. A read of many requests leaves a
+    /// short one, which is counted only if its rest has to be waited for.
     pub(super) fn count_if_long(
         &mut self,
         server: &Server,
         begin: impl FnOnce() -> (UnfinishedInput, Closed),
     ) {
-        if self.partial.len() > SHORT_FRAME_BYTES {
+        if self.partial.len() > SHORT_INPUT_BYTES {
             self.count(server, begin);
         }
     }

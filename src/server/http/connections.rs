@@ -15,6 +15,8 @@ use tracing::warn;
 
 use super::super::client_address::ClientAddress;
 use super::super::shares::{ClientUsage, ConnectionLimit, Counted, Listening};
+use super::super::state::Server;
+use super::input::Input;
 use super::shared::Shared;
 use signalbox_core::ClientKey;
 
@@ -50,6 +52,8 @@ pub(super) struct Place {
     shared: Arc<Shared>,
     number: u64,
     purpose: Mutex<Purpose>,
+    /// The request that the connection receives.
+    pub(super) input: Input,
 }
 
 /// The use of a connection.
@@ -132,7 +136,12 @@ impl Place {
             connections.opened += 1;
             connections.opened
         });
-        Self { shared: Arc::clone(shared), number, purpose: Mutex::new(Purpose::General(None)) }
+        Self {
+            shared: Arc::clone(shared),
+            number,
+            purpose: Mutex::new(Purpose::General(None)),
+            input: Input::default(),
+        }
     }
 
     /// Adds the connection to those in general. If there are too many, another one is closed.
@@ -227,6 +236,19 @@ impl Place {
         self.shared.connections.with(|connections| {
             connections.by_number.get(&self.number).is_some_and(|connection| connection.counted.is_some())
         })
+    }
+
+    /// The client, if it is known.
+    pub(super) fn client(&self) -> Option<ClientAddress> {
+        match &*self.purpose() {
+            Purpose::General(client) => *client,
+            Purpose::Leases(leasing) => Some(leasing.client),
+        }
+    }
+
+    /// The server, if this process has one.
+    pub(super) fn server(&self) -> Option<Arc<Server>> {
+        self.shared.stage().server()
     }
 
     /// What the connections of the client have together.

@@ -66,7 +66,8 @@ where
         .max_pending_accept_reset_streams(requests_max)
         // The head that a client has sent, and what the node states.
         .max_header_list_size(2 * HEAD_BYTES_MAX as u32);
-    http.serve_connection(TokioIo::new(Bounded::new(stream, Some(Arc::clone(shared)))), service).await?;
+    http.serve_connection(TokioIo::new(Bounded::new(stream, Some(Arc::clone(shared)), None)), service)
+        .await?;
     Ok(())
 }
 
@@ -79,7 +80,7 @@ async fn answer(shared: &Arc<Shared>, node: ClientAddress, request: Request<Inco
     let (place, closed) = Place::of_request(shared, peer.client.address);
     let place = Arc::new(place);
     tokio::select! {
-        response = answer_in_time(shared, &peer, &place, request) => response,
+        response = answer_in_time(shared, &peer, &place, Box::new(request)) => response,
         _ = closed => ApiError::busy().into(),
     }
 }

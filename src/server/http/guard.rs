@@ -52,12 +52,13 @@ const OF_FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// Checks a request, answers it, and adds the headers of every answer.
+/// Checks a request, answers it, and adds the headers of every answer. It is boxed, since each function on the way to its
+/// handler would keep room for it while it waits.
 pub(super) async fn guard(
     shared: &Arc<Shared>,
     peer: &Peer,
     place: &Arc<Place>,
-    request: Request<Incoming>,
+    request: Box<Request<Incoming>>,
 ) -> Response {
     shared.requests.add(1);
     let forwarded = is_forwarded(request.headers()).then(|| peer.forwarded());
@@ -77,7 +78,7 @@ pub(super) async fn answer_in_time(
     shared: &Arc<Shared>,
     peer: &Peer,
     place: &Arc<Place>,
-    request: Request<Incoming>,
+    request: Box<Request<Incoming>>,
 ) -> Response {
     let answered = tokio::time::timeout(REQUEST_MAX, answer(shared, peer, place, request)).await;
     answered.unwrap_or_else(|_| ApiError::too_slow(REQUEST_MAX).into())

@@ -212,7 +212,8 @@ async fn client_behind(
 
 pub(super) type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Finds the client if a proxy has connected, begins TLS if the client does, and serves the connection.
+/// Finds the client if a proxy has connected, begins TLS if the client does, and serves the connection. Each stage is boxed, so
+/// that a connection takes the memory of one of them only.
 async fn begin(
     shared: &Arc<Shared>,
     place: &Arc<Place>,
@@ -238,10 +239,10 @@ async fn begin(
             let server = shared.stage().server();
             let handshake =
                 Handshake { terms, client: address, usage: place.usage(), server: server.as_deref() };
-            let (stream, names) = handshake.run(stream, BytesMut::new()).await?;
+            let (stream, names) = Box::pin(handshake.run(stream, BytesMut::new())).await?;
             client.certificate = names;
             let peer = Peer { client: Arc::new(client), local, is_encrypted: true };
-            serve_requests(shared, place, stream, peer).await
+            Box::pin(serve_requests(shared, place, stream, peer)).await
         }
         Some((FirstBytes::Tls, _)) => {
             tokio::time::timeout(HEAD_MAX, stream.write_all(TLS_REQUIRED)).await??;
@@ -249,19 +250,25 @@ async fn begin(
         }
         _ => {
             let peer = Peer { client: Arc::new(client), local, is_encrypted: false };
-            serve_requests(shared, place, stream, peer).await
+            Box::pin(serve_requests(shared, place, stream, peer)).await
         }
     }
 }
 
-async fn serve_requests<S>(shared: &Arc<Shared>, place: &Arc<Place>, stream: S, peer: Peer) -> Outcome
+pub(super) async fn serve_requests<S>(
+    shared: &Arc<Shared>,
+    place: &Arc<Place>,
+    stream: S,
+    peer: Peer,
+) -> Outcome
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(async |request| {
         place.set_busy(true);
-        let response = guard(shared, &peer, place, request).await;
+        let response = guard(shared, &peer, place, Box::new(request)).await;
         place.set_busy(false);
+        place.input.is_complete();
         if is_refusal(response.status()) {
             let mut pauses = Pauses::new(place.usage());
             pauses.begin(1);
@@ -271,9 +278,8 @@ where
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
-    // Otherwise the connection copies what it sends.
-    http.writev(true);
-    http.serve_connection(TokioIo::new(Bounded::new(stream, Some(Arc::clone(shared)))), service).await?;
+    let stream = Bounded::new(stream, Some(Arc::clone(shared)), Some(Arc::clone(place)));
+    http.serve_connection(TokioIo::new(stream), service).await?;
     Ok(())
 }
 

@@ -120,7 +120,7 @@ pub(super) async fn answer(
     shared: &Arc<Shared>,
     peer: &Peer,
     place: &Arc<Place>,
-    request: Request<Incoming>,
+    request: Box<Request<Incoming>>,
 ) -> Response {
     let path = request.uri().path();
     let (is_get, is_post) =
@@ -155,9 +155,42 @@ async fn answer_api(
     shared: &Arc<Shared>,
     peer: &Peer,
     place: &Arc<Place>,
-    request: Request<Incoming>,
+    request: Box<Request<Incoming>>,
 ) -> Result<Response, ApiError> {
-    let (head, body) = request.into_parts();
+    // Boxed: what this takes is not kept while the request waits.
+    let answered = match Box::pin(receive(route, shared, peer, place, request)).await? {
+        Received::Forwarded(response) => return Ok(response),
+        Received::Whole(context) => (route.handler)(context),
+    };
+    let answer = match route.kind {
+        Kind::Read => {
+            let _permit = shared.computed.acquire().await.map_err(|error| ApiError::internal(&error))?;
+            answered.await
+        }
+        // When its client closes the connection, nothing is half done.
+        Kind::Lease | Kind::Release => answered.await,
+        // When the client closes its connection, this future is dropped. A change that has begun must be recorded too.
+        Kind::Change => tokio::spawn(answered).await.unwrap_or_else(|error| Err(ApiError::internal(&error))),
+    };
+    Ok(answer?.into())
+}
+
+/// A request with its body.
+enum Received {
+    /// The leader has answered it.
+    Forwarded(Response),
+    Whole(Context),
+}
+
+/// Authorizes a request and reads its body, and forwards it if this node does not lead.
+async fn receive(
+    route: &Route,
+    shared: &Arc<Shared>,
+    peer: &Peer,
+    place: &Arc<Place>,
+    request: Box<Request<Incoming>>,
+) -> Result<Received, ApiError> {
+    let (head, body) = (*request).into_parts();
     let forwarder = shared.forwarder().filter(|_| route.is_served_by_every_node());
     if forwarder.is_none() {
         authorize(route, shared, peer, &head.headers)?;
@@ -177,32 +210,18 @@ async fn answer_api(
             .map_err(|_| ApiError::too_slow(LEASE_BODY_MAX))??,
         Kind::Read | Kind::Change => read(&head.headers, body).await?,
     };
+    place.input.is_complete();
     if let Some(forwarder) = forwarder
         && let Some(response) = forwarder.forward(shared, peer, &head, &body).await?
     {
-        return Ok(response);
+        return Ok(Received::Forwarded(response));
     }
     // The client may have lost its rights while it sent the body.
     let permissions = authorize(route, shared, peer, &head.headers)?;
     let parameters = if is_get { Parameters::of_query(query)? } else { Parameters::of_json(&body)? };
-    let (shared_by_context, place) = (Arc::clone(shared), Arc::clone(place));
+    let (shared, place) = (Arc::clone(shared), Arc::clone(place));
     let token = access::shown_token(&head.headers);
-    let context =
-        Context { shared: shared_by_context, permissions, token, peer: peer.clone(), place, parameters };
-    // Neither the head nor the body of a request that waits is kept.
-    drop((head, body));
-    let answered = (route.handler)(context);
-    let answer = match route.kind {
-        Kind::Read => {
-            let _permit = shared.computed.acquire().await.map_err(|error| ApiError::internal(&error))?;
-            answered.await
-        }
-        // When its client closes the connection, nothing is half done.
-        Kind::Lease | Kind::Release => answered.await,
-        // When the client closes its connection, this future is dropped. A change that has begun must be recorded too.
-        Kind::Change => tokio::spawn(answered).await.unwrap_or_else(|error| Err(ApiError::internal(&error))),
-    };
-    Ok(answer?.into())
+    Ok(Received::Whole(Context { shared, permissions, token, peer: peer.clone(), place, parameters }))
 }
 
 /// What the client of a request may do. A change without a right token is refused, and the refusal goes to the audit log.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::connections::Place;
 use super::shared::Shared;
 
 /// How long a client may take to receive an answer, once it takes less than there is.
@@ -20,13 +21,15 @@ pub(super) struct Bounded<S> {
     io: S,
     /// `None`: in a test.
     shared: Option<Arc<Shared>>,
+    /// Where what is received counts; `None`: it is of another node, or in a test.
+    place: Option<Arc<Place>>,
     /// Runs while output waits.
     limit: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Bounded<S> {
-    pub(super) fn new(io: S, shared: Option<Arc<Shared>>) -> Self {
-        Self { io, shared, limit: None }
+    pub(super) fn new(io: S, shared: Option<Arc<Shared>>, place: Option<Arc<Place>>) -> Self {
+        Self { io, shared, place, limit: None }
     }
 
     /// Fails past the deadline of a leader: another may have granted what an answer says that its client holds.
@@ -54,7 +57,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(context, buffer);
+        if let Some(place) = &self.place
+            && place.input.poll_received(place, buffer.filled().len() - before, context).is_ready()
+        {
+            return Poll::Ready(Err(io::Error::other("its request has to make room for others")));
+        }
+        read
     }
 }
 
@@ -67,6 +77,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
         self.check_fence()?;
         let written = Pin::new(&mut self.io).poll_write(context, bytes);
         self.limited(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.check_fence()?;
+        let written = Pin::new(&mut self.io).poll_write_vectored(context, slices);
+        self.limited(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -94,7 +118,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_a_little_now_and_then_gains_nothing() {
         let (near, mut far) = duplex(10);
-        let mut bounded = Bounded::new(near, None);
+        let mut bounded = Bounded::new(near, None, None);
         let begun = Instant::now();
         let reader = tokio::spawn(async move {
             let mut byte = [0];
@@ -112,7 +136,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_answer_has_its_own_time() {
         let (near, mut far) = duplex(10);
-        let mut bounded = Bounded::new(near, None);
+        let mut bounded = Bounded::new(near, None, None);
         for _ in 0..3 {
             let reading = async {
                 tokio::time::sleep(TAKE_MAX - Duration::from_secs(1)).await;

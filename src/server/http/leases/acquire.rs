@@ -1,5 +1,6 @@
 //! Acquire: the first request with a key begins a lease, and the same request again keeps it.
 
+use std::mem;
 use std::sync::Arc;
 
 use hyper::StatusCode;
@@ -71,9 +72,9 @@ struct Begun<'a> {
 
 /// Asks the core for the grant. A request that waits does not keep its claims, so that it takes little memory.
 fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, ApiError> {
-    let parameters = &mut context.parameters;
-    let (key, poll_ms) = (key(&parameters.text("key")?.unwrap_or_default())?, poll_ms(parameters)?);
-    let wanted = Wanted::of(parameters)?;
+    let mut parameters = mem::take(&mut context.parameters);
+    let (key, poll_ms) = (key(&parameters.text("key")?.unwrap_or_default())?, poll_ms(&mut parameters)?);
+    let wanted = Wanted::of(&mut parameters)?;
     parameters.end()?;
     let (text, wants) = (wanted.text(), wanted.wants(&context.permissions)?);
     // If the client may acquire a name as one kind, the core finds out the kind, and refuses the other one.

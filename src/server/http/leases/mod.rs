@@ -11,6 +11,8 @@
 
 mod acquire;
 mod claims;
+#[cfg(test)]
+mod histories;
 mod released;
 mod renew;
 mod validity;

@@ -1,5 +1,6 @@
 //! Renew: renews up to [`KEYS_MAX`] leases and answers with their states, at once or when one of them changes.
 
+use std::mem;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -29,9 +30,11 @@ pub(in super::super) async fn renew(context: Context) -> Answer {
 }
 
 async fn renew_uncounted(mut context: Context) -> Answer {
-    let parameters = &mut context.parameters;
-    let (texts, poll_ms) = (parameters.texts("keys")?, poll_ms(parameters)?);
+    // Not kept while the request waits.
+    let mut parameters = mem::take(&mut context.parameters);
+    let (texts, poll_ms) = (parameters.texts("keys")?, poll_ms(&mut parameters)?);
     parameters.end()?;
+    drop(parameters);
     let keys = keys(&texts)?;
     let server = context.serving()?;
     if poll_ms > 0 && !context.place.use_for_leases() {
