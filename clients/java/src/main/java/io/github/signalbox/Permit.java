@@ -23,7 +23,7 @@ import java.util.function.Consumer;
 public final class Permit implements AutoCloseable {
     static final String EXPIRED = "expired";
     static final String UNREACHABLE = "unreachable";
-    static final String REFUSED = "refused";
+    static final String NOT_PERMITTED = "not_permitted";
     static final String REVOKED = "revoked";
     private static final String RELEASED = "released";
 
@@ -137,8 +137,8 @@ public final class Permit implements AutoCloseable {
      *
      * @param listener is given the reason: {@code expired} (the lease ended before it was renewed, or the server was
      *     restarted without a data directory), {@code revoked} or {@code removed} (by an administrator), {@code unreachable}
-     *     (no server answered until the lease ended), {@code refused} (a server refused to renew it), or another code of
-     *     the server
+     *     (no server answered until the lease ended), {@code not_permitted} (a server refused to renew it), or another
+     *     code of the server
      */
     public synchronized void onLost(Consumer<? super String> listener) {
         onLost.add(listener);

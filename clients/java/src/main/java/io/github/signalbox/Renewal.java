@@ -81,7 +81,7 @@ final class Renewal {
             default -> {
                 // The server slows down a client that shows the same token again and again.
                 pauses.lengthen();
-                repeat(Permit.REFUSED, null);
+                repeat(Permit.NOT_PERMITTED, null);
             }
         }
     }

@@ -208,7 +208,7 @@ class FaultsTest {
                 AtomicReference<String> reason = new AtomicReference<>();
                 held.get().onLost(reason::set);
                 eventually("it is lost", () -> reason.get() != null);
-                assertEquals("refused", reason.get());
+                assertEquals("not_permitted", reason.get());
                 assertThrows(NotPermitted.class, () -> client.acquire(ONE));
                 assertThrows(NotPermitted.class, () -> server.client().acquire(ONE));
             }
