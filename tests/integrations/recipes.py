@@ -10,9 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 WORK = Path(os.environ["INTEGRATIONS_WORK"])
 PATIENCE_S = 60
+CLASSES = f"{WORK}/java/classes:{WORK}/java/lib/*"
+"""The client for Java, and what its recipes use."""
+
+needs_java = pytest.mark.skipif(not (WORK / "java/lib").exists(), reason="there is no JDK with Maven")
 
 
 def blocks(document: str) -> dict[str, str]:

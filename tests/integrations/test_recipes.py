@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Server
-from recipes import ROOT, WORK, Program, blocks, eventually, python, write
+from recipes import CLASSES, ROOT, WORK, Program, blocks, eventually, needs_java, python, write
 
 import signalbox
 
@@ -204,6 +204,30 @@ def test_a_console_command_of_symfony_runs_on_one_machine(server: Server, tmp_pa
         assert run() == "another machine imports\n"
         assert other.end("go on\n") == 0
     assert run() == "imported\nimported\n"
+
+
+@needs_java
+def test_a_jdbc_job_is_refused_by_the_table_once_another_instance_took_over(server: Server, tmp_path: Path) -> None:
+    write(tmp_path, {"Report.java": PAGE["Report.java"]})
+    database = f"jdbc:h2:{tmp_path}/database"
+
+    def java(*arguments: str) -> str:
+        with Program(tmp_path, "java", "-cp", CLASSES, *arguments, SIGNALBOX_URL=server.url, DATABASE_URL=database) as program:
+            assert program.end() == 0, program.output
+            return program.output
+
+    def sql(statements: str) -> str:
+        return java("org.h2.tools.Shell", "-url", database, "-sql", statements)
+
+    sql("CREATE TABLE report (name VARCHAR PRIMARY KEY, text VARCHAR, fence BIGINT); INSERT INTO report VALUES ('daily', '', 0)")
+    assert java("Report.java") == "the report is written\n"
+    assert "all is well" in sql("SELECT text FROM report")
+    with signalbox.Client(server.url).acquire("report/daily", maximum=1):
+        assert java("Report.java") == "another instance writes the report\n"
+    sql("UPDATE report SET text = 'of a later holder', fence = 9223372036854775807")
+    assert java("Report.java") == "another instance took over\n"
+    assert "of a later holder" in sql("SELECT text FROM report")
+    assert server.used("report/daily") == (0, 0)
 
 
 QUERY = """
