@@ -48,7 +48,8 @@ final class Acquisition {
         poll = Servers.min(Renewal.poll(request.expectedTtl()), request.queueTime());
         client.acquisitions.add(this);
         result.whenComplete((permit, failure) -> client.threads.client.execute(this::giveUp));
-        client.threads.client.execute(() -> send(poll));
+        // The first request has its answer at once, so that the program learns its position.
+        client.threads.client.execute(() -> send(Duration.ZERO));
     }
 
     private static String drawKey() {
