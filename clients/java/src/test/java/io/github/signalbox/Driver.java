@@ -22,7 +22,7 @@ final class Driver {
 
     public static void main(String[] arguments) throws IOException, InterruptedException {
         warmUp();
-        say(Map.of("driver", "java", "capabilities", List.of("cancel", "push", "renew", "share", "token")));
+        say(Map.of("driver", "java", "capabilities", List.of("cancel", "push", "renew", "share", "tls", "token")));
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line; (line = lines.readLine()) != null; ) {
             Map<String, Object> command = Json.object(line);
