@@ -14,7 +14,7 @@ mod applications;
 pub mod clock;
 mod directed;
 pub mod drops;
-mod expectations;
+pub mod expectations;
 mod faults;
 mod testbed;
 mod wire;

@@ -9,7 +9,7 @@
 //! After every step at most one node may answer clients; no node sends anything under an epoch that is over; every permit that
 //! a client believes in is stored, known to the node that serves, and within the capacity. When a leader answers, no node that
 //! runs has a connection to an earlier one, no node ever forwards anything of one, and no two programs without leases hold
-//! the same at once. Then the faults stop, a node serves,
+//! the same at once. A revocation that was acknowledged takes effect, and not before its grace period ends. Then the faults stop, a node serves,
 //! every client gets what it requests, and when all have left, only declarations are stored. `docs/reliability.md` has the
 //! details.
 //!
@@ -27,6 +27,7 @@ mod node;
 mod plain;
 mod process;
 mod queues;
+mod revocations;
 mod socket;
 mod transport;
 mod world;
@@ -75,6 +76,10 @@ static TAKEOVERS: AtomicU64 = AtomicU64::new(0);
 static KEPT_PLACES: AtomicU64 = AtomicU64::new(0);
 static RELAYED: AtomicU64 = AtomicU64::new(0);
 static PLAIN_GRANTS: AtomicU64 = AtomicU64::new(0);
+
+/// Revocations that were acknowledged, and those that told a holder.
+static REVOKED: AtomicU64 = AtomicU64::new(0);
+static TOLD: AtomicU64 = AtomicU64::new(0);
 
 /// What has become of drains in all seeds.
 static DRAINS: Totals = Totals::new();
@@ -190,6 +195,9 @@ impl Simulation<'_> {
         KEPT_PLACES.fetch_add(self.world.queues.kept(), Ordering::Relaxed);
         RELAYED.fetch_add(self.world.relays(), Ordering::Relaxed);
         PLAIN_GRANTS.fetch_add(self.world.plain.grants(), Ordering::Relaxed);
+        let (revoked, told) = self.world.revocations.counts();
+        REVOKED.fetch_add(revoked, Ordering::Relaxed);
+        TOLD.fetch_add(told, Ordering::Relaxed);
         DRAINS.add(self.world.drains.counts());
         let trace = self.world.scene.state().trace();
         Ok(trace)
@@ -311,10 +319,11 @@ fn run_with(seed: u64, aims: Aims) -> Result<u64, String> {
 #[test]
 fn under_faults_one_node_serves_and_what_it_told_clients_is_kept() {
     seeds::run_all(30, "cluster::under_faults", run);
-    let counts = [&TAKEOVERS, &KEPT_PLACES, &RELAYED, &PLAIN_GRANTS];
-    let [takeovers, places, relayed, grants] = counts.map(|count| count.load(Ordering::Relaxed));
+    let counts = [&TAKEOVERS, &KEPT_PLACES, &RELAYED, &PLAIN_GRANTS, &REVOKED, &TOLD];
+    let [takeovers, places, relayed, grants, revoked, told] =
+        counts.map(|count| count.load(Ordering::Relaxed));
     println!(
-        "{takeovers} takeovers, {places} kept places, {relayed} relayed connections, {grants} grants without leases"
+        "{takeovers} takeovers, {places} kept places, {relayed} relayed connections, {grants} grants without leases, {revoked} revocations, {told} holders that were told"
     );
     println!("{}", DRAINS.get());
 }

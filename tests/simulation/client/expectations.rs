@@ -318,7 +318,7 @@ impl Expectations {
     }
 }
 
-fn is_lost_by_revocation(permit: &Permit) -> bool {
+pub fn is_lost_by_revocation(permit: &Permit) -> bool {
     pin!(permit.lost()).poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(Lost::Revoked)
 }
 

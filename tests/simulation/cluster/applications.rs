@@ -4,30 +4,34 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox_client::{Address, Client, Declaration, Error, ErrorKind, IfExists, Permit, Status};
+use signalbox_client::{
+    Address, Client, Declaration, Error, ErrorKind, GrantId, IfExists, Permit, Revocation, Status,
+};
 use tokio::time::{sleep, timeout};
 
-use super::beliefs::Resource;
+use super::beliefs::{Resource, is_believed};
 use super::queues::Asked;
+use super::revocations::TTL_MS_MAX;
 use super::transport::Simulated;
 use super::world::{NODES, World, node_name};
 use crate::client::clock::SkewedClock;
 use crate::client::drops::{DropPoint, run_until_dropped};
 use crate::random::Random;
 use crate::scene::Phase;
-use signalbox_model::Operation;
+use signalbox_model::{Milliseconds, Operation};
 
 /// How long after a disturbance a client may take to find the node that serves.
 const FIND_MS_MAX: u64 = 20_000;
 
 /// How long an administrator waits for an answer.
-const DECLARE_MAX: Duration = Duration::from_secs(3);
+const ANSWER_MAX: Duration = Duration::from_secs(3);
 
 /// How the clients of a seed behave.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
     pub drops_percent: u64,
     pub waits_percent: u64,
+    pub revokes_percent: u64,
     pub hold_ms_max: u64,
     pub pause_ms_max: u64,
     pub unreachable_ms: u64,
@@ -38,6 +42,7 @@ impl Workload {
         Self {
             drops_percent: random.weighted(&[(0, 1), (20, 2)]),
             waits_percent: random.between(50, 100),
+            revokes_percent: random.weighted(&[(0, 1), (10, 2)]),
             hold_ms_max: random.weighted(&[(300, 1), (3000, 2), (12_000, 1)]),
             pause_ms_max: random.weighted(&[(50, 1), (1500, 2)]),
             unreachable_ms: random.between(3000, 60_000),
@@ -61,7 +66,7 @@ impl Application {
         let builder = Client::builder(address(0)).address(address(1)).address(address(NODES - 1));
         builder
             .label(format!("client {}", self.client))
-            .ttl(Duration::from_millis(random.between(10_000, 25_000)))
+            .ttl(Duration::from_millis(random.between(10_000, TTL_MS_MAX)))
             .unreachable_after(Duration::from_millis(self.workload.unreachable_ms))
             .transport(Simulated(Arc::clone(&self.world)))
             .clock(SkewedClock::new(Arc::clone(&self.world.scene), fast_ppm))
@@ -96,7 +101,7 @@ impl Application {
         let declare = Operation::Declare { if_exists: IfExists::Keep, declarations };
         while !self.world.beliefs.is_declared() {
             let declaring = async { client.direct().await?.change(&declare).await };
-            match timeout(DECLARE_MAX, declaring).await {
+            match timeout(ANSWER_MAX, declaring).await {
                 Ok(Ok(_)) => {
                     self.event(format_args!("has declared all"));
                     self.world.beliefs.declared();
@@ -116,7 +121,34 @@ impl Application {
         }
         while self.is_working() {
             sleep(Duration::from_millis(random.between(0, self.workload.pause_ms_max))).await;
-            self.use_resource(&client, &task, &mut random).await;
+            if random.percent(self.workload.revokes_percent) {
+                self.revoke(&client, &mut random).await;
+            } else {
+                self.use_resource(&client, &task, &mut random).await;
+            }
+        }
+    }
+
+    /// Revokes a grant of any client.
+    async fn revoke(&self, client: &Client, random: &mut Random) {
+        let grants = self.world.beliefs.grants();
+        if grants.is_empty() {
+            return;
+        }
+        let grant = grants[random.between(0, grants.len() as u64 - 1) as usize];
+        let grace_ms = random.weighted(&[(0, 1), (1500, 1), (4000, 2), (10_000, 1)]);
+        self.event(format_args!("revokes grant {grant} in {grace_ms} ms"));
+        self.world.revocations.request(grant, grace_ms);
+        let grace = Milliseconds(u32::try_from(grace_ms).expect("it is small"));
+        let revoke = Operation::Revoke { what: Revocation::Grant(GrantId(grant)), grace };
+        let revoking = async { client.direct().await?.change(&revoke).await };
+        match timeout(ANSWER_MAX, revoking).await {
+            Ok(Ok(_)) => {
+                self.event(format_args!("has revoked grant {grant}"));
+                self.world.revocations.acknowledge(grant, &self.world.etcd);
+            }
+            Ok(Err(error)) => self.event(format_args!("cannot revoke: {error}")),
+            Err(_) => self.event(format_args!("has no answer to a revocation")),
         }
     }
 
@@ -190,6 +222,10 @@ impl Application {
             if !self.is_working() {
                 break;
             }
+        }
+        // Some programs do not stop before they must.
+        while self.world.revocations.is_requested(grant) && self.is_working() && is_believed(&cell) {
+            sleep(Duration::from_millis(100)).await;
         }
         let permit = cell.lock().expect("nothing panics with a permit").take();
         let Some(permit) = permit else { return };

@@ -15,6 +15,8 @@ use signalbox_model::GrantId;
 use signalbox_model::UnixSeconds;
 
 use super::etcd::Etcd;
+use super::revocations::{Disturbances, Revocations};
+use crate::client::expectations;
 use crate::scene::Scene;
 
 /// A declared semaphore with numbered slots.
@@ -115,15 +117,37 @@ impl Beliefs {
         }
     }
 
+    /// The grants that clients have.
+    pub fn grants(&self) -> Vec<u64> {
+        self.state().beliefs.iter().map(|belief| belief.grant).collect()
+    }
+
     /// `server` serves, if it is `Some`.
-    pub fn check(&self, etcd: &Etcd, server: Option<&Server>) -> Result<(), String> {
+    pub fn check(
+        &self,
+        etcd: &Etcd,
+        server: Option<&Server>,
+        revocations: &Revocations,
+        disturbances: Disturbances,
+    ) -> Result<(), String> {
         let mut state = self.state();
         state.beliefs.retain(|belief| belief.cell.upgrade().is_some_and(|cell| has_permit(&cell)));
         let mut slots = BTreeMap::new();
         let mut sums = BTreeMap::new();
-        for belief in state.beliefs.iter().filter(|belief| belief.is_held()) {
-            let Belief { client, resource, grant, .. } = belief;
+        for belief in &state.beliefs {
+            let Belief { client, resource, grant, cell, .. } = belief;
+            if cell.upgrade().is_some_and(|cell| is_lost_by_revocation(&cell)) {
+                revocations.check_loss(*grant, disturbances)?;
+            }
+            if !belief.is_held() {
+                continue;
+            }
             let Resource { name, capacity } = &self.resources[*resource];
+            let is_known =
+                etcd.has(&Key::Grant(GrantId(*grant))) && server.is_none_or(|server| is_held(server, *grant));
+            if !is_known && revocations.excuses(*grant, disturbances) {
+                continue;
+            }
             if !etcd.has(&Key::Grant(GrantId(*grant))) {
                 return Err(format!("client {client} believes in grant {grant}, which is not stored"));
             }
@@ -162,15 +186,24 @@ impl Beliefs {
 impl Belief {
     /// Whether its client believes that it holds it, by its own clock.
     fn is_held(&self) -> bool {
-        let Some(cell) = self.cell.upgrade() else { return false };
-        cell.lock().expect("nothing panics while it has a permit").as_ref().is_some_and(Permit::is_held)
+        self.cell.upgrade().is_some_and(|cell| is_believed(&cell))
     }
+}
+
+/// Whether the client believes that it holds this permit.
+pub fn is_believed(cell: &Cell) -> bool {
+    cell.lock().expect("nothing panics while it has a permit").as_ref().is_some_and(Permit::is_held)
+}
+
+fn is_lost_by_revocation(cell: &Cell) -> bool {
+    let permit = cell.lock().expect("nothing panics while it has a permit");
+    permit.as_ref().is_some_and(expectations::is_lost_by_revocation)
 }
 
 fn has_permit(cell: &Cell) -> bool {
     cell.lock().expect("nothing panics while it has a permit").is_some()
 }
 
-fn is_held(server: &Server, grant: u64) -> bool {
+pub fn is_held(server: &Server, grant: u64) -> bool {
     server.core().verify(GrantId(grant), Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) }).is_ok()
 }

@@ -149,7 +149,9 @@ impl Faults {
                 self.repairs.push((now_ms + duration_ms, repair));
             }
         }
-        self.world.note_disturbance(!self.repairs.is_empty());
+        let delays_messages =
+            self.repairs.iter().any(|(_, repair)| !matches!(repair, Repair::Link(_) | Repair::Weather));
+        self.world.note_disturbance(!self.repairs.is_empty(), delays_messages);
     }
 
     /// As the service manager does it, after a pause that the machine makes itself.

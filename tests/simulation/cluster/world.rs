@@ -18,6 +18,7 @@ use super::etcd::Etcd;
 use super::plain::PlainBeliefs;
 use super::process::Process;
 use super::queues::Queues;
+use super::revocations::{Disturbances, Revocations};
 use crate::network::machine_name;
 use crate::random::Random;
 use crate::scene::Scene;
@@ -41,6 +42,7 @@ pub struct World {
     pub etcd: Etcd,
     pub beliefs: Beliefs,
     pub queues: Queues,
+    pub revocations: Revocations,
     /// What clients without leases believe.
     pub plain: PlainBeliefs,
     /// The nodes that the operator drains.
@@ -57,6 +59,7 @@ struct State {
     fences: Vec<(usize, u64, Fence)>,
     takeovers: u64,
     disturbed_ms: u64,
+    delayed_ms: u64,
     /// The sockets of relays, with the epochs of the leaders that have accepted them.
     relays: BTreeMap<SocketAddr, u32>,
     /// The highest epoch whose leader answers clients: it has waited for the relays of earlier ones.
@@ -91,6 +94,7 @@ impl World {
             etcd: Etcd::new(Arc::clone(&scene), keys.clone(), OPERATOR + 1, Random::of(seed, 3)),
             beliefs: Beliefs::new(Arc::clone(&scene), resources),
             queues: Queues::new(Arc::clone(&scene)),
+            revocations: Revocations::new(Arc::clone(&scene)),
             plain: PlainBeliefs::default(),
             drains: Drains::default(),
             state: Mutex::new(State { nodes, ..State::default() }),
@@ -236,19 +240,32 @@ impl World {
             self.scene.fail(what);
         }
         let server = self.leader().and_then(|process| process.server());
-        let believed = self.beliefs.check(&self.etcd, server.as_deref());
-        let queued = server.map(|server| self.queues.check(&server, &self.beliefs.resources));
-        if let Err(what) = believed.and(queued.unwrap_or(Ok(()))) {
+        let disturbances = self.disturbances();
+        let believed = self.beliefs.check(&self.etcd, server.as_deref(), &self.revocations, disturbances);
+        let served = server.map_or(Ok(()), |server| {
+            self.revocations.check(&server, disturbances)?;
+            self.queues.check(&server, &self.beliefs.resources)
+        });
+        if let Err(what) = believed.and(served) {
             self.scene.fail(what);
         }
     }
 
-    /// Whether all clients can reach a node that serves.
-    pub fn note_disturbance(&self, is_disturbed: bool) {
+    /// Whether all clients can reach a node that serves, and whether messages of clients may be held back or lost.
+    pub fn note_disturbance(&self, is_disturbed: bool, delays_messages: bool) {
+        if delays_messages {
+            self.state().delayed_ms = self.scene.state().now_ms;
+        }
         if is_disturbed || self.leader().is_none_or(|leader| leader.server().is_none() || leader.is_frozen())
         {
             self.state().disturbed_ms = self.scene.state().now_ms;
         }
+    }
+
+    fn disturbances(&self) -> Disturbances {
+        let now_ms = self.scene.state().now_ms;
+        let State { disturbed_ms, delayed_ms, .. } = *self.state();
+        Disturbances { now_ms, any_ms: disturbed_ms, messages_ms: delayed_ms }
     }
 
     /// When a client could last not reach a node that serves.
