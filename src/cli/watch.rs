@@ -36,8 +36,8 @@ const COLUMNS: [Column; 9] = [
 ///
 /// The output starts with the current state: one present event for each name, then live. Then each event is printed when it
 /// happens: granted, released, queued (a request started to wait), left (a request stopped waiting without a grant),
-/// expired (a lease ended), revoked, resized, removed, paused, resumed, slot-out and slot-in (a slot was taken out of
-/// service or put back; its number is in the column of the resources). If the output is read too slowly, the server drops
+/// expired (a lease ended), revoked, declared and resized (the capacity is in the column of the resources), removed, paused,
+/// resumed, slot-out and slot-in (a slot was taken out of service or put back; its number is in the column of the resources). If the output is read too slowly, the server drops
 /// events and reports missed, with their number as the resources. The command runs until it is stopped, or until the
 /// connection to the server is lost (exit status 69).
 ///

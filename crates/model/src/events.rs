@@ -102,6 +102,8 @@ kinds! {
     SlotOut = 13, "slot-out";
     /// A slot of the semaphore was put back into service.
     SlotIn = 14, "slot-in";
+    /// The semaphore was declared; its capacity is the number of resources of the event.
+    Declared = 15, "declared";
 }
 
 /// A notice about what a connection holds (`docs/protocol.md`, "Notices"). `E` says when a grant or a session ends, and `M`

@@ -1,12 +1,13 @@
 //! Declared semaphores: what an administrator has set, and what can be requested.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::ops::Bound;
 
 use crate::durable::{DeclarationRecord, Origin, Service};
 use crate::object::ObjectRef;
 use crate::semaphore::Lifecycle;
-use signalbox_model::{Declaration, DeclaredState, Generation, GrantId, Refusal};
+use signalbox_model::{Declaration, DeclaredState, EventKind, Generation, GrantId, Refusal};
 
 /// All declared semaphores, in the order of their names.
 #[derive(Debug, Default)]
@@ -18,7 +19,7 @@ struct Entry {
     declaration: DeclarationRecord,
     /// The generation of the last change that has taken effect: changes up to it are over.
     effective: u64,
-    /// The capacity that is in effect; `None`: no change has taken effect.
+    /// The capacity that is in effect; `None`: no declaration has taken effect, or a removal has.
     capacity: Option<u32>,
 }
 
@@ -126,11 +127,16 @@ impl Declarations {
         self.0.get(name).is_some_and(|entry| entry.effective < generation)
     }
 
-    /// A change takes effect. Returns whether it changes the capacity.
-    pub(super) fn take_effect(&mut self, name: &[u8], change: &DeclarationRecord) -> bool {
-        let Some(entry) = self.0.get_mut(name) else { return false };
+    /// A change takes effect. Returns the event of it, if it declares the semaphore or changes its capacity.
+    pub(super) fn take_effect(&mut self, name: &[u8], change: &DeclarationRecord) -> Option<EventKind> {
+        let entry = self.0.get_mut(name)?;
         entry.effective = change.generation;
-        entry.capacity.replace(change.usable()) != Some(change.usable())
+        let capacity = (!change.removing).then_some(change.capacity);
+        match (mem::replace(&mut entry.capacity, capacity), capacity) {
+            (None, Some(_)) => Some(EventKind::Declared),
+            (before, Some(_)) if before != capacity => Some(EventKind::Resized),
+            _ => None,
+        }
     }
 
     /// A semaphore is declared so from now on, which takes effect later.

@@ -24,8 +24,8 @@ use crate::semaphore::{Lifecycle, SLOTS_MAX, Withheld};
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{
-    ConnectionId, Declaration, DeclaredState, EventKind, Generation, IfExists, Namespace, Refusal, Removal,
-    Resizing, SessionId,
+    ConnectionId, Declaration, DeclaredState, Generation, IfExists, Namespace, Refusal, Removal, Resizing,
+    SessionId,
 };
 
 /// Semaphores of the configuration that are declared in one step.
@@ -377,7 +377,7 @@ impl Ledger {
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) {
-        let is_resized = self.declarations.take_effect(object.name(), after);
+        let event = self.declarations.take_effect(object.name(), after);
         if after.removing {
             // Until a declaration that was requested since takes effect, the semaphore is closed.
             self.update_object(object, after);
@@ -393,8 +393,8 @@ impl Ledger {
         let is_updated =
             !self.declarations.is_removing(object.name()) && self.slots.is_numbered(object) == after.numbered;
         let slots_out = if is_updated { self.update_object(object, after) } else { Vec::new() };
-        if is_resized {
-            self.publish(SEMAPHORES, object, EventKind::Resized, None, None, after.capacity);
+        if let Some(event) = event {
+            self.publish(SEMAPHORES, object, event, None, None, after.capacity);
         }
         if is_updated {
             self.publish_service(object, (was_paused, &slots_out), after);

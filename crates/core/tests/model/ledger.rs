@@ -2091,6 +2091,6 @@ fn a_watch_gets_no_event_of_a_removed_semaphore_after_its_removal() {
         other => panic!("{other:?}"),
     };
     let kinds: Vec<_> = messages_of(&server.connections[0].mailbox).into_iter().map(kind).collect();
-    assert_eq!(kinds, [EventKind::Resized, EventKind::Removed], "the declare in between publishes nothing");
+    assert_eq!(kinds, [EventKind::Declared, EventKind::Removed], "the removal before is over at once");
     assert_eq!(server.core.check_ledger(), Ok(()));
 }

@@ -1169,7 +1169,7 @@ impl Model {
 
     fn become_declared(&mut self, key: Key, after: Declared) {
         let capacity = after.capacity;
-        let before = self.declaration(key).and_then(|_| self.name(key).unwrap().usable());
+        let before = self.active_declaration(key).map(|before| before.capacity);
         let mut service_before =
             self.active_declaration(key).map_or_else(Service::default, |before| before.service.clone());
         if !after.numbered {
@@ -1177,8 +1177,12 @@ impl Model {
         }
         let service = after.service.clone();
         self.set_declaration(key, Some(after));
-        if before != Some(capacity) {
-            self.publish_event(key, EventKind::Resized, None, None, capacity);
+        match before {
+            None => self.publish_event(key, EventKind::Declared, None, None, capacity),
+            Some(before) if before != capacity => {
+                self.publish_event(key, EventKind::Resized, None, None, capacity);
+            }
+            Some(_) => {}
         }
         if service.paused != service_before.paused {
             let kind = if service.paused { EventKind::Paused } else { EventKind::Resumed };
