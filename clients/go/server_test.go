@@ -2,6 +2,7 @@ package signalbox_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -192,11 +193,16 @@ func (s *server) sessions(t testing.TB) int {
 }
 
 // signal sends a signal to the server's process.
+// signal returns when a server that it stops answers nothing more: its threads go on until one of them has got the signal.
 func (s *server) signal(t testing.TB, signal syscall.Signal) {
 	t.Helper()
 	if err := s.process.Signal(signal); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "it is stopped", func() bool {
+		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.process.Pid))
+		return signal != syscall.SIGSTOP || err != nil || bytes.Contains(state, []byte(") T "))
+	})
 }
 
 // answers says whether the server answers a probe soon.

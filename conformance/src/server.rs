@@ -154,7 +154,12 @@ impl Server {
 
     /// Stops the node that serves.
     pub fn stop(&self) -> Result<(), String> {
-        self.find_serving().map(|node| node.signal(Signal::SIGSTOP))
+        let node = self.find_serving()?;
+        node.signal(Signal::SIGSTOP);
+        // Its threads go on until one of them has got the signal.
+        let stat = format!("/proc/{}/stat", node.child().id());
+        let is_stopped = || Ok(fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
+        eventually("the server is not stopped", is_stopped)
     }
 
     /// Continues what was stopped. A leader that was replaced ends then, and is started again.

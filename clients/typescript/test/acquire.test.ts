@@ -198,7 +198,7 @@ test("several servers are tried beside each other", async () => {
   await using client = new Client({ url: [first.url, second.url] });
   await client.using("several", { maximum: 1 }, () => undefined);
   await second.start();
-  first.signal("SIGSTOP");
+  await first.signal("SIGSTOP");
   const permit = await client.acquire("several", { maximum: 1 });
   assert.equal((await second.usage("several")).in_use, 1);
   await permit.release();

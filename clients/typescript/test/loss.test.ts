@@ -92,7 +92,7 @@ test("a permit is lost when no server answers", async () => {
   await using client = new Client({ url: server.url, ttlMs: TTL_MS });
   const permit = await client.acquire("gone", { maximum: 1 });
   const aborted = once(permit.signal, "abort");
-  server.signal("SIGSTOP");
+  await server.signal("SIGSTOP");
   await aborted;
   assert.equal(permit.timeLeftMs, 0);
   assert.equal(lossOf(permit)?.reason, "unreachable");
@@ -169,7 +169,7 @@ test("a token is replaced while the client runs", async () => {
   // The server refuses the first token before the client has the second one.
   server.command("token", "revoke", "first", "--file", place("tokens.toml"));
   const second = create("second");
-  server.signal("SIGHUP");
+  await server.signal("SIGHUP");
   await eventually("the first is refused", async () => {
     const headers = { Authorization: `Bearer ${first}` };
     return (await fetch(`${server.url}/api/v1/names`, { headers })).status === 401;
@@ -182,7 +182,7 @@ test("a token is replaced while the client runs", async () => {
   // A client that is not permitted any more loses what it has.
   const aborted = once(permit.signal, "abort");
   server.command("token", "revoke", "second", "--file", place("tokens.toml"));
-  server.signal("SIGHUP");
+  await server.signal("SIGHUP");
   await aborted;
   assert.equal(lossOf(permit)?.reason, "not_permitted");
 });

@@ -2,7 +2,7 @@
 
 import { execFileSync, type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import * as http from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -82,8 +82,13 @@ export class Server implements AsyncDisposable {
     throw new Error("the server does not start");
   }
 
-  signal(signal: NodeJS.Signals): void {
-    this.#process?.kill(signal);
+  /** Signals the process. It answers nothing more when it is stopped: its threads go on until one of them has got the signal. */
+  async signal(signal: NodeJS.Signals): Promise<void> {
+    const child = this.#process;
+    child?.kill(signal);
+    if (signal === "SIGSTOP") {
+      await eventually("it is stopped", () => readFileSync(`/proc/${child?.pid}/stat`, "utf8").includes(") T "));
+    }
   }
 
   /** Ends the process. */
