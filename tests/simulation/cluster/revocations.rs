@@ -30,6 +30,8 @@ struct Revocation {
     /// When it was first requested, and the least end of all requests.
     requested_ms: u64,
     end_ms: u64,
+    /// The shortest grace period of all requests.
+    grace_ms: u64,
     /// The time by which an answer said that it stands.
     acknowledged_ms: Option<u64>,
     /// When the grant was first seen to be gone from the store or from the node that serves.
@@ -71,11 +73,13 @@ impl Revocations {
         let revocation = all.entry(grant).or_insert(Revocation {
             requested_ms,
             end_ms,
+            grace_ms,
             acknowledged_ms: None,
             freed_ms: None,
             is_lost: false,
         });
         revocation.end_ms = revocation.end_ms.min(end_ms);
+        revocation.grace_ms = revocation.grace_ms.min(grace_ms);
     }
 
     /// The administrator was told that it stands: it is stored, unless etcd refuses commits.
@@ -106,8 +110,7 @@ impl Revocations {
         let Some(revocation) = all.get_mut(&grant) else { return false };
         let freed_ms = *revocation.freed_ms.get_or_insert(now_ms);
         if any_ms + RECOVER_MS_MAX < revocation.requested_ms {
-            let grace_ms = revocation.end_ms - revocation.requested_ms;
-            return grace_ms < TRAVEL_MS_MAX && now_ms < freed_ms + TRAVEL_MS_MAX;
+            return revocation.grace_ms < TRAVEL_MS_MAX && now_ms < freed_ms + TRAVEL_MS_MAX;
         }
         now_ms < any_ms.max(freed_ms) + TTL_MS_MAX
     }
