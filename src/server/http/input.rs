@@ -41,7 +41,7 @@ impl Input {
     }
 
     /// The request is complete.
-    pub(super) fn is_complete(&self) {
+    pub(super) fn complete(&self) {
         *self.received() = Received::default();
     }
 

@@ -268,7 +268,7 @@ where
         place.set_busy(true);
         let response = guard(shared, &peer, place, Box::new(request)).await;
         place.set_busy(false);
-        place.input.is_complete();
+        place.input.complete();
         if is_refusal(response.status()) {
             let mut pauses = Pauses::new(place.usage());
             pauses.begin(1);

@@ -102,20 +102,15 @@ impl Page {
     /// Takes a list to its end, and keeps the entries of the page. `next` takes a step; it returns none at the end.
     pub(super) async fn take<E, T: Serialize>(
         self,
-        mut next: impl FnMut() -> Vec<E>,
+        next: impl FnMut() -> Vec<E>,
         mut is_wanted: impl FnMut(&E) -> bool,
         mut item: impl FnMut(E) -> T,
     ) -> Result<Paged<T>, ApiError> {
         let Self { offset, limit } = self;
-        let (mut items, mut total, mut taken) = (Items::new(limit), 0, 0_u32);
+        let (mut items, mut total) = (Items::new(limit), 0);
         // Where the next page begins.
         let (mut end, mut is_over) = (offset, limit == 0);
-        loop {
-            let entries = next();
-            if entries.is_empty() {
-                let next = (end > offset && end < total).then_some(end);
-                return Ok(Paged { items, total, offset, limit, next });
-            }
+        each_step(next, |entries| {
             for entry in entries.into_iter().filter(|entry| is_wanted(entry)) {
                 if total >= offset && !is_over {
                     is_over = !items.add(item(entry))?;
@@ -123,19 +118,32 @@ impl Page {
                 }
                 total += 1;
             }
-            taken += 1;
-            pause(taken).await;
-        }
+            Ok(())
+        })
+        .await?;
+        let next = (end > offset && end < total).then_some(end);
+        Ok(Paged { items, total, offset, limit, next })
     }
 }
 
-/// The pause after a step of a list, of which so many have been taken.
-pub(super) async fn pause(taken: u32) {
-    if taken.is_multiple_of(STEPS) {
-        tokio::time::sleep(steps::PAUSE).await;
-    } else {
-        tokio::task::yield_now().await;
+/// Takes a list to its end, with pauses. `next` takes a step, and returns none at the end; `take` gets the entries of a step.
+pub(super) async fn each_step<E>(
+    mut next: impl FnMut() -> Vec<E>,
+    mut take: impl FnMut(Vec<E>) -> Result<(), ApiError>,
+) -> Result<(), ApiError> {
+    for taken in 1_u32.. {
+        let entries = next();
+        if entries.is_empty() {
+            break;
+        }
+        take(entries)?;
+        if taken.is_multiple_of(STEPS) {
+            tokio::time::sleep(steps::PAUSE).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -210,7 +210,7 @@ async fn receive(
             .map_err(|_| ApiError::too_slow(LEASE_BODY_MAX))??,
         Kind::Read | Kind::Change => read(&head.headers, body).await?,
     };
-    place.input.is_complete();
+    place.input.complete();
     if let Some(forwarder) = forwarder
         && let Some(response) = forwarder.forward(shared, peer, &head, &body).await?
     {

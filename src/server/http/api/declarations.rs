@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::super::super::state::Server;
 use super::super::answer::{Answer, ApiError, Json, RETRY_S};
-use super::super::paging::{Items, Page, pause};
+use super::super::paging::{Items, Page, each_step};
 use super::super::requester::request;
 use super::Context;
 use super::changes::{Declared, removal};
@@ -101,11 +101,8 @@ async fn present(
     let wanted: HashSet<_> = wanted.iter().map(|declaration| declaration.name).collect();
     let mut listing = server.core.declared(prefix);
     let (mut present, mut pruned_bytes) = (Vec::new(), 0);
-    for step in 1.. {
-        let found = server.core.list_declared(&mut listing);
-        if found.is_empty() {
-            break;
-        }
+    let next = || server.core.list_declared(&mut listing);
+    each_step(next, |found| {
         for mut declared in found {
             let is_wanted = wanted.contains(&*declared.record.name);
             if !is_wanted {
@@ -123,8 +120,9 @@ async fn present(
                  prefix, or use \"signalbox apply --prune\""
             )));
         }
-        pause(step).await;
-    }
+        Ok(())
+    })
+    .await?;
     Ok(present)
 }
 

@@ -4,13 +4,13 @@
 
 use serde::Serialize;
 
-use super::super::super::steps;
 use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json};
-use super::super::paging::{Page, pause};
+use super::super::paging::{Page, each_step};
 use super::Context;
 use super::changes::{clients, session};
 use super::entries::Entry;
+use super::sessions::steps_of;
 use signalbox_core::{ClaimListing, Claimed};
 use signalbox_model::views::Named;
 use signalbox_model::{SessionId, SessionKind, Target};
@@ -56,21 +56,16 @@ pub(in super::super) async fn held(mut context: Context) -> Answer {
 async fn sessions_of(context: &Context, client: &str) -> Result<Vec<SessionId>, ApiError> {
     let server = context.server()?;
     let clients = clients(client)?;
-    let mut listing = server.core.sessions();
-    let connected = |after| server.peers.connected_after(after, steps::LISTED_CONNECTIONS);
-    let (mut sessions, mut taken) = (Vec::new(), 0);
-    loop {
-        let listed = server.core.list_sessions(&mut listing, connected, server.moment());
-        if listed.is_empty() {
-            sessions.reverse();
-            return Ok(sessions);
-        }
+    let mut sessions = Vec::new();
+    each_step(steps_of(&server), |listed| {
         let with_claims = listed.into_iter().filter(|session| session.grants + session.waiting > 0);
         let of_client = with_claims.filter(|session| clients.revocation().is_about(session));
         // Processes of System V calls have other numbers, and no grants of names.
         let leased_or_connected = of_client.filter(|session| session.kind != SessionKind::Process);
         sessions.extend(leased_or_connected.filter_map(|session| SessionId::from_number(session.session)));
-        taken += 1;
-        pause(taken).await;
-    }
+        Ok(())
+    })
+    .await?;
+    sessions.reverse();
+    Ok(sessions)
 }
