@@ -233,7 +233,7 @@ impl Player<'_> {
         self.driver.send(json!({"do": "check", "permit": permit.label}))
     }
 
-    /// Sends a check at once before which the driver blocks its working thread for so long.
+    /// Lets the driver block its working thread for so long, and check the permit at once afterwards.
     pub fn begin_block(&self, permit: &Permit, ms: u64) -> Result<Sent, String> {
         self.driver.send(json!({"do": "check", "permit": permit.label, "block_ms": ms}))
     }
