@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -146,8 +147,28 @@ def test_a_decorated_function_is_limited(server: Server, name: str) -> None:
             return 2 * number
 
         assert await twice(4) == 8
+        assert await client.limit(name, maximum=1)(functools.partial(twice, 4))() is None
+        with pytest.raises(TypeError):
+            await twice("4", 5)  # type: ignore[call-arg, arg-type] # The types of the function are kept.
 
     run(main())
+
+
+def test_only_an_async_function_is_decorated() -> None:
+    client = aio.Client()
+
+    def synchronous() -> None: ...
+
+    async def generator() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (synchronous, functools.partial(synchronous), generator):
+        with pytest.raises(signalbox.Misuse, match="limit"):
+            client.limit("misused", maximum=1)(function)  # type: ignore[arg-type]
+    with pytest.raises(signalbox.Misuse, match="limit"):
+        client.limit(synchronous)  # type: ignore[call-overload]
+    with pytest.raises(signalbox.Misuse, match="on_busy"):
+        client.limit("misused", maximum=1, on_busy="ignore")  # type: ignore[call-overload]
 
 
 def test_of_those_that_need_a_result_one_makes_it(server: Server, name: str) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import re
 import signal
 import threading
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import EXAMPLES, Server
@@ -47,10 +50,50 @@ def test_failures_are_distinct(client: signalbox.Client, name: str) -> None:
             client.acquire(name, maximum=1, wait=timedelta(seconds=10), queue_max=0)
     with pytest.raises(signalbox.Misuse, match="unknown"):
         client.acquire("unknown")
-    with pytest.raises(signalbox.Misuse, match="timedelta"):
-        client.acquire(name, maximum=1, wait=5)  # type: ignore[arg-type]
-    with pytest.raises(signalbox.Misuse, match="second"):
-        client.acquire(name, maximum=1, ttl=timedelta(milliseconds=5))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"maximum": 0},
+        {"maximum": -1},
+        {"maximum": "3"},
+        {"maximum": True},
+        {"maximum": 1 << 32},
+        {"wait": 5},
+        {"wait": timedelta(seconds=-1)},
+        {"wait": timedelta(days=365)},
+        {"ttl": timedelta(milliseconds=999)},
+        {"ttl": timedelta(days=365)},
+        {"queue_max": -1},
+        {"label": 5},
+        {"name": []},
+        {"name": ["one", "two"]},
+        {"name": [signalbox.Claim(str(number), 1) for number in range(65)]},
+        {"name": [signalbox.Claim("both", 1)], "maximum": 1},
+        {"name": signalbox.Claim("none", 1, resources=0)},
+        {"name": signalbox.Claim("slot", slot=-1)},
+        {"name": ""},
+        {"name": "\ud800"},
+        {"name": 5},
+    ],
+    ids=lambda fields: str(fields)[:40],
+)
+def test_a_request_that_no_server_accepts_is_not_sent(fields: dict[str, Any]) -> None:
+    client = signalbox.Client("http://127.0.0.1:1", unreachable_after=timedelta(seconds=0.1))
+    request = {"name": "misused", **fields}
+    with pytest.raises(signalbox.Misuse) as misuse:
+        client.acquire(**request)
+    assert not re.search("_ms|name_hex|objects", str(misuse.value))
+
+
+def test_a_shorter_lease_is_told_once(client: signalbox.Client, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    client.acquire(name, maximum=1).release()
+    assert caplog.messages == []
+    for _ in range(2):
+        with client.acquire(name, maximum=1, ttl=timedelta(hours=3)) as permit:
+            assert permit.time_left < timedelta(hours=1)
+    assert ["3600" in message for message in caplog.messages] == [True]
 
 
 def test_no_server(name: str) -> None:
@@ -167,6 +210,37 @@ def test_a_decorated_function_is_limited(client: signalbox.Client, name: str) ->
 
     with pytest.raises(signalbox.Busy):
         nested()
+    with pytest.raises(TypeError):
+        twice("4", 5)  # type: ignore[call-arg, arg-type] # The types of the function are kept.
+
+
+def test_a_function_that_works_after_its_call_is_not_decorated(client: signalbox.Client) -> None:
+    async def asynchronous() -> None: ...
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    async def asynchronous_generator() -> AsyncIterator[int]:
+        yield 1
+
+    class Called:
+        async def __call__(self) -> None: ...
+
+    for function in (asynchronous, generator, asynchronous_generator, Called()):
+        for partial in (function, functools.partial(function)):
+            with pytest.raises(signalbox.Misuse, match="limit"):
+                client.limit("misused", maximum=1)(partial)
+
+
+def test_a_wrong_limit_is_refused_where_it_is_written(client: signalbox.Client) -> None:
+    def function() -> None: ...
+
+    with pytest.raises(signalbox.Misuse, match="limit"):
+        client.limit(function)  # type: ignore[call-overload]
+    with pytest.raises(signalbox.Misuse, match="on_busy"):
+        client.limit("misused", maximum=1, on_busy="ignore")  # type: ignore[call-overload]
+    with pytest.raises(signalbox.Misuse, match="maximum"):
+        client.limit("misused", maximum=0)
 
 
 def test_of_those_that_need_a_result_one_makes_it(server: Server, client: signalbox.Client, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import inspect
 import os
 import warnings
 from collections.abc import Sequence
@@ -12,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Callable, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, cast, overload
 
 from ._background import background, result
-from ._errors import Busy, Lost, Misuse, SignalboxError
+from ._errors import Busy, Lost, Misuse, QueueFull, SignalboxError, TimedOut
 from ._http import Servers, Token
 from ._lease import Event, Lease
 
@@ -25,7 +26,46 @@ TTL = timedelta(seconds=30)
 RELEASE_S = 5.0
 """How long a release waits for its answer."""
 
+CLAIMS_MAX = 64
+
+WHOLE_MAX = (1 << 32) - 1
+"""The largest number of a request, also of milliseconds."""
+
 T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
+
+
+def _whole(what: str, value: int, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Misuse(f"{what} is {value!r}: use a whole number")
+    if value < least:
+        raise Misuse(f"{what} is {value}: use {least} or more")
+    if value > WHOLE_MAX:
+        raise Misuse(f"{what} is {value}: use {WHOLE_MAX} or less")
+    return value
+
+
+def _millis(what: str, time: timedelta, least: timedelta) -> int:
+    if not isinstance(time, timedelta):
+        raise Misuse(f"{what} is {time!r}: use a timedelta, such as timedelta(seconds=30)")
+    if time < least:
+        raise Misuse(f"{what} is {time / timedelta(seconds=1):g} s: use {least / timedelta(seconds=1):g} s or more")
+    if (millis := time // timedelta(milliseconds=1)) > WHOLE_MAX:
+        raise Misuse(f"{what} is {time}: use 49 days or less")
+    return millis
+
+
+def _text(what: str, value: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise Misuse(f"{what} is {value!r}: use a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Misuse(f"{what} is {value!a}, which has no form in UTF-8: use other characters") from None
+    return value
 
 
 @dataclass(frozen=True)
@@ -43,13 +83,15 @@ class Claim:
 
     def _fields(self) -> dict[str, Any]:
         """The claim as JSON."""
-        return {field: value for field, value in vars(self).items() if value is not None}
-
-
-def _millis(what: str, time: timedelta) -> int:
-    if not isinstance(time, timedelta):
-        raise Misuse(f"{what} is {time!r}: use a timedelta, such as timedelta(seconds=30)")
-    return int(time / timedelta(milliseconds=1))
+        fields: dict[str, Any] = {
+            "name": _text("a name", self.name),
+            "resources": _whole("resources", self.resources, 1),
+        }
+        if self.maximum is not None:
+            fields["maximum"] = _whole("maximum", self.maximum, 1)
+        if self.slot is not None:
+            fields["slot"] = _whole("slot", self.slot, 0)
+        return fields
 
 
 class BaseClient:
@@ -85,39 +127,55 @@ class BaseClient:
             ca or os.environ.get("SIGNALBOX_CA"),
             token_over_plain or os.environ.get("SIGNALBOX_TOKEN_OVER_PLAIN") == "1",
         )
-        self._unreachable_s = _millis("unreachable_after", unreachable_after) / 1000
+        self._unreachable_s = _millis("unreachable_after", unreachable_after, timedelta(0)) / 1000
         self._label = label
         self._on_event = on_event
         self._background = background()
 
-    def _lease(
+    def _request(
         self,
         name: str | Claim | Sequence[Claim],
-        on_lease_event: Callable[[Event], None],
         *,
         maximum: int | None,
         ttl: timedelta,
         wait: timedelta,
-        queue_max: int | None,
-        is_shared: bool,
+        queue_max: int | None = None,
+        is_shared: bool = False,
         label: str | None = None,
-    ) -> Lease:
+    ) -> dict[str, Any]:
+        """An acquire as JSON. Raises Misuse of what no server accepts, in the words of this client."""
         if isinstance(name, str):
             name = Claim(name, maximum)
         elif maximum is not None:
             raise Misuse("maximum belongs to a name: pass it to each Claim")
         claims = [name] if isinstance(name, Claim) else name
-        ttl_ms = _millis("ttl", ttl)
-        if ttl_ms < 1000:
-            raise Misuse(f"ttl is {ttl}: use a second or more")
+        if not isinstance(claims, Sequence) or not all(isinstance(claim, Claim) for claim in claims):
+            raise Misuse(f"{name!r} is acquired: use a name, a Claim or a list of Claims")
+        if not 1 <= len(claims) <= CLAIMS_MAX:
+            raise Misuse(f"{len(claims)} claims are acquired: use 1 to {CLAIMS_MAX}")
         request: dict[str, Any] = {
             "claims": [claim._fields() for claim in claims],
-            "ttl_ms": ttl_ms,
-            "wait_ms": _millis("wait", wait),
+            "ttl_ms": _millis("ttl", ttl, timedelta(seconds=1)),
+            "wait_ms": _millis("wait", wait, timedelta(0)),
         }
-        optional = {"queue_max": queue_max, "label": label or self._label, "share": is_shared or None}
-        request.update({field: value for field, value in optional.items() if value is not None})
+        if queue_max is not None:
+            request["queue_max"] = _whole("queue_max", queue_max, 0)
+        if label := label or self._label:
+            request["label"] = _text("label", label)
+        if is_shared:
+            request["share"] = True
+        return request
 
+    def _skipped(self, name: str, *, on_busy: str, **request: Any) -> tuple[type[SignalboxError], ...]:
+        """The failures after which a decorated function is not called. Raises Misuse as the acquire would."""
+        if callable(name):
+            raise Misuse('limit has no name: use it as in @client.limit("reports", maximum=1)')
+        if on_busy not in ("raise", "skip"):
+            raise Misuse(f'on_busy is {on_busy!r}: use "raise" or "skip"')
+        self._request(name, **request)
+        return (Busy, TimedOut, QueueFull) if on_busy == "skip" else ()
+
+    def _lease(self, request: dict[str, Any], on_lease_event: Callable[[Event], None]) -> Lease:
         context = contextvars.copy_context()
 
         def tell(event: Event) -> None:
@@ -262,7 +320,7 @@ class Client(BaseClient):
                 while on_lost:
                     self._background.call(functools.partial(on_lost.pop(0), event.reason or ""))
 
-        lease = self._lease(name, on_event, wait=wait, **request)
+        lease = self._lease(self._request(name, wait=wait, **request), on_event)
         acquiring = self._background.submit(functools.partial(lease.acquire, wait.total_seconds()))
         try:
             is_held = result(acquiring)
@@ -331,6 +389,28 @@ class Client(BaseClient):
                 break
         return found
 
+    @overload
+    def limit(
+        self,
+        name: str,
+        *,
+        maximum: int | None = ...,
+        wait: timedelta = ...,
+        ttl: timedelta = ...,
+        on_busy: Literal["raise"] = ...,
+    ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+
+    @overload
+    def limit(
+        self,
+        name: str,
+        *,
+        maximum: int | None = ...,
+        wait: timedelta = ...,
+        ttl: timedelta = ...,
+        on_busy: Literal["skip"],
+    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
+
     def limit(
         self,
         name: str,
@@ -339,19 +419,24 @@ class Client(BaseClient):
         wait: timedelta = timedelta(0),
         ttl: timedelta = TTL,
         on_busy: Literal["raise", "skip"] = "raise",
-    ) -> Callable[[Callable[..., T]], Callable[..., T | None]]:
+    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]:
         """Decorates a function, such as a task of Celery or RQ, or the `handle` of a command of Django.
 
         A call holds one of the name. With `on_busy="skip"`, a call that finds it in use returns None, and the
-        function is not called.
+        function is not called. Raises Misuse of a generator or an async function, whose work is done after the call.
         """
+        failures = self._skipped(name, maximum=maximum, wait=wait, ttl=ttl, on_busy=on_busy)
 
-        def decorate(function: Callable[..., T]) -> Callable[..., T | None]:
+        def decorate(function: Callable[P, T]) -> Callable[P, T | None]:
+            if kind := worked_later(function):
+                advice = "use signalbox.aio" if kind == "an async function" else "acquire within it"
+                raise Misuse(f'the limit "{name}" is of {kind}, which works after the call has returned: {advice}')
+
             @functools.wraps(function)
-            def limited(*args: Any, **kwargs: Any) -> T | None:
+            def limited(*args: P.args, **kwargs: P.kwargs) -> T | None:
                 try:
                     permit = self.acquire(name, maximum=maximum, wait=wait, ttl=ttl)
-                except skipped(on_busy):
+                except failures:
                     return None
                 with permit:
                     return function(*args, **kwargs)
@@ -361,10 +446,15 @@ class Client(BaseClient):
         return decorate
 
 
-def skipped(on_busy: str) -> tuple[type[SignalboxError], ...]:
-    """The failures of an acquire after which a decorated function is not called."""
-    from ._errors import QueueFull, TimedOut
-
-    if on_busy not in ("raise", "skip"):
-        raise Misuse(f'on_busy is {on_busy!r}: use "raise" or "skip"')
-    return (Busy, TimedOut, QueueFull) if on_busy == "skip" else ()
+def worked_later(function: Callable[..., object]) -> str | None:
+    """What a function is whose call only begins its work; None of others."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    for called in (function, getattr(function, "__call__", None)):  # noqa: B004 An object may be called as a function.
+        if inspect.iscoroutinefunction(called):
+            return "an async function"
+        if inspect.isasyncgenfunction(called):
+            return "an async generator"
+        if inspect.isgeneratorfunction(called):
+            return "a generator"
+    return None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ._background import now, resolve
+from ._background import log, now, resolve
 from ._errors import Misuse, Unreachable
 
 IDLE_S = 10.0
@@ -102,6 +102,13 @@ class Servers:
         self._token = token
         self._ca = ca
         self._tls: ssl.SSLContext | None = None
+        self._warnings: set[str] = set()
+
+    def warn_once(self, text: str) -> None:
+        """Tells the log about the servers, once for each client."""
+        if text not in self._warnings:
+            self._warnings.add(text)
+            log.warning("%s", text)
 
     @staticmethod
     def _parse(url: str, may_be_plain: bool) -> _Server:

@@ -192,6 +192,11 @@ class Lease:
             self._end = end
         self.fence = int(answer.body["grant"])
         self.slots = tuple(tuple(slots) for slots in answer.body["slots"])
+        granted_ms, asked_ms = answer.body["ttl_ms"], self._request["ttl_ms"]
+        if granted_ms < asked_ms:
+            self._servers.warn_once(
+                f"the server grants a ttl of {granted_ms / 1000:g} s instead of {asked_ms / 1000:g} s"
+            )
         self._tell(Event("acquired", self.names, fence=self.fence))
         return True
 

@@ -16,13 +16,17 @@ from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Callable, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, Generic, Literal, TypeVar, cast, overload
 
-from ._client import TTL, BaseClient, BasePermit, Claim, skipped
-from ._errors import Busy, SignalboxError
+from ._client import TTL, BaseClient, BasePermit, Claim, worked_later
+from ._errors import Busy, Misuse, SignalboxError
 from ._lease import Event, Lease
 
 T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
 
 
 class Permit(BasePermit):
@@ -165,7 +169,7 @@ class Client(BaseClient):
                 with suppress(RuntimeError):  # The loop is closed.
                     loop.call_soon_threadsafe(lose, event.reason or "")
 
-        lease = self._lease(name, on_event, wait=wait, **request)
+        lease = self._lease(self._request(name, wait=wait, **request), on_event)
         acquiring = self._background.submit(functools.partial(lease.acquire, wait.total_seconds()))
         try:
             is_held = await asyncio.wrap_future(acquiring)
@@ -224,6 +228,28 @@ class Client(BaseClient):
                 break
         return found
 
+    @overload
+    def limit(
+        self,
+        name: str,
+        *,
+        maximum: int | None = ...,
+        wait: timedelta = ...,
+        ttl: timedelta = ...,
+        on_busy: Literal["raise"] = ...,
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
+
+    @overload
+    def limit(
+        self,
+        name: str,
+        *,
+        maximum: int | None = ...,
+        wait: timedelta = ...,
+        ttl: timedelta = ...,
+        on_busy: Literal["skip"],
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]]: ...
+
     def limit(
         self,
         name: str,
@@ -232,15 +258,24 @@ class Client(BaseClient):
         wait: timedelta = timedelta(0),
         ttl: timedelta = TTL,
         on_busy: Literal["raise", "skip"] = "raise",
-    ) -> Callable[[Callable[..., Coroutine[Any, Any, T]]], Callable[..., Awaitable[T | None]]]:
-        """Decorates an async function, as `signalbox.Client.limit`; its calls run in `Permit.guard`."""
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T | None]]]:
+        """Decorates an async function, as `signalbox.Client.limit`; its calls run in `Permit.guard`.
 
-        def decorate(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Awaitable[T | None]]:
+        Raises Misuse of all other functions.
+        """
+        failures = self._skipped(name, maximum=maximum, wait=wait, ttl=ttl, on_busy=on_busy)
+
+        def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T | None]]:
+            kind = worked_later(function)
+            if kind != "an async function":
+                advice = "use signalbox.Client" if kind is None else "acquire within it"
+                raise Misuse(f'the limit "{name}" is of {kind or "a function that is not async"}: {advice}')
+
             @functools.wraps(function)
-            async def limited(*args: Any, **kwargs: Any) -> T | None:
+            async def limited(*args: P.args, **kwargs: P.kwargs) -> T | None:
                 try:
                     permit = await self.acquire(name, maximum=maximum, wait=wait, ttl=ttl)
-                except skipped(on_busy):
+                except failures:
                     return None
                 async with permit:
                     return await permit.guard(function(*args, **kwargs))
