@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import signal
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,8 +101,32 @@ def test_no_server(name: str) -> None:
     client = signalbox.Client("http://127.0.0.1:1", unreachable_after=timedelta(seconds=0.3))
     with pytest.raises(signalbox.Unreachable, match=name):
         client.acquire(name, maximum=1)
-    with pytest.raises(signalbox.Misuse, match="http"):
-        signalbox.Client("127.0.0.1:11217")
+
+
+@pytest.mark.parametrize(
+    "urls",
+    ["127.0.0.1:11217", "", " ", [], ["http://127.0.0.1", ""], "http://a b", "http://a?b=c", "http://a:b", "http://[a"],
+)
+def test_a_url_is_checked(urls: str | list[str]) -> None:
+    with pytest.raises(signalbox.Misuse):
+        signalbox.Client(urls)
+
+
+def test_a_url_may_have_a_path(name: str) -> None:
+    """As that of a proxy."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+
+        def answer() -> bytes:
+            connection, _ = listener.accept()
+            with connection:
+                line = connection.makefile("rb").readline()
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+            return line
+
+        line = pool.submit(answer)
+        with pytest.raises(signalbox.Misuse):
+            signalbox.Client(f"http://127.0.0.1:{listener.getsockname()[1]}/behind/").acquire(name, maximum=1)
+        assert line.result() == b"POST /behind/api/v1/lease/acquire HTTP/1.1\r\n"
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "localhost.example.org", "127.example.org", "[::2]"])
@@ -111,6 +136,71 @@ def test_a_token_is_not_sent_in_the_clear(host: str) -> None:
     signalbox.Client(f"http://{host}:11217", token="secret", token_over_plain=True)
     for other in (f"https://{host}", "http://localhost:11217", "http://127.0.0.2:11217", "http://[::1]:11217"):
         signalbox.Client(other, token="secret")
+
+
+def test_the_white_space_around_a_token_is_not_sent(server: Server, name: str) -> None:
+    with signalbox.Client(server.url, token=f" {server.operator}\r\n").acquire(name, maximum=1):
+        assert server.used(name) == (1, 0)
+
+
+@pytest.mark.parametrize("token", ["a\r\nHost: b", "a\nb", "a\0b", "\u00e4", "\u20ac", "", " \n"])
+def test_what_is_no_token_is_refused(token: str, tmp_path: Path) -> None:
+    with pytest.raises(signalbox.Misuse, match="token") as misuse:
+        signalbox.Client(token=token)
+    assert not token.strip() or token not in str(misuse.value)
+    file = tmp_path / "token"
+    file.write_text(token, "utf-8")
+    with pytest.raises(signalbox.Misuse, match=re.escape(str(file))):
+        signalbox.Client(token_file=file)
+
+
+def test_a_file_without_a_token_is_refused_at_first_and_told_later(
+    server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "token"
+    for variable in (None, "SIGNALBOX_TOKEN_FILE"):
+        if variable:
+            monkeypatch.setenv(variable, str(file))
+        with pytest.raises(signalbox.Misuse, match=re.escape(str(file))):
+            signalbox.Client(token_file=None if variable else file)
+    file.write_text(server.operator)
+    client = signalbox.Client(server.url)
+    file.unlink()
+    for _ in range(2):
+        client.acquire(name, maximum=1).release()
+    assert [str(file) in message for message in caplog.messages] == [True]
+
+
+def test_what_the_program_gives_wins_over_the_environment(
+    server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_text(server.operator)
+    wrong.write_text("wrong")
+    monkeypatch.setenv("SIGNALBOX_TOKEN", "wrong")
+    monkeypatch.setenv("SIGNALBOX_TOKEN_FILE", str(right))
+    signalbox.Client(server.url).acquire(name, maximum=1).release()
+    monkeypatch.setenv("SIGNALBOX_TOKEN_FILE", str(wrong))
+    signalbox.Client(server.url, token=server.operator).acquire(name, maximum=1).release()
+    signalbox.Client(server.url, token_file=right).acquire(name, maximum=1).release()
+    with pytest.raises(signalbox.NotPermitted):
+        signalbox.Client(server.url).acquire(name, maximum=1)
+    with pytest.raises(signalbox.Misuse, match="token_file"):
+        signalbox.Client(server.url, token="a", token_file=right)
+    monkeypatch.setenv("SIGNALBOX_TOKEN_OVER_PLAIN", "1")
+    signalbox.Client("http://192.0.2.1:11217")
+    with pytest.raises(signalbox.Misuse, match="https"):
+        signalbox.Client("http://192.0.2.1:11217", token_over_plain=False)
+
+
+def test_a_token_may_come_from_a_pipe(server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, server.operator.encode())
+    os.close(writer)
+    client = signalbox.Client(server.url, token_file=f"/dev/fd/{reader}")
+    os.close(reader)
+    client.acquire(name, maximum=1).release()
+    assert caplog.messages == []
 
 
 def test_a_revocation_is_pushed(server: Server, name: str) -> None:

@@ -103,7 +103,7 @@ class BaseClient:
         *,
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
-        token_over_plain: bool = False,
+        token_over_plain: bool | None = None,
         ca: str | None = None,
         label: str | None = None,
         unreachable_after: timedelta = timedelta(seconds=10),
@@ -112,20 +112,28 @@ class BaseClient:
         """Connects to nothing yet, and starts no thread.
 
         `urls` are those of all nodes, in a list or with commas between them; `http://127.0.0.1:11217` unless given.
-        `SIGNALBOX_URL`, `SIGNALBOX_TOKEN`, `SIGNALBOX_TOKEN_FILE`, `SIGNALBOX_CA` and `SIGNALBOX_TOKEN_OVER_PLAIN=1`
-        are used for what is not given. `token_over_plain` permits to send the token to other machines without TLS.
-        `label` is shown to administrators. An acquire tries for `unreachable_after` to reach a server.
+        They may have a path, as of a proxy. `token_over_plain` permits to send the token to other machines without TLS.
+        `SIGNALBOX_URL`, `SIGNALBOX_TOKEN_FILE`, or else `SIGNALBOX_TOKEN`, `SIGNALBOX_CA` and
+        `SIGNALBOX_TOKEN_OVER_PLAIN=1` are used for what is not given. Raises Misuse if one of them is wrong, or a file
+        has no token. `label` is shown to administrators. An acquire tries for `unreachable_after` to reach a server.
         `on_event` is called on a thread of its own, with the context (`contextvars`) of the acquire.
         """
-        urls = urls or os.environ.get("SIGNALBOX_URL") or "http://127.0.0.1:11217"
-        if not (token or token_file):
-            token, token_file = os.environ.get("SIGNALBOX_TOKEN"), os.environ.get("SIGNALBOX_TOKEN_FILE")
+        if urls is None:
+            urls = os.environ.get("SIGNALBOX_URL") or "http://127.0.0.1:11217"
+        urls = urls.split(",") if isinstance(urls, str) else urls
+        if not urls:
+            raise Misuse("urls is empty: use the URL of each node, or None for SIGNALBOX_URL")
+        if token is not None and token_file is not None:
+            raise Misuse("token and token_file are both given: use one of them")
+        if token is None and token_file is None:
+            token_file = os.environ.get("SIGNALBOX_TOKEN_FILE") or None
+            token = None if token_file else os.environ.get("SIGNALBOX_TOKEN") or None
         self._token = Token(token, token_file)
         self._servers = Servers(
-            urls.split(",") if isinstance(urls, str) else urls,
+            urls,
             self._token,
-            ca or os.environ.get("SIGNALBOX_CA"),
-            token_over_plain or os.environ.get("SIGNALBOX_TOKEN_OVER_PLAIN") == "1",
+            os.environ.get("SIGNALBOX_CA") or None if ca is None else ca,
+            os.environ.get("SIGNALBOX_TOKEN_OVER_PLAIN") == "1" if token_over_plain is None else token_over_plain,
         )
         self._unreachable_s = _millis("unreachable_after", unreachable_after, timedelta(0)) / 1000
         self._label = label

@@ -69,6 +69,8 @@ class _Server:
     host: str
     port: int
     authority: str
+    path: str
+    """What stands before the paths of the requests, as at a proxy."""
     idle: deque[_Connection] = field(default_factory=deque)
 
 
@@ -83,15 +85,43 @@ class Token:
     """The token of a client, which is read again at each connection and after a refusal, if it comes from a file."""
 
     def __init__(self, token: str | None, file: str | os.PathLike[str] | None) -> None:
-        self._file = Path(file) if file else None
-        self.value = token
-        self.read()
+        """Raises Misuse if it cannot be read, or is no token."""
+        self._file = None if file is None else Path(file)
+        self._is_readable = True
+        try:
+            self.value = self._read(self._file) if self._file else token if token is None else _usable(token)
+        except OSError as error:
+            raise Misuse(f"the token cannot be read: {error}") from None
+        except ValueError as error:
+            where = "the token" if self._file is None else f'the token in "{self._file}"'
+            raise Misuse(f"{where} {error}; signalbox token create makes one") from None
+        if self._file and not self._file.is_file():
+            self._file = None  # A pipe is read once.
+
+    @staticmethod
+    def _read(file: Path) -> str:
+        return _usable(file.read_text("latin-1"))
 
     def read(self) -> None:
-        """Reads the file. One that cannot be read leaves the token as it is."""
+        """Reads the file again. One that has no token, as while it is replaced, leaves the token as it is."""
         if self._file:
-            with suppress(OSError, ValueError):
-                self.value = self._file.read_text("utf-8").strip() or self.value
+            try:
+                self.value = self._read(self._file)
+                self._is_readable = True
+            except (OSError, ValueError) as error:
+                if self._is_readable:
+                    log.warning('the file "%s" has no token now, so the last one is used: %s', self._file, error)
+                self._is_readable = False
+
+
+def _usable(token: str) -> str:
+    """A token without the white space around it. Raises ValueError, which does not show it."""
+    token = token.strip()
+    if not token:
+        raise ValueError("is empty")
+    if not (token.isascii() and token.isprintable()):
+        raise ValueError("has characters that no token has, such as one of control in its middle")
+    return token
 
 
 class Servers:
@@ -112,13 +142,20 @@ class Servers:
 
     @staticmethod
     def _parse(url: str, may_be_plain: bool) -> _Server:
-        parts = urlsplit(url.strip())
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        url = url.strip()
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        is_usable = url.isascii() and url.isprintable() and " " not in url
+        if not (is_usable and parts.scheme in ("http", "https") and parts.hostname) or parts.query or parts.fragment:
             raise Misuse(f'the URL "{url}" is wrong: use one such as http://127.0.0.1:11217')
         secure = parts.scheme == "https"
         if not (secure or may_be_plain or _is_loopback(parts.hostname)):
             raise Misuse(f'the token is not sent to "{url}" without TLS: use https, or token_over_plain=True')
-        return _Server(secure, parts.hostname, parts.port or (443 if secure else 80), parts.netloc.rpartition("@")[2])
+        authority = parts.netloc.rpartition("@")[2]
+        return _Server(secure, parts.hostname, port or (443 if secure else 80), authority, parts.path.rstrip("/"))
 
     async def ask(self, path: str, body: Mapping[str, Any], hedge: float, deadline: float) -> Answer:
         """Sends a request until a server has answered it, and raises Unreachable at the `deadline`.
@@ -203,7 +240,7 @@ class Servers:
         content, token = json.dumps(body).encode(), self._token.value
         authorization = f"Authorization: Bearer {token}\r\n" if token else ""
         head = (
-            f"POST /api/v1/lease/{path} HTTP/1.1\r\nHost: {server.authority}\r\n{authorization}"
+            f"POST {server.path}/api/v1/lease/{path} HTTP/1.1\r\nHost: {server.authority}\r\n{authorization}"
             f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         )
         is_reusable = False
