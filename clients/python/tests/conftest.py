@@ -42,6 +42,12 @@ class Server:
         """Runs the command line."""
         return subprocess.run([self.program, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
 
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stderr
+        self.process.stderr.close()
+
     def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """A request of an administrator."""
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.operator}"}
@@ -84,8 +90,7 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("server"))
     yield server
-    server.process.kill()
-    server.process.wait()
+    server.stop()
 
 
 @pytest.fixture

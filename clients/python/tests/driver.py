@@ -24,17 +24,10 @@ FAILURES = {
     signalbox.NotPermitted: "not_permitted",
     signalbox.Misuse: "misuse",
 }
-LABELS: dict[int | None, str] = {}
-"""What the suite calls the permits, by their fences."""
 
 
 def say(**message: Any) -> None:
     os.write(1, (json.dumps(message) + "\n").encode())
-
-
-def on_event(event: signalbox.Event) -> None:
-    if event.kind == "revoking":
-        say(event="revoking", permit=LABELS[event.fence], grace_ms=int((event.grace_s or 0) * 1000))
 
 
 def wanted(command: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +61,8 @@ def acquired(command: dict[str, Any], permit: signalbox.Permit | aio.Permit | No
     if not permit:
         say(id=command["id"], done=True)
         return
-    label = LABELS[permit.fence] = command["permit"]
+    label = command["permit"]
+    permit.on_revoking(lambda left: say(event="revoking", permit=label, grace_ms=left // timedelta(milliseconds=1)))
     permit.on_lost(lambda reason: say(event="lost", permit=label, reason=reason))
     say(id=command["id"], **belief(permit), fence=str(permit.fence), slots=permit.slots)
 
@@ -88,7 +82,7 @@ def refused_in_a_child(permit: signalbox.Permit) -> bool:
 
 
 def threaded() -> None:
-    client = signalbox.Client(on_event=on_event)
+    client = signalbox.Client()
     permits: dict[str, signalbox.Permit] = {}
 
     def acquire(command: dict[str, Any]) -> None:
@@ -124,7 +118,7 @@ def threaded() -> None:
 
 
 async def asynchronous() -> None:
-    client = aio.Client(on_event=on_event)
+    client = aio.Client()
     permits: dict[str, aio.Permit] = {}
     acquires: dict[str, asyncio.Task[None]] = {}
 

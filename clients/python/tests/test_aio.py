@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Coroutine
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,21 +100,95 @@ def test_guarded_work_takes_no_step_after_a_loss(server: Server, name: str) -> N
     """Also if the event loop was blocked until then, and does not know of the loss."""
     steps: list[str] = []
 
-    async def work() -> None:
+    async def work(permit: aio.Permit) -> None:
         steps.append("before")
-        time.sleep(0.3)
+        server.ask("revoke", {"grant": str(permit.fence), "grace_ms": 100})
+        while permit.is_held:
+            time.sleep(0.01)
         await asyncio.sleep(0)
         steps.append("after")
 
     async def main() -> None:
         permit = await aio.Client(server.url).acquire(name, maximum=1)
-        server.ask("revoke", {"grant": str(permit.fence), "grace_ms": 100})
         with pytest.raises(signalbox.Lost):
-            await permit.guard(work())
+            await permit.guard(work(permit))
         await permit.release()
 
     run(main())
     assert steps == ["before"]
+
+
+def test_guarded_work_ends_with_a_release(server: Server, name: str) -> None:
+    async def main() -> None:
+        permit = await aio.Client(server.url).acquire(name, maximum=1)
+        work = asyncio.ensure_future(permit.guard(release_and_go_on(permit)))
+        with pytest.raises(signalbox.Lost) as lost:
+            await work
+        assert lost.value.reason == "released"
+        with pytest.raises(signalbox.Lost) as lost:
+            await permit.guard(asyncio.sleep(0))
+        assert lost.value.reason == "released"
+        with pytest.raises(signalbox.Misuse, match=name):
+            async with permit:
+                pytest.fail("the block was entered")
+
+    async def release_and_go_on(permit: aio.Permit) -> None:
+        await permit.release()
+        pytest.fail("the work went on without the permit")
+
+    run(main())
+
+
+def test_the_grace_of_a_revocation_is_told(server: Server, name: str) -> None:
+    async def main() -> None:
+        async with aio.Client(server.url).acquire(name, maximum=1) as permit:
+            told: asyncio.Queue[timedelta] = asyncio.Queue()
+            permit.on_revoking(told.put_nowait)
+            await asyncio.to_thread(server.ask, "revoke", {"grant": str(permit.fence), "grace_ms": 20_000})
+            assert await told.get() <= timedelta(seconds=20)
+            permit.on_revoking(told.put_nowait)
+            assert await told.get() <= timedelta(seconds=20)
+            assert await permit.guard(asyncio.sleep(0, "done")) == "done"
+
+    run(main())
+
+
+def test_the_end_of_a_block_does_not_wait_for_the_release_of_a_lost_permit(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signalbox._client.RELEASE_S", 3600)
+    monkeypatch.setattr("signalbox._lease.CLEANUP_S", 3600)
+    server = Server(tmp_path)
+
+    async def main() -> None:
+        lost = asyncio.Event()
+        async with aio.Client(server.url).acquire(name, maximum=1, ttl=timedelta(seconds=1)) as permit:
+            permit.on_lost(lambda _: lost.set())
+            server.process.send_signal(signal.SIGSTOP)
+            await lost.wait()
+
+    try:
+        with pytest.raises(signalbox.Lost):
+            run(main())
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        server.stop()
+
+
+def test_a_child_of_a_fork_may_exit_in_a_block_of_its_parent(server: Server, name: str) -> None:
+    async def main() -> None:
+        async with aio.Client(server.url).acquire(name, maximum=1) as permit:
+            child = os.fork()
+            if child == 0:
+                try:
+                    await permit.__aexit__(SystemExit, SystemExit(), None)
+                    os._exit(7)
+                finally:
+                    os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            permit.check()
+
+    run(main())
 
 
 def test_guarded_work_can_be_cancelled(server: Server, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import queue
 import re
 import signal
 import socket
@@ -203,20 +204,29 @@ def test_a_token_may_come_from_a_pipe(server: Server, name: str, caplog: pytest.
     assert caplog.messages == []
 
 
+def fail_without_the_permit(server: Server, client: signalbox.Client, name: str) -> None:
+    lost = threading.Event()
+    with client.acquire(name, maximum=2) as permit:
+        permit.on_lost(lambda _: lost.set())
+        server.ask("revoke", {"grant": str(permit.fence), "grace_ms": 0})
+        assert lost.wait(15)
+        raise ZeroDivisionError
+
+
 def test_a_revocation_is_pushed(server: Server, name: str) -> None:
     events: list[str] = []
     lost = threading.Event()
     reasons: list[str] = []
     client = signalbox.Client(server.url, on_event=lambda event: events.append(event.kind))
-    permit = client.acquire(name, maximum=1)
+    permit = client.acquire(name, maximum=2)
     permit.on_lost(reasons.append)
     permit.on_lost(lambda _: lost.set())
     server.ask("revoke", {"grant": str(permit.fence), "grace_ms": 0})
     assert lost.wait(15)
     with pytest.raises(signalbox.Lost, match="revoked"), permit:
         pass
-    with pytest.raises(ZeroDivisionError), permit:
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        fail_without_the_permit(server, client, name)
     assert reasons == ["revoked"]
     assert {"acquired", "lost"} <= set(events)
 
@@ -230,6 +240,51 @@ def test_a_loss_is_told_to_a_function_that_comes_later(server: Server, client: s
     permit.on_lost(lambda _: second.set())
     assert second.wait(15)
     permit.release()
+
+
+def test_the_grace_of_a_revocation_is_told(server: Server, client: signalbox.Client, name: str) -> None:
+    """Also to a function that comes later, and while the permit is valid."""
+    grace = timedelta(seconds=20)
+    with client.acquire(name, maximum=1) as permit:
+        told: queue.SimpleQueue[timedelta] = queue.SimpleQueue()
+        permit.on_revoking(told.put)
+        server.ask("revoke", {"grant": str(permit.fence), "grace_ms": grace // timedelta(milliseconds=1)})
+        assert told.get(timeout=15) <= grace
+        permit.on_revoking(told.put)
+        assert told.get(timeout=15) <= grace
+        permit.check()
+        assert told.empty()
+
+
+def test_the_end_of_a_block_does_not_wait_for_the_release_of_a_lost_permit(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signalbox._client.RELEASE_S", 3600)
+    monkeypatch.setattr("signalbox._lease.CLEANUP_S", 3600)
+    server = Server(tmp_path)
+
+    def work() -> None:
+        lost = threading.Event()
+        with signalbox.Client(server.url).acquire(name, maximum=1, ttl=timedelta(seconds=1)) as permit:
+            permit.on_lost(lambda _: lost.set())
+            server.process.send_signal(signal.SIGSTOP)
+            assert lost.wait(15)
+
+    with ThreadPoolExecutor() as pool:
+        try:
+            with pytest.raises(signalbox.Lost):
+                pool.submit(work).result(15)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+    server.eventually(name, (0, 0))  # The background has released it.
+    server.stop()
+
+
+def test_a_released_permit_is_not_entered(client: signalbox.Client, name: str) -> None:
+    permit = client.acquire(name, maximum=1)
+    permit.release()
+    with pytest.raises(signalbox.Misuse, match=name), permit:
+        pytest.fail("the block was entered")
 
 
 def test_an_interrupted_acquire_leaves_nothing(server: Server, client: signalbox.Client, name: str) -> None:
@@ -267,6 +322,26 @@ def test_a_child_of_a_fork_makes_its_own_client(server: Server, client: signalbo
         assert os.waitpid(child, 0)[1] == 0
         permit.check()
         assert server.used(name) == (1, 0)
+
+
+def test_a_child_of_a_fork_may_exit_in_a_block_of_its_parent(server: Server, name: str) -> None:
+    program = f"""
+import os, signalbox, sys
+with signalbox.Client().acquire({name!r}, maximum=1) as permit:
+    if os.fork() == 0:
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+    permit.check()
+if os.fork() == 0:
+    try:
+        with permit:
+            pass
+    except signalbox.Misuse:
+        os._exit(8)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    ended = server.python("-c", program)
+    assert (ended.stdout, ended.stderr) == ("7\n8\n", "")
 
 
 def test_a_client_that_was_not_used_before_the_fork_is_used_in_each_child(server: Server, name: str) -> None:

@@ -183,17 +183,18 @@ class BaseClient:
         self._request(name, **request)
         return (Busy, TimedOut, QueueFull) if on_busy == "skip" else ()
 
-    def _lease(self, request: dict[str, Any], on_lease_event: Callable[[Event], None]) -> Lease:
+    def _lease(self, request: dict[str, Any], tell_permit: Callable[[Lease, str], None]) -> Lease:
         context = contextvars.copy_context()
 
         def tell(event: Event) -> None:
-            on_lease_event(event)
+            tell_permit(lease, event.kind)
             if self._on_event:
                 self._background.call(functools.partial(context.run, self._on_event, event))
 
-        return Lease(
+        lease = Lease(
             self._background, self._servers, self._token, request, unreachable_s=self._unreachable_s, tell=tell
         )
+        return lease
 
 
 class BasePermit:
@@ -207,15 +208,26 @@ class BasePermit:
         return self._lease
 
     def _release(self, is_done: bool) -> Future[None] | None:
-        """Begins to release the permit, unless it is released."""
+        """Begins to release the permit, unless it is released. Nobody waits for the release of one that is lost."""
         lease = self._here()
         if is_done and not lease.is_shared:
             raise Misuse(f"the permit of {lease.described} is not one of acquire_shared: release it with release()")
         if lease.was_released:
             return None
+        was_lost = lease.left() <= 0
         lease.end_now()
         lease.was_released = True
-        return lease.background.submit(functools.partial(lease.release, RELEASE_S, is_done))
+        releasing = lease.background.submit(functools.partial(lease.release, RELEASE_S, is_done))
+        return None if was_lost else releasing
+
+    def _enter(self) -> None:
+        if self._here().was_released:
+            raise Misuse(f"the permit of {self._lease.described} was released: acquire again")
+
+    def _lost_in_block(self, error: BaseException | None) -> Lost | None:
+        """What a block raises at its end, before it releases the permit."""
+        lease = self._here()
+        return None if error or lease.was_released or lease.left() > 0 else lease.lost()
 
     def __del__(self) -> None:
         lease = self._lease
@@ -248,25 +260,48 @@ class BasePermit:
         """Raises Lost unless the permit is valid now. It reads the clock, and can be called before each step."""
         lease = self._here()
         if lease.left() <= 0:
-            if lease.was_released:
-                raise Lost(f"the permit of {lease.described} was released: acquire again", "released")
             raise lease.lost()
+
+
+class _Listeners:
+    """What the program wants to be called when something happens to a permit, each once."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, list[Callable[[], object]]] = {"lost": [], "revoking": []}
+
+    def add(self, kind: str, call: Callable[[], object]) -> None:
+        self._calls[kind].append(call)
+
+    def tell(self, lease: Lease, kind: str) -> None:
+        calls = self._calls.get(kind, [])
+        with suppress(IndexError):  # Two threads may tell it.
+            while calls:
+                lease.background.call(calls.pop(0))
 
 
 class Permit(BasePermit):
     """Resources that are held until the `with` block ends. A background thread renews the lease."""
 
-    def __init__(self, lease: Lease, on_lost: list[Callable[[str], object]]) -> None:
+    def __init__(self, lease: Lease, listeners: _Listeners) -> None:
         super().__init__(lease)
-        self._on_lost = on_lost
+        self._listeners = listeners
 
     def on_lost(self, function: Callable[[str], object]) -> None:
         """Calls a function with the reason when the permit is lost, on a thread of the client; at once if it is."""
-        self._on_lost.append(function)
-        if not self.is_held and not self._lease.was_released:
-            with suppress(ValueError):  # The loss has called it meanwhile.
-                self._on_lost.remove(function)
-                self._lease.background.call(functools.partial(function, self._lease.reason))
+        lease = self._here()
+        self._listeners.add("lost", lambda: function(lease.reason))
+        if not self.is_held and not lease.was_released:
+            self._listeners.tell(lease, "lost")
+
+    def on_revoking(self, function: Callable[[timedelta], object]) -> None:
+        """Calls a function when an administrator takes the permit away, on a thread of the client; at once if so.
+
+        The function is given how long the permit is still valid, so that the work can stop in order and release it.
+        """
+        lease = self._here()
+        self._listeners.add("revoking", lambda: function(timedelta(seconds=lease.left())))
+        if lease.is_revoking and self.is_held:
+            self._listeners.tell(lease, "revoking")
 
     def release(self) -> None:
         """Releases the permit, and waits 5 s for that at most. It can be repeated, and raises nothing but Misuse."""
@@ -279,16 +314,18 @@ class Permit(BasePermit):
             result(releasing)
 
     def __enter__(self) -> Permit:
+        self._enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease = self._here()
-        was_lost = not lease.was_released and lease.left() <= 0
+        if error and self._lease.background.forked:
+            return  # The child of a fork ends within the block of its parent, which has the permit.
+        lost = self._lost_in_block(error)
         self.release()
-        if was_lost and kind is None:
-            raise lease.lost()
+        if lost:
+            raise lost
 
 
 class Client(BaseClient):
@@ -321,14 +358,8 @@ class Client(BaseClient):
         return cast(Permit, permit)  # Only a request of a single flight has another answer.
 
     def _acquire(self, name: str | Claim | Sequence[Claim], *, wait: timedelta, **request: Any) -> Permit | None:
-        on_lost: list[Callable[[str], object]] = []
-
-        def on_event(event: Event) -> None:
-            if event.kind == "lost":
-                while on_lost:
-                    self._background.call(functools.partial(on_lost.pop(0), event.reason or ""))
-
-        lease = self._lease(self._request(name, wait=wait, **request), on_event)
+        listeners = _Listeners()
+        lease = self._lease(self._request(name, wait=wait, **request), listeners.tell)
         acquiring = self._background.submit(functools.partial(lease.acquire, wait.total_seconds()))
         try:
             is_held = result(acquiring)
@@ -339,7 +370,7 @@ class Client(BaseClient):
             acquiring.cancel()
             lease.abandon()
             raise
-        return Permit(lease, on_lost) if is_held else None
+        return Permit(lease, listeners) if is_held else None
 
     def try_acquire(
         self,

@@ -80,6 +80,7 @@ class Lease:
         self.reason = "expired"
         """Why the lease is over, if it was not released."""
         self.was_released = False
+        self.is_revoking = False
         self._servers = servers
         self._token = token
         self._key = secrets.token_hex(16)
@@ -121,6 +122,8 @@ class Lease:
 
     def lost(self) -> Lost:
         """The failure of a lease that is over."""
+        if self.was_released:
+            return Lost(f"the permit of {self.described} was released: acquire again", "released")
         why = LOSSES.get(self.reason, self.reason)
         return Lost(f"the permit of {self.described} is lost: {why}; others may hold it, so stop the work", self.reason)
 
@@ -237,6 +240,7 @@ class Lease:
                 return str(news.get("reason", "expired"))
             if state == "revoking":
                 if self._extend(answer.sent + news["valid_ms"] / 1000, is_final=True):
+                    self.is_revoking = True
                     self._tell(Event("revoking", self.names, fence=self.fence, grace_s=news["grace_ms"] / 1000))
                     await asyncio.sleep(self.left())
                 return "revoked"

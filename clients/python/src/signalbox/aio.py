@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, Literal, TypeVar, cast
 
 from ._client import TTL, BaseClient, BasePermit, Claim, worked_later
 from ._errors import Busy, Misuse, SignalboxError
-from ._lease import Event, Lease
+from ._lease import Lease
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -32,17 +32,26 @@ if TYPE_CHECKING:
 class Permit(BasePermit):
     """Resources that are held until the `async with` block ends."""
 
-    def __init__(self, lease: Lease, lost: asyncio.Future[str]) -> None:
+    def __init__(self, lease: Lease, lost: asyncio.Future[str], revoking: asyncio.Future[None]) -> None:
         super().__init__(lease)
         self._lost = lost
+        self._revoking = revoking
 
     def on_lost(self, function: Callable[[str], object]) -> None:
         """Calls a function with the reason when the permit is lost, in the event loop."""
         self._lost.add_done_callback(lambda lost: None if lost.cancelled() else function(lost.result()))
 
+    def on_revoking(self, function: Callable[[timedelta], object]) -> None:
+        """Calls a function when an administrator takes the permit away, in the event loop.
+
+        The function is given how long the permit is still valid, so that the work can stop in order and release it.
+        """
+        self._revoking.add_done_callback(lambda told: None if told.cancelled() else function(self.time_left))
+
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
         """Does some work as long as the permit is valid. When it is lost, the work is cancelled, and Lost is raised.
 
+        While an administrator takes it away, it is valid: `on_revoking` tells how long.
         The work takes no step without the permit: also before the loss is known to the event loop, the clock decides.
         """
         lease = self._here()
@@ -70,16 +79,18 @@ class Permit(BasePermit):
             await asyncio.shield(asyncio.wrap_future(releasing))
 
     async def __aenter__(self) -> Permit:
+        self._enter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease = self._here()
-        was_lost = not lease.was_released and lease.left() <= 0
+        if error and self._lease.background.forked:
+            return  # The child of a fork ends within the block of its parent, which has the permit.
+        lost = self._lost_in_block(error)
         await self.release()
-        if was_lost and kind is None:
-            raise lease.lost()
+        if lost:
+            raise lost
 
 
 class _Guarded(Generic[T]):
@@ -159,17 +170,20 @@ class Client(BaseClient):
     async def _acquire(self, name: str | Claim | Sequence[Claim], *, wait: timedelta, **request: Any) -> Permit | None:
         loop = asyncio.get_running_loop()
         lost: asyncio.Future[str] = loop.create_future()
+        revoking: asyncio.Future[None] = loop.create_future()
 
-        def lose(reason: str) -> None:
-            if not lost.done():
-                lost.set_result(reason)
+        def tell(lease: Lease, kind: str) -> None:
+            def finish() -> None:
+                if kind == "lost" and not lost.done():
+                    lost.set_result(lease.reason)
+                if kind == "revoking" and not revoking.done():
+                    revoking.set_result(None)
 
-        def on_event(event: Event) -> None:
-            if event.kind == "lost":
+            if kind in ("lost", "revoking"):
                 with suppress(RuntimeError):  # The loop is closed.
-                    loop.call_soon_threadsafe(lose, event.reason or "")
+                    loop.call_soon_threadsafe(finish)
 
-        lease = self._lease(self._request(name, wait=wait, **request), on_event)
+        lease = self._lease(self._request(name, wait=wait, **request), tell)
         acquiring = self._background.submit(functools.partial(lease.acquire, wait.total_seconds()))
         try:
             is_held = await asyncio.wrap_future(acquiring)
@@ -178,7 +192,7 @@ class Client(BaseClient):
         except BaseException:
             lease.abandon()
             raise
-        return Permit(lease, lost) if is_held else None
+        return Permit(lease, lost, revoking) if is_held else None
 
     async def try_acquire(
         self,
