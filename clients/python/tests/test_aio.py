@@ -191,6 +191,26 @@ def test_a_child_of_a_fork_may_exit_in_a_block_of_its_parent(server: Server, nam
     run(main())
 
 
+def test_a_client_that_is_closed_holds_nothing(server: Server, name: str) -> None:
+    async def main() -> None:
+        async with aio.Client(server.url) as client:
+            permit = await client.acquire(name, maximum=1)
+            waiting = asyncio.ensure_future(wait(client))
+            await asyncio.to_thread(server.eventually, name, (1, 1))
+            await client.close()
+            assert server.used(name) == (0, 0)
+            with pytest.raises(signalbox.Misuse, match="closed"):
+                await waiting
+            assert not permit.is_held
+            with pytest.raises(signalbox.Misuse, match="closed"):
+                await client.acquire(name, maximum=1)
+
+    async def wait(client: aio.Client) -> None:
+        await client.acquire(name, maximum=1, wait=timedelta(minutes=1))
+
+    run(main())
+
+
 def test_guarded_work_can_be_cancelled(server: Server, name: str) -> None:
     cleaned: list[str] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import pickle
 import queue
@@ -10,6 +11,7 @@ import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -20,6 +22,7 @@ import pytest
 from conftest import EXAMPLES, Server
 
 import signalbox
+from signalbox._background import background
 
 
 @pytest.fixture
@@ -477,6 +480,67 @@ def test_exit_does_not_wait(server: Server) -> None:
     code = "import signalbox; p = signalbox.Client().acquire('exit', maximum=1); print(p.is_held)"
     ended = server.python("-c", code)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "with signalbox.Client().acquire(NAME, maximum=1): pass",
+        "permit = signalbox.Client().acquire(NAME, maximum=1)",
+        "client = signalbox.Client()\nwith client, client.acquire(NAME, maximum=1): pass",
+        "async def main():\n async with aio.Client().acquire(NAME, maximum=1): pass\nasyncio.run(main())",
+        "async def main():\n async with aio.Client() as c, c.acquire(NAME, maximum=1): pass\nasyncio.run(main())",
+    ],
+)
+def test_the_end_of_a_program_is_silent(server: Server, name: str, program: str) -> None:
+    """Also with all warnings, but for those about a slow machine."""
+    before = f"""
+import asyncio, logging, signalbox
+from signalbox import aio
+logging.getLogger("asyncio").setLevel("ERROR")
+NAME = {name!r}
+"""
+    ended = server.python("-X", "dev", "-c", before + program)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_a_client_that_is_closed_holds_nothing(server: Server, name: str) -> None:
+    with signalbox.Client(server.url) as client, ThreadPoolExecutor() as pool:
+        permit = client.acquire(name, maximum=1)
+        waiting = pool.submit(client.acquire, name, maximum=1, wait=timedelta(minutes=1))
+        server.eventually(name, (1, 1))
+        client.close()
+        assert server.used(name) == (0, 0)
+        with pytest.raises(signalbox.Misuse, match="closed"):
+            waiting.result()
+        with pytest.raises(signalbox.Lost) as lost:
+            permit.check()
+        assert lost.value.reason == "released"
+        with pytest.raises(signalbox.Misuse, match="closed"):
+            client.acquire(name, maximum=1)
+    unused = signalbox.Client(server.url)
+    unused.close()
+    with pytest.raises(signalbox.Misuse, match="closed"):
+        unused.acquire(name, maximum=1)
+
+
+def test_a_client_that_nobody_has_keeps_no_connection(server: Server, name: str) -> None:
+    connections = background().connections
+    client = signalbox.Client(server.url)
+    client.acquire(name, maximum=1).release()
+    idle = connections.copy()
+    client.close()
+    assert len(connections & idle) < len(idle)
+    client = signalbox.Client(server.url)
+    client.acquire(name, maximum=1).release()
+    ours = connections - idle
+    assert ours
+    del client
+    deadline = time.monotonic() + 15
+    while connections & ours:
+        assert time.monotonic() < deadline
+        gc.collect()
+        time.sleep(0.02)
 
 
 def test_the_examples_work(server: Server, tmp_path: Path) -> None:

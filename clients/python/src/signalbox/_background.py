@@ -69,6 +69,8 @@ class Background:
         self.is_started = False
         self._calls = native("queue", "SimpleQueue")()
         self._lock = native("threading", "Lock")()
+        self.connections: set[object] = set()
+        """All that are open. The thread refers to them, so that no other one collects them, also at a program's end."""
         self.forked = False
         """This is the child of a fork of the process that has the threads."""
 
@@ -79,12 +81,17 @@ class Background:
         with self._lock:
             is_first, self.is_started = not self.is_started, True
         if is_first:
+            if "gevent.monkey" in sys.modules:
+                import gevent
+
+                gevent.get_hub()  # The first hub imports modules, in which two threads at a time block each other.
             _start(self._run)
             _start(self._call_all)
         return result(self._loop)
 
     def _run(self) -> None:
         loop = asyncio.new_event_loop()
+        loop.set_debug(False)  # What it would tell, as with -X dev, is nothing that the program could change.
         asyncio.set_event_loop(loop)
         self._loop.set_result(loop)
         loop.run_forever()

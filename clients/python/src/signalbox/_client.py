@@ -6,6 +6,7 @@ import contextvars
 import functools
 import inspect
 import os
+import sys
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -128,8 +129,10 @@ class BaseClient:
         if token is None and token_file is None:
             token_file = os.environ.get("SIGNALBOX_TOKEN_FILE") or None
             token = None if token_file else os.environ.get("SIGNALBOX_TOKEN") or None
+        self._background = background()
         self._token = Token(token, token_file)
         self._servers = Servers(
+            self._background,
             urls,
             self._token,
             os.environ.get("SIGNALBOX_CA") or None if ca is None else ca,
@@ -138,7 +141,13 @@ class BaseClient:
         self._unreachable_s = _millis("unreachable_after", unreachable_after, timedelta(0)) / 1000
         self._label = label
         self._on_event = on_event
-        self._background = background()
+
+    def _close(self) -> Future[None] | None:
+        """Begins to close the client. In a child of a fork, it is the parent's."""
+        self._servers.is_closed = True
+        if self._background.forked or not self._background.is_started:
+            return None
+        return self._background.submit(functools.partial(self._servers.close, RELEASE_S))
 
     def _request(
         self,
@@ -231,7 +240,7 @@ class BasePermit:
 
     def __del__(self) -> None:
         lease = self._lease
-        if not (lease.was_released or lease.background.forked):
+        if not (lease.was_released or lease.background.forked or sys.is_finalizing()):
             warnings.warn(f"the permit of {lease.described} was never released", ResourceWarning, 2, self)
             with suppress(RuntimeError):  # The program ends.
                 lease.abandon()
@@ -336,6 +345,22 @@ class Client(BaseClient):
         permit.check()
     ```
     """
+
+    def close(self) -> None:
+        """Gives all acquires up, and releases all permits. It waits 5 s for that at most, and can be repeated.
+
+        It is the end of a `with` block of the client. A client that is closed raises Misuse if it shall acquire.
+        """
+        if closing := self._close():
+            result(closing)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def acquire(
         self,

@@ -14,11 +14,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ._background import log, now, resolve
+from ._background import Background, log, now, resolve
 from ._errors import Misuse, Unreachable
+
+if TYPE_CHECKING:
+    from ._lease import Lease
 
 IDLE_S = 10.0
 """How long a connection is kept without a request; the server closes it after 15 s."""
@@ -53,13 +56,16 @@ class Answer:
         return str(error.get("message")) if isinstance(error, dict) else f"HTTP status {self.status}"
 
 
-@dataclass
 class _Connection:
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    idle_since: float = 0.0
+    def __init__(self, background: Background, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.idle_since = 0.0
+        self._open = background.connections
+        self._open.add(self)
 
     def close(self) -> None:
+        self._open.discard(self)
         self.writer.close()
 
 
@@ -125,14 +131,34 @@ def _usable(token: str) -> str:
 
 
 class Servers:
-    """The servers of a client, of which one leads."""
+    """The servers of a client, of which one leads. All methods belong to the background thread."""
 
-    def __init__(self, urls: Sequence[str], token: Token, ca: str | None, over_plain: bool) -> None:
-        self._servers = [self._parse(url, over_plain or not token.value) for url in urls]
+    def __init__(
+        self, background: Background, urls: Sequence[str], token: Token, ca: str | None, over_plain: bool
+    ) -> None:
+        self.is_closed = False
+        """No more is acquired, and no connection is kept."""
+        self.leases: set[Lease] = set()
+        """Those that are acquired, held or being released."""
+        self._background = background
+        self._servers: list[_Server] = []
+        self._servers += [self._parse(url, over_plain or not token.value) for url in urls]
         self._token = token
         self._ca = ca
         self._tls: ssl.SSLContext | None = None
         self._warnings: set[str] = set()
+
+    async def close(self, wait_s: float) -> None:
+        """Ends all leases, waits for their releases for a limited time, and closes the connections."""
+        if releases := [lease.close() for lease in list(self.leases)]:
+            await asyncio.wait(releases, timeout=wait_s)
+        _close_idle(self._servers)
+
+    def __del__(self) -> None:
+        # Any thread may collect it, and only that of the connections may close them.
+        if any(server.idle for server in self._servers) and not self._background.forked:
+            with suppress(RuntimeError):  # The program ends.
+                self._background.loop().call_soon_threadsafe(_close_idle, self._servers)
 
     def warn_once(self, text: str) -> None:
         """Tells the log about the servers, once for each client."""
@@ -233,7 +259,7 @@ class Servers:
             except OSError as error:
                 failure = error
             else:
-                return _Connection(reader, writer)
+                return _Connection(self._background, reader, writer)
         raise failure
 
     async def _exchange(self, server: _Server, connection: _Connection, path: str, body: Mapping[str, Any]) -> Answer:
@@ -252,7 +278,7 @@ class Servers:
             # A server that has refused many tokens accepts no other one over a connection with a refused one.
             is_reusable = is_reusable and answer.status not in REFUSED
         finally:
-            if is_reusable:
+            if is_reusable and not self.is_closed:
                 connection.idle_since = now()
                 server.idle.append(connection)
                 while server.idle[0].idle_since < now() - IDLE_S:
@@ -260,6 +286,12 @@ class Servers:
             else:
                 connection.close()
         return answer
+
+
+def _close_idle(servers: Sequence[_Server]) -> None:
+    for server in servers:
+        while server.idle:
+            server.idle.pop().close()
 
 
 async def _read(reader: asyncio.StreamReader, sent: float, token: str | None) -> tuple[Answer, bool]:

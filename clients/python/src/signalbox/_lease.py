@@ -94,6 +94,7 @@ class Lease:
         )()  # A permit that is collected ends its lease, wherever the thread is.
         self._end = 0.0
         self._is_over = False
+        self._acquiring: asyncio.Task[Any] | None = None
         self._work: asyncio.Task[None] | None = None
         self._releasing: asyncio.Task[None] | None = None
 
@@ -145,11 +146,22 @@ class Lease:
 
     async def acquire(self, wait_s: float) -> bool:
         """Acquires; from then on, the lease is renewed. False: the work of the single flight is done."""
+        self._acquiring = asyncio.current_task()
+        self._servers.leases.add(self)
         try:
+            if self._servers.is_closed:
+                raise self._closed()
             is_held = await self._acquire(now() + wait_s + self._unreachable_s)
         except (asyncio.CancelledError, Unreachable, TimedOut):
             self._begin_release()
+            if self._servers.is_closed:
+                raise self._closed() from None
             raise
+        except BaseException:
+            self._servers.leases.discard(self)
+            raise
+        finally:
+            self._acquiring = None
         if is_held:
             self._work = asyncio.ensure_future(self._keep())
         else:
@@ -203,6 +215,9 @@ class Lease:
         self._tell(Event("acquired", self.names, fence=self.fence))
         return True
 
+    def _closed(self) -> Misuse:
+        return Misuse(f"cannot acquire {self.described}: the client is closed")
+
     def _refused(self, answer: Answer) -> SignalboxError:
         if answer.code in ("canceled", "revoked", "removed"):
             self.reason = answer.code
@@ -223,6 +238,7 @@ class Lease:
         if not self.was_released:
             self.reason = reason
             self.end_now()
+            self._servers.leases.discard(self)
             self._tell(Event("lost", self.names, fence=self.fence, reason=reason))
 
     async def _renew(self) -> str:
@@ -267,10 +283,17 @@ class Lease:
         """Releases, and waits for the answer for a limited time; after that, the background goes on."""
         await asyncio.wait([self._begin_release(is_done)], timeout=wait_s)
 
+    def close(self) -> asyncio.Task[None]:
+        """Releases; an acquire that is under way fails."""
+        if self._acquiring:
+            self._acquiring.cancel()
+        return self._begin_release()
+
     def _begin_release(self, is_done: bool = False) -> asyncio.Task[None]:
         if self._releasing is None:
             self.end_now()
             self.was_released = True
+            self._servers.leases.add(self)
             if self._work:
                 self._work.cancel()
             self._releasing = asyncio.ensure_future(self._release({"done": True} if is_done else {}))
@@ -285,3 +308,5 @@ class Lease:
             pass
         else:
             self._tell(Event("released", self.names, fence=self.fence or None))
+        finally:
+            self._servers.leases.discard(self)

@@ -147,6 +147,19 @@ class _Acquiring:
 class Client(BaseClient):
     """A client, which all tasks of a program can share. Its arguments are those of `signalbox.Client`."""
 
+    async def close(self) -> None:
+        """Gives all acquires up, and releases all permits, as `signalbox.Client.close`."""
+        if closing := self._close():
+            await asyncio.shield(asyncio.wrap_future(closing))
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
     def acquire(
         self,
         name: str | Claim | Sequence[Claim],
