@@ -11,6 +11,8 @@ from typing import Optional
 
 import signalbox
 
+if len(sys.argv) != 2:
+    sys.exit("usage: cache.py FILE")
 file = Path(sys.argv[1])
 
 

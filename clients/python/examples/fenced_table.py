@@ -17,6 +17,8 @@ def write(table: sqlite3.Connection, fence: int, text: str) -> bool:
     return written.rowcount == 1
 
 
+if len(sys.argv) != 2:
+    sys.exit("usage: fenced_table.py FILE")
 table = sqlite3.connect(sys.argv[1])
 table.execute("CREATE TABLE IF NOT EXISTS report (id INTEGER PRIMARY KEY, fence INTEGER NOT NULL, text TEXT)")
 client = signalbox.Client()

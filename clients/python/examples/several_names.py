@@ -8,6 +8,8 @@ from datetime import timedelta
 
 import signalbox
 
+if len(sys.argv) < 2:
+    sys.exit("usage: several_names.py NAME …")
 accounts = [signalbox.Claim(f"account/{name}", maximum=1) for name in sys.argv[1:]]
 with signalbox.Client().acquire(accounts, wait=timedelta(seconds=10)):
     print(f"the transfer between {' and '.join(sys.argv[1:])} is done")

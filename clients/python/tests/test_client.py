@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 import os
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,7 @@ def test_a_block_holds_and_releases(server: Server, client: signalbox.Client, na
     with pytest.raises(signalbox.Lost) as lost:
         permit.check()
     assert lost.value.reason == "released"
+    assert lost.value.reason != "misspelled"  # type: ignore[comparison-overlap]
 
 
 def test_failures_are_distinct(client: signalbox.Client, name: str) -> None:
@@ -116,21 +119,78 @@ def test_a_url_is_checked(urls: str | list[str]) -> None:
         signalbox.Client(urls)
 
 
+@contextmanager
+def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """The port of something that answers each connection so, and the first lines that it has received."""
+    lines: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, connection.makefile("rb") as stream, suppress(OSError):
+                    lines.append(stream.readline())
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1], lines
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
 def test_a_url_may_have_a_path(name: str) -> None:
     """As that of a proxy."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
-
-        def answer() -> bytes:
-            connection, _ = listener.accept()
-            with connection:
-                line = connection.makefile("rb").readline()
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-            return line
-
-        line = pool.submit(answer)
+    with answering(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as (port, lines):
         with pytest.raises(signalbox.Misuse):
-            signalbox.Client(f"http://127.0.0.1:{listener.getsockname()[1]}/behind/").acquire(name, maximum=1)
-        assert line.result() == b"POST /behind/api/v1/lease/acquire HTTP/1.1\r\n"
+            signalbox.Client(f"http://127.0.0.1:{port}/behind/").acquire(name, maximum=1)
+        assert lines == [b"POST /behind/api/v1/lease/acquire HTTP/1.1\r\n"]
+
+
+def test_a_port_of_another_protocol_is_misuse(server: Server, name: str) -> None:
+    """At once, however long the client tries to reach a server."""
+
+    def check(*urls: str) -> None:
+        client = signalbox.Client(urls, unreachable_after=timedelta(days=1))
+        with pytest.raises(signalbox.Misuse, match=name):
+            client.acquire(name, maximum=1)
+
+    check(f"http://{server.address}")
+    for answer in (b"-ERR unknown command\r\n", b"ERR", b"\x15\x03\x03\x00\x02\x02\x46"):
+        with answering(answer) as (port, _):
+            check(f"http://127.0.0.1:{port}", f"http://{server.address}")
+            with signalbox.Client([f"http://127.0.0.1:{port}", server.url]).acquire(name, maximum=1):
+                pass
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as (port, _):
+        check(f"https://127.0.0.1:{port}")
+
+
+def test_a_message_says_what_the_client_was_not_given(name: str) -> None:
+    refusal = b'{"error": {"code": "unauthorized", "message": "no"}}'
+    with answering(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: %d\r\n\r\n%b" % (len(refusal), refusal)) as (port, _):
+        with pytest.raises(signalbox.NotPermitted, match="SIGNALBOX_TOKEN_FILE"):
+            signalbox.Client(f"http://127.0.0.1:{port}").acquire(name, maximum=1)
+        with pytest.raises(signalbox.NotPermitted) as wrong:
+            signalbox.Client(f"http://127.0.0.1:{port}", token="wrong").acquire(name, maximum=1)
+        assert "SIGNALBOX_TOKEN_FILE" not in str(wrong.value)
+
+
+def test_a_port_that_the_url_does_not_have_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_address(host: str, port: int) -> list[Any]:
+        if host == "slow":
+            await asyncio.sleep(60)
+        raise OSError("no address")
+
+    monkeypatch.setattr("signalbox._http.resolve", no_address)
+    for url, port in (("http://host", "port 80"), ("https://host", "port 443"), ("http://slow", "port 80")):
+        with pytest.raises(signalbox.Unreachable, match=port):
+            signalbox.Client(url, unreachable_after=timedelta(seconds=0.3)).acquire(name, maximum=1)
+    with pytest.raises(signalbox.Unreachable) as given:
+        signalbox.Client("http://host:1", unreachable_after=timedelta(seconds=0.3)).acquire(name, maximum=1)
+    assert "11217" not in str(given.value)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "localhost.example.org", "127.example.org", "[::2]"])
@@ -559,6 +619,10 @@ def test_the_examples_work(server: Server, tmp_path: Path) -> None:
     assert run("slots.py") == "on GPU 0\n"
     assert run("several_names.py", "blue", "red") == "the transfer between blue and red is done\n"
     assert run("cache.py", str(tmp_path / "page.html")) == run("cache.py", str(tmp_path / "page.html"))
+    for example in ("cache.py", "several_names.py", "fenced_table.py"):
+        ended = server.python(str(EXAMPLES / example))
+        assert ended.returncode == 1
+        assert ended.stderr.startswith("usage: ")
     table = run("fenced_table.py", str(tmp_path / "report.db"))
     assert table == "the holder writes: True\nan earlier holder writes: False\n"
 

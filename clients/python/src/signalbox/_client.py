@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, cast, overload
 
 from ._background import background, result
-from ._errors import Busy, Lost, Misuse, QueueFull, SignalboxError, TimedOut
+from ._errors import Busy, Lost, LostReason, Misuse, QueueFull, SignalboxError, TimedOut
 from ._http import Servers, Token
 from ._lease import Event, Lease
 
@@ -295,7 +295,7 @@ class Permit(BasePermit):
         super().__init__(lease)
         self._listeners = listeners
 
-    def on_lost(self, function: Callable[[str], object]) -> None:
+    def on_lost(self, function: Callable[[LostReason], object]) -> None:
         """Calls a function with the reason when the permit is lost, on a thread of the client; at once if it is."""
         lease = self._here()
         self._listeners.add("lost", lambda: function(lease.reason))

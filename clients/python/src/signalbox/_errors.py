@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+LostReason = Literal["expired", "unreachable", "not_permitted", "revoked", "removed", "canceled", "released"]
+"""Why a permit, or the place in the queue, is over; a later server may add others."""
+
 
 class SignalboxError(Exception):
     """A failure of the client or of a request. All others are one of these."""
@@ -22,12 +27,14 @@ class QueueFull(SignalboxError):
 class Lost(SignalboxError):
     """The permit, or the place in the queue, has ended without a release. Others may hold it: stop the work."""
 
-    def __init__(self, message: str, reason: str) -> None:
+    def __init__(self, message: str, reason: LostReason) -> None:
         super().__init__(message)
-        self.reason = reason
-        """`expired`, `unreachable`, `not_permitted`, `revoked`, `removed` or `canceled`; the server may add others."""
+        self.reason: LostReason = reason
+        """`expired` (not renewed in time, as after a suspension), `unreachable` (no server has answered in time),
+        `not_permitted`, `revoked`, `removed` or `canceled` (by an administrator: the permit, the semaphore, the wait),
+        or `released` (by the program); a later server may add others."""
 
-    def __reduce__(self) -> tuple[type[Lost], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[Lost], tuple[str, LostReason]]:
         return type(self), (str(self), self.reason)  # For queues of tasks, which pickle what a task raises.
 
 

@@ -35,6 +35,14 @@ REFUSED = (401, 403, 429)
 """The client has not the right, or a wrong token."""
 
 
+BEGIN = b"HTTP/"
+"""What each answer begins with."""
+
+
+class WrongProtocol(ValueError):
+    """What listens at an address is certainly no server of HTTP."""
+
+
 @dataclass
 class Answer:
     """An answer to a request that was sent at `sent`, a time of `now()`, with this token."""
@@ -77,6 +85,8 @@ class _Server:
     authority: str
     path: str
     """What stands before the paths of the requests, as at a proxy."""
+    hint: str
+    """What a failure says besides the authority."""
     idle: deque[_Connection] = field(default_factory=deque)
 
 
@@ -181,17 +191,24 @@ class Servers:
         if not (secure or may_be_plain or _is_loopback(parts.hostname)):
             raise Misuse(f'the token is not sent to "{url}" without TLS: use https, or token_over_plain=True')
         authority = parts.netloc.rpartition("@")[2]
-        return _Server(secure, parts.hostname, port or (443 if secure else 80), authority, parts.path.rstrip("/"))
+        hint = ""
+        if port is None:
+            port = 443 if secure else 80
+            hint = f" (port {port}, since the URL has none; that of signalbox is usually 11217)"
+        return _Server(secure, parts.hostname, port, authority, parts.path.rstrip("/"), hint)
 
     async def ask(self, path: str, body: Mapping[str, Any], hedge: float, deadline: float) -> Answer:
         """Sends a request until a server has answered it, and raises Unreachable at the `deadline`.
 
         After `hedge` seconds without an answer, it is sent to the next server as well, over another connection: the
         first answer counts. A server that does not lead, or that fails, has not answered. All requests can be repeated.
+        Raises WrongProtocol of an acquire, which does not wait until all servers are replaced.
         """
         servers = itertools.cycle(list(self._servers))
         attempts: dict[asyncio.Task[Answer], _Server] = {}
-        pause, failures, last = 0.05, 0, "no answer"
+        pause, failures = 0.05, 0
+        last = "no answer" + max(server.hint for server in self._servers)
+        wrong: set[str] = set()
         try:
             while (left := deadline - now()) > 0:
                 if len(attempts) == ATTEMPTS_MAX:
@@ -207,8 +224,14 @@ class Servers:
                     try:
                         answer = attempt.result()
                     except (OSError, ValueError, EOFError) as error:
-                        failures, last = failures + 1, f"{server.authority}: {error or type(error).__name__}"
+                        failures += 1
+                        last = f"{server.authority}{server.hint}: {error or type(error).__name__}"
+                        if isinstance(error, WrongProtocol):
+                            wrong.add(server.authority)
+                            if path == "acquire" and len(wrong) == len(self._servers):
+                                raise WrongProtocol(last) from None
                         continue
+                    wrong.discard(server.authority)
                     if answer.status < 500 and answer.status != 408:
                         self._prefer(server)
                         return answer
@@ -256,6 +279,10 @@ class Servers:
                     server_hostname=server.host if server.secure else None,
                     limit=ANSWER_BYTES_MAX,
                 )
+            except ssl.SSLError as error:
+                if error.reason == "WRONG_VERSION_NUMBER":
+                    raise WrongProtocol("this port has no TLS; use http, or the server's port with TLS") from None
+                failure = error
             except OSError as error:
                 failure = error
             else:
@@ -296,6 +323,14 @@ def _close_idle(servers: Sequence[_Server]) -> None:
 
 async def _read(reader: asyncio.StreamReader, sent: float, token: str | None) -> tuple[Answer, bool]:
     """Reads an answer; whether its connection can be used again."""
+    try:
+        begin = await reader.readexactly(len(BEGIN))
+    except asyncio.IncompleteReadError as error:
+        begin = error.partial
+        if BEGIN.startswith(begin):
+            raise
+    if begin != BEGIN:
+        raise WrongProtocol("this port has no HTTP, or only with TLS; use that of signalbox serve --http-port")
     status_line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     status, length = int(status_line.split(" ")[1]), int(headers.get("content-length", "0"))

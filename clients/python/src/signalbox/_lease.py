@@ -12,11 +12,11 @@ import random
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Literal, cast
 
 from ._background import Background, native, now
-from ._errors import Busy, Lost, Misuse, NotPermitted, QueueFull, SignalboxError, TimedOut, Unreachable
-from ._http import REFUSED, Answer, Servers, Token
+from ._errors import Busy, Lost, LostReason, Misuse, NotPermitted, QueueFull, SignalboxError, TimedOut, Unreachable
+from ._http import REFUSED, Answer, Servers, Token, WrongProtocol
 
 CLEANUP_S = 10.0
 """How long a release is repeated at least."""
@@ -46,17 +46,20 @@ LOSSES = {
 
 @dataclass(frozen=True)
 class Event:
-    """Something that has happened to a lease."""
+    """Something that has happened to a lease. What does not belong to its kind is None."""
 
-    kind: str
-    """`waiting`, `acquired`, `renewed`, `revoking`, `lost` or `released`."""
+    kind: Literal["waiting", "acquired", "renewed", "revoking", "lost", "released"]
+    """It waits in the queue; it is held; the server has renewed it; an administrator takes it away after a time of
+    grace; it is over without a release; the program has released it."""
     names: tuple[str, ...]
+    """What is acquired, in the order of the claims."""
     position: int | None = None
-    """In the queue, of `waiting`: 1 is served next."""
+    """The place in the queue, of `waiting`: 1 is served next. None if the server does not know it yet."""
     fence: int | None = None
+    """The fencing token, of all but `waiting`. None if what is released was not held."""
     grace_s: float | None = None
-    """How long the permit is still valid, of `revoking`."""
-    reason: str | None = None
+    """How long the permit is still valid, of `revoking`, in seconds."""
+    reason: LostReason | None = None
     """Why it is over, of `lost`."""
 
 
@@ -77,7 +80,7 @@ class Lease:
         self.names = tuple(claim["name"] for claim in request["claims"])
         self.fence = 0
         self.slots: tuple[tuple[int, ...], ...] = ()
-        self.reason = "expired"
+        self.reason: LostReason = "expired"
         """Why the lease is over, if it was not released."""
         self.was_released = False
         self.is_revoking = False
@@ -181,6 +184,8 @@ class Lease:
                     f"cannot acquire {self.described}: no server was reachable for {self._unreachable_s:g} s, "
                     f"nothing is held; check the servers and the network (last attempt: {error})"
                 ) from None
+            except WrongProtocol as error:
+                raise Misuse(f"cannot acquire {self.described}: {error}") from None
             if answer.status == 200:
                 if answer.body["state"] == "done":
                     return False
@@ -220,9 +225,11 @@ class Lease:
 
     def _refused(self, answer: Answer) -> SignalboxError:
         if answer.code in ("canceled", "revoked", "removed"):
-            self.reason = answer.code
-            return Lost(f"cannot acquire {self.described}: {LOSSES[answer.code]}", answer.code)
+            self.reason = cast(LostReason, answer.code)
+            return Lost(f"cannot acquire {self.described}: {LOSSES[answer.code]}", self.reason)
         failure, advice = REFUSALS.get(answer.code, (Misuse, answer.message))
+        if failure is NotPermitted and not answer.token:
+            advice = "the client has no token; give it one by token_file or SIGNALBOX_TOKEN_FILE"
         return failure(f"cannot acquire {self.described}: {advice}")
 
     def _token_differs(self, answer: Answer) -> bool:
@@ -241,9 +248,10 @@ class Lease:
             self._servers.leases.discard(self)
             self._tell(Event("lost", self.names, fence=self.fence, reason=reason))
 
-    async def _renew(self) -> str:
+    async def _renew(self) -> LostReason:
         """Why the lease is over, which is not later than its end."""
-        reason, refusals = "unreachable", 0
+        reason: LostReason = "unreachable"
+        refusals = 0
         while (left := self.left()) > 0:
             request = {"keys": [self._key], "poll_ms": self._poll_ms}
             try:
@@ -253,7 +261,7 @@ class Lease:
             news: dict[str, Any] = answer.body["leases"][0] if answer.status == 200 else {"state": "not_permitted"}
             state = news["state"]
             if state == "lost":
-                return str(news.get("reason", "expired"))
+                return cast(LostReason, news.get("reason", "expired"))
             if state == "revoking":
                 if self._extend(answer.sent + news["valid_ms"] / 1000, is_final=True):
                     self.is_revoking = True

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Generic, Literal, TypeVar, cast, overload
 
 from ._client import TTL, BaseClient, BasePermit, Claim, worked_later
-from ._errors import Busy, Misuse, SignalboxError
+from ._errors import Busy, LostReason, Misuse, SignalboxError
 from ._lease import Lease
 
 T = TypeVar("T")
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 class Permit(BasePermit):
     """Resources that are held until the `async with` block ends."""
 
-    def __init__(self, lease: Lease, lost: asyncio.Future[str], revoking: asyncio.Future[None]) -> None:
+    def __init__(self, lease: Lease, lost: asyncio.Future[LostReason], revoking: asyncio.Future[None]) -> None:
         super().__init__(lease)
         self._lost = lost
         self._revoking = revoking
 
-    def on_lost(self, function: Callable[[str], object]) -> None:
+    def on_lost(self, function: Callable[[LostReason], object]) -> None:
         """Calls a function with the reason when the permit is lost, in the event loop."""
         self._lost.add_done_callback(lambda lost: None if lost.cancelled() else function(lost.result()))
 
@@ -182,7 +182,7 @@ class Client(BaseClient):
 
     async def _acquire(self, name: str | Claim | Sequence[Claim], *, wait: timedelta, **request: Any) -> Permit | None:
         loop = asyncio.get_running_loop()
-        lost: asyncio.Future[str] = loop.create_future()
+        lost: asyncio.Future[LostReason] = loop.create_future()
         revoking: asyncio.Future[None] = loop.create_future()
 
         def tell(lease: Lease, kind: str) -> None:
