@@ -191,6 +191,18 @@ def test_a_child_of_a_fork_may_exit_in_a_block_of_its_parent(server: Server, nam
     run(main())
 
 
+def test_a_permit_that_is_collected_is_released(server: Server, name: str) -> None:
+    async def main() -> None:
+        permits = [await aio.Client(server.url).acquire(name, maximum=1)]
+        permits[0].on_lost(print)
+        permits[0].on_revoking(print)
+        with pytest.warns(ResourceWarning, match=name):
+            permits.clear()
+        await asyncio.to_thread(server.eventually, name, (0, 0))
+
+    run(main())
+
+
 def test_a_client_that_is_closed_holds_nothing(server: Server, name: str) -> None:
     async def main() -> None:
         async with aio.Client(server.url) as client:

@@ -75,6 +75,8 @@ def test_failures_are_distinct(client: signalbox.Client, name: str) -> None:
         {"ttl": timedelta(days=365)},
         {"queue_max": -1},
         {"label": 5},
+        {"label": "ä" * 128},
+        {"name": "x" * 65_536},
         {"name": []},
         {"name": ["one", "two"]},
         {"name": [signalbox.Claim(str(number), 1) for number in range(65)]},
@@ -364,6 +366,8 @@ def test_an_interrupted_acquire_leaves_nothing(server: Server, client: signalbox
 
 def test_a_permit_that_is_collected_is_released(server: Server, client: signalbox.Client, name: str) -> None:
     permits = [client.acquire(name, maximum=1)]
+    permits[0].on_lost(print)
+    permits[0].on_revoking(print)
     with pytest.warns(ResourceWarning, match=name):
         permits.clear()
     server.eventually(name, (0, 0))
@@ -403,7 +407,7 @@ if os.fork() == 0:
         os._exit(8)
 print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
-    ended = server.python("-c", program)
+    ended = server.python("-W", "ignore::DeprecationWarning", "-c", program)
     assert (ended.stdout, ended.stderr) == ("7\n8\n", "")
 
 

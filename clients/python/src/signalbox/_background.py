@@ -78,15 +78,16 @@ class Background:
         """The loop of the thread, which is started by the first call."""
         if self.forked:
             raise Misuse("this process is a fork of one that has used the client: make a client after the fork")
-        with self._lock:
-            is_first, self.is_started = not self.is_started, True
-        if is_first:
-            if "gevent.monkey" in sys.modules:
-                import gevent
+        if not self.is_started:  # So that a permit that is collected wherever the thread is does not wait for the lock.
+            with self._lock:
+                is_first, self.is_started = not self.is_started, True
+            if is_first:
+                if "gevent.monkey" in sys.modules:
+                    import gevent
 
-                gevent.get_hub()  # The first hub imports modules, in which two threads at a time block each other.
-            _start(self._run)
-            _start(self._call_all)
+                    gevent.get_hub()  # The first hub imports modules, in which two threads at a time block each other.
+                _start(self._run)
+                _start(self._call_all)
         return result(self._loop)
 
     def _run(self) -> None:

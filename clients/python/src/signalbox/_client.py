@@ -29,6 +29,10 @@ RELEASE_S = 5.0
 
 CLAIMS_MAX = 64
 
+NAME_BYTES_MAX = 65_535
+
+LABEL_BYTES_MAX = 255
+
 WHOLE_MAX = (1 << 32) - 1
 """The largest number of a request, also of milliseconds."""
 
@@ -59,13 +63,15 @@ def _millis(what: str, time: timedelta, least: timedelta) -> int:
     return millis
 
 
-def _text(what: str, value: str) -> str:
+def _text(what: str, value: str, bytes_max: int) -> str:
     if not isinstance(value, str) or not value:
         raise Misuse(f"{what} is {value!r}: use a text")
     try:
-        value.encode()
+        length = len(value.encode())
     except UnicodeEncodeError:
         raise Misuse(f"{what} is {value!a}, which has no form in UTF-8: use other characters") from None
+    if length > bytes_max:
+        raise Misuse(f"{what} has {length} bytes: use {bytes_max} or less")
     return value
 
 
@@ -85,7 +91,7 @@ class Claim:
     def _fields(self) -> dict[str, Any]:
         """The claim as JSON."""
         fields: dict[str, Any] = {
-            "name": _text("a name", self.name),
+            "name": _text("a name", self.name, NAME_BYTES_MAX),
             "resources": _whole("resources", self.resources, 1),
         }
         if self.maximum is not None:
@@ -178,7 +184,7 @@ class BaseClient:
         if queue_max is not None:
             request["queue_max"] = _whole("queue_max", queue_max, 0)
         if label := label or self._label:
-            request["label"] = _text("label", label)
+            request["label"] = _text("label", label, LABEL_BYTES_MAX)
         if is_shared:
             request["share"] = True
         return request

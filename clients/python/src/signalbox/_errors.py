@@ -47,4 +47,4 @@ class NotPermitted(SignalboxError):
 
 
 class Misuse(SignalboxError):
-    """The request is wrong, or the client was used before the process was forked: a fault of the program."""
+    """A fault of the program: the request or a setting is wrong, or the client is closed or a parent's."""

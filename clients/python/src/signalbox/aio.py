@@ -46,7 +46,13 @@ class Permit(BasePermit):
 
         The function is given how long the permit is still valid, so that the work can stop in order and release it.
         """
-        self._revoking.add_done_callback(lambda told: None if told.cancelled() else function(self.time_left))
+        lease = self._here()
+
+        def tell(revoking: asyncio.Future[None]) -> None:
+            if not revoking.cancelled():
+                function(timedelta(seconds=lease.left()))
+
+        self._revoking.add_done_callback(tell)
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
         """Does some work as long as the permit is valid. When it is lost, the work is cancelled, and Lost is raised.
