@@ -3,12 +3,10 @@ package signalbox
 import (
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/http"
 	"time"
 	"unicode/utf8"
@@ -27,75 +25,119 @@ type wanted struct {
 	names []string
 	ttl   time.Duration
 	wait  time.Duration
-	err   error
+	// into is what the options are given to, and accepts which of them apply there.
+	into    string
+	accepts kinds
+	// err is the first fault of the options.
+	err error
+}
+
+// kinds are kinds of options.
+type kinds uint8
+
+const (
+	ofClaim   kinds = 1 << iota // [Maximum], [Resources], [Slot]
+	ofNames                     // [Also]
+	ofRequest                   // [TTL], [Label]
+	ofQueue                     // [Wait], [QueueMax]
+)
+
+// option is an Option that is refused where its kind does not apply.
+func option(kind kinds, name string, set func(*wanted)) Option {
+	return func(w *wanted) {
+		if w.accepts&kind == 0 {
+			w.fail("%s does not apply to %s", name, w.into)
+			return
+		}
+		set(w)
+	}
+}
+
+func (w *wanted) fail(format string, arguments ...any) {
+	if w.err == nil {
+		w.err = misuse("cannot acquire %q: "+format, append([]any{w.name}, arguments...)...)
+	}
 }
 
 // Maximum is how many resources of the name may be in use at once. A name that is a declared semaphore needs none, and has
-// its capacity.
+// its capacity. All clients of a name that is not declared have to give the same one. It is 1 or more.
 func Maximum(maximum uint32) Option {
-	return func(w *wanted) { w.claim.Maximum = &maximum }
+	return option(ofClaim, "Maximum", func(w *wanted) { w.claim.Maximum = w.positive("Maximum", maximum) })
 }
 
 // Resources is how many resources of the name are acquired; 1 unless given.
 func Resources(resources uint32) Option {
-	return func(w *wanted) { w.claim.Resources = &resources }
+	return option(ofClaim, "Resources", func(w *wanted) { w.claim.Resources = w.positive("Resources", resources) })
 }
 
 // Slot wants this slot of a declared semaphore with numbered slots; any unless given.
 func Slot(slot uint16) Option {
-	return func(w *wanted) { w.claim.Slot = &slot }
+	return option(ofClaim, "Slot", func(w *wanted) { w.claim.Slot = &slot })
 }
 
 // Also acquires a further name in the same request: all names are granted, or none. Its options are [Maximum], [Resources]
 // and [Slot].
 func Also(name string, options ...Option) Option {
-	return func(w *wanted) {
-		first := w.claim
+	return option(ofNames, "Also", func(w *wanted) {
+		first := *w
 		w.add(name)
+		w.into, w.accepts = "a further name: give it to the acquire", ofClaim
 		for _, option := range options {
 			option(w)
 		}
-		w.claim = first
-	}
+		w.claim, w.into, w.accepts = first.claim, first.into, first.accepts
+	})
 }
 
 // TTL is how long the permit lasts when the client can no longer renew it: others get the resources so long after a crash. It
-// is renewed several times in this time. The server's default, usually 30 s, unless given; at least 1 ms, and within the
-// limits of the server.
+// is renewed several times in this time. The server's default, usually 30 s, unless given; at least 1 s. One above the server's
+// session.max_ttl, usually an hour, is that.
 func TTL(ttl time.Duration) Option {
-	return func(w *wanted) {
-		w.TTLMs = w.milliseconds("TTL", ttl, 1)
+	return option(ofRequest, "TTL", func(w *wanted) {
+		if ttl < shortestTTL {
+			w.fail("TTL(%v) is too short: use %v or more", ttl, shortestTTL)
+		}
+		w.TTLMs = milliseconds(ttl)
 		w.ttl = time.Duration(w.TTLMs) * time.Millisecond
-	}
+	})
 }
 
 // Wait waits in the queue for so long if the resources are in use; not at all unless given. The server has a limit, a day by
 // default.
 func Wait(wait time.Duration) Option {
-	return func(w *wanted) {
-		w.WaitMs = w.milliseconds("Wait", wait, 0)
+	return option(ofQueue, "Wait", func(w *wanted) {
+		if wait < 0 {
+			w.fail("Wait(%v) is negative: use 0 or more", wait)
+		}
+		w.WaitMs = milliseconds(wait)
 		w.wait = time.Duration(w.WaitMs) * time.Millisecond
-	}
+	})
 }
 
 // QueueMax does not wait if so many requests wait already.
 func QueueMax(waiting uint32) Option {
-	return func(w *wanted) { w.QueueMax = &waiting }
+	return option(ofQueue, "QueueMax", func(w *wanted) { w.QueueMax = &waiting })
 }
 
 // Label is a text of up to 255 bytes, such as the id of a job, that the server's listings show beside the permit.
 func Label(label string) Option {
-	return func(w *wanted) {
+	return option(ofRequest, "Label", func(w *wanted) {
+		if len(label) > labelMax {
+			w.fail("a label of %d bytes: use at most %d", len(label), labelMax)
+		}
 		w.request.Label, w.LabelHex = "", ""
 		if utf8.ValidString(label) {
 			w.request.Label = label
 		} else {
 			w.LabelHex = hex.EncodeToString([]byte(label))
 		}
-	}
+	})
 }
 
 func (w *wanted) add(name string) {
+	if name == "" || len(name) > nameMax {
+		w.fail("a name of %d bytes: use 1 to %d", len(name), nameMax)
+	}
 	w.names = append(w.names, name)
 	w.claim = &claim{Name: name}
 	if !utf8.ValidString(name) {
@@ -104,14 +146,27 @@ func (w *wanted) add(name string) {
 	w.Claims = append(w.Claims, w.claim)
 }
 
+func (w *wanted) positive(option string, number uint32) *uint32 {
+	if number < 1 {
+		w.fail("%s is %d: use 1 or more", option, number)
+	}
+	return &number
+}
+
+// The longest name and label, in bytes.
+const (
+	nameMax  = 65535
+	labelMax = 255
+)
+
+// shortestTTL is the server's session.min_ttl, by default. A server would take a shorter time for this one.
+const shortestTTL = time.Second
+
 // milliseconds rounds up, so that no time becomes none.
-func (w *wanted) milliseconds(option string, span time.Duration, least int64) int64 {
+func milliseconds(span time.Duration) int64 {
 	ms := int64(span / time.Millisecond)
 	if span%time.Millisecond > 0 {
 		ms++
-	}
-	if span < 0 || ms < least {
-		w.err = misuse("cannot acquire %q: %s(%v) is too short", w.name, option, span)
 	}
 	return min(ms, math.MaxUint32)
 }
@@ -128,15 +183,26 @@ func poll(ttl time.Duration) time.Duration { return min(ttl/4, 20*time.Second) }
 // Errors are [ErrBusy], [ErrTimedOut], [ErrQueueFull], [ErrLost] (an administrator has canceled the wait or removed the name),
 // [ErrUnreachable], [ErrNotPermitted] and [ErrMisuse].
 func (c *Client) Acquire(ctx context.Context, name string, options ...Option) (*Permit, error) {
-	w := &wanted{name: name, ttl: 30 * time.Second}
-	w.add(name)
+	return c.begin(ctx, &wanted{name: name, into: "Acquire", accepts: ofClaim | ofNames | ofRequest | ofQueue}, options)
+}
+
+// begin acquires what the options say.
+func (c *Client) begin(ctx context.Context, w *wanted, options []Option) (*Permit, error) {
+	if c == nil || c.transport == nil {
+		return nil, misuse("cannot acquire %q: the client was not made by New", w.name)
+	}
+	w.ttl = 30 * time.Second
+	w.add(w.name)
+	if w.Share {
+		one := uint32(1)
+		w.claim.Maximum = &one
+	}
 	for _, option := range options {
 		option(w)
 	}
 	if w.err != nil {
 		return nil, w.err
 	}
-	w.ttl = max(w.ttl, time.Second) // The server's shortest is not less, by default.
 	key := make([]byte, 16)
 	if _, err := rand.Read(key); err != nil {
 		return nil, misuse("cannot acquire %q: no random numbers: %w", w.name, err)
@@ -146,10 +212,11 @@ func (c *Client) Acquire(ctx context.Context, name string, options ...Option) (*
 }
 
 // TryAcquire is Acquire for a program that has something else to do if the resources are in use: then ok is false, and there
-// is no error.
+// is no error. It does not wait, so [Wait] and [QueueMax] are an [ErrMisuse].
 func (c *Client) TryAcquire(ctx context.Context, name string, options ...Option) (permit *Permit, ok bool, err error) {
-	permit, err = c.Acquire(ctx, name, options...)
-	if errors.Is(err, ErrBusy) || errors.Is(err, ErrTimedOut) || errors.Is(err, ErrQueueFull) {
+	w := &wanted{name: name, into: "TryAcquire, which does not wait: use Acquire", accepts: ofClaim | ofNames | ofRequest}
+	permit, err = c.begin(ctx, w, options)
+	if errors.Is(err, ErrBusy) {
 		return nil, false, nil
 	}
 	return permit, err == nil, err
@@ -163,7 +230,8 @@ func (c *Client) Do(ctx context.Context, name string, work func(context.Context,
 		return err
 	}
 	defer func() {
-		if released := permit.Release(); errors.Is(released, ErrLost) {
+		var told *LostError
+		if released := permit.Release(); errors.Is(released, ErrLost) && !(errors.As(err, &told) && told.Name == name) {
 			err = errors.Join(err, released)
 		}
 	}()
@@ -197,7 +265,7 @@ func (c *Client) acquire(ctx context.Context, w *wanted) (*Permit, error) {
 		mayArrive = mayArrive || (err != nil && !isUnsent(err)) || len(c.urls) > 1
 		switch {
 		case err == nil && answer.status >= http.StatusBadRequest:
-			return giveUp(refusal("acquire", w, answer))
+			return giveUp(c.refusal("acquire", w, answer))
 		case err == nil && answer.State == "held" && now() < answer.until(&answer.lease):
 			return c.newPermit(ctx, w, answer), nil
 		case err == nil && answer.State == "done":
@@ -209,14 +277,14 @@ func (c *Client) acquire(ctx context.Context, w *wanted) (*Permit, error) {
 			c.onEvent(ctx, Event{Kind: EventWaiting, Name: w.name, Position: answer.Position})
 			// The server's wait begins again after its restart.
 			if answered.since(begun) > w.wait+c.unreachableAfter {
-				return giveUp(failed(ErrTimedOut, w, errors.New("it was in use for as long as the request waited")))
+				return giveUp(failed(ErrTimedOut, w, errors.New(timedOut(w))))
 			}
 			continue
 		case err == nil:
 			err = errors.New("the answer came too late, or is not one of signalbox")
 		}
-		if now().since(answered) >= c.unreachableAfter || isUntrusted(err) {
-			return giveUp(unreachable("acquire", w, err))
+		if silent := now().since(answered); silent >= c.unreachableAfter || isHopeless(err) {
+			return giveUp(c.unreachable("acquire", w, silent, err))
 		}
 		longest = 0 // A server without room for a request that waits answers this one.
 		if ctx.Err() == nil {
@@ -228,16 +296,4 @@ func (c *Client) acquire(ctx context.Context, w *wanted) (*Permit, error) {
 
 func failed(kind error, w *wanted, cause error) error {
 	return &Error{Kind: kind, text: fmt.Sprintf("cannot acquire %q: %v", w.name, cause), cause: cause}
-}
-
-// isUnsent says that no server has received the request.
-func isUnsent(err error) bool {
-	var network *net.OpError
-	return isUntrusted(err) || (errors.As(err, &network) && network.Op == "dial")
-}
-
-// isUntrusted says that the certificate of the server is not trusted, so that repeating does not help.
-func isUntrusted(err error) bool {
-	var untrusted *tls.CertificateVerificationError
-	return errors.As(err, &untrusted)
 }

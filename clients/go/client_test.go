@@ -7,7 +7,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -66,6 +65,10 @@ func TestFailuresAreDistinct(t *testing.T) {
 		{[]signalbox.Option{}, signalbox.ErrMisuse},
 		{[]signalbox.Option{signalbox.Maximum(1), signalbox.Resources(2)}, signalbox.ErrMisuse},
 		{[]signalbox.Option{signalbox.Maximum(1), signalbox.TTL(0)}, signalbox.ErrMisuse},
+		{[]signalbox.Option{signalbox.Maximum(1), signalbox.TTL(30)}, signalbox.ErrMisuse},
+		{[]signalbox.Option{signalbox.Maximum(1), signalbox.TTL(999 * time.Millisecond)}, signalbox.ErrMisuse},
+		{[]signalbox.Option{signalbox.Maximum(0)}, signalbox.ErrMisuse},
+		{[]signalbox.Option{signalbox.Maximum(1), signalbox.Resources(0)}, signalbox.ErrMisuse},
 		{[]signalbox.Option{signalbox.Maximum(1), signalbox.Wait(-1)}, signalbox.ErrMisuse},
 		{[]signalbox.Option{signalbox.Maximum(1), signalbox.Label(strings.Repeat("x", 256))}, signalbox.ErrMisuse},
 		{[]signalbox.Option{signalbox.Maximum(1), signalbox.Also("a", signalbox.Maximum(1))}, signalbox.ErrMisuse},
@@ -79,6 +82,46 @@ func TestFailuresAreDistinct(t *testing.T) {
 	var refused *signalbox.Error
 	if wantError(t, err, signalbox.ErrBusy); !errors.As(err, &refused) || refused.Code != "paused" {
 		t.Fatal(err)
+	}
+}
+
+func TestATimeOutSaysHowLongItWaited(t *testing.T) {
+	client := newServer(t).client(t, signalbox.Config{})
+	acquire(t, client, "a")
+	_, err := client.Acquire(context.Background(), "a", signalbox.Maximum(1), signalbox.Wait(60))
+	if wantError(t, err, signalbox.ErrTimedOut); !strings.Contains(err.Error(), "1ms") {
+		t.Fatal(err)
+	}
+}
+
+// Each of these succeeded without the option.
+func TestAnOptionThatDoesNotApplyIsAMisuse(t *testing.T) {
+	client := newServer(t).client(t, signalbox.Config{})
+	background, one := context.Background(), signalbox.Maximum(1)
+	for _, option := range []signalbox.Option{
+		signalbox.Wait(time.Second), signalbox.QueueMax(1), signalbox.TTL(time.Minute), signalbox.Label("b"), signalbox.Also("c", one),
+	} {
+		_, err := client.Acquire(background, "a", one, signalbox.Also("b", one, option))
+		wantError(t, err, signalbox.ErrMisuse)
+	}
+	for _, option := range []signalbox.Option{signalbox.Wait(time.Second), signalbox.QueueMax(1)} {
+		_, _, err := client.TryAcquire(background, "a", one, option)
+		wantError(t, err, signalbox.ErrMisuse)
+	}
+	for _, option := range []signalbox.Option{signalbox.Maximum(3), signalbox.Resources(1), signalbox.Also("b", one)} {
+		_, _, err := client.AcquireShared(background, "a", option)
+		wantError(t, err, signalbox.ErrMisuse)
+	}
+}
+
+func TestWhatWasNotMadeIsNoPanic(t *testing.T) {
+	var none *signalbox.Permit
+	if err := errors.Join(none.Release(), none.ReleaseDone()); err != nil {
+		t.Fatal(err)
+	}
+	for _, client := range []*signalbox.Client{nil, {}} {
+		_, err := client.Acquire(context.Background(), "a", signalbox.Maximum(1))
+		wantError(t, err, signalbox.ErrMisuse)
 	}
 }
 
@@ -179,6 +222,16 @@ func TestDoReleasesAndJoinsErrors(t *testing.T) {
 	}, one)
 	wantError(t, err, failure)
 	wantError(t, err, signalbox.ErrLost)
+	err = client.Do(background, "a", func(ctx context.Context, permit *signalbox.Permit) error {
+		server.command(t, "revoke", "--grant", fmt.Sprint(permit.Fence()), "--grace", "0")
+		<-ctx.Done()
+		eventually(t, "the permit is lost", func() bool { return permit.Check() != nil })
+		return context.Cause(ctx)
+	}, one)
+	var lost *signalbox.LostError
+	if !errors.As(err, &lost) || err.Error() != lost.Error() {
+		t.Fatal("the loss is told twice:", err)
+	}
 	if server.holders(t, "a") != 0 {
 		t.Fatal("it is held")
 	}
@@ -439,19 +492,53 @@ func TestADeadlineOfTheCallerSaysWhatWasTried(t *testing.T) {
 	}
 }
 
-func TestTheConfigurationIsChecked(t *testing.T) {
-	empty := filepath.Join(t.TempDir(), "empty")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+// The counter port has another protocol, and the HTTP port no TLS.
+func TestAServerThatCannotBeTheRightOneIsNotTriedAgain(t *testing.T) {
+	server := newServer(t)
+	for _, url := range []string{"http://" + server.counter, "https://" + server.counter, strings.Replace(server.url, "http", "https", 1)} {
+		client := server.client(t, signalbox.Config{URLs: []string{url}, UnreachableAfter: time.Hour})
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, err := client.Acquire(ctx, "a", signalbox.Maximum(1))
+		if wantError(t, err, signalbox.ErrUnreachable); !strings.Contains(err.Error(), "--http-port") {
+			t.Fatal(err)
+		}
+	}
+	// One of several may be wrong.
+	client := server.client(t, signalbox.Config{URLs: []string{"http://" + server.counter, server.url}})
+	acquire(t, client, "a")
+}
+
+func TestAURLWithoutAPortIsExplained(t *testing.T) {
+	client, err := signalbox.New(signalbox.Config{URLs: []string{"http://127.0.0.99"}, UnreachableAfter: time.Millisecond})
+	if err != nil {
 		t.Fatal(err)
 	}
+	_, err = client.Acquire(context.Background(), "a", signalbox.Maximum(1))
+	if wantError(t, err, signalbox.ErrUnreachable); !strings.Contains(err.Error(), "11217") {
+		t.Fatal(err)
+	}
+}
+
+func TestTheConfigurationIsChecked(t *testing.T) {
+	empty, lines := filepath.Join(t.TempDir(), "empty"), filepath.Join(t.TempDir(), "lines")
+	write(t, empty, "")
+	write(t, lines, "one\ntwo\n")
 	for _, config := range []signalbox.Config{
 		{URLs: []string{"lock.example.org:11217"}},
+		{URLs: []string{"127.0.0.1:11217"}},
+		{URLs: []string{"user:secret@127.0.0.1:11217"}},
+		{URLs: []string{"http://127.0.0.1:11217,"}},
 		{URLs: []string{"ftp://lock.example.org"}},
 		{URLs: []string{"http://"}},
 		{URLs: []string{"http://user:secret@lock.example.org"}},
 		{URLs: []string{"http://192.0.2.1:11217"}, Token: "secret"},
 		{TokenFile: "/does/not/exist"},
 		{TokenFile: empty},
+		{TokenFile: lines},
+		{TokenFile: lines, Token: "secret"},
+		{Token: "sec\nret"},
+		{Token: "\n"},
 		{CA: "/does/not/exist"},
 		{CA: empty},
 	} {
@@ -463,7 +550,7 @@ func TestTheConfigurationIsChecked(t *testing.T) {
 	for _, config := range []signalbox.Config{
 		{},
 		{URLs: []string{"http://192.0.2.1:11217"}, Token: "secret", TokenOverPlain: true},
-		{URLs: []string{"https://192.0.2.1:11217", "http://[::1]:11217", "http://localhost"}, Token: "secret"},
+		{URLs: []string{"https://192.0.2.1:11217", "http://[::1]:11217", "http://localhost"}, Token: "secret\r\n"},
 	} {
 		if _, err := signalbox.New(config); err != nil {
 			t.Fatal(err)
@@ -485,4 +572,23 @@ func TestTheEnvironmentIsRead(t *testing.T) {
 	t.Setenv("SIGNALBOX_TOKEN_FILE", "/does/not/exist")
 	_, err = signalbox.New(signalbox.Config{})
 	wantError(t, err, signalbox.ErrMisuse)
+	if _, err = signalbox.New(signalbox.Config{Token: "of the program"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestATokenIsSentWithoutTheEndOfItsLine(t *testing.T) {
+	server, change := tokens(t, `networks = ["127.0.0.0/8 none"]`)
+	token := change("create", "worker", "--rights", "acquire")
+	for _, text := range []string{token + "\n", token + "\r\n"} {
+		client := server.client(t, signalbox.Config{Token: text})
+		eventually(t, "the server knows the token", func() bool {
+			permit, err := client.Acquire(context.Background(), "a", signalbox.Maximum(1))
+			return err == nil && permit.Release() == nil
+		})
+	}
+	_, err := server.client(t, signalbox.Config{}).Acquire(context.Background(), "a", signalbox.Maximum(1))
+	if wantError(t, err, signalbox.ErrNotPermitted); !strings.Contains(err.Error(), "SIGNALBOX_TOKEN") {
+		t.Fatal(err)
+	}
 }

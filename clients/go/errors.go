@@ -3,6 +3,7 @@ package signalbox
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // The kinds of failures, for [errors.Is].
@@ -15,7 +16,8 @@ var (
 	ErrQueueFull = errors.New("queue full")
 	// ErrLost: the permit, or the place in the queue, was lost. A [LostError] says why.
 	ErrLost = errors.New("lost")
-	// ErrUnreachable: no server could answer for [Config.UnreachableAfter]. An acquire holds nothing.
+	// ErrUnreachable: no server could answer for [Config.UnreachableAfter], or what answers is certainly not a server that the
+	// client can use. An acquire holds nothing.
 	ErrUnreachable = errors.New("unreachable")
 	// ErrNotPermitted: the client has no right to acquire the name, or its token is not accepted.
 	ErrNotPermitted = errors.New("not permitted")
@@ -50,7 +52,7 @@ func misuse(format string, arguments ...any) *Error {
 }
 
 // refusal is the error for an answer that grants nothing.
-func refusal(verb string, w *wanted, answer *answer) error {
+func (c *Client) refusal(verb string, w *wanted, answer *answer) error {
 	code, message := answer.Error.Code, answer.Error.Message
 	var kind error = ErrMisuse
 	switch code {
@@ -59,24 +61,37 @@ func refusal(verb string, w *wanted, answer *answer) error {
 	case "paused", "limit_reached":
 		kind = ErrBusy
 	case "timed_out":
-		kind, message = ErrTimedOut, "it was in use for as long as the request waited; try again later, or wait longer"
+		kind, message = ErrTimedOut, timedOut(w)
 	case "queue_full":
 		kind, message = ErrQueueFull, "it is in use, and enough requests wait already; try again later"
 	case "canceled", "revoked", "removed":
 		kind = &LostError{Name: w.name, Reason: Reason(code)}
+	case "not_found":
+		message = "the name is not declared; give signalbox.Maximum, or declare it"
 	case "unauthorized", "not_permitted", "too_many_wrong_tokens":
 		kind = ErrNotPermitted
+		if c.token.read() == "" {
+			message = "the server permits it only with a token, and the client was given none; set Token, TokenFile or SIGNALBOX_TOKEN_FILE"
+		}
 	}
 	return &Error{Kind: kind, Code: code, text: fmt.Sprintf("cannot %s %q: %s", verb, w.name, message)}
 }
 
-// unreachable is the error for a request that is no longer repeated.
-func unreachable(verb string, w *wanted, cause error) error {
+func timedOut(w *wanted) string {
+	return fmt.Sprintf("it was in use for all of the time to wait, %v; try again later, or wait longer", w.wait)
+}
+
+// unreachable is the error for a request that is no longer repeated, after so long without an answer.
+func (c *Client) unreachable(verb string, w *wanted, silent time.Duration, cause error) error {
 	var last *unanswered
 	if errors.As(cause, &last) && last.answer != nil && last.answer.Error.Code == "limit_reached" {
-		return refusal(verb, w, last.answer)
+		return c.refusal(verb, w, last.answer)
 	}
-	return &Error{Kind: ErrUnreachable, text: fmt.Sprintf("cannot %s %q: no server could answer; check the servers and the network (last attempt: %v)", verb, w.name, cause), cause: cause}
+	text := fmt.Sprintf("no server could answer for %v; check the servers and the network (last attempt: %v)", silent.Round(100*time.Millisecond), cause)
+	if isHopeless(cause) {
+		text = cause.Error()
+	}
+	return &Error{Kind: ErrUnreachable, text: fmt.Sprintf("cannot %s %q: %s", verb, w.name, text), cause: cause}
 }
 
 // Reason says why a permit was lost. A server may send further ones.
@@ -108,11 +123,16 @@ func (e *LostError) Error() string {
 	switch e.Reason {
 	case ReasonReleased:
 		return fmt.Sprintf("the permit for %q was released", e.Name)
-	case ReasonUnreachable:
-		return fmt.Sprintf("the permit for %q is lost: no server answered until its lease ended; stop the work", e.Name)
 	default:
-		return fmt.Sprintf("the permit for %q is lost: %s; stop the work", e.Name, e.Reason)
+		return fmt.Sprintf("the permit for %q is lost: %s; stop the work", e.Name, or(explanations[e.Reason], string(e.Reason)))
 	}
+}
+
+var explanations = map[Reason]string{
+	ReasonExpired:      "its lease has expired, or the server was restarted without a data directory",
+	ReasonRevoked:      "an administrator takes it away",
+	ReasonUnreachable:  "no server answered until its lease ended",
+	ReasonNotPermitted: "the server refused this client until its lease ended",
 }
 
 // Is says that a LostError is an [ErrLost].

@@ -3,12 +3,16 @@ package signalbox
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"net/url"
+	"regexp"
 	"strconv"
 	"time"
 )
@@ -80,7 +84,21 @@ type unanswered struct {
 	after time.Duration
 	// answer is what the server said, if it did.
 	answer *answer
-	cause  error
+	// isHopeless says that repeating does not help: what answers is certainly not a server that the client can use.
+	isHopeless bool
+	cause      error
+}
+
+// isHopeless says so of the error of post.
+func isHopeless(err error) bool {
+	var failure *unanswered
+	return errors.As(err, &failure) && failure.isHopeless
+}
+
+// isUnsent says that no server has received the request.
+func isUnsent(err error) bool {
+	var network *net.OpError
+	return isHopeless(err) || (errors.As(err, &network) && network.Op == "dial")
 }
 
 func (e *unanswered) Error() string { return e.cause.Error() }
@@ -140,6 +158,7 @@ func (c *Client) ask(ctx context.Context, path string, request request, poll, pa
 		start(preferred, poll)
 	}
 	var failure *unanswered
+	isHopeless := true
 	for ; pending > 0; pending-- {
 		result := <-results
 		if result.err == nil {
@@ -147,8 +166,10 @@ func (c *Client) ask(ctx context.Context, path string, request request, poll, pa
 			return result.answer, nil
 		}
 		// The word of the server that leads is worth the most.
+		other := result.err.(*unanswered)
+		isHopeless = isHopeless && other.isHopeless
 		if failure == nil || failure.answer == nil || failure.answer.Error.Code == "not_serving" {
-			failure = result.err.(*unanswered)
+			failure = other
 		}
 		if result.server == preferred && ctx.Err() == nil {
 			c.preferred.CompareAndSwap(int32(preferred), unknown)
@@ -157,6 +178,7 @@ func (c *Client) ask(ctx context.Context, path string, request request, poll, pa
 			preferred = unknown
 		}
 	}
+	failure.isHopeless = isHopeless
 	return nil, failure
 }
 
@@ -188,7 +210,7 @@ func (c *Client) attempt(ctx context.Context, base, path string, request request
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return nil, &unanswered{cause: fmt.Errorf("%s: %w", base, err)}
+		return nil, notAnswered(base, err)
 	}
 	answer.status = response.StatusCode
 	if err := json.Unmarshal(body, answer); err != nil {
@@ -205,6 +227,28 @@ func (c *Client) attempt(ctx context.Context, base, path string, request request
 	default:
 		return answer, nil
 	}
+}
+
+// notHTTP is the transport's error for a first line that is none of HTTP. One that was cut off begins as one of HTTP does.
+var notHTTP = regexp.MustCompile(`malformed HTTP (response|status code|version) "[^H0-9"]`)
+
+// notAnswered says why the server with this URL has not answered.
+func notAnswered(base string, err error) *unanswered {
+	var untrusted *tls.CertificateVerificationError
+	var noTLS tls.RecordHeaderError
+	switch {
+	case errors.As(err, &untrusted):
+		return &unanswered{isHopeless: true, cause: fmt.Errorf("%s: %w", base, err)}
+	case errors.As(err, &noTLS):
+		return &unanswered{isHopeless: true, cause: fmt.Errorf("%s does not speak TLS: give the HTTP listener (--http-port) of the server, with http if it has no TLS (%w)", base, err)}
+	case notHTTP.MatchString(err.Error()):
+		return &unanswered{isHopeless: true, cause: fmt.Errorf("%s does not speak HTTP: give the HTTP listener (--http-port) of the server, with https if it has TLS (%w)", base, err)}
+	}
+	if parsed, _ := url.Parse(base); parsed.Port() == "" {
+		port := map[string]int{"http": 80, "https": 443}[parsed.Scheme]
+		base += fmt.Sprintf(" (port %d; that of the server is usually 11217)", port)
+	}
+	return &unanswered{cause: fmt.Errorf("%s: %w", base, err)}
 }
 
 // pauses are those between repeated requests: random, and longer each time.

@@ -120,19 +120,22 @@ func (p *Permit) slotsOf(index int) []int {
 
 // Release gives the resources back, so that others can get them at once. It takes at most some seconds, whatever context was
 // canceled. It may be repeated, and returns the same again: a [LostError] if the permit was lost before, [ErrUnreachable] if
-// no server has confirmed it, so that others get the resources only after the time to live; else nil.
+// no server has confirmed it, so that others get the resources only after the time to live; else nil, as of a nil Permit.
 func (p *Permit) Release() error { return p.releaseAs(false) }
 
 // ReleaseDone is [Permit.Release] for a permit of [Client.AcquireShared]: the result is there, and all that wait for it are told so.
 // It fails with [ErrMisuse] for another permit, which stays held.
 func (p *Permit) ReleaseDone() error {
-	if !p.wanted.Share {
+	if p != nil && !p.wanted.Share {
 		return misuse("the permit for %q is not one of AcquireShared: use Release", p.wanted.name)
 	}
 	return p.releaseAs(true)
 }
 
 func (p *Permit) releaseAs(done bool) error {
+	if p == nil {
+		return nil
+	}
 	p.release.Do(func() {
 		_ = p.Check() // A loss that nothing has noticed yet comes first.
 		own := &LostError{Name: p.wanted.name, Reason: ReasonReleased}
@@ -275,6 +278,7 @@ func (p *Permit) fail(reason Reason) {
 func (c *Client) giveBack(w *wanted, done bool, bound time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
+	begun := now()
 	var pauses pauses
 	for {
 		answer, err := c.post(ctx, "release", request{Key: w.Key, Done: done}, 0, answerTime)
@@ -282,9 +286,9 @@ func (c *Client) giveBack(w *wanted, done bool, bound time.Duration) error {
 		case err == nil && answer.status == http.StatusOK:
 			return nil
 		case err == nil:
-			return refusal("release", w, answer)
+			return c.refusal("release", w, answer)
 		case ctx.Err() != nil:
-			return unreachable("release", w, err)
+			return c.unreachable("release", w, now().since(begun), err)
 		}
 		pauses.wait(ctx, nil, answerTime, err)
 	}

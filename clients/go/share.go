@@ -4,10 +4,11 @@ import "context"
 
 // AcquireShared acquires a name for a single flight, of which [Client.Share] has the steps. If held, the permit is to make the
 // result with, and ends with [Permit.ReleaseDone]. If not, and without an error, another program has made the result while this
-// one waited, and nothing is held. Options are [Wait], [TTL], [QueueMax] and [Label].
+// one waited, and nothing is held. Options are [Wait], [TTL], [QueueMax] and [Label]; others are an [ErrMisuse].
 func (c *Client) AcquireShared(ctx context.Context, name string, options ...Option) (permit *Permit, held bool, err error) {
-	share := func(w *wanted) { w.Share = true }
-	permit, err = c.Acquire(ctx, name, append([]Option{Maximum(1), share}, options...)...)
+	w := &wanted{name: name, into: "a single flight", accepts: ofRequest | ofQueue}
+	w.Share = true
+	permit, err = c.begin(ctx, w, options)
 	return permit, permit != nil, err
 }
 

@@ -53,13 +53,14 @@ const (
 
 // Config says where the servers are, and how to connect. Its zero value reads all of it from the environment.
 type Config struct {
-	// URLs of the HTTP listeners of a server, or of all nodes of a cluster. SIGNALBOX_URL, with commas between them, or
-	// else http://127.0.0.1:11217, unless given.
+	// URLs of the HTTP listeners of a server, or of all nodes of a cluster; a text may have several, with commas between them.
+	// SIGNALBOX_URL, or else http://127.0.0.1:11217, unless given.
 	URLs []string
-	// Token proves what the client may do. SIGNALBOX_TOKEN unless given.
+	// Token proves what the client may do. Give it or TokenFile. Unless one is given, SIGNALBOX_TOKEN_FILE says the file, or
+	// else SIGNALBOX_TOKEN the token.
 	Token string
 	// TokenFile has the token. It is read again for each connection and when a token is refused, so its content may be
-	// replaced. SIGNALBOX_TOKEN_FILE unless given; it is used before Token.
+	// replaced.
 	TokenFile string
 	// TokenOverPlain permits to send the token to other machines without TLS, where others may read it. So does
 	// SIGNALBOX_TOKEN_OVER_PLAIN=1.
@@ -90,9 +91,10 @@ type Client struct {
 func New(config Config) (*Client, error) {
 	urls := config.URLs
 	if len(urls) == 0 {
-		urls = strings.Split(or(os.Getenv("SIGNALBOX_URL"), defaultURL), ",")
+		urls = []string{or(os.Getenv("SIGNALBOX_URL"), defaultURL)}
 	}
-	token, err := newToken(or(config.TokenFile, os.Getenv("SIGNALBOX_TOKEN_FILE")), or(config.Token, os.Getenv("SIGNALBOX_TOKEN")))
+	urls = strings.Split(strings.Join(urls, ","), ",")
+	token, err := config.token()
 	if err != nil {
 		return nil, err
 	}
@@ -136,6 +138,17 @@ func New(config Config) (*Client, error) {
 	return client, nil
 }
 
+// token is that of the program, or else that of the environment.
+func (c *Config) token() (*token, error) {
+	if c.TokenFile != "" && c.Token != "" {
+		return nil, misuse("both Token and TokenFile are given; give one of them")
+	}
+	if c.TokenFile != "" || c.Token != "" {
+		return newToken(c.TokenFile, c.Token)
+	}
+	return newToken(os.Getenv("SIGNALBOX_TOKEN_FILE"), os.Getenv("SIGNALBOX_TOKEN"))
+}
+
 // CloseIdleConnections closes the connections that no permit uses. They close by themselves after 10 s. Permits are not
 // released.
 func (c *Client) CloseIdleConnections() { c.transport.CloseIdleConnections() }
@@ -149,7 +162,12 @@ func or(first, second string) string {
 
 // parseURL checks the URL of a server, and returns it without a slash at its end.
 func parseURL(text string, mayBePlain bool) (string, error) {
-	base, err := url.Parse(strings.TrimSpace(text))
+	text = strings.TrimSpace(text)
+	if !strings.Contains(text, "://") {
+		text = text[strings.LastIndex(text, "@")+1:] // What is before it may be a secret.
+		return "", misuse("the URL of the server is %q, without a scheme; use one such as %s", text, defaultURL)
+	}
+	base, err := url.Parse(text)
 	switch {
 	case err != nil:
 		return "", misuse("the URL of the server is wrong: %w", err)

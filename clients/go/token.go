@@ -17,13 +17,23 @@ type token struct {
 // newToken reads the token from a file if there is one.
 func newToken(file, text string) (*token, error) {
 	if file == "" {
-		return &token{text: text}, nil
+		clean, err := parseToken(text)
+		if text != "" && clean == "" && err == nil {
+			err = misuse("the token has only white space")
+		}
+		if err != nil {
+			return nil, err
+		}
+		return &token{text: clean}, nil
 	}
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return nil, misuse("the token cannot be read: %w", err)
 	}
-	text = strings.TrimSpace(string(content))
+	text, err = parseToken(string(content))
+	if err != nil {
+		return nil, err
+	}
 	if text == "" {
 		return nil, misuse("the file of the token %q is empty; \"signalbox token create\" makes a token", file)
 	}
@@ -31,6 +41,15 @@ func newToken(file, text string) (*token, error) {
 		file = ""
 	}
 	return &token{file: file, text: text}, nil
+}
+
+// parseToken removes white space from both ends, as a file has it. What no token has is an error, since it cannot be sent.
+func parseToken(text string) (string, error) {
+	text = strings.TrimSpace(text)
+	if strings.ContainsFunc(text, func(char rune) bool { return char < ' ' || char > '~' }) {
+		return "", misuse("the token has a line break or another character that no token has; \"signalbox token create\" makes a token")
+	}
+	return text, nil
 }
 
 func (t *token) read() string {
@@ -48,7 +67,7 @@ func (t *token) reload() string {
 	content, err := os.ReadFile(t.file)
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	if text := strings.TrimSpace(string(content)); err == nil && text != "" {
+	if text, wrong := parseToken(string(content)); err == nil && wrong == nil && text != "" {
 		t.text = text
 	}
 	return t.text

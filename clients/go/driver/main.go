@@ -128,7 +128,7 @@ func acquire(ctx context.Context, command command, this *acquired) {
 	}
 	for index, claim := range command.Claims {
 		var own []signalbox.Option
-		if claim.Maximum != nil {
+		if claim.Maximum != nil && !command.Share {
 			own = append(own, signalbox.Maximum(*claim.Maximum))
 		}
 		if claim.Resources != nil {
