@@ -5,11 +5,25 @@ import { setMaxListeners } from "node:events";
 import { readFileSync } from "node:fs";
 import { Worker } from "node:worker_threads";
 
-import { type AcquireOptions, described, type Name, type Names, type ShareOptions, texts, whole, wireRequest } from "./claims.js";
+import {
+  type AcquireOptions,
+  checkedLabel,
+  checkedTtl,
+  described,
+  known,
+  type Name,
+  type Names,
+  type OPTIONS,
+  type ShareOptions,
+  texts,
+  whole,
+  wireRequest,
+} from "./claims.js";
 import type { ClientEvent, Happening } from "./events.js";
 import * as failures from "./failures.js";
 import type { Command, Report, Settings, WireFailure } from "./messages.js";
 import { Permit } from "./permit.js";
+import { parseToken } from "./token.js";
 import { Validity } from "./validity.js";
 
 /** Options of a client. What is missing is taken from the environment, as stated. */
@@ -19,15 +33,15 @@ export interface ClientOptions {
    * each other. `SIGNALBOX_URL`, with commas between several; or else `http://127.0.0.1:11217`.
    */
   readonly url?: string | readonly string[] | undefined;
-  /** The token. `SIGNALBOX_TOKEN`. */
+  /** The token, unless `tokenFile` is given. If neither is: that of `SIGNALBOX_TOKEN_FILE`, or else `SIGNALBOX_TOKEN`. */
   readonly token?: string | undefined;
-  /** The file of the token, which is read again every few seconds and after a refusal. `SIGNALBOX_TOKEN_FILE`. */
+  /** The file of the token, which is read again every few seconds and after a refusal. */
   readonly tokenFile?: string | undefined;
   /** The token may be sent to other machines without TLS, where others may read it. `SIGNALBOX_TOKEN_OVER_PLAIN=1`. */
   readonly tokenOverPlain?: boolean | undefined;
   /** The file with the certificates of the authorities that have signed the servers', as PEM. `SIGNALBOX_CA`; or else Node's. */
   readonly caFile?: string | undefined;
-  /** How long a lease lasts without a renewal, in milliseconds; 30,000 unless given. */
+  /** How long a lease lasts without a renewal, in milliseconds: 1,000 or more; 30,000 unless given. */
   readonly ttlMs?: number | undefined;
   /** A text that operators see in listings. */
   readonly label?: string | undefined;
@@ -36,6 +50,10 @@ export interface ClientOptions {
   /** Is called with each event of each permit, in the asynchronous context of its acquire: for logs, metrics and traces. */
   readonly onEvent?: ((event: ClientEvent) => void) | undefined;
 }
+
+const CLIENT_OPTIONS: readonly (keyof ClientOptions)[] = [
+  "url", "token", "tokenFile", "tokenOverPlain", "caFile", "ttlMs", "label", "unreachableAfterMs", "onEvent",
+];
 
 /** An acquire that is under way. */
 interface Pending {
@@ -66,20 +84,20 @@ export class Client {
 
   /** @throws Misuse, if an option or a variable of the environment is wrong */
   constructor(options: ClientOptions = {}) {
+    known("the client", options, CLIENT_OPTIONS);
     const { env } = process;
-    const token = options.token ?? (options.tokenFile === undefined ? env["SIGNALBOX_TOKEN"] : undefined);
-    const tokenFile = options.tokenFile ?? (env["SIGNALBOX_TOKEN_FILE"] || undefined);
+    const { token, tokenFile } = tokenOf(options);
     const mayBePlain = !(token || tokenFile) || options.tokenOverPlain || env["SIGNALBOX_TOKEN_OVER_PLAIN"] === "1";
     this.#settings = {
-      urls: urls(options.url ?? env["SIGNALBOX_URL"] ?? "http://127.0.0.1:11217", mayBePlain),
-      token: token || undefined,
+      urls: urls(options.url ?? (env["SIGNALBOX_URL"] || "http://127.0.0.1:11217"), mayBePlain),
+      token,
       tokenFile,
       ca: certificates(options.caFile ?? (env["SIGNALBOX_CA"] || undefined)),
       unreachableAfterMs: whole("unreachableAfterMs", options.unreachableAfterMs) ?? 10_000,
       reportsRenewals: options.onEvent !== undefined,
     };
-    this.#ttlMs = whole("ttlMs", options.ttlMs) ?? 30_000;
-    this.#label = options.label;
+    this.#ttlMs = checkedTtl(options.ttlMs) ?? 30_000;
+    this.#label = checkedLabel(options.label);
     this.#onEvent = options.onEvent;
   }
 
@@ -95,17 +113,17 @@ export class Client {
    */
   async acquire(names: Names, options: AcquireOptions = {}): Promise<Permit> {
     // Only a request of a single flight has another answer.
-    return (await this.#acquire(names, options, {})) as Permit;
+    return (await this.#acquire("acquire", names, options)) as Permit;
   }
 
-  #acquire(names: Names, options: AcquireOptions, more: { share?: true }): Promise<Permit | undefined> {
+  #acquire(caller: keyof typeof OPTIONS, names: Names, options: AcquireOptions): Promise<Permit | undefined> {
     return new Promise((resolve, reject) => {
       if (this.#isClosed) {
         throw new failures.Misuse("the client was closed; make another one");
       }
+      const request = wireRequest(caller, names, options, this.#ttlMs, this.#label);
       const { signal } = options;
       signal?.throwIfAborted();
-      const request = { ...wireRequest(names, options, this.#ttlMs, this.#label), ...more };
       this.#worker ??= this.#start();
       const id = ++this.#lastId;
       const settled = (): void => {
@@ -124,7 +142,7 @@ export class Client {
       }
       this.#pending.set(id, {
         what: described(names),
-        isShared: more.share === true,
+        isShared: caller === "share",
         tell: this.#teller(id, names),
         resolve(permit) {
           settled();
@@ -146,7 +164,7 @@ export class Client {
    */
   async tryAcquire(names: Names, options: Omit<AcquireOptions, "waitMs" | "queueMax"> = {}): Promise<Permit | undefined> {
     try {
-      return await this.acquire(names, { ...options, waitMs: 0 });
+      return (await this.#acquire("tryAcquire", names, options)) as Permit;
     } catch (error) {
       if (error instanceof failures.Busy) {
         return undefined;
@@ -166,6 +184,7 @@ export class Client {
    * @throws as `acquire`; what the work throws; Lost, if the work returns after the permit was lost
    */
   async using<T>(names: Names, options: AcquireOptions, work: (permit: Permit) => T | Promise<T>): Promise<T> {
+    mustBeFunctions("using(names, options, work)", work);
     const permit = await this.acquire(names, options);
     try {
       const result = await work(permit);
@@ -184,7 +203,7 @@ export class Client {
    * @throws as `acquire`
    */
   acquireShared(name: Name, options: ShareOptions = {}): Promise<Permit | undefined> {
-    return this.#acquire(name, { ...options, maximum: 1 }, { share: true });
+    return this.#acquire("share", name, options);
   }
 
   /**
@@ -209,6 +228,7 @@ export class Client {
     find: () => T | undefined | Promise<T | undefined>,
     make: (permit: Permit) => T | Promise<T>,
   ): Promise<T> {
+    mustBeFunctions("share(name, options, find, make)", find, make);
     for (;;) {
       const found = await find();
       if (found !== undefined) {
@@ -381,13 +401,36 @@ export class Client {
   }
 }
 
+/** A program without types may leave the options out. */
+function mustBeFunctions(form: string, ...given: unknown[]): void {
+  if (given.some((each) => typeof each !== "function")) {
+    throw new failures.Misuse(`an argument is missing; use ${form}, with {} for no options`);
+  }
+}
+
+/** The token or its file: those of the program, or else those of the environment. */
+function tokenOf({ token, tokenFile }: ClientOptions): { token: string | undefined; tokenFile: string | undefined } {
+  const { env } = process;
+  if (token !== undefined && tokenFile !== undefined) {
+    throw new failures.Misuse("token and tokenFile are both given; use one of them");
+  }
+  if (token === undefined && tokenFile === undefined) {
+    tokenFile = env["SIGNALBOX_TOKEN_FILE"] || undefined;
+    token = tokenFile === undefined ? env["SIGNALBOX_TOKEN"] : undefined;
+  }
+  return { token: token === undefined || token === "" ? undefined : parseToken(token), tokenFile };
+}
+
 function failure(what: string, { kind, message, code }: WireFailure): failures.Failure {
   const text = `${what}: ${message}`;
   return kind === "Lost" ? new failures.Lost("revoked", text, code) : new failures[kind](text, code);
 }
 
 function urls(given: string | readonly string[], mayBePlain: boolean): string[] {
-  const texts = (typeof given === "string" ? given.split(",") : [...given]).map((text) => text.trim());
+  const texts = [given].flat().flatMap((text) => String(text).split(",")).map((text) => text.trim());
+  if (texts.length === 0) {
+    throw new failures.Misuse("url is an empty list; give the URL of each node");
+  }
   for (const text of texts) {
     const { protocol, hostname = "" } = URL.canParse(text) ? new URL(text) : {};
     if (protocol !== "http:" && protocol !== "https:") {

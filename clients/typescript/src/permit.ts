@@ -145,7 +145,7 @@ export class Permit {
 }
 
 const EXPLANATIONS: Record<LostReason, string> = {
-  expired: "the lease has expired, and others may hold the resources; stop the work",
+  expired: "the lease has expired, or the server was restarted without a data directory; others may hold the resources; stop the work",
   revoked: "an administrator revokes the permit; stop the work and release it",
   unreachable: "no server has answered until the end of the lease, and others may hold the resources; stop the work",
   not_permitted: "the server has refused this client until the end of the lease, and others may hold the resources; stop the work",

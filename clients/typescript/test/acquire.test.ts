@@ -64,8 +64,54 @@ test("what makes no sense is a misuse", async () => {
   await assert.rejects(client.acquire("a", { maximum: 1, ttlMs: -1 }), Misuse);
   await assert.rejects(client.acquire(["a", "b"], { maximum: 1 }), Misuse);
   await assert.rejects(client.acquire([]), Misuse);
+  await assert.rejects(client.acquire("a", { maximum: 1, resources: 2 }), Misuse);
+  for (const options of [{ maximum: 0 }, { maximum: 1, resources: 0 }, { maximum: 1, ttlMs: 0 }, { maximum: 1, ttlMs: 999 }]) {
+    await assert.rejects(client.acquire("a", options), (error) => error instanceof Misuse && error.code === undefined);
+  }
   assert.throws(() => new Client({ url: "127.0.0.1:11217" }), Misuse);
+  assert.throws(() => new Client({ url: [] }), Misuse);
   assert.throws(() => new Client({ caFile: "/nowhere" }), Misuse);
+  assert.throws(() => new Client({ ttlMs: 30 }), Misuse);
+});
+
+test("a program without types is told what it gives", async () => {
+  const untyped = client as any;
+  const work = (): void => undefined;
+  for (const given of [undefined, null, 7, {}, [undefined], [{}], [["a"]]]) {
+    await assert.rejects(untyped.acquire(given, { maximum: 1 }), Misuse);
+  }
+  for (const options of [{ maximum: 1, wait: 5 }, "a", null, work, { maximum: 1, signal: 1 }, { maximum: 1, label: 1 }]) {
+    await assert.rejects(untyped.acquire("a", options), Misuse);
+  }
+  await assert.rejects(untyped.acquire([{ name: "a", max: 1, maximum: 1 }]), Misuse);
+  await assert.rejects(untyped.tryAcquire("a", { maximum: 1, waitMs: 1 }), Misuse);
+  await assert.rejects(untyped.acquireShared("a", { maximum: 3 }), Misuse);
+  await assert.rejects(untyped.using("a", work), (error) => error instanceof Misuse && error.message.includes("using"));
+  await assert.rejects(untyped.share("a", work, work), (error) => error instanceof Misuse && error.message.includes("share"));
+  for (const options of [server.url, null, { urls: server.url }]) {
+    assert.throws(() => new Client(options as any), Misuse);
+  }
+  // What is not given.
+  await (await untyped.tryAcquire("a", { maximum: 1, waitMs: undefined })).release();
+});
+
+test("a failure says how long it took", async () => {
+  await using _ = await client.acquire("long", { maximum: 1 });
+  await assert.rejects(client.acquire("long", { maximum: 1, waitMs: 60 }), /60 ms/);
+  await using nowhere = new Client({ url: "http://127.0.0.99", unreachableAfterMs: 1 });
+  await assert.rejects(nowhere.acquire("long", { maximum: 1 }), (error: Error) =>
+    error instanceof Unreachable && ["11217", "nothing is held", " s,"].every((part) => error.message.includes(part)));
+});
+
+test("a server that cannot be the right one is not tried again", async () => {
+  const secure = (url: string): string => url.replace("http:", "https:");
+  for (const url of [server.counterUrl, secure(server.counterUrl), secure(server.url)]) {
+    await using wrong = new Client({ url, unreachableAfterMs: 3_600_000 });
+    await assert.rejects(wrong.acquire("a", { maximum: 1, signal: AbortSignal.timeout(30_000) }), (error: Error) =>
+      error instanceof Unreachable && error.message.includes("--http-port") && !error.message.includes("\n"));
+  }
+  await using several = new Client({ url: [server.counterUrl, server.url] });
+  await several.using("a", { maximum: 1 }, () => undefined);
 });
 
 test("several names are granted all or none", async () => {
@@ -228,6 +274,18 @@ test("a client that is closed gives up and releases everything", async () => {
   await waiting;
   await server.free("closed");
   await assert.rejects(client.acquire("closed", { maximum: 1 }), Misuse);
+});
+
+test("what the program gives comes before the environment", (context) => {
+  assert.throws(() => new Client({ token: "secret", tokenFile: "token" }), Misuse);
+  for (const token of ["sec\nret", "\n", "\u20ac"]) {
+    assert.throws(() => new Client({ token }), (error) => error instanceof Misuse && !error.message.includes("ret"));
+  }
+  context.after(() => delete process.env["SIGNALBOX_TOKEN"]);
+  process.env["SIGNALBOX_TOKEN"] = "sec\nret";
+  assert.throws(() => new Client({}), Misuse);
+  new Client({ token: "of the program\r\n" });
+  new Client({ token: "" });
 });
 
 test("a token is not sent to other machines without TLS", () => {

@@ -9,7 +9,7 @@ import { createInterface } from "node:readline";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
-import { Client, type ClientEvent, Lost, NotPermitted, type Permit } from "signalbox";
+import { Client, type ClientEvent, Lost, Misuse, NotPermitted, type Permit } from "signalbox";
 
 import { eventually, Server } from "./server.js";
 
@@ -157,7 +157,13 @@ test("a token is replaced while the client runs", async () => {
   await server.stop();
   await server.start();
 
-  await assert.rejects(new Client({ url: server.url }).acquire("a", { maximum: 1 }), NotPermitted);
+  const withoutToken = (error: Error): boolean => error instanceof NotPermitted && error.message.includes("SIGNALBOX_TOKEN");
+  await assert.rejects(new Client({ url: server.url }).acquire("a", { maximum: 1 }), withoutToken);
+  await new Client({ url: server.url, token: `${first}\r\n` }).using("a", { maximum: 1 }, () => undefined);
+  for (const wrong of ["", `${first}\n${first}`]) {
+    writeFileSync(place("token"), wrong);
+    await assert.rejects(new Client({ url: server.url, tokenFile: place("token") }).acquire("a", { maximum: 1 }), Misuse);
+  }
   writeFileSync(place("token"), "wrong");
   const renewed: number[] = [];
   const onEvent = (event: ClientEvent): unknown => event.type === "renewed" && renewed.push(event.id);

@@ -59,6 +59,11 @@ export class Server implements AsyncDisposable {
     return `http://127.0.0.1:${this.#ports.http}`;
   }
 
+  /** A URL of the port for counters, which does not speak HTTP. */
+  get counterUrl(): string {
+    return `http://127.0.0.1:${this.#ports.counter}`;
+  }
+
   configure(lines: string): void {
     writeFileSync(join(this.directory, "signalbox.toml"), lines);
   }

@@ -39,8 +39,9 @@ export async function acquire(
   signal: AbortSignal,
 ): Promise<Granted | undefined> {
   // The server counts the wait again after a restart, so the client has an end of its own.
-  const giveUpAt = now() + request.wait_ms + unreachableAfterMs;
-  let answeredAt = now();
+  const begun = now();
+  const giveUpAt = begun + request.wait_ms + unreachableAfterMs;
+  let answeredAt = begun;
   let failures = 0;
   let place: string | undefined;
   // The first request is answered at once, so the program learns its position, and the client its place. So is the one after a
@@ -48,7 +49,7 @@ export async function acquire(
   let pollMs = 0;
   for (;;) {
     const sent = now();
-    let problem = "it still waits";
+    let problem: NoAnswer | undefined;
     try {
       const body = { key, ...request, ...(place !== undefined && { place }) };
       const answer = await transport.post("acquire", body, { pollMs, signal });
@@ -67,23 +68,31 @@ export async function acquire(
         if (now() + CLOCK_STEP_MS < granted.untilMs) {
           return granted;
         }
+        problem = new NoAnswer("the answers come too late");
       } else {
         // 409 says that the key has nothing.
-        throw new Refused(refusal(answer), answer.status !== 409);
+        throw new Refused(refusal(answer, request, transport.hasToken), answer.status !== 409);
       }
     } catch (error) {
       if (!(error instanceof NoAnswer)) {
         throw error;
       }
-      problem = error.message;
+      problem = error;
       pollMs = 0;
-      if (now() - answeredAt < unreachableAfterMs) {
+      if (now() - answeredAt < unreachableAfterMs && !error.isHopeless) {
         await pause(failures++, PAUSE_MS_MAX, error.retryAfterMs, signal);
       }
     }
-    if (now() - answeredAt >= unreachableAfterMs || now() >= giveUpAt) {
-      const message = `no server has granted it in time: ${problem}`;
+    const isSilent = now() - answeredAt >= unreachableAfterMs;
+    if (problem !== undefined && (isSilent || problem.isHopeless || now() >= giveUpAt)) {
+      const seconds = Math.round((now() - (isSilent ? answeredAt : begun)) / 100) / 10;
+      const message = problem.isHopeless
+        ? `${problem.message}; nothing is held`
+        : `unreachable for ${seconds} s, and nothing is held; check the servers and the network (${problem.message})`;
       throw new Refused({ kind: "Unreachable", code: undefined, message }, true);
+    }
+    if (now() >= giveUpAt) {
+      throw new Refused(timedOut(request, "timed_out"), true);
     }
   }
 }
@@ -94,7 +103,7 @@ function grantedBy(view: View, sent: number): Granted {
 }
 
 /** What a status of 400 to 499 means. */
-function refusal(answer: Answer): WireFailure {
+function refusal(answer: Answer, request: WireRequest, hasToken: boolean): WireFailure {
   const { code = `status ${answer.status}`, message = "the answer has no reason" } = answer.body.error ?? {};
   switch (code) {
     case "busy":
@@ -102,14 +111,26 @@ function refusal(answer: Answer): WireFailure {
     case "paused":
       return { kind: "Busy", code, message: "it is paused and nothing is granted for now; try again later, or wait with waitMs" };
     case "timed_out":
-      return { kind: "TimedOut", code, message: "it was in use until waitMs was over; try again later, or wait longer" };
+      return timedOut(request, code);
     case "queue_full":
       return { kind: "QueueFull", code, message: "queueMax requests wait already; try again later" };
     case "canceled":
     case "revoked":
     case "removed":
       return { kind: "Lost", code, message };
+    case "not_found":
+      return { kind: "Misuse", code, message: "the name is not declared; give maximum, or declare it" };
     default:
+      if (isRefusal(answer) && answer.status !== 421 && !hasToken) {
+        const message =
+          "the server permits it only with a token, and the client was given none; give token, tokenFile or SIGNALBOX_TOKEN_FILE";
+        return { kind: "NotPermitted", code, message };
+      }
       return { kind: isRefusal(answer) && answer.status !== 421 ? "NotPermitted" : "Misuse", code, message };
   }
+}
+
+function timedOut({ wait_ms: waitMs }: WireRequest, code: string): WireFailure {
+  const message = `it was in use for all of waitMs, ${waitMs} ms; try again later, or wait longer`;
+  return { kind: "TimedOut", code, message };
 }

@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 
 import { now } from "../clock.js";
 import { Misuse } from "../failures.js";
+import { parseToken } from "../token.js";
 
 /** How long a token of a file is used before the file is read again. */
 const READ_AFTER_MS = 5_000;
@@ -17,6 +18,10 @@ export class Token {
   constructor(text: string | undefined, file: string | undefined) {
     this.#text = text;
     this.#file = text === undefined ? file : undefined;
+  }
+
+  get isGiven(): boolean {
+    return this.#text !== undefined;
   }
 
   current(): string | undefined {
@@ -38,11 +43,12 @@ export class Token {
     }
     this.#readAt = now();
     try {
-      // A file that is just being written may be empty.
-      this.#text = readFileSync(this.#file, "utf8").trim() || this.#text;
+      this.#text = parseToken(readFileSync(this.#file, "utf8"));
     } catch (error) {
+      // A file that is just being written may be empty.
       if (this.#text === undefined) {
-        throw new Misuse(`the file of the token cannot be read: ${(error as Error).message}`);
+        this.#readAt = -Infinity;
+        throw new Misuse(`the token cannot be read from the file "${this.#file}": ${(error as Error).message}`);
       }
     }
   }

@@ -34,10 +34,13 @@ export interface Answer {
 export class NoAnswer extends Error {
   /** How long the server wants the client to pause before it repeats the request, in milliseconds. */
   readonly retryAfterMs: number;
+  /** What answers is certainly not a server that the client can use, so repeating does not help. */
+  readonly isHopeless: boolean;
 
-  constructor(message: string, retryAfterMs = 0) {
+  constructor(message: string, retryAfterMs = 0, isHopeless = false) {
     super(message);
     this.retryAfterMs = retryAfterMs;
+    this.isHopeless = isHopeless;
   }
 }
 
@@ -71,6 +74,11 @@ export class Transport {
   constructor(settings: Settings) {
     this.#servers = settings.urls.map((url) => new Server(new URL(url), settings.ca));
     this.#token = new Token(settings.token, settings.tokenFile);
+  }
+
+  /** Whether requests have a token. */
+  get hasToken(): boolean {
+    return this.#token.isGiven;
   }
 
   /**
@@ -136,7 +144,8 @@ export class Transport {
       }
       const failures = errors as NoAnswer[];
       const retryAfterMs = Math.min(...failures.map((failure) => failure.retryAfterMs));
-      throw new NoAnswer(failures.map((failure) => failure.message).join("; "), retryAfterMs);
+      const isHopeless = failures.every((failure) => failure.isHopeless);
+      throw new NoAnswer(failures.map((failure) => failure.message).join("; "), retryAfterMs, isHopeless);
     } finally {
       signal?.removeEventListener("abort", stop);
       over.abort();
@@ -175,6 +184,7 @@ export function isRefusal(answer: Answer): boolean {
 
 class Server {
   readonly #url: string;
+  readonly #hint: string;
   readonly #options: RequestOptions;
   readonly #path: string;
   readonly #request: typeof httpRequest;
@@ -183,6 +193,7 @@ class Server {
     const isSecure = url.protocol === "https:";
     const settings = { keepAlive: true, keepAliveMsecs: 10_000, maxFreeSockets: FREE_CONNECTIONS_MAX };
     this.#url = url.origin;
+    this.#hint = url.port === "" ? ` (port ${isSecure ? 443 : 80}; that of the server is usually 11217)` : "";
     this.#path = `${url.pathname.replace(/\/$/, "")}/api/v1/lease/`;
     this.#options = {
       ...urlToHttpOptions(url),
@@ -224,7 +235,7 @@ class Server {
       request.on("error", (error: NodeJS.ErrnoException) => {
         const isStale = request.reusedSocket && (error.code === "ECONNRESET" || error.code === "EPIPE");
         clearTimeout(timer);
-        reject(isStale && !signal?.aborted ? new StaleConnection() : new NoAnswer(`${this.#url}: ${error.message || error.code}`));
+        reject(isStale && !signal?.aborted ? new StaleConnection() : this.#noAnswer(error));
       });
       request.on("response", (response) => {
         let answer = "";
@@ -247,6 +258,20 @@ class Server {
       });
       request.end(text);
     });
+  }
+
+  /** Why a request has failed, in one line. */
+  #noAnswer({ code = "", message }: NodeJS.ErrnoException): NoAnswer {
+    const listener = "give the HTTP listener (--http-port) of the server";
+    // A first line that is none of HTTP. Other errors of the parser may be those of an answer that was cut off.
+    if (code === "HPE_INVALID_CONSTANT") {
+      return new NoAnswer(`${this.#url} does not speak HTTP: ${listener}, with https: if it has TLS`, 0, true);
+    }
+    // What OpenSSL says of a first record that is none of TLS.
+    if (/:(wrong version number|unexpected message|packet length too long)/.test(message)) {
+      return new NoAnswer(`${this.#url} does not speak TLS: ${listener}, with http: if it has no TLS`, 0, true);
+    }
+    return new NoAnswer(`${this.#url}${this.#hint}: ${message.trim().replace(/\s+/g, " ") || code}`);
   }
 
   #read(response: IncomingMessage, text: string): Answer {
