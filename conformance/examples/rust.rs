@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::env;
 use std::io::{self, Write};
-use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -99,7 +98,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         builder = builder.address(address?);
     }
     if let Ok(file) = env::var("SIGNALBOX_TOKEN_FILE") {
-        builder = builder.token(Token::from_file(Path::new(&file))?);
+        builder = builder.token(Token::from_file(&file)?);
     }
     if let Ok(file) = env::var("SIGNALBOX_CA") {
         builder = builder.transport(Tls::load(&TlsFiles { ca: Some(file.into()), identity: None })?);

@@ -264,9 +264,9 @@ pub enum ErrorKind {
     /// The claims break a rule of the protocol. No request was sent.
     #[error(transparent)]
     Claims(#[from] ClaimsError),
-    /// A semaphore was requested with a capacity of 0. No request was sent.
+    /// A capacity or maximum of 0 was requested. No request was sent.
     #[error(
-        "the requested capacity is 0; give the capacity that a new semaphore gets, or use declared() for one that exists"
+        "the capacity or maximum is 0; give 1 or more, or none for a limit that is declared"
     )]
     NoCapacity,
     /// The declarations break a rule of the protocol. No request was sent.

@@ -146,7 +146,7 @@ impl PlainClient {
     /// # async fn example(client: signalbox_client::PlainClient) -> Result<(), Box<dyn std::error::Error>> {
     /// use signalbox_client::Token;
     ///
-    /// let token = Token::from_file("/etc/worker/token".as_ref())?;
+    /// let token = Token::from_file("/etc/worker/token")?;
     /// let port = client.introduce(b"backup on db1", Some(&token)).await?.map(|server| server.port);
     /// # Ok(())
     /// # }

@@ -78,12 +78,13 @@ impl Token {
     /// # fn example() -> std::io::Result<()> {
     /// use signalbox_client::{Client, Token};
     ///
-    /// let token = Token::from_file("/etc/worker/token".as_ref())?;
+    /// let token = Token::from_file("/etc/worker/token")?;
     /// let builder = Client::builder("lock.example.org".parse().expect("an address")).token(token);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn from_file(path: &Path) -> io::Result<Self> {
+    pub fn from_file(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref();
         let same = path.to_owned();
         let read = move || {
             Secret::read(&same).map(Arc::new).map_err(|error| FileError { path: same.clone(), error })

@@ -164,7 +164,7 @@ impl Builder {
     /// # use signalbox_client::Client;
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use signalbox_client::Token;
-    /// let token = Token::from_file("/etc/worker/token".as_ref())?;
+    /// let token = Token::from_file("/etc/worker/token")?;
     /// let builder = Client::builder("lock.example.org".parse()?).token(token);
     /// # Ok(())
     /// # }
