@@ -500,7 +500,7 @@ func TestAServerThatCannotBeTheRightOneIsNotTriedAgain(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		_, err := client.Acquire(ctx, "a", signalbox.Maximum(1))
-		if wantError(t, err, signalbox.ErrUnreachable); !strings.Contains(err.Error(), "--http-port") {
+		if wantError(t, err, signalbox.ErrMisuse); !strings.Contains(err.Error(), "--http-port") {
 			t.Fatal(err)
 		}
 	}

@@ -1,6 +1,7 @@
 package signalbox
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"time"
@@ -16,12 +17,12 @@ var (
 	ErrQueueFull = errors.New("queue full")
 	// ErrLost: the permit, or the place in the queue, was lost. A [LostError] says why.
 	ErrLost = errors.New("lost")
-	// ErrUnreachable: no server could answer for [Config.UnreachableAfter], or what answers is certainly not a server that the
-	// client can use. An acquire holds nothing.
+	// ErrUnreachable: no server could answer for [Config.UnreachableAfter], or the certificate is not trusted. An acquire holds
+	// nothing.
 	ErrUnreachable = errors.New("unreachable")
 	// ErrNotPermitted: the client has no right to acquire the name, or its token is not accepted.
 	ErrNotPermitted = errors.New("not permitted")
-	// ErrMisuse: the request or the configuration cannot succeed as it is.
+	// ErrMisuse: the request or the configuration cannot succeed as it is, such as a URL of a port that does not speak HTTP.
 	ErrMisuse = errors.New("misuse")
 )
 
@@ -87,11 +88,16 @@ func (c *Client) unreachable(verb string, w *wanted, silent time.Duration, cause
 	if errors.As(cause, &last) && last.answer != nil && last.answer.Error.Code == "limit_reached" {
 		return c.refusal(verb, w, last.answer)
 	}
+	kind := ErrUnreachable
 	text := fmt.Sprintf("no server could answer for %v; check the servers and the network (last attempt: %v)", silent.Round(100*time.Millisecond), cause)
 	if isHopeless(cause) {
 		text = cause.Error()
+		var untrusted *tls.CertificateVerificationError
+		if !errors.As(cause, &untrusted) {
+			kind = ErrMisuse
+		}
 	}
-	return &Error{Kind: ErrUnreachable, text: fmt.Sprintf("cannot %s %q: %s", verb, w.name, text), cause: cause}
+	return &Error{Kind: kind, text: fmt.Sprintf("cannot %s %q: %s", verb, w.name, text), cause: cause}
 }
 
 // Reason says why a permit was lost. A server may send further ones.

@@ -108,7 +108,7 @@ test("a server that cannot be the right one is not tried again", async () => {
   for (const url of [server.counterUrl, secure(server.counterUrl), secure(server.url)]) {
     await using wrong = new Client({ url, unreachableAfterMs: 3_600_000 });
     await assert.rejects(wrong.acquire("a", { maximum: 1, signal: AbortSignal.timeout(30_000) }), (error: Error) =>
-      error instanceof Unreachable && error.message.includes("--http-port") && !error.message.includes("\n"));
+      error instanceof Misuse && error.message.includes("--http-port") && !error.message.includes("\n"));
   }
   await using several = new Client({ url: [server.counterUrl, server.url] });
   await several.using("a", { maximum: 1 }, () => undefined);

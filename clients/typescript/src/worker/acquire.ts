@@ -84,11 +84,12 @@ export async function acquire(
       }
     }
     const isSilent = now() - answeredAt >= unreachableAfterMs;
-    if (problem !== undefined && (isSilent || problem.isHopeless || now() >= giveUpAt)) {
+    if (problem?.isHopeless) {
+      throw new Refused({ kind: "Misuse", code: undefined, message: problem.message }, true);
+    }
+    if (problem !== undefined && (isSilent || now() >= giveUpAt)) {
       const seconds = Math.round((now() - (isSilent ? answeredAt : begun)) / 100) / 10;
-      const message = problem.isHopeless
-        ? `${problem.message}; nothing is held`
-        : `unreachable for ${seconds} s, and nothing is held; check the servers and the network (${problem.message})`;
+      const message = `unreachable for ${seconds} s, and nothing is held; check the servers and the network (${problem.message})`;
       throw new Refused({ kind: "Unreachable", code: undefined, message }, true);
     }
     if (now() >= giveUpAt) {
