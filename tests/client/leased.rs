@@ -174,6 +174,20 @@ async fn a_lease_that_cannot_be_renewed_ends_at_the_client() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_release_without_an_answer_is_bounded_and_goes_on_in_the_background() {
+    let server = started(|_| {});
+    let proxy = Proxy::to(server.counters);
+    let client = builder(proxy.address).ttl(Duration::from_secs(3600)).connect().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    proxy.set(Mode::Silent);
+    let released = soon("the end of the wait", permit.release()).await.unwrap_err();
+    assert!(matches!(released.kind(), ErrorKind::Unanswered { .. }), "{released}");
+    assert_eq!(grants(&server), 1);
+    proxy.set(Mode::To(server.counters));
+    eventually("it is released", || grants(&server) == 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn guarded_work_ends_with_the_permit() {
     let server = started(|_| {});
     let client = connected(&server).await;

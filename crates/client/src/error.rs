@@ -258,6 +258,15 @@ pub enum ErrorKind {
         /// The error of the last attempt.
         last: Arc<Error>,
     },
+    /// No server has answered a release in time. The client repeats it until it is answered or the lease ends.
+    #[error(
+        "no server has answered within {} s; the client goes on trying, and the resources stay in use at most until the lease \
+        ends", .within.as_secs_f64()
+    )]
+    Unanswered {
+        /// For how long the caller has waited.
+        within: Duration,
+    },
     /// The permit was lost before.
     #[error(transparent)]
     Lost(#[from] Lost),

@@ -75,6 +75,7 @@ impl Run<'_> {
             ErrorKind::Connect(_)
             | ErrorKind::ConnectionLost(_)
             | ErrorKind::Unreachable { .. }
+            | ErrorKind::Unanswered { .. }
             | ErrorKind::Lost(_) => true,
             _ => false,
         };

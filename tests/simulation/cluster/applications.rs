@@ -192,7 +192,7 @@ impl Application {
                     ErrorKind::Status(Status::TimedOut) => waits && timeout_ms.is_some(),
                     ErrorKind::Status(Status::ResourceNotAvailable) => !waits || timeout_ms.is_some(),
                     ErrorKind::Status(Status::NotStored) => self.world.etcd.has_refused_since(asked_ms),
-                    ErrorKind::Unreachable { .. } => self.may_be_unreachable(),
+                    ErrorKind::Unreachable { .. } => self.may_be_unreachable(self.workload.unreachable_ms),
                     _ => false,
                 };
                 if !is_right {
@@ -203,9 +203,8 @@ impl Application {
     }
 
     /// Whether a client may not have found the node that serves for this long.
-    fn may_be_unreachable(&self) -> bool {
-        let limit_ms = self.workload.unreachable_ms + FIND_MS_MAX;
-        self.now_ms() < self.world.disturbed_ms() + limit_ms
+    fn may_be_unreachable(&self, for_ms: u64) -> bool {
+        self.now_ms() < self.world.disturbed_ms() + for_ms + FIND_MS_MAX
     }
 
     async fn hold(&self, permit: Permit, resource: usize, asked_ms: u64, random: &mut Random) {
@@ -246,8 +245,16 @@ impl Application {
                     self.fail(format_args!("{what}"));
                 }
             }
-            Err(error) if error.lost().is_some() => {}
-            Err(error) => self.fail(format_args!("cannot release grant {grant}: {error:?}")),
+            Err(error) => {
+                let is_right = match error.kind() {
+                    ErrorKind::Lost(_) => true,
+                    ErrorKind::Unanswered { within } => self.may_be_unreachable(within.as_millis() as u64),
+                    _ => false,
+                };
+                if !is_right {
+                    self.fail(format_args!("cannot release grant {grant}: {error:?}"));
+                }
+            }
         }
     }
 

@@ -24,7 +24,9 @@ use super::link::{
     keep_alive_interval,
 };
 use super::reconnect::{AfterFailure, Reconnect};
-use super::request::{Operation, ReceivedGrant, Request, Transmission, read_granted, read_released};
+use super::request::{
+    Operation, ReceivedGrant, ReleaseCaller, Request, Transmission, read_granted, read_released,
+};
 use super::request_table::{Cancellation, RequestTable};
 use super::session_load::SessionLoad;
 use super::settings::Settings;
@@ -35,6 +37,9 @@ use signalbox_protocol::{Extended, Moved, OpenedSession, ReceivedNotice, Respons
 
 /// The longest time that closing a session may take. After that, the session ends with its time to live.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
+
+/// The longest time that a caller waits for the answer to a release, as in the clients of other languages.
+const RELEASE_MAX: Duration = Duration::from_secs(5);
 
 /// How many sessions of a client were lost; its drivers count them.
 #[derive(Clone, Debug, Default)]
@@ -233,7 +238,9 @@ impl Driver {
 
     fn release(&mut self, grant: GrantId, is_done: bool, reply: Option<oneshot::Sender<Result<(), Error>>>) {
         self.grants.remove(grant);
-        self.requests.add(Operation::Release { grant, is_done, reply });
+        let until = self.now().after(RELEASE_MAX);
+        let caller = reply.map(|reply| ReleaseCaller { until, reply });
+        self.requests.add(Operation::Release { grant, is_done, caller });
         self.load.set_window(self.requests.window());
         self.load.remove();
     }
@@ -420,9 +427,9 @@ impl Driver {
         let Some(Request { operation, transmission, place }) = self.requests.remove(id) else { return };
         let is_repeated = transmission == Transmission::Repeated;
         match operation {
-            Operation::Release { reply, .. } => {
-                if let Some(reply) = reply {
-                    drop(reply.send(read_released(frame, is_repeated)));
+            Operation::Release { caller, .. } => {
+                if let Some(caller) = caller {
+                    drop(caller.reply.send(read_released(frame, is_repeated)));
                 }
             }
             Operation::Acquire { ticket, spec, asked_at, reply } => {
@@ -664,6 +671,7 @@ impl Driver {
             due = due.min(at);
         }
         due = self.grants.next_revocation().into_iter().fold(due, Moment::min);
+        due = self.requests.release_deadline().into_iter().fold(due, Moment::min);
         if !self.link.is_attached() {
             let waiting = self.requests.waiting_acquires();
             due = waiting.map(|(_, spec, at)| self.acquire_deadline(spec, at)).fold(due, Moment::min);
@@ -691,6 +699,9 @@ impl Driver {
             self.keep_alive(session, now);
         }
         self.grants.apply_revocations(now);
+        while let Some(caller) = self.requests.take_overdue_release(now) {
+            drop(caller.reply.send(Err(ErrorKind::Unanswered { within: RELEASE_MAX }.into())));
+        }
         if !self.link.is_attached() {
             self.fail_overdue_acquires(now);
         }
@@ -781,8 +792,10 @@ impl Drop for Driver {
                 Operation::Acquire { reply: Some(reply), .. } => {
                     drop(reply.send(Err(self.session_ended())));
                 }
-                Operation::Release { reply: Some(reply), .. } => drop(reply.send(Err(reason.into()))),
-                Operation::Acquire { reply: None, .. } | Operation::Release { reply: None, .. } => {}
+                Operation::Release { caller: Some(caller), .. } => {
+                    drop(caller.reply.send(Err(reason.into())));
+                }
+                Operation::Acquire { reply: None, .. } | Operation::Release { caller: None, .. } => {}
             }
         }
     }

@@ -260,11 +260,13 @@ impl Permit {
         }
     }
 
-    /// Releases the permit and waits for the server's answer, for as long as the lease lasts at most. If the future is
-    /// dropped, the permit is released all the same.
+    /// Releases the permit and waits for the server's answer, for 5 s at most. If the future is dropped, the permit is released
+    /// all the same.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the permit was lost before: another holder may have had the resources.
+    /// [`ErrorKind::Unanswered`](crate::ErrorKind::Unanswered) after 5 s: the client repeats the release in the background, until
+    /// it is answered or the lease ends.
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox_client::Permit) -> Result<(), signalbox_client::Error> {

@@ -44,8 +44,17 @@ pub(super) enum Operation {
         grant: GrantId,
         /// The work of its single flight is done.
         is_done: bool,
-        reply: Option<oneshot::Sender<Result<(), Error>>>,
+        /// `None` once the caller was answered; also if there is none.
+        caller: Option<ReleaseCaller>,
     },
+}
+
+/// The caller of a release, which waits for its answer.
+#[derive(Debug)]
+pub(super) struct ReleaseCaller {
+    /// For so long it waits at most.
+    pub(super) until: Moment,
+    pub(super) reply: oneshot::Sender<Result<(), Error>>,
 }
 
 impl Operation {

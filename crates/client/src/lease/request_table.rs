@@ -5,6 +5,7 @@
 //! - Requests are sent in the order of their numbers.
 //! - A request is sent only while its number is at most [`WINDOW_MAX`] above that of the oldest unanswered one.
 //! - `by_ticket` has the acquires whose caller waits, and no others.
+//! - `release_deadlines` has the releases whose caller waits, and no others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,7 +14,7 @@ use tokio::sync::oneshot;
 use super::claim::AcquireSpec;
 use super::clock::Moment;
 use super::command::{AcquireOutcome, Ticket};
-use super::request::{Operation, Request, Transmission};
+use super::request::{Operation, ReleaseCaller, Request, Transmission};
 use signalbox_model::{Place, RequestId, RequestIds};
 
 /// How far a request's number may be above that of the oldest unanswered one; later requests wait here. Servers
@@ -27,6 +28,8 @@ pub(super) struct RequestTable {
     /// Requests that have not been sent over the current connection.
     unsent: BTreeSet<RequestId>,
     by_ticket: HashMap<Ticket, RequestId>,
+    /// Until when the callers of releases wait.
+    release_deadlines: BTreeSet<(Moment, RequestId)>,
     /// The last number that was given to a request; numbers start at 1.
     last: u64,
 }
@@ -36,8 +39,12 @@ impl RequestTable {
     pub(super) fn add(&mut self, operation: Operation) {
         self.last += 1;
         let id = RequestId(self.last);
-        if let Operation::Acquire { ticket, .. } = operation {
-            self.by_ticket.insert(ticket, id);
+        match &operation {
+            Operation::Acquire { ticket, .. } => drop(self.by_ticket.insert(*ticket, id)),
+            Operation::Release { caller: Some(caller), .. } => {
+                self.release_deadlines.insert((caller.until, id));
+            }
+            Operation::Release { caller: None, .. } => {}
         }
         self.requests.insert(id, Request { operation, transmission: Transmission::Unsent, place: None });
         self.unsent.insert(id);
@@ -90,8 +97,12 @@ impl RequestTable {
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Request> {
         self.unsent.remove(&id);
         let request = self.requests.remove(&id)?;
-        if let Operation::Acquire { ticket, .. } = request.operation {
-            self.by_ticket.remove(&ticket);
+        match &request.operation {
+            Operation::Acquire { ticket, .. } => drop(self.by_ticket.remove(ticket)),
+            Operation::Release { caller: Some(caller), .. } => {
+                self.release_deadlines.remove(&(caller.until, id));
+            }
+            Operation::Release { caller: None, .. } => {}
         }
         Some(request)
     }
@@ -130,6 +141,21 @@ impl RequestTable {
         })
     }
 
+    /// Until when the first caller of a release waits.
+    pub(super) fn release_deadline(&self) -> Option<Moment> {
+        self.release_deadlines.first().map(|(until, _)| *until)
+    }
+
+    /// Takes the caller of a release that has waited for long enough. The request stays, and is repeated until it is answered.
+    pub(super) fn take_overdue_release(&mut self, now: Moment) -> Option<ReleaseCaller> {
+        self.release_deadline().filter(|until| now >= *until)?;
+        let (_, id) = self.release_deadlines.pop_first()?;
+        match &mut self.requests.get_mut(&id)?.operation {
+            Operation::Release { caller, .. } => caller.take(),
+            Operation::Acquire { .. } => None,
+        }
+    }
+
     /// Whether a request is an acquire that is not answered yet.
     pub(super) fn is_acquire(&self, id: RequestId) -> bool {
         let request = self.requests.get(&id);
@@ -154,6 +180,7 @@ impl RequestTable {
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Operation> {
         self.unsent.clear();
         self.by_ticket.clear();
+        self.release_deadlines.clear();
         std::mem::take(&mut self.requests).into_values().map(|request| request.operation)
     }
 }
@@ -173,7 +200,7 @@ mod tests {
     use signalbox_model::GrantId;
 
     fn release() -> Operation {
-        Operation::Release { grant: GrantId(1), is_done: false, reply: None }
+        Operation::Release { grant: GrantId(1), is_done: false, caller: None }
     }
 
     fn sent(table: &mut RequestTable) -> Vec<u64> {
