@@ -160,23 +160,6 @@ func (s *server) total(t testing.TB, path string) int {
 	return page.Total
 }
 
-// parked is how many requests wait for news.
-func (s *server) parked(t testing.TB) (count int) {
-	t.Helper()
-	response, err := http.Get(s.url + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
-		if _, err := fmt.Sscanf(lines.Text(), "signalbox_http_parked_requests %d", &count); err == nil {
-			return count
-		}
-	}
-	t.Fatal("no metric")
-	return 0
-}
-
 func (s *server) holders(t testing.TB, name string) int {
 	t.Helper()
 	return s.total(t, "/api/v1/holders?kind=counter&name="+url.QueryEscape(name))

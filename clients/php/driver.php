@@ -42,23 +42,35 @@ function belief(?Permit $permit): array
     }
 }
 
+/** @return list<Claim> */
+function claims(array $command): array
+{
+    return array_map(
+        fn (array $claim): Claim => new Claim($claim['name'], $claim['resources'] ?? 1, $claim['maximum'] ?? null),
+        $command['claims'],
+    );
+}
+
+function acquire(Client $client, array $command): ?Permit
+{
+    $claims = claims($command);
+    $times = ['ttlSeconds' => $command['ttl_ms'] / 1000, 'waitSeconds' => $command['wait_ms'] / 1000];
+    return isset($command['share']) ? $client->acquireShared($claims[0]->name, ...$times) : $client->acquire(
+        $claims[0]->name,
+        ...$times,
+        resources: $claims[0]->resources,
+        maximum: $claims[0]->maximum,
+        also: array_slice($claims, 1),
+    );
+}
+
 /** Acquires, and then executes the commands about the permit until there are no more. */
 function keep(array $acquire, $commands): void
 {
-    $claims = array_map(
-        fn (array $claim): Claim => new Claim($claim['name'], $claim['resources'] ?? 1, $claim['maximum'] ?? null),
-        $acquire['claims'],
-    );
+    $claims = claims($acquire);
     $permit = null;
     try {
-        $times = ['ttlSeconds' => $acquire['ttl_ms'] / 1000, 'waitSeconds' => $acquire['wait_ms'] / 1000];
-        $permit = isset($acquire['share']) ? (new Client())->acquireShared($claims[0]->name, ...$times) : (new Client())->acquire(
-            $claims[0]->name,
-            ...$times,
-            resources: $claims[0]->resources,
-            maximum: $claims[0]->maximum,
-            also: array_slice($claims, 1),
-        );
+        $permit = acquire(new Client(), $acquire);
         $slots = array_filter(array_map(fn (Claim $claim): array => $permit?->slots($claim->name) ?? [], $claims));
         $held = ['fence' => (string) $permit?->fence(), 'slots' => $slots] + belief($permit);
         say(['id' => $acquire['id']] + ($permit === null ? ['done' => true] : $held));
@@ -103,11 +115,34 @@ function execute(array $command, ?Permit $permit): void
     say(['id' => $command['id']] + ($command['do'] === 'check' ? belief($permit) : []));
 }
 
-say(['driver' => 'php', 'capabilities' => ['share', 'tls', 'token']]);
+/** Acquires and releases one after the other, or keeps what it acquires; the times in microseconds. */
+function pairs(array $command): array
+{
+    static $client = null;
+    static $kept = [];
+    $client ??= new Client();
+    $times = [];
+    for ($count = $command['count']; $count > 0; $count--) {
+        $began = hrtime(true);
+        $permit = acquire($client, $command);
+        if ($command['keep']) {
+            $kept[] = $permit;
+        } else {
+            $permit->release();
+        }
+        $times[] = intdiv(hrtime(true) - $began, 1000);
+    }
+    return $times;
+}
+
+say(['driver' => 'php', 'capabilities' => ['pairs', 'share', 'tls', 'token']]);
 $processes = [];
 while (($line = fgets(STDIN)) !== false) {
     $command = json_decode($line, true);
     switch ($command['do']) {
+        case 'pairs':
+            say(['id' => $command['id'], 'times_us' => pairs($command)]);
+            break;
         case 'acquire':
             [$own, $other] = stream_socket_pair(STREAM_PF_UNIX, STREAM_SOCK_STREAM, 0);
             if (pcntl_fork() === 0) {

@@ -6,7 +6,7 @@ import { Busy, type Claim, Client, Failure, Lost, Misuse, NotPermitted, type Per
 
 interface Command {
   id: number;
-  do: "acquire" | "cancel" | "check" | "release" | "exit";
+  do: "acquire" | "cancel" | "check" | "pairs" | "release" | "exit";
   permit: string;
   claims: Claim[];
   ttl_ms: number;
@@ -15,6 +15,8 @@ interface Command {
   stop?: boolean;
   share?: boolean;
   done?: boolean;
+  count?: number;
+  keep?: boolean;
 }
 
 const FAILURES = { busy: Busy, timed_out: TimedOut, queue_full: QueueFull, lost: Lost, unreachable: Unreachable, not_permitted: NotPermitted, misuse: Misuse };
@@ -23,6 +25,7 @@ const permits = new Map<string, Permit>();
 const acquires = new Map<string, AbortController>();
 /** The permits by the numbers in the events. */
 const names = new Map<number, string>();
+const kept: Permit[] = [];
 
 const say = (line: object): unknown => process.stdout.write(`${JSON.stringify(line)}\n`);
 
@@ -65,7 +68,22 @@ async function acquire({ permit: name, claims, ttl_ms: ttlMs, wait_ms: waitMs, s
   }
 }
 
-say({ driver: "typescript", capabilities: ["cancel", "push", "renew", "share", "tls", "token"] });
+async function pairs({ claims, ttl_ms: ttlMs, wait_ms: waitMs, count = 0, keep }: Command): Promise<number[]> {
+  const times: number[] = [];
+  for (let index = 0; index < count; index++) {
+    const began = performance.now();
+    const permit = await client.acquire(claims, { ttlMs, waitMs });
+    if (keep) {
+      kept.push(permit);
+    } else {
+      await permit.release();
+    }
+    times.push(Math.round((performance.now() - began) * 1000));
+  }
+  return times;
+}
+
+say({ driver: "typescript", capabilities: ["cancel", "pairs", "push", "renew", "share", "tls", "token"] });
 for await (const line of createInterface(process.stdin)) {
   const command = JSON.parse(line) as Command;
   const answer = (more: object): unknown => say({ id: command.id, ...more });
@@ -88,6 +106,9 @@ for await (const line of createInterface(process.stdin)) {
     case "release":
       await (command.done ? permit?.releaseDone() : permit?.release());
       answer({});
+      break;
+    case "pairs":
+      answer({ times_us: await pairs(command) });
       break;
     case "exit":
       process.exit();

@@ -5,7 +5,7 @@ use std::env;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, raise};
 use serde_json::{Value, json};
@@ -106,8 +106,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = builder.build()?;
     let (sender, mut commands) = mpsc::unbounded_channel();
     thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-    say(&json!({"driver": "rust", "capabilities": ["cancel", "push", "renew", "share", "tls", "token"]}));
+    say(
+        &json!({"driver": "rust", "capabilities": ["cancel", "pairs", "push", "renew", "share", "tls", "token"]}),
+    );
     let mut all: HashMap<String, Acquired> = HashMap::new();
+    let mut kept = Vec::new();
     while let Some(line) = commands.recv().await {
         let command: Value = serde_json::from_str(&line)?;
         let label = command["permit"].as_str().unwrap_or_default();
@@ -151,6 +154,20 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 say(&answer);
                 continue;
             }
+            "pairs" => {
+                let mut times_us = Vec::new();
+                for _ in 0..command["count"].as_u64().unwrap_or(0) {
+                    let began = Instant::now();
+                    match acquire(&client, &command).await? {
+                        Flight::Held(permit) if command["keep"] == true => kept.push(permit),
+                        Flight::Held(permit) => permit.release().await?,
+                        Flight::Done => {}
+                    }
+                    times_us.push(u64::try_from(began.elapsed().as_micros())?);
+                }
+                say(&json!({"id": command["id"], "times_us": times_us}));
+                continue;
+            }
             "cancel" => {
                 let Acquired { acquire, command, .. } = all.get_mut(label).ok_or("no such permit")?;
                 acquire.abort();
@@ -163,14 +180,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                     watch.abort();
                     let _ = watch.await;
                     if let Some(permit) = Arc::into_inner(permit) {
-                        let released = async {
-                            if command["done"] == true {
-                                permit.release_done().await
-                            } else {
-                                permit.release().await
-                            }
+                        let _ = if command["done"] == true {
+                            permit.release_done().await
+                        } else {
+                            permit.release().await
                         };
-                        let _ = tokio::time::timeout(Duration::from_secs(5), released).await;
                     }
                 }
             }

@@ -170,10 +170,13 @@ impl Driver {
         if errors.is_empty() { what.to_owned() } else { format!("{what}; it has printed:\n{errors}") }
     }
 
+    pub fn process_id(&self) -> u32 {
+        self.child.lock().expect("no thread panics with the lock").id()
+    }
+
     /// Signals the driver and the processes that it has started.
     pub fn signal(&self, signal: Signal) {
-        let id = self.child.lock().expect("no thread panics with the lock").id();
-        let _ = killpg(Pid::from_raw(id.cast_signed()), signal);
+        let _ = killpg(Pid::from_raw(self.process_id().cast_signed()), signal);
     }
 
     /// Waits until the process has ended by itself.

@@ -4,6 +4,7 @@
 #[path = "../../tests/support/ports.rs"]
 mod ports;
 
+mod bench;
 mod certificate;
 mod driver;
 mod etcd;
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
+use clap::{Args, Parser, Subcommand};
 
 use crate::certificate::Certificate;
 use crate::driver::{Driver, Place};
@@ -49,7 +50,24 @@ const CLUSTERS_AT_ONCE: usize = 4;
 /// The scenarios run beside each other, and beside a storm of random faults. The exit status is 1 if the client has failed,
 /// and 2 if the suite could not run.
 #[derive(Debug, Parser)]
-#[command(name = "conformance")]
+#[command(name = "conformance", args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    task: Option<Task>,
+    #[command(flatten)]
+    suite: Arguments,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Measure client libraries beside each other, with one server
+    ///
+    /// It prints a table in Markdown: pairs of acquire and release of one client without another one, memory, and the times
+    /// until a program knows of a revocation and of the end of its lease.
+    Bench(bench::Arguments),
+}
+
+#[derive(Args, Debug)]
 struct Arguments {
     /// How long the storm of random faults lasts, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
@@ -63,20 +81,42 @@ struct Arguments {
     /// Start a cluster instead of each server: two nodes, on an etcd that all of them share (Debian's package etcd-server)
     #[arg(long)]
     cluster: bool,
-    /// The server's program; the one that cargo has built beside this one without it
-    #[arg(long, value_name = "FILE", env = "SIGNALBOX_BIN")]
-    server: Option<PathBuf>,
+    #[command(flatten)]
+    program: Program,
     /// The driver and its arguments
     #[arg(last = true, required = true, value_name = "DRIVER")]
     driver: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+struct Program {
+    /// The server's program; the one that cargo has built beside this one without it
+    #[arg(long, value_name = "FILE", env = "SIGNALBOX_BIN")]
+    server: Option<PathBuf>,
+}
+
+impl Program {
+    /// Where the server's program is.
+    fn find(&self) -> Result<PathBuf, String> {
+        let beside = || Some(env::current_exe().ok()?.with_file_name("signalbox"));
+        let program = self.server.clone().or_else(beside).ok_or("cannot find the server: use --server")?;
+        if program.exists() {
+            return Ok(program);
+        }
+        Err(format!("there is no server at {}: run \"cargo build\", or use --server", program.display()))
+    }
 }
 
 /// What a scenario does, and what is wrong with the client.
 type Course<'a> = Box<dyn FnOnce() -> Result<(), String> + Send + 'a>;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match run(&arguments) {
+    let CommandLine { task, suite } = CommandLine::parse();
+    let outcome = match task {
+        Some(Task::Bench(arguments)) => bench::run(&arguments).map(|()| true),
+        None => run(&suite),
+    };
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
@@ -88,16 +128,8 @@ fn main() -> ExitCode {
 
 /// Runs the scenarios, and reports each. Whether the client has passed them all.
 fn run(arguments: &Arguments) -> Result<bool, String> {
-    let beside = || Some(env::current_exe().ok()?.with_file_name("signalbox"));
-    let program = arguments.server.clone().or_else(beside).ok_or("cannot find the server: use --server")?;
-    if !program.exists() {
-        return Err(format!(
-            "there is no server at {}: run \"cargo build\", or use --server",
-            program.display()
-        ));
-    }
     let installation = Installation {
-        program,
+        program: arguments.program.find()?,
         certificate: Certificate::make()?,
         etcd: if arguments.cluster { Some(Etcd::start()?) } else { None },
     };

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
+use crate::bench::Pairs;
 use crate::proxy::{Fault, Network};
 use crate::server::eventually;
 use crate::stage::{Request, Stage};
@@ -35,7 +36,7 @@ const fn scenario(
     Scenario { name, needs, anonymous: "read,acquire", is_tls: false, run }
 }
 
-pub const SCENARIOS: [Scenario; 19] = [
+pub const SCENARIOS: [Scenario; 20] = [
     scenario("acquire, wait and release", &[], basics),
     scenario("slots and several names", &[], slots),
     scenario("exit while holding", &[], exit),
@@ -54,6 +55,7 @@ pub const SCENARIOS: [Scenario; 19] = [
     scenario("pause", &[], paused),
     scenario("an address that does not answer", &[], two_addresses),
     scenario("single flight", &["share"], single_flight),
+    scenario("pairs", &["pairs"], pairs),
     Scenario { is_tls: true, ..scenario("a server with a certificate", &["tls"], basics) },
 ];
 
@@ -99,6 +101,22 @@ fn slots(stage: &Stage<'_>) -> Result<(), String> {
     player.acquire(Request::of("c", "n", 1).and("m", 1))?.held()?;
     player.acquire(Request::of("d", "m", 1))?.failed("busy")?;
     player.acquire(Request::of("e", "unknown", 1).declared())?.failed("misuse")
+}
+
+/// What the benchmark asks for does what it says.
+fn pairs(stage: &Stage<'_>) -> Result<(), String> {
+    let driver = stage.player("first")?.driver;
+    for (count, is_kept) in [(20, false), (3, true)] {
+        let times = Pairs { name: "n", count, is_kept }.measure(&driver)?;
+        let kept = if is_kept { count as u64 } else { 0 };
+        if times.len() != count || stage.server.usage("n")? != (kept, 0) {
+            return Err(format!(
+                "{count} pairs have taken {times:?}, and {:?} is in use",
+                stage.server.usage("n")?
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn exit(stage: &Stage<'_>) -> Result<(), String> {

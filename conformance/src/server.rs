@@ -167,6 +167,13 @@ impl Server {
         self.nodes.iter().for_each(|node| node.signal(Signal::SIGCONT));
     }
 
+    /// Kills the only node, or the leader.
+    pub fn kill(&self) -> Result<(), String> {
+        let node = self.find_serving()?;
+        let mut child = node.child();
+        child.kill().and_then(|()| child.wait()).map_err(|error| error.to_string()).map(drop)
+    }
+
     /// Kills the node that serves and starts it again. In a cluster, another one leads before it is back.
     pub fn restart(&self) -> Result<(), String> {
         let node = self.find_serving()?;

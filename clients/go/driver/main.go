@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"syscall"
@@ -32,6 +33,8 @@ type command struct {
 	Stop    bool  `json:"stop"`
 	Share   bool  `json:"share"`
 	Done    bool  `json:"done"`
+	Count   int   `json:"count"`
+	Keep    bool  `json:"keep"`
 }
 
 type object map[string]any
@@ -46,6 +49,7 @@ var (
 	mutex  sync.Mutex // Guards what follows, and standard output.
 	all    = map[string]*acquired{}
 	client *signalbox.Client
+	kept   []*signalbox.Permit
 )
 
 func say(line object) {
@@ -72,7 +76,7 @@ func main() {
 	if client, err = signalbox.New(signalbox.Config{OnEvent: report}); err != nil {
 		panic(err)
 	}
-	say(object{"driver": "go", "capabilities": []string{"cancel", "push", "renew", "share", "tls", "token"}})
+	say(object{"driver": "go", "capabilities": []string{"cancel", "pairs", "push", "renew", "share", "tls", "token"}})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		var command command
@@ -100,6 +104,8 @@ func do(command command) {
 		mutex.Unlock()
 		go acquire(ctx, command, this)
 		return
+	case "pairs":
+		answer["times_us"] = pairs(command)
 	case "cancel":
 		this.cancel()
 	case "check":
@@ -121,7 +127,8 @@ func do(command command) {
 	say(answer)
 }
 
-func acquire(ctx context.Context, command command, this *acquired) {
+// wanted is the first name of a command, and the options of its acquire.
+func wanted(command command) (string, []signalbox.Option) {
 	first, options := "", []signalbox.Option{
 		signalbox.TTL(time.Duration(command.TTLMs) * time.Millisecond),
 		signalbox.Wait(time.Duration(command.WaitMs) * time.Millisecond),
@@ -140,6 +147,32 @@ func acquire(ctx context.Context, command command, this *acquired) {
 			options = append(options, signalbox.Also(claim.Name, own...))
 		}
 	}
+	return first, options
+}
+
+// pairs acquires and releases one after the other, or keeps what it acquires, and returns how long each took in microseconds.
+func pairs(command command) []int64 {
+	first, options := wanted(command)
+	times := []int64{}
+	for range command.Count {
+		began := time.Now()
+		permit, err := client.Acquire(context.Background(), first, options...)
+		if err == nil && command.Keep {
+			kept = append(kept, permit)
+		} else if err == nil {
+			err = permit.Release()
+		}
+		if err != nil {
+			panic(err)
+		}
+		times = append(times, time.Since(began).Microseconds())
+	}
+	debug.FreeOSMemory()
+	return times
+}
+
+func acquire(ctx context.Context, command command, this *acquired) {
+	first, options := wanted(command)
 	permit, held, err := acquireOrShare(ctx, command.Share, first, options)
 	if err != nil {
 		say(object{"id": command.ID, "failure": failure(err)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -84,6 +85,20 @@ def refused_in_a_child(permit: signalbox.Permit) -> bool:
 def threaded() -> None:
     client = signalbox.Client()
     permits: dict[str, signalbox.Permit] = {}
+    kept: list[signalbox.Permit] = []
+
+    def pairs(command: dict[str, Any]) -> list[int]:
+        times_us = []
+        for _ in range(command["count"]):
+            began = time.perf_counter()
+            permit = client.acquire(claims(command), **wanted(command))
+            if command["keep"]:
+                kept.append(permit)
+            else:
+                permit.release()
+            times_us.append(round((time.perf_counter() - began) * 1e6))
+        gc.collect()
+        return times_us
 
     def acquire(command: dict[str, Any]) -> None:
         try:
@@ -97,7 +112,7 @@ def threaded() -> None:
         except signalbox.SignalboxError as error:
             say(id=command["id"], failure=FAILURES[type(error)])
 
-    say(driver="python", capabilities=["fork", "push", "renew", "share", "tls", "token"])
+    say(driver="python", capabilities=["fork", "pairs", "push", "renew", "share", "tls", "token"])
     for line in sys.stdin:
         command = json.loads(line)
         answer: dict[str, Any] = {}
@@ -114,6 +129,8 @@ def threaded() -> None:
             (permit.release_done if command.get("done") else permit.release)()
         elif command["do"] == "fork":
             answer = {"refused": refused_in_a_child(permits[label])}
+        elif command["do"] == "pairs":
+            answer = {"times_us": pairs(command)}
         say(id=command["id"], **answer)
 
 
@@ -121,6 +138,20 @@ async def asynchronous() -> None:
     client = aio.Client()
     permits: dict[str, aio.Permit] = {}
     acquires: dict[str, asyncio.Task[None]] = {}
+    kept: list[aio.Permit] = []
+
+    async def pairs(command: dict[str, Any]) -> list[int]:
+        times_us = []
+        for _ in range(command["count"]):
+            began = time.perf_counter()
+            permit = await client.acquire(claims(command), **wanted(command))
+            if command["keep"]:
+                kept.append(permit)
+            else:
+                await permit.release()
+            times_us.append(round((time.perf_counter() - began) * 1e6))
+        gc.collect()
+        return times_us
 
     async def acquire(command: dict[str, Any]) -> None:
         try:
@@ -136,7 +167,7 @@ async def asynchronous() -> None:
         except signalbox.SignalboxError as error:
             say(id=command["id"], failure=FAILURES[type(error)])
 
-    say(driver="python-aio", capabilities=["cancel", "push", "renew", "share", "tls", "token"])
+    say(driver="python-aio", capabilities=["cancel", "pairs", "push", "renew", "share", "tls", "token"])
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():
@@ -155,6 +186,8 @@ async def asynchronous() -> None:
             await (permit.release_done if command.get("done") else permit.release)()
         elif command["do"] == "cancel":
             acquires[label].cancel()
+        elif command["do"] == "pairs":
+            answer = {"times_us": await pairs(command)}
         say(id=command["id"], **answer)
 
 

@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -17,12 +18,13 @@ import java.util.concurrent.CompletionException;
 final class Driver {
     private static final Client CLIENT = new Client();
     private static final Map<String, CompletableFuture<Permit>> ACQUIRES = new HashMap<>();
+    private static final List<Permit> KEPT = new ArrayList<>();
 
     private Driver() {}
 
     public static void main(String[] arguments) throws IOException, InterruptedException {
         warmUp();
-        say(Map.of("driver", "java", "capabilities", List.of("cancel", "push", "renew", "share", "tls", "token")));
+        say(Map.of("driver", "java", "capabilities", List.of("cancel", "pairs", "push", "renew", "share", "tls", "token")));
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line; (line = lines.readLine()) != null; ) {
             Map<String, Object> command = Json.object(line);
@@ -58,6 +60,7 @@ final class Driver {
                 acquire(command, name);
                 return;
             }
+            case "pairs" -> answer.put("times_us", pairs(command));
             case "cancel" -> ACQUIRES.get(name).cancel(true);
             case "check" -> {
                 if (command.get("block_ms") != null) {
@@ -102,17 +105,41 @@ final class Driver {
     }
 
     @SuppressWarnings("unchecked")
-    private static void acquire(Map<String, Object> command, String name) {
-        List<Map<String, Object>> claims = (List<Map<String, Object>>) command.get("claims");
+    private static List<Map<String, Object>> claims(Map<String, Object> command) {
+        return (List<Map<String, Object>>) command.get("claims");
+    }
+
+    private static Request request(Map<String, Object> command) {
         Request request = null;
-        for (Map<String, Object> claim : claims) {
+        for (Map<String, Object> claim : claims(command)) {
             String wanted = (String) claim.get("name");
             request = request == null ? Request.of(wanted) : request.also(wanted);
             request = claim.get("maximum") == null ? request : request.maximum(number(claim, "maximum"));
             request = claim.get("resources") == null ? request : request.resources(number(claim, "resources"));
         }
         request = request.ttl(Duration.ofMillis(number(command, "ttl_ms")));
-        request = request.waitUpTo(Duration.ofMillis(number(command, "wait_ms")));
+        return request.waitUpTo(Duration.ofMillis(number(command, "wait_ms")));
+    }
+
+    private static List<Long> pairs(Map<String, Object> command) throws InterruptedException {
+        Request request = request(command);
+        List<Long> times = new ArrayList<>();
+        for (int count = number(command, "count"); count > 0; count--) {
+            long began = System.nanoTime();
+            Permit permit = CLIENT.acquire(request);
+            if (Boolean.TRUE.equals(command.get("keep"))) {
+                KEPT.add(permit);
+            } else {
+                permit.release();
+            }
+            times.add((System.nanoTime() - began) / 1000);
+        }
+        System.gc();
+        return times;
+    }
+
+    private static void acquire(Map<String, Object> command, String name) {
+        Request request = request(command);
         boolean isShared = Boolean.TRUE.equals(command.get("share"));
         CompletableFuture<Permit> acquire = CLIENT.start(isShared ? request.shared() : request).result;
         ACQUIRES.put(name, acquire);
@@ -127,7 +154,7 @@ final class Driver {
                 permit.onLost(reason -> say(Map.of("event", "lost", "permit", name, "reason", reason)));
                 answer.putAll(belief(permit));
                 answer.put("fence", Long.toUnsignedString(permit.fence()));
-                answer.put("slots", claims.stream().map(claim -> permit.slots((String) claim.get("name")))
+                answer.put("slots", claims(command).stream().map(claim -> permit.slots((String) claim.get("name")))
                         .filter(slots -> !slots.isEmpty()).toList());
             }
             say(answer);
