@@ -14,12 +14,14 @@ final class Answer
     /**
      * @param float $sent when the request was about to be sent
      * @param array<string, mixed> $body
+     * @param bool $isOpen another server may have received the request, and execute it later
      */
     public function __construct(
         public readonly int $status,
         public readonly float $sent,
         public readonly array $body,
         public readonly int $retryAfter,
+        public bool $isOpen = false,
     ) {
     }
 
@@ -39,7 +41,11 @@ final class Answer
         return in_array($this->status, [401, 403], true) || ($this->body['leases'][0]['state'] ?? '') === 'not_permitted';
     }
 
-    /** The end of the validity of a lease in this answer. */
+    /**
+     * The end of the validity of a lease in this answer.
+     *
+     * @param array<string, mixed> $lease
+     */
     public function until(array $lease): float
     {
         return $this->sent + ($lease['valid_ms'] ?? 0) / 1000;
@@ -61,7 +67,7 @@ final class Unanswered extends \RuntimeException
         string $message,
         public readonly ?Answer $answer = null,
         public bool $isSent = true,
-        public readonly bool $isFinal = false,
+        public bool $isFinal = false,
     ) {
         parent::__construct($message);
     }

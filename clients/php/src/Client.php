@@ -166,6 +166,7 @@ final class Client
     /**
      * Repeats a request until it is granted or refused.
      *
+     * @param array<string, mixed> $body
      * @param bool $mayArrive becomes whether a request may be executed after this one has returned or thrown
      */
     private function ask(string $name, string $requested, array $body, float $waitSeconds, float $ttl, bool &$mayArrive): Answer
@@ -179,6 +180,7 @@ final class Client
                 $mayArrive = true; // If an exception of the program ends it.
                 $answer = $this->servers->post('acquire', $body, $poll);
                 $state = $answer->body['state'] ?? '';
+                $isOpen = $isOpen || $answer->isOpen;
                 if ($answer->status >= 400 || $state === 'done' || ($state === 'held' && Clock::now() + Clock::RESOLUTION < $answer->until($answer->body))) {
                     $mayArrive = $isOpen || $answer->status < 400;
                     return $answer;
@@ -280,7 +282,13 @@ final class Client
         return $found;
     }
 
-    /** Calls $work with the permit, and releases it if that throws. */
+    /**
+     * Calls $work with the permit, and releases it if that throws.
+     *
+     * @template T
+     * @param callable(Permit): T $work
+     * @return T
+     */
     private static function work(Permit $permit, callable $work): mixed
     {
         try {

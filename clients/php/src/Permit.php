@@ -52,7 +52,7 @@ final class Permit
      * permit is still valid for timeLeft(). Call it between the steps of the work, as often as you like: it asks the server at most
      * ten times in a time to live. It also throws Lost once the permit is released.
      *
-     * If a server does not answer, it waits for two seconds at most, and returns while the permit is valid.
+     * If no server answers, it waits for three seconds at most, and returns while the permit is valid.
      *
      * @throws Lost|Misuse
      */

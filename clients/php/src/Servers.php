@@ -5,7 +5,7 @@ declare(strict_types=1);
 namespace Signalbox;
 
 /**
- * The servers, and a connection to the one that answered last.
+ * The servers, which are asked beside each other, and a connection to the one that answered last.
  *
  * @internal
  */
@@ -17,7 +17,11 @@ final class Servers
     private const IDLE_SECONDS = 10.0; // The server closes an idle connection after 15 s.
 
     private readonly int $process;
-    /** @var resource|null a connection to the first server that can be used again */
+
+    /** The URL of the server that answered last; null: all have to be asked. */
+    private ?string $preferred;
+
+    /** @var resource|null a connection to it that can be used again */
     private $idle = null;
     private float $idleSince = 0.0;
 
@@ -25,9 +29,10 @@ final class Servers
      * @param non-empty-list<string> $urls
      * @param array<string, mixed> $tls options of a stream's context
      */
-    public function __construct(private array $urls, private Token $token, private array $tls)
+    public function __construct(private readonly array $urls, private Token $token, private array $tls)
     {
         $this->process = getmypid();
+        $this->preferred = count($urls) === 1 ? $urls[0] : null;
     }
 
     /** Whether this process has made the client, and is not a fork of the one that has. */
@@ -37,11 +42,12 @@ final class Servers
     }
 
     /**
-     * Asks the server that answered last, and then the others, until one answers; and once more if the token was refused and
-     * its file has another one. That a request is executed twice is no matter, since it has the same key.
+     * Asks the servers, and once more if the token was refused and its file has another one. That a request is executed twice is no
+     * matter, since it has the same key.
      *
      * @param array<string, mixed> $body
      * @param float $poll how long the request may wait for news
+     * @param float $patience how long each server has to answer beyond that
      * @throws Unanswered
      */
     public function post(string $path, array $body, float $poll = 0.0, float $patience = self::ANSWER_SECONDS): Answer
@@ -49,52 +55,132 @@ final class Servers
         if (!$this->isOwn()) {
             throw new Misuse('this process is a fork of the one that has made the client; make a client after the fork');
         }
+        $isOpen = false;
         do {
             $used = $this->token->text();
             $answer = $this->ask($path, $body, $poll, $patience);
+            $isOpen = $answer->isOpen = $isOpen || $answer->isOpen;
         } while ($answer->refusesToken() && $this->token->reload() !== $used);
         return $answer;
     }
 
+    /**
+     * Asks the server that answered last, and all others beside it if it fails or is late, without waiting for news; if none has
+     * answered last, all beside each other. The first answer counts, and the other attempts end.
+     *
+     * @param array<string, mixed> $body
+     */
     private function ask(string $path, array $body, float $poll, float $patience): Answer
     {
-        [$failure, $isSent] = [null, false];
-        foreach ($this->urls as $index => $url) {
-            try {
-                $answer = $this->attempt($url, $path, $body, $index === 0 ? $poll : 0.0, $patience);
-                unset($this->urls[$index]);
-                $this->urls = [$url, ...$this->urls];
-                return $answer;
-            } catch (Unanswered $unanswered) {
-                $isSent = $isSent || $unanswered->isSent;
-                // The word of the server that leads is worth the most.
-                if (($failure?->answer?->code() ?? 'not_serving') === 'not_serving') {
-                    $failure = $unanswered;
+        $others = array_values(array_diff($this->urls, [$this->preferred]));
+        $late = hrtime(true) / 1e9 + $poll + $patience / 2;
+        [$attempts, $failures] = [[], []];
+        if ($this->preferred !== null) {
+            $this->start([$this->preferred], $path, $body, $poll, $patience, $attempts, $failures);
+        }
+        while (true) {
+            if ($others !== [] && ($attempts === [] || hrtime(true) / 1e9 >= $late)) {
+                $this->start($others, $path, $body, 0.0, $patience, $attempts, $failures);
+                $others = [];
+            }
+            if ($attempts === []) {
+                throw $this->failure($failures);
+            }
+            $left = min(array_map(fn (Attempt $attempt): float => $attempt->timeLeft(), $attempts));
+            foreach (self::ready($attempts, $others === [] ? $left : min($left, $late - hrtime(true) / 1e9)) as $index) {
+                try {
+                    $answer = $attempts[$index]->proceed();
+                } catch (Unanswered $unanswered) {
+                    $failures[] = $unanswered;
+                    unset($attempts[$index]);
+                    continue;
+                }
+                if ($answer !== null) {
+                    $this->keep($attempts[$index]);
+                    unset($attempts[$index]);
+                    $answer->isOpen = array_filter([...$attempts, ...$failures], fn ($other): bool => $other->isSent) !== [];
+                    return $answer;
+                }
+            }
+            foreach ($attempts as $index => $attempt) {
+                if ($attempt->timeLeft() <= 0) {
+                    $failures[] = $attempt->failed();
+                    unset($attempts[$index]);
                 }
             }
         }
-        $failure->isSent = $isSent;
-        throw $failure;
     }
 
-    private function attempt(string $url, string $path, array $body, float $poll, float $patience): Answer
+    /**
+     * @param list<string> $urls
+     * @param array<string, mixed> $body
+     * @param list<Attempt> $attempts gets one for each
+     * @param list<Unanswered> $failures gets those that have failed at once
+     */
+    private function start(array $urls, string $path, array $body, float $poll, float $patience, array &$attempts, array &$failures): void
     {
-        $sent = Clock::now();
-        $end = hrtime(true) / 1e9 + $poll + $patience;
-        $request = $this->request($url, $path, $body + ($poll > 0 ? ['poll_ms' => (int) ($poll * 1000)] : []));
-        [$head, $text] = $this->exchange($url, $request, $end);
-        $answer = json_decode($text, true);
-        if (!preg_match('~^HTTP/1\.\d (\d+)~', $head, $status) || !is_array($answer)) {
-            throw new Unanswered("$url: the answer is not one of signalbox; check that this is its HTTP listener");
+        $body += $poll > 0 ? ['poll_ms' => (int) ($poll * 1000)] : [];
+        foreach ($urls as $url) {
+            $idle = $url === $this->preferred && Clock::now() - $this->idleSince < self::IDLE_SECONDS ? $this->idle : null;
+            if ($idle === null) {
+                $this->token->reload();
+            }
+            try {
+                $attempts[] = new Attempt($url, $this->request($url, $path, $body), $this->tls, $idle, $poll + $patience);
+            } catch (Unanswered $unanswered) {
+                $failures[] = $unanswered;
+            }
         }
-        $retryAfter = preg_match('/^Retry-After: (\d+)/mi', $head, $seconds) ? min((int) $seconds[1], 5) : 0;
-        $answer = new Answer((int) $status[1], $sent, $answer, $retryAfter);
-        if ($answer->status === 408 || $answer->status >= 500) {
-            throw new Unanswered("$url: {$answer->code()}: {$answer->message()}", $answer);
-        }
-        return $answer;
+        $this->idle = null;
     }
 
+    /**
+     * Waits until attempts can go on.
+     *
+     * @param non-empty-array<int, Attempt> $attempts
+     * @return list<int> their keys
+     */
+    private static function ready(array $attempts, float $seconds): array
+    {
+        [$read, $write, $none] = [[], [], []];
+        foreach ($attempts as $index => $attempt) {
+            if ($attempt->isToWrite()) {
+                $write[$index] = $attempt->stream();
+            } else {
+                $read[$index] = $attempt->stream();
+            }
+        }
+        $seconds = max($seconds, 0.001);
+        if (@stream_select($read, $write, $none, (int) $seconds, (int) (fmod($seconds, 1) * 1e6)) === false) {
+            usleep(1000); // A signal, or a stream whose number is too large for it.
+            return array_keys($attempts);
+        }
+        return [...array_keys($read), ...array_keys($write)];
+    }
+
+    /** The server has answered, so it is asked first from now on, over the same connection. */
+    private function keep(Attempt $attempt): void
+    {
+        $this->preferred = $attempt->url;
+        [$this->idle, $this->idleSince] = [$attempt->isReusable() ? $attempt->stream() : null, Clock::now()];
+    }
+
+    /**
+     * What is said of several failures: the word of the server that leads is worth the most.
+     *
+     * @param non-empty-list<Unanswered> $failures
+     */
+    private function failure(array $failures): Unanswered
+    {
+        $this->preferred = count($this->urls) === 1 ? $this->urls[0] : null;
+        $leads = fn (Unanswered $failure): bool => !in_array($failure->answer?->code(), [null, 'not_serving'], true);
+        $failure = current(array_filter($failures, $leads)) ?: $failures[0];
+        $failure->isSent = array_filter($failures, fn (Unanswered $failure): bool => $failure->isSent) !== [];
+        $failure->isFinal = array_filter($failures, fn (Unanswered $failure): bool => !$failure->isFinal) === [];
+        return $failure;
+    }
+
+    /** @param array<string, mixed> $body */
     private function request(string $url, string $path, array $body): string
     {
         $parts = parse_url($url);
@@ -110,94 +196,5 @@ final class Servers
             $head .= "$name: $value\r\n";
         }
         return "$head\r\n$text";
-    }
-
-    /**
-     * Sends a request, and reads the head and the body of the answer.
-     *
-     * @return array{string, string}
-     */
-    private function exchange(string $url, string $request, float $end): array
-    {
-        $connection = $this->idleConnection($url);
-        if ($connection !== null && @fwrite($connection, $request) === strlen($request)) {
-            $first = $this->read($connection, $end, 1);
-        }
-        if (($first ?? '') === '') { // The server has closed it meanwhile.
-            $connection = $this->connect($url, $end);
-            if (@fwrite($connection, $request) !== strlen($request)) {
-                throw new Unanswered("$url: the connection was closed");
-            }
-            $first = '';
-        }
-        $head = $first;
-        while (!str_ends_with($head, "\r\n\r\n")) {
-            $line = $this->read($connection, $end, null);
-            if ($line === '' || strlen($head) > 1 << 16) {
-                throw new Unanswered("$url: no answer");
-            }
-            $head .= $line;
-        }
-        $length = preg_match('/^Content-Length: (\d+)/mi', $head, $digits) ? (int) $digits[1] : 0;
-        $body = '';
-        while (strlen($body) < $length) {
-            $some = $this->read($connection, $end, $length - strlen($body));
-            if ($some === '') {
-                throw new Unanswered("$url: the answer is incomplete");
-            }
-            $body .= $some;
-        }
-        if (!preg_match('/^Connection: close/mi', $head)) {
-            [$this->idle, $this->idleSince] = [$connection, Clock::now()];
-        }
-        return [$head, $body];
-    }
-
-    /** Reads a line, or up to so many bytes; empty at the end of the time or of the connection. */
-    private function read($connection, float $end, ?int $length): string
-    {
-        $left = max($end - hrtime(true) / 1e9, 0.001);
-        stream_set_timeout($connection, (int) $left, (int) (fmod($left, 1) * 1e6));
-        return (string) @($length === null ? fgets($connection) : fread($connection, min($length, 8192)));
-    }
-
-    /** @return resource|null */
-    private function idleConnection(string $url)
-    {
-        $connection = $this->idle;
-        $this->idle = null;
-        $isUsable = $connection !== null && $url === $this->urls[0] && Clock::now() - $this->idleSince < self::IDLE_SECONDS;
-        return $isUsable ? $connection : null;
-    }
-
-    /** @return resource */
-    private function connect(string $url, float $end)
-    {
-        $this->token->reload();
-        $parts = parse_url($url);
-        $isSecure = $parts['scheme'] === 'https';
-        $address = ($isSecure ? 'tls' : 'tcp') . "://{$parts['host']}:" . ($parts['port'] ?? ($isSecure ? 443 : 80));
-        $context = stream_context_create(['ssl' => $this->tls + ['peer_name' => trim($parts['host'], '[]')]]);
-        $reasons = [];
-        set_error_handler(function (int $_, string $text) use (&$reasons): bool {
-            $reasons[] = $text;
-            return true;
-        });
-        try {
-            $seconds = min($end - hrtime(true) / 1e9, self::ANSWER_SECONDS);
-            $connection = stream_socket_client($address, $_, $reason, max($seconds, 0.001), STREAM_CLIENT_CONNECT, $context);
-        } finally {
-            restore_error_handler();
-        }
-        if ($connection === false) {
-            $isFinal = str_contains(implode($reasons), 'certificate verify failed');
-            throw new Unanswered("$url: " . ($reasons[0] ?? $reason), isSent: false, isFinal: $isFinal);
-        }
-        return $connection;
-    }
-
-    private function close(): void
-    {
-        $this->idle = null;
     }
 }

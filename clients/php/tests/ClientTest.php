@@ -312,13 +312,47 @@ final class ClientTest extends TestCase
         $permit->release();
     }
 
-    public function testTheServerThatAnswersIsFoundAmongSeveral(): void
+    /** @return array{resource, string} a listener whose connections are never answered, and its address */
+    private static function silent(): array
     {
-        $silent = stream_socket_server('tcp://127.0.0.1:0'); // Its connections are accepted and never answered.
-        $urls = ['http://127.0.0.1:1', 'http://' . stream_socket_get_name($silent, false), $this->server->url];
-        $permit = $this->client(urls: $urls)->acquire('a', maximum: 1);
-        $permit->release();
+        $listener = stream_socket_server('tcp://127.0.0.1:0');
+        return [$listener, stream_socket_get_name($listener, false)];
+    }
+
+    public function testServersAreAskedBesideEachOther(): void
+    {
+        [$listener, $silent] = self::silent();
+        // One after the other, those that do not answer take longer than the test waits.
+        $urls = ['http://127.0.0.1:1', ...array_fill(0, self::PATIENCE, "http://$silent"), $this->server->url];
+        $end = time() + self::PATIENCE;
+        $this->client(urls: $urls)->acquire('a', maximum: 1)->release();
+        $this->assertLessThan($end, time());
         $this->assertSame(0, $this->server->sessions());
+    }
+
+    public function testARequestThatArrivesAfterAnotherServerHasAnsweredGetsNothing(): void
+    {
+        [$listener, $silent] = self::silent();
+        $held = $this->client->acquire('a', maximum: 1);
+        $this->assertNull($this->client(urls: ["http://$silent", $this->server->url])->tryAcquire('a', maximum: 1));
+        $held->release();
+        $late = stream_socket_client('tcp' . substr($this->server->url, 4));
+        fwrite($late, fread(stream_socket_accept($listener), 8192));
+        $this->assertStringContainsString(' 410 ', fgets($late));
+        $this->assertSame(0, $this->server->sessions());
+    }
+
+    /** @dataProvider ends */
+    public function testTheOtherServersAreAskedIfTheOneThatAnsweredLastDoesNot(int $signal): void
+    {
+        $other = new Server();
+        $client = $this->client(urls: [$other->url, $this->server->url]);
+        $other->signal(SIGSTOP);
+        $client->acquire('a', maximum: 1)->release();
+        $other->signal(SIGCONT);
+        $this->server->signal($signal);
+        $client->acquire('b', maximum: 1);
+        $this->assertFails(Busy::class, fn () => $this->client(urls: [$other->url])->acquire('b', maximum: 1));
     }
 
     public function testATokenIsReadAgain(): void
@@ -356,17 +390,27 @@ final class ClientTest extends TestCase
         return ["$folder/certificate.pem", "$folder/key.pem"];
     }
 
-    public function testTheServerIsVerifiedOverTls(): void
+    /** @return array{string, Server, string} the file of a new certificate, a server that has it, and its URL */
+    private function secured(): array
     {
         $folder = $this->folder();
         [$certificate, $key] = $this->certificate($folder);
         file_put_contents("$folder/signalbox.toml", "[tls]\ncert = \"$certificate\"\nkey = \"$key\"\n");
-        $this->server = new Server('--config', "$folder/signalbox.toml");
-        $urls = [str_replace('http:', 'https:', $this->server->url)];
-        $this->client(urls: $urls, ca: $certificate)->acquire('a', maximum: 1)->release();
-        [$other] = $this->certificate($this->folder());
-        $client = $this->client(urls: $urls, ca: $other, unreachableAfterSeconds: 3600.0);
+        $server = new Server('--config', "$folder/signalbox.toml");
+        return [$certificate, $server, str_replace('http:', 'https:', $server->url)];
+    }
+
+    public function testTheServerIsVerifiedOverTls(): void
+    {
+        [$certificate, $this->server, $url] = $this->secured();
+        $this->client(urls: [$url], ca: $certificate)->acquire('a', maximum: 1)->release();
+        [, $other, $untrusted] = $this->secured();
+        $client = $this->client(urls: [$untrusted], ca: $certificate, unreachableAfterSeconds: 3600.0);
         $this->assertFails(Unreachable::class, fn () => $client->acquire('a', maximum: 1));
+        [$listener, $silent] = self::silent();
+        $urls = ["https://$silent", 'https://127.0.0.1:1', $untrusted, $url];
+        $this->client(urls: $urls, ca: $certificate)->acquire('a', maximum: 1);
+        $this->assertSame([1, 0], [$this->server->sessions(), $other->sessions()]);
     }
 
     public function testAProgramWithoutAServerDoesNotWaitForLong(): void
@@ -406,7 +450,8 @@ final class ClientTest extends TestCase
 
     public function testTheEnvironmentIsRead(): void
     {
-        putenv("SIGNALBOX_URL=http://127.0.0.1:1, {$this->server->url}");
+        // A name has several addresses.
+        putenv('SIGNALBOX_URL=http://127.0.0.1:1, ' . str_replace('127.0.0.1', 'localhost', $this->server->url));
         try {
             (new Client())->acquire('a', maximum: 1)->release();
         } finally {
