@@ -98,13 +98,15 @@ class Lease:
         return {"failure": "canceled"}
 
     def renew(self):
+        poll_ms = self.poll_ms
         while self.left_ms() > 0:
             sent = now()
             try:
-                status, answer = post("renew", {"keys": [self.request["key"]], "poll_ms": self.poll_ms},
-                                      min(self.poll_ms / 1000 + 2, self.left_ms() / 1000 + 0.01))
+                status, answer = post("renew", {"keys": [self.request["key"]], "poll_ms": poll_ms},
+                                      (poll_ms + min(2000, self.ttl_ms // 4)) / 1000)
             except (OSError, ValueError):
                 status, answer = 503, {}
+            poll_ms = self.poll_ms if status == 200 else 0
             if status != 200:
                 self.released.wait(random.uniform(0.02, 0.1))
                 continue
@@ -124,7 +126,8 @@ class Lease:
 
     def release(self, done=False):
         self.released.set()
-        for _ in range(20):
+        end = now() + 5
+        while now() < end:
             try:
                 if post("release", {"key": self.request["key"], "done": done}, 1)[0] == 200:
                     return

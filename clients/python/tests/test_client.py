@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import http.server
 import os
 import pickle
 import queue
@@ -195,6 +196,40 @@ def test_a_port_that_the_url_does_not_have_is_told(name: str, monkeypatch: pytes
     assert "11217" not in str(given.value)
 
 
+def test_a_server_that_is_asked_because_another_one_is_late_has_to_answer_at_once(tmp_path: Path, name: str) -> None:
+    asked: list[str] = []
+
+    class NotServing(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(b'{"error": {"code": "not_serving", "message": "it does not lead"}}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    second = http.server.HTTPServer(("127.0.0.1", 0), NotServing)
+    threading.Thread(target=second.serve_forever, daemon=True).start()
+    first = Server(tmp_path)
+    try:
+        client = signalbox.Client(f"{first.url},http://127.0.0.1:{second.server_port}")
+        permit = client.acquire(name, maximum=1, ttl=timedelta(seconds=3))
+        first.process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 15
+        while not asked and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert asked
+        assert not [body for body in asked if "poll_ms" in body]
+        first.process.send_signal(signal.SIGCONT)
+        permit.release()
+    finally:
+        first.process.kill()
+        first.process.wait()
+        second.shutdown()
+        second.server_close()
+
+
 @pytest.mark.parametrize("host", ["192.0.2.1", "localhost.example.org", "127.example.org", "[::2]"])
 def test_a_token_is_not_sent_in_the_clear(host: str) -> None:
     with pytest.raises(signalbox.Misuse, match="https"):
@@ -294,6 +329,21 @@ def test_a_revocation_is_pushed(server: Server, name: str) -> None:
         fail_without_the_permit(server, client, name)
     assert reasons == ["revoked"]
     assert {"acquired", "lost"} <= set(events)
+
+
+def test_a_revoked_permit_is_valid_for_its_grace_period(server: Server, name: str) -> None:
+    revoking = threading.Event()
+
+    def on_event(event: signalbox.Event) -> None:
+        if event.kind == "revoking":
+            revoking.set()
+
+    permit = signalbox.Client(server.url, on_event=on_event).acquire(name, maximum=1)
+    server.ask("revoke", {"grant": str(permit.fence), "grace_ms": 3_600_000})
+    assert revoking.wait(15)
+    permit.check()
+    permit.release()
+    server.eventually(name, (0, 0))
 
 
 def test_a_loss_is_told_to_a_function_that_comes_later(server: Server, client: signalbox.Client, name: str) -> None:

@@ -2,6 +2,9 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import { type AddressInfo } from "node:net";
 import { join } from "node:path";
 import { test } from "node:test";
 
@@ -248,6 +251,24 @@ test("several servers are tried beside each other", async () => {
   const permit = await client.acquire("several", { maximum: 1 });
   assert.equal((await second.usage("several")).in_use, 1);
   await permit.release();
+});
+
+test("a server that is asked because another one is late has to answer at once", async () => {
+  await using first = await Server.start();
+  const asked: string[] = [];
+  const second = createServer(async (request, response) => {
+    asked.push(String(await request.toArray()));
+    response.writeHead(503).end('{"error": {"code": "not_serving", "message": "it does not lead"}}');
+  }).listen(0, "127.0.0.1");
+  await once(second, "listening");
+  await using client = new Client({ url: [first.url, `http://127.0.0.1:${(second.address() as AddressInfo).port}`] });
+  await client.acquire("late", { maximum: 1, ttlMs: 3_000 });
+  asked.length = 0;
+  await first.signal("SIGSTOP");
+  await eventually("the second one is asked", () => asked.length > 0);
+  await first.signal("SIGCONT");
+  second.close();
+  assert.doesNotMatch(asked.join(), /poll_ms/);
 });
 
 test("a server with TLS is trusted by the certificate of its authority", async () => {

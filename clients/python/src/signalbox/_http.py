@@ -200,9 +200,10 @@ class Servers:
     async def ask(self, path: str, body: Mapping[str, Any], hedge: float, deadline: float) -> Answer:
         """Sends a request until a server has answered it, and raises Unreachable at the `deadline`.
 
-        After `hedge` seconds without an answer, it is sent to the next server as well, over another connection: the
-        first answer counts. A server that does not lead, or that fails, has not answered. All requests can be repeated.
-        Raises WrongProtocol of an acquire, which does not wait until all servers are replaced.
+        After `hedge` seconds without an answer, it is sent to the next server as well, over another connection, to be
+        answered at once: the first answer counts. A server that does not lead, or that fails, has not answered. All
+        requests can be repeated. Raises WrongProtocol of an acquire, which does not wait until all servers are
+        replaced.
         """
         servers = itertools.cycle(list(self._servers))
         attempts: dict[asyncio.Task[Answer], _Server] = {}
@@ -217,6 +218,7 @@ class Servers:
                     oldest.cancel()
                 server = next(servers)
                 attempts[asyncio.ensure_future(self._attempt(server, path, body))] = server
+                body = {name: value for name, value in body.items() if name != "poll_ms"}
                 done, _ = await asyncio.wait(attempts, timeout=min(hedge, left), return_when=asyncio.FIRST_COMPLETED)
                 retry_after = 0.0
                 for attempt in done:
@@ -237,7 +239,6 @@ class Servers:
                         return answer
                     failures, last = failures + 1, f"{server.authority}: {answer.message}"
                     if answer.code == "busy":  # There is no room for requests that wait for news.
-                        body = {name: value for name, value in body.items() if name != "poll_ms"}
                         retry_after = answer.retry_after
                 if done and failures >= len(self._servers):
                     # All servers were tried.

@@ -83,7 +83,7 @@ export class Transport {
 
   /**
    * Sends a request about leases. The server may keep it for `pollMs`. The server that answered last is asked first, and the others
-   * beside it if it fails, or has not answered `lateMs` later. `ANSWER_MS` later, this gives up.
+   * beside it, to answer at once, if it fails, or has not answered `lateMs` later. `ANSWER_MS` later, this gives up.
    *
    * @throws NoAnswer, or the reason of `signal`
    */
@@ -92,16 +92,18 @@ export class Transport {
     body: object,
     { pollMs = 0, lateMs = ANSWER_MS / 2, signal }: { pollMs?: number; lateMs?: number; signal?: AbortSignal } = {},
   ): Promise<Answer> {
-    const text = JSON.stringify(pollMs > 0 ? { ...body, poll_ms: pollMs } : body);
-    const ask = (server: Server, signal?: AbortSignal): Promise<Answer> =>
-      this.#ask(server, path, text, pollMs + ANSWER_MS, signal);
+    const ask = (server: Server, pollMs: number, signal?: AbortSignal): Promise<Answer> =>
+      this.#ask(server, path, JSON.stringify(pollMs > 0 ? { ...body, poll_ms: pollMs } : body), pollMs + ANSWER_MS, signal);
     const [only] = this.#servers;
-    return this.#servers.length === 1 && only !== undefined ? ask(only, signal) : this.#race(ask, pollMs + lateMs, signal);
+    return this.#servers.length === 1 && only !== undefined
+      ? ask(only, pollMs, signal)
+      : this.#race(ask, pollMs, pollMs + lateMs, signal);
   }
 
   /** Asks servers beside each other. The first answer counts; a refusal counts only if no other server has another answer. */
   async #race(
-    ask: (server: Server, signal: AbortSignal) => Promise<Answer>,
+    ask: (server: Server, pollMs: number, signal: AbortSignal) => Promise<Answer>,
+    pollMs: number,
     lateMs: number,
     signal: AbortSignal | undefined,
   ): Promise<Answer> {
@@ -109,8 +111,8 @@ export class Transport {
     const stop = (): void => over.abort(signal?.reason);
     signal?.addEventListener("abort", stop);
     const refusals: Answer[] = [];
-    const attempt = async (server: Server): Promise<Answer> => {
-      const answer = await ask(server, over.signal);
+    const attempt = async (server: Server, pollMs: number): Promise<Answer> => {
+      const answer = await ask(server, pollMs, over.signal);
       if (isRefusal(answer)) {
         refusals.push(answer);
         throw new NoAnswer("refused");
@@ -119,7 +121,7 @@ export class Transport {
       return answer;
     };
     const current = this.#current;
-    const first = current === undefined ? [] : [attempt(current)];
+    const first = current === undefined ? [] : [attempt(current, pollMs)];
     const othersBegin = new Promise<void>((resolve) => {
       if (current === undefined) {
         resolve();
@@ -128,7 +130,7 @@ export class Transport {
       sleep(lateMs, undefined, { signal: over.signal }).then(resolve, () => undefined);
     });
     const others = this.#servers.filter((server) => server !== current);
-    const attempts = [...first, ...others.map((server) => othersBegin.then(() => attempt(server)))];
+    const attempts = [...first, ...others.map((server) => othersBegin.then(() => attempt(server, 0)))];
     try {
       return await Promise.any(attempts);
     } catch (error) {
