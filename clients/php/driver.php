@@ -54,7 +54,8 @@ function claims(array $command): array
 function acquire(Client $client, array $command): ?Permit
 {
     $claims = claims($command);
-    $times = ['ttlSeconds' => $command['ttl_ms'] / 1000, 'waitSeconds' => $command['wait_ms'] / 1000];
+    $isTimed = isset($command['ttl_ms']);
+    $times = $isTimed ? ['ttlSeconds' => $command['ttl_ms'] / 1000, 'waitSeconds' => $command['wait_ms'] / 1000] : [];
     return isset($command['share']) ? $client->acquireShared($claims[0]->name, ...$times) : $client->acquire(
         $claims[0]->name,
         ...$times,
@@ -135,7 +136,7 @@ function pairs(array $command): array
     return $times;
 }
 
-say(['driver' => 'php', 'capabilities' => ['pairs', 'share', 'tls', 'token']]);
+say(['driver' => 'php', 'capabilities' => ['defaults', 'pairs', 'share', 'tls', 'token']]);
 $processes = [];
 while (($line = fgets(STDIN)) !== false) {
     $command = json_decode($line, true);

@@ -9,8 +9,8 @@ interface Command {
   do: "acquire" | "cancel" | "check" | "pairs" | "release" | "exit";
   permit: string;
   claims: Claim[];
-  ttl_ms: number;
-  wait_ms: number;
+  ttl_ms?: number;
+  wait_ms?: number;
   block_ms?: number;
   stop?: boolean;
   share?: boolean;
@@ -83,7 +83,7 @@ async function pairs({ claims, ttl_ms: ttlMs, wait_ms: waitMs, count = 0, keep }
   return times;
 }
 
-say({ driver: "typescript", capabilities: ["cancel", "pairs", "push", "renew", "share", "tls", "token"] });
+say({ driver: "typescript", capabilities: ["cancel", "defaults", "pairs", "push", "renew", "share", "tls", "token"] });
 for await (const line of createInterface(process.stdin)) {
   const command = JSON.parse(line) as Command;
   const answer = (more: object): unknown => say({ id: command.id, ...more });

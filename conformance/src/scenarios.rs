@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::bench::Pairs;
 use crate::proxy::{Fault, Network};
-use crate::server::eventually;
+use crate::server::{Held, eventually};
 use crate::stage::{Request, Stage};
 
 /// The shortest time to live that a server grants, of leases that end.
@@ -17,6 +17,9 @@ const SHORT_MS: u64 = 1000;
 
 /// The time to live of leases that must be renewed meanwhile, also on a machine that is busy.
 const RENEWED_MS: u64 = 3000;
+
+/// The time to live of a client that is not told one (docs/clients.md).
+const DEFAULT_TTL_MS: u64 = 30_000;
 
 /// A scenario: its name, what a driver must be able to do for it, what its clients may do without a token, and its course.
 pub struct Scenario {
@@ -36,8 +39,9 @@ const fn scenario(
     Scenario { name, needs, anonymous: "read,acquire", is_tls: false, run }
 }
 
-pub const SCENARIOS: [Scenario; 20] = [
+pub const SCENARIOS: [Scenario; 22] = [
     scenario("acquire, wait and release", &[], basics),
+    scenario("defaults", &["defaults"], defaults),
     scenario("slots and several names", &[], slots),
     scenario("exit while holding", &[], exit),
     scenario("lost requests and answers", &[], lost_answers),
@@ -48,6 +52,7 @@ pub const SCENARIOS: [Scenario; 20] = [
     scenario("killed clients", &[], killed),
     scenario("a server that is killed", &[], server_killed),
     scenario("a server that hangs", &[], server_hangs),
+    scenario("a release without a server", &[], release_without_server),
     scenario("revocation", &[], revoked),
     scenario("a canceled acquire", &["cancel"], canceled),
     scenario("fork", &["fork"], forked),
@@ -85,6 +90,21 @@ fn basics(stage: &Stage<'_>) -> Result<(), String> {
         return Err(format!("an event about a permit that was released: {event}"));
     }
     Ok(())
+}
+
+fn defaults(stage: &Stage<'_>) -> Result<(), String> {
+    let player = stage.player("first")?;
+    let request = |permit, maximum| Request::of(permit, "n", maximum).default_ttl_ms(DEFAULT_TTL_MS);
+    let held = player.acquire(request("a", 2))?.held()?;
+    player.must_hold(&held)?;
+    // It has just been acquired, or renewed.
+    match stage.server.grant(&held.fence) {
+        Some(Held::For(left)) if (millis(DEFAULT_TTL_MS / 2)..=millis(DEFAULT_TTL_MS)).contains(&left) => {}
+        other => return Err(format!("a lease must last {DEFAULT_TTL_MS} ms, and the server says {other:?}")),
+    }
+    stage.used("n", 1, 0)?;
+    player.acquire(request("b", 1))?.failed("busy")?;
+    player.release(&held)
 }
 
 fn slots(stage: &Stage<'_>) -> Result<(), String> {
@@ -272,6 +292,14 @@ fn server_hangs(stage: &Stage<'_>) -> Result<(), String> {
     player.release(&again)
 }
 
+fn release_without_server(stage: &Stage<'_>) -> Result<(), String> {
+    let player = stage.player("first")?;
+    let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(RENEWED_MS))?.held()?;
+    player.network.set(Fault::Freeze);
+    player.release(&permit)?;
+    stage.free("n")
+}
+
 fn revoked(stage: &Stage<'_>) -> Result<(), String> {
     let player = stage.player("first")?;
     for (name, grace_ms) in [("a", 800), ("b", 0)] {
@@ -362,11 +390,17 @@ fn paused(stage: &Stage<'_>) -> Result<(), String> {
 }
 
 fn two_addresses(stage: &Stage<'_>) -> Result<(), String> {
-    let dead = Network::to(&stage.server.addresses()).map_err(|error| error.to_string())?;
-    dead.set(Fault::HalfOpen);
-    let player = stage.player_at("first", Some(&dead), None)?;
-    let ttl_ms = RENEWED_MS;
+    let other = Network::to(&stage.server.addresses()).map_err(|error| error.to_string())?;
+    other.set(Fault::HalfOpen);
+    let player = stage.player_at("first", Some(&other), None)?;
+    // Long enough to ask one server, which takes some seconds, and then the other.
+    let ttl_ms = 3 * RENEWED_MS;
     let permit = player.acquire(Request::of("a", "n", 1).ttl_ms(ttl_ms))?.held()?;
+    sleep(millis(ttl_ms + 200));
+    player.must_hold(&permit)?;
+    // And the other way round.
+    other.set(Fault::None);
+    player.network.set(Fault::HalfOpen);
     sleep(millis(ttl_ms + 200));
     player.must_hold(&permit)?;
     player.release(&permit)
@@ -404,4 +438,55 @@ fn single_flight(stage: &Stage<'_>) -> Result<(), String> {
     third.release_done(&worker)?;
     first.finish(last)?.done()?;
     stage.free("n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+    use std::{fs, io};
+
+    use super::{DEFAULT_TTL_MS, SCENARIOS};
+
+    /// The texts between two quotes of this kind.
+    fn quoted(text: &str, quote: char) -> impl Iterator<Item = &str> {
+        text.split(quote).skip(1).step_by(2)
+    }
+
+    /// The texts of the files below a directory with tests.
+    fn tests_below(directory: &Path) -> io::Result<String> {
+        let mut texts = String::new();
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            let is_test = path.to_string_lossy().to_lowercase().contains("test");
+            if path.is_dir() && !path.ends_with("node_modules") {
+                texts += &tests_below(&path)?;
+            } else if is_test {
+                texts += &fs::read_to_string(&path).unwrap_or_default();
+            }
+        }
+        Ok(texts)
+    }
+
+    /// A row of the tables names in its last cell the scenarios, and perhaps tests of clients, that show what it says.
+    #[test]
+    fn the_page_about_the_clients_says_what_is_shown() -> io::Result<()> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is in the workspace");
+        let page = fs::read_to_string(root.join("docs/clients.md"))?;
+        let tests = tests_below(&root.join("clients"))? + &tests_below(&root.join("tests/client"))?;
+        let (_, tables) = page.split_once("\n## Behaviour\n").expect("the page has this heading");
+        let scenarios: BTreeSet<_> =
+            SCENARIOS.iter().map(|scenario| scenario.name).chain(["storm"]).collect();
+        let mut named = BTreeSet::new();
+        for row in tables.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| |")) {
+            let shown_by = row.trim_end_matches(" |").rsplit(" | ").next().expect("a row has cells");
+            assert!(shown_by.contains(['"', '`']), "nothing shows this: {row}");
+            named.extend(quoted(shown_by, '"'));
+            let missing: Vec<_> = quoted(shown_by, '`').filter(|test| !tests.contains(test)).collect();
+            assert!(missing.is_empty(), "no client has the tests {missing:?}");
+        }
+        assert_eq!(named, scenarios, "left: what the tables name; right: the scenarios of the suite");
+        assert!(page.contains(&format!("| the time to live; {} s |", DEFAULT_TTL_MS / 1000)));
+        Ok(())
+    }
 }

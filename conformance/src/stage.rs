@@ -40,6 +40,8 @@ pub struct Request {
     is_declared: bool,
     /// Whether the request is one of a single flight.
     is_shared: bool,
+    /// Whether the client is not told the times, which are its defaults.
+    is_default: bool,
     ttl_ms: u64,
     wait_ms: u64,
 }
@@ -53,6 +55,7 @@ impl Request {
             claims,
             is_declared: false,
             is_shared: false,
+            is_default: false,
             ttl_ms: 20_000,
             wait_ms: 0,
         }
@@ -66,6 +69,12 @@ impl Request {
     pub fn shared(mut self) -> Self {
         self.is_shared = true;
         self
+    }
+
+    /// One without a time to live, for which the client has this one.
+    pub fn default_ttl_ms(mut self, ttl_ms: u64) -> Self {
+        self.is_default = true;
+        self.ttl_ms(ttl_ms)
     }
 
     pub fn and(mut self, name: &str, maximum: u64) -> Self {
@@ -191,10 +200,11 @@ impl Player<'_> {
             }
         };
         let claims: Vec<_> = request.claims.iter().map(claim).collect();
-        let mut command = json!({
-            "do": "acquire", "permit": request.permit, "claims": claims,
-            "ttl_ms": request.ttl_ms, "wait_ms": request.wait_ms,
-        });
+        let mut command = json!({"do": "acquire", "permit": request.permit, "claims": claims});
+        if !request.is_default {
+            command["ttl_ms"] = json!(request.ttl_ms);
+            command["wait_ms"] = json!(request.wait_ms);
+        }
         if request.is_shared {
             command["share"] = json!(true);
         }

@@ -169,18 +169,20 @@ def test_each_client_tells_the_events_of_the_table(language: str) -> None:
     assert [kind for kind in kinds if not re.search(rf"""["']{kind}["']|\b{kind.upper()}\b""", source(language))] == []
 
 
-# Where each client has the times of the tables, in seconds or milliseconds.
+# Where each client has the times of the page, in seconds or milliseconds.
 TIMES = {
-    "a release waits for its answer at most": {
+    "A release waits for its answer": {
         "Python": r"^RELEASE_S = (.*)",
         "Node": r"^const RELEASE_MS_MAX = (.*);",
         "Go": r"releaseTime = (.*) \* time.Second",
+        "Java": r"RELEASE_TIME = Duration.ofSeconds\((.*)\);",
         "PHP": r"RELEASE_SECONDS = (.*);",
     },
     "how long an acquire tries to reach a server": {
         "Python": r"unreachable_after: timedelta = timedelta\(seconds=(.*)\)",
         "Node": r"options.unreachableAfterMs\) \?\? (.*),",
         "Go": r"client.unreachableAfter = (.*) \* time.Second",
+        "Java": r"unreachableAfter = Duration.ofSeconds\((.*)\);",
         "PHP": r"float \$unreachableAfterSeconds = (.*),",
     },
     "the time to live": {"Python": r"^TTL = timedelta\(seconds=(.*)\)", "Node": r"options.ttlMs\) \?\? (.*);"},
@@ -190,7 +192,7 @@ TIMES = {
 def test_each_client_has_the_times_of_the_tables() -> None:
     text = (ROOT / "docs/clients.md").read_text()
     for what, patterns in TIMES.items():
-        [line] = [line for line in text.splitlines() if line.startswith(f"| {what}")]
+        [line] = [line for line in text.splitlines() if line.startswith((f"| {what}", f"- **{what}"))]
         [seconds] = set(re.findall(r"\b(\d+) s\b", line))
         for language, pattern in patterns.items():
             [found] = re.findall(pattern, source(language), re.MULTILINE)

@@ -76,7 +76,7 @@ func main() {
 	if client, err = signalbox.New(signalbox.Config{OnEvent: report}); err != nil {
 		panic(err)
 	}
-	say(object{"driver": "go", "capabilities": []string{"cancel", "pairs", "push", "renew", "share", "tls", "token"}})
+	say(object{"driver": "go", "capabilities": []string{"cancel", "defaults", "pairs", "push", "renew", "share", "tls", "token"}})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		var command command
@@ -129,9 +129,12 @@ func do(command command) {
 
 // wanted is the first name of a command, and the options of its acquire.
 func wanted(command command) (string, []signalbox.Option) {
-	first, options := "", []signalbox.Option{
-		signalbox.TTL(time.Duration(command.TTLMs) * time.Millisecond),
-		signalbox.Wait(time.Duration(command.WaitMs) * time.Millisecond),
+	first, options := "", []signalbox.Option(nil)
+	if command.TTLMs > 0 {
+		options = append(options, signalbox.TTL(time.Duration(command.TTLMs)*time.Millisecond))
+	}
+	if command.WaitMs > 0 {
+		options = append(options, signalbox.Wait(time.Duration(command.WaitMs)*time.Millisecond))
 	}
 	for index, claim := range command.Claims {
 		var own []signalbox.Option

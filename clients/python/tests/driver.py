@@ -32,10 +32,7 @@ def say(**message: Any) -> None:
 
 
 def wanted(command: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "ttl": timedelta(milliseconds=command["ttl_ms"]),
-        "wait": timedelta(milliseconds=command["wait_ms"]),
-    }
+    return {time: timedelta(milliseconds=command[f"{time}_ms"]) for time in ("ttl", "wait") if f"{time}_ms" in command}
 
 
 def claims(command: dict[str, Any]) -> list[signalbox.Claim]:
@@ -112,7 +109,7 @@ def threaded() -> None:
         except signalbox.SignalboxError as error:
             say(id=command["id"], failure=FAILURES[type(error)])
 
-    say(driver="python", capabilities=["fork", "pairs", "push", "renew", "share", "tls", "token"])
+    say(driver="python", capabilities=["defaults", "fork", "pairs", "push", "renew", "share", "tls", "token"])
     for line in sys.stdin:
         command = json.loads(line)
         answer: dict[str, Any] = {}
@@ -167,7 +164,7 @@ async def asynchronous() -> None:
         except signalbox.SignalboxError as error:
             say(id=command["id"], failure=FAILURES[type(error)])
 
-    say(driver="python-aio", capabilities=["cancel", "pairs", "push", "renew", "share", "tls", "token"])
+    say(driver="python-aio", capabilities=["cancel", "defaults", "pairs", "push", "renew", "share", "tls", "token"])
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():

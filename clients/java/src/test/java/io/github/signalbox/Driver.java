@@ -24,7 +24,7 @@ final class Driver {
 
     public static void main(String[] arguments) throws IOException, InterruptedException {
         warmUp();
-        say(Map.of("driver", "java", "capabilities", List.of("cancel", "pairs", "push", "renew", "share", "tls", "token")));
+        say(Map.of("driver", "java", "capabilities", List.of("cancel", "defaults", "pairs", "push", "renew", "share", "tls", "token")));
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line; (line = lines.readLine()) != null; ) {
             Map<String, Object> command = Json.object(line);
@@ -117,8 +117,11 @@ final class Driver {
             request = claim.get("maximum") == null ? request : request.maximum(number(claim, "maximum"));
             request = claim.get("resources") == null ? request : request.resources(number(claim, "resources"));
         }
-        request = request.ttl(Duration.ofMillis(number(command, "ttl_ms")));
-        return request.waitUpTo(Duration.ofMillis(number(command, "wait_ms")));
+        if (command.containsKey("ttl_ms")) {
+            request = request.ttl(Duration.ofMillis(number(command, "ttl_ms")));
+            request = request.waitUpTo(Duration.ofMillis(number(command, "wait_ms")));
+        }
+        return request;
     }
 
     private static List<Long> pairs(Map<String, Object> command) throws InterruptedException {
