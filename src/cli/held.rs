@@ -1,6 +1,5 @@
 //! `signalbox status --session` and `--client`: what sessions hold and wait for, of all names.
 
-use std::collections::HashSet;
 use std::io::{self, BufWriter};
 use std::process::ExitCode;
 
@@ -8,12 +7,11 @@ use serde::Serialize;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
-use super::list;
-use super::listing::{self, Held, Leases, ListingKind};
+use super::listing::Held;
 use super::status::Arguments;
 use super::table::{Column, Rows};
-use signalbox_client::{Scope, Status};
-use signalbox_model::views::Named;
+use signalbox_client::{HELD_SESSIONS_MAX, SessionId, SessionKind, Status};
+use signalbox_model::views::{Named, ttl_left_s};
 
 const COLUMNS: [Column; 11] = [
     Column::word("KIND", 9),
@@ -40,32 +38,43 @@ struct Line {
     held: Held,
 }
 
-/// Prints them. The server lists no grants of a session, so it is asked for the holders and the queues of all names.
+/// Prints them.
 pub(super) async fn print(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     let server = &common.server;
     let direct = server.direct().await?;
-    let mut sessions: HashSet<_> = arguments.session.into_iter().collect();
+    let mut sessions: Vec<_> = arguments.session.into_iter().collect();
     if let Some(client) = &arguments.client {
-        let all = server.all(direct.sessions()).await??;
-        let of_client = all.iter().filter(|session| client.revocation().is_about(session));
-        sessions.extend(of_client.map(|session| session.session));
-    }
-    let mut leases = Leases::new(Some(server.direct().await?));
-    let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
-    for row in list::names(server, &direct, Scope::Prefix(b""), false).await? {
-        for (kind, state) in [(ListingKind::Holders, "holds"), (ListingKind::Waiters, "waits")] {
-            let mut entries =
-                match server.answer(listing::all(&direct, row.namespace, &row.name, kind)).await? {
-                    // It is gone since.
-                    Err(error) if error.status() == Some(Status::NotFound) => continue,
-                    entries => entries?,
-                };
-            entries.retain(|entry| sessions.contains(&entry.session));
-            for entry in &entries {
-                let left = leases.left(server, entry).await?;
-                let (kind, name) = (row.namespace.noun(), Named::of(&row.name));
-                rows.push(&Line { kind, name, state, held: Held::of(entry, left) })?;
+        let mut all = server.answer(direct.sessions()).await??;
+        while let Some(session) = server.next(&mut all).await?? {
+            // A process of System V calls has no names.
+            if session.kind != SessionKind::Process && client.revocation().is_about(&session) {
+                sessions.extend(SessionId::from_number(session.session));
             }
+        }
+    }
+    let mut rows = Rows::new(common.form(), &COLUMNS, BufWriter::new(io::stdout().lock()));
+    for sessions in sessions.chunks(HELD_SESSIONS_MAX) {
+        let mut entries = server.answer(direct.held(sessions)).await??;
+        loop {
+            let held = match server.next(&mut entries).await? {
+                Err(error) if error.status() == Some(Status::NoSuchSession) => match arguments.session {
+                    Some(session) => {
+                        let what = "no leased session and no connection has the id";
+                        let advice = "\"signalbox sessions\" lists sessions";
+                        return Err(Failure::refused(format!("{what} {session}; {advice}")));
+                    }
+                    // They have ended since.
+                    None => break,
+                },
+                held => held?,
+            };
+            let Some(held) = held else { break };
+            rows.push(&Line {
+                kind: held.namespace.noun(),
+                name: Named::of(&held.name),
+                state: if held.is_held { "holds" } else { "waits" },
+                held: Held::of(&held.entry, ttl_left_s(held.ttl_left)),
+            })?;
         }
     }
     rows.finish()?;

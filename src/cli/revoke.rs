@@ -50,7 +50,7 @@ impl Cancel {
     }
 }
 
-fn session_id(text: &str) -> Result<SessionId, String> {
+pub(super) fn session_id(text: &str) -> Result<SessionId, String> {
     let number = within(1..=u64::MAX)(text)?;
     Ok(SessionId::from_number(number).expect("the number is not 0"))
 }

@@ -11,12 +11,12 @@ use super::exit::{Exit, Failure};
 use super::held;
 use super::listing::{self, Held, Leases, ListingKind, State};
 use super::name::Name;
-use super::number::within;
 use super::output::{Form, json};
+use super::revoke::session_id;
 use super::sysv::{list_users, show_named};
 use super::table::{Rows, figures};
 use crate::config::Clients;
-use signalbox_client::{Namespace, Status};
+use signalbox_client::{Namespace, SessionId, Status};
 use signalbox_model::views::{self, Declaration, Usage};
 
 /// Show the usage of a limit, its holders and its queue
@@ -39,8 +39,8 @@ use signalbox_model::views::{self, Declaration, Usage};
 /// and slots_out of the semaphore.
 ///
 /// With --session or --client, the output is a list of what these sessions hold and wait for, with the columns kind, name, state
-/// (holds, waits) and then those of the holders; the JSON keys are kind, name, state and those of the holders. Each name that is in
-/// use is asked for, so this takes long where there are very many.
+/// (holds, waits) and then those of the holders; the JSON keys are kind, name, state and those of the holders. What connections hold
+/// by plain Acquires comes last.
 ///
 /// With --sysv, NAME is a System V semaphore set, by its key (0x2a, 42) or as id:N, and the output is that of "signalbox
 /// sysv show". Its holders are the processes with adjustments (SEM_UNDO), with the columns process (its id on the server),
@@ -63,8 +63,8 @@ pub(super) struct Arguments {
     name: Option<Name>,
 
     /// Show what this session holds and waits for, of all names
-    #[arg(long, value_name = "ID", conflicts_with_all = ["name", "client"], value_parser = within(0..=u64::MAX))]
-    pub(super) session: Option<u64>,
+    #[arg(long, value_name = "ID", conflicts_with_all = ["name", "client"], value_parser = session_id)]
+    pub(super) session: Option<SessionId>,
 
     /// Show what the sessions of this client hold and wait for
     ///

@@ -44,6 +44,7 @@ mod resting_listener;
 mod rules;
 mod session_limits;
 mod shares;
+mod shown;
 mod socket;
 mod state;
 mod statistics;

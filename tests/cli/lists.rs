@@ -100,8 +100,13 @@ async fn what_a_session_or_a_client_holds_and_waits_for_is_listed() {
         rows.collect::<Vec<_>>()
     };
     assert_eq!(states(&["--session", &session]).await, [["job", "holds"], ["other", "holds"]]);
-    let all = [["job", "holds"], ["job", "waits"], ["other", "holds"]];
+    let mut plain = daemon.counter();
+    assert_eq!(plain.acquire(b"plain", 1, 9).status, 0);
+    // Session by session; what connections hold by plain Acquires comes last.
+    let all = [["job", "holds"], ["other", "holds"], ["job", "waits"], ["plain", "holds"]];
     assert_eq!(states(&["--client", "127.0.0.0/8"]).await, all);
+    let unknown = ran(&["status", "--session", "999999999"]).await;
+    assert_fails(&unknown, 1, "has the id 999999999");
     assert_eq!(states(&["--client", "192.0.2.7"]).await, [] as [[&str; 2]; 0]);
     waiter.start_kill().unwrap();
 }

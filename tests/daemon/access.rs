@@ -140,6 +140,7 @@ fn requests(caller: &mut Caller) -> Vec<(&'static str, Extended<'static>)> {
         ("read", Extended::AwaitIdle { wait: Wait::NotAtAll, until: Idle::Level(0), namespace, name }),
         ("read", Extended::List { prefix: b"" }),
         ("read", Extended::Sessions),
+        ("read", Extended::Held { sessions: vec![SessionId::new(1)] }),
         ("read", Extended::Watch { namespace, scope: Scope::Name(name) }),
         ("read", Extended::Watch { namespace, scope: Scope::Prefix(b"") }),
         ("administer", Extended::MayAdminister { namespace, name }),

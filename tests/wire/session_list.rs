@@ -1,18 +1,22 @@
 //! The list of all sessions, and the revocation of those of a client, over real sockets (`docs/protocol.md`, "Sessions" and
 //! "RevokeClient").
 
+use std::collections::HashSet;
+use std::iter;
 use std::net::IpAddr;
 
 use bytes::Bytes;
 use signalbox_model::{
-    AddressRange, Milliseconds, Notice, Operation, Revocation, SessionEntry, SessionKind, Status, TtlLeft,
-    sysv,
+    AddressRange, Claim, Milliseconds, Namespace, Notice, Operation, Revocation, SessionEntry, SessionId,
+    SessionKind, Status, TtlLeft, sysv,
 };
-use signalbox_protocol::{Extended, Groups, Opaque, OpenedSession, SysvRequest, WaitingRequest};
+use signalbox_protocol::{
+    Extended, Groups, HELD_SESSIONS_MAX, Opaque, OpenedSession, SysvRequest, WaitingRequest,
+};
 use signalbox_storage::Memory;
 
 use crate::proxies::{from_proxy, header_of, trusting};
-use crate::support::caller::{Caller, Changes, LONG, one_of};
+use crate::support::caller::{Caller, Changes, LONG, one_of, semaphore};
 use crate::support::failing::Fault;
 use crate::support::store::StoredServer;
 use crate::support::{OK, TestServer, Wire, eventually};
@@ -23,7 +27,7 @@ type Entry = SessionEntry<Bytes>;
 
 fn list(lister: &mut Caller) -> Vec<Entry> {
     let opaque = lister.send(&Extended::Sessions);
-    std::iter::from_fn(|| lister.answer(opaque).session_entry().unwrap()).collect()
+    iter::from_fn(|| lister.answer(opaque).session_entry().unwrap()).collect()
 }
 
 #[track_caller]
@@ -114,6 +118,54 @@ fn the_list_has_leased_sessions_connections_and_processes() {
     let entry = found(&mut lister, leased);
     assert_eq!((entry.grants, entry.waiting), (2, 1), "{waiting:?} still waits");
     server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn what_sessions_hold_and_wait_for_is_listed_with_plain_acquires_last() {
+    let server = TestServer::start();
+    let [mut lister, mut holder, mut waiter] = [caller(&server), caller(&server), caller(&server)];
+    let own = waiter.hello("waiter");
+    let leased = holder.open(LONG_MS).session;
+    // More names than the server visits or lists in one step.
+    for number in 0..600 {
+        assert_eq!(waiter.wire.acquire(format!("plain/{number}").as_bytes(), 1, 9).status, OK);
+    }
+    assert_eq!(waiter.wire.acquire(b"last", 3, 9).status, OK);
+    let grant = holder.take(Claim { maximum: 4, ..semaphore(2, b"pool") }).grant;
+    holder.take(one_of(1, b"a"));
+    waiter.want(one_of(1, b"a"), LONG);
+    eventually("a request waits", || server.server.core().ledger_stats().waiters == 1);
+
+    let id = |number| SessionId::from_number(number).unwrap();
+    let mut held = |sessions: &[u64]| {
+        let sessions = sessions.iter().copied().map(id).collect();
+        let opaque = lister.send(&Extended::Held { sessions });
+        let entries = iter::from_fn(|| lister.answer(opaque).held_entry().unwrap());
+        entries.collect::<Vec<_>>()
+    };
+    let entries = held(&[leased, u64::MAX, own]);
+    let shown: Vec<_> = entries.iter().map(|held| (held.is_held, &held.name[..])).collect();
+    assert_eq!(shown[..3], [(true, &b"pool"[..]), (true, b"a"), (false, b"a")]);
+    assert_eq!(shown.len(), 3 + 601);
+    let pool = &entries[0];
+    assert_eq!(
+        (pool.namespace, pool.entry.grant, pool.entry.resources),
+        (Namespace::Semaphores, Some(grant), 2)
+    );
+    assert!(matches!(pool.ttl_left, TtlLeft::For(left) if left.0 <= LONG_MS), "{pool:?}");
+    assert_eq!((entries[2].entry.session, entries[2].ttl_left), (own, TtlLeft::Connection));
+    let plain = entries.iter().find(|held| &held.name[..] == b"last").unwrap();
+    assert_eq!((plain.entry.grant, plain.entry.session, plain.entry.resources), (None, own, 3));
+    let names: HashSet<_> = entries[3..].iter().map(|held| &held.name[..]).collect();
+    assert_eq!(names.len(), 601, "no name is listed twice");
+
+    assert_eq!(held(&[leased]).len(), 2);
+    let unknown = lister.ask(&Extended::Held { sessions: vec![id(u64::MAX)] });
+    assert_eq!(unknown.status, Status::NoSuchSession.code());
+    for count in [0, HELD_SESSIONS_MAX + 1] {
+        let refused = lister.ask(&Extended::Held { sessions: vec![id(leased); count] });
+        assert_eq!(refused.status, Status::InvalidArguments.code());
+    }
 }
 
 #[test]

@@ -11,8 +11,8 @@ use super::connection::Connection;
 use super::requested::{about, requesting};
 use super::{Disconnect, Error, Series, Token, checked};
 use signalbox_model::{
-    Event, GrantId, Inspected, ListEntry, Namespace, OfKind, RequestId, RequestIds, Scope, SessionEntry,
-    SessionKey, Status, VerifiedGrant,
+    Event, GrantId, HeldEntry, Inspected, ListEntry, Namespace, OfKind, RequestId, RequestIds, Scope,
+    SessionEntry, SessionId, SessionKey, Status, VerifiedGrant,
 };
 use signalbox_protocol::{
     DumpEntry, EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame,
@@ -169,6 +169,26 @@ impl Direct {
     /// ```
     pub async fn sessions(&self) -> Result<Series<SessionEntry<Bytes>>, Error> {
         Series::ask(&self.connection, Extended::Sessions, ResponseFrame::session_entry, None).await
+    }
+
+    /// Lists what sessions hold and wait for, of all names (`docs/protocol.md`, "Held"). `sessions` are 1 to
+    /// [`HELD_SESSIONS_MAX`](super::HELD_SESSIONS_MAX); those that do not exist are left out. Fails with
+    /// [`Status::NoSuchSession`](super::Status::NoSuchSession) if none of them exists, and with
+    /// [`Status::InvalidArguments`](super::Status::InvalidArguments) if they are none or more.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox_client::Direct) -> Result<(), signalbox_client::Error> {
+    /// let session = signalbox_client::SessionId::from_number(4294967301).expect("it is not 0");
+    /// let mut held = direct.held(&[session]).await?;
+    /// while let Some(held) = held.next().await {
+    ///     println!("{}", String::from_utf8_lossy(&held?.name));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn held(&self, sessions: &[SessionId]) -> Result<Series<HeldEntry<Bytes, Vec<u16>>>, Error> {
+        let request = Extended::Held { sessions: sessions.to_vec() };
+        Series::ask(&self.connection, request, ResponseFrame::held_entry, None).await
     }
 
     /// Exports all stored records as they are at one moment, in the format of `signalbox data export`

@@ -137,13 +137,13 @@ pub use tls::{FileError, Tls, TlsFiles, TlsFilesError, TlsStream};
 pub use signalbox_model::is_unsafe;
 pub use signalbox_model::{
     AddressRange, Cancellation, Changed, Declaration, DeclaredEntry, DeclaredState, Event, EventKind,
-    Generation, GraceLeft, GrantId, GrantState, Idle, IfExists, Inspected, Limit, ListEntry, Milliseconds,
-    Namespace, Operation, ReachedLimit, Removal, Resizing, Revocation, Scope, ServiceChange, SessionEntry,
-    SessionId, SessionKey, SessionKind, Status, TokenRefusal, TtlLeft, VerifiedGrant,
+    Generation, GraceLeft, GrantId, GrantState, HeldEntry, Idle, IfExists, Inspected, Limit, ListEntry,
+    Milliseconds, Namespace, Operation, ReachedLimit, Removal, Resizing, Revocation, Scope, ServiceChange,
+    SessionEntry, SessionId, SessionKey, SessionKind, Status, TokenRefusal, TtlLeft, VerifiedGrant,
 };
 pub use signalbox_protocol::{
-    BodyError, ClaimsError, DeclarationError, DecodeError, DumpEntry, Features, HelloAnswer, NAME_BYTES_MAX,
-    Shares, Statistic, Wait,
+    BodyError, ClaimsError, DeclarationError, DecodeError, DumpEntry, Features, HELD_SESSIONS_MAX,
+    HelloAnswer, NAME_BYTES_MAX, Shares, Statistic, Wait,
 };
 pub use token::Token;
 

@@ -5,6 +5,7 @@
 //! exactly once.
 
 use std::borrow::Borrow;
+use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -326,6 +327,12 @@ impl ObjectRef {
     /// The sessions that hold resources through plain Acquires, and how many.
     pub(super) fn holdings(&self) -> Vec<(ConnectionId, u32)> {
         lock(&self.0.state).holders.holdings().collect()
+    }
+
+    /// What these sessions hold through plain Acquires.
+    pub(super) fn holdings_of(&self, sessions: &HashSet<ConnectionId>) -> Vec<(ConnectionId, u32)> {
+        let state = lock(&self.0.state);
+        state.holders.holdings().filter(|(session, _)| sessions.contains(session)).collect()
     }
 
     /// Whether a session holds resources through plain Acquires.

@@ -19,7 +19,7 @@ pub(super) struct Visit {
 
 impl Visit {
     /// The next object; `None`: every shard was visited.
-    fn next(&mut self, registry: &Registry) -> Option<ObjectRef> {
+    pub(super) fn next(&mut self, registry: &Registry) -> Option<ObjectRef> {
         self.peek(registry)?;
         self.objects.next()
     }

@@ -31,7 +31,8 @@ pub use ids::{
     SessionId, SessionKey,
 };
 pub use names::{
-    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, Inspected, LABEL_BYTES_MAX, ListEntry, Namespace, Scope,
+    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, HeldEntry, Inspected, LABEL_BYTES_MAX, ListEntry, Namespace,
+    Scope,
 };
 pub use operations::{Cancellation, Changed, Operation, Revocation, Target};
 pub use refusals::{Limit, ReachedLimit, Refusal, Status, TokenRefusal};

@@ -1,6 +1,6 @@
 //! Names, and the resources of them that requests ask for.
 
-use crate::{GrantId, codes};
+use crate::{GrantId, TtlLeft, codes};
 
 codes! {
     /// The kind of a name. The same bytes may name one counter and one semaphore. Extended requests carry the kind, because
@@ -131,5 +131,29 @@ impl<T: AsRef<[u8]>, S: AsRef<[u16]>> ListEntry<T, S> {
         let Self { grant, session, since, resources, position, .. } = *self;
         let (label, address, slots) = (self.label.as_ref(), self.address.as_ref(), self.slots.as_ref());
         ListEntry { grant, session, since, resources, position, label, address, slots }
+    }
+}
+
+/// A name that a session holds, or that its request waits for (`docs/protocol.md`, "Held").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldEntry<T, S> {
+    /// The kind of the name.
+    pub namespace: Namespace,
+    /// The name's bytes.
+    pub name: T,
+    /// Whether it is held, or waited for.
+    pub is_held: bool,
+    /// How long a grant is held without a renewal; [`TtlLeft::Connection`] also for a request that waits.
+    pub ttl_left: TtlLeft,
+    /// The entry among the holders or the waiters of the name. The position of a waiter is not counted: it is 0.
+    pub entry: ListEntry<T, S>,
+}
+
+impl<T: AsRef<[u8]>, S: AsRef<[u16]>> HeldEntry<T, S> {
+    /// The same entry with borrowed texts.
+    pub fn borrowed(&self) -> HeldEntry<&[u8], &[u16]> {
+        let Self { namespace, is_held, ttl_left, .. } = *self;
+        let (name, entry) = (self.name.as_ref(), self.entry.borrowed());
+        HeldEntry { namespace, name, is_held, ttl_left, entry }
     }
 }

@@ -20,9 +20,9 @@ mod sysv;
 pub use codec::{DecodeError, Frames, RequestCodec, ResponseCodec};
 pub use extended::{
     ACQUIRE_ALL_NAMES_MAX, AllGranted, Claims, ClaimsError, Credentials, DECLARATIONS_MAX, DeclarationError,
-    EXTENDED_VERSION, End, Extended, ExtendedOpcode, ExtendedResponse, Features, Granted, HelloAnswer,
-    LABEL_BYTES_MAX, Moved, NUMBERED_CAPACITY_MAX, OpenedSession, Queueing, ReceivedNotice, Shares, Wait,
-    WaitingRequest, Whereabouts, check_declarations,
+    EXTENDED_VERSION, End, Extended, ExtendedOpcode, ExtendedResponse, Features, Granted, HELD_SESSIONS_MAX,
+    HelloAnswer, LABEL_BYTES_MAX, Moved, NUMBERED_CAPACITY_MAX, OpenedSession, Queueing, ReceivedNotice,
+    Shares, Wait, WaitingRequest, Whereabouts, check_declarations,
 };
 pub use header::{
     HEADER_BYTES, NAME_BYTES_MAX, Opaque, Opcode, REQUEST_BODY_BYTES_MAX, REQUEST_MAGIC,

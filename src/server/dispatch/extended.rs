@@ -216,6 +216,9 @@ impl Executor<'_> {
             Extended::Sessions => {
                 return Ok(Execution::Stream(ResponseStream::sessions(core.sessions(), opaque)));
             }
+            Extended::Held { ref sessions } => {
+                return Ok(Execution::Stream(ResponseStream::held(self.server, sessions, opaque)?));
+            }
             Extended::Export => return self.export(opaque),
             Extended::Change { ids, ref operation } => return self.change(opaque, ids, operation, now),
             Extended::Inspect { namespace: None, name } => {

@@ -1,5 +1,6 @@
 //! Responses of many frames, which are composed chunk by chunk as fast as the peer takes them.
 
+use std::collections::HashSet;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::vec::IntoIter;
@@ -10,11 +11,11 @@ use super::super::export::{Export, Next};
 use super::super::state::Server;
 use super::super::{statistics, steps};
 use signalbox_core::{
-    DeclaredListing, DeclaredSemaphore, Dump, Listed, ListedSession, Listing, ListingKind, SessionListing,
-    SetListing, UserListing,
+    ClaimListing, Claimed, DeclaredListing, DeclaredSemaphore, Dump, Listed, ListedSession, Listing,
+    ListingKind, PlainListing, SessionListing, SetListing, UserListing,
 };
 use signalbox_model::sysv::{ListedSet, ListedUser};
-use signalbox_model::{Namespace, SessionId, Status, UnixSeconds};
+use signalbox_model::{Namespace, Refusal, SessionId, Status, UnixSeconds};
 use signalbox_protocol::{
     DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response, SysvOpcode, compose_listed_set,
     compose_listed_user,
@@ -39,9 +40,29 @@ enum Source {
     Listing(Listing, IntoIter<Listed>),
     Declared(DeclaredListing, IntoIter<DeclaredSemaphore>),
     Sessions(SessionListing, IntoIter<ListedSession>),
+    Held(Held, IntoIter<Claimed>),
     Export(Export),
     Sets(SetListing, IntoIter<ListedSet>),
     Users(UserListing, IntoIter<ListedUser>),
+}
+
+/// What is left of a Held: grants and waiting requests, then plain holdings.
+#[derive(Debug)]
+struct Held {
+    claims: ClaimListing,
+    plain: PlainListing,
+}
+
+impl Held {
+    /// The next step, which may find nothing; `None`: it was the last one.
+    fn step(&mut self, server: &Server) -> Option<Vec<Claimed>> {
+        let claims = server.core.list_claims(&mut self.claims);
+        if claims.is_empty() {
+            server.core.list_plain(&mut self.plain, steps::CHECK_NAMES)
+        } else {
+            Some(claims)
+        }
+    }
 }
 
 impl ResponseStream {
@@ -67,6 +88,18 @@ impl ResponseStream {
 
     pub(super) fn sessions(listing: SessionListing, opaque: Opaque) -> Self {
         Self::new(Source::Sessions(listing, Vec::new().into_iter()), opaque)
+    }
+
+    /// Refused if none of the sessions exists.
+    pub(super) fn held(server: &Server, sessions: &[SessionId], opaque: Opaque) -> Result<Self, Refusal> {
+        let connected = sessions.iter().filter_map(|session| server.peers.find_session(*session));
+        let connections: HashSet<_> = connected.map(|peer| peer.connection).collect();
+        if connections.is_empty() && !sessions.iter().any(|session| server.core.has_session(*session)) {
+            return Err(Refusal::NoSuchSession);
+        }
+        let claims = ClaimListing::of(sessions.iter().rev().copied().collect());
+        let held = Held { claims, plain: PlainListing::of(connections) };
+        Ok(Self::new(Source::Held(held, Vec::new().into_iter()), opaque))
     }
 
     pub(super) fn export(export: Export, opaque: Opaque) -> Self {
@@ -122,6 +155,25 @@ impl ResponseStream {
                         response.compose(ExtendedOpcode::Sessions.code(), self.opaque, out);
                     }
                     (ExtendedOpcode::Sessions.code(), next.is_some())
+                }
+                Source::Held(held, entries) => {
+                    if entries.len() == 0
+                        && let Some(step) = held.step(server)
+                    {
+                        *entries = step.into_iter();
+                        if entries.len() == 0 {
+                            // Other connections take their turn, however many names hold nothing.
+                            break;
+                        }
+                    }
+                    let next = entries.next();
+                    let is_more = next.is_some();
+                    if let Some(claimed) = next {
+                        let held = server.held_entry(claimed);
+                        let response = ExtendedResponse::HeldEntry(held.borrowed());
+                        response.compose(ExtendedOpcode::Held.code(), self.opaque, out);
+                    }
+                    (ExtendedOpcode::Held.code(), is_more)
                 }
                 Source::Statistics(port) => {
                     let items = statistics::items(server, server.port(*port));

@@ -69,7 +69,7 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         }
         Extended::List { prefix } => Some((Right::Read, Target::Prefix(Namespace::Semaphores, prefix))),
         // Sessions have grants of all names.
-        Extended::Sessions => Some((Right::Read, Target::Server)),
+        Extended::Sessions | Extended::Held { .. } => Some((Right::Read, Target::Server)),
         Extended::Export => Some((Right::Administer, Target::Server)),
         Extended::Change { ref operation, .. } => Some((Right::Administer, operation.target())),
     }

@@ -298,6 +298,9 @@ pub fn answer_again(opcode: ExtendedOpcode, frame: &ResponseFrame) -> Result<Res
         ExtendedOpcode::Sessions => again(frame, ResponseFrame::session_entry, |entry, out| {
             put(entry.as_ref().map_or(done, |entry| R::SessionEntry(entry.borrowed())), out);
         }),
+        ExtendedOpcode::Held => again(frame, ResponseFrame::held_entry, |entry, out| {
+            put(entry.as_ref().map_or(done, |entry| R::HeldEntry(entry.borrowed())), out);
+        }),
         ExtendedOpcode::Export => again(frame, ResponseFrame::export_part, |part, out| {
             put(part.as_ref().map_or(done, |part| R::ExportPart(part)), out);
         }),

@@ -2,6 +2,7 @@
 //! and all sessions: leased ones, those of connections, and processes of System V calls. Each takes some entries a step, so that a
 //! long one delays no other request. An entry that appears or disappears during the listing may be in it or not.
 
+use std::collections::HashSet;
 use std::ops::Bound;
 use std::vec::IntoIter;
 
@@ -15,6 +16,7 @@ use crate::mailbox::SessionClient;
 use crate::object::{Availability, DumpItem, ObjectRef};
 use crate::state::Core;
 use crate::time::{Moment, MonotonicMs};
+use crate::visit::Visit;
 use signalbox_model::sysv::ProcessId;
 use signalbox_model::{
     ConnectionId, DeclaredEntry, Generation, GrantId, Inspected, ListEntry, Milliseconds, Namespace, Refusal,
@@ -102,7 +104,7 @@ impl Listing {
     }
 }
 
-/// One name that a session holds by a grant, or that its request waits for.
+/// One name that a session holds, or that its request waits for.
 #[derive(Debug)]
 pub struct Claimed {
     /// The kind of the name.
@@ -374,6 +376,55 @@ impl Core {
             listing.after = Some(last.record.name.clone());
         }
         listed
+    }
+}
+
+/// A listing of what connections hold by plain Acquires, of all names.
+#[derive(Debug)]
+pub struct PlainListing {
+    connections: HashSet<ConnectionId>,
+    /// The namespaces that are left, the next one first, and how far that one has come.
+    namespaces: &'static [Namespace],
+    visit: Visit,
+}
+
+impl PlainListing {
+    /// A listing of these connections.
+    pub fn of(connections: HashSet<ConnectionId>) -> Self {
+        let namespaces = if connections.is_empty() { &[][..] } else { &Namespace::ALL[..] };
+        Self { connections, namespaces, visit: Visit::default() }
+    }
+}
+
+impl Core {
+    /// Whether a session exists that is leased, or whose connection has sent an extended request.
+    pub fn has_session(&self, session: SessionId) -> bool {
+        self.ledger().sessions.get(session).is_some()
+    }
+
+    /// Visits at most `names` more names for a listing, and returns what of them is held; `None`: all names were visited.
+    pub fn list_plain(&self, listing: &mut PlainListing, names: usize) -> Option<Vec<Claimed>> {
+        let [namespace, rest @ ..] = listing.namespaces else { return None };
+        let namespace = *namespace;
+        let mut claims = Vec::new();
+        for _ in 0..names {
+            let Some(object) = listing.visit.next(self.registry(namespace)) else {
+                (listing.namespaces, listing.visit) = (rest, Visit::default());
+                break;
+            };
+            let holdings = object.holdings_of(&listing.connections);
+            if holdings.is_empty() {
+                continue;
+            }
+            let ledger = self.ledger();
+            claims.extend(holdings.into_iter().map(|holding| Claimed {
+                namespace,
+                name: object.name().into(),
+                is_held: true,
+                listed: ledger.listed_holding(holding),
+            }));
+        }
+        Some(claims)
     }
 }
 

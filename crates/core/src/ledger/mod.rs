@@ -68,7 +68,7 @@ pub use keyed::{KeyedCounts, KeyedLease, KeyedRefusal, KeyedRequest, KeyedState}
 pub use leases::{Lease, TICK_MS};
 pub use listing::{
     ClaimListing, Claimed, Connected, DeclaredListing, DeclaredSemaphore, Listed, ListedSession, Listing,
-    ListingKind, NameEntry, SessionListing, WaitedListing,
+    ListingKind, NameEntry, PlainListing, SessionListing, WaitedListing,
 };
 pub(super) use listing::{age_s, shown, ttl_left};
 pub use slots::GRANT_SLOTS_MAX;

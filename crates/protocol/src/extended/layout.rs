@@ -6,8 +6,8 @@ use super::{NO_NUMBER, length_of};
 use crate::fields::Fields;
 use signalbox_model::{
     AddressRange, DeclaredEntry, DeclaredState, Event, EventKind, Generation, GraceLeft, GrantId, GrantState,
-    Idle, IfExists, Inspected, ListEntry, Milliseconds, Namespace, Place, PlaceProof, Removal, RequestId,
-    RequestIds, Resizing, SessionEntry, SessionKind, TtlLeft, VerifiedGrant,
+    HeldEntry, Idle, IfExists, Inspected, ListEntry, Milliseconds, Namespace, Place, PlaceProof, Removal,
+    RequestId, RequestIds, Resizing, SessionEntry, SessionKind, TtlLeft, VerifiedGrant,
 };
 
 /// A part of a body with a fixed layout.
@@ -283,6 +283,31 @@ pub(super) fn put_list_entry(entry: &ListEntry<&[u8], &[u16]>, out: &mut Vec<u8>
     out.put_slice(entry.address);
     out.put_u16(count_of(entry.slots));
     put_slots(entry.slots, out);
+}
+
+impl Entry for HeldEntry<Bytes, Vec<u16>> {
+    fn read(body: &Bytes) -> Option<Self> {
+        let mut fields = Fields::new(body);
+        let namespace = Namespace::from_code(fields.u8()?)?;
+        let is_held = match fields.u8()? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let name_bytes = fields.length()?;
+        let ttl_left = Part::read(&mut fields)?;
+        let name = fields.bytes(name_bytes)?;
+        let entry = ListEntry::read(&body.slice(8 + name_bytes..))?;
+        Some(Self { namespace, name: body.slice_ref(name), is_held, ttl_left, entry })
+    }
+}
+
+pub(super) fn put_held_entry(held: &HeldEntry<&[u8], &[u16]>, out: &mut Vec<u8>) {
+    out.put_slice(&[held.namespace.code(), held.is_held.into()]);
+    out.put_u16(length_of(held.name));
+    held.ttl_left.compose(out);
+    out.put_slice(held.name);
+    put_list_entry(&held.entry, out);
 }
 
 const FLAG_ATTACHED: u8 = 1 << 0;

@@ -52,6 +52,8 @@ codes! {
         CancelWaiting = 0x4b,
         /// Returns whether the client may administer a name.
         MayAdminister = 0x4c,
+        /// Lists what sessions hold and wait for.
+        Held = 0x4d,
         /// Declares semaphores, which exist until they are removed.
         Declare = 0x50,
         /// Changes the capacity of a declared semaphore.

@@ -8,7 +8,7 @@ use super::claims::{
 use super::declarations::{put_declarations, read_declarations};
 use super::features::{Credentials, Features, Queueing, Wait};
 use super::layout::Part;
-use super::{ExtendedOpcode, checked_label, length_of};
+use super::{ExtendedOpcode, HELD_SESSIONS_MAX, checked_label, length_of};
 use crate::fields::Fields;
 use crate::header::{Header, Opaque};
 use signalbox_model::{
@@ -137,6 +137,11 @@ pub enum Extended<'a> {
     },
     /// "Sessions".
     Sessions,
+    /// "Held".
+    Held {
+        /// The sessions: 1 to [`HELD_SESSIONS_MAX`](super::HELD_SESSIONS_MAX).
+        sessions: Vec<SessionId>,
+    },
     /// "Export".
     Export,
     /// A change by an administrator: the section of the operation.
@@ -272,6 +277,15 @@ impl<'a> Extended<'a> {
                 Self::Inspect { namespace, name: fields.name()? }
             }
             ExtendedOpcode::Sessions => Self::Sessions,
+            ExtendedOpcode::Held => {
+                let count = fields.length()?;
+                fields.u16()?;
+                if !(1..=HELD_SESSIONS_MAX).contains(&count) {
+                    return None;
+                }
+                let sessions = (0..count).map(|_| SessionId::from_number(fields.u64()?));
+                Self::Held { sessions: sessions.collect::<Option<_>>()? }
+            }
             ExtendedOpcode::Export => Self::Export,
             ExtendedOpcode::AwaitIdle => {
                 let (wait, until) = (Part::read(fields)?, Part::read(fields)?);
@@ -319,6 +333,7 @@ impl<'a> Extended<'a> {
             Self::Unwatch { .. } => ExtendedOpcode::Unwatch,
             Self::Inspect { .. } => ExtendedOpcode::Inspect,
             Self::Sessions => ExtendedOpcode::Sessions,
+            Self::Held { .. } => ExtendedOpcode::Held,
             Self::Export => ExtendedOpcode::Export,
             Self::Change { operation, .. } => ExtendedOpcode::of(operation),
             Self::AwaitIdle { .. } => ExtendedOpcode::AwaitIdle,
@@ -329,7 +344,7 @@ impl<'a> Extended<'a> {
     /// Appends the encoded frame to `out`.
     ///
     /// # Panics
-    /// If a name, label or credentials are longer than 65535 bytes.
+    /// If a name, label or credentials are longer than 65535 bytes, or there are more than 65535 sessions.
     pub fn compose(&self, opaque: Opaque, out: &mut Vec<u8>) {
         Header::request(self.opcode().code(), opaque).compose_before(out, |out| self.compose_body(out));
     }
@@ -420,6 +435,11 @@ impl<'a> Extended<'a> {
                 put_name(*namespace, 0, name, out);
             }
             Self::List { prefix } => put_text(prefix, out),
+            Self::Held { sessions } => {
+                out.put_u16(u16::try_from(sessions.len()).expect("a request has few sessions"));
+                out.put_u16(0);
+                sessions.iter().for_each(|session| out.put_u64(session.number()));
+            }
             Self::Change { ids, operation } => {
                 if has_ids(self.opcode()) {
                     ids.compose(out);

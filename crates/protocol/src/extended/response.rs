@@ -4,8 +4,8 @@ use bytes::{BufMut, Bytes};
 
 use super::features::Features;
 use super::layout::{
-    Entry, Part, count_of, put_declared_entry, put_event, put_list_entry, put_session_entry, put_slots,
-    read_event, read_slots,
+    Entry, Part, count_of, put_declared_entry, put_event, put_held_entry, put_list_entry, put_session_entry,
+    put_slots, read_event, read_slots,
 };
 use super::notice::{End, ReceivedNotice, put_notice, read_notice};
 use super::whereabouts::{Moved, Whereabouts};
@@ -13,8 +13,8 @@ use crate::fields::Fields;
 use crate::header::{Header, Opaque};
 use crate::response::{BodyError, Response, ResponseFrame};
 use signalbox_model::{
-    Changed, DeclaredEntry, DeclaredState, Event, GrantId, Inspected, ListEntry, Milliseconds, Namespace,
-    Notice, Operation, Place, ReachedLimit, Refusal, Revocation, SessionEntry, SessionKey, Status,
+    Changed, DeclaredEntry, DeclaredState, Event, GrantId, HeldEntry, Inspected, ListEntry, Milliseconds,
+    Namespace, Notice, Operation, Place, ReachedLimit, Refusal, Revocation, SessionEntry, SessionKey, Status,
     TokenRefusal, TtlLeft, VerifiedGrant,
 };
 
@@ -46,6 +46,8 @@ pub enum ExtendedResponse<'a> {
     Entry(ListEntry<&'a [u8], &'a [u16]>),
     /// One entry of the response to Sessions.
     SessionEntry(SessionEntry<&'a [u8]>),
+    /// One entry of the response to Held.
+    HeldEntry(HeldEntry<&'a [u8], &'a [u16]>),
     /// The response to RevokeClient, RevokeIdentity and CancelWaiting: how many sessions were revoked, or requests canceled.
     Count(u64),
     /// A part of the response to Export; not empty.
@@ -98,6 +100,7 @@ impl ExtendedResponse<'_> {
             Self::Inspected(inspected) => inspected.compose(out),
             Self::Entry(entry) => put_list_entry(entry, out),
             Self::SessionEntry(entry) => put_session_entry(entry, out),
+            Self::HeldEntry(held) => put_held_entry(held, out),
             Self::Count(count) => out.put_u64(*count),
             Self::ExportPart(part) => out.put_slice(part),
             Self::Declared(rows) => {
@@ -366,6 +369,14 @@ impl ResponseFrame {
             return Ok(None);
         }
         SessionEntry::read(&self.body).map(Some).ok_or(BodyError)
+    }
+
+    /// One response to Held; `None` at the end of the list.
+    pub fn held_entry(&self) -> Result<Option<HeldEntry<Bytes, Vec<u16>>>, BodyError> {
+        if self.body.is_empty() {
+            return Ok(None);
+        }
+        HeldEntry::read(&self.body).map(Some).ok_or(BodyError)
     }
 
     /// The response to an operation of an administrator.

@@ -20,12 +20,9 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn of(server: &Server, (mut entry, connection): Listed) -> Self {
-        entry.address = server.peers.address_text(connection);
-        let is_holder = entry.position == 0;
-        let held = entry.grant.filter(|_| is_holder);
-        let ttl_left = held.and_then(|grant| Some(server.core.verify(grant, server.moment()).ok()?.ttl_left));
-        Self { entry: views::Entry::of(&entry), ttl_left: ttl_left.and_then(views::ttl_left_s) }
+    pub(super) fn of(server: &Server, listed: Listed) -> Self {
+        let (entry, ttl_left) = server.shown(listed);
+        Self { entry: views::Entry::of(&entry), ttl_left: views::ttl_left_s(ttl_left) }
     }
 }
 
