@@ -17,6 +17,7 @@ use super::setting::Value;
 use super::tls::{ClientCert, PlainRule};
 use super::workers::WorkerCount;
 use signalbox_access::Rights;
+use signalbox_model::span;
 
 /// A row of the table of keys.
 #[derive(Debug)]
@@ -161,8 +162,8 @@ static KEYS: &[Key] = &[
     Key::at_once("short_connections", number(0, 1_000_000), field!(short_connections)),
     Key::at_start("user", ACCOUNT, field!(user)),
     Key::at_start("group", ACCOUNT, field!(group)),
-    Key::at_once("peer_timeout", number(5, 86_400), field!(peer_timeout_s)),
-    Key::at_once("frame_timeout", number(1, 3_600), field!(frame_timeout_s)),
+    Key::at_once("peer_timeout", time(5, 86_400), field!(peer_timeout_s)),
+    Key::at_once("frame_timeout", time(1, 3_600), field!(frame_timeout_s)),
     Key::at_once("admin_from", ADMINS, field!(admin_from)),
     Key::at_once("proxies", NETWORKS, field!(proxies)),
     Key::at_start("data_dir", path("an absolute path, such as /var/lib/signalbox"), field!(data_dir)),
@@ -200,14 +201,14 @@ static KEYS: &[Key] = &[
     Key::at_start("counter.port", PORT, field!(counter.port.port)),
     Key::at_once("counter.max_connections", number(0, U32_MAX), field!(counter.port.max_connections)),
     Key::at_once("counter.max_names", number(0, u64::MAX), field!(counter.port.max_names)),
-    Key::at_start("counter.stat_interval", number(1, U32_MAX), field!(counter.stat_interval_s))
+    Key::at_start("counter.stat_interval", time(1, U32_MAX), field!(counter.stat_interval_s))
         .also_named("counter.stats_interval"),
     Key::at_start("counter.buckets", BUCKETS, FieldAccess::Nowhere),
     Key::at_start("semaphore.enable", Kind::Flag, field!(semaphore.port.enable)),
     Key::at_start("semaphore.port", PORT, field!(semaphore.port.port)),
     Key::at_once("semaphore.max_connections", number(0, U32_MAX), field!(semaphore.port.max_connections)),
     Key::at_once("semaphore.max_names", number(0, u64::MAX), field!(semaphore.port.max_names)),
-    Key::at_start("semaphore.gc_interval", number(1, 86_400), field!(semaphore.gc_interval_s)),
+    Key::at_start("semaphore.gc_interval", time(1, 86_400), field!(semaphore.gc_interval_s)),
     Key::at_start("semaphore.buckets", BUCKETS, FieldAccess::Nowhere),
     Key::at_once("semaphore.declare", Kind::Declarations, declared!(name)),
     Key::at_once(
@@ -230,7 +231,7 @@ static KEYS: &[Key] = &[
     Key::at_once("session.max_wait", SESSION_TIME, field!(session.max_wait_s)),
     Key::at_start(
         "session.reconnect_window",
-        number(0, SESSION_TIME_MAX_S),
+        time(0, SESSION_TIME_MAX_S),
         field!(session.reconnect_window_s),
     ),
     Key::at_once("session.max_sessions", LIMIT, field!(session.max_sessions)),
@@ -272,7 +273,7 @@ static KEYS: &[Key] = &[
         path("an absolute path, such as /etc/signalbox/etcd-password"),
         field!(cluster.etcd_password_file),
     ),
-    Key::at_start("cluster.renew_deadline", number(2, 60), field!(cluster.renew_deadline_s)),
+    Key::at_start("cluster.renew_deadline", time(2, 60), field!(cluster.renew_deadline_s)),
     Key::at_start("cluster.bind", SOCKET, field!(cluster.bind)),
     Key::at_start("cluster.advertise", REACHED_AT, field!(cluster.advertise)),
     Key::at_start(
@@ -281,7 +282,7 @@ static KEYS: &[Key] = &[
         field!(cluster.relay_ca),
     ),
     Key::at_start("cluster.eligible", Kind::Flag, field!(cluster.is_eligible)),
-    Key::at_start("cluster.hold", number(1, 60), field!(cluster.hold_s)),
+    Key::at_start("cluster.hold", time(1, 60), field!(cluster.hold_s)),
 ];
 
 /// The longest time of sessions in seconds. It comes from the wire, where it is a `u32` of milliseconds.
@@ -289,7 +290,7 @@ const SESSION_TIME_MAX_S: u64 = 3_999_999;
 const U32_MAX: u64 = u32::MAX as u64;
 
 const PORT: Kind = number(1, 65_535);
-const SESSION_TIME: Kind = number(1, SESSION_TIME_MAX_S);
+const SESSION_TIME: Kind = time(1, SESSION_TIME_MAX_S);
 /// A limit that cannot be switched off.
 const LIMIT: Kind = number(1, U32_MAX);
 const BUCKETS: Kind =
@@ -352,6 +353,10 @@ const fn number(least: u64, most: u64) -> Kind {
     Kind::Number { least, most }
 }
 
+const fn time(least_s: u64, most_s: u64) -> Kind {
+    Kind::Time { least_s, most_s }
+}
+
 const fn text(allowed: &'static str, is_allowed: fn(&str) -> bool) -> Kind {
     Kind::Text { allowed, is_allowed }
 }
@@ -367,6 +372,11 @@ enum Kind {
     Number {
         least: u64,
         most: u64,
+    },
+    /// A time in whole seconds: a number, or a text with a unit.
+    Time {
+        least_s: u64,
+        most_s: u64,
     },
     /// A number of bytes, which may have a suffix in both languages.
     Bytes,
@@ -400,6 +410,9 @@ impl Kind {
             Self::Number { least, most } | Self::NoEffect { least, most, .. } => {
                 format!("a whole number from {least} to {most}")
             }
+            Self::Time { least_s, most_s } => {
+                format!("a time in whole seconds from {least_s} to {most_s}, such as 60, \"60s\" or \"1m\"")
+            }
             Self::Bytes => "a number of bytes, such as 1073741824 or \"1G\", or 0 for no limit".to_owned(),
             Self::Text { allowed, .. } | Self::Hosts { allowed, .. } => allowed.to_owned(),
             Self::Declarations => {
@@ -411,10 +424,12 @@ impl Kind {
     fn number(&self, value: &Value) -> Option<u64> {
         let (least, most) = match *self {
             Self::Number { least, most } | Self::NoEffect { least, most, .. } => (least, most),
+            Self::Time { least_s, most_s } => (least_s, most_s),
             _ => (0, u64::MAX),
         };
         let number = match (value, self) {
             (Value::Number(number), _) => u64::try_from(*number).ok()?,
+            (Value::Word(text) | Value::Text(text), Self::Time { .. }) => seconds(text)?,
             (Value::Word(word), _) | (Value::Text(word), Self::Bytes) => number_with_suffix(word)?,
             _ => return None,
         };
@@ -611,6 +626,17 @@ fn set_keys(text: &str) -> Option<RangeInclusive<u32>> {
     (first <= last).then_some(first..=last)
 }
 
+/// The whole seconds of a time such as `30`, `30s`, `1.5h` or `0s`.
+fn seconds(text: &str) -> Option<u64> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse().ok();
+    }
+    if ["0ms", "0s", "0m", "0h"].contains(&text) {
+        return Some(0);
+    }
+    span(text).filter(|time| time.subsec_nanos() == 0).map(|time| time.as_secs())
+}
+
 /// `10`, `10K`, `10m`: the suffixes of yrmcds.conf are powers of 1024.
 fn number_with_suffix(word: &str) -> Option<u64> {
     let digits = word.trim_end_matches(['k', 'K', 'm', 'M', 'g', 'G']);
@@ -665,7 +691,10 @@ mod tests {
     #[test]
     fn every_range_fits_its_field() {
         for key in Key::all() {
-            let Kind::Number { least, most } = key.kind else { continue };
+            let (Kind::Number { least, most } | Kind::Time { least_s: least, most_s: most }) = key.kind
+            else {
+                continue;
+            };
             for number in [least, most] {
                 let mut config = with_a_declaration();
                 key.set(&Value::Number(number.into()), &mut config).unwrap();
@@ -705,6 +734,22 @@ mod tests {
         ] {
             assert_eq!(number_with_suffix(word), number, "{word:?}");
         }
+    }
+
+    #[test]
+    fn a_time_is_a_number_of_seconds_or_has_a_unit() {
+        let time = time(0, 86_400);
+        let word = |word: &str| time.number(&Value::Word(word.to_owned()));
+        let text = |text: &str| time.number(&Value::Text(text.to_owned()));
+        for (written, seconds) in
+            [("30", 30), ("30s", 30), ("1.5h", 5400), ("2000ms", 2), ("0s", 0), ("24h", 86_400)]
+        {
+            assert_eq!([word(written), text(written)], [Some(seconds); 2], "{written}");
+        }
+        for wrong in ["500ms", "1.5", "25h", "1d", "5 m", "10K", "2M", "", "-1"] {
+            assert_eq!([word(wrong), text(wrong)], [None; 2], "{wrong}");
+        }
+        assert_eq!(number(0, 9).number(&Value::Text("5".to_owned())), None, "other numbers have no quotes");
     }
 
     #[test]

@@ -122,7 +122,7 @@ fn errors_name_file_line_key_value_and_what_is_allowed() {
         (
             Toml,
             "session.max_wait = 0",
-            "/etc/x:1: session.max_wait = 0: must be a whole number from 1 to 3999999",
+            "/etc/x:1: session.max_wait = 0: must be a time in whole seconds from 1 to 3999999, such as 60, \"60s\" or \"1m\"",
         ),
         (
             Toml,

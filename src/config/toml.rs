@@ -76,7 +76,8 @@ fn explained(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
         return Some(format!("{key} = {}: put quotes around each address", excerpt(value)));
     }
     let starts_as_text = value.starts_with(|first: char| first.is_alphabetic() || first == '/');
-    ((starts_as_text || is_address(value)) && !value.contains('"')).then(|| {
+    let needs_quotes = starts_as_text || is_address(value) || signalbox_model::span(value).is_some();
+    (needs_quotes && !value.contains('"')).then(|| {
         let shown = excerpt(value);
         format!("{key} = {shown}: put quotes around the value: {key} = \"{shown}\"")
     })
@@ -252,6 +253,10 @@ mod tests {
             (
                 "log.file = /var/log/x # there",
                 "log.file = /var/log/x: put quotes around the value: log.file = \"/var/log/x\"",
+            ),
+            (
+                "[session]\nmax_wait = 24h # a day",
+                "max_wait = 24h: put quotes around the value: max_wait = \"24h\"",
             ),
             ("user = nobody\nworkers = 2", "user = nobody: put quotes around the value: user = \"nobody\""),
             ("[counter]\nenable = yes", "enable = yes: did you mean true?"),

@@ -49,7 +49,7 @@ fn an_invalid_file_is_refused_with_file_line_key_and_value_before_anything_is_bo
     for (last, message) in [
         ("max_names = 'many'", "counter.max_names = 'many': must be a whole number"),
         ("max_connections = -1", "counter.max_connections = -1: must be a whole number"),
-        ("stat_interval = 0", "counter.stat_interval = 0: must be a whole number"),
+        ("stat_interval = 0", "counter.stat_interval = 0: must be a time in whole seconds from 1"),
         ("max_conections = 1", "counter.max_conections is not a key of signalbox; did you mean"),
     ] {
         let file = toml(last);

@@ -161,7 +161,8 @@ fn the_document_has_a_row_for_every_key() {
         if !value.is_empty() {
             assert_eq!(default, format!("`{value}`"), "the default of {name}");
         }
-        let range = key.allowed().replace("a whole number from ", "").replace("a whole number, ", "");
+        let kinds = ["a whole number from ", "a whole number, ", "a time in whole seconds from "];
+        let range = kinds.iter().fold(key.allowed(), |range, kind| range.replace(kind, ""));
         assert!(
             range.starts_with(allowed) || !range.starts_with(|c: char| c.is_ascii_digit()),
             "{name}: {range}"
