@@ -9,6 +9,7 @@ use signalbox_protocol::Opcode;
 
 use crate::browser::{Browser, eventually_async, start};
 use crate::client::HttpDaemon;
+use crate::support::caller::{Caller, one_of};
 use crate::support::daemon::SIGNALBOX;
 use crate::support::{OK, frame, named};
 
@@ -406,6 +407,36 @@ async fn a_session_and_a_client_lead_to_what_they_hold() {
     eventually_async("what it held is gone", async || (!browser.text().await.contains("gpu")).then_some(()))
         .await;
     drop(waiting);
+    browser.end().await;
+}
+
+#[tokio::test]
+async fn sessions_are_sorted_over_all_pages() {
+    let Some(browser) = Browser::start(1200, false).await else { return };
+    let (mut http, _, _directory) = start();
+    let mut holder = Caller::new(http.daemon.counter());
+    // The page shows some hundred of them at a time.
+    for _ in 0..1_200 {
+        holder.open(3_600_000);
+    }
+    holder.take(one_of(1, b"a"));
+    let last = holder.open(3_600_000).session;
+    holder.take(one_of(1, b"b"));
+    holder.take(one_of(1, b"c"));
+    browser.open(&http, "/sessions").await;
+    browser.shows("1 to ").await;
+    let first_row = "return document.querySelector('tbody tr')?.textContent ?? ''";
+    let has_last = async || browser.value_of(first_row).await.as_str().unwrap().contains(&last.to_string());
+    assert!(!has_last().await);
+    browser.press("Next").await;
+    // The order of all sessions begins at their first page.
+    let choose = "const order = [...document.querySelectorAll('select')].at(-1);
+        order.value = 'grants'; order.dispatchEvent(new Event('change'));";
+    browser.value_of(choose).await;
+    eventually_async("the session with the most grants comes first", async || has_last().await.then_some(()))
+        .await;
+    browser.shows("The first ").await;
+    browser.shows("sessions in this order").await;
     browser.end().await;
 }
 

@@ -5,6 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::client::HttpDaemon;
+use crate::support::caller::{Caller, LONG, one_of};
 use crate::support::daemon::SIGNALBOX;
 use crate::support::{OK, eventually};
 
@@ -194,6 +195,50 @@ fn objects_are_those_of_the_command_line() {
     let answer = http.get("/api/v1/stats?kind=counter").json();
     assert_eq!(keys(&answer), keys(&stats));
     assert_eq!(answer["grants"], 1);
+}
+
+/// Opens a session that holds these names.
+fn session_with(holder: &mut Caller, names: &[&[u8]], ttl_ms: u32) -> u64 {
+    let session = holder.open(ttl_ms).session;
+    names.iter().for_each(|name| drop(holder.take(one_of(1, name))));
+    session
+}
+
+#[test]
+fn sessions_are_sorted_over_all_pages() {
+    let mut http = HttpDaemon::start();
+    let mut holder = Caller::new(http.daemon.counter());
+    // More than one page; the last ones have the most grants and the shortest lease.
+    for _ in 0..1_200 {
+        holder.open(60_000);
+    }
+    let second = session_with(&mut holder, &[b"a"], 50_000);
+    let first = session_with(&mut holder, &[b"b", b"c"], 40_000);
+    let sessions = |sort: &str| {
+        let page = http.get(&format!("/api/v1/sessions?limit=1000&sort={sort}&search=leased")).json();
+        assert_eq!(
+            (&page["total"], &page["next"], &page["offset"]),
+            (&json!(1_202), &Value::Null, &json!(0)),
+            "{sort}"
+        );
+        let items = page["items"].as_array().unwrap();
+        assert!(items.len() > 2);
+        [0, 1].map(|index| items[index]["session"].as_str().unwrap().to_owned())
+    };
+    for sort in ["grants", "lease"] {
+        assert_eq!(sessions(sort), [first.to_string(), second.to_string()], "{sort}");
+    }
+    let mut waiter = Caller::new(http.daemon.counter());
+    let waiting = waiter.open(60_000).session.to_string();
+    waiter.want(one_of(1, b"a"), LONG);
+    eventually("a request waits in the first session", || {
+        let page = http.get("/api/v1/sessions?limit=1&sort=waiting").json();
+        page["items"][0]["session"] == waiting
+    });
+    let oldest = http.get("/api/v1/sessions?limit=1000&sort=age").json();
+    let ages: Vec<_> = oldest["items"].as_array().unwrap().iter().map(|item| item["age"].as_u64()).collect();
+    assert!(ages.is_sorted_by(|one, next| one >= next), "{ages:?}");
+    assert_eq!(http.get("/api/v1/sessions?sort=age&offset=1").status, 400);
 }
 
 #[test]

@@ -126,6 +126,42 @@ impl Page {
     }
 }
 
+impl Page {
+    /// Takes a list to its end, and keeps the first entries in the order of a key; those with the same key stay in the order of the
+    /// list. There is no page after this one: `total` says how many entries were compared.
+    pub(super) async fn take_first<E, T: Serialize>(
+        self,
+        next: impl FnMut() -> Vec<E>,
+        mut is_wanted: impl FnMut(&E) -> bool,
+        key: impl Fn(&E) -> u64,
+        item: impl FnMut(E) -> T,
+    ) -> Result<Paged<T>, ApiError> {
+        let Self { offset, limit } = self;
+        let (mut first, mut total) = (Vec::new(), 0);
+        each_step(next, |entries| {
+            for entry in entries.into_iter().filter(|entry| is_wanted(entry)) {
+                total += 1;
+                first.push(entry);
+            }
+            // The list may be long, so most of it is dropped on the way.
+            if first.len() > 2 * LIMIT_MAX {
+                first.sort_by_key(&key);
+                first.truncate(limit);
+            }
+            Ok(())
+        })
+        .await?;
+        first.sort_by_key(&key);
+        let mut items = Items::new(limit);
+        for item in first.into_iter().map(item) {
+            if !items.add(item)? {
+                break;
+            }
+        }
+        Ok(Paged { items, total, offset, limit, next: None })
+    }
+}
+
 /// Takes a list to its end, with pauses. `next` takes a step, and returns none at the end; `take` gets the entries of a step.
 pub(super) async fn each_step<E>(
     mut next: impl FnMut() -> Vec<E>,
@@ -168,6 +204,20 @@ mod tests {
         assert_eq!(page(&lengths, 3, 100).await, (vec![long], Some(4)));
         assert_eq!(page(&lengths, 4, 100).await, (vec![3 * BYTES_MAX], Some(5)));
         assert_eq!(page(&lengths, 5, 100).await, (vec![7], None));
+    }
+
+    #[tokio::test]
+    async fn the_first_entries_of_a_list_are_found_however_long_it_is() {
+        // Each step has more entries than the one before, and the lowest keys come last.
+        let mut steps = (0..100_u64).map(|step| (0..step).map(|index| (100 - step, index)).collect());
+        let next = || steps.find(|step: &Vec<_>| !step.is_empty()).unwrap_or_default();
+        let page = Page { offset: 0, limit: 150 };
+        let paged = page.take_first(next, |(_, index)| index % 2 == 0, |(key, _)| *key, |entry| entry).await;
+        let Paged { items, total, next, .. } = paged.unwrap();
+        let even = |step: u64| (0..step).filter(|index| index % 2 == 0);
+        let all: Vec<_> =
+            (1..100).rev().flat_map(|step| even(step).map(move |index| (100 - step, index))).collect();
+        assert_eq!((items.items, total, next), (all[..150].to_vec(), all.len(), None));
     }
 
     #[tokio::test]

@@ -164,14 +164,14 @@ export function declared(parameters, go) {
   };
 }
 
-// How the entries of a page of sessions may be ordered: words, and what comes first.
-const ORDERS = new Map([
-  ["", ["by session", null]],
-  ["age", ["oldest first", (item) => -item.age]],
-  ["grants", ["most grants first", (item) => -item.grants]],
-  ["waiting", ["most waiting requests first", (item) => -item.waiting]],
-  ["lease", ["shortest lease first", (item) => item.ttl_left ?? Infinity]],
-]);
+// How sessions may be ordered.
+const ORDERS = [
+  ["", "by session"],
+  ["age", "oldest first"],
+  ["grants", "most grants first"],
+  ["waiting", "most waiting requests first"],
+  ["lease", "shortest lease first"],
+];
 
 export function sessions(parameters, go) {
   const state = { search: "", sort: "", offset: 0, ...parameters };
@@ -192,19 +192,21 @@ export function sessions(parameters, go) {
   ]);
   const pages = new Pages((offset) => go("/sessions", { ...state, offset }));
   const form = searchForm("Label, address or identity contains", state.search, (search) => go("/sessions", { ...state, search, offset: 0 }));
-  const order = choice([...ORDERS].map(([value, [text]]) => [value, text]), state.sort, (sort) => go("/sessions", { ...state, sort }));
+  const order = choice(ORDERS, state.sort, (sort) => go("/sessions", { ...state, sort, offset: 0 }));
   form.append(
-    element("label", {}, "Order of this page", order),
+    element("label", {}, "Order", order),
     element("button", { type: "button", class: "change", onclick: () => actions.revokeClient() }, "Revoke a client"),
   );
   return {
     title: "Sessions",
     element: element("div", {}, element("h1", {}, "Sessions"), form, table.element, pages.element),
     async refresh() {
-      const page = await read("/api/v1/sessions", { search: state.search, offset: state.offset, limit: 1000 });
-      const [, rank] = ORDERS.get(state.sort) ?? ORDERS.get("");
-      const items = rank ? page.items.toSorted((a, b) => rank(a) - rank(b)) : page.items;
-      table.update(items, (item) => `${item.kind}${item.session}`);
+      const { search, sort, offset } = state;
+      const page = await read("/api/v1/sessions", { search, sort: sort || "session", offset: sort ? 0 : offset, limit: 1000 });
+      table.update(page.items, (item) => `${item.kind}${item.session}`);
+      // The server compares all sessions, and answers with the first ones only.
+      const isPart = sort && page.items.length < page.total;
+      table.setCaption(isPart ? `The first ${amount(page.items.length)} of ${amount(page.total)} sessions in this order` : "Sessions");
       pages.update(page);
     },
   };
