@@ -6,14 +6,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde_json::json;
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
 use super::output::Form;
 use super::table::{Column, Rows};
 use super::time::{time, unix_now_s};
-use signalbox_access::{Entry, Rights, Token, TokenId, read_tokens, update_tokens};
+use signalbox_access::{Entry, ListedToken, Rights, Token, TokenId, read_tokens, update_tokens};
 
 /// Create, rotate, revoke and list the tokens of clients
 ///
@@ -41,7 +40,7 @@ enum Action {
     /// List the tokens
     ///
     /// With --json, the output is one object per line with the keys name, id, rights, areas, created_at, expires_at (both in seconds of
-    /// Unix time; null: never) and is_expired.
+    /// Unix time; null: never) and is_expired. When clients have used them last is known to the server: its status page shows it.
     #[command(after_help = "Examples:\n  signalbox token list\n  signalbox token list --json")]
     List(Source),
 }
@@ -96,8 +95,8 @@ struct Expiry(Option<Duration>);
 /// Make another secret for a token, and print it once
 ///
 /// The token has the same name and rights. Its secret before is accepted for a while, so that its clients can change from one to
-/// the other; the metric signalbox_token_last_use_timestamp_seconds shows which are still used. The server accepts the new one
-/// after SIGHUP.
+/// the other; the server's status page, /api/v1/tokens and the metric signalbox_token_last_use_timestamp_seconds show when each was
+/// used last. The server accepts the new one after SIGHUP.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  signalbox token rotate web > web.token.new && systemctl reload signalbox\n  \
@@ -216,16 +215,7 @@ fn list(source: &Source, form: Form) -> Result<(), Failure> {
             Some(at) => format!("in {} h", (at - now) / 3600),
         };
         let rights = entry.rights.to_string().escape_debug().to_string();
-        let object = json!({
-            "name": entry.name,
-            "id": entry.id.to_string(),
-            "rights": entry.rights.words(),
-            "areas": entry.rights.areas().iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "created_at": entry.created_at_s,
-            "expires_at": entry.expires_at_s,
-            "is_expired": entry.is_expired(now),
-        });
-        rows.push_with(&object, &[("EXPIRES", &expires), ("RIGHTS", &rights)])?;
+        rows.push_with(&ListedToken::of(entry, now), &[("EXPIRES", &expires), ("RIGHTS", &rights)])?;
     }
     Ok(rows.finish()?)
 }

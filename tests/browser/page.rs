@@ -437,6 +437,9 @@ async fn sessions_are_sorted_over_all_pages() {
         .await;
     browser.shows("The first ").await;
     browser.shows("sessions in this order").await;
+    browser.open(&http, "/server").await;
+    browser.shows("Tokens that clients may show").await;
+    browser.shows("none since the start").await;
     browser.end().await;
 }
 

@@ -168,6 +168,19 @@ fn metrics_have_the_last_use_of_each_secret_of_a_token() {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         assert!((now.as_secs_f64() - last).abs() < 3600.0, "{line}");
     }
+    // Administrators see the same in a list, without the secrets.
+    let listed = http.get("/api/v1/tokens");
+    for (item, secret) in listed.json()["items"].as_array().unwrap().iter().zip([&old, &new]) {
+        assert_eq!(
+            (&item["name"], &item["id"], &item["rights"]),
+            (&json!("op"), &json!(secret[4..20]), &json!("read"))
+        );
+        assert!(item["last_use"].is_u64() && item["expires_at"].is_u64(), "{item}");
+        assert!(!listed.text().contains(&secret.trim()[20..]), "no secret is shown");
+    }
+    assert_eq!(listed.json()["total"], 2);
+    let bearer = format!("Bearer {}", new.trim());
+    assert_eq!(http.post("/api/v1/tokens", &[("Authorization", &bearer)], "{}").status, 403);
     // The two secrets are one token, which ends with the later one.
     let text = http.get("/metrics").text();
     assert_eq!(text.matches("signalbox_token_expiry_timestamp_seconds{token=\"op\"}").count(), 1, "{text}");

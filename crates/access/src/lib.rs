@@ -16,4 +16,4 @@ pub use certificate::{CertificateName, NameKind, UnknownCertificateName};
 pub use file::{TokenFileError, read_tokens, update_tokens};
 pub use rights::{Area, Right, Rights, UnknownRights};
 pub use token::{Token, TokenId, UnknownTokenId};
-pub use tokens::{Entry, NoSuchToken, Tokens, TokensError, Verdict};
+pub use tokens::{Entry, ListedToken, NoSuchToken, Tokens, TokensError, Verdict};

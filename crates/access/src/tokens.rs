@@ -21,6 +21,35 @@ pub struct Entry {
     pub expires_at_s: Option<u64>,
 }
 
+/// A token as the command line prints it with `--json`, and the HTTP API answers it: without its hash.
+#[derive(Debug, serde::Serialize)]
+pub struct ListedToken {
+    name: String,
+    id: String,
+    rights: String,
+    areas: Vec<String>,
+    /// In seconds of Unix time.
+    created_at: u64,
+    /// In seconds of Unix time; `None`: never.
+    expires_at: Option<u64>,
+    is_expired: bool,
+}
+
+impl ListedToken {
+    /// The token at this time.
+    pub fn of(entry: &Entry, now_s: u64) -> Self {
+        Self {
+            name: entry.name.clone(),
+            id: entry.id.to_string(),
+            rights: entry.rights.words().to_string(),
+            areas: entry.rights.areas().iter().map(ToString::to_string).collect(),
+            created_at: entry.created_at_s,
+            expires_at: entry.expires_at_s,
+            is_expired: entry.is_expired(now_s),
+        }
+    }
+}
+
 /// The most secrets of a token.
 const SECRETS_MAX: usize = 2;
 

@@ -92,6 +92,7 @@ pub(super) const ROUTES: &[Route] = routes! {
     "/api/v1/held" Read api::held::held;
     "/api/v1/declared" Read api::declared::declared;
     "/api/v1/declarations" Read api::declarations::export;
+    "/api/v1/tokens" Read api::tokens::tokens;
     "/api/v1/sysv/sets" Read api::sysv::sets;
     "/api/v1/sysv/users" Read api::sysv::users;
     "/api/v1/apply" Change api::declarations::apply;

@@ -10,6 +10,7 @@ pub(super) mod names;
 pub(super) mod sessions;
 pub(super) mod status;
 pub(super) mod sysv;
+pub(super) mod tokens;
 
 use std::sync::Arc;
 

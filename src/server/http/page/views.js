@@ -270,6 +270,18 @@ async function plainOf(id) {
   }
 }
 
+// The tokens that clients may show; `null`: only administrators see them.
+async function listedTokens() {
+  try {
+    return (await read("/api/v1/tokens", { limit: 1000 })).items;
+  } catch (error) {
+    if (error.code === "not_permitted") {
+      return null;
+    }
+    throw error;
+  }
+}
+
 export function server() {
   const columns = () => [
     { title: "What", class: "wide", state: (item) => item.name },
@@ -279,6 +291,15 @@ export function server() {
     ["Refusals since the start", "/api/v1/refusals", new Table("Refused requests and connections, by reason", columns())],
     ["Store", "/api/v1/store", new Table("Where durable state is kept", columns())],
   ];
+  const tokens = new Table("Tokens that clients may show", [
+    { title: "Token", class: "wide", state: (item) => item.name },
+    { title: "Id", class: "word spare", state: (item) => item.id },
+    { title: "Rights", state: (item) => [item.rights, ...item.areas].join(" ") },
+    { title: "Expires in", short: "expires in", number: true, state: (item) => (item.is_expired ? "✖ expired" : item.expires_at === null ? "never" : duration(item.expires_at - time)) },
+    { title: "Last use", short: "last use", number: true, state: (item) => (item.last_use === null ? "none since the start" : item.last_use >= time ? "now" : `${duration(time - item.last_use)} ago`) },
+  ]);
+  const tokenPart = element("div", { hidden: true }, element("h2", {}, "Tokens"), tokens.element);
+  let time = 0;
   const cluster = new Table("This node of the cluster", columns());
   const nodes = new Table("Nodes of the cluster", [
     { title: "Node", class: "wide", state: (item) => item.node },
@@ -292,13 +313,17 @@ export function server() {
   return {
     title: "Server",
     isOfNode: true,
-    element: element("div", {}, element("h1", {}, "Server"), ...sections.flatMap(([title, table]) => [element("h2", {}, title), table.element])),
+    element: element("div", {}, element("h1", {}, "Server"), ...sections.flatMap(([title, table]) => [element("h2", {}, title), table.element]), tokenPart),
     async refresh(status) {
       const { nodes: all = [], ...own } = (await read("/api/v1/cluster")) ?? {};
       cluster.update(flat(own), (item) => item.name);
       nodes.update(all, (item) => item.node);
       // A node that stands by has no other figures: the leader has them.
       if (status.server !== null) {
+        time = status.time;
+        const listed = await listedTokens();
+        tokenPart.hidden = listed === null;
+        tokens.update(listed ?? [], (item) => item.id);
         await Promise.all(parts.map(async ([, path, table]) => table.update(flat((await read(path)) ?? {}), (item) => item.name)));
       }
     },
