@@ -506,7 +506,7 @@ pub(super) async fn refused(
                 .to_owned()
         }
         (Status::InUse, Remove { .. }) => {
-            "it is held; release it first, or use --when last-holder or --when now".to_owned()
+            "it is held, so it is not idle; release it first, or use --when last-holder or --when now".to_owned()
         }
         (Status::InUse, DeleteCounter { name }) => {
             let state = match server.answer(direct.inspect(Namespace::Counters, name)).await {
@@ -519,7 +519,11 @@ pub(super) async fn refused(
         }
         (Status::NotFound, DeleteCounter { name }) => {
             let Ok(name) = Name::new(name.to_vec()) else { return error.into() };
-            return server.not_found_of(Some(Namespace::Counters), &name).await;
+            if server.exists_as(Namespace::Semaphores, &name).await {
+                "it does not exist; a semaphore of this name exists, and \"signalbox remove\" removes a declared one".to_owned()
+            } else {
+                return server.not_found_of(Some(Namespace::Counters), &name).await;
+            }
         }
         (Status::NotFound, Cancel(Cancellation::Request(_))) => {
             "it does not wait; \"signalbox status\" lists the requests for a name".to_owned()

@@ -294,6 +294,9 @@ fn told(answer: &clap::Error) -> String {
             *line =
                 optional.iter().fold(line.clone(), |line, option| line.replace(&format!(" {option}"), ""));
         }
+        if line == "  <COMMAND>..." {
+            line.push_str(" behind --");
+        }
         *line = line.replace("complete-names, ", "");
     }
     lines.join("\n")

@@ -209,11 +209,11 @@ impl Server {
     pub(super) async fn not_found_of(&self, kind: Option<Namespace>, name: &Name) -> Failure {
         let advice = match kind {
             _ if looks_like_pattern(name.bytes()) => {
-                "this command takes one whole name; \"signalbox dump\" and \"signalbox watch\" take patterns"
+                "this command takes one whole name; \"signalbox list\" and \"signalbox watch\" take patterns"
             }
             Some(kind) if self.exists_as(other(kind), name).await => match kind {
-                Namespace::Counters => "a semaphore of this name exists; give --semaphore",
-                Namespace::Semaphores => "a counter of this name exists; give --counter",
+                Namespace::Counters => "a semaphore of this name exists; \"signalbox status\" shows it",
+                Namespace::Semaphores => "a counter of this name exists; \"signalbox status\" shows it",
             },
             _ => {
                 "check the name; \"signalbox list\" lists what is declared, and a name that is not declared exists while it is \

@@ -32,7 +32,11 @@ pub(super) fn shown(limit: WaitLimit) -> String {
 
 /// The value of `--wait`: [`time`], or `max` for as long as the server allows.
 pub(super) fn wait_limit(text: &str) -> Result<WaitLimit, String> {
-    if text == "max" { Ok(None) } else { time_or(text, "max, or ").map(Some) }
+    match text {
+        "max" => Ok(None),
+        "0" => Err("without this option, the request does not wait; omit it".to_owned()),
+        _ => time_or(text, "max, or ").map(Some),
+    }
 }
 
 /// Like [`wait_limit`], but allows 0, which means not to wait.

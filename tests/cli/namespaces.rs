@@ -145,8 +145,8 @@ async fn a_limit_that_is_neither_declared_nor_has_a_maximum_is_refused_with_advi
         );
     }
     for (kind, said) in [
-        ("--semaphore", "semaphore \"job\" does not exist; a counter of this name exists; give --counter"),
-        ("--counter", "counter \"gpu\" does not exist; a semaphore of this name exists; give --semaphore"),
+        ("--semaphore", "semaphore \"job\" does not exist; a counter of this name exists"),
+        ("--counter", "counter \"gpu\" does not exist; a semaphore of this name exists"),
     ] {
         stdout(&ran(server, &["declare", "gpu", "--capacity", "3", "--if-exists", "keep"]).await);
         let name = if kind == "--counter" { "gpu" } else { "job" };

@@ -72,6 +72,8 @@ async fn a_mistyped_counter_is_deleted_unless_it_is_in_use() {
     );
     assert_eq!(stdout(&ran(&["dump"]).await), "CONSUMPTION\tPEAK\tNAME\n1\t1\tbackup\n");
     stdout(&ran(&["declare", "gpu", "--capacity", "4"]).await);
-    assert_fails(&ran(&["delete", "gpu"]).await, 1, "a semaphore of this name exists");
+    // The advice is a command that works on the same port.
+    assert_fails(&ran(&["delete", "gpu"]).await, 1, "\"signalbox remove\"");
+    assert_fails(&ran(&["get", "gpu"]).await, 1, "\"signalbox status\" shows it");
     assert_fails(&ran(&["delete", "gpu", "--semaphore"]).await, 64, "use \"signalbox remove\"");
 }

@@ -20,6 +20,8 @@ const USAGE: &[Wrong] = &[
     ("run job:4294967296 -- true", "a number above 4294967295"),
     ("run job --counter -- true", "counter \"job\" needs a maximum"),
     ("run job --max 1 --counter --semaphore -- true", "cannot be used with"),
+    ("run job --max 1 true", "<COMMAND>... behind --"),
+    ("run job --max 1 --wait 0 -- true", "omit it"),
     ("run job* --max 1 -- true", "looks like a pattern"),
     ("declare gpu* --capacity 1", "looks like a pattern"),
     ("await-idle job*", "looks like a pattern"),

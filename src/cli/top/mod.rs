@@ -49,7 +49,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::usage(
-            "top needs a terminal, and its input or output is none; \"signalbox stats\", \"signalbox dump\" and \
+            "top needs a terminal as its input and its output; \"signalbox stats\", \"signalbox dump\" and \
                        \"signalbox sessions\" write lists",
         ));
     }
