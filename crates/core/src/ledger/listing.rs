@@ -458,9 +458,9 @@ impl Ledger {
         let grant = self.grants.existing(id);
         let is_of_name = |part: &&Part| part.object() == Some((namespace, object));
         let part = grant.parts().iter().find(is_of_name);
-        let slots = match position {
-            0 => self.slots.of(object, id).into(),
-            _ => part.and_then(|part| part.slot).into_iter().collect(),
+        let slots = match grant.taken().iter().any(|part| is_of_name(&part)) {
+            true => self.slots.of(object, id).into(),
+            false => part.and_then(|part| part.slot).into_iter().collect(),
         };
         let entry = NameEntry {
             grant: Some(id),

@@ -5,6 +5,7 @@
 //! `docs/protocol.md`, and keeps only plain lists. `PROPTEST_CASES=700000 cargo test --release --test model ledger::` runs it for an hour; a
 //! failure prints the shortest history that shows it.
 
+mod claims;
 mod model;
 
 use std::collections::BTreeMap;
@@ -18,10 +19,10 @@ use std::task::{Wake, Waker};
 use model::{Attachment, Client, INTERVAL_S, Key, Model, Want, semaphore};
 use proptest::prelude::*;
 use signalbox_core::{
-    Answer, BatchLimit, Call, CheckedNames, Claim, ClientKey, ClientShare, CommitOutcome, Core, Due,
-    EVENTS_MAX, Executed, GRANT_SLOTS_MAX, Kind, Lease, LedgerLimits, Limits, Listed, ListingKind, Mailbox,
-    Message, Moment, MonotonicMs, NameHasher, Outcome, Permitted, Queueing, REQUESTS_MAX, SLOTS_MAX, Session,
-    SessionClient, Token, Waiting,
+    Answer, BatchLimit, Call, CheckedNames, Claim, ClaimListing, ClientKey, ClientShare, CommitOutcome, Core,
+    Due, EVENTS_MAX, Executed, GRANT_SLOTS_MAX, Kind, Lease, LedgerLimits, Limits, Listed, ListingKind,
+    Mailbox, Message, Moment, MonotonicMs, NameHasher, Outcome, Permitted, Queueing, REQUESTS_MAX, SLOTS_MAX,
+    Session, SessionClient, Token, Waiting,
 };
 use signalbox_model::{
     AddressRange, Cancellation, Declaration, Generation, Idle, Milliseconds, Operation, Revocation,
@@ -857,6 +858,20 @@ impl Pair {
         .flatten()
         .collect();
         assert_eq!(sessions, self.model.list_sessions());
+        for session in &self.model.sessions {
+            let found = claims::list(&self.core, ClaimListing::of(vec![session.id]));
+            assert_eq!(found, claims::of(&self.model, &[session.id]), "the claims of {}", session.id);
+        }
+        let identities = IDENTITIES.map(|identity| Revocation::Identity(identity.as_bytes()));
+        for clients in (0..CONNECTIONS).map(of_address).chain(identities) {
+            let its = sessions.iter().filter(|session| clients.is_about(session));
+            let mut its: Vec<_> = its.filter_map(|session| SessionId::from_number(session.session)).collect();
+            assert_eq!(its, self.model.sessions_of(clients), "the sessions of {clients:?}");
+            let expected = claims::of(&self.model, &its);
+            its.reverse();
+            let found = claims::list(&self.core, ClaimListing::of(its));
+            assert_eq!(found, expected, "the claims of {clients:?}");
+        }
         for grant in &self.model.grants {
             let grant = GrantId(grant.id);
             assert_eq!(self.core.verify(grant, self.now()), self.model.verify(grant));
@@ -1053,6 +1068,11 @@ fn queueings() -> impl Strategy<Value = Queueing> {
 
 fn graces_ms() -> impl Strategy<Value = u32> {
     prop_oneof![2 => Just(0), 1 => Just(50), 1 => Just(2500)]
+}
+
+fn of_address(by: usize) -> Revocation<'static> {
+    let address = address(by).to_ipv6_mapped();
+    Revocation::Addresses(AddressRange { first: address, last: address })
 }
 
 fn clients() -> impl Strategy<Value = Revocation<'static>> {

@@ -1011,18 +1011,8 @@ impl Model {
         clients: Revocation<'_>,
         grace_ms: u32,
     ) {
-        let is_its = |session: &&Session| {
-            let SessionClient { address, identity } = &session.client.shown;
-            let IpAddr::V4(address) = address.ip() else { panic!("{address}") };
-            let is_meant = match clients {
-                Revocation::Addresses(range) => {
-                    (range.first..=range.last).contains(&address.to_ipv6_mapped())
-                }
-                Revocation::Identity(of) => identity.as_deref().map(str::as_bytes) == Some(of),
-                _ => panic!("{clients:?} are no clients"),
-            };
-            is_meant && matches!(session.kind, Kind::Leased { .. })
-        };
+        let is_its =
+            |session: &&Session| session.client.is_of(clients) && matches!(session.kind, Kind::Leased { .. });
         let revoked: Vec<_> = self.sessions.iter().filter(is_its).map(|session| session.id).collect();
         for id in &revoked {
             self.begin_revocation(*id, grace_ms).unwrap();
@@ -1828,6 +1818,23 @@ impl Model {
         queue.map(|(grant, position)| self.listed_grant(grant, key, position)).collect()
     }
 
+    /// What a session holds by grants, and what its requests wait for: each name, whether it is held, and its entry among the
+    /// holders or waiters of the name.
+    pub fn claims(&self, session: SessionId) -> Vec<(Key, bool, Listed)> {
+        let mut claims = Vec::new();
+        for grant in self.grants.iter().filter(|grant| grant.session == session) {
+            let reached = grant.taken + usize::from(grant.is_queued());
+            for (index, part) in grant.parts[..reached].iter().enumerate() {
+                let is_held = index < grant.taken;
+                let (mut entry, connection) = self.listed_grant(grant, part.key, u32::from(!is_held));
+                entry.position = 0;
+                claims.push((part.key, is_held, (entry, connection)));
+            }
+        }
+        claims.sort_by_key(|(.., (entry, _))| entry.grant);
+        claims
+    }
+
     /// The leased sessions and then those of connections.
     pub fn list_sessions(&self) -> Vec<ListedSession> {
         let listed = |session: &Session| {
@@ -1855,6 +1862,14 @@ impl Model {
         let mut all: Vec<_> = self.sessions.iter().map(listed).collect();
         all.sort_by_key(|session| session.kind == SessionKind::Connection);
         all
+    }
+
+    /// All sessions of these clients, in the order of the listing.
+    pub fn sessions_of(&self, clients: Revocation<'_>) -> Vec<SessionId> {
+        let of_clients = self.sessions.iter().filter(|session| session.client.is_of(clients));
+        let (leased, connections): (Vec<_>, Vec<_>) =
+            of_clients.partition(|session| matches!(session.kind, Kind::Leased { .. }));
+        leased.into_iter().chain(connections).map(|session| session.id).collect()
     }
 
     pub fn connected(&self, after: Option<SessionId>) -> Option<Connected> {
@@ -2031,6 +2046,18 @@ impl Declared {
         }
         let is_meant = generation.is_none_or(|generation| generation == self.generation);
         if is_meant { Ok(()) } else { Err(Refusal::GenerationDiffers) }
+    }
+}
+
+impl Client {
+    fn is_of(&self, clients: Revocation<'_>) -> bool {
+        let SessionClient { address, identity } = &self.shown;
+        let IpAddr::V4(address) = address.ip() else { panic!("{address}") };
+        match clients {
+            Revocation::Addresses(range) => (range.first..=range.last).contains(&address.to_ipv6_mapped()),
+            Revocation::Identity(of) => identity.as_deref().map(str::as_bytes) == Some(of),
+            _ => panic!("{clients:?} are no clients"),
+        }
     }
 }
 
