@@ -288,7 +288,9 @@ async fn the_first_process_of_a_container_ends_everything_before_the_release() {
         command.spawn().unwrap()
     };
     // One that ends by itself, and leaves a zombie to its new parent and a process that has to be killed.
-    let script = "(sleep 0 &); setsid sh -c 'trap \"\" TERM; echo ready; while :; do sleep 0.1; done' & \
+    let script = "(sleep 0 &); told=$(mktemp -u); mkfifo $told; \
+                  setsid sh -c 'trap \"\" TERM; echo ready; echo >$0; while :; do sleep 0.1; done' $told & \
+                  read _ <$told; rm $told; \
                   while [ \"$(ps -o stat= --ppid 1 | grep -c Z)\" != 0 ]; do sleep 0.1; done; exit 5";
     let mut child = started(&["run", "job", "--max", "1", "--kill-after", "1", "--", "sh", "-c", script]);
     let mut out = stdout_of(&mut child);
