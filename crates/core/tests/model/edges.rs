@@ -448,6 +448,44 @@ fn a_semaphore_that_the_configuration_removes_is_not_paused_until_its_last_holde
 }
 
 #[test]
+fn a_semaphore_that_the_configuration_removes_has_a_new_generation() {
+    let mut server = Server::new();
+    let generation = |server: &Server| {
+        let listed = server.core.list_declared(&mut server.core.declared(b""));
+        (listed[0].record.removing, listed[0].record.generation)
+    };
+    server.configure(Some(1));
+    server.granted(0, &[NAME]);
+    let (_, before) = generation(&server);
+    server.configure(None);
+    let (is_removing, after) = generation(&server);
+    assert!(is_removing && after > before, "{before}, {after}");
+}
+
+#[test]
+fn a_request_for_a_semaphore_that_ends_with_its_last_holder_is_refused() {
+    let mut server = Server::new();
+    server.declare(0, 1, false);
+    server.granted(0, &[NAME]);
+    let call = server.call(1);
+    let removed = server.core.change(call, removing(NAME, Removal::WithLastHolder), START);
+    assert!(matches!(removed, Outcome::Answered(Answer::Declared(_))), "{removed:?}");
+    assert_eq!(server.acquire(1, &[NAME]), Outcome::Refused(Refusal::Removed));
+}
+
+#[test]
+fn a_request_that_could_not_be_stored_is_counted() {
+    let mut server = Server::with_store();
+    server.open(0);
+    assert_eq!(server.acquire(0, &[NAME]), Outcome::Waiting);
+    let batch = server.core.take_batch(BatchLimit::NONE).unwrap();
+    while server.core.complete(&batch, CommitOutcome::Failed, 1, START) {}
+    let refused = Message::Answer { token: Token(server.requests), outcome: Err(Refusal::NotStored) };
+    assert_eq!(server.messages(0), [refused]);
+    assert_eq!(server.core.ledger_stats().not_stored, 1);
+}
+
+#[test]
 fn a_grant_has_as_many_slots_as_a_grant_may_have() {
     let mut server = Server::new();
     let count = GRANT_SLOTS_MAX as u32;

@@ -358,6 +358,7 @@ impl Run {
         answered.sort_unstable_by_key(|(id, _)| *id);
         for (id, wanted) in answered {
             assert!(self.granted.insert(id), "{id} was granted before");
+            assert!(self.core.verify(GrantId(id), self.now()).is_ok(), "{id} is held");
             if let [(name, _)] = wanted.iter().collect::<Vec<_>>()[..] {
                 let last = self.last_granted.insert(*name, id).unwrap_or(0);
                 assert!(id > last, "{id} was granted after {last}");

@@ -251,6 +251,22 @@ fn operations_are_performed_in_their_order_and_all_or_none() {
 }
 
 #[test]
+fn a_call_with_several_operations_counts_for_the_one_that_it_waits_for() {
+    let mut world = World::new(4);
+    let set = world.set(2);
+    world.set_value(set, 0, 1);
+    world.set_value(set, 1, 1);
+    world.waits(1, set, &[post(0, 1), zero(1)]);
+    world.waits(2, set, &[zero(0), zero(1)]);
+    world.waits(3, set, &[take(1, 3), post(0, 1)]);
+    for (number, growth, zeros) in [(0, 0, 1), (1, 1, 1)] {
+        let counted = |count| Ok(SetAnswer::Number(count));
+        assert_eq!(world.control(0, set, SetCommand::GetNCount(number)), counted(growth));
+        assert_eq!(world.control(0, set, SetCommand::GetZCount(number)), counted(zeros));
+    }
+}
+
+#[test]
 fn a_client_with_its_share_of_the_waiting_calls_leaves_the_rest_to_others() {
     let mut world = World::new(1);
     let share = ClientShare { percent: 25, least: 1 };

@@ -298,6 +298,39 @@ fn an_opening_that_is_repeated_while_it_is_stored_keeps_its_session() {
     assert!(server.core.attach(opened, connections[0].0, &key, now).is_ok());
 }
 
+/// Neither journal waits until the other one is stored.
+#[test]
+fn changes_of_the_ledger_and_of_the_sets_are_stored_in_turn() {
+    let mut server = Server::start(BTreeMap::new());
+    server.store();
+    let set = server.make_set(5, 1);
+    let (connection, mailbox) = server.connect();
+    server.core.join(connection, None, &mailbox);
+    let names = [b"a", b"b", b"c"];
+    for (number, name) in (1..).zip(names) {
+        let ids = RequestIds { own: RequestId(number), lowest_unanswered: RequestId(1) };
+        let call = Call { connection, ids, token: Token(number) };
+        let declare = Declaration { name, capacity: 1, numbered: false, label: b"" };
+        server.core.change(call, declaring(IfExists::Fail, &[declare]), START);
+    }
+    let operation = Operation { number: 0, change: 1, flags: SEM_UNDO };
+    for _ in names {
+        server.call(|core, call| core.sem_op(call, set, &[operation], None, START).0);
+    }
+    let one = BatchLimit { changes: 1, ..BatchLimit::UNIT };
+    let of_sets: Vec<_> = std::iter::from_fn(|| {
+        let batch = server.core.take_batch(one)?;
+        while server.core.complete(&batch, CommitOutcome::Stored, 64, START) {}
+        Some(batch.changes.iter().all(|change| {
+            let (Change::Put(Record::Sysv(_)) | Change::Delete(Key::Sysv(_))) = change else { return false };
+            true
+        }))
+    })
+    .collect();
+    let turns = of_sets.windows(2).take(4).filter(|pair| pair[0] != pair[1]).count();
+    assert_eq!(turns, 4, "{of_sets:?}");
+}
+
 #[test]
 fn semaphores_with_any_slots_out_of_service_are_declared_together() {
     const SEMAPHORES: u8 = 64;
