@@ -77,9 +77,10 @@ static KEPT_PLACES: AtomicU64 = AtomicU64::new(0);
 static RELAYED: AtomicU64 = AtomicU64::new(0);
 static PLAIN_GRANTS: AtomicU64 = AtomicU64::new(0);
 
-/// Revocations that were acknowledged, and those that told a holder.
+/// Revocations that were acknowledged, those that told a holder, and those whose grace period ran when a node took over.
 static REVOKED: AtomicU64 = AtomicU64::new(0);
 static TOLD: AtomicU64 = AtomicU64::new(0);
+static RESTORED: AtomicU64 = AtomicU64::new(0);
 
 /// What has become of drains in all seeds.
 static DRAINS: Totals = Totals::new();
@@ -195,9 +196,10 @@ impl Simulation<'_> {
         KEPT_PLACES.fetch_add(self.world.queues.kept(), Ordering::Relaxed);
         RELAYED.fetch_add(self.world.relays(), Ordering::Relaxed);
         PLAIN_GRANTS.fetch_add(self.world.plain.grants(), Ordering::Relaxed);
-        let (revoked, told) = self.world.revocations.counts();
+        let (revoked, told, restored) = self.world.revocations.counts();
         REVOKED.fetch_add(revoked, Ordering::Relaxed);
         TOLD.fetch_add(told, Ordering::Relaxed);
+        RESTORED.fetch_add(restored, Ordering::Relaxed);
         DRAINS.add(self.world.drains.counts());
         let trace = self.world.scene.state().trace();
         Ok(trace)
@@ -319,11 +321,11 @@ fn run_with(seed: u64, aims: Aims) -> Result<u64, String> {
 #[test]
 fn under_faults_one_node_serves_and_what_it_told_clients_is_kept() {
     seeds::run_all(30, "cluster::under_faults", run);
-    let counts = [&TAKEOVERS, &KEPT_PLACES, &RELAYED, &PLAIN_GRANTS, &REVOKED, &TOLD];
-    let [takeovers, places, relayed, grants, revoked, told] =
+    let counts = [&TAKEOVERS, &KEPT_PLACES, &RELAYED, &PLAIN_GRANTS, &REVOKED, &TOLD, &RESTORED];
+    let [takeovers, places, relayed, grants, revoked, told, restored] =
         counts.map(|count| count.load(Ordering::Relaxed));
     println!(
-        "{takeovers} takeovers, {places} kept places, {relayed} relayed connections, {grants} grants without leases, {revoked} revocations, {told} holders that were told"
+        "{takeovers} takeovers, {places} kept places, {relayed} relayed connections, {grants} grants without leases, {revoked} revocations, {told} holders that were told, {restored} grace periods that continued at another node"
     );
     println!("{}", DRAINS.get());
 }

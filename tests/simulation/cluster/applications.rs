@@ -42,7 +42,7 @@ impl Workload {
         Self {
             drops_percent: random.weighted(&[(0, 1), (20, 2)]),
             waits_percent: random.between(50, 100),
-            revokes_percent: random.weighted(&[(0, 1), (10, 2)]),
+            revokes_percent: random.weighted(&[(0, 1), (10, 1), (40, 1)]),
             hold_ms_max: random.weighted(&[(300, 1), (3000, 2), (12_000, 1)]),
             pause_ms_max: random.weighted(&[(50, 1), (1500, 2)]),
             unreachable_ms: random.between(3000, 60_000),
@@ -136,7 +136,7 @@ impl Application {
             return;
         }
         let grant = grants[random.between(0, grants.len() as u64 - 1) as usize];
-        let grace_ms = random.weighted(&[(0, 1), (1500, 1), (4000, 2), (10_000, 1)]);
+        let grace_ms = random.weighted(&[(0, 1), (1500, 1), (4000, 2), (10_000, 2)]);
         self.event(format_args!("revokes grant {grant} in {grace_ms} ms"));
         self.world.revocations.request(grant, grace_ms);
         let grace = Milliseconds(u32::try_from(grace_ms).expect("it is small"));

@@ -137,7 +137,7 @@ impl Beliefs {
         for belief in &state.beliefs {
             let Belief { client, resource, grant, cell, .. } = belief;
             if cell.upgrade().is_some_and(|cell| is_lost_by_revocation(&cell)) {
-                revocations.check_loss(*grant, disturbances)?;
+                revocations.check_loss(*grant)?;
             }
             if !belief.is_held() {
                 continue;

@@ -59,7 +59,6 @@ struct State {
     fences: Vec<(usize, u64, Fence)>,
     takeovers: u64,
     disturbed_ms: u64,
-    delayed_ms: u64,
     /// The sockets of relays, with the epochs of the leaders that have accepted them.
     relays: BTreeMap<SocketAddr, u32>,
     /// The highest epoch whose leader answers clients: it has waited for the relays of earlier ones.
@@ -152,7 +151,8 @@ impl World {
         self.state().takeovers += 1;
         process.event(format_args!("serves: {:?}", server.core().ledger_stats()));
         self.queues.restored(process.leading().unwrap_or_default());
-        if let Err(what) = self.beliefs.check_restored(server) {
+        let restored = self.beliefs.check_restored(server);
+        if let Err(what) = restored.and_then(|()| self.revocations.check_restored(server)) {
             self.scene.fail(format!("node {}: {what}", process.node));
         }
     }
@@ -254,7 +254,7 @@ impl World {
     /// Whether all clients can reach a node that serves, and whether messages of clients may be held back or lost.
     pub fn note_disturbance(&self, is_disturbed: bool, delays_messages: bool) {
         if delays_messages {
-            self.state().delayed_ms = self.scene.state().now_ms;
+            self.revocations.note_delay();
         }
         if is_disturbed || self.leader().is_none_or(|leader| leader.server().is_none() || leader.is_frozen())
         {
@@ -264,8 +264,7 @@ impl World {
 
     fn disturbances(&self) -> Disturbances {
         let now_ms = self.scene.state().now_ms;
-        let State { disturbed_ms, delayed_ms, .. } = *self.state();
-        Disturbances { now_ms, any_ms: disturbed_ms, messages_ms: delayed_ms }
+        Disturbances { now_ms, any_ms: self.state().disturbed_ms }
     }
 
     /// When a client could last not reach a node that serves.
