@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox_core::{
-    Answer, AnswerRecord, BatchLimit, Call, Change, Claim, CommitOutcome, Core, GRANT_SLOTS_MAX, Granted,
-    Kind, LedgerLimits, Mailbox, MemoryLimit, Message, Moment, MonotonicMs, NameHasher, Outcome, Queueing,
-    Record, Service, Session, SessionRecord, Token, Want,
+    Answer, AnswerRecord, BatchLimit, Call, Change, Claim, ClaimListing, Claimed, CommitOutcome, Core,
+    GRANT_SLOTS_MAX, Granted, Kind, LedgerLimits, Mailbox, MemoryLimit, Message, Moment, MonotonicMs,
+    NameEntry, NameHasher, Outcome, Queueing, Record, Service, Session, SessionRecord, Token, Want,
 };
 use signalbox_model::{
     ConnectionId, DeclaredState, Event, EventKind, IfExists, Limit, Namespace, Refusal, Removal, RequestId,
@@ -218,6 +218,23 @@ fn a_request_that_waits_for_a_commit_is_refused_when_its_session_is_revoked() {
     assert_eq!(answers(server.messages(0)), [Err(Refusal::Revoked)]);
     server.store();
     assert_eq!(answers(server.messages(0)), [], "it is answered once");
+}
+
+#[test]
+fn a_request_whose_grant_is_revoked_before_it_is_stored_is_refused_for_that_reason() {
+    let mut server = Server::with_store();
+    let session = server.open(0);
+    assert_eq!(server.acquire(0, &[NAME]), Outcome::Waiting);
+    let refused = Message::Answer { token: Token(server.requests), outcome: Err(Refusal::Revoked) };
+    let claims = server.core.list_claims(&mut ClaimListing::of(vec![session]));
+    let [Claimed { listed: (NameEntry { grant: Some(grant), .. }, _), .. }] = claims[..] else {
+        panic!("{claims:?}")
+    };
+    let call = server.call(1);
+    server.core.change(call, revoking(Revocation::Grant(grant), 0), START);
+    server.store();
+    let messages = server.messages(0);
+    assert!(messages.contains(&refused), "{messages:?}");
 }
 
 /// Each step releases so few names that others wait for a short time only.
