@@ -165,7 +165,11 @@ impl Revocations {
             let Some(VerifiedGrant { grace_left, .. }) = verified(server, *grant) else { continue };
             match grace_left {
                 GraceLeft::For(Milliseconds(left_ms)) if revocation.graces_ms.contains(&left_ms.into()) => {
-                    (revocation.is_known, revocation.end_ms) = (true, now_ms + u64::from(left_ms));
+                    revocation.is_known = true;
+                    // Another request may still arrive.
+                    if revocation.graces_ms.len() == 1 {
+                        revocation.end_ms = now_ms + u64::from(left_ms);
+                    }
                     *restored += 1;
                 }
                 GraceLeft::NotRevoked if revocation.acknowledged_ms.is_none() => {}
