@@ -71,7 +71,7 @@ public final class Permit implements AutoCloseable {
         synchronized (this) {
             report(Event.Kind.ACQUIRED);
         }
-        renewal.start();
+        renewal.start(answer.sent());
     }
 
     /**

@@ -31,9 +31,17 @@ final class Renewal {
         return Servers.min(ttl.dividedBy(4), POLL_MAX);
     }
 
-    void start() {
+    /**
+     * Begins. A permit that was granted late has less time left, so it is renewed earlier.
+     *
+     * @param sent the time of {@link LeaseClock} when the request was sent that was granted
+     */
+    void start(long sent) {
         watch();
-        client.threads.later(SHORT_WORK, () -> renew(poll(permit.ttl())));
+        client.threads.later(SHORT_WORK, () -> {
+            Duration rest = poll(permit.ttl()).minusNanos(LeaseClock.now() - sent);
+            renew(rest.isNegative() ? Duration.ZERO : rest);
+        });
     }
 
     /** Ends the request that waits. */

@@ -20,9 +20,11 @@ import java.security.KeyStore;
 import java.time.Duration;
 import java.util.Base64;
 import java.util.List;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -131,6 +133,32 @@ class FaultsTest {
             try (Client client = client(front); Permit permit = client.acquire(ONE.ttl(Duration.ofSeconds(8)))) {
                 Duration left = permit.timeLeft();
                 assertTrue(left.compareTo(Duration.ofMillis(8000 * 96 / 100 - 1000)) <= 0, left.toString());
+            }
+            front.stop(0);
+        }
+    }
+
+    /** So that a permit which a slow server has granted can be kept if the server stops again soon. */
+    @Test
+    void aPermitThatIsGrantedLateIsRenewedAtOnce() throws Exception {
+        Duration ttl = Duration.ofSeconds(4);
+        BlockingQueue<String> renewals = new LinkedBlockingQueue<>();
+        try (Server server = new Server()) {
+            HttpServer front = server.front((path, exchange) -> {
+                exchange.pass();
+                if (path.equals("acquire")) {
+                    Thread.sleep(ttl.dividedBy(4).toMillis());
+                } else if (path.equals("renew")) {
+                    renewals.add(exchange.body);
+                }
+                exchange.give();
+            });
+            try (Client client = client(front); Permit permit = client.acquire(ONE.ttl(ttl))) {
+                String first = renewals.poll(PATIENCE.toMillis(), TimeUnit.MILLISECONDS);
+                assertFalse(first.contains("poll_ms"), first);
+                String second = renewals.poll(PATIENCE.toMillis(), TimeUnit.MILLISECONDS);
+                assertTrue(second.contains("poll_ms"), second);
+                permit.check();
             }
             front.stop(0);
         }
