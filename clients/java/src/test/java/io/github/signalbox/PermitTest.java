@@ -167,14 +167,16 @@ class PermitTest {
                     }
                 }).build()) {
             CompletableFuture<Permit> acquire = client.acquireAsync(ONE.ttl(Duration.ofSeconds(20)));
-            acquire.thenAccept(permit -> {
+            // Not on this thread, which might have to call it now, or while it waits for the future.
+            new Thread(() -> acquire.thenAccept(permit -> {
                 try {
                     end.await();
                 } catch (InterruptedException e) {
                     throw new IllegalStateException(e);
                 }
-            });
-            Permit permit = acquire.get(PATIENCE.toMillis(), TimeUnit.MILLISECONDS);
+            })).start();
+            eventually("it is held", () -> acquire.getNow(null) != null);
+            Permit permit = acquire.getNow(null);
             AtomicReference<Duration> last = new AtomicReference<>(permit.timeLeft());
             eventually("there is more time", () -> permit.timeLeft().compareTo(last.getAndSet(permit.timeLeft())) > 0);
             end.countDown();
@@ -207,7 +209,8 @@ class PermitTest {
                 assertEquals(kind, next(events).kind());
             }
 
-            Permit other = client.acquire(ONE);
+            // The server may have the lost one for longer than its holder believes.
+            Permit other = client.acquire(ONE.waitUpTo(PATIENCE));
             server.command("revoke", "--grant", Long.toString(other.fence()), "--grace", "1h");
             other.onRevoking(graces::add);
             next(graces);
