@@ -10,6 +10,7 @@ import io.github.signalbox.SignalboxException.Unreachable;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -28,6 +29,9 @@ import javax.net.ssl.SSLContext;
  * interrupted or canceled, leaves nothing behind.
  */
 public final class Client implements AutoCloseable {
+    /** No longer time is told from a longer one, and it has a number of nanoseconds. */
+    private static final Duration UNREACHABLE_AFTER_MAX = Duration.ofDays(49);
+
     final Threads threads = new Threads();
     final Servers servers;
     final Duration unreachableAfter;
@@ -50,7 +54,7 @@ public final class Client implements AutoCloseable {
 
     private Client(Builder builder) {
         Configuration configuration = Configuration.of(builder);
-        unreachableAfter = builder.unreachableAfter;
+        unreachableAfter = Servers.min(builder.unreachableAfter, UNREACHABLE_AFTER_MAX);
         onEvent = builder.onEvent;
         servers = new Servers(configuration.urls(), configuration.token(), configuration.tls(), threads);
     }
@@ -164,6 +168,7 @@ public final class Client implements AutoCloseable {
      * @throws Lost if the work returns after its permit was lost, as {@link Permit#close}
      */
     public <T, E extends Exception> T call(Request request, Work<T, E> work) throws E, InterruptedException {
+        Objects.requireNonNull(work, "work");
         try (Permit permit = acquire(request)) {
             return work.call(permit);
         }
@@ -179,6 +184,7 @@ public final class Client implements AutoCloseable {
      * @throws InterruptedException as {@link #acquire(Request)}
      */
     public <E extends Exception> void run(Request request, VoidWork<E> work) throws E, InterruptedException {
+        Objects.requireNonNull(work, "work");
         call(request, permit -> {
             work.run(permit);
             return null;
@@ -188,13 +194,14 @@ public final class Client implements AutoCloseable {
     /**
      * Acquires a name for a single flight, of which {@link #share} has the steps.
      *
-     * @param request one name, and perhaps {@link Request#waitUpTo}, {@link Request#queueMax}, {@link Request#ttl} and
-     *     {@link Request#label}
+     * @param request one name without {@link Request#maximum}, and perhaps {@link Request#waitUpTo},
+     *     {@link Request#queueMax}, {@link Request#ttl} and {@link Request#label}
      * @return a permit to make the result with, which ends with {@link Permit#releaseDone}; empty if another client has made
      *     the result meanwhile, so that nothing is held
      * @throws InterruptedException as {@link #acquire(Request)}
      */
     public Optional<Permit> acquireShared(Request request) throws InterruptedException {
+        Objects.requireNonNull(request, "request");
         return Optional.ofNullable(await(start(request.shared())));
     }
 
@@ -206,12 +213,15 @@ public final class Client implements AutoCloseable {
      * @param work makes the result and puts it where the lookup finds it; if it throws, another client makes the result
      * @param <T> the type of the result
      * @param <E> what the lookup and the work throw
-     * @return the result of the lookup or of the work
+     * @return the result of the lookup, or what the work returns
      * @throws E from the lookup or the work
      * @throws InterruptedException as {@link #acquire(Request)}
      */
     public <T, E extends Exception> T share(Request request, Lookup<T, E> lookup, Work<T, E> work)
             throws E, InterruptedException {
+        Objects.requireNonNull(request, "request").shared(); // It is checked also if the result is there.
+        Objects.requireNonNull(lookup, "lookup");
+        Objects.requireNonNull(work, "work");
         while (true) {
             Optional<T> found = lookup.find();
             if (found.isPresent()) {
@@ -249,6 +259,7 @@ public final class Client implements AutoCloseable {
     }
 
     Acquisition start(Request request) {
+        Objects.requireNonNull(request, "request");
         if (isClosed) {
             throw new Misuse("the client was closed; make another one");
         }
@@ -285,7 +296,8 @@ public final class Client implements AutoCloseable {
      * properties of the system for them, are not used.
      */
     public static final class Builder {
-        List<String> urls = List.of();
+        /** {@code null}: those of the environment. */
+        List<String> urls;
         String token;
         String tokenFile;
         boolean isTokenOverPlain;
@@ -300,18 +312,25 @@ public final class Client implements AutoCloseable {
          * The HTTP listener of a server, or those of all nodes of a cluster, of which the one that leads is found. Missing:
          * {@code SIGNALBOX_URL}, with commas between several; or else {@code http://127.0.0.1:11217}.
          *
-         * @param urls the base URLs
+         * @param urls the base URLs, one or more
          * @return this builder
+         * @throws Misuse if there are none
          */
         public Builder url(String... urls) {
+            for (String url : Objects.requireNonNull(urls, "urls")) {
+                Objects.requireNonNull(url, "url");
+            }
+            if (urls.length == 0) {
+                throw new Misuse("url is given without one; give that of each node, or do not call it");
+            }
             this.urls = List.of(urls);
             return this;
         }
 
         /**
-         * What proves the rights of the program. Missing: {@code SIGNALBOX_TOKEN}.
+         * What proves the rights of the program. Missing: {@code SIGNALBOX_TOKEN}, unless there is a file.
          *
-         * @param token the token
+         * @param token the token, without the white space around it
          * @return this builder
          */
         public Builder token(String token) {
@@ -321,7 +340,7 @@ public final class Client implements AutoCloseable {
 
         /**
          * The file with the token, which is read again every few seconds and when the token is refused, so its content may be
-         * replaced. It is used before {@link #token}. Missing: {@code SIGNALBOX_TOKEN_FILE}.
+         * replaced. A program gives this or {@link #token}. Missing both: {@code SIGNALBOX_TOKEN_FILE}.
          *
          * @param file the name of the file
          * @return this builder
@@ -366,12 +385,16 @@ public final class Client implements AutoCloseable {
         }
 
         /**
-         * How long an acquire tries to reach a server; 10 s unless given.
+         * How long an acquire tries to reach a server, also one that does not wait; 10 s unless given.
          *
          * @param time the time
          * @return this builder
+         * @throws Misuse if it is negative
          */
         public Builder unreachableAfter(Duration time) {
+            if (Objects.requireNonNull(time, "time").isNegative()) {
+                throw new Misuse("unreachableAfter is " + time + "; use 0 s or more");
+            }
             unreachableAfter = time;
             return this;
         }

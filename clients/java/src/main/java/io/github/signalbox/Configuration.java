@@ -12,7 +12,7 @@ import java.security.cert.Certificate;
 import java.security.cert.CertificateFactory;
 import java.util.Collection;
 import java.util.List;
-import java.util.stream.Stream;
+import java.util.Map;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 
@@ -22,44 +22,70 @@ import javax.net.ssl.TrustManagerFactory;
  * @param tls {@code null}: that of Java
  */
 record Configuration(List<String> urls, Token token, SSLContext tls) {
+    private static final int PORT_MAX = 65_535;
     private static final String DEFAULT_URL = "http://127.0.0.1:11217";
 
     static Configuration of(Client.Builder builder) {
-        String file = or(builder.tokenFile, "SIGNALBOX_TOKEN_FILE");
-        String text = or(builder.token, "SIGNALBOX_TOKEN");
-        Token token = file.isEmpty() ? Token.of(text) : Token.inFile(file);
+        return of(builder, System.getenv());
+    }
+
+    static Configuration of(Client.Builder builder, Map<String, String> environment) {
+        Token token = token(builder.token, builder.tokenFile, environment);
         boolean mayBePlain = token.read().isEmpty() || builder.isTokenOverPlain
-                || "1".equals(System.getenv("SIGNALBOX_TOKEN_OVER_PLAIN"));
-        String environment = or(null, "SIGNALBOX_URL");
-        List<String> urls = !builder.urls.isEmpty() ? builder.urls
-                : environment.isEmpty() ? List.of(DEFAULT_URL) : List.of(environment.split(","));
-        SSLContext tls = builder.tls != null ? builder.tls : trusting(or(builder.ca, "SIGNALBOX_CA"));
+                || "1".equals(environment.get("SIGNALBOX_TOKEN_OVER_PLAIN"));
+        String variable = environment.getOrDefault("SIGNALBOX_URL", "");
+        List<String> urls = builder.urls != null ? builder.urls
+                : variable.isEmpty() ? List.of(DEFAULT_URL) : List.of(variable.split(","));
+        String ca = builder.ca != null ? builder.ca : environment.getOrDefault("SIGNALBOX_CA", "");
+        SSLContext tls = builder.tls != null ? builder.tls : trusting(ca);
         return new Configuration(urls.stream().map(url -> base(url.strip(), mayBePlain)).toList(), token, tls);
     }
 
-    private static String or(String given, String variable) {
-        return Stream.of(given, System.getenv(variable)).filter(value -> value != null).findFirst().orElse("");
+    /** What the program gives wins over the environment. */
+    private static Token token(String text, String file, Map<String, String> environment) {
+        if (text != null && file != null) {
+            throw new Misuse("token and tokenFile are both given; use one of them");
+        }
+        if (text != null) {
+            return Token.of(text);
+        }
+        if (file != null) {
+            return Token.inFile(file);
+        }
+        String fileVariable = environment.getOrDefault("SIGNALBOX_TOKEN_FILE", "");
+        String variable = environment.getOrDefault("SIGNALBOX_TOKEN", "");
+        return !fileVariable.isEmpty() ? Token.inFile(fileVariable) : variable.isEmpty() ? Token.none() : Token.of(variable);
     }
 
     /** Checks the URL of a server, and returns it without a slash at its end. */
     private static String base(String text, boolean mayBePlain) {
+        if (!text.contains("://")) {
+            throw wrong(text, "begin it with http:// or https://");
+        }
         URI url;
         try {
             url = new URI(text);
         } catch (URISyntaxException e) {
-            throw new Misuse("a URL of the servers is wrong at its character " + e.getIndex() + ": " + e.getReason());
+            throw wrong(text, "it is no URL from its character " + e.getIndex() + " on");
         }
         boolean isSecure = "https".equalsIgnoreCase(url.getScheme());
         if (!isSecure && !"http".equalsIgnoreCase(url.getScheme()) || url.getHost() == null || url.getUserInfo() != null
                 || url.getQuery() != null || url.getFragment() != null) {
-            throw new Misuse("a URL of the servers has another form than " + DEFAULT_URL
-                    + "; it has a scheme, a host and a port, and no user");
+            throw wrong(text, "it has http or https, a host and a port, and no user");
+        }
+        if (url.getPort() == 0 || url.getPort() > PORT_MAX) {
+            throw wrong(text, "a port is 1 to " + PORT_MAX);
         }
         if (!isSecure && !mayBePlain && !isLoopback(url.getHost())) {
-            throw new Misuse("the token is not sent to " + url
-                    + " without TLS, where others may read it; use https, or tokenOverPlain");
+            throw new Misuse("the token is not sent to \"" + url
+                    + "\" without TLS, where others may read it; use https, or tokenOverPlain");
         }
         return text.replaceAll("/+$", "");
+    }
+
+    private static Misuse wrong(String url, String rule) {
+        String shown = url.replaceFirst("^(.*//)?[^/]*@", "$1…@"); // Without a password.
+        return new Misuse("the URL \"" + shown + "\" is wrong: " + rule + "; use one such as " + DEFAULT_URL);
     }
 
     private static boolean isLoopback(String host) {
@@ -87,7 +113,7 @@ record Configuration(List<String> urls, Token token, SSLContext tls) {
             context.init(null, trust.getTrustManagers(), null);
             return context;
         } catch (IOException | GeneralSecurityException e) {
-            throw new Misuse("the certificates of authorities cannot be read: " + e, "", e);
+            throw new Misuse("the certificates in \"" + file + "\" cannot be read: " + e.getMessage(), "", e);
         }
     }
 }

@@ -9,7 +9,9 @@ import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 
 /**
  * What an acquire asks for: resources of one name, or of several names, all or none.
@@ -24,7 +26,10 @@ import java.util.concurrent.TimeUnit;
 public final class Request {
     private static final long U32_MAX = 0xffff_ffffL;
     private static final Duration DEFAULT_TTL = Duration.ofSeconds(30);
-    private static final Duration TTL_MIN = Duration.ofSeconds(1);
+    private static final long TTL_MS_MIN = 1000;
+    private static final int CLAIMS_MAX = 64;
+    private static final int NAME_BYTES_MAX = 65_535;
+    private static final int LABEL_BYTES_MAX = 255;
 
     private final List<String> names;
     /** The claims of the JSON request, in the order of the names. */
@@ -66,7 +71,7 @@ public final class Request {
      * @return the request with it
      */
     public Request also(String name) {
-        return also(name, "name", unicode(name));
+        return also(name, unicode("name", name, NAME_BYTES_MAX), "name", name);
     }
 
     /**
@@ -76,10 +81,21 @@ public final class Request {
      * @return the request with it
      */
     public Request also(byte[] name) {
-        return also(new String(name, StandardCharsets.UTF_8), "name_hex", HexFormat.of().formatHex(name));
+        Objects.requireNonNull(name, "name");
+        String text = new String(name, StandardCharsets.UTF_8);
+        return also(text, bytes("name", name.length, NAME_BYTES_MAX), "name_hex", HexFormat.of().formatHex(name));
     }
 
-    private Request also(String name, String key, String value) {
+    private Request also(String name, int bytes, String key, String value) {
+        if (bytes == 0) {
+            throw new Misuse("a name is empty; use a text");
+        }
+        if (claims.stream().anyMatch(claim -> value.equals(claim.get(key)))) {
+            throw new Misuse("the name \"" + name + "\" is requested twice; use resources for the sum");
+        }
+        if (claims.size() == CLAIMS_MAX) {
+            throw new Misuse("more than " + CLAIMS_MAX + " names are requested; use " + CLAIMS_MAX + " or less");
+        }
         List<String> names = new ArrayList<>(this.names);
         names.add(name);
         List<Map<String, Object>> claims = new ArrayList<>(this.claims);
@@ -90,11 +106,11 @@ public final class Request {
     /**
      * How many resources of the name may be in use at once. A declared semaphore needs none, and has its capacity.
      *
-     * @param maximum the limit, which all clients of the name should state
+     * @param maximum the limit, 1 or more; all clients of the name should give the same one
      * @return the request with it
      */
     public Request maximum(int maximum) {
-        return claim("maximum", maximum);
+        return claim("maximum", maximum, 1);
     }
 
     /**
@@ -104,7 +120,7 @@ public final class Request {
      * @return the request with it
      */
     public Request resources(int resources) {
-        return claim("resources", resources);
+        return claim("resources", resources, 1);
     }
 
     /**
@@ -114,7 +130,7 @@ public final class Request {
      * @return the request with it
      */
     public Request slot(int slot) {
-        return claim("slot", slot);
+        return claim("slot", slot, 0);
     }
 
     /**
@@ -135,18 +151,18 @@ public final class Request {
      * @return the request with it
      */
     public Request queueMax(int waiting) {
-        return field("queue_max", natural("queueMax", waiting));
+        return field("queue_max", whole("queueMax", waiting, 0));
     }
 
     /**
      * How long the permit lasts when the client can no longer renew it: others get the resources so long after a crash. It
      * is renewed several times in this time, so work may take longer. The server's default, usually 30 s, unless given.
      *
-     * @param ttl the time to live, which is at least 1 ms, and within the limits of the server
+     * @param ttl the time to live, 1 s or more; the server bounds it, by an hour unless it is configured (session.max_ttl)
      * @return the request with it
      */
     public Request ttl(Duration ttl) {
-        return field("ttl_ms", milliseconds("ttl", ttl, 1));
+        return field("ttl_ms", milliseconds("ttl", ttl, TTL_MS_MIN));
     }
 
     /**
@@ -156,12 +172,16 @@ public final class Request {
      * @return the request with it
      */
     public Request label(String label) {
-        return field("label", unicode(label));
+        unicode("label", label, LABEL_BYTES_MAX);
+        return field("label", label);
     }
 
     /** The request of a single flight. */
     Request shared() {
-        return claim("maximum", 1).field("share", true);
+        if (claims.size() > 1 || claims.get(0).size() > 1) {
+            throw new Misuse(failure() + "a single flight has one name, without maximum, resources and slot");
+        }
+        return claim("maximum", 1, 1).field("share", true);
     }
 
     boolean isShared() {
@@ -171,6 +191,20 @@ public final class Request {
     /** The first name. */
     String name() {
         return names.get(0);
+    }
+
+    /** All names, for messages. */
+    String described() {
+        return names.stream().map(name -> '"' + name + '"').collect(Collectors.joining(", "));
+    }
+
+    /** The beginning of a message. */
+    String failure() {
+        return "cannot acquire " + described() + ": ";
+    }
+
+    boolean hasSlot() {
+        return claims.stream().anyMatch(claim -> claim.containsKey("slot"));
     }
 
     int indexOf(String name) {
@@ -183,26 +217,39 @@ public final class Request {
 
     /** The time to live, as far as it is known before the answer. */
     Duration expectedTtl() {
-        Duration ttl = duration("ttl_ms", DEFAULT_TTL);
-        return ttl.compareTo(TTL_MIN) < 0 ? TTL_MIN : ttl; // The server's shortest is not less, by default.
+        return duration("ttl_ms", DEFAULT_TTL);
     }
 
     private Duration duration(String key, Duration missing) {
         return fields.get(key) instanceof Long ms ? Duration.ofMillis(ms) : missing;
     }
 
-    /** The fields of the JSON request. */
+    /**
+     * The fields of the JSON request.
+     *
+     * @throws Misuse if values of one name contradict each other
+     */
     Map<String, Object> json(String key) {
+        for (Map<String, Object> claim : claims) {
+            int resources = (int) claim.getOrDefault("resources", 1);
+            if (resources > (int) claim.getOrDefault("maximum", resources)) {
+                throw new Misuse(failure() + "resources is " + resources + " and maximum " + claim.get("maximum")
+                        + "; use resources up to maximum");
+            }
+            if (resources > 1 && claim.containsKey("slot")) {
+                throw new Misuse(failure() + "resources is " + resources + " and slot is given; a slot is one resource");
+            }
+        }
         Map<String, Object> json = new LinkedHashMap<>(fields);
         json.put("key", key);
         json.put("claims", claims);
         return json;
     }
 
-    private Request claim(String key, int value) {
+    private Request claim(String key, int value, int least) {
         List<Map<String, Object>> claims = new ArrayList<>(this.claims);
         int last = claims.size() - 1;
-        claims.set(last, with(claims.get(last), key, natural(key, value)));
+        claims.set(last, with(claims.get(last), key, whole(key, value, least)));
         return new Request(names, claims, fields);
     }
 
@@ -216,33 +263,36 @@ public final class Request {
         return Collections.unmodifiableMap(with);
     }
 
-    private String last() {
-        return names.get(names.size() - 1);
-    }
-
-    private int natural(String what, int value) {
-        if (value < 0) {
-            throw new Misuse("cannot acquire \"" + last() + "\": " + what + "(" + value + ") is negative");
+    private int whole(String what, int value, int least) {
+        if (value < least) {
+            throw new Misuse(failure() + what + " is " + value + "; use " + least + " or more");
         }
         return value;
     }
 
     /** Rounds up, so that no time becomes none. */
     private Long milliseconds(String what, Duration span, long least) {
+        if (Objects.requireNonNull(span, what).compareTo(Duration.ofMillis(least)) < 0) {
+            throw new Misuse(failure() + what + " is " + span + "; use " + least / 1000 + " s or more");
+        }
         if (span.getSeconds() > U32_MAX / 1000) {
             return U32_MAX;
         }
-        long ms = span.plusNanos(TimeUnit.MILLISECONDS.toNanos(1) - 1).toMillis();
-        if (span.isNegative() || ms < least) {
-            throw new Misuse("cannot acquire \"" + last() + "\": " + what + "(" + span + ") is too short");
-        }
-        return ms;
+        return span.plusNanos(TimeUnit.MILLISECONDS.toNanos(1) - 1).toMillis();
     }
 
-    private static String unicode(String text) {
-        if (!StandardCharsets.UTF_8.newEncoder().canEncode(text)) {
-            throw new Misuse("the text \"" + text + "\" is not valid Unicode; a name can have any bytes as a byte[]");
+    /** The length of a text in bytes. */
+    private static int unicode(String what, String text, int bytesMax) {
+        if (!StandardCharsets.UTF_8.newEncoder().canEncode(Objects.requireNonNull(text, what))) {
+            throw new Misuse("the " + what + " \"" + text + "\" is not valid Unicode; a name can have any bytes as a byte[]");
         }
-        return text;
+        return bytes(what, text.getBytes(StandardCharsets.UTF_8).length, bytesMax);
+    }
+
+    private static int bytes(String what, int bytes, int bytesMax) {
+        if (bytes > bytesMax) {
+            throw new Misuse("a " + what + " has " + bytes + " bytes; use " + bytesMax + " or less");
+        }
+        return bytes;
     }
 }

@@ -1,7 +1,10 @@
 package io.github.signalbox;
 
 import io.github.signalbox.SignalboxException.Misuse;
+import java.io.FileInputStream;
 import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 
@@ -16,37 +19,47 @@ final class Token {
     private long readAt;
 
     private Token(Path file, String text) {
-        if (!text.isEmpty() && !isToken(text)) {
-            throw new Misuse("the token has characters that no token has; \"signalbox token create\" makes a token");
-        }
         this.file = file;
         this.text = text;
         readAt = System.nanoTime();
     }
 
-    /** A token that does not change; empty: nothing is shown. */
+    /** Nothing is shown. */
+    static Token none() {
+        return new Token(null, "");
+    }
+
+    /** A token that does not change. */
     static Token of(String text) {
-        return new Token(null, text);
+        return new Token(null, usable("the token", text.strip()));
     }
 
     static Token inFile(String name) {
-        Path file = Path.of(name);
-        String text;
-        try {
-            text = Files.readString(file).strip();
+        try (InputStream in = new FileInputStream(name)) { // Its failures are in words.
+            String text = usable("the token in \"" + name + "\"", text(in.readAllBytes()));
+            Path file = Path.of(name);
+            return new Token(Files.isRegularFile(file) ? file : null, text);
         } catch (IOException e) {
-            throw new Misuse("the token cannot be read: " + e, "", e);
+            throw new Misuse("the token cannot be read: " + e.getMessage(), "", e);
         }
-        if (text.isEmpty()) {
-            throw new Misuse("the file of the token \"" + file
-                    + "\" is empty; \"signalbox token create\" makes a token");
+    }
+
+    private static String text(byte[] bytes) {
+        return new String(bytes, StandardCharsets.ISO_8859_1).strip();
+    }
+
+    private static String usable(String what, String text) {
+        if (!isToken(text)) {
+            throw new Misuse(what + (text.isEmpty() ? " is empty"
+                    : " has characters that no token has, such as one of control in its middle")
+                    + "; signalbox token create makes one");
         }
-        return new Token(Files.isRegularFile(file) ? file : null, text);
+        return text;
     }
 
     /** Whether a header can have it. */
     private static boolean isToken(String text) {
-        return text.matches("[!-~]+");
+        return text.matches("[ -~]+");
     }
 
     /** The token, which is at most some seconds older than the file. */
@@ -58,7 +71,7 @@ final class Token {
     String reload() {
         readAt = System.nanoTime();
         try {
-            String now = file == null ? "" : Files.readString(file).strip();
+            String now = file == null ? "" : text(Files.readAllBytes(file));
             text = isToken(now) ? now : text;
         } catch (IOException unreadable) {
             // The token stays as it is.

@@ -110,11 +110,12 @@ final class Driver {
     }
 
     private static Request request(Map<String, Object> command) {
+        boolean isShared = Boolean.TRUE.equals(command.get("share"));
         Request request = null;
         for (Map<String, Object> claim : claims(command)) {
             String wanted = (String) claim.get("name");
             request = request == null ? Request.of(wanted) : request.also(wanted);
-            request = claim.get("maximum") == null ? request : request.maximum(number(claim, "maximum"));
+            request = isShared || claim.get("maximum") == null ? request : request.maximum(number(claim, "maximum"));
             request = claim.get("resources") == null ? request : request.resources(number(claim, "resources"));
         }
         if (command.containsKey("ttl_ms")) {

@@ -19,7 +19,9 @@ import java.nio.file.Path;
 import java.security.KeyStore;
 import java.time.Duration;
 import java.util.Base64;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
@@ -281,16 +283,43 @@ class FaultsTest {
     void theConfigurationIsChecked(@TempDir Path folder) throws Exception {
         String empty = Files.writeString(folder.resolve("empty"), "").toString();
         List<Client.Builder> wrong = List.of(
-                Client.builder().url("lock.example.org:11217"), Client.builder().url("ftp://lock.example.org"),
-                Client.builder().url("http://"), Client.builder().url("http://user:secret@lock.example.org"),
+                Client.builder().url("ftp://lock.example.org"), Client.builder().url("http://"),
+                Client.builder().url("http://127.0.0.1:65536"), Client.builder().url("http://user:secret@lock.example.org"),
                 Client.builder().url("http://192.0.2.1:11217").token("secret"), Client.builder().tokenFile(empty),
                 Client.builder().tokenFile("/does/not/exist"), Client.builder().ca(empty),
                 Client.builder().ca("/does/not/exist"));
         for (Client.Builder builder : wrong) {
             assertFalse(assertThrows(Misuse.class, builder::build).getMessage().contains("secret"));
         }
-        assertThrows(Misuse.class, () -> Client.builder().token("two\nlines").build());
+        for (String url : List.of("lock.example.org:11217", "127.0.0.1:18117", "http://lock.example.org:x", "http://a b")) {
+            String message = assertThrows(Misuse.class, () -> Client.builder().url(url).build()).getMessage();
+            assertTrue(message.contains(url), message);
+        }
         Client.builder().url("http://192.0.2.1:11217").token("secret").tokenOverPlain().build();
+        Client.builder().unreachableAfter(Duration.ofSeconds(Long.MAX_VALUE)).build();
         Client.builder().url("https://192.0.2.1/x/", "http://[::1]:11217", "http://localhost").token("secret").build();
+    }
+
+    private static String token(Client.Builder builder, String... environment) {
+        Map<String, String> variables = new HashMap<>();
+        for (int i = 0; i < environment.length; i += 2) {
+            variables.put(environment[i], environment[i + 1]);
+        }
+        return Configuration.of(builder, variables).token().read();
+    }
+
+    @Test
+    void tokensAreCheckedAndWhatTheProgramGivesWins(@TempDir Path folder) throws Exception {
+        String file = Files.writeString(folder.resolve("token"), "in the file\n").toString();
+        String lines = Files.writeString(folder.resolve("lines"), "secret\nlines\n").toString();
+        for (Client.Builder builder : List.of(Client.builder().token("secret\nlines"), Client.builder().token(" \n"),
+                Client.builder().tokenFile(lines), Client.builder().token("secret").tokenFile(file))) {
+            assertFalse(assertThrows(Misuse.class, builder::build).getMessage().contains("secret"));
+        }
+        assertEquals("given", token(Client.builder().token(" given\r\n"), "SIGNALBOX_TOKEN_FILE", file));
+        assertEquals("in the file", token(Client.builder().tokenFile(file), "SIGNALBOX_TOKEN", "variable"));
+        assertEquals("in the file", token(Client.builder(), "SIGNALBOX_TOKEN", "variable", "SIGNALBOX_TOKEN_FILE", file));
+        assertEquals("variable", token(Client.builder(), "SIGNALBOX_TOKEN", "variable", "SIGNALBOX_TOKEN_FILE", ""));
+        assertEquals("", token(Client.builder()));
     }
 }

@@ -18,6 +18,7 @@ import java.net.ServerSocket;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
@@ -28,6 +29,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -73,14 +75,38 @@ class PermitTest {
             assertThrows(Misuse.class, () -> client.acquire(ONE.resources(2)));
             assertThrows(Misuse.class, () -> client.acquire(ONE.also("a").maximum(1)));
             assertThrows(Misuse.class, () -> client.acquire(ONE.label("x".repeat(256))));
-            assertThrows(Misuse.class, () -> ONE.ttl(Duration.ZERO));
-            assertThrows(Misuse.class, () -> ONE.waitUpTo(Duration.ofNanos(-1)));
-            assertThrows(Misuse.class, () -> ONE.maximum(-1));
-            assertThrows(Misuse.class, () -> Request.of("\ud800"));
             server.command("declare", "paused", "--capacity", "1");
             server.command("pause", "paused");
             assertEquals("paused", assertThrows(Busy.class, () -> client.acquire("paused", Duration.ZERO)).code());
             held.release();
+        }
+    }
+
+    /** No server is asked. */
+    @Test
+    void whatNoServerAcceptsIsRefusedByTheClient() {
+        try (Client client = new Client()) {
+            List<Executable> wrong = List.of(
+                    () -> ONE.ttl(Duration.ofMillis(999)), () -> ONE.waitUpTo(Duration.ofNanos(-1)),
+                    () -> ONE.ttl(Duration.ofSeconds(Long.MIN_VALUE)), () -> ONE.maximum(0), () -> ONE.resources(0),
+                    () -> ONE.slot(-1), () -> ONE.queueMax(-1), () -> ONE.also("a"), () -> ONE.label("x".repeat(256)),
+                    () -> Request.of("\ud800"), () -> Request.of(""), () -> Request.of("x".repeat(65_536)),
+                    () -> client.start(ONE.resources(2)), () -> client.start(ONE.slot(1).resources(2)),
+                    () -> client.acquireShared(ONE), () -> client.acquireShared(Request.of("a").also("b")),
+                    () -> client.share(Request.of("a").maximum(2), () -> Optional.of("found"), permit -> "made"),
+                    () -> Client.builder().unreachableAfter(Duration.ofSeconds(-1)), () -> Client.builder().url());
+            wrong.forEach(use -> assertEquals("", assertThrows(Misuse.class, use).code()));
+
+            Client.Work<String, RuntimeException> work = permit -> "made";
+            Map<String, Executable> nulls = Map.ofEntries(
+                    Map.entry("name", () -> Request.of((String) null)), Map.entry("ttl", () -> ONE.ttl(null)),
+                    Map.entry("waitUpTo", () -> ONE.waitUpTo(null)), Map.entry("label", () -> ONE.label(null)),
+                    Map.entry("request", () -> client.acquire(null)), Map.entry("work", () -> client.call(ONE, null)),
+                    Map.entry("lookup", () -> client.share(Request.of("a"), null, work)),
+                    Map.entry("time", () -> Client.builder().unreachableAfter(null)),
+                    Map.entry("url", () -> Client.builder().url((String) null)));
+            nulls.forEach((parameter, use) ->
+                    assertEquals(parameter, assertThrows(NullPointerException.class, use).getMessage()));
         }
     }
 
