@@ -75,7 +75,7 @@ final class Acquisition {
         if (failure != null) {
             repeat(failure);
         } else if (answer.status() >= 400) {
-            fail(SignalboxException.refused(request.name(), answer.errorCode(), answer.errorMessage()));
+            fail(refused(answer));
         } else if (answer.state().equals("held") && answer.until() - LeaseClock.now() > 0) {
             Permit permit = new Permit(client, id, request, key, answer, calls);
             end();
@@ -111,15 +111,14 @@ final class Acquisition {
         }
         // The server's wait begins again after its restart.
         if (answered - begun > request.queueTime().plus(client.unreachableAfter).toNanos()) {
-            fail(SignalboxException.timedOut(request.name()));
+            fail(SignalboxException.timedOut(request));
         } else {
             send(poll);
         }
     }
 
     private void repeat(Throwable failure) {
-        boolean isUntrusted = failure instanceof Unanswered unanswered && unanswered.isUntrusted();
-        if (isUntrusted || LeaseClock.now() - answered >= client.unreachableAfter.toNanos()) {
+        if (isFinal(failure) || LeaseClock.now() - answered >= client.unreachableAfter.toNanos()) {
             fail(unreachable(failure));
             return;
         }
@@ -127,12 +126,26 @@ final class Acquisition {
         client.threads.later(pauses.next(Servers.ANSWER_TIME, failure), () -> send(Duration.ZERO));
     }
 
+    private SignalboxException refused(Answer answer) {
+        return SignalboxException.refused(request, answer.errorCode(), answer.errorMessage(), client.servers.hasToken());
+    }
+
+    /** Whether repeating does not help. */
+    private static boolean isFinal(Throwable failure) {
+        return failure instanceof Unanswered unanswered && (unanswered.isUntrusted() || unanswered.isForeign());
+    }
+
     private SignalboxException unreachable(Throwable failure) {
+        if (failure instanceof Unanswered unanswered && unanswered.isForeign()) {
+            return new Misuse(request.failure() + failure.getMessage(), "", failure);
+        }
         if (failure instanceof Unanswered unanswered && unanswered.answer != null
                 && unanswered.answer.errorCode().equals("limit_reached")) {
-            return SignalboxException.refused(request.name(), "limit_reached", unanswered.answer.errorMessage());
+            return refused(unanswered.answer);
         }
-        return new Unreachable("cannot acquire \"" + request.name() + "\": no server could answer; "
+        String what = isFinal(failure) ? "no server is trusted" : "no server could answer for "
+                + client.unreachableAfter.toMillis() / 1000.0 + " s";
+        return new Unreachable(request.failure() + what + ", nothing is held; "
                 + "check the servers and the network (last attempt: " + failure.getMessage() + ")", failure);
     }
 
@@ -140,7 +153,7 @@ final class Acquisition {
     CompletableFuture<Void> close() {
         if (!isOver) {
             mayArrive |= call != null;
-            fail(new Misuse("cannot acquire \"" + request.name() + "\": the client was closed"));
+            fail(new Misuse(request.failure() + "the client was closed"));
         }
         return cleaned;
     }

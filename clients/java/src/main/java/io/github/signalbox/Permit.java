@@ -5,6 +5,7 @@ import io.github.signalbox.SignalboxException.Misuse;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.function.Consumer;
@@ -141,7 +142,7 @@ public final class Permit implements AutoCloseable {
      *     code of the server
      */
     public synchronized void onLost(Consumer<? super String> listener) {
-        onLost.add(listener);
+        onLost.add(Objects.requireNonNull(listener, "listener"));
         if (over != null) {
             tellLost(listener);
         }
@@ -155,7 +156,7 @@ public final class Permit implements AutoCloseable {
      * @see #onLost
      */
     public synchronized void onRevoking(Consumer<? super Duration> listener) {
-        onRevoking.add(listener);
+        onRevoking.add(Objects.requireNonNull(listener, "listener"));
         if (isRevoking && over == null) {
             calls.add(() -> listener.accept(timeLeft()));
         }
@@ -186,7 +187,7 @@ public final class Permit implements AutoCloseable {
      */
     public void releaseDone() {
         if (!request.isShared()) {
-            throw new Misuse("the permit for \"" + request.name() + "\" is not one of acquireShared; use release");
+            throw new Misuse("the permit for " + request.described() + " is not one of acquireShared; use release");
         }
         release(true).join();
     }
@@ -323,11 +324,9 @@ public final class Permit implements AutoCloseable {
     }
 
     private Lost lost(String reason) {
-        String what = "the permit for \"" + request.name() + "\" ";
-        return new Lost(switch (reason) {
-            case RELEASED -> what + "was released";
-            case UNREACHABLE -> what + "is lost: no server answered until its lease ended; stop the work";
-            default -> what + "is lost: " + reason + "; stop the work";
-        }, reason, "");
+        String what = "the permit for " + request.described() + " ";
+        return new Lost(reason.equals(RELEASED)
+                ? what + "was released; acquire again"
+                : what + "is lost: " + SignalboxException.why(reason) + "; others may hold it, so stop the work", reason, "");
     }
 }

@@ -6,6 +6,7 @@ import java.net.http.HttpClient;
 import java.net.http.HttpConnectTimeoutException;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.channels.UnresolvedAddressException;
 import java.nio.charset.StandardCharsets;
 import java.security.cert.CertPathBuilderException;
 import java.security.cert.CertificateException;
@@ -18,7 +19,10 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLException;
 
 /** Requests to the servers. All of it runs on the client's thread; futures are completed there. */
 final class Servers {
@@ -52,6 +56,10 @@ final class Servers {
                 .connectTimeout(ANSWER_TIME)
                 .executor(threads.others);
         return (tls == null ? builder : builder.sslContext(tls)).build();
+    }
+
+    boolean hasToken() {
+        return !token.read().isEmpty();
     }
 
     boolean areSeveral() {
@@ -104,6 +112,10 @@ final class Servers {
         });
     }
 
+    private static String portHint(String url) {
+        return URI.create(url).getPort() < 0 ? " (the URL has no port; that of signalbox is usually 11217)" : "";
+    }
+
     static Duration min(Duration one, Duration other) {
         return one.compareTo(other) < 0 ? one : other;
     }
@@ -126,7 +138,7 @@ final class Servers {
             HttpClient connections = http;
             Future<?> timer = threads.later(poll.plus(patience), () -> {
                 // The others may be broken in the same way, as after the server has changed its address.
-                if (completeExceptionally(new Unanswered(url + ": no answer in time")) && http == connections) {
+                if (completeExceptionally(new Unanswered(url + portHint(url) + ": no answer in time")) && http == connections) {
                     http = connections();
                     token.reload();
                 }
@@ -241,9 +253,10 @@ final class Servers {
             });
         }
 
-        /** The word of the server that leads is worth the most. */
+        /** The word of the server that leads is worth the most, and that of what is no server the least. */
         private void keep(Unanswered other) {
-            if (failure == null || failure.answer == null || failure.answer.errorCode().equals("not_serving")) {
+            boolean isWeak = failure == null || failure.answer == null || failure.answer.errorCode().equals("not_serving");
+            if (failure == null || failure.isForeign() || isWeak && !other.isForeign()) {
                 failure = other;
             }
         }
@@ -252,6 +265,11 @@ final class Servers {
     /** A request may be repeated, and may have been executed. */
     static final class Unanswered extends Exception {
         private static final long serialVersionUID = 1;
+
+        /** The words of Java about what it has received instead of the first line of an answer. */
+        private static final Pattern NO_STATUS_LINE = Pattern.compile(
+                "^(?:parsing HTTP/1.1 status line, receiving \\[|Invalid status line: \"?)(.*?)[\\]\"]?(?:, parser state.*)?$",
+                Pattern.DOTALL);
 
         /** What the server has said; {@code null}: nothing. */
         final transient Answer answer;
@@ -265,7 +283,7 @@ final class Servers {
         }
 
         Unanswered(String url, Throwable failure) {
-            super(url + ": " + unwrapped(failure), unwrapped(failure));
+            super(url + portHint(url) + ": " + described(unwrapped(failure)), unwrapped(failure));
             answer = null;
             retryAfterSeconds = 0;
         }
@@ -280,20 +298,61 @@ final class Servers {
             return failure instanceof CompletionException && failure.getCause() != null ? failure.getCause() : failure;
         }
 
-        /** Whether no server has received the request. */
-        boolean isUnsent() {
-            return getCause() instanceof ConnectException || getCause() instanceof HttpConnectTimeoutException
-                    || isUntrusted();
+        private static String described(Throwable failure) {
+            if (hasCause(failure, UnresolvedAddressException.class)) {
+                return "the host is unknown";
+            }
+            if (failure instanceof HttpConnectTimeoutException) {
+                return "no connection in time";
+            }
+            if (failure instanceof ConnectException) {
+                return "the connection was refused, or the host cannot be reached";
+            }
+            if (speaksNoTls(failure)) {
+                return "this port does not speak TLS; use http, or the HTTP listener of a server with TLS";
+            }
+            if (speaksNoHttp(failure)) {
+                return "this port does not speak HTTP, or only with TLS; give the HTTP listener (signalbox serve --http-port)";
+            }
+            return failure.getMessage() == null ? failure.toString() : failure.getMessage();
         }
 
-        /** Whether the certificate of the server is not trusted, so that repeating does not help. */
-        boolean isUntrusted() {
-            for (Throwable cause = getCause(); cause != null; cause = cause.getCause()) {
-                if (cause instanceof CertificateException || cause instanceof CertPathBuilderException) {
+        private static boolean hasCause(Throwable failure, Class<?> kind) {
+            for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
+                if (kind.isInstance(cause)) {
                     return true;
                 }
             }
             return false;
+        }
+
+        /** Java has no class for it, so its words are compared. Other words make an acquire try again in vain. */
+        private static boolean speaksNoTls(Throwable failure) {
+            return failure instanceof SSLException
+                    && String.valueOf(failure.getMessage()).matches("(Unrec|Unsup).* SSL message.*");
+        }
+
+        /** As {@link #speaksNoTls}. An answer may also break off within its first line. */
+        private static boolean speaksNoHttp(Throwable failure) {
+            Matcher begin = NO_STATUS_LINE.matcher(String.valueOf(failure == null ? null : failure.getMessage()));
+            return begin.find() && !begin.group(1).isEmpty() && !begin.group(1).startsWith("HTTP/")
+                    && !"HTTP/".startsWith(begin.group(1));
+        }
+
+        /** Whether what listens there is certainly no server of HTTP, so that repeating does not help. */
+        boolean isForeign() {
+            return speaksNoTls(getCause()) || speaksNoHttp(getCause());
+        }
+
+        /** Whether no server has received the request. */
+        boolean isUnsent() {
+            return getCause() instanceof ConnectException || getCause() instanceof HttpConnectTimeoutException
+                    || isUntrusted() || isForeign();
+        }
+
+        /** Whether the certificate of the server is not trusted, so that repeating does not help. */
+        boolean isUntrusted() {
+            return hasCause(getCause(), CertificateException.class) || hasCause(getCause(), CertPathBuilderException.class);
         }
     }
 

@@ -54,6 +54,7 @@ public abstract sealed class SignalboxException extends RuntimeException {
     public static final class Lost extends SignalboxException {
         private static final long serialVersionUID = 1;
 
+        /** Why. */
         private final String reason;
 
         Lost(String message, String reason, String code) {
@@ -102,23 +103,50 @@ public abstract sealed class SignalboxException extends RuntimeException {
         }
     }
 
-    /** The failure of an acquire for an answer that grants nothing. */
-    static SignalboxException refused(String name, String code, String message) {
-        String text = "cannot acquire \"" + name + "\": ";
+    /**
+     * The failure of an acquire for an answer that grants nothing.
+     *
+     * @param hasToken whether the client has shown a token
+     */
+    static SignalboxException refused(Request request, String code, String message, boolean hasToken) {
+        String text = request.failure();
         return switch (code) {
             case "busy" -> new Busy(text + "it is in use; try again later, or wait with waitUpTo", code);
-            case "paused", "limit_reached" -> new Busy(text + message, code);
-            case "timed_out" -> timedOut(name);
+            case "paused" -> new Busy(text + "an administrator has paused it; try again later", code);
+            case "limit_reached" -> new Busy(text + message, code);
+            case "timed_out" -> timedOut(request);
             case "queue_full" ->
                 new QueueFull(text + "it is in use, and enough requests wait already; try again later", code);
-            case "canceled", "revoked", "removed" -> new Lost(text + message, code, code);
-            case "unauthorized", "not_permitted", "too_many_wrong_tokens" -> new NotPermitted(text + message, code);
+            case "canceled", "revoked", "removed" -> new Lost(text + why(code), code, code);
+            case "unauthorized", "not_permitted", "too_many_wrong_tokens" -> new NotPermitted(text + (hasToken
+                    ? "the token is wrong or has expired, or may not acquire it; signalbox token create makes one"
+                    : "the client has no token; give it one by tokenFile or SIGNALBOX_TOKEN_FILE"), code);
+            case "not_found" -> new Misuse(text + (request.hasSlot()
+                    ? "a slot is one of a declared semaphore; declare it with signalbox declare --slots"
+                    : "it is not declared; give the request a maximum, or declare it with signalbox declare"), code, null);
+            case "no_such_slot" -> new Misuse(text + "it has no slot with this number", code, null);
+            case "too_much" -> new Misuse(text + "it has fewer resources than the request wants", code, null);
+            case "maximum_too_small" -> new Misuse(
+                    text + "it is declared with more than the maximum of the request; leave maximum out", code, null);
             default -> new Misuse(text + message, code, null);
         };
     }
 
-    static TimedOut timedOut(String name) {
-        return new TimedOut("cannot acquire \"" + name + "\": it was in use for as long as the request waited; "
+    /** Why a permit, or a wait, is over, in words; the reason itself if it is one of a later server. */
+    static String why(String reason) {
+        return switch (reason) {
+            case "expired" -> "expired, or the server was restarted without a data directory";
+            case "unreachable" -> "no server answered until its lease ended";
+            case "not_permitted" -> "the client may no longer acquire it";
+            case "revoked" -> "an administrator has revoked it";
+            case "removed" -> "an administrator has removed the semaphore";
+            case "canceled" -> "an administrator has canceled the request";
+            default -> reason;
+        };
+    }
+
+    static TimedOut timedOut(Request request) {
+        return new TimedOut(request.failure() + "it was in use for as long as the request waited; "
                 + "try again later, or wait longer", "timed_out");
     }
 }

@@ -4,6 +4,7 @@ import static io.github.signalbox.Server.PATIENCE;
 import static io.github.signalbox.Server.eventually;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -163,6 +164,43 @@ class FaultsTest {
                 permit.check();
             }
             front.stop(0);
+        }
+    }
+
+    private static String failure(Class<? extends SignalboxException> kind, String... urls) {
+        try (Client client = Client.builder().url(urls).unreachableAfter(Duration.ZERO).build()) {
+            String message = assertThrows(kind, () -> client.acquire(ONE)).getMessage();
+            assertTrue(message.contains(urls[0]), message);
+            assertFalse(message.contains("Exception"), message);
+            return message.replace(urls[0], "");
+        }
+    }
+
+    @Test
+    void aRefusedConnectionAndAnUnknownHostAreToldApart() throws Exception {
+        String port;
+        try (ServerSocket free = new ServerSocket(0)) {
+            port = Integer.toString(free.getLocalPort());
+        }
+        String refused = failure(Unreachable.class, "http://127.0.0.1:" + port);
+        assertNotEquals(refused, failure(Unreachable.class, "http://no-such-host.invalid:" + port));
+    }
+
+    /** Nothing is tried again, and no release is sent: there is nothing that could have the request. */
+    @Test
+    void aPortWithoutHttpIsMisuseAtOnce() throws Exception {
+        try (Server server = new Server()) {
+            String counter = "http://" + server.counter;
+            String tls = server.url.replace("http:", "https:");
+            for (String[] urls : List.of(new String[] {counter}, new String[] {tls}, new String[] {counter, tls})) {
+                try (Client client = Client.builder().url(urls).unreachableAfter(Duration.ofHours(1)).build()) {
+                    assertThrows(Misuse.class, () -> client.acquire(ONE.waitUpTo(Duration.ofHours(1))));
+                }
+            }
+            failure(Misuse.class, counter);
+            try (Client client = Client.builder().url(counter, server.url).build()) {
+                client.run(ONE, Permit::check);
+            }
         }
     }
 

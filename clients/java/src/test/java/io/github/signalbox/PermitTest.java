@@ -75,6 +75,9 @@ class PermitTest {
             assertThrows(Misuse.class, () -> client.acquire(ONE.resources(2)));
             assertThrows(Misuse.class, () -> client.acquire(ONE.also("a").maximum(1)));
             assertThrows(Misuse.class, () -> client.acquire(ONE.label("x".repeat(256))));
+            // A server creates no name with slots, whatever the request says.
+            Misuse undeclared = assertThrows(Misuse.class, () -> client.acquire(Request.of("port").maximum(4).slot(3)));
+            assertTrue(undeclared.getMessage().contains("declare --slots"), undeclared.getMessage());
             server.command("declare", "paused", "--capacity", "1");
             server.command("pause", "paused");
             assertEquals("paused", assertThrows(Busy.class, () -> client.acquire("paused", Duration.ZERO)).code());
@@ -307,6 +310,26 @@ class PermitTest {
                 permit.check();
                 assertEquals(1, second.holders("a"));
                 permit.release();
+                assertEquals(0, second.holders("a"));
+            }
+        }
+    }
+
+    /** The reason alone would not tell the program's author that a lease in memory has ended with the server. */
+    @Test
+    void aRestartWithoutADataDirectoryIsNamed() throws Exception {
+        String port;
+        try (ServerSocket free = new ServerSocket(0)) {
+            port = Integer.toString(free.getLocalPort());
+        }
+        try (Server first = new Server("--http-port", port); Client client = first.client();
+                Permit permit = client.acquire(ONE.ttl(Duration.ofHours(1)))) {
+            first.close();
+            try (Server second = new Server("--http-port", port)) {
+                eventually("it is lost", () -> permit.timeLeft().isZero());
+                Lost lost = assertThrows(Lost.class, permit::check);
+                assertEquals("expired", lost.reason());
+                assertTrue(lost.getMessage().contains("restart"), lost.getMessage());
                 assertEquals(0, second.holders("a"));
             }
         }

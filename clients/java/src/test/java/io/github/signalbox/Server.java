@@ -34,7 +34,7 @@ final class Server implements AutoCloseable {
     private static final HttpClient HTTP = HttpClient.newHttpClient();
 
     final String url;
-    private final String counter;
+    final String counter;
     private final Process process;
 
     Server(String... options) throws IOException {
