@@ -223,9 +223,11 @@ fn of_a_single_flight_one_works_and_those_that_wait_are_done() {
 #[test]
 fn a_lease_without_share_is_not_released_with_done() {
     let http = HttpDaemon::start();
-    let (held, _) = http.hold("page");
+    let (held, granted) = http.hold("page");
     let refused = http.lease("release", &json!({"key": held, "done": true}));
     assert_eq!((refused.status, refused.code()), (409, "not_shared".to_owned()));
+    let again = http.lease("acquire", &one(&held, "page", json!({})));
+    assert_eq!((again.status, &again.json()["grant"]), (200, &granted["grant"]), "its key can be used");
     assert_eq!(http.in_use("page"), 1);
     http.give_back(&held);
     assert_eq!(http.in_use("page"), 0);

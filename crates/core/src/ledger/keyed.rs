@@ -178,7 +178,7 @@ impl Core {
     }
 
     /// Closes a keyed lease; the key alone permits that. The answer comes as a message when it is stored. `is_done`: if it
-    /// holds, it is of a single flight, whose work is done.
+    /// holds, it is of a single flight, whose work is done; [`Refusal::NotShared`]: it is not, and nothing has changed.
     pub fn close_keyed(
         &self,
         connection: ConnectionId,
@@ -191,14 +191,15 @@ impl Core {
         let Some((session, key)) = ledger.find_keyed(key) else {
             return Outcome::Refused(Refusal::NoSuchSession);
         };
-        if let Err(refusal) = ledger.attach(session, connection, &key, 0) {
-            return Outcome::Refused(refusal);
-        }
         let grant = ledger.sessions.existing(session).grants_newest_first().next();
+        // First, so that a refused release does not take the lease from the request that waits for its news.
         if is_done
             && let Some(held) = grant.filter(|id| !ledger.grants.existing(*id).is_waiting())
             && let Err(refusal) = ledger.set_done(held)
         {
+            return Outcome::Refused(refusal);
+        }
+        if let Err(refusal) = ledger.attach(session, connection, &key, 0) {
             return Outcome::Refused(refusal);
         }
         ledger.close_leased((connection, token), now.monotonic, self.context(now.unix))

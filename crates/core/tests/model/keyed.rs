@@ -334,3 +334,14 @@ fn the_key_of_a_lease_opens_no_session_and_names_need_rights() {
     let Some(KeyedState::Held { grant: GrantId(grant), .. }) = state(&run, 0) else { panic!("it is held") };
     assert!(grant > 0);
 }
+
+#[test]
+fn a_refused_release_with_done_changes_nothing() {
+    let run = Run::new(false);
+    let (_held, mailbox, _) = acquire(&run, 0, 0);
+    let (other, _) = run.connect();
+    let refused = run.core.close_keyed(other.id(), Token(1), &lease_key(0), true, run.now());
+    assert_eq!(refused, Outcome::Refused(Refusal::NotShared));
+    assert!(matches!(state(&run, 0), Some(KeyedState::Held { .. })));
+    assert!(!mailbox.is_filled(), "the connection before still has the lease");
+}

@@ -86,9 +86,6 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     if poll_ms > 0 && !context.place.use_for_leases() {
         return Err(ApiError::busy());
     }
-    if context.shared.leases.released().contains(&key) {
-        return Err(released());
-    }
     let limits = server.session_limits();
     let ttl_ms = wanted.ttl_ms.unwrap_or(limits.default_ttl_ms).clamp(limits.min_ttl_ms, limits.max_ttl_ms);
     let request = KeyedRequest {
@@ -102,7 +99,15 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     };
     let line = Line::open(server, mailbox(context), None);
     let received = server.moment();
-    match server.core.acquire_keyed(line.connection(), TOKEN, request, received) {
+    let asked = {
+        // Locked until the core has the request, so that a release is before it or after it.
+        let keys = context.shared.leases.released();
+        if keys.contains(&key) {
+            return Err(released());
+        }
+        server.core.acquire_keyed(line.connection(), TOKEN, request, received)
+    };
+    match asked {
         Ok(()) => Ok(Begun { key, line, received: received.monotonic, ttl_ms, poll_ms }),
         Err(KeyedRefusal::Refused(Refusal::NotPermitted)) => {
             Err(context.refuse(Right::Acquire, Target::Anywhere))

@@ -84,11 +84,17 @@ pub(super) async fn release(mut context: Context) -> Answer {
     let is_done = context.parameters.flag("done")?;
     context.parameters.end()?;
     let server = context.serving()?;
-    let client = context.peer.client.address;
-    // First, so that no acquire that is under way begins a lease afterwards.
-    context.shared.leases.released().remember(&key, client.key(), server.shares.share());
     let line = Line::open(&server, waiting::mailbox(&context), None);
-    match server.core.close_keyed(line.connection(), TOKEN, &key, is_done, server.moment()) {
+    let closed = {
+        // Locked over both, so that no acquire comes in between and begins a lease afterwards.
+        let mut released = context.shared.leases.released();
+        let closed = server.core.close_keyed(line.connection(), TOKEN, &key, is_done, server.moment());
+        if closed != Outcome::Refused(Refusal::NotShared) {
+            released.remember(&key, context.peer.client.address.key(), server.shares.share());
+        }
+        closed
+    };
+    match closed {
         Outcome::Refused(Refusal::NotShared) => {
             return Err(ApiError::new(
                 StatusCode::CONFLICT,
