@@ -233,9 +233,16 @@ impl Backlog {
 
     /// Whether the queue of this name must be served.
     pub(super) fn will_serve(&self, namespace: Namespace, object: &ObjectRef) -> bool {
-        self.ready[TaskKind::ServeQueue as usize].iter().any(|task| {
-            matches!(task, Task::ServeQueue(name) if name.namespace == namespace && name.object == *object)
-        })
+        self.has_same(&Task::ServeQueue(NameRef::new(namespace, object)))
+    }
+
+    /// Whether waiters for this name must be told that their work is done.
+    pub(super) fn will_tell_done(&self, namespace: Namespace, object: &ObjectRef) -> bool {
+        self.has_same(&Task::TellDone(NameRef::new(namespace, object)))
+    }
+
+    fn has_same(&self, task: &Task) -> bool {
+        self.ready[task.kind() as usize].iter().any(|other| other.is_same_name(task))
     }
 
     /// Whether a waiter must be refused because the semaphore that it waits for was removed.

@@ -80,6 +80,11 @@ impl Ledger {
             if registered != Some(object.address()) {
                 return Err(format!("{:?} was collected and is in use", object.name().escape_ascii()));
             }
+            if let Some(id) = self.queues.first_done(namespace, object)
+                && !self.backlog.will_tell_done(namespace, object)
+            {
+                return Err(format!("waiter {id} is not told that its work is done"));
+            }
             if let Some(head) = self.queues.head(namespace, object) {
                 self.check_head(namespace, object, head)?;
             }

@@ -110,6 +110,10 @@ impl Ledger {
         } else {
             let is_shared = self.awaited_mut(id).is_shared;
             self.queues.add_waiter(namespace, &object, id, is_shared);
+            // It has come back to its place after a restart, and the work was done meanwhile.
+            if self.queues.is_done(namespace, &object, id) {
+                self.backlog.push(Task::TellDone(NameRef::new(namespace, &object)));
+            }
             if self.places.is_held_back(id) {
                 self.places.hold_back(NameRef::new(namespace, &object));
             }

@@ -345,3 +345,50 @@ fn a_refused_release_with_done_changes_nothing() {
     assert!(matches!(state(&run, 0), Some(KeyedState::Held { .. })));
     assert!(!mailbox.is_filled(), "the connection before still has the lease");
 }
+
+/// Asks for one of a single flight, and waits.
+fn share(run: &Run, key: usize, place: Option<Place>) -> (Session, Arc<Mailbox>) {
+    let (session, mailbox) = run.connect();
+    let wants = [Want { claim: Claim::new(1, 1).unwrap(), is_shared: true, ..want() }];
+    let (lease, now) = (lease_key(key), run.now());
+    let request = asking(&lease, &wants, 60_000, place);
+    run.core.acquire_keyed(session.id(), Token(1), request, now).unwrap();
+    (session, mailbox)
+}
+
+fn release_done(run: &Run, key: usize) {
+    let (session, _) = run.connect();
+    run.core.close_keyed(session.id(), Token(1), &lease_key(key), true, run.now());
+}
+
+#[test]
+fn a_request_that_comes_back_to_its_place_is_told_at_once_that_its_work_was_done() {
+    let mut run = Run::new(true);
+    let _asked = [share(&run, 0, None), share(&run, 1, None)];
+    run.store();
+    let Some(KeyedState::Queued { place: Some(place), .. }) = state(&run, 1) else { panic!("it waits") };
+    run.step(&Step::Crash);
+    let _asked = (share(&run, 2, None), acquire(&run, 3, 60_000));
+    release_done(&run, 0);
+    run.store();
+    let _repeated = share(&run, 2, None);
+    assert_eq!(state(&run, 2), Some(KeyedState::Done), "its repetition is told so again");
+    // The window ends, and an ordinary request is granted.
+    run.step(&Step::Time { half_seconds: 4 });
+    run.store();
+    assert!(matches!(state(&run, 3), Some(KeyedState::Held { .. })));
+    let _asked = share(&run, 1, Some(place));
+    run.store();
+    assert_eq!(state(&run, 1), Some(KeyedState::Done));
+    run.core.check_ledger().unwrap();
+}
+
+#[test]
+fn a_waiter_that_gives_up_with_done_tells_nobody() {
+    let run = Run::new(false);
+    let _asked = [0, 1, 2].map(|key| share(&run, key, None));
+    release_done(&run, 1);
+    assert_eq!(state(&run, 1), None);
+    assert!(matches!(state(&run, 2), Some(KeyedState::Queued { position: 1, .. })));
+    run.core.check_ledger().unwrap();
+}

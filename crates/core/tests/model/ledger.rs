@@ -1957,6 +1957,39 @@ fn the_waiters_of_the_moment_of_the_release_are_told_done_in_steps_and_later_req
     assert_eq!((stats.flights, stats.told_done), (1, WAITERS as u64));
 }
 
+/// What a step leaves is told in the next one, or when the queue serves it; either way, nobody but the ordinary request works.
+#[test]
+fn all_are_told_done_however_many_they_are_and_whoever_is_among_them() {
+    for (waiters, ordinary) in [(1, 0), (2, 1), (64, 0), (65, 0), (80, 2), (96, 2), (97, 1), (200, 2)] {
+        let mut server = Server::new(3);
+        let Outcome::Answered(Answer::Granted(first)) = server.share(0) else { panic!("nobody holds it") };
+        // The work is passed on once.
+        assert_eq!(server.share(0), Outcome::Waiting);
+        for number in 0..waiters {
+            if number + ordinary >= waiters {
+                assert_eq!(server.acquire(2, &[ONE], 1, 1), Outcome::Waiting);
+            }
+            assert_eq!(server.share(1), Outcome::Waiting);
+        }
+        server.release(0, first.grant);
+        let [worker] = server.answers(0)[..] else { panic!("the next one works") };
+        assert_eq!(server.core.check_ledger(), Ok(()));
+        let call = server.call(0);
+        let released = server.core.release_grant(call, worker, true, START);
+        assert_eq!(released, Outcome::Answered(Answer::Done));
+        while server.core.expire(START) {
+            assert_eq!(server.core.check_ledger(), Ok(()));
+        }
+        let told = messages_of(&server.connections[1].mailbox);
+        assert_eq!(told.len(), waiters, "{ordinary} ordinary requests");
+        for message in told {
+            assert!(matches!(message, Message::Answer { outcome: Err(Refusal::Done), .. }), "{message:?}");
+        }
+        assert_eq!(server.answers(2).len(), ordinary.min(1));
+        assert_eq!(server.core.check_ledger(), Ok(()));
+    }
+}
+
 /// Connections on different threads read the clock and renew the lease in any order.
 #[test]
 fn a_renewal_with_an_earlier_time_does_not_shorten_a_lease() {
