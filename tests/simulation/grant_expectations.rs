@@ -25,6 +25,8 @@ pub struct ExpectedGrant {
     pub parts: Vec<(Key, u64)>,
     /// Its slots, for names with numbered resources.
     pub slots: Vec<(Key, Vec<u16>)>,
+    /// It is one of a single flight.
+    pub is_shared: bool,
 }
 
 /// Until when a client counts on a session, and the session's time to live.
@@ -180,7 +182,7 @@ impl GrantExpectations {
         let late_ms = (now_ms - started_ms).saturating_sub(LATE_MS_MAX);
         let moment = Moment { monotonic: MonotonicMs(late_ms), unix: UnixSeconds(0) };
         let mut expected_totals = BTreeMap::new();
-        let mut slots = BTreeSet::new();
+        let (mut slots, mut workers) = (BTreeSet::new(), BTreeMap::new());
         let mut gone = Vec::new();
         for grant in &self.received {
             let held = server.core().verify(GrantId(*grant), moment);
@@ -206,6 +208,12 @@ impl GrantExpectations {
             }
             for (key, resources) in &expected.parts {
                 *expected_totals.entry(key.clone()).or_insert(0) += resources;
+            }
+            for (key, _) in expected.parts.iter().filter(|_| expected.is_shared) {
+                if let Some(other) = workers.insert(key, grant) {
+                    let name = key.1.escape_ascii();
+                    return Err(format!("grants {other} and {grant} both do the work of {name}"));
+                }
             }
             for (key, numbers) in &expected.slots {
                 if let Some(number) = numbers.iter().find(|number| !slots.insert((key, **number))) {

@@ -8,6 +8,7 @@ mod checks;
 mod client;
 mod cluster;
 mod disk;
+mod flights;
 mod frames;
 mod grant_expectations;
 mod network;

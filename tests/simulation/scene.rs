@@ -15,6 +15,7 @@ use signalbox_model::UnixSeconds;
 use tokio::sync::Notify;
 
 use crate::disk::Disk;
+use crate::flights::Flights;
 use crate::grant_expectations::{ExpectedGrant, GrantExpectations};
 
 /// The events that a failure shows.
@@ -76,8 +77,8 @@ pub struct State {
     expected_totals: BTreeMap<Key, u64>,
     /// What clients expect of grants and leases.
     pub grant_expectations: GrantExpectations,
-    /// Grants that were released with `done`: their name, and when that was answered first.
-    pub flights: BTreeMap<u64, (Key, Option<u64>)>,
+    /// The single flights that clients say are done.
+    pub flights: Flights,
     /// Clients that got what they requested.
     pub satisfied: BTreeSet<usize>,
     /// Set when the server was given work since the last check.
@@ -119,7 +120,7 @@ impl Scene {
             expected: BTreeMap::new(),
             expected_totals: BTreeMap::new(),
             grant_expectations: GrantExpectations::default(),
-            flights: BTreeMap::new(),
+            flights: Flights::default(),
             satisfied: BTreeSet::new(),
             is_touched: true,
             failure: None,
@@ -224,23 +225,6 @@ impl Scene {
         }
     }
 
-    /// A release was answered with success.
-    pub fn flight_is_over(&self, grant: u64) {
-        let mut state = self.state();
-        let now_ms = state.now_ms;
-        if let Some((_, over_ms)) = state.flights.get_mut(&grant) {
-            over_ms.get_or_insert(now_ms);
-        }
-    }
-
-    /// Whether a grant of this name may have been released with `done` since.
-    pub fn has_flown(&self, key: &Key, since_ms: u64) -> bool {
-        let is_meant = |(name, over_ms): &(Key, Option<u64>)| {
-            name == key && over_ms.is_none_or(|over_ms| over_ms >= since_ms)
-        };
-        self.state().flights.values().any(is_meant)
-    }
-
     /// Calls a function with the expectations and the time, or returns `None` if this life of the server is over.
     /// Without a disk, session numbers start again with each life, so expectations of two lives must not be mixed.
     pub fn with_expectations<T>(
@@ -331,6 +315,8 @@ impl Scene {
         state.server = None;
         state.server_life += 1;
         state.server_stopped_ms = state.now_ms;
+        let now_ms = state.now_ms;
+        state.flights.close(|_| true, now_ms);
         if self.disk.is_some() {
             state.grant_expectations.drop_connections();
         } else {
@@ -347,6 +333,8 @@ impl Scene {
         state.is_touched = true;
         state.forget(connection);
         state.served.remove(&connection);
+        let now_ms = state.now_ms;
+        state.flights.close(|via| *via == connection, now_ms);
         state.event("server", format_args!("drops {connection}"));
     }
 
@@ -386,6 +374,11 @@ impl State {
 
     pub fn served(&self) -> &BTreeSet<SocketAddr> {
         &self.served
+    }
+
+    /// Whether the server may execute what is sent over a connection: it has not dropped it yet.
+    pub fn may_execute(&self, connection: SocketAddr) -> bool {
+        !self.lives.contains_key(&connection) || self.served.contains(&connection)
     }
 
     fn add_expected(&mut self, key: &Key, resources: u64, before: u64) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox_client::{Claim, Client, ErrorKind, GrantId, Lost, Permit, Revocation, Status};
+use signalbox_client::{Claim, Client, ErrorKind, Flight, GrantId, Lost, Permit, Revocation, Status};
 use signalbox_model::{Milliseconds, Namespace, Operation, SessionId};
 use tokio::time::sleep;
 
@@ -11,6 +11,7 @@ use super::clock::SkewedClock;
 use super::drops::{DropPoint, run_until_dropped};
 use super::expectations::{ClientInfo, Expectations};
 use super::wire::Simulated;
+use crate::flights::Saying;
 use crate::network::SERVER;
 use crate::random::Random;
 use crate::scene::{Key, Phase, Scene, Shared, key};
@@ -151,12 +152,14 @@ impl Application {
         let timeout_ms = random.percent(30).then(|| random.between(1, 8000));
         let queue_max = random.percent(20).then(|| random.between_u32(1, 3));
         let drop_point = self.when_to_drop(random);
+        let can_be_shared = |wanted: &Wanted| wanted.capacity == 1 && !wanted.is_declared;
+        let is_shared = matches!(&chosen[..], [wanted] if can_be_shared(wanted)) && random.percent(60);
         let requested_ms = self.now_ms();
         let names = chosen.iter().map(|Wanted { key, namespace, resources, capacity, slot, .. }| {
             format!("{resources}/{capacity} (slot {slot:?}) of {namespace:?} {}, ", key.1.escape_ascii())
         });
         self.event(format_args!(
-            "requests {}waits {waits}, {timeout_ms:?}, {queue_max:?}, {drop_point:?}",
+            "requests {}shared {is_shared}, waits {waits}, {timeout_ms:?}, {queue_max:?}, {drop_point:?}",
             names.collect::<String>()
         ));
         let acquiring = async {
@@ -170,7 +173,12 @@ impl Application {
                     if let Some(queue_max) = queue_max {
                         acquiring = acquiring.queue_max(queue_max);
                     }
-                    if waits { acquiring.acquire().await } else { acquiring.try_acquire().await }
+                    match (is_shared, waits) {
+                        (true, true) => acquiring.shared().await,
+                        (true, false) => acquiring.try_shared().await,
+                        (false, true) => acquiring.acquire().await.map(Flight::Held),
+                        (false, false) => acquiring.try_acquire().await.map(Flight::Held),
+                    }
                 }};
             }
             let [Wanted { key: (_, name), namespace, resources, capacity, is_declared, slot }] = &chosen[..]
@@ -196,7 +204,17 @@ impl Application {
         };
         match run_until_dropped(drop_point, acquiring).await {
             None => self.event(format_args!("drops it")),
-            Some(Ok(permit)) => {
+            Some(Ok(Flight::Done)) => {
+                self.event(format_args!("is told that it is done"));
+                let name = &chosen[0].key;
+                let may_be_done = self.expectations.scene.state().flights.may_be_done(name, requested_ms);
+                if !is_shared || !waits || !may_be_done {
+                    self.fail(format_args!(
+                        "requested at {requested_ms} ms and was told done, which is not so"
+                    ));
+                }
+            }
+            Some(Ok(Flight::Held(permit))) => {
                 if !chosen.iter().map(|wanted| wanted.capacity).eq(permit.capacities().iter().copied()) {
                     self.fail(format_args!("receives the capacities {:?}", permit.capacities()));
                 }
@@ -206,8 +224,9 @@ impl Application {
                 if !chosen.iter().enumerate().all(has_slot) {
                     self.fail(format_args!("does not receive the slot that it requested: {permit:?}"));
                 }
+                let flight = is_shared.then(|| chosen[0].key.clone());
                 let parts = chosen.into_iter().map(|wanted| (wanted.key, u64::from(wanted.resources)));
-                self.hold(permit, parts.collect(), requested_ms, random).await;
+                self.hold(permit, parts.collect(), flight, requested_ms, random).await;
             }
             Some(Err(error)) => {
                 self.event(format_args!("is refused: {error}"));
@@ -230,7 +249,15 @@ impl Application {
         }
     }
 
-    async fn hold(&self, permit: Permit, parts: Vec<(Key, u64)>, requested_ms: u64, random: &mut Random) {
+    /// Holds a permit for a while. `flight` is the name of one of a single flight.
+    async fn hold(
+        &self,
+        permit: Permit,
+        parts: Vec<(Key, u64)>,
+        flight: Option<Key>,
+        requested_ms: u64,
+        random: &mut Random,
+    ) {
         let id = permit.id();
         let left = permit.time_left();
         self.event(format_args!("has grant {} for {left:?}", id.0));
@@ -270,9 +297,19 @@ impl Application {
                 self.check_loss(id, lost, is_taken(), requested_ms);
             }
             _ => {
-                let drop_point = self.when_to_drop(random);
                 let asked_ms = self.now_ms();
-                let released = run_until_dropped(drop_point, permit.release()).await;
+                let (drop_point, is_done) = (self.when_to_drop(random), random.percent(70));
+                let released = match flight.filter(|_| is_done) {
+                    Some(name) => {
+                        let saying = Saying::begin(&self.expectations.scene, id.0, name, self.info.ttl_ms);
+                        let released = permit.release_done().await;
+                        if released.is_ok() {
+                            saying.is_answered();
+                        }
+                        Some(released)
+                    }
+                    None => run_until_dropped(drop_point, permit.release()).await,
+                };
                 self.event(format_args!("releases grant {}: {released:?}", id.0));
                 match released {
                     None | Some(Ok(())) => {}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use signalbox_client::{
-    Address, Client, Declaration, Error, ErrorKind, GrantId, IfExists, Permit, Revocation, Status,
+    Address, Client, Declaration, Error, ErrorKind, Flight, GrantId, IfExists, Permit, Revocation, Status,
 };
 use tokio::time::{sleep, timeout};
 
@@ -16,9 +16,10 @@ use super::transport::Simulated;
 use super::world::{NODES, World, node_name};
 use crate::client::clock::SkewedClock;
 use crate::client::drops::{DropPoint, run_until_dropped};
+use crate::flights::Saying;
 use crate::random::Random;
-use crate::scene::Phase;
-use signalbox_model::{Milliseconds, Operation};
+use crate::scene::{Key, Phase, key};
+use signalbox_model::{Milliseconds, Namespace, Operation};
 
 /// How long after a disturbance a client may take to find the node that serves.
 const FIND_MS_MAX: u64 = 20_000;
@@ -163,28 +164,50 @@ impl Application {
             true => DropPoint::After(Duration::from_millis(random.between(0, 6000))),
             false => DropPoint::Never,
         };
+        let is_shared = resource.capacity == 1 && random.percent(60);
         let asked_ms = self.now_ms();
         self.event(format_args!(
-            "asks for {amount} of {index}, waits {waits}, {timeout_ms:?}, {drop_point:?}"
+            "asks for {amount} of {index}, shared {is_shared}, waits {waits}, {timeout_ms:?}, {drop_point:?}"
         ));
-        let mut acquire = client.semaphore(&resource.name).declared().resources(amount).label(task);
+        let acquire = match is_shared {
+            true => client.limit(&resource.name),
+            false => client.semaphore(&resource.name).declared().resources(amount),
+        };
+        let mut acquire = acquire.label(task);
         if let Some(timeout_ms) = timeout_ms {
             acquire = acquire.timeout(Duration::from_millis(timeout_ms));
         }
-        let acquiring = async { if waits { acquire.acquire().await } else { acquire.try_acquire().await } };
+        let acquiring = async {
+            match (is_shared, waits) {
+                (true, true) => acquire.shared().await,
+                (true, false) => acquire.try_shared().await,
+                (false, true) => acquire.acquire().await.map(Flight::Held),
+                (false, false) => acquire.try_acquire().await.map(Flight::Held),
+            }
+        };
         let asked = Asked::new(&self.world, task);
         let acquired = run_until_dropped(drop_point, acquiring).await;
-        let order = acquired.as_ref().map_or(Ok(()), |acquired| asked.answered(acquired.is_ok()));
+        let order = acquired
+            .as_ref()
+            .map_or(Ok(()), |acquired| asked.answered(matches!(acquired, Ok(Flight::Held(_)))));
         if let Err(what) = order {
             self.fail(format_args!("{what}"));
         }
         match acquired {
             None => self.event(format_args!("drops it")),
-            Some(Ok(permit)) => {
+            Some(Ok(Flight::Done)) => {
+                self.event(format_args!("is told that it is done"));
+                let name = self.key(index);
+                let may_be_done = self.world.scene.state().flights.may_be_done(&name, asked_ms);
+                if !is_shared || !waits || !may_be_done {
+                    self.fail(format_args!("asked at {asked_ms} ms and was told done, which is not so"));
+                }
+            }
+            Some(Ok(Flight::Held(permit))) => {
                 if permit.slots().len() != amount as usize {
                     self.fail(format_args!("asked for {amount} and has {:?}", permit.slots()));
                 }
-                self.hold(permit, index, asked_ms, random).await;
+                self.hold(permit, index, is_shared, asked_ms, random).await;
             }
             Some(Err(error)) => {
                 self.event(format_args!("is refused: {error}"));
@@ -207,7 +230,18 @@ impl Application {
         self.now_ms() < self.world.disturbed_ms() + for_ms + FIND_MS_MAX
     }
 
-    async fn hold(&self, permit: Permit, resource: usize, asked_ms: u64, random: &mut Random) {
+    fn key(&self, resource: usize) -> Key {
+        key(Namespace::Semaphores, &self.world.beliefs.resources[resource].name)
+    }
+
+    async fn hold(
+        &self,
+        permit: Permit,
+        resource: usize,
+        is_shared: bool,
+        asked_ms: u64,
+        random: &mut Random,
+    ) {
         let grant = permit.id().0;
         self.event(format_args!("has grant {grant}, slots {:?}", permit.slots()));
         let cell = match self.world.beliefs.hold(self.client, resource, permit, asked_ms) {
@@ -232,12 +266,24 @@ impl Application {
             self.event(format_args!("drops grant {grant}"));
             return;
         }
-        self.release(permit).await;
+        let flight = (is_shared && random.percent(70)).then(|| self.key(resource));
+        self.release(permit, flight).await;
     }
 
-    async fn release(&self, permit: Permit) {
+    /// Releases a permit, with `done` if it is of this flight.
+    async fn release(&self, permit: Permit, flight: Option<Key>) {
         let grant = permit.id().0;
-        let released = permit.release().await;
+        let released = match flight {
+            Some(name) => {
+                let saying = Saying::begin(&self.world.scene, grant, name, TTL_MS_MAX);
+                let released = permit.release_done().await;
+                if released.is_ok() {
+                    saying.is_answered();
+                }
+                released
+            }
+            None => permit.release().await,
+        };
         self.event(format_args!("releases grant {grant}: {released:?}"));
         match released {
             Ok(()) => {

@@ -53,12 +53,15 @@ pub fn check_request_answer(
     let (mut grant, mut slots) = (0, Vec::new());
     if status == Status::NoError {
         if let Operation::Release { grant, .. } = &request.operation {
-            scene.flight_is_over(*grant);
+            let mut state = scene.state();
+            let now_ms = state.now_ms;
+            state.flights.end(*grant, now_ms);
+            drop(state);
             if view.key.is_some() {
                 scene.acknowledge_release(view.life, [*grant]);
             }
         }
-        if let Operation::Acquire { parts, is_all, .. } = &request.operation {
+        if let Operation::Acquire { parts, is_all, is_shared, .. } = &request.operation {
             let granted = check_granted(scene, parts, *is_all, frame)?;
             (grant, slots) = (granted.grant, granted.slots);
             match granted.ttl_left {
@@ -87,7 +90,8 @@ pub fn check_request_answer(
                 let parts = SessionView::parts_of(parts);
                 if !view.is_closed {
                     let slots = parts.iter().map(|(key, _)| key.clone()).zip(slots.iter().cloned()).collect();
-                    let expected = ExpectedGrant { session: view.session, connection: owner, parts, slots };
+                    let (session, is_shared) = (view.session, *is_shared);
+                    let expected = ExpectedGrant { session, connection: owner, parts, slots, is_shared };
                     scene.expect_grant(connection.local, view.life, grant, expected);
                 }
             }
@@ -188,7 +192,7 @@ fn may_be_refused(
         Status::Done => {
             let Operation::Acquire { parts, is_shared: true, .. } = &request.operation else { return false };
             let key = key(parts[0].namespace, &parts[0].name);
-            is_patient && scene.has_flown(&key, request.first_sent_ms)
+            is_patient && scene.state().flights.may_be_done(&key, request.first_sent_ms)
         }
         _ => false,
     }

@@ -216,10 +216,8 @@ impl SessionView {
         bytes: &mut Vec<u8>,
     ) {
         self.last_id += 1;
-        if let Operation::Release { grant, is_done: true } = &operation
-            && let Some(key) = self.shared_key(*grant)
-        {
-            self.scene.state().flights.insert(*grant, (key, None));
+        if let Operation::Release { grant, is_done: true } = &operation {
+            self.send_done(connection, *grant, self.shared_key(*grant));
         }
         if forgets || self.last_id - self.floor > ANSWERS_MAX {
             self.floor = self.unanswered().first().copied().unwrap_or(self.last_id);
@@ -262,8 +260,24 @@ impl SessionView {
         self.repeat(connection, self.last_id, bytes);
     }
 
+    /// A release with `done` is sent over a connection, for the first time if the name is given.
+    fn send_done(&self, connection: &SessionConnection, grant: u64, name: Option<Key>) {
+        let mut state = self.scene.state();
+        let now_ms = state.now_ms;
+        if state.may_execute(connection.local) {
+            state.flights.send(grant, name, connection.local, now_ms);
+        }
+    }
+
     /// Appends a request again.
     pub fn repeat(&mut self, connection: &mut SessionConnection, id: u64, bytes: &mut Vec<u8>) {
+        let request = self.requests.get(&id);
+        // This run of the server has not answered it.
+        let unanswered =
+            request.filter(|request| request.answer.as_ref().is_none_or(|answer| answer.life != self.life));
+        if let Some(Request { operation: Operation::Release { grant, is_done: true }, .. }) = unanswered {
+            self.send_done(connection, *grant, None);
+        }
         let Some(request) = self.requests.get_mut(&id) else { return };
         let ids = RequestIds { own: RequestId(id), lowest_unanswered: RequestId(self.floor) };
         let (mut list, mut wait) = (Vec::new(), None);
