@@ -22,7 +22,7 @@ use signalbox_access::{Entry, ListedToken, Rights, Token, TokenId, read_tokens, 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  signalbox token create web --rights read,acquire --area counter:web/ > web.token
+  signalbox token create web --rights read,acquire --area limit:web/ > web.token
   signalbox token create operator --rights all --expires-in 2160h
   signalbox token rotate web > web.token.new && systemctl reload signalbox
   signalbox token revoke web && systemctl reload signalbox
@@ -58,7 +58,7 @@ struct Source {
 /// The token goes to standard output, and is kept nowhere else. The server accepts it after SIGHUP.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  signalbox token create web --rights read,acquire --area counter:web/ > web.token"
+    after_help = "Examples:\n  signalbox token create web --rights read,acquire --area limit:web/ > web.token"
 )]
 struct Create {
     /// Name of the token in logs, of 1 to 64 letters, digits, dots, hyphens and underscores
@@ -68,7 +68,7 @@ struct Create {
     #[arg(long, value_name = "RIGHTS")]
     rights: String,
 
-    /// Where: counter, semaphore or sysv, or names that begin with a prefix, as counter:PREFIX; may be repeated
+    /// Where: limit (declared or not), counter, semaphore or sysv, or names that begin with a prefix, as limit:PREFIX; may be repeated
     /// [default: everywhere]
     #[arg(long = "area", value_name = "AREA")]
     areas: Vec<String>,

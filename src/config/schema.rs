@@ -312,18 +312,18 @@ const NETWORKS: Kind = text(
     any,
 );
 const RIGHTS: Kind = text(
-    "rights and where they hold, such as \"read,acquire counter:web/ semaphore\", \"all\" or \
+    "rights and where they hold, such as \"read,acquire limit:web/ semaphore\", \"all\" or \
      \"none\", or empty for the default",
     any,
 );
 const NETWORK_RULES: Kind = text(
-    "rules of a network and rights, such as [\"10.0.0.0/8 read,acquire counter:web/\"], in \
+    "rules of a network and rights, such as [\"10.0.0.0/8 read,acquire limit:web/\"], in \
      yrmcds.conf with semicolons between them, or empty for none",
     any,
 );
 const CERTIFICATE_RULES: Kind = text(
     "rules of a name with its type (dns:, uri: or cn:), or * for any, and rights, such as \
-     [\"dns:worker-1 read,acquire counter:web/\"], in yrmcds.conf with semicolons between them, or empty for none",
+     [\"dns:worker-1 read,acquire limit:web/\"], in yrmcds.conf with semicolons between them, or empty for none",
     any,
 );
 const PREFIXES: Kind = text(

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use signalbox_model::{Namespace, Target};
+use signalbox_model::{Namespace, Target, noun};
 
 /// The word for the System V semaphore sets.
 const SETS: &str = "sysv";
@@ -24,8 +24,8 @@ pub enum Right {
 /// Objects that rights are limited to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Area {
-    /// The names that begin with a prefix; all names if it is empty.
-    Names(Namespace, String),
+    /// The names of a kind, or of both, that begin with a prefix; all names if it is empty.
+    Names(Option<Namespace>, String),
     /// The System V semaphore sets.
     Sets,
 }
@@ -47,7 +47,8 @@ pub enum UnknownRights {
     Right(String),
     /// A word is not an area.
     #[error(
-        "\"{}\" is not an area; write counter, semaphore or sysv, or with a prefix counter:PREFIX or semaphore:PREFIX",
+        "\"{}\" is not an area; write limit (both kinds of names), counter, semaphore or sysv, or with a prefix limit:PREFIX, \
+         counter:PREFIX or semaphore:PREFIX",
         .0.escape_debug()
     )]
     Area(String),
@@ -106,7 +107,7 @@ impl Rights {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(own), Some(others)) => {
-                others.iter().all(|other| own.iter().any(|area| area.covers(other.target())))
+                others.iter().flat_map(Area::targets).all(|other| own.iter().any(|area| area.covers(other)))
             }
         };
         *other == Self::NONE || (rights_included && areas_included)
@@ -161,17 +162,19 @@ impl Area {
             (_, Target::Anywhere) | (Self::Sets, Target::Sets) => true,
             // A listing of a prefix shows only names that begin with it, so it is covered if the prefix itself is.
             (Self::Names(own, prefix), Target::Name(namespace, name) | Target::Prefix(namespace, name)) => {
-                *own == namespace && name.starts_with(prefix.as_bytes())
+                own.is_none_or(|own| own == namespace) && name.starts_with(prefix.as_bytes())
             }
             _ => false,
         }
     }
 
     /// All of it.
-    fn target(&self) -> Target<'_> {
+    fn targets(&self) -> Vec<Target<'_>> {
         match self {
-            Self::Names(namespace, prefix) => Target::Prefix(*namespace, prefix.as_bytes()),
-            Self::Sets => Target::Sets,
+            Self::Names(kind, prefix) => Namespace::one_or_all(*kind)
+                .map(|namespace| Target::Prefix(namespace, prefix.as_bytes()))
+                .collect(),
+            Self::Sets => vec![Target::Sets],
         }
     }
 }
@@ -183,18 +186,19 @@ impl FromStr for Area {
         if text == SETS {
             return Ok(Self::Sets);
         }
-        let (noun, prefix) = text.split_once(':').unwrap_or((text, ""));
-        let namespace = Namespace::ALL.into_iter().find(|namespace| namespace.noun() == noun);
-        let namespace = namespace.ok_or_else(|| UnknownRights::Area(text.to_owned()))?;
-        Ok(Self::Names(namespace, prefix.to_owned()))
+        let (word, prefix) = text.split_once(':').unwrap_or((text, ""));
+        let kind = [None, Some(Namespace::Counters), Some(Namespace::Semaphores)];
+        let kind = kind.into_iter().find(|kind| noun(*kind) == word);
+        let kind = kind.ok_or_else(|| UnknownRights::Area(text.to_owned()))?;
+        Ok(Self::Names(kind, prefix.to_owned()))
     }
 }
 
 impl fmt::Display for Area {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Names(namespace, prefix) if prefix.is_empty() => f.write_str(namespace.noun()),
-            Self::Names(namespace, prefix) => write!(f, "{}:{prefix}", namespace.noun()),
+            Self::Names(kind, prefix) if prefix.is_empty() => f.write_str(noun(*kind)),
+            Self::Names(kind, prefix) => write!(f, "{}:{prefix}", noun(*kind)),
             Self::Sets => f.write_str(SETS),
         }
     }
@@ -234,13 +238,25 @@ mod tests {
         ] {
             assert_eq!(limited.permit(right, target), expected, "{right:?} {target:?}");
         }
+        let of_both = rights("acquire limit:web/");
+        for namespace in Namespace::ALL {
+            assert!(of_both.permit(Acquire, Target::Name(namespace, b"web/1")));
+            assert!(!of_both.permit(Acquire, Target::Name(namespace, b"web")));
+        }
         assert!(Rights::ALL.permit(Administer, Target::Server));
         assert!(!Rights::NONE.permit(Read, Target::Anywhere));
     }
 
     #[test]
     fn rights_are_shown_as_they_are_written() {
-        for text in ["none", "read", "read,acquire,administer counter:a:b sysv", "acquire semaphore:x"] {
+        for text in [
+            "none",
+            "read",
+            "read,acquire,administer counter:a:b sysv",
+            "acquire semaphore:x",
+            "read limit sysv",
+            "acquire limit:x",
+        ] {
             assert_eq!(rights(text).to_string(), text);
         }
         assert_eq!(rights("all"), Rights::ALL);
@@ -253,8 +269,8 @@ mod tests {
         /// What includes other rights permits all that they permit.
         #[test]
         fn included_rights_are_permitted(
-            one in "(read|acquire|read,acquire|all|none)( counter| counter:[ab]{1,2}| semaphore| sysv){0,3}",
-            other in "(read|acquire|read,acquire|all|none)( counter| counter:[ab]{1,2}| semaphore| sysv){0,3}",
+            one in "(read|acquire|read,acquire|all|none)( counter| counter:[ab]{1,2}| limit:[ab]{1,2}| semaphore| limit| sysv){0,3}",
+            other in "(read|acquire|read,acquire|all|none)( counter| counter:[ab]{1,2}| limit:[ab]{1,2}| semaphore| limit| sysv){0,3}",
             name in "[ab]{1,3}",
         ) {
             let (one, other) = (rights(&one), rights(&other));
