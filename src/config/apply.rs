@@ -250,18 +250,21 @@ fn first_key_within(name: &str) -> Option<&'static str> {
 
 /// The key that was probably meant: a few letters away, or the same word in one of the tables.
 pub(super) fn closest_key(name: &str) -> Option<&'static str> {
-    let letters_max = 1 + name.len() / 8;
-    let by_letters = Key::all()
-        .iter()
-        .map(|key| (letters_between(name, key.name()), key.name()))
-        .min_by_key(|(letters, _)| *letters)
-        .filter(|(letters, _)| *letters <= letters_max)
-        .map(|(_, key)| key);
     let by_word = || {
         let has_word = |key: &&Key| key.name().rsplit('.').next() == Some(name);
         Key::all().iter().find(has_word).map(Key::name)
     };
-    by_letters.or_else(by_word)
+    closest(name, Key::all().iter().map(Key::name)).or_else(by_word)
+}
+
+/// The word that is only a few letters away from this one.
+pub(crate) fn closest<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let letters_max = 1 + name.len() / 8;
+    words
+        .map(|word| (letters_between(name, word), word))
+        .min_by_key(|(letters, _)| *letters)
+        .filter(|(letters, _)| *letters <= letters_max)
+        .map(|(_, word)| word)
 }
 
 /// How many letters have to be added, removed or changed to make one of the other (Levenshtein's distance).

@@ -47,7 +47,8 @@ impl DeclarationsFile {
                 ("prefix", Value::Text(text)) => prefix = Some(text),
                 ("prefix", _) => mistakes.push(Mistake::new(setting.line, "prefix must be a text in quotes")),
                 (key, _) => {
-                    let sentence = format!("{key} is not a key of declarations; {FORMAT}");
+                    let advice = if mistakes.is_empty() { format!("; {FORMAT}") } else { String::new() };
+                    let sentence = format!("{key} is not a key of declarations{advice}");
                     mistakes.push(Mistake::new(setting.line, sentence));
                 }
             }

@@ -31,6 +31,7 @@ mod workers;
 mod yrmcds;
 
 pub use access::{AccessConfig, CertificateRule, NetworkRule, UnknownRule};
+pub(crate) use apply::closest;
 pub use changes::Change;
 pub(crate) use changes::declaration_key;
 pub use clients::{Clients, UnknownClients};

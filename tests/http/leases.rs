@@ -384,6 +384,8 @@ fn what_is_not_a_request_is_refused() {
         json!({"key": key, "claims": [{"name": "a", "maximum": 1}], "place": "7"}),
         json!({"key": key, "claims": [{"name": "a", "maximum": 1}], "ttl": 1}),
         json!({"key": key, "claims": [{"name": "a", "maximum": 1}], "ttl_ms": -1}),
+        json!({"key": key, "claims": [{"name": "a", "maximum": 1}], "ttl_ms": 0}),
+        json!({"key": key, "claims": [{"name": "a", "maximum": 0}]}),
         json!({"key": key, "claims": [{"name": "a", "maximum": 1}], "label": "x".repeat(256)}),
     ] {
         let reply = http.lease("acquire", &body);

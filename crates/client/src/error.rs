@@ -207,7 +207,7 @@ pub enum ErrorKind {
         limit: Option<ReachedLimit>,
     },
     /// The server does not accept the token: the status `Not permitted`.
-    #[error("the client may not do this: {0}; use a token that \"signalbox token create\" has made")]
+    #[error("the client may not do this: {0}; {advice}", advice = .0.advice())]
     Token(TokenRefusal),
     /// The name is a declared semaphore with a larger capacity than the maximum that the request gives: the status `Maximum
     /// too small`.
@@ -232,7 +232,7 @@ pub enum ErrorKind {
     Errno(Errno),
     /// The connection ended before the answer was received. The server may have executed the request. What the
     /// connection held is released.
-    #[error("the connection was lost ({0}); connect again and check whether the request was executed")]
+    #[error("{}", lost_connection(.0))]
     ConnectionLost(#[source] Disconnect),
     /// This process is a fork of the one that has made the client. No request was sent.
     #[error(
@@ -538,6 +538,16 @@ impl TlsFailure {
     /// a server that is being stopped.
     fn is_final(&self) -> bool {
         !matches!(self, Self::Closed | Self::Other(_))
+    }
+}
+
+/// The state, and the advice, for a connection that was lost.
+fn lost_connection(disconnect: &Disconnect) -> String {
+    match disconnect {
+        Disconnect::Protocol(error) if matches!(**error, DecodeError::Http) => error.to_string(),
+        _ => format!(
+            "the connection was lost ({disconnect}); connect again and check whether the request was executed"
+        ),
     }
 }
 

@@ -47,7 +47,7 @@ statuses! {
     NoError = 0x00, "", "no_error", "the server reports success";
     /// The name does not exist.
     NotFound = 0x01, "Not found", "not_found",
-        "the name does not exist; acquire it with a capacity or maximum, which creates it";
+        "the name does not exist: it is not declared, and no client uses it; declare it, or request it with a maximum";
     /// The request breaks a rule of its operation and can never succeed.
     InvalidArguments = 0x04, "Invalid arguments", "bad_request",
         "the server refused the arguments; request at least 1 resource and at most the capacity or maximum";
@@ -268,6 +268,14 @@ impl fmt::Display for TokenRefusal {
 }
 
 impl TokenRefusal {
+    /// What to do.
+    pub fn advice(self) -> &'static str {
+        match self {
+            Self::Expired => "make another one with \"signalbox token rotate\", and use that",
+            _ => "use a token that \"signalbox token create\" has made",
+        }
+    }
+
     const ALL: [Self; 5] = [Self::NoTokens, Self::OverPlain, Self::Malformed, Self::Unknown, Self::Expired];
 
     /// Reads the text of a response with the status [`Status::NotPermitted`]; `None` if it is not about a token, or says

@@ -41,6 +41,9 @@ pub enum DecodeError {
          configuration; otherwise make it connect without TLS"
     )]
     UnexpectedTls,
+    /// An answer of HTTP is in the place of a response.
+    #[error("the server speaks HTTP on this port; give the port of the counters, or that of the semaphores")]
+    Http,
     /// A header announces a body that is longer than the limit.
     #[error("a frame announces a body of {announced} bytes; the longest allowed is {limit}")]
     BodyTooLong {
@@ -153,6 +156,9 @@ impl ResponseCodec {
         let Some(header) = Header::read(source) else {
             return Ok(None);
         };
+        if source.starts_with(b"HTTP/") {
+            return Err(DecodeError::Http);
+        }
         if header.magic != RESPONSE_MAGIC {
             return Err(DecodeError::WrongMagic { found: header.magic, expected: RESPONSE_MAGIC });
         }

@@ -115,6 +115,22 @@ impl Access {
         }
     }
 
+    /// As [`Self::note_refusal`], of a client that lacks a right.
+    pub(super) fn note_missing(
+        &self,
+        client: &Client,
+        identity: Option<&Identity>,
+        operation: &str,
+        right: Right,
+    ) {
+        self.note_refusal(
+            client,
+            identity,
+            operation,
+            &format!("it lacks the right \"{}\" there", right.name()),
+        );
+    }
+
     /// Counts and logs a token that was refused; `operation` had it. Returns whether the connection must be closed, because
     /// the client has shown too many. One that is not remembered has.
     pub(super) fn note_failure(&self, client: &Client, operation: &str, denied: TokenRefusal) -> bool {

@@ -119,9 +119,8 @@ impl Executor<'_> {
     /// Counts and logs a request that is refused because the client lacks a right.
     pub(super) fn note_missing(&self, operation: &str, (right, _): rights::Needed<'_>) {
         self.slow_down();
-        let reason = format!("it lacks the right \"{}\" there", right.name());
         let identity = self.extended.standing.permissions().identity();
-        self.server.access.note_refusal(&self.extended.client, identity, operation, &reason);
+        self.server.access.note_missing(&self.extended.client, identity, operation, right);
     }
 
     /// Adds the commands executed so far to the statistics.

@@ -50,9 +50,7 @@ pub(super) fn may_forward_token(shared: &Shared, peer: &Peer, headers: &HeaderMa
 }
 
 fn denied_token(denied: TokenRefusal) -> ApiError {
-    unauthorized(&format!(
-        "the client may not do this: {denied}; use a token that \"signalbox token create\" has made"
-    ))
+    unauthorized(&format!("the client may not do this: {denied}; {}", denied.advice()))
 }
 
 /// The token that a request shows; `None`: it shows none.
@@ -97,18 +95,20 @@ pub(super) fn refuse(
     right: Right,
     target: Target<'_>,
 ) -> ApiError {
-    let (verb, right) = match right {
-        Right::Read => ("read", "the right to read it"),
-        Right::Acquire => ("acquire", "the right to acquire it"),
-        Right::Administer => ("change", "the right to administer it"),
+    let verb = match right {
+        Right::Read => "read",
+        Right::Acquire => "acquire",
+        Right::Administer => "change",
     };
-    shared.rules.access.note_refusal(&peer.client, permissions.identity(), &format!("HTTP {verb}"), right);
-    let message = match target {
-        Target::Server => {
-            format!("the client may not {verb} what concerns all names; send a token with {right}")
-        }
-        target => format!("the client may not {verb} {target}; send a token with {right}"),
+    let operation = format!("HTTP {verb}");
+    shared.rules.access.note_missing(&peer.client, permissions.identity(), &operation, right);
+    let target = match target {
+        Target::Server => "what concerns all names".to_owned(),
+        Target::Anywhere => "what the request is about".to_owned(),
+        target => target.to_string(),
     };
+    let right = right.name();
+    let message = format!("the client may not {verb} {target}; send a token with the right to {right} it");
     ApiError::new(StatusCode::FORBIDDEN, "not_permitted", message)
 }
 

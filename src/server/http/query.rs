@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
@@ -12,14 +13,20 @@ use serde_json::Number;
 
 use super::super::port::port_name;
 use super::answer::ApiError;
+use crate::config::closest;
 use signalbox_model::{Milliseconds, Namespace, from_hex, span};
 
 /// The longest name.
 pub(super) const NAME_BYTES_MAX: usize = 65_535;
 
-/// The parameters of one request, by their names. Each is read once; what is left at the end is unknown.
+/// The parameters of one request. Each is read once; what is left at the end is unknown.
 #[derive(Debug, Default)]
-pub(super) struct Parameters(BTreeMap<String, Value>);
+pub(super) struct Parameters {
+    /// Those that are not read yet, by their names.
+    given: BTreeMap<String, Value>,
+    /// The names that the request may have.
+    known: Vec<&'static str>,
+}
 
 /// The value of a parameter.
 #[derive(Debug, Deserialize)]
@@ -85,20 +92,30 @@ impl Parameters {
 
     /// Adds a parameter. Fails, with the problem in words, if there is one with this name.
     fn add(&mut self, key: String, value: Value) -> Result<(), String> {
-        if self.0.contains_key(&key) {
+        if self.given.contains_key(&key) {
             return Err(format!("the parameter \"{}\" is given twice", key.escape_debug()));
         }
-        self.0.insert(key, value);
+        self.given.insert(key, value);
         Ok(())
     }
 
-    fn take(&mut self, key: &str) -> Option<Value> {
-        self.0.remove(key).filter(|value| !matches!(value, Value::Null))
+    fn take(&mut self, key: &'static str) -> Option<Value> {
+        self.known.push(key);
+        self.take_unnoted(key)
+    }
+
+    fn take_unnoted(&mut self, key: &str) -> Option<Value> {
+        self.given.remove(key).filter(|value| !matches!(value, Value::Null))
     }
 
     /// A text that may be missing.
-    pub(super) fn text(&mut self, key: &str) -> Result<Option<String>, ApiError> {
-        match self.take(key) {
+    pub(super) fn text(&mut self, key: &'static str) -> Result<Option<String>, ApiError> {
+        let value = self.take(key);
+        Self::text_of(key, value)
+    }
+
+    fn text_of(key: &str, value: Option<Value>) -> Result<Option<String>, ApiError> {
+        match value {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
             Some(_) => Err(ApiError::bad_request(format!("\"{key}\" must be a string"))),
@@ -106,7 +123,7 @@ impl Parameters {
     }
 
     /// A list of texts; empty if it is missing.
-    pub(super) fn texts(&mut self, key: &str) -> Result<Vec<String>, ApiError> {
+    pub(super) fn texts(&mut self, key: &'static str) -> Result<Vec<String>, ApiError> {
         match self.take(key) {
             None => Ok(Vec::new()),
             Some(Value::Texts(texts)) => Ok(texts),
@@ -115,7 +132,7 @@ impl Parameters {
     }
 
     /// A list of objects; empty if it is missing.
-    pub(super) fn objects(&mut self, key: &str) -> Result<Vec<Self>, ApiError> {
+    pub(super) fn objects(&mut self, key: &'static str) -> Result<Vec<Self>, ApiError> {
         match self.take(key) {
             None => Ok(Vec::new()),
             Some(Value::Objects(objects)) => Ok(objects),
@@ -125,8 +142,19 @@ impl Parameters {
     }
 
     /// A whole number that may be missing. In JSON it may be a string too, as large ones are in answers.
-    pub(super) fn number(&mut self, key: &str, most: u64) -> Result<Option<u64>, ApiError> {
-        let wrong = || ApiError::bad_request(format!("\"{key}\" must be a whole number from 0 to {most}"));
+    pub(super) fn number(&mut self, key: &'static str, most: u64) -> Result<Option<u64>, ApiError> {
+        self.number_in(key, 0..=most)
+    }
+
+    /// As [`Self::number`], of this range.
+    pub(super) fn number_in(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<u64>, ApiError> {
+        let (least, most) = (range.start(), range.end());
+        let wrong =
+            || ApiError::bad_request(format!("\"{key}\" must be a whole number from {least} to {most}"));
         let number = match self.take(key) {
             None => return Ok(None),
             // 3.0 is a whole number too (JSON Schema), and some languages write numbers in this way.
@@ -134,13 +162,14 @@ impl Parameters {
             Some(Value::Text(text)) => text.parse().ok(),
             Some(_) => None,
         };
-        number.filter(|number| *number <= most).map(Some).ok_or_else(wrong)
+        number.filter(|number| range.contains(number)).map(Some).ok_or_else(wrong)
     }
 
     /// A time that may be missing: a number of milliseconds, or a text with a unit.
-    pub(super) fn milliseconds(&mut self, key: &str) -> Result<Option<Milliseconds>, ApiError> {
-        let has_unit = |value: &Value| matches!(value, Value::Text(text) if text.ends_with(['s', 'm', 'h']));
-        if !self.0.get(key).is_some_and(has_unit) {
+    pub(super) fn milliseconds(&mut self, key: &'static str) -> Result<Option<Milliseconds>, ApiError> {
+        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let has_unit = |value: &Value| matches!(value, Value::Text(text) if !is_number(text));
+        if !self.given.get(key).is_some_and(has_unit) {
             return Ok(self.number(key, u32::MAX.into())?.map(|ms| Milliseconds(ms as u32)));
         }
         let time = self.text(key)?.and_then(|text| span(&text));
@@ -154,7 +183,7 @@ impl Parameters {
     }
 
     /// `true` or `false`, which is meant if it is missing.
-    pub(super) fn flag(&mut self, key: &str) -> Result<bool, ApiError> {
+    pub(super) fn flag(&mut self, key: &'static str) -> Result<bool, ApiError> {
         match self.take(key) {
             None => Ok(false),
             Some(Value::Flag(flag)) => Ok(flag),
@@ -165,7 +194,7 @@ impl Parameters {
     }
 
     /// One of these words, or the first if it is missing.
-    pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Result<T, ApiError> {
+    pub(super) fn word<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Result<T, ApiError> {
         let (first, rest) = words.split_first().expect("every parameter has words");
         let Some(given) = self.text(key)? else { return Ok(first.1) };
         let found = words.iter().find(|(word, _)| *word == given).map(|(_, value)| *value);
@@ -184,9 +213,10 @@ impl Parameters {
     }
 
     /// Bytes that may be missing: the text of this key, or the hexadecimal digits of the key with `_hex`.
-    pub(super) fn bytes(&mut self, key: &str) -> Result<Option<Vec<u8>>, ApiError> {
+    pub(super) fn bytes(&mut self, key: &'static str) -> Result<Option<Vec<u8>>, ApiError> {
         let hex_key = format!("{key}_hex");
-        match (self.text(key)?, self.text(&hex_key)?) {
+        let digits = self.take_unnoted(&hex_key);
+        match (self.text(key)?, Self::text_of(&hex_key, digits)?) {
             (Some(_), Some(_)) => Err(ApiError::bad_request(format!(
                 "\"{key}\" and \"{hex_key}\" are both given; give one of them"
             ))),
@@ -212,13 +242,14 @@ impl Parameters {
 
     /// Every parameter has been read.
     pub(super) fn end(&self) -> Result<(), ApiError> {
-        match self.0.keys().next() {
-            None => Ok(()),
-            Some(key) => Err(ApiError::bad_request(format!(
-                "there is no parameter \"{}\" here; docs/http.md and /api/v1/openapi.json list them",
-                key.escape_debug()
-            ))),
-        }
+        let Some(key) = self.given.keys().next() else { return Ok(()) };
+        let begins = |known: &&&str| key.len() > 1 && known.starts_with(key);
+        let close = closest(key, self.known.iter().copied()).or(self.known.iter().find(begins).copied());
+        let advice = match close {
+            Some(close) => format!("did you mean \"{close}\"?"),
+            None => "docs/http.md and /api/v1/openapi.json list them".to_owned(),
+        };
+        Err(ApiError::bad_request(format!("there is no parameter \"{}\" here; {advice}", key.escape_debug())))
     }
 }
 
@@ -325,6 +356,12 @@ mod tests {
         assert_eq!(refused.message, "\"order\" must be \"asc\" or \"desc\"");
         assert!(query.flag("f").is_err());
         assert!(query.end().unwrap_err().message.contains("\"x\""));
+        let mut query = Parameters::of_query("max=1&orde=asc").unwrap();
+        assert!(query.number("maximum", 10).unwrap().is_none());
+        assert!(query.end().unwrap_err().message.contains("\"maximum\""));
+        let mut query = Parameters::of_query("least=0&none=0&time=30x").unwrap();
+        assert!(query.number_in("least", 1..=5).is_err() && query.number_in("none", 0..=5).is_ok());
+        assert!(query.milliseconds("time").unwrap_err().message.contains("30s"));
         for wrong in ["[]", "{", "7", r#"{"a": [[]]}"#, r#"{"a": {}}"#, "{} {}"] {
             assert!(Parameters::of_json(wrong.as_bytes()).is_err(), "{wrong}");
         }

@@ -191,6 +191,12 @@ proptest! {
 }
 
 #[test]
+fn a_server_of_http_is_recognized() {
+    let mut answer = BytesMut::from(&b"HTTP/1.1 400 Bad Request\r\n"[..]);
+    assert!(matches!(ResponseCodec.decode(&mut answer), Err(DecodeError::Http)));
+}
+
+#[test]
 fn a_body_may_be_as_long_as_the_limit_and_no_longer() {
     let header = |bytes: usize| [&[0x90, 0, 0, 0][..], &(bytes as u32).to_be_bytes(), &[0; 4]].concat();
     let mut longest = header(REQUEST_BODY_BYTES_MAX);

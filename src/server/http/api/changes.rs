@@ -193,7 +193,7 @@ pub(super) fn session(number: u64) -> Result<SessionId, ApiError> {
     SessionId::from_number(number).ok_or_else(|| refused(Refusal::NoSuchSession))
 }
 
-fn number(parameters: &mut Parameters, key: &str) -> Result<Option<u32>, ApiError> {
+fn number(parameters: &mut Parameters, key: &'static str) -> Result<Option<u32>, ApiError> {
     Ok(parameters.number(key, u32::MAX.into())?.map(|number| number as u32))
 }
 

@@ -16,7 +16,7 @@ use super::view::View;
 use super::waiting::{Parking, Woken, mailbox};
 use super::{TOKEN, end_lost, key, poll_ms};
 use signalbox_core::{KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, MonotonicMs, Want};
-use signalbox_model::{LeaseKey, Namespace, Refusal, Target};
+use signalbox_model::{LeaseKey, Namespace, Quoted, Refusal, Target};
 
 pub(in super::super) async fn acquire(context: Context) -> Answer {
     let shared = Arc::clone(&context.shared);
@@ -147,8 +147,7 @@ fn refused(server: &Server, refusal: Refusal, wants: &[Want<'_>]) -> ApiError {
     let error = match refusal {
         Refusal::NotAvailable => not_available(server, wants),
         _ => {
-            let message =
-                format!("the server has refused the request: {}; {}", status.message(), status.advice());
+            let message = format!("the server has refused the request: {refusal}; {}", status.advice());
             ApiError::new(http, status.name(), message)
         }
     };
@@ -160,23 +159,32 @@ fn refused(server: &Server, refusal: Refusal, wants: &[Want<'_>]) -> ApiError {
 fn not_available(server: &Server, wants: &[Want<'_>]) -> ApiError {
     let declared =
         wants.iter().filter_map(|want| Some((want, server.core.declared_semaphore(want.name)?.record)));
-    let (mut is_too_much, mut is_paused) = (wants.is_empty(), false);
+    let (mut too_much, mut is_paused) = (None, false);
     for (want, record) in declared {
-        is_too_much |= want.claim.resources() > record.capacity;
+        let (requested, capacity) = (want.claim.resources(), record.capacity);
+        if requested > capacity {
+            too_much = Some(format!(
+                "{requested} of {} are requested, and its capacity is {capacity}",
+                Quoted(want.name)
+            ));
+        }
         is_paused |= record.service.paused;
     }
-    let (code, message) = if is_too_much {
-        ("too_much", "more resources are requested than the semaphore has; request fewer, or have it resized")
-    } else if is_paused {
-        (
+    if wants.is_empty() {
+        too_much = Some("more resources are requested than the semaphore has".to_owned());
+    }
+    let (code, message) = match too_much {
+        Some(too_much) => ("too_much", format!("{too_much}; request fewer, or have it resized")),
+        None if is_paused => (
             "paused",
-            "the semaphore is paused and grants nothing for now; try again later, or wait with \"wait_ms\"",
-        )
-    } else {
-        (
+            "the semaphore is paused and grants nothing for now; try again later, or wait with \"wait_ms\""
+                .to_owned(),
+        ),
+        None => (
             "busy",
-            "the requested resources are in use; try again later with a new key, or wait with \"wait_ms\"",
-        )
+            "the requested resources are in use; try again later with a new key, or wait with \"wait_ms\""
+                .to_owned(),
+        ),
     };
     ApiError::new(StatusCode::CONFLICT, code, message)
 }

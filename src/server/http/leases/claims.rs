@@ -6,7 +6,9 @@ use super::super::answer::ApiError;
 use super::super::query::Parameters;
 use super::view::place_of;
 use signalbox_core::{Queueing, Want};
-use signalbox_model::{ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, LABEL_BYTES_MAX, Place, Target};
+use signalbox_model::{
+    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, LABEL_BYTES_MAX, Milliseconds, Place, Target,
+};
 
 /// A request for a lease, without its key. A number that is missing is `None`.
 #[derive(Debug)]
@@ -56,9 +58,15 @@ impl Wanted {
             ),
             None => None,
         };
+        let ttl = parameters.milliseconds("ttl_ms")?;
+        if ttl == Some(Milliseconds(0)) {
+            return Err(ApiError::bad_request(
+                "\"ttl_ms\" must be more than 0; omit it for the server's default",
+            ));
+        }
         Ok(Self {
             claims,
-            ttl_ms: parameters.milliseconds("ttl_ms")?.map(|ttl| ttl.0),
+            ttl_ms: ttl.map(|ttl| ttl.0),
             wait_ms: parameters.milliseconds("wait_ms")?.map_or(0, |wait| wait.0),
             queue_max: number(parameters, "queue_max")?,
             is_shared,
@@ -123,12 +131,12 @@ impl Wanted {
 impl OneClaim {
     fn of(mut parameters: Parameters) -> Result<Self, ApiError> {
         let name = parameters.name()?;
-        let mut number = |key, most| parameters.number(key, most);
+        let mut number = |key, range| parameters.number_in(key, range);
         let claim = Self {
             name,
-            resources: number("resources", u32::MAX.into())?.map_or(1, |resources| resources as u32),
-            maximum: number("maximum", u32::MAX.into())?.map(|maximum| maximum as u32),
-            slot: number("slot", u16::MAX.into())?.map(|slot| slot as u16),
+            resources: number("resources", 1..=u32::MAX.into())?.map_or(1, |resources| resources as u32),
+            maximum: number("maximum", 1..=u32::MAX.into())?.map(|maximum| maximum as u32),
+            slot: number("slot", 0..=u16::MAX.into())?.map(|slot| slot as u16),
         };
         parameters.end()?;
         Ok(claim)
