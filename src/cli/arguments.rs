@@ -27,6 +27,9 @@ const UNITS: &[&str] = &[
 const WITHOUT_SERVER: [&str; 9] =
     ["serve", "check-config", "history", "cluster", "data", "token", "completions", "complete-names", "man"];
 
+/// Subcommands for which the kind of a name makes a difference, or the port that it selects.
+const WITH_KIND: &str = "run acquire status list watch top ping await-idle revoke get dump stats bench";
+
 /// Subcommands whose output is text or a screen in any case.
 const WITHOUT_JSON: [&str; 6] =
     ["serve", "top", "export-declarations", "completions", "complete-names", "man"];
@@ -113,6 +116,7 @@ fn takes(path: &str, option: &str) -> bool {
     match option {
         SYSV => WITH_SYSV.contains(&path),
         "json" | "no_header" => !WITHOUT_JSON.contains(&path),
+        "counter" | "semaphore" => path == "data export" || WITH_KIND.split(' ').any(|with| with == path),
         _ => path == "data export" || !WITHOUT_SERVER.contains(&first),
     }
 }

@@ -27,7 +27,7 @@ use signalbox_client::{
     Operation, Removal, Resizing, Status,
 };
 use signalbox_model::views::Named;
-use signalbox_model::{Cancellation, Revocation, ServiceChange, Target};
+use signalbox_model::{Cancellation, Quoted, Revocation, ServiceChange, Target};
 
 /// A change by an administrator.
 #[derive(Debug, Subcommand)]
@@ -51,7 +51,7 @@ Examples:
     /// End the pause of a declared semaphore
     ///
     /// The queue is served at once, in its order. A semaphore that is not paused stays as it is. The command prints the semaphore
-    /// in the format of "signalbox declare".
+    /// in the format of "signalbox list".
     #[command(after_help = "\
 Examples:
   signalbox resume deploys
@@ -165,7 +165,7 @@ pub(super) struct Resize {
 ///
 /// A slot stays out of service when the semaphore is resized, and when the server is restarted if it has a data directory.
 /// Semaphores that the server's configuration declares can be changed too; a reload of the configuration keeps the slots out of
-/// service. The command prints the semaphore in the format of "signalbox declare".
+/// service. The command prints the semaphore in the format of "signalbox list".
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("change").required(true), after_help = "\
 Examples:
@@ -272,12 +272,6 @@ impl Change {
                 request(common, &server.direct().await?, &operation, &[]).await
             }
             Self::Delete(Delete { name }) => {
-                if server.kind() == Some(Namespace::Semaphores) {
-                    return Err(Failure::usage(
-                        "delete is for counters; use \"signalbox remove\" for a declared semaphore; other semaphores vanish \
-                         soon after they are released",
-                    ));
-                }
                 let operation = Operation::DeleteCounter { name: name.bytes() };
                 request(common, &server.direct().await?, &operation, &[]).await
             }
@@ -298,7 +292,7 @@ impl Declare {
         whole.check(names)?;
         if let Some(name) = names.iter().find(|name| !whole.is_exact() && has_amount(name)) {
             return Err(Failure::usage(format!(
-                "{name} ends in an amount, which declare has in --capacity; omit it, or add --exact if it is a part of the name"
+                "{name} has an amount, which declare has in --capacity; omit it, or add --exact if it is a part of the name"
             )));
         }
         let (capacity, numbered, label) = (*capacity, *slots, label.as_encoded_bytes());
@@ -496,9 +490,15 @@ pub(super) async fn refused(
     let Some(status) = error.status() else { return error.into() };
     let reason = match (status, operation) {
         (Status::AlreadyExists, Declare { declarations, .. }) => {
-            let it = if declarations.len() == 1 { "it" } else { "one of them" };
+            let mut there = Vec::new();
+            for Declaration { name, .. } in declarations {
+                if let Ok(Ok(Some(_))) = server.answer(declared::find(direct, name)).await {
+                    there.push(Quoted(name).to_string());
+                }
+            }
             format!(
-                "{it} is already declared; use --if-exists keep to leave it unchanged, or --if-exists set to change it"
+                "already declared: {}; use --if-exists keep to leave it unchanged, or --if-exists set to change it",
+                there.join(", ")
             )
         }
         (Status::InUse, Declare { .. }) => {
@@ -506,7 +506,7 @@ pub(super) async fn refused(
                 .to_owned()
         }
         (Status::InUse, Remove { .. }) => {
-            "it is held, so it is not idle; release it first, or use --when last-holder or --when now".to_owned()
+            "it is held; release it first, or use --when last-holder or --when now".to_owned()
         }
         (Status::InUse, DeleteCounter { name }) => {
             let state = match server.answer(direct.inspect(Namespace::Counters, name)).await {
@@ -552,9 +552,7 @@ pub(super) async fn refused(
                 false => u32::MAX.to_string(),
             };
             match how {
-                Resizing::ShrinkBy(_) => {
-                    format!("its capacity is {now}; reduce it by at most {now}, or give the new capacity")
-                }
+                Resizing::ShrinkBy(_) => format!("its capacity is {now}, and cannot be less than 0"),
                 Resizing::To(_) | Resizing::GrowBy(_) => format!("its capacity is {now}; the maximum is {limit}"),
             }
         }
@@ -574,14 +572,16 @@ pub(super) async fn refused(
     Failure::refused(format!("cannot {operation}: {reason}"))
 }
 
-/// Whether the server's configuration declares one of the semaphores, so that no request may change it.
+/// Whether the server's configuration declares one of the semaphores, so that no request may change it, also not one of a client
+/// with the right to.
 async fn configured(server: &Server, direct: &Direct, operation: &Operation<'_>) -> bool {
     for one in operation.for_each_target() {
         if let Target::Name(Namespace::Semaphores, name) = one.target()
             && let Ok(Ok(Some(entry))) = server.answer(declared::find(direct, name)).await
             && entry.configured
         {
-            return true;
+            let may = server.answer(direct.may_administer(Namespace::Semaphores, name)).await;
+            return matches!(may, Ok(Ok(true)));
         }
     }
     false

@@ -245,6 +245,12 @@ impl From<signalbox_client::Error> for Failure {
             // The server did not answer, or not as this client expects.
             _ => Exit::Unavailable,
         };
-        Self::new(exit, error.to_string())
+        let advice = match error.kind() {
+            ErrorKind::Status(Status::NotPermitted) => {
+                " (--token-file gives a token); the server's log names the right that is missing"
+            }
+            _ => "",
+        };
+        Self::new(exit, format!("{error}{advice}"))
     }
 }

@@ -8,7 +8,7 @@ use super::place;
 use super::refusal::{self, Questions, Usage};
 use super::server::{Server, label};
 use super::signals::Signals;
-use super::time::check_wait;
+use super::time::{check_lease, check_wait};
 use super::wanted::{Amount, Amounts, Waiting};
 use signalbox_client::{AcquireAll, Builder, Client, Error, Flight, HelloAnswer, Namespace, Permit};
 
@@ -36,7 +36,8 @@ pub(super) async fn acquire(
         let limits = unless_signalled(signals, questions.limits()).await?;
         check_wait(waiting.wait.flatten(), limits)?;
         if let Some(lease) = lease {
-            check_lease(lease, limits);
+            check_lease(lease, limits)?;
+            report_longer(lease, limits);
         }
     }
     let client = unless_signalled(signals, connect(server, lease, task)).await?;
@@ -140,18 +141,15 @@ fn check_capacities(amounts: &Amounts, permit: &Permit) {
     }
 }
 
-/// Reports that the server does not allow a lease of the requested length.
-fn check_lease(requested: Duration, limits: HelloAnswer) {
-    let (shortest, longest) = (Duration::from(limits.ttl_min), Duration::from(limits.ttl_max));
-    let (granted, limit) = match requested {
-        _ if requested > longest => (longest, "longest"),
-        _ if requested < shortest => (shortest, "shortest"),
-        _ => return,
-    };
-    let (granted, requested) = (granted.as_secs_f64(), requested.as_secs_f64());
-    warn(&format!(
-        "the lease is {granted} s, the {limit} that the server allows, instead of {requested} s; change --lease"
-    ));
+/// Reports that the server does not allow a lease as short as the requested one.
+fn report_longer(requested: Duration, limits: HelloAnswer) {
+    let shortest = Duration::from(limits.ttl_min);
+    if requested < shortest {
+        let (shortest, requested) = (shortest.as_secs_f64(), requested.as_secs_f64());
+        warn(&format!(
+            "the lease is {shortest} s, the shortest that the server allows, instead of {requested} s; change --lease"
+        ));
+    }
 }
 
 pub(super) async fn unless_signalled<T>(

@@ -151,7 +151,7 @@ pub(super) async fn names(
         }
     }
     match refusal {
-        Some(refusal) if names.is_empty() => return Err(refusal.into()),
+        Some(refusal) if names.is_empty() => return Err(hinted(refusal, scope)),
         _ => {}
     }
     names.sort_by(|one, other| {
@@ -160,8 +160,22 @@ pub(super) async fn names(
     });
     // A declared semaphore is in both lists.
     names.dedup_by(|next, first| (next.namespace, &next.name) == (first.namespace, &first.name));
-    names.retain(|row| row.declared.is_some() || row.in_use > 0 || row.waiting > 0);
+    // A counter that was used before stays for a while; one that was asked for exists.
+    let is_used = |row: &Row| row.declared.is_some() || row.in_use > 0 || row.waiting > 0;
+    if matches!(scope, Scope::Prefix(_)) || names.iter().any(is_used) {
+        names.retain(is_used);
+    }
     Ok(names)
+}
+
+/// The failure of a client that may not read all of the names, with what it may be permitted to.
+pub(super) fn hinted(refusal: Error, scope: Scope<&[u8]>) -> Failure {
+    match scope {
+        Scope::Prefix(_) if refusal.status() == Some(Status::NotPermitted) => Failure::refused(format!(
+            "{refusal}; to see only names that this client may read, give their prefix, as in \"signalbox list 'web/*'\""
+        )),
+        _ => refusal.into(),
+    }
 }
 
 /// Prints one declared semaphore.

@@ -56,7 +56,7 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::error::ContextValue;
+use clap::error::{ContextValue, ErrorKind};
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use arguments::Common;
@@ -259,11 +259,12 @@ fn explain(answer: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let text = told(answer);
-    match text.strip_prefix("error: ") {
+    match text.strip_prefix("error: ").filter(|_| std::env::args_os().len() > 1) {
         Some(mistake) => Failure::usage(mistake.trim_end()).end(),
-        // Without arguments, clap returns the whole help.
+        // Without arguments, the whole help, whatever variables are set.
         None => {
-            let _ = answer.print();
+            messages::write(command().render_help().to_string());
+            messages::flush();
             Exit::Usage.into()
         }
     }
@@ -287,15 +288,19 @@ fn told(answer: &clap::Error) -> String {
         // With the empty line below it.
         lines.drain(tip..(tip + 2).min(lines.len()));
     }
+    let lacks_dashes =
+        matches!(answer.kind(), ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument);
+    let usage = lines.iter().position(|line| line.starts_with("Usage:") && line.contains("-- <COMMAND>"));
+    if let (true, Some(usage)) = (lacks_dashes, usage) {
+        let tip = "  tip: put -- before the command; a NAME that starts with - is given as --name=-x";
+        lines.splice(usage..usage, [tip.to_owned(), String::new()]);
+    }
     for line in &mut lines {
         if line.starts_with("Usage:") {
             // Options with a variable that is set would be shown as required.
             let optional = ["--server <HOST[:PORT]>", "--session <ID>", "--key <HEX>", "--grant <ID>"];
             *line =
                 optional.iter().fold(line.clone(), |line, option| line.replace(&format!(" {option}"), ""));
-        }
-        if line == "  <COMMAND>..." {
-            line.push_str(" behind --");
         }
         *line = line.replace("complete-names, ", "");
     }

@@ -92,9 +92,10 @@ pub(super) fn conflict(amounts: &Amounts, answers: &[Answer], held: &[Holding]) 
         let state = answer.as_ref().ok()?.as_ref()?;
         let is_outer = |holder: &&Entry| held.iter().any(|outer| outer.is(holder));
         let outer: Vec<_> = state.holders.iter().filter(is_outer).collect();
-        let capacity = match (state.inspected.namespace, amount.max) {
-            (Namespace::Counters, Some(max)) => max,
-            _ => state.inspected.capacity,
+        let capacity = match state.inspected.namespace {
+            // Without a maximum, the request is not for the counter.
+            Namespace::Counters => amount.max?,
+            Namespace::Semaphores => state.inspected.capacity,
         };
         let in_use: u64 = outer.iter().map(|holder| u64::from(holder.resources)).sum();
         let has_slot = amount.slot.is_some_and(|slot| outer.iter().any(|holder| holder.slots.contains(&slot)));

@@ -12,11 +12,12 @@ use serde_json::{Map, Value, json};
 
 use super::arguments::Common;
 use super::exit::{Exit, Failure};
+use super::list;
 use super::name::Name;
 use super::output::{self, escaped};
 use super::pattern::PatternArguments;
 use super::table::{Column, Rows};
-use signalbox_client::{DumpEntry, Namespace, Resources, Statistic, Status};
+use signalbox_client::{DumpEntry, Namespace, Resources, Scope, Statistic, Status};
 use signalbox_model::views::Named;
 
 /// Print how many resources of a counter are in use, or with --semaphore how many of a semaphore are available
@@ -82,7 +83,8 @@ pub(super) async fn dump(arguments: &Dump, common: &Common) -> Result<ExitCode, 
     let client = server.connect().await?;
     let mut dump = server.answer(client.dump()).await??;
     let mut is_empty = true;
-    while let Some(entry) = server.next(&mut dump).await?? {
+    let hinted = |error| list::hinted(error, Scope::Prefix(b""));
+    while let Some(entry) = server.next(&mut dump).await?.map_err(hinted)? {
         // The server sends all names.
         if !scope.contains(&entry.name) {
             continue;

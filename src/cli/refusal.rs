@@ -227,6 +227,13 @@ pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages
         (Some(Status::NoSuchSlot), _) if let Some(Usage::NoSuchSlot(reason)) = usages.first() => {
             (Exit::Failure, format!("{names} does not have this slot: {reason}"))
         }
+        (Some(Status::MaximumTooSmall), _) if waiting.share => (
+            Exit::Failure,
+            format!(
+                "{names}: it is declared with a capacity above 1, and --share is for a limit of 1; use another name, or omit \
+                 --share"
+            ),
+        ),
         _ => return error.into(),
     };
     Failure::new(exit, message)

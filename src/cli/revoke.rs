@@ -13,6 +13,7 @@ use super::exit::{Exit, Failure, warn};
 use super::listing::{self, ListingKind};
 use super::name::Name;
 use super::number::within;
+use super::server::PERMISSION_DENIED;
 use super::sessions;
 use super::time::time_or_none;
 use crate::config::Clients;
@@ -165,7 +166,12 @@ impl Revoke {
         let server = &common.server;
         let namespace = server.resolve(direct, name).await?;
         let holders = listing::all(direct, namespace, name.bytes(), ListingKind::Holders);
-        let holders = server.answer(holders).await??;
+        let holders = match server.answer(holders).await? {
+            Err(error) if error.status() == Some(Status::NotFound) => {
+                return Err(server.not_found(name).await);
+            }
+            holders => holders?,
+        };
         let grants: Vec<_> = holders.iter().filter_map(|holder| holder.grant).collect();
         let object = format!("{} {name}", namespace.noun());
         if grants.len() < holders.len() {
@@ -176,8 +182,14 @@ impl Revoke {
                 holders.len()
             ));
         }
+        if grants.is_empty() && !server.answer(direct.may_administer(namespace, name.bytes())).await?? {
+            return Err(Failure::refused(format!(
+                "cannot revoke the grants of {object}: {PERMISSION_DENIED}"
+            )));
+        }
         if !grants.is_empty() && !self.yes {
-            confirm(&format!("revoke {} grants of {object}", grants.len()))?;
+            let s = if grants.len() == 1 { "" } else { "s" };
+            confirm(&format!("revoke {} grant{s} of {object}", grants.len()))?;
         }
         let mut revoked = 0;
         for grant in grants {

@@ -15,7 +15,8 @@ use crate::server::{self, DaemonError, LogFormat, Options, RestoreError};
 /// Run the server
 ///
 /// Without a configuration file, and with one in TOML that does not say otherwise, the server listens on 127.0.0.1 only:
-/// for counters on port 11215, for semaphores on port 11216. The file is in TOML, or an unchanged yrmcds.conf. Each key can
+/// for counters on port 11215, for semaphores on port 11216, each of which is enough for "signalbox run" and "signalbox acquire"
+/// (semaphore.enable = false in the configuration leaves one out). The file is in TOML, or an unchanged yrmcds.conf. Each key can
 /// also be set in the environment: SIGNALBOX_CONFIG_ and the key in capitals, with two underscores for the dot, such as
 /// SIGNALBOX_CONFIG_COUNTER__PORT. Options override the environment, and the environment overrides the file.
 ///

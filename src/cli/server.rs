@@ -439,7 +439,7 @@ pub(super) fn label(task: &str) -> Vec<u8> {
 }
 
 /// Why an administrative request is refused that the server does not permit to this client.
-pub(super) const PERMISSION_DENIED: &str = "permission denied; use a token with the right to administer, or, where the server has no rules of [access] for this client, \
+pub(super) const PERMISSION_DENIED: &str = "permission denied; use a token with the right to administer (--token-file), or, where the server has no rules of [access] for this client, \
      send the request from the server's machine or from an address in its admin_from";
 
 /// Runs the async part of a subcommand, and shows the warnings of the client. One thread is enough for one connection and one

@@ -16,15 +16,15 @@ use super::revoke::session_id;
 use super::sysv::{list_users, show_named};
 use super::table::{Rows, figures};
 use crate::config::Clients;
-use signalbox_client::{Namespace, SessionId, Status};
+use signalbox_client::{Inspected, Namespace, SessionId, Status};
 use signalbox_model::views::{self, Declaration, Usage};
 
 /// Show the usage of a limit, its holders and its queue
 ///
-/// The command finds out whether NAME is a counter or a semaphore, and shows both if both exist. It prints the kind, the
-/// name, the resources in use, the capacity (a counter has none: each request brings its maximum), how many resources are
-/// available, the peak and the number of waiting requests; of a declared semaphore also its flags, generation and label, as
-/// in "signalbox list". The holders and the waiting requests follow.
+/// The command finds out whether NAME is a counter or a semaphore, and shows both if both exist (a counter beside a declared
+/// semaphore only if it is in use). It prints the kind, the name, the resources in use, the capacity (a counter has none: each
+/// request brings its maximum), how many resources are available, the peak and the number of waiting requests; of a declared
+/// semaphore also its flags, generation and label, as in "signalbox list". The holders and the waiting requests follow.
 ///
 /// With --holders or --waiters, only that list is printed. The columns are: of holders grant, session, resources, slots (such
 /// as 0-3,7), since (UTC), ttl left (seconds until the lease ends unless it is renewed), address, label, flags; of waiting
@@ -97,19 +97,26 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
     }
     let direct = server.direct().await?;
     let mut states = Vec::new();
-    let mut refusal = None;
+    let mut is_refused = false;
     for namespace in Namespace::one_or_all(server.kind()) {
         match server.answer(State::read(&direct, Some(namespace), name.bytes(), true)).await? {
             Ok(state) => states.extend(state),
             // A token may be for names of one kind.
-            Err(error) if error.status() == Some(Status::NotPermitted) => refusal = Some(error),
+            Err(error) if error.status() == Some(Status::NotPermitted) => is_refused = true,
             Err(error) => return Err(error.into()),
         }
     }
-    if let (Some(refusal), true) = (refusal, states.is_empty()) {
-        return Err(refusal.into());
+    // An idle counter of a declared name is left over from the time before its declaration.
+    if server.kind().is_none() && states.iter().any(|state| state.declared.is_some()) {
+        states.retain(|state| {
+            let Inspected { namespace, in_use, waiting, .. } = state.inspected;
+            namespace == Namespace::Semaphores || in_use > 0 || waiting > 0
+        });
     }
     if states.is_empty() {
+        if is_refused {
+            server.answer(direct.inspect(server.kind(), name.bytes())).await??;
+        }
         return Err(server.not_found(name).await);
     }
     let mut leases = Leases::new(Some(direct));

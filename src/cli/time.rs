@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::exit::Failure;
 use signalbox_client::HelloAnswer;
-use signalbox_model::{UnixMilliseconds, UnixSeconds, span};
+use signalbox_model::{Milliseconds, UnixMilliseconds, UnixSeconds, span};
 
 /// A time above zero: a number of seconds, or a number followed by a unit.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
@@ -15,7 +15,8 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
 fn time_or(text: &str, others: &str) -> Result<Duration, String> {
     span(text).ok_or_else(|| {
         format!(
-            "expected {others}a number of seconds above 0 and below 1000000000, such as 5 or 0.5, or a time such as 30s, 5m or 1h"
+            "expected {others}a number of seconds above 0 and below 1000000000, such as 5 or 0.5, or a number with a unit, which is \
+             ms, s, m or h, such as 30s, 5m or 24h"
         )
     })
 }
@@ -50,12 +51,28 @@ pub(super) fn wait_limit_or_none(text: &str) -> Result<WaitLimit, String> {
 
 /// Refuses a `--wait` that is longer than the server allows, as the request would wait for less than was asked for.
 pub(super) fn check_wait(wait: WaitLimit, server: HelloAnswer) -> Result<(), Failure> {
-    let max = Duration::from(server.wait_max);
-    let Some(wait) = wait.filter(|wait| *wait > max) else { return Ok(()) };
+    let wait = wait.unwrap_or_default();
+    at_most("wait", wait, server.wait_max, "session.max_wait); use a shorter time, or --wait max")
+}
+
+/// Refuses a `--lease` that is longer than the server allows, as the resources would be held for less than was asked for.
+pub(super) fn check_lease(lease: Duration, server: HelloAnswer) -> Result<(), Failure> {
+    at_most(
+        "lease",
+        lease,
+        server.ttl_max,
+        "session.max_ttl); use a shorter time, and renew the lease in time",
+    )
+}
+
+fn at_most(option: &str, given: Duration, max: Milliseconds, advice: &str) -> Result<(), Failure> {
+    let max = Duration::from(max);
+    if given <= max {
+        return Ok(());
+    }
+    let (given, max) = (given.as_secs_f64(), max.as_secs_f64());
     Err(Failure::usage(format!(
-        "--wait {} s is longer than the server allows, at most {} s (session.max_wait); use a shorter time, or --wait max",
-        wait.as_secs_f64(),
-        max.as_secs_f64()
+        "--{option} {given} s is longer than the server allows, at most {max} s ({advice}"
     )))
 }
 

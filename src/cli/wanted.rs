@@ -155,8 +155,8 @@ impl Wanted {
         let given = self.max.map(|_| "--max").or(self.resources.map(|_| "--resources"));
         if let (Some(_), Some(option)) = (own, given) {
             return Err(format!(
-                "{argument} has an amount of its own, which contradicts {option}; omit one of the two, or, if {argument} is \
-                 the whole name, add --exact"
+                "{argument} has an amount of its own, which contradicts {option}; omit {option}, and write both numbers as \
+                 NAME=R:MAX"
             ));
         }
         let (resources, max) = own.unwrap_or((self.resources.unwrap_or(1), self.max));
@@ -167,11 +167,17 @@ impl Wanted {
 /// The amount behind a name: resources and a maximum.
 type Own = (u32, Option<u32>);
 
-/// Splits `NAME=R`, `NAME:MAX` and `NAME=R:MAX`. The text behind the last `:` or `=` is an amount only if it consists of digits,
-/// because a name may contain both characters.
+/// Splits `NAME=R`, `NAME:MAX` and `NAME=R:MAX`. A name that still looks as if an amount followed it is refused: it would be a
+/// limit of its own beside the one that was meant.
 fn split(argument: &Name) -> Result<(Name, Option<Own>), String> {
     let (rest, max) = number_behind(argument.bytes(), b':');
     let (name, resources) = number_behind(rest, b'=');
+    if name.contains(&b'=') || name.ends_with(b" ") || number_behind(name, b':').1.is_some() {
+        return Err(format!(
+            "{argument} has no amount of the form NAME=R, NAME:MAX or NAME=R:MAX, with whole numbers; correct it, or, if all of \
+             it is the name, add --exact and give the amount with --resources and --max"
+        ));
+    }
     if max.is_none() && resources.is_none() {
         return Ok((argument.clone(), None));
     }
@@ -197,9 +203,9 @@ fn number_behind(bytes: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Whether a name ends as if an amount followed it, so that it is probably a mistake where none is allowed.
+/// Whether a name has, or seems to have, an amount, so that it is probably a mistake where none is allowed.
 pub(super) fn has_amount(name: &Name) -> bool {
-    [b'=', b':'].into_iter().any(|separator| number_behind(name.bytes(), separator).1.is_some())
+    !matches!(split(name), Ok((_, None)))
 }
 
 impl Amount {
@@ -280,16 +286,16 @@ mod tests {
             ("gpu=2", "gpu", Some((2, None))),
             ("tenant:8", "tenant", Some((1, Some(8)))),
             ("tenant=2:8", "tenant", Some((2, Some(8)))),
-            ("a=b=4", "a=b", Some((4, None))),
             ("a:b:4294967295", "a:b", Some((1, Some(u32::MAX)))),
             ("host:web", "host:web", None),
-            ("gpu=2/4", "gpu=2/4", None),
-            ("gpu=", "gpu=", None),
             ("a:", "a:", None),
         ] {
             assert_eq!(parsed(argument), Ok((name.to_owned(), own)), "{argument}");
         }
-        for wrong in ["=4", ":4", "gpu=4294967296"] {
+        let malformed =
+            "gpu=1.5:4|gpu=2O:4|gpu:4=2:4|gpu:4:4|gpu =2:4|gpu |a=1:2:3|gpu:8=2|a=b=4|gpu=|gpu=2/4"
+                .split('|');
+        for wrong in ["=4", ":4", "gpu=4294967296"].into_iter().chain(malformed) {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::arguments::Common;
 use super::exit::Failure;
+use super::list;
 use super::name::Name;
 use super::output::{escaped, or_nothing};
 use super::pattern;
@@ -112,7 +113,7 @@ async fn watch(arguments: &Arguments, common: &Common) -> Result<ExitCode, Failu
     // Standard output flushes after each line, so that events are visible when they happen.
     let mut rows = Rows::new(common.form(), &COLUMNS, io::stdout().lock());
     while let Some(event) = next(&mut watches).await {
-        let (number, event) = event?;
+        let (number, event) = event.map_err(|error| list::hinted(error, scope))?;
         // A kind that this version does not know is ignored.
         let Some(kind) = event.kind.name() else { continue };
         if event.kind == EventKind::Live {

@@ -157,6 +157,16 @@ async fn a_limit_that_is_neither_declared_nor_has_a_maximum_is_refused_with_advi
 }
 
 #[tokio::test]
+async fn a_request_without_a_maximum_says_so_inside_a_run_of_the_same_name_too() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let inner = ["run", "job", "--", "true"];
+    let inner = [&["--", env!("CARGO_BIN_EXE_signalbox")], &inner[..]].concat();
+    let output = ran(server, &[&["run", "job", "--max", "5"], &inner[..]].concat()).await;
+    assert_fails(&output, 1, "--max");
+}
+
+#[tokio::test]
 async fn a_watch_reports_a_limit_whatever_it_becomes() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
@@ -200,17 +210,20 @@ async fn a_capacity_that_is_not_the_given_one_is_reported() {
 }
 
 #[tokio::test]
-async fn a_lease_that_the_server_does_not_allow_is_reported() {
+async fn a_lease_that_the_server_does_not_allow_is_refused_or_reported() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    for (lease, said) in [
-        ("2h", "the lease is 3600 s, the longest that the server allows, instead of 7200 s; change --lease"),
-        ("0.1", "the shortest that the server allows, instead of 0.1 s; change --lease"),
+    for arguments in [
+        &["run", "job", "--max", "1", "--lease", "2h", "--", "echo", "started"][..],
+        &["acquire", "job:1", "--lease", "2h"],
     ] {
-        let output = ran(server, &["run", "job", "--max", "1", "--lease", lease, "--", "true"]).await;
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert!(stderr(&output).contains(said), "{output:?}");
+        let output = ran(server, arguments).await;
+        assert_fails(&output, 64, "3600 s");
+        assert_eq!(output.stdout, b"");
     }
+    let output = ran(server, &["run", "job", "--max", "1", "--lease", "0.1", "--", "true"]).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(stderr(&output).contains("instead of 0.1 s"), "{output:?}");
 }
 
 #[tokio::test]
@@ -219,8 +232,7 @@ async fn a_name_that_looks_like_something_else_can_still_be_used() {
     let server = daemon.address("counter");
     for (arguments, name) in [
         (&["job*", "--max", "1", "--exact"][..], "job*"),
-        (&["job=", "--max", "1"], "job="),
-        (&["job=1=1:1"], "job=1"),
+        (&["job=", "job=1.5", "--max", "1", "--exact"], "job="),
         (&["job:7", "--max", "1", "--exact"], "job:7"),
         (&["host:web", "--max", "1"], "host:web"),
         (&["--name=-x", "--max", "1"], "-x"),

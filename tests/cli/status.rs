@@ -45,13 +45,6 @@ async fn the_status_of_a_name_is_found_for_either_kind() {
     assert_eq!((&status["kind"], &status["capacity"]), (&json!("counter"), &Value::Null));
     assert_eq!(status.get("available"), Some(&Value::Null));
     assert_fails(&ran(&["status", "job", "--semaphore"]).await, 1, "semaphore \"job\" does not exist");
-    stdout(&ran(&["declare", "job", "--capacity", "4"]).await);
-    let both = ran(&["status", "job", "--json"]).await;
-    let kinds: Vec<Value> = stdout(&both)
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap()["kind"].take())
-        .collect();
-    assert_eq!(kinds, ["counter", "semaphore"]);
 }
 
 #[tokio::test]
@@ -75,5 +68,31 @@ async fn a_mistyped_counter_is_deleted_unless_it_is_in_use() {
     // The advice is a command that works on the same port.
     assert_fails(&ran(&["delete", "gpu"]).await, 1, "\"signalbox remove\"");
     assert_fails(&ran(&["get", "gpu"]).await, 1, "\"signalbox status\" shows it");
-    assert_fails(&ran(&["delete", "gpu", "--semaphore"]).await, 64, "use \"signalbox remove\"");
+    assert_fails(&ran(&["delete", "gpu", "--semaphore"]).await, 64, "--semaphore");
+}
+
+/// A counter stays for a while after its last use.
+#[tokio::test]
+async fn an_idle_counter_exists_but_is_not_shown_beside_a_declared_semaphore() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let ran = async |arguments: &[&str]| ran(server, arguments).await;
+    let kinds = async |arguments: &[&str]| {
+        let output = ran(arguments).await;
+        let kind = |line| serde_json::from_str::<Value>(line).unwrap()["kind"].clone();
+        stdout(&output).lines().map(kind).collect::<Vec<_>>()
+    };
+    stdout(&ran(&["run", "gpu", "--max", "1", "--", "true"]).await);
+    for command in ["status", "list"] {
+        assert_eq!(kinds(&[command, "gpu", "--json"]).await, ["counter"], "{command}");
+    }
+    assert!(kinds(&["list", "--json"]).await.is_empty());
+    stdout(&ran(&["declare", "gpu", "--capacity", "1"]).await);
+    for command in ["status", "list"] {
+        assert_eq!(kinds(&[command, "gpu", "--json"]).await, ["semaphore"], "{command}");
+    }
+    assert_eq!(kinds(&["status", "gpu", "--counter", "--json"]).await, ["counter"]);
+    let mut plain = daemon.counter();
+    assert_eq!(plain.acquire(b"gpu", 1, 1).status, 0);
+    assert_eq!(kinds(&["status", "gpu", "--json"]).await, ["counter", "semaphore"]);
 }

@@ -14,18 +14,27 @@ type Wrong = (&'static str, &'static str);
 const USAGE: &[Wrong] = &[
     ("run job --max 0 -- true", "expected a whole number from 1 to"),
     ("run job --max 1 --josn -- true", "'--josn'"),
+    ("run job --max 1 true", "put -- before the command"),
+    ("run job --max 1 sh -c true", "put -- before the command"),
+    ("run -x --max 1", "--name=-x"),
     ("run job --max 1 --resources 2 -- true", "2 requested, but the maximum is 1"),
     ("run job=2:1 -- true", "2 requested, but the maximum is 1"),
     ("run job=0 -- true", "0 resources requested"),
     ("run job:4294967296 -- true", "a number above 4294967295"),
     ("run job --counter -- true", "counter \"job\" needs a maximum"),
     ("run job --max 1 --counter --semaphore -- true", "cannot be used with"),
-    ("run job --max 1 true", "<COMMAND>... behind --"),
     ("run job --max 1 --wait 0 -- true", "omit it"),
     ("run job* --max 1 -- true", "looks like a pattern"),
     ("declare gpu* --capacity 1", "looks like a pattern"),
     ("await-idle job*", "looks like a pattern"),
-    ("declare gpu=3 --capacity 3", "ends in an amount"),
+    ("declare gpu=3 --capacity 3", "--exact"),
+    ("declare gpu=1.5 --capacity 3", "--exact"),
+    ("run gpu=1.5:4 -- true", "--exact"),
+    ("run gpu=2O:4 -- true", "--exact"),
+    ("run gpu:4=2:4 -- true", "--exact"),
+    ("run gpu:4:4 -- true", "--exact"),
+    ("run a=1:2:3 -- true", "--exact"),
+    ("acquire gpu:8=2 --lease 5", "NAME=R:MAX"),
     ("acquire job --max 1", "required arguments"),
     ("get _", "the name has 0 bytes"),
     ("get job --server :7", "the address has no host"),
@@ -60,6 +69,9 @@ const USAGE: &[Wrong] = &[
     ("sysv remove --id x", "expected the id of a set"),
     ("status --holders --sysv job", "not the key of a semaphore set"),
     ("status --sysv --semaphore 42", "--sysv contradicts --counter and --semaphore"),
+    ("declare q --capacity 1 --counter", "declare has no --counter"),
+    ("resize gpu 4 --counter", "resize has no --counter"),
+    ("--semaphore pause gpu", "pause has no --semaphore"),
     ("run a=2:4 --max 3 -- true", "contradicts --max"),
     ("run a=2 --resources 2 -- true", "contradicts --resources"),
     ("run a a:4 -- true", "\"a\" is given twice"),
@@ -103,6 +115,7 @@ const COUNTERS: &[(i32, Wrong)] = &[
     (1, ("revoke --grant 999", "cannot revoke grant 999")),
     (1, ("revoke --session 999", "cannot revoke session 999")),
     (1, ("renew --session 999 --key 00000000000000000000000000000000", "or its key is wrong")),
+    (1, ("revoke none --counter --yes", "counter \"none\" does not exist")),
     (1, ("sysv show 0x2a", "semaphore set 0x0000002a does not exist")),
     (1, ("sysv remove id:5", "semaphore set id:5 does not exist")),
     (69, ("get job --server 127.0.0.1:1", "cannot connect to 127.0.0.1:1")),
@@ -120,7 +133,7 @@ const SEMAPHORES: &[(i32, Wrong)] = &[
     (1, ("acquire none --semaphore --lease 5 --slot 0", "semaphore \"none\" does not exist")),
     (1, ("await-idle gpu --semaphore --slot 0", "its resources are not numbered")),
     (1, ("await-idle created --semaphore --slot 0", "it has no numbered slots")),
-    (1, ("declare gpu --capacity 3", "it is already declared")),
+    (1, ("declare gpu --capacity 3", "already declared")),
     (1, ("declare fixed --capacity 3 --if-exists set", "the server's configuration file declares")),
     (1, ("resize none 5", "it is not declared")),
     (1, ("resize fixed 5", "the server's configuration file declares")),
@@ -179,6 +192,31 @@ fn wrong_invocations_have_their_status_and_say_what_is_wrong() {
     assert!(said.contains("has no slot 9"), "{said}");
 }
 
+/// A right for limits is one for names of both kinds, and refusals do not depend on what is held.
+#[test]
+fn a_client_without_a_right_is_refused_whatever_the_state() {
+    let file = ConfigFile::toml(
+        "[access]\nnetworks = ['127.0.0.0/8 read,acquire limit:lim/']\n[[semaphore.declare]]\nname = 'lim/x'\ncapacity = 1\n",
+    );
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let server = daemon.address("counter").to_string();
+    for allowed in ["run lim/x -- true", "run lim/y --max 1 -- true", "list lim/*", "status lim/x"] {
+        let output = invoked(&server, allowed);
+        assert!(output.status.success(), "{allowed}: {output:?}");
+    }
+    for (arguments, words) in [
+        ("revoke lim/x --yes", "permission denied"),
+        ("resize lim/x 5", "permission denied"),
+        ("run other --max 1 -- true", "limit \"other\""),
+        ("status other", "limit \"other\""),
+        ("list", "prefix"),
+        ("dump", "prefix"),
+        ("watch *", "prefix"),
+    ] {
+        assert_refused(&server, 1, &(arguments, words));
+    }
+}
+
 #[test]
 fn messages_about_arguments_are_short_and_show_no_optional_or_hidden_ones() {
     let said = |arguments: &str| {
@@ -192,6 +230,12 @@ fn messages_about_arguments_are_short_and_show_no_optional_or_hidden_ones() {
     }
     let help = String::from_utf8(invoked("127.0.0.1:1", "man --help").stdout).unwrap();
     assert!(help.contains("--dir") && !help.contains("--server"), "{help}");
+    let mut alone = Command::new(SIGNALBOX);
+    alone.env("SIGNALBOX_SERVER", "127.0.0.1:1");
+    let alone = outcome(alone);
+    let help = String::from_utf8(alone.stderr).unwrap();
+    assert!(help.contains("signalbox status backup"), "the help has examples: {help}");
+    assert_eq!(alone.status.code(), Some(64));
     let subcommands = said("--json");
     assert!(
         subcommands.contains("completions, man") && !subcommands.contains("complete-names"),

@@ -727,7 +727,7 @@ fn the_audit_log_has_the_amounts_and_slots_of_each_change() {
         (remove(Removal::WithLastHolder), "remove semaphore \"gpu\" with its last holder"),
         (remove(Removal::Now { grace }), "remove semaphore \"gpu\" now with a grace period of 5 s"),
         (remove(Removal::Now { grace: none }), "remove semaphore \"gpu\" now"),
-        (remove(Removal::IfIdle), "remove semaphore \"gpu\" if it is idle"),
+        (remove(Removal::IfIdle), "remove semaphore \"gpu\""),
     ];
     let both = Operation::Declare { if_exists: IfExists::Set, declarations: vec![gpu, db] };
     let mut callers = ["127.0.0.1", "127.0.0.2"].map(|address| guarded.from(address));

@@ -263,7 +263,7 @@ fn the_first_change_without_the_right_is_in_the_audit_log() {
             "take slot 3 of semaphore \"gpu\" out of service",
             "semaphore \"gpu\"",
         ),
-        ("remove", r#"{"name": "gpu"}"#, 403, "remove semaphore \"gpu\" if it is idle", "semaphore \"gpu\""),
+        ("remove", r#"{"name": "gpu"}"#, 403, "remove semaphore \"gpu\"", "semaphore \"gpu\""),
         ("revoke", r#"{"grant": 7}"#, 403, "revoke grant 7", "server"),
         ("cancel", r#"{"request": 7}"#, 403, "cancel waiting request 7", "server"),
         ("delete-counter", r#"{"name": "web/a"}"#, 403, "delete counter \"web/a\"", "counter \"web/a\""),

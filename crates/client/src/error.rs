@@ -274,9 +274,7 @@ pub enum ErrorKind {
     #[error(transparent)]
     Claims(#[from] ClaimsError),
     /// A capacity or maximum of 0 was requested. No request was sent.
-    #[error(
-        "the capacity or maximum is 0; give 1 or more, or none for a limit that is declared"
-    )]
+    #[error("the capacity or maximum is 0; give 1 or more, or none for a limit that is declared")]
     NoCapacity,
     /// The declarations break a rule of the protocol. No request was sent.
     #[error(transparent)]

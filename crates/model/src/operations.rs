@@ -196,7 +196,7 @@ impl fmt::Display for Operation<'_> {
             Self::Resize { how: Resizing::To(capacity), .. } => write!(f, "resize {target} to {capacity}"),
             Self::Resize { how: Resizing::GrowBy(more), .. } => write!(f, "resize {target} by +{more}"),
             Self::Resize { how: Resizing::ShrinkBy(less), .. } => write!(f, "resize {target} by -{less}"),
-            Self::Remove { how: Removal::IfIdle, .. } => write!(f, "remove {target} if it is idle"),
+            Self::Remove { how: Removal::IfIdle, .. } => write!(f, "remove {target}"),
             Self::Remove { how: Removal::WithLastHolder, .. } => {
                 write!(f, "remove {target} with its last holder")
             }

@@ -127,7 +127,10 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<ExitCode, Fa
 
 /// The file that the configuration names.
 fn configured(config: &Path) -> Result<PathBuf, Failure> {
-    let loaded = Loaded::read(Some(config), std::env::vars_os())?;
+    let advice = "the server keeps a history only if its configuration sets log.grants: give the configuration with --config, or the \
+                  history with --file";
+    let loaded = Loaded::read(Some(config), std::env::vars_os())
+        .map_err(|error| Failure::new(Exit::Configuration, format!("{error}; {advice}")))?;
     loaded.config.log.grants.ok_or_else(|| {
         let message = format!(
             "{}: log.grants is not set, so the server keeps no history of grants; set it and restart the server, or give the \
