@@ -179,7 +179,8 @@ final class Attempt
     public function failed(string $reason = 'no answer in time', ?Answer $answer = null): Unanswered
     {
         $isFinal = str_contains(implode($this->reasons), 'certificate verify failed');
-        return new Unanswered("{$this->url}: $reason", $answer, $this->isSent, $isFinal);
+        $hint = isset(parse_url($this->url)['port']) ? '' : ' (the URL has no port; that of signalbox is usually 11217)';
+        return new Unanswered("{$this->url}$hint: $reason", $answer, $this->isSent, $isFinal);
     }
 
     /** Calls a function of PHP, and keeps what it warns of. */

@@ -20,40 +20,45 @@ final class Client
     private readonly \Closure $onEvent;
 
     /**
-     * What is not given is read from the environment.
+     * What is not given (null) is read from the environment.
      *
-     * @param list<string> $urls the HTTP listeners of a server, or of all nodes of a cluster; SIGNALBOX_URL, with commas between them
-     * @param string $token proves what the client may do; SIGNALBOX_TOKEN
-     * @param string $tokenFile has the token, and is read again for each connection and when a token is refused;
-     *     SIGNALBOX_TOKEN_FILE
-     * @param bool $tokenOverPlain permits to send the token to other machines without TLS; SIGNALBOX_TOKEN_OVER_PLAIN=1
-     * @param string $ca a file with the authorities that are trusted for https; SIGNALBOX_CA
+     * @param list<string>|string|null $urls the HTTP listeners of a server, or of all nodes of a cluster, in a list or with commas
+     *     between them; SIGNALBOX_URL
+     * @param string|null $token proves what the client may do, without the white space around it; SIGNALBOX_TOKEN, unless there is
+     *     a file
+     * @param string|null $tokenFile has the token, and is read again for each connection and when a token is refused. A program
+     *     gives this or $token; SIGNALBOX_TOKEN_FILE
+     * @param bool|null $tokenOverPlain permits to send the token to other machines without TLS; SIGNALBOX_TOKEN_OVER_PLAIN=1
+     * @param string|null $ca a file with the authorities that are trusted for https; empty: those of PHP; SIGNALBOX_CA
      * @param array<string, mixed> $tls further options of PHP's SSL context, such as local_cert
-     * @param float $unreachableAfterSeconds how long an acquire tries to reach a server
+     * @param float $unreachableAfterSeconds how long an acquire tries to reach a server, also one that does not wait
      * @param (callable(string, array<string, mixed>): void)|null $onEvent is told of "waiting" (with "position"), "acquired",
      *     "renewed", "revoking", "lost" (with "reason") and "released", with "name" and, of a permit, "fence" and "time_left"
-     * @throws Misuse
+     * @throws Misuse if one of them is wrong, or a file has no token
      */
     public function __construct(
-        array $urls = [],
-        #[\SensitiveParameter] string $token = '',
-        string $tokenFile = '',
-        bool $tokenOverPlain = false,
-        string $ca = '',
+        array|string|null $urls = null,
+        #[\SensitiveParameter] ?string $token = null,
+        ?string $tokenFile = null,
+        ?bool $tokenOverPlain = null,
+        ?string $ca = null,
         array $tls = [],
         private readonly float $unreachableAfterSeconds = 10.0,
         ?callable $onEvent = null,
     ) {
-        $variable = fn (string $name): string => (string) getenv($name);
-        $urls = $urls ?: explode(',', $variable('SIGNALBOX_URL') ?: self::DEFAULT_URL);
-        $token = new Token($tokenFile ?: $variable('SIGNALBOX_TOKEN_FILE'), $token ?: $variable('SIGNALBOX_TOKEN'));
-        $mayBePlain = $token->text() === '' || $tokenOverPlain || $variable('SIGNALBOX_TOKEN_OVER_PLAIN') === '1';
+        $urls ??= getenv('SIGNALBOX_URL') ?: self::DEFAULT_URL;
+        if ($urls === []) {
+            throw new Misuse('urls is empty; use the URL of each node, or null for SIGNALBOX_URL');
+        }
+        $token = Token::given($token, $tokenFile);
+        $mayBePlain = $token->text() === '' || ($tokenOverPlain ?? getenv('SIGNALBOX_TOKEN_OVER_PLAIN') === '1');
+        $urls = explode(',', implode(',', (array) $urls));
         $urls = array_map(fn (string $url): string => self::checked(trim($url), $mayBePlain), $urls);
-        $ca = $ca ?: $variable('SIGNALBOX_CA');
+        $ca ??= (string) getenv('SIGNALBOX_CA');
         if ($ca !== '' && !is_readable($ca)) {
             throw new Misuse("the file \"$ca\" with the certificates of authorities cannot be read");
         }
-        $this->servers = new Servers(array_values($urls), $token, $tls + ($ca === '' ? [] : ['cafile' => $ca]));
+        $this->servers = new Servers($urls, $token, $tls + ($ca === '' ? [] : ['cafile' => $ca]));
         $this->onEvent = $onEvent === null ? function (): void {
         } : \Closure::fromCallable($onEvent);
     }
@@ -61,14 +66,21 @@ final class Client
     private static function checked(string $url, bool $mayBePlain): string
     {
         $parts = parse_url($url) ?: [];
-        $isWrong = !in_array($parts['scheme'] ?? '', ['http', 'https'], true) || ($parts['host'] ?? '') === ''
-            || isset($parts['user']) || isset($parts['query']) || isset($parts['fragment']);
-        if ($isWrong) {
-            throw new Misuse('a URL of a server is wrong; use one such as ' . self::DEFAULT_URL);
+        $wrong = match (true) {
+            preg_match('/[^\x21-\x7e]/', $url) === 1 => 'it has a space, or another character that no URL has',
+            preg_match('~^https?://~', $url) === 0 => 'begin it with http:// or https://',
+            preg_match('/^(\[[0-9a-f:.]+]|[^][:]+)$/iD', $parts['host'] ?? '') === 0 => 'its host or its port is missing or wrong',
+            ($parts['port'] ?? 1) === 0 => 'a port is 1 to 65535',
+            isset($parts['user']) || isset($parts['query']) || isset($parts['fragment']) => 'it has no user, and nothing after ? or #',
+            default => '',
+        };
+        if ($wrong !== '') {
+            $shown = preg_replace('~^(.*//)?[^/]*@~s', '$1…@', $url); // Without a password.
+            throw new Misuse("the URL \"$shown\" is wrong: $wrong; use one such as " . self::DEFAULT_URL);
         }
         $isLoopback = preg_match('/^(localhost|127(\.\d+){3}|\[::1\])$/', $parts['host']);
         if ($parts['scheme'] === 'http' && !$mayBePlain && !$isLoopback) {
-            throw new Misuse("the token is not sent to $url without TLS, where others may read it; use https, or tokenOverPlain");
+            throw new Misuse("the token is not sent to \"$url\" without TLS, where others may read it; use https, or tokenOverPlain");
         }
         return rtrim($url, '/');
     }

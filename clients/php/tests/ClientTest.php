@@ -434,18 +434,98 @@ final class ClientTest extends TestCase
 
     public function testTheConfigurationIsChecked(): void
     {
+        $empty = $this->folder() . '/token';
+        touch($empty);
         $wrong = [
-            ['urls' => ['lock.example.org:11217']],
-            ['urls' => ['ftp://lock.example.org']],
-            ['urls' => ['http://user:secret@lock.example.org']],
+            ['urls' => []],
             ['urls' => ['http://192.0.2.1:11217'], 'token' => 'secret'],
+            ['urls' => ['http://127.0.0.1:11217,http://192.0.2.1:11217'], 'token' => 'secret'],
+            ['token' => ''],
+            ['token' => "\n"],
+            ['token' => "a\r\nX-Injected: 1"],
+            ['token' => 'é'],
+            ['token' => 'secret', 'tokenFile' => $empty],
+            ['tokenFile' => $empty],
+            ['tokenFile' => ''],
+            ['tokenFile' => "a\0b"],
             ['tokenFile' => '/does/not/exist'],
             ['ca' => '/does/not/exist'],
         ];
         foreach ($wrong as $options) {
             $this->assertFails(Misuse::class, fn () => new Client(...$options));
         }
-        new Client(urls: ['http://[::1]:11217', 'https://lock.example.org'], token: 'secret');
+        new Client(urls: ['http://[::1]:11217', 'https://lock.example.org/path/'], token: 'secret');
+        new Client(urls: 'http://a.example.org:1, http://b.example.org:1');
+    }
+
+    /** @return array<string, array{string}> */
+    public static function wrongUrls(): array
+    {
+        $urls = [
+            '', 'localhost', '127.0.0.1:18117', 'tcp://127.0.0.1:18117', 'lock.example.org:11217', 'ftp://lock.example.org', 'http://',
+            'http://:1', 'http://::1', 'http://a:0', 'http://a:65536', 'http://a/?b', 'http://a#b', "http://a/\r\nX-Injected: 1", 'http://é',
+        ];
+        return array_combine($urls, array_map(fn (string $url): array => [$url], $urls));
+    }
+
+    /** @dataProvider wrongUrls */
+    public function testAWrongUrlIsShown(string $url): void
+    {
+        $this->expectException(Misuse::class);
+        $this->expectExceptionMessage("\"$url\"");
+        new Client(urls: [$url]);
+    }
+
+    public function testAPasswordIsNotShown(): void
+    {
+        try {
+            new Client(urls: ['http://user:secret@lock.example.org']);
+            $this->fail('no exception');
+        } catch (Misuse $misuse) {
+            $this->assertStringNotContainsString('secret', $misuse->getMessage());
+        }
+    }
+
+    /** Replaces the server by one that grants nothing without a token, and returns one. */
+    private function token(): string
+    {
+        $folder = $this->folder();
+        [$tokens, $config] = ["$folder/tokens.toml", "$folder/signalbox.toml"];
+        $token = $this->server->command('token', 'create', 'first', '--rights', 'acquire', '--file', $tokens);
+        file_put_contents($config, "[access]\ntokens = \"$tokens\"\nnetworks = [\"127.0.0.0/8 none\"]\n");
+        $this->server = new Server('--config', $config);
+        return $token;
+    }
+
+    public function testATokenIsTrimmed(): void
+    {
+        [$token, $file] = [$this->token(), $this->folder() . '/token'];
+        file_put_contents($file, " $token\r\n");
+        $this->client(token: "$token\n")->acquire('a', maximum: 1)->release();
+        $this->client(tokenFile: $file)->acquire('a', maximum: 1)->release();
+        putenv("SIGNALBOX_TOKEN=$token\n");
+        try {
+            $this->client()->acquire('a', maximum: 1)->release();
+        } finally {
+            putenv('SIGNALBOX_TOKEN');
+        }
+        $this->assertFails(NotPermitted::class, fn () => $this->client()->acquire('a', maximum: 1));
+    }
+
+    public function testWhatTheProgramGivesWinsOverTheEnvironment(): void
+    {
+        $token = $this->token();
+        putenv('SIGNALBOX_TOKEN_FILE=/does/not/exist');
+        putenv('SIGNALBOX_TOKEN_OVER_PLAIN=1');
+        try {
+            $this->client(token: $token)->acquire('a', maximum: 1)->release();
+            $plain = ['urls' => ['http://192.0.2.1:11217'], 'token' => 'secret'];
+            $this->assertFails(Misuse::class, fn () => new Client(...$plain, tokenOverPlain: false));
+            new Client(...$plain);
+        } finally {
+            putenv('SIGNALBOX_TOKEN_FILE');
+            putenv('SIGNALBOX_TOKEN_OVER_PLAIN');
+        }
     }
 
     public function testTheEnvironmentIsRead(): void
