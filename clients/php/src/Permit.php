@@ -52,7 +52,7 @@ final class Permit
      * permit is still valid for timeLeft(). Call it between the steps of the work, as often as you like: it asks the server at most
      * ten times in a time to live. It also throws Lost once the permit is released.
      *
-     * If no server answers, it waits for three seconds at most, and returns while the permit is valid.
+     * If no server answers, it waits for three seconds at most and not after the end of the permit, and returns while that is valid.
      *
      * @throws Lost|Misuse
      */
@@ -72,9 +72,10 @@ final class Permit
     {
         $this->asked = Clock::now();
         try {
-            $answer = $this->servers->post('renew', ['keys' => [$this->key]], 0.0, min($this->ttl / 3, Servers::ANSWER_SECONDS));
+            $patience = min($this->ttl / 3, Servers::ANSWER_SECONDS);
+            $answer = $this->servers->post('renew', ['keys' => [$this->key]], 0.0, $patience, $this->timeLeft());
         } catch (Unanswered) {
-            $this->fail('unreachable');
+            $this->reason = 'unreachable';
             return;
         }
         if (!$this->isInTime()) {
@@ -91,18 +92,10 @@ final class Permit
                 $this->report('revoking');
                 break;
             case 'not_permitted':
-                $this->fail('not_permitted');
+                $this->reason = 'not_permitted';
                 break;
             default:
                 $this->end($lease['reason'] ?? 'expired');
-        }
-    }
-
-    /** What is found out after the end is not the reason of the loss. */
-    private function fail(string $reason): void
-    {
-        if ($this->isInTime()) {
-            $this->reason = $reason;
         }
     }
 

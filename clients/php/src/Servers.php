@@ -16,6 +16,9 @@ final class Servers
 
     private const IDLE_SECONDS = 10.0; // The server closes an idle connection after 15 s.
 
+    /** A signal that arrives just before a wait begins does not interrupt it, and its handler runs after this time. */
+    private const SIGNAL_SECONDS = 0.2;
+
     private readonly int $process;
 
     /** The URL of the server that answered last; null: all have to be asked. */
@@ -48,17 +51,24 @@ final class Servers
      * @param array<string, mixed> $body
      * @param float $poll how long the request may wait for news
      * @param float $patience how long each server has to answer beyond that
+     * @param float $within how long all servers together have
      * @throws Unanswered
      */
-    public function post(string $path, array $body, float $poll = 0.0, float $patience = self::ANSWER_SECONDS): Answer
-    {
+    public function post(
+        string $path,
+        array $body,
+        float $poll = 0.0,
+        float $patience = self::ANSWER_SECONDS,
+        float $within = INF,
+    ): Answer {
         if (!$this->isOwn()) {
             throw new Misuse('this process is a fork of the one that has made the client; make a client after the fork');
         }
         $isOpen = false;
+        $end = hrtime(true) / 1e9 + $within;
         do {
             $used = $this->token->text();
-            $answer = $this->ask($path, $body, $poll, $patience);
+            $answer = $this->ask($path, $body, $poll, min($patience, $within), $end);
             $isOpen = $answer->isOpen = $isOpen || $answer->isOpen;
         } while ($answer->refusesToken() && $this->token->reload() !== $used);
         return $answer;
@@ -70,17 +80,17 @@ final class Servers
      *
      * @param array<string, mixed> $body
      */
-    private function ask(string $path, array $body, float $poll, float $patience): Answer
+    private function ask(string $path, array $body, float $poll, float $patience, float $end): Answer
     {
         $others = array_values(array_diff($this->urls, [$this->preferred]));
         $late = hrtime(true) / 1e9 + $poll + $patience / 2;
         [$attempts, $failures] = [[], []];
         if ($this->preferred !== null) {
-            $this->start([$this->preferred], $path, $body, $poll, $patience, $attempts, $failures);
+            $this->start([$this->preferred], $path, $body, $poll, $patience, $end, $attempts, $failures);
         }
         while (true) {
             if ($others !== [] && ($attempts === [] || hrtime(true) / 1e9 >= $late)) {
-                $this->start($others, $path, $body, 0.0, $patience, $attempts, $failures);
+                $this->start($others, $path, $body, 0.0, $patience, $end, $attempts, $failures);
                 $others = [];
             }
             if ($attempts === []) {
@@ -117,8 +127,17 @@ final class Servers
      * @param list<Attempt> $attempts gets one for each
      * @param list<Unanswered> $failures gets those that have failed at once
      */
-    private function start(array $urls, string $path, array $body, float $poll, float $patience, array &$attempts, array &$failures): void
-    {
+    private function start(
+        array $urls,
+        string $path,
+        array $body,
+        float $poll,
+        float $patience,
+        float $end,
+        array &$attempts,
+        array &$failures,
+    ): void {
+        $patience = min($poll + $patience, $end - hrtime(true) / 1e9);
         $body += $poll > 0 ? ['poll_ms' => (int) ($poll * 1000)] : [];
         foreach ($urls as $url) {
             $idle = $url === $this->preferred && Clock::now() - $this->idleSince < self::IDLE_SECONDS ? $this->idle : null;
@@ -126,7 +145,7 @@ final class Servers
                 $this->token->reload();
             }
             try {
-                $attempts[] = new Attempt($url, $this->request($url, $path, $body), $this->tls, $idle, $poll + $patience);
+                $attempts[] = new Attempt($url, $this->request($url, $path, $body), $this->tls, $idle, $patience);
             } catch (Unanswered $unanswered) {
                 $failures[] = $unanswered;
             }
@@ -135,7 +154,7 @@ final class Servers
     }
 
     /**
-     * Waits until attempts can go on.
+     * Waits until attempts can go on, or for a while.
      *
      * @param non-empty-array<int, Attempt> $attempts
      * @return list<int> their keys
@@ -150,7 +169,7 @@ final class Servers
                 $read[$index] = $attempt->stream();
             }
         }
-        $seconds = max($seconds, 0.001);
+        $seconds = min(max($seconds, 0.001), self::SIGNAL_SECONDS);
         if (@stream_select($read, $write, $none, (int) $seconds, (int) (fmod($seconds, 1) * 1e6)) === false) {
             usleep(1000); // A signal, or a stream whose number is too large for it.
             return array_keys($attempts);

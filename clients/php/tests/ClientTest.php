@@ -5,7 +5,7 @@ declare(strict_types=1);
 namespace Signalbox\Tests;
 
 use PHPUnit\Framework\TestCase;
-use Signalbox\{Busy, Claim, Client, Failure, Lost, Misuse, NotPermitted, Permit, QueueFull, TimedOut, Unreachable};
+use Signalbox\{Busy, Claim, Client, Failure, Lost, Misuse, NotPermitted, Permit, QueueFull, Servers, TimedOut, Unreachable};
 
 final class ClientTest extends TestCase
 {
@@ -17,6 +17,8 @@ final class ClientTest extends TestCase
     private array $events = [];
     /** @var list<string> */
     private array $folders = [];
+    /** @var list<int> */
+    private array $processes = [];
 
     protected function setUp(): void
     {
@@ -26,6 +28,10 @@ final class ClientTest extends TestCase
 
     protected function tearDown(): void
     {
+        foreach ($this->processes as $process) {
+            posix_kill($process, SIGKILL);
+            pcntl_waitpid($process, $status);
+        }
         foreach ($this->folders as $folder) {
             array_map('unlink', glob("$folder/*"));
             rmdir($folder);
@@ -317,6 +323,33 @@ final class ClientTest extends TestCase
     {
         $listener = stream_socket_server('tcp://127.0.0.1:0');
         return [$listener, stream_socket_get_name($listener, false)];
+    }
+
+    /** A server that gives its first request this answer, and does not answer others. */
+    private function answering(string $answer): string
+    {
+        [$listener, $address] = self::silent();
+        $this->processes[] = $process = pcntl_fork();
+        if ($process === 0) {
+            $connection = stream_socket_accept($listener);
+            fread($connection, 8192);
+            fwrite($connection, $answer);
+            while (true) {
+                sleep(self::PATIENCE); // Until the test ends it.
+            }
+        }
+        return "http://$address";
+    }
+
+    public function testARefreshDoesNotWaitAfterTheEndOfThePermit(): void
+    {
+        $held = '{"state": "held", "ttl_ms": 20000, "valid_ms": 2500, "grant": "1", "slots": [[]]}';
+        $url = $this->answering("HTTP/1.1 200 OK\r\nContent-Length: " . strlen($held) . "\r\n\r\n$held");
+        $permit = $this->client(urls: [$url, 'http://127.0.0.1:1'])->acquire('a', maximum: 1);
+        $this->eventually('the permit is about to end', fn (): bool => $permit->timeLeft() < 0.2);
+        $begun = hrtime(true);
+        $this->assertFails(Lost::class, fn () => $permit->refresh(), 'unreachable');
+        $this->assertLessThan(Servers::ANSWER_SECONDS * 1e9, hrtime(true) - $begun);
     }
 
     public function testServersAreAskedBesideEachOther(): void
