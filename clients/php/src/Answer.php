@@ -61,13 +61,15 @@ final class Unanswered extends \RuntimeException
 {
     /**
      * @param bool $isSent a server may have received it
-     * @param bool $isFinal repeating does not help: the server is not trusted
+     * @param bool $isFinal repeating does not help: the server is not trusted, or is foreign
+     * @param bool $isForeign what listens there certainly speaks another protocol
      */
     public function __construct(
         string $message,
         public readonly ?Answer $answer = null,
         public bool $isSent = true,
         public bool $isFinal = false,
+        public readonly bool $isForeign = false,
     ) {
         parent::__construct($message);
     }

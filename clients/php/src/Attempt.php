@@ -133,6 +133,10 @@ final class Attempt
 
     private function received(): ?Answer
     {
+        if (!str_starts_with($this->answer, substr('HTTP/', 0, strlen($this->answer)))) {
+            $reason = 'this port does not speak HTTP, or only with TLS; give the HTTP listener (signalbox serve --http-port)';
+            throw $this->failed($reason, isForeign: true);
+        }
         [$head, $body] = explode("\r\n\r\n", $this->answer, 2) + ['', null];
         if ($body === null && strlen($head) > 1 << 16) {
             throw $this->failed('the answer is not one of signalbox');
@@ -172,15 +176,18 @@ final class Attempt
                 return;
             }
         }
+        if (str_contains(implode($this->reasons), 'wrong version number')) { // The words of OpenSSL.
+            throw $this->failed('this port does not speak TLS; use http, or the HTTP listener of a server with TLS', isForeign: true);
+        }
         throw $this->failed($this->reasons[0] ?? 'no connection');
     }
 
     /** The failure; without a reason, the server has not answered in time. */
-    public function failed(string $reason = 'no answer in time', ?Answer $answer = null): Unanswered
+    public function failed(string $reason = 'no answer in time', ?Answer $answer = null, bool $isForeign = false): Unanswered
     {
-        $isFinal = str_contains(implode($this->reasons), 'certificate verify failed');
+        $isFinal = $isForeign || str_contains(implode($this->reasons), 'certificate verify failed');
         $hint = isset(parse_url($this->url)['port']) ? '' : ' (the URL has no port; that of signalbox is usually 11217)';
-        return new Unanswered("{$this->url}$hint: $reason", $answer, $this->isSent, $isFinal);
+        return new Unanswered("{$this->url}$hint: $reason", $answer, $this->isSent, $isFinal, $isForeign);
     }
 
     /** Calls a function of PHP, and keeps what it warns of. */

@@ -224,6 +224,9 @@ final class Client
         if ($last->answer?->code() === 'limit_reached') {
             return Failure::of($requested, 'limit_reached', $last->answer->message());
         }
+        if ($last->isForeign) {
+            return new Misuse("cannot $requested: {$last->getMessage()}", '', $last);
+        }
         $message = "cannot $requested: no server could answer; check the servers and the network (last attempt: {$last->getMessage()})";
         return new Unreachable($message, '', $last);
     }

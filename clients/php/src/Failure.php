@@ -71,7 +71,10 @@ final class NotPermitted extends Failure
 {
 }
 
-/** The request or the configuration cannot succeed as it is, or the permit belongs to the parent of this process. */
+/**
+ * The request or the configuration cannot succeed as it is, what listens at all URLs does not speak HTTP, or the permit belongs to
+ * the parent of this process.
+ */
 final class Misuse extends Failure
 {
 }

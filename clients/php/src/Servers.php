@@ -185,7 +185,7 @@ final class Servers
     }
 
     /**
-     * What is said of several failures: the word of the server that leads is worth the most.
+     * What is said of several failures: the word of the server that leads is worth the most, and that of what is no server the least.
      *
      * @param non-empty-list<Unanswered> $failures
      */
@@ -193,7 +193,8 @@ final class Servers
     {
         $this->preferred = count($this->urls) === 1 ? $this->urls[0] : null;
         $leads = fn (Unanswered $failure): bool => !in_array($failure->answer?->code(), [null, 'not_serving'], true);
-        $failure = current(array_filter($failures, $leads)) ?: $failures[0];
+        $isServer = fn (Unanswered $failure): bool => !$failure->isForeign;
+        $failure = current(array_filter($failures, $leads)) ?: current(array_filter($failures, $isServer)) ?: $failures[0];
         $failure->isSent = array_filter($failures, fn (Unanswered $failure): bool => $failure->isSent) !== [];
         $failure->isFinal = array_filter($failures, fn (Unanswered $failure): bool => !$failure->isFinal) === [];
         return $failure;

@@ -446,6 +446,33 @@ final class ClientTest extends TestCase
         $this->assertSame([1, 0], [$this->server->sessions(), $other->sessions()]);
     }
 
+    public function testAPortOfAnotherProtocolIsMisuseAtOnce(): void
+    {
+        $plain = substr($this->server->url, strlen('http://'));
+        $counters = "http://{$this->server->counter}";
+        foreach ([[$counters], ["https://$plain"], ["https://$plain", $counters]] as $urls) {
+            $client = $this->client(urls: $urls, unreachableAfterSeconds: 3600.0);
+            $this->assertFails(Misuse::class, fn () => $client->acquire('a', maximum: 1));
+        }
+        $client = $this->client(urls: [$counters, 'http://127.0.0.1:1'], unreachableAfterSeconds: 0.1);
+        $this->assertFails(Unreachable::class, fn () => $client->acquire('a', maximum: 1));
+        $this->client(urls: [$counters, $this->server->url])->acquire('a', maximum: 1)->release();
+    }
+
+    /** @return array<string, array{string}> */
+    public static function otherAnswers(): array
+    {
+        $answers = ['H', "HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\n<html>"];
+        return array_combine($answers, array_map(fn (string $answer): array => [$answer], $answers));
+    }
+
+    /** @dataProvider otherAnswers */
+    public function testAnAnswerThatMayBecomeOneOfAServerIsNotMisuse(string $answer): void
+    {
+        $client = $this->client(urls: [$this->answering($answer)], unreachableAfterSeconds: 0.1);
+        $this->assertFails(Unreachable::class, fn () => $client->acquire('a', maximum: 1));
+    }
+
     public function testAProgramWithoutAServerDoesNotWaitForLong(): void
     {
         $begun = hrtime(true);

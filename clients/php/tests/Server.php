@@ -8,7 +8,7 @@ namespace Signalbox\Tests;
 final class Server
 {
     public readonly string $url;
-    private readonly string $counter;
+    public readonly string $counter;
     /** @var resource */
     private $process;
 
