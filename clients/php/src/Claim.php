@@ -8,10 +8,12 @@ namespace Signalbox;
 final class Claim
 {
     /**
-     * @param string $name any bytes
-     * @param int $resources how many
-     * @param int|null $maximum how many may be in use at once; a declared semaphore needs none
-     * @param int|null $slot this slot of a declared semaphore with numbered slots
+     * @param string $name 1 to 65535 bytes of any kind
+     * @param int $resources how many, 1 or more
+     * @param int|null $maximum how many may be in use at once, 1 or more; all clients of the name should give the same one, and a
+     *     declared semaphore needs none
+     * @param int|null $slot this slot of a semaphore that is declared with numbered slots, 0 or more
+     * @throws Misuse
      */
     public function __construct(
         public readonly string $name,
@@ -19,6 +21,19 @@ final class Claim
         public readonly ?int $maximum = null,
         public readonly ?int $slot = null,
     ) {
+        if ($name === '') {
+            throw new Misuse('a name is empty; use a text');
+        }
+        Rules::bytes(Rules::NAME_BYTES_MAX, $name, 'a name');
+        Rules::atLeast(1, $resources, "cannot acquire \"$name\": resources");
+        Rules::atLeast(1, $maximum, "cannot acquire \"$name\": maximum");
+        Rules::atLeast(0, $slot, "cannot acquire \"$name\": slot");
+        if ($resources > ($maximum ?? $resources)) {
+            throw new Misuse("cannot acquire \"$name\": resources is $resources and maximum $maximum; use resources up to maximum");
+        }
+        if ($resources > 1 && $slot !== null) {
+            throw new Misuse("cannot acquire \"$name\": resources is $resources and slot is given; a slot is one resource");
+        }
     }
 
     /**

@@ -46,6 +46,7 @@ final class Client
         private readonly float $unreachableAfterSeconds = 10.0,
         ?callable $onEvent = null,
     ) {
+        Rules::atLeast(0, $unreachableAfterSeconds, 'unreachableAfterSeconds');
         $urls ??= getenv('SIGNALBOX_URL') ?: self::DEFAULT_URL;
         if ($urls === []) {
             throw new Misuse('urls is empty; use the URL of each node, or null for SIGNALBOX_URL');
@@ -88,14 +89,12 @@ final class Client
     /**
      * Acquires resources of a name. Release the permit, and refresh it while you work (Permit::refresh), or use run().
      *
-     * If an exception ends the wait, such as one of a signal's handler, nothing stays held.
+     * If an exception ends the wait, such as one of a signal's handler, nothing stays held. The first four parameters are those of a
+     * Claim.
      *
-     * @param string $name any bytes
-     * @param int $resources how many
-     * @param int|null $maximum how many may be in use at once; a declared semaphore needs none
-     * @param int|null $slot this slot of a declared semaphore with numbered slots
      * @param list<Claim> $also further names, all or none of which are acquired
-     * @param float|null $ttlSeconds how long the permit lasts after each refresh; the server's default, usually 30 s
+     * @param float|null $ttlSeconds how long the permit lasts after each refresh, 1 s or more; the server bounds it, by an hour unless
+     *     it is configured (session.max_ttl); the server's default, usually 30 s
      * @param float $waitSeconds how long to wait in the queue; not at all unless given
      * @param int|null $queueMax do not wait if so many requests wait already
      * @param string $label up to 255 bytes that the server's listings show beside the permit
@@ -112,7 +111,7 @@ final class Client
         ?int $queueMax = null,
         string $label = '',
     ): Permit {
-        $claims = [new Claim($name, $resources, $maximum, $slot), ...$also];
+        $claims = [new Claim($name, $resources, $maximum, $slot), ...array_values($also)];
         // Only a request of a single flight has another answer.
         return $this->request($claims, [], $ttlSeconds, $waitSeconds, $queueMax, $label);
     }
@@ -143,9 +142,11 @@ final class Client
     {
         $name = $claims[0]->name;
         $requested = "acquire \"$name\"";
-        if ($waitSeconds < 0 || ($ttlSeconds ?? 1) < 0.001) {
-            throw new Misuse("cannot $requested: ttlSeconds and waitSeconds must not be negative, and ttlSeconds at least 0.001");
-        }
+        self::check($claims, $requested);
+        Rules::ttl($ttlSeconds, "cannot $requested: ttlSeconds");
+        Rules::atLeast(0, $waitSeconds, "cannot $requested: waitSeconds");
+        Rules::atLeast(0, $queueMax, "cannot $requested: queueMax");
+        Rules::bytes(Rules::LABEL_BYTES_MAX, $label, "cannot $requested: label");
         $key = bin2hex(random_bytes(16));
         $milliseconds = fn (float $seconds): int => (int) min(ceil($seconds * 1000), 2 ** 32 - 1);
         $body = [
@@ -157,7 +158,7 @@ final class Client
         $body += $queueMax === null ? [] : ['queue_max' => $queueMax];
         $mayArrive = true;
         try {
-            $answer = $this->ask($name, $requested, $body, $waitSeconds, max(1.0, $ttlSeconds ?? 30.0), $mayArrive);
+            $answer = $this->ask($name, $requested, $body, $waitSeconds, $ttlSeconds ?? 30.0, $mayArrive);
             if ($answer->status === 200 && $answer->body['state'] === 'done') {
                 return null;
             }
@@ -172,7 +173,31 @@ final class Client
                 $this->giveBack($key, self::CLEANUP_SECONDS);
             }
         }
-        throw Failure::of($requested, $answer->code(), $answer->message());
+        $hasSlot = array_filter($claims, fn (Claim $claim): bool => $claim->slot !== null) !== [];
+        throw Failure::of($requested, $answer->code(), match (true) {
+            $answer->code() === 'not_found' && $hasSlot => 'a slot is one of a declared semaphore; declare it with signalbox declare --slots',
+            $answer->code() === 'not_found' => 'it is not declared; give the request a maximum, or declare it with signalbox declare',
+            in_array($answer->code(), ['unauthorized', 'not_permitted'], true) && !$this->servers->hasToken()
+                => 'the client has no token; give it one by tokenFile or SIGNALBOX_TOKEN_FILE',
+            default => $answer->message(),
+        });
+    }
+
+    /** @param array<mixed> $claims those of acquire() */
+    private static function check(array $claims, string $requested): void
+    {
+        foreach ($claims as $claim) {
+            if (!$claim instanceof Claim) {
+                throw new Misuse("cannot $requested: also has something that is not a Claim; use such as new Claim('licence', maximum: 1)");
+            }
+        }
+        $names = array_map(fn (Claim $claim): string => $claim->name, $claims);
+        foreach (array_diff_key($names, array_unique($names, SORT_STRING)) as $twice) {
+            throw new Misuse("cannot $requested: the name \"$twice\" is requested twice; use resources for the sum");
+        }
+        if (count($claims) > Rules::CLAIMS_MAX) {
+            throw new Misuse("cannot $requested: more than " . Rules::CLAIMS_MAX . ' names are requested; use ' . Rules::CLAIMS_MAX . ' or less');
+        }
     }
 
     /**

@@ -32,9 +32,28 @@ abstract class Failure extends \RuntimeException
             'busy' => 'it is in use; try again later, or wait with waitSeconds',
             'timed_out' => 'it was in use for as long as the request waited; try again later, or wait longer',
             'queue_full' => 'it is in use, and enough requests wait already; try again later',
+            'canceled', 'revoked', 'removed' => self::why($code),
             default => $message,
         };
         return new $class("cannot $requested: $message", $code);
+    }
+
+    /**
+     * Why a permit, or the place in the queue, is lost, in words; the reason itself if it is one of a later server.
+     *
+     * @internal
+     */
+    public static function why(string $reason): string
+    {
+        return match ($reason) {
+            'expired' => 'expired, or the server was restarted without a data directory',
+            'unreachable' => 'no server answered until its lease ended',
+            'not_permitted' => 'the client may no longer acquire it',
+            'revoked' => 'an administrator has revoked it',
+            'removed' => 'an administrator has removed the semaphore',
+            'canceled' => 'an administrator has canceled the request',
+            default => $reason,
+        };
     }
 }
 

@@ -131,12 +131,7 @@ final class Permit
 
     private function lost(string $reason): Lost
     {
-        $what = match ($reason) {
-            'released' => 'was released',
-            'unreachable' => 'is lost: no server answered until its lease ended; stop the work',
-            'revoked' => 'is revoked by an administrator; stop the work',
-            default => "is lost: $reason; stop the work",
-        };
+        $what = $reason === 'released' ? 'was released; acquire again' : 'is lost: ' . Failure::why($reason) . '; stop the work';
         return new Lost("the permit for \"{$this->names[0]}\" $what", $reason);
     }
 

@@ -44,6 +44,11 @@ final class Servers
         return getmypid() === $this->process;
     }
 
+    public function hasToken(): bool
+    {
+        return $this->token->text() !== '';
+    }
+
     /**
      * Asks the servers, and once more if the token was refused and its file has another one. That a request is executed twice is no
      * matter, since it has the same key.

@@ -119,14 +119,49 @@ final class ClientTest extends TestCase
         $this->assertFails(TimedOut::class, $again(maximum: 1, waitSeconds: 0.001));
         $this->assertFails(QueueFull::class, $again(maximum: 1, waitSeconds: 3600.0, queueMax: 0));
         $this->assertFails(Misuse::class, $again());
-        $this->assertFails(Misuse::class, $again(maximum: 1, resources: 2));
-        $this->assertFails(Misuse::class, $again(maximum: 1, ttlSeconds: 0.0));
-        $this->assertFails(Misuse::class, $again(maximum: 1, waitSeconds: -1.0));
-        $this->assertFails(Misuse::class, $again(maximum: 1, label: str_repeat('x', 256)));
         $this->server->command('declare', 'paused', '--capacity', '1');
         $this->server->command('pause', 'paused');
         $this->assertFails(Busy::class, fn () => $this->client->acquire('paused'), 'paused');
         $held->release();
+    }
+
+    /** @return array<string, array{array<string, mixed>}> */
+    public static function wrongRequests(): array
+    {
+        $claim = ['also' => [new Claim('a')]];
+        return [
+            'an empty name' => [['name' => '']],
+            'a long name' => [['name' => str_repeat('x', 65_536)]],
+            'nothing' => [['resources' => 0]],
+            'a maximum of nothing' => [['maximum' => 0]],
+            'more than the maximum' => [['resources' => 2, 'maximum' => 1]],
+            'a negative slot' => [['slot' => -1]],
+            'several of one slot' => [['slot' => 1, 'resources' => 2]],
+            'a name as a claim' => [['also' => ['x10']]],
+            'a name twice' => [$claim],
+            'many names' => [['also' => array_map(fn (int $number) => new Claim("b$number"), range(1, 64))]],
+            'a short ttl' => [['ttlSeconds' => 0.999]],
+            'a negative ttl' => [['ttlSeconds' => -1.0]],
+            'a ttl that is not a number' => [['ttlSeconds' => NAN]],
+            'a negative wait' => [['waitSeconds' => -1.0]],
+            'a wait that is not a number' => [['waitSeconds' => NAN]],
+            'a negative queue' => [['queueMax' => -1]],
+            'a long label' => [['label' => str_repeat('x', 256)]],
+        ];
+    }
+
+    /** @dataProvider wrongRequests */
+    public function testARequestThatCannotBeMeantIsMisuse(array $options): void
+    {
+        $client = $this->client(urls: ['http://127.0.0.1:1'], unreachableAfterSeconds: 0.1);
+        $this->assertFails(Misuse::class, fn () => $client->acquire(...$options + ['name' => 'a']), '');
+    }
+
+    public function testAnEndlessTimeIsTheLongestOne(): void
+    {
+        $permit = $this->client->acquire('a', maximum: 1, ttlSeconds: INF, waitSeconds: INF);
+        $this->assertGreaterThan(3000, $permit->timeLeft());
+        $permit->release();
     }
 
     public function testSeveralNamesAreAllGrantedOrNone(): void
@@ -510,6 +545,8 @@ final class ClientTest extends TestCase
             ['tokenFile' => "a\0b"],
             ['tokenFile' => '/does/not/exist'],
             ['ca' => '/does/not/exist'],
+            ['unreachableAfterSeconds' => -1.0],
+            ['unreachableAfterSeconds' => NAN],
         ];
         foreach ($wrong as $options) {
             $this->assertFails(Misuse::class, fn () => new Client(...$options));

@@ -7,7 +7,7 @@ namespace Signalbox\Tests;
 use PHPUnit\Framework\TestCase;
 use Signalbox\Client;
 use Signalbox\Symfony\SignalboxStore;
-use Symfony\Component\Lock\Exception\{InvalidTtlException, LockAcquiringException, LockConflictedException, LockReleasingException};
+use Symfony\Component\Lock\Exception\{InvalidArgumentException, InvalidTtlException, LockAcquiringException, LockConflictedException, LockReleasingException};
 use Symfony\Component\Lock\LockFactory;
 
 final class SymfonyTest extends TestCase
@@ -91,6 +91,27 @@ final class SymfonyTest extends TestCase
         } catch (LockAcquiringException $exception) {
             $this->assertInstanceOf(InvalidTtlException::class, $exception->getPrevious()->getPrevious() ?? $exception->getPrevious());
         }
+    }
+
+    /** @return array<string, array{class-string, array<string, mixed>}> */
+    public static function wrongOptions(): array
+    {
+        return [
+            'negative' => [InvalidTtlException::class, ['ttlSeconds' => -1.0]],
+            'short' => [InvalidTtlException::class, ['ttlSeconds' => 0.5]],
+            'NAN' => [InvalidTtlException::class, ['ttlSeconds' => NAN]],
+            'none' => [InvalidArgumentException::class, ['maximum' => 0]],
+        ];
+    }
+
+    /**
+     * @dataProvider wrongOptions
+     * @param class-string<\Throwable> $class
+     */
+    public function testAStoreThatCannotBeMeantIsNotMade(string $class, array $options): void
+    {
+        $this->expectException($class);
+        new SignalboxStore(new Client(), ...$options);
     }
 
     public function testAServerThatIsGoneIsNotAConflict(): void

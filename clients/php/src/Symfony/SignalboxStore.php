@@ -4,9 +4,10 @@ declare(strict_types=1);
 
 namespace Signalbox\Symfony;
 
-use Signalbox\{Busy, Client, Failure, Lost, Permit, QueueFull, TimedOut};
+use Signalbox\{Busy, Client, Failure, Lost, Misuse, Permit, QueueFull, Rules, TimedOut};
 use Symfony\Component\Lock\BlockingStoreInterface;
-use Symfony\Component\Lock\Exception\{InvalidTtlException, LockConflictedException, LockReleasingException, LockStorageException};
+use Symfony\Component\Lock\Exception\{InvalidArgumentException, InvalidTtlException};
+use Symfony\Component\Lock\Exception\{LockConflictedException, LockReleasingException, LockStorageException};
 use Symfony\Component\Lock\Key;
 
 /**
@@ -24,14 +25,25 @@ final class SignalboxStore implements BlockingStoreInterface
     private \WeakMap $permits;
 
     /**
-     * @param int|null $maximum how many locks of a resource may be held at once; null if an administrator declares that
-     * @param float $ttlSeconds the time to live; LockFactory's default is 300
+     * @param int|null $maximum how many locks of a resource may be held at once, 1 or more; null if an administrator declares that
+     * @param float $ttlSeconds the time to live, 1 s or more; LockFactory's default is 300
+     * @throws InvalidArgumentException of the time to live, an InvalidTtlException
      */
     public function __construct(
         private readonly Client $client,
         private readonly ?int $maximum = 1,
         private readonly float $ttlSeconds = 300.0,
     ) {
+        try {
+            Rules::atLeast(1, $maximum, 'the maximum of the store');
+        } catch (Misuse $misuse) {
+            throw new InvalidArgumentException($misuse->getMessage(), 0, $misuse);
+        }
+        try {
+            Rules::ttl($ttlSeconds, 'ttlSeconds of the store');
+        } catch (Misuse $misuse) {
+            throw new InvalidTtlException($misuse->getMessage(), 0, $misuse);
+        }
         $this->permits = new \WeakMap();
     }
 
