@@ -322,10 +322,12 @@ final class ClientTest extends TestCase
         pcntl_async_signals(true);
         pcntl_signal(SIGALRM, fn () => throw new \DomainException('of the handler'));
         pcntl_alarm(1);
+        $begun = hrtime(true);
         try {
-            $this->client->acquire('a', maximum: 1, waitSeconds: 3600.0, ttlSeconds: 4.0);
+            $this->client->acquire('a', maximum: 1, waitSeconds: 3600.0, ttlSeconds: 3600.0);
             $this->fail('no exception');
         } catch (\DomainException) {
+            $this->assertLessThan(20e9, hrtime(true) - $begun, 'the handler does not run only after a request, which waits for 20 s');
             $this->assertSame(1, $this->server->sessions(), 'that of the holder');
         } finally {
             pcntl_signal(SIGALRM, SIG_DFL);
