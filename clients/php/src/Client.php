@@ -175,7 +175,8 @@ final class Client
         }
         $hasSlot = array_filter($claims, fn (Claim $claim): bool => $claim->slot !== null) !== [];
         throw Failure::of($requested, $answer->code(), match (true) {
-            $answer->code() === 'not_found' && $hasSlot => 'a slot is one of a declared semaphore; declare it with signalbox declare --slots',
+            $answer->code() === 'not_found' && $hasSlot
+                => 'a slot is one of a declared semaphore; declare it with signalbox declare --slots',
             $answer->code() === 'not_found' => 'it is not declared; give the request a maximum, or declare it with signalbox declare',
             in_array($answer->code(), ['unauthorized', 'not_permitted'], true) && !$this->servers->hasToken()
                 => 'the client has no token; give it one by tokenFile or SIGNALBOX_TOKEN_FILE',
@@ -196,7 +197,8 @@ final class Client
             throw new Misuse("cannot $requested: the name \"$twice\" is requested twice; use resources for the sum");
         }
         if (count($claims) > Rules::CLAIMS_MAX) {
-            throw new Misuse("cannot $requested: more than " . Rules::CLAIMS_MAX . ' names are requested; use ' . Rules::CLAIMS_MAX . ' or less');
+            $most = Rules::CLAIMS_MAX;
+            throw new Misuse("cannot $requested: more than $most names are requested; use $most or less");
         }
     }
 
