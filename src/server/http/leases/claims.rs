@@ -11,24 +11,24 @@ use signalbox_model::{
 };
 
 /// A request for a lease, without its key. A number that is missing is `None`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    claims: Vec<OneClaim>,
+    pub(super) claims: Vec<OneClaim>,
     pub(super) ttl_ms: Option<u32>,
-    wait_ms: u32,
-    queue_max: Option<u32>,
+    pub(super) wait_ms: u32,
+    pub(super) queue_max: Option<u32>,
     /// Whether it is one of a single flight.
-    is_shared: bool,
+    pub(super) is_shared: bool,
     pub(super) label: Vec<u8>,
     pub(super) place: Option<Place>,
 }
 
-#[derive(Debug)]
-struct OneClaim {
-    name: Vec<u8>,
-    resources: u32,
-    maximum: Option<u32>,
-    slot: Option<u16>,
+#[derive(Clone, Debug)]
+pub(super) struct OneClaim {
+    pub(super) name: Vec<u8>,
+    pub(super) resources: u32,
+    pub(super) maximum: Option<u32>,
+    pub(super) slot: Option<u16>,
 }
 
 impl Wanted {
@@ -156,75 +156,5 @@ impl OneClaim {
         Want::of(claim, may).filter(|_| is_possible).ok_or_else(|| {
             ApiError::bad_request("\"resources\" must be 1 to \"maximum\", and 1 with \"slot\"")
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use proptest::sample::select;
-    use serde_json::{Map, Value, json};
-
-    use super::*;
-
-    /// Objects with some of these fields, most of which have values that could be right.
-    fn objects(fields: &'static [&'static str], value: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
-        let fields = proptest::collection::vec((select(fields), value), 0..6);
-        fields
-            .prop_map(|fields| {
-                Value::Object(
-                    fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<Map<_, _>>(),
-                )
-            })
-            .boxed()
-    }
-
-    fn bodies() -> impl Strategy<Value = Value> {
-        let scalar = prop_oneof![
-            8 => select(vec![json!("a"), json!("61"), json!(1), json!(2)]),
-            2 => select(vec![json!(null), json!("2"), json!(2.0), json!(0), json!(u32::MAX), json!(u64::MAX)]),
-            1 => select(vec![json!(-1), json!(1e300), json!(0.5), json!(true), json!([]), json!({}), json!(["a"])]),
-            1 => any::<String>().prop_map(Value::String),
-        ];
-        let claim =
-            objects(&["name", "name", "name_hex", "resources", "maximum", "slot"], scalar.clone().boxed());
-        let claims = proptest::collection::vec(claim, 1..4).prop_map(Value::Array);
-        let others = objects(
-            &["ttl_ms", "wait_ms", "queue_max", "label", "label_hex", "place", "keys"],
-            scalar.boxed(),
-        );
-        (claims, others).prop_map(|(claims, mut body)| {
-            body["claims"] = claims;
-            body
-        })
-    }
-
-    /// The request, if it can be understood, without its place, and its text.
-    fn understood(body: &[u8]) -> Option<(String, Vec<u8>)> {
-        let mut parameters = Parameters::of_json(body).ok()?;
-        let wanted = Wanted { place: None, ..Wanted::of(&mut parameters).ok()? };
-        Some((format!("{wanted:?}"), wanted.text()))
-    }
-
-    proptest! {
-        /// Whatever is sent is understood or refused, and two requests have the same text if they are the same.
-        #[test]
-        fn bodies_are_understood_or_refused(
-            body in bodies(),
-            other in bodies(),
-            at in any::<proptest::sample::Index>(),
-            byte in any::<u8>(),
-        ) {
-            let mut bytes = body.to_string().into_bytes();
-            if let (Some((one, text)), Some((two, other_text))) =
-                (understood(&bytes), understood(other.to_string().as_bytes()))
-            {
-                prop_assert_eq!(one == two, text == other_text);
-            }
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
-            understood(&bytes);
-            understood(&bytes[..at]);
-        }
     }
 }

@@ -10,6 +10,8 @@
 //! believe, and never when one is answered; a wait is over before the lease could expire.
 
 mod acquire;
+#[cfg(test)]
+mod bodies;
 mod claims;
 #[cfg(test)]
 mod histories;

@@ -101,7 +101,7 @@ impl View {
 }
 
 /// A place as a client keeps it: the id and the proof in hexadecimal digits.
-fn place_text(Place { id, proof }: Place) -> String {
+pub(super) fn place_text(Place { id, proof }: Place) -> String {
     hex(&id.0.to_be_bytes()) + &hex(&proof.0)
 }
 
