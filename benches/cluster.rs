@@ -208,14 +208,35 @@ impl Cluster {
     }
 
     /// The node that leads; waits until there is one.
-    fn leader(&self) -> usize {
+    fn leader(&mut self) -> usize {
         let mut leader = None;
-        wait_for("a node leads", || {
-            let status = self.nodes[0].status();
-            leader = self.nodes.iter().position(|node| status["leader"] == *node.name);
+        self.wait_for("a node leads", None, |cluster| {
+            let status = cluster.nodes[0].status();
+            leader = cluster.nodes.iter().position(|node| status["leader"] == *node.name);
             leader.is_some()
         });
         leader.expect("it was waited for")
+    }
+
+    /// Waits until all nodes are there, with the one that leads.
+    fn wait_for_all(&mut self, leader: usize) {
+        self.wait_for("all nodes are there", None, |cluster| {
+            cluster.nodes[leader].nodes_alive() == cluster.nodes.len()
+        });
+    }
+
+    /// Waits, and meanwhile starts nodes again that have ended themselves, as the service manager does: under load, one may
+    /// not reach etcd in time. `ended` is the node whose end is measured.
+    fn wait_for(&mut self, what: &str, ended: Option<usize>, mut holds: impl FnMut(&Self) -> bool) {
+        wait_for(what, || {
+            for (number, node) in self.nodes.iter_mut().enumerate() {
+                if Some(number) != ended && matches!(node.process.try_wait(), Ok(Some(_))) {
+                    println!("  {} has ended itself, and is started again", node.name);
+                    node.process = serve(&node.file);
+                }
+            }
+            holds(self)
+        });
     }
 }
 
@@ -296,7 +317,7 @@ fn failover(arguments: &Arguments) {
     for run in 1..=runs {
         let leader = cluster.leader();
         assert_eq!(statistic(cluster.nodes[leader].address, "declared"), u64::from(records));
-        wait_for("all nodes are there", || cluster.nodes[leader].nodes_alive() == cluster.nodes.len());
+        cluster.wait_for_all(leader);
         let relay = cluster.nodes.get(2).map(|node| node.address);
         // It holds something until the leader ends.
         let _holder = relay.map(|relay| plain_grant(relay, "held").expect("the relay reaches the leader"));
@@ -306,9 +327,10 @@ fn failover(arguments: &Arguments) {
                 let next = relay.unwrap_or(cluster.nodes[1 - leader].address);
                 let began = Instant::now();
                 cluster.nodes[leader].end(end, &mut etcd);
-                wait_for("the next node grants", || match relay {
+                cluster.wait_for("the next node grants", Some(leader), |_| match relay {
                     Some(relay) => plain_grant(relay, &format!("after-{run}")).is_some(),
-                    None => TcpStream::connect(next).is_ok() && Lessee::enter(next, run).takes(),
+                    // A node that stands by closes connections, as when it begins to lead: then a client connects again.
+                    None => Lessee::enter(next, run).and_then(|mut lessee| lessee.takes()).unwrap_or(false),
                 });
                 began.elapsed()
             }
@@ -367,7 +389,7 @@ fn clients(arguments: &Arguments) {
     let mut columns: [Vec<f64>; 4] = Default::default();
     for run in 0..arguments.runs {
         let leader = cluster.leader();
-        wait_for("all nodes are there", || cluster.nodes[leader].nodes_alive() == cluster.nodes.len());
+        cluster.wait_for_all(leader);
         let (relay, http) = (cluster.nodes[2].address, cluster.nodes[2].http);
         let [for_rust, for_http] = ["rust", "http"].map(|kind| format!("{kind}-{run}"));
         // What the clients wait for. The leader releases it with its own end.
@@ -380,7 +402,9 @@ fn clients(arguments: &Arguments) {
             sleep(Duration::from_secs(1));
             ended.set(Instant::now()).expect("it ends once");
             cluster.nodes[leader].end(arguments.end, &mut etcd);
-            wait_for("the next node grants", || plain_grant(relay, &format!("after-{run}")).is_some());
+            cluster.wait_for("the next node grants", Some(leader), |_| {
+                plain_grant(relay, &format!("after-{run}")).is_some()
+            });
             is_over.store(true, Ordering::Relaxed);
             [rust, over_http].map(|seen| seen.join().expect("the clients are served"))
         });
@@ -451,7 +475,8 @@ fn see_over_http(
     let acquire = |key: &str, name: &str, resources: u32, place: &serde_json::Value| {
         let claim = serde_json::json!({"name": name, "resources": resources, "maximum": PLAIN_MAXIMUM});
         let mut body = serde_json::json!({
-            "key": key, "claims": [claim], "ttl_ms": TTL.as_millis() as u64, "wait_ms": 60_000, "poll_ms": 8_000
+            "key": key, "claims": [claim], "ttl_ms": TTL.as_millis() as u64, "wait_ms": 60_000,
+            "poll_ms": POLL.as_millis() as u64
         });
         if !place.is_null() {
             body["place"] = place.clone();
@@ -494,11 +519,13 @@ fn repeated(http: SocketAddr, path: &str, body: &serde_json::Value) -> serde_jso
     let ask = || {
         let mut answer = String::new();
         let mut stream = TcpStream::connect(http).ok()?;
+        stream.set_read_timeout(Some(ANSWER_MAX)).ok()?;
         stream.write_all(request.as_bytes()).ok()?;
         stream.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;
         let is_answered = head.starts_with("HTTP/1.1 200") || head.starts_with("HTTP/1.1 202");
-        assert!(is_answered || head.starts_with("HTTP/1.1 503"), "{answer}");
+        let is_repeated = ["HTTP/1.1 408", "HTTP/1.1 503"].iter().any(|status| head.starts_with(status));
+        assert!(is_answered || is_repeated, "{answer}");
         if is_answered { serde_json::from_str(body).ok() } else { None }
     };
     loop {
@@ -509,14 +536,19 @@ fn repeated(http: SocketAddr, path: &str, body: &serde_json::Value) -> serde_jso
     }
 }
 
+/// How long a request over HTTP may wait for news, and for how long its answer is waited for.
+const POLL: Duration = Duration::from_secs(8);
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
 /// The maximum of what plain clients acquire.
 const PLAIN_MAXIMUM: u32 = 1000;
 
-/// Acquires something over a connection of a plain client, which holds it; `None`: the connection has ended.
+/// Acquires something over a connection of a plain client, which holds it; `None`: the connection has ended, or has no answer.
 fn plain_grant(address: SocketAddr, name: &str) -> Option<TcpStream> {
     const ACQUIRE: u8 = 0x02;
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_nodelay(true).ok()?;
+    stream.set_read_timeout(Some(ANSWER_MAX)).ok()?;
     let body = [
         &1_u32.to_be_bytes()[..],
         &PLAIN_MAXIMUM.to_be_bytes(),
@@ -567,7 +599,8 @@ fn pairs(arguments: &Arguments) {
     );
     let mut cluster = Cluster::start(arguments);
     cluster.add_node(arguments, "");
-    let address = cluster.nodes[cluster.leader()].address;
+    let leader = cluster.leader();
+    let address = cluster.nodes[leader].address;
     let stored = || ["store_commits", "store_changes"].map(|name| statistic(address, name) as f64);
     let mut ratios = Vec::new();
     for run in 0..arguments.runs {

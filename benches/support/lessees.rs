@@ -1,6 +1,6 @@
 //! Clients with leased sessions, which take and give back grants of their own names, one after the other.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,15 @@ use signalbox_protocol::{Extended, ExtendedOpcode, Opaque, Queueing, ResponseCod
 /// server needs too. `first` is the number of the first client: those of a run before may still hold their names.
 pub fn pairs_per_s(address: SocketAddr, first: usize, sessions: usize, time: Duration) -> f64 {
     let numbers = first..first + sessions;
-    let mut lessees: Vec<_> = numbers.map(|number| Lessee::enter(address, number)).collect();
+    let mut lessees: Vec<_> =
+        numbers.map(|number| Lessee::enter(address, number).expect("the server serves")).collect();
     let mut poll = Poll::new().expect("the system has a poll");
     // Kept, as they are what is polled.
     let _polled: Vec<_> =
         lessees.iter().enumerate().map(|(index, lessee)| lessee.watch(&poll, index)).collect();
     let mut events = Events::with_capacity(1024);
     let (start, mut pairs) = (Instant::now(), 0);
-    lessees.iter_mut().for_each(Lessee::acquire);
+    lessees.iter_mut().for_each(|lessee| lessee.acquire().expect("the server reads"));
     while start.elapsed() < time {
         poll.poll(&mut events, Some(time)).expect("the system polls");
         for event in &events {
@@ -39,14 +40,14 @@ pub struct Lessee {
 }
 
 impl Lessee {
-    /// Connects and opens a session.
-    pub fn enter(address: SocketAddr, number: usize) -> Self {
-        let stream = TcpStream::connect(address).expect("the server accepts");
-        stream.set_nodelay(true).expect("a socket of TCP");
+    /// Connects and opens a session. Fails if there is no connection, or if it is closed.
+    pub fn enter(address: SocketAddr, number: usize) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
         let mut lessee =
             Self { stream, received: BytesMut::new(), name: format!("bench-{number:08}"), request: 0 };
-        lessee.ask(&Extended::OpenSession { ttl: Some(Milliseconds(60_000)), label: b"bench", key: None });
-        lessee
+        lessee.ask(&Extended::OpenSession { ttl: Some(Milliseconds(60_000)), label: b"bench", key: None })?;
+        Ok(lessee)
     }
 
     /// Registers the client for readiness to read.
@@ -71,17 +72,18 @@ impl Lessee {
             }
             while let Some(frame) = ResponseCodec.decode(&mut self.received).expect("a response") {
                 if frame.opcode == ExtendedOpcode::AcquireGrant.code() {
-                    self.release(frame.granted().expect("nobody else wants it").grant);
+                    let grant = frame.granted().expect("nobody else wants it").grant;
+                    self.release(grant).expect("the server reads");
                 } else {
                     assert_eq!(frame.status, 0, "a grant that is held is given back");
                     pairs += 1;
-                    self.acquire();
+                    self.acquire().expect("the server reads");
                 }
             }
         }
     }
 
-    fn acquire(&mut self) {
+    fn acquire(&mut self) -> io::Result<()> {
         let ids = self.ids();
         let queueing = Queueing { wait: Wait::NotAtAll, queue_max: None };
         let name = self.name.clone();
@@ -92,12 +94,12 @@ impl Lessee {
             maximum: 1,
             slot: None,
         };
-        self.send(&Extended::AcquireGrant { ids, claim, queueing, place: None, is_shared: false });
+        self.send(&Extended::AcquireGrant { ids, claim, queueing, place: None, is_shared: false })
     }
 
-    fn release(&mut self, grant: GrantId) {
+    fn release(&mut self, grant: GrantId) -> io::Result<()> {
         let ids = self.ids();
-        self.send(&Extended::ReleaseGrant { ids, grant, is_done: false });
+        self.send(&Extended::ReleaseGrant { ids, grant, is_done: false })
     }
 
     fn ids(&mut self) -> RequestIds {
@@ -105,32 +107,34 @@ impl Lessee {
         RequestIds { own: RequestId(self.request), lowest_unanswered: RequestId(self.request) }
     }
 
-    /// Takes a grant and waits for it; `false`: the connection ended.
-    pub fn takes(&mut self) -> bool {
-        self.acquire();
-        self.answer().status == 0
+    /// Asks for a grant; `false`: it is refused. Fails if the connection is closed.
+    pub fn takes(&mut self) -> io::Result<bool> {
+        self.acquire()?;
+        Ok(self.answer()?.status == 0)
     }
 
-    fn ask(&mut self, request: &Extended<'_>) -> ResponseFrame {
-        self.send(request);
+    fn ask(&mut self, request: &Extended<'_>) -> io::Result<ResponseFrame> {
+        self.send(request)?;
         self.answer()
     }
 
     /// Few bytes, for which there is always room.
-    fn send(&mut self, request: &Extended<'_>) {
+    fn send(&mut self, request: &Extended<'_>) -> io::Result<()> {
         let mut bytes = Vec::new();
         request.compose(Opaque([0; 4]), &mut bytes);
-        self.stream.write_all(&bytes).expect("the server reads");
+        self.stream.write_all(&bytes)
     }
 
-    fn answer(&mut self) -> ResponseFrame {
+    fn answer(&mut self) -> io::Result<ResponseFrame> {
         loop {
             if let Some(frame) = ResponseCodec.decode(&mut self.received).expect("a response") {
-                return frame;
+                return Ok(frame);
             }
             let mut some = [0; 4096];
-            let count = self.stream.read(&mut some).expect("the server answers");
-            assert!(count > 0, "the server closed the connection");
+            let count = self.stream.read(&mut some)?;
+            if count == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
             self.received.extend_from_slice(&some[..count]);
         }
     }
