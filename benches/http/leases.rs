@@ -62,8 +62,10 @@ pub fn measure_all(arguments: &Arguments) {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("limits can be asked for");
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("a process may raise its limit to the hard one");
     println!(
-        "\nleases: {CONNECTIONS} connections with pairs, {} renewals that wait; medians of {} runs\n",
-        arguments.parked, arguments.runs
+        "\nleases: {CONNECTIONS} connections with pairs, {} renewals that wait, {} over TLS; medians of {} runs\n",
+        arguments.parked,
+        tls_parked(arguments),
+        arguments.runs
     );
     let figures: Vec<_> = (0..arguments.runs).map(|_| measure(arguments)).collect();
     let of = |figure: fn(&Figures) -> f64| figures.iter().map(figure).collect::<Vec<_>>();
@@ -88,7 +90,7 @@ fn measure(arguments: &Arguments) -> Figures {
         let after = pair_cpu_us(&responder, responder.address, time).await;
         let round_trip_us = round_trip_us(responder.address).await;
         let revocation_us = revocation_us(http, server.address).await;
-        let (parked_cpu_percent, parked_kib) = parked(&server, http, None, arguments.parked).await;
+        let (parked_cpu_percent, parked_kib) = parked(&server, http, None, arguments.parked, 2).await;
         Figures {
             pair_us,
             pair_to_responder: pair_us / f64::midpoint(before, after),
@@ -103,8 +105,14 @@ fn measure(arguments: &Arguments) -> Figures {
     drop(server);
     let (authority, files) = for_loopback();
     let (server, https) = start(arguments, &files.lines());
-    let (_, parked_tls_kib) = block_on(parked(&server, https, Some(&tls(&authority)), arguments.parked));
+    let tls = tls(&authority);
+    let (_, parked_tls_kib) = block_on(parked(&server, https, Some(&tls), tls_parked(arguments), 1));
     Figures { parked_tls_kib, ..figures }
+}
+
+/// Only memory is measured over TLS, for which fewer will do: each takes a handshake.
+fn tls_parked(arguments: &Arguments) -> usize {
+    arguments.parked.min(1000)
 }
 
 /// A server with HTTP, with further lines at the top of its configuration.
@@ -203,8 +211,15 @@ async fn revocation_us(http: SocketAddr, counters: SocketAddr) -> f64 {
     median(&times)
 }
 
-/// What this many renewals that wait take: CPU in percent of a core, and KiB of memory for each, with its lease.
-async fn parked(server: &Server, http: SocketAddr, tls: Option<&TlsConnector>, count: usize) -> (f64, f64) {
+/// What this many renewals that wait take, while each is answered and repeated some times: CPU in percent of a core, and KiB of
+/// memory for each, with its lease.
+async fn parked(
+    server: &Server,
+    http: SocketAddr,
+    tls: Option<&TlsConnector>,
+    count: usize,
+    times: u32,
+) -> (f64, f64) {
     let before = usage(server).resident_bytes;
     let to_begin = Rc::new(());
     for number in 0..count {
@@ -232,7 +247,7 @@ async fn parked(server: &Server, http: SocketAddr, tls: Option<&TlsConnector>, c
         sleep(Duration::from_millis(100)).await;
     }
     let (start, cpu) = (Instant::now(), usage(server).cpu);
-    sleep(Duration::from_millis((2 * POLL_MS).into())).await;
+    sleep(Duration::from_millis((times * POLL_MS).into())).await;
     let after = usage(server);
     let percent = after.cpu.saturating_sub(cpu).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
     (percent, (after.resident_bytes.saturating_sub(before)) as f64 / 1024.0 / count as f64)
