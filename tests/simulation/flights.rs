@@ -75,7 +75,7 @@ impl<'a> Saying<'a> {
         Self { scene, grant, late_ms: ttl_ms }
     }
 
-    pub fn is_answered(mut self) {
+    pub fn answered(mut self) {
         self.late_ms = 0;
     }
 }

@@ -304,7 +304,7 @@ impl Application {
                         let saying = Saying::begin(&self.expectations.scene, id.0, name, self.info.ttl_ms);
                         let released = permit.release_done().await;
                         if released.is_ok() {
-                            saying.is_answered();
+                            saying.answered();
                         }
                         Some(released)
                     }

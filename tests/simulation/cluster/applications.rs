@@ -278,7 +278,7 @@ impl Application {
                 let saying = Saying::begin(&self.world.scene, grant, name, TTL_MS_MAX);
                 let released = permit.release_done().await;
                 if released.is_ok() {
-                    saying.is_answered();
+                    saying.answered();
                 }
                 released
             }
