@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::certificate::Certificate;
 use crate::driver::{Driver, Place};
 use crate::oracle::margin;
-use crate::server::{Held, Installation, Server, eventually};
+use crate::server::{Held, Installation, Server, Store, eventually};
 use crate::{PATIENCE, Program};
 
 /// How long a driver may take for a round of pairs.
@@ -105,7 +105,7 @@ struct Figures {
 pub fn run(arguments: &Arguments) -> Result<(), String> {
     let counts = if arguments.quick { QUICK } else { FULL };
     let program = arguments.program.find()?;
-    let installation = Installation { program, certificate: Certificate::make()?, etcd: None };
+    let installation = Installation { program, certificate: Certificate::make()?, store: Store::Memory };
     let server = Server::start(&installation, "read,acquire")?;
     let trip = round_trip().map_err(|error| format!("cannot measure a round trip: {error}"))?;
     let mut measured = Vec::new();

@@ -30,7 +30,7 @@ use crate::certificate::Certificate;
 use crate::driver::{Driver, Place};
 use crate::etcd::Etcd;
 use crate::scenarios::SCENARIOS;
-use crate::server::Installation;
+use crate::server::{Installation, Store};
 use crate::stage::Stage;
 
 /// How long the suite waits for what must happen. A failure is reported late rather than wrongly, on a machine that is busy.
@@ -131,7 +131,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     let installation = Installation {
         program: arguments.program.find()?,
         certificate: Certificate::make()?,
-        etcd: if arguments.cluster { Some(Etcd::start()?) } else { None },
+        store: if arguments.cluster { Store::Etcd(Etcd::start()?) } else { Store::Directory },
     };
     let nowhere = Place {
         urls: "http://127.0.0.1:1".to_owned(),

@@ -26,11 +26,21 @@ const NODES: usize = 2;
 pub struct Installation {
     pub program: PathBuf,
     pub certificate: Certificate,
-    /// With it, each server is a cluster.
-    pub etcd: Option<Etcd>,
+    pub store: Store,
 }
 
-/// A process with a data directory, or the nodes of a cluster. They are killed at the end.
+/// Where the servers keep what clients hold.
+#[derive(Debug)]
+pub enum Store {
+    /// In memory only, so that no time is that of a disk.
+    Memory,
+    /// In a data directory.
+    Directory,
+    /// In etcd, and each server is a cluster.
+    Etcd(Etcd),
+}
+
+/// One process, or the nodes of a cluster. They are killed at the end.
 #[derive(Debug)]
 pub struct Server {
     program: PathBuf,
@@ -67,7 +77,7 @@ pub fn loopback() -> Ipv4Addr {
 impl Server {
     /// Starts a server, on which clients without a token have these rights.
     pub fn start(installation: &Installation, anonymous: &str) -> Result<Self, String> {
-        let Installation { program, certificate, etcd } = installation;
+        let Installation { program, certificate, store } = installation;
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
         let place = directory.path().display();
         let operator = token(program, directory.path(), &["create", "operator", "--rights", "all"])?;
@@ -81,9 +91,10 @@ impl Server {
         );
         let start = |number| {
             let (address, [counter, semaphore, http, relays]) = (loopback(), crate::ports::free_ports());
-            let state = match etcd {
-                None => format!("data_dir = '{place}/data'\n"),
-                Some(Etcd { url, .. }) => format!(
+            let state = match store {
+                Store::Memory => String::new(),
+                Store::Directory => format!("data_dir = '{place}/data'\n"),
+                Store::Etcd(Etcd { url, .. }) => format!(
                     "cluster = {{ etcd = '{url}', name = '{}', node = 'node-{number}', bind = '{address}:{relays}' }}\n",
                     directory.path().file_name().expect("it has a name").display()
                 ),
@@ -99,7 +110,7 @@ impl Server {
             let at = |port| SocketAddr::from((address, port));
             Ok(Node { configuration, log, http: at(http), semaphore: at(semaphore), child })
         };
-        let count = if etcd.is_some() { NODES } else { 1 };
+        let count = if matches!(store, Store::Etcd(_)) { NODES } else { 1 };
         let nodes = (0..count).map(start).collect::<Result<_, String>>()?;
         let server = Self { program: program.clone(), directory, nodes, operator };
         server.await_ready()?;
