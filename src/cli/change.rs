@@ -572,8 +572,7 @@ pub(super) async fn refused(
     Failure::refused(format!("cannot {operation}: {reason}"))
 }
 
-/// Whether the server's configuration declares one of the semaphores, so that no request may change it, also not one of a client
-/// with the right to.
+/// Whether a client with the right to administer is refused because the server's configuration declares one of the semaphores.
 async fn configured(server: &Server, direct: &Direct, operation: &Operation<'_>) -> bool {
     for one in operation.for_each_target() {
         if let Target::Name(Namespace::Semaphores, name) = one.target()

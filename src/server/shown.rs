@@ -8,7 +8,8 @@ impl Server {
     /// The entry with its address, and how long its grant is held without a renewal.
     pub(super) fn shown(&self, (mut entry, connection): Listed) -> (NameEntry, TtlLeft) {
         entry.address = self.peers.address_text(connection);
-        let verified = entry.grant.and_then(|grant| self.core.verify(grant, self.moment()).ok());
+        let held = entry.grant.filter(|_| entry.position == 0);
+        let verified = held.and_then(|grant| self.core.verify(grant, self.moment()).ok());
         (entry, verified.map_or(TtlLeft::Connection, |verified| verified.ttl_left))
     }
 

@@ -156,10 +156,10 @@ impl ResponseCodec {
         let Some(header) = Header::read(source) else {
             return Ok(None);
         };
-        if source.starts_with(b"HTTP/") {
-            return Err(DecodeError::Http);
-        }
         if header.magic != RESPONSE_MAGIC {
+            if source.starts_with(b"HTTP/") {
+                return Err(DecodeError::Http);
+            }
             return Err(DecodeError::WrongMagic { found: header.magic, expected: RESPONSE_MAGIC });
         }
         let body_bytes = header.body_bytes as usize;

@@ -124,9 +124,7 @@ impl Page {
         let next = (end > offset && end < total).then_some(end);
         Ok(Paged { items, total, offset, limit, next })
     }
-}
 
-impl Page {
     /// Takes a list to its end, and keeps the first entries in the order of a key; those with the same key stay in the order of the
     /// list. There is no page after this one: `total` says how many entries were compared.
     pub(super) async fn take_first<E, T: Serialize>(

@@ -1,6 +1,8 @@
 //! The tokens in use, with the keys of `signalbox token list --json`, and when a client has used each last. The file of tokens is
 //! the server's secret, so only administrators of everything see what is in it; neither secrets nor hashes are in the answer.
 
+use std::mem;
+
 use serde::Serialize;
 
 use super::super::super::clock::Clock;
@@ -28,10 +30,10 @@ pub(in super::super) async fn tokens(mut context: Context) -> Answer {
     context.parameters.end()?;
     let access = &context.shared.rules.access;
     let (tokens, now) = (access.tokens(), Clock::system().now().0);
-    let mut all = Some(tokens.iter().collect::<Vec<_>>());
+    let mut all: Vec<_> = tokens.iter().collect();
     let used = |entry| Used {
         token: ListedToken::of(entry, now),
         last_use: access.uses.last(entry.id).map(|last| last.0),
     };
-    Json::of(&page.take(|| all.take().unwrap_or_default(), |_| true, used).await?)
+    Json::of(&page.take(|| mem::take(&mut all), |_| true, used).await?)
 }
