@@ -1,5 +1,6 @@
 //! The status page in a real browser.
 
+use std::cell::Cell;
 use std::process::{Child, Command, Stdio};
 
 use fantoccini::Locator;
@@ -440,6 +441,30 @@ async fn sessions_are_sorted_over_all_pages() {
     browser.open(&http, "/server").await;
     browser.shows("Tokens that clients may show").await;
     browser.shows("none since the start").await;
+    browser.end().await;
+}
+
+/// Each request that the server refuses is counted, logged, and slows its client down.
+#[tokio::test]
+async fn a_page_that_may_not_list_the_tokens_asks_for_them_once() {
+    let Some(browser) = Browser::start(1000, false).await else { return };
+    let (http, _config) = HttpDaemon::with("enable = true\n[access]\nnetworks = ['127.0.0.0/8 read']\n");
+    browser.open(&http, "/server").await;
+    browser.shows("Where durable state is kept").await;
+    let requests = async || {
+        let text = "return (await (await fetch('/metrics')).text()).match(/^signalbox_http_requests_total (\\d+)/m)[1]";
+        browser.value_of(text).await.as_str().unwrap().parse::<u64>().unwrap()
+    };
+    let before = requests().await;
+    // A refresh is fewer than ten requests; each of these calls is one.
+    let own = Cell::new(0);
+    eventually_async("the page is refreshed some times", async || {
+        own.set(own.get() + 1);
+        (requests().await > before + own.get() + 20).then_some(())
+    })
+    .await;
+    let refused = "return (await (await fetch('/metrics')).text()).match(/reason=\"rights\"} (\\d+)/)[1]";
+    assert_eq!(browser.value_of(refused).await, "1");
     browser.end().await;
 }
 

@@ -9,9 +9,16 @@ const READ_MS = 5000;
 const CHANGE_MS = 15_000;
 
 let token = "";
+// Another one for each token that is set.
+let tokenNumber = 0;
 
 export function setToken(text) {
   token = text.trim();
+  tokenNumber += 1;
+}
+
+export function numberOfToken() {
+  return tokenNumber;
 }
 
 export function hasToken() {

@@ -1,6 +1,6 @@
 // The views of the page. Each has a title, an element, and `refresh`, which asks the server and updates the element.
 
-import { read } from "/api.js";
+import { numberOfToken, read } from "/api.js";
 import * as actions from "/actions.js";
 import {
   button, buttons, choice, client, entryColumns, flat, holding, kind, limitedSemaphores, marks, marksOf, marksText, nameColumn, number, searchForm,
@@ -300,6 +300,8 @@ export function server() {
   ]);
   const tokenPart = element("div", { hidden: true }, element("h2", {}, "Tokens"), tokens.element);
   let time = 0;
+  // The server counts and logs what it refuses, so that it is not asked again with the same token.
+  let refusedToken = null;
   const cluster = new Table("This node of the cluster", columns());
   const nodes = new Table("Nodes of the cluster", [
     { title: "Node", class: "wide", state: (item) => item.node },
@@ -321,7 +323,9 @@ export function server() {
       // A node that stands by has no other figures: the leader has them.
       if (status.server !== null) {
         time = status.time;
-        const listed = await listedTokens();
+        const token = numberOfToken();
+        const listed = token === refusedToken ? null : await listedTokens();
+        refusedToken = listed === null ? token : null;
         tokenPart.hidden = listed === null;
         tokens.update(listed ?? [], (item) => item.id);
         await Promise.all(parts.map(async ([, path, table]) => table.update(flat((await read(path)) ?? {}), (item) => item.name)));
