@@ -18,9 +18,9 @@ fn resolved(caller: &mut Caller, name: &[u8]) -> (Namespace, u32) {
 
 #[test]
 fn a_declared_name_is_the_semaphore_and_another_one_the_counter() {
-    let server = TestServer::start();
-    for wire in [server.counter(), server.semaphore()] {
-        let mut caller = Caller::new(wire);
+    for connect in [TestServer::counter, TestServer::semaphore] {
+        let server = TestServer::start();
+        let mut caller = Caller::new(connect(&server));
         declare(&mut caller, IfExists::Keep, &[numbered(b"gpu", 3)]);
         let asked = caller.want(limit(AS_DECLARED, b"gpu"), NOW);
         let granted = caller.answer(asked).granted().unwrap();
