@@ -637,7 +637,7 @@ fn ten_thousand_requests_of_a_client_wait_and_everything_else_is_answered() {
             let mut stream = http.begin("acquire", &wait(&key, 0), "");
             assert_eq!(read_reply(&mut stream).status, 202);
             // The next ones wait as soon as those before are answered: the machine may be slow.
-            (0..5).for_each(|_| http.send_on(&mut stream, "acquire", &wait(&key, 25_000), ""));
+            (0..12).for_each(|_| http.send_on(&mut stream, "acquire", &wait(&key, 25_000), ""));
             stream
         })
         .collect();
