@@ -153,6 +153,36 @@ fn an_invalid_list_of_claims_states_the_reason() {
     assert_eq!(body_of(&request).len(), REQUEST_BODY_BYTES_MAX);
 }
 
+#[test]
+fn claims_are_counted_as_they_are_encoded_for_the_limit_and_for_a_place() {
+    let name = vec![b'n'; 65535];
+    let claims = |slot: Option<u16>, bytes: usize| {
+        let fixed = 28 + 2 * 12 + 2 * 2 * usize::from(slot.is_some());
+        let claim = |name| Claim {
+            namespace: Some(Namespace::Semaphores),
+            name,
+            resources: 1,
+            maximum: AS_DECLARED,
+            slot,
+        };
+        // Names of different lengths are distinct.
+        [claim(&name[..]), claim(&name[..bytes - fixed - name.len()])]
+    };
+    for slot in [None, Some(7)] {
+        for (bytes, has_room) in [(REQUEST_BODY_BYTES_MAX - 24, true), (REQUEST_BODY_BYTES_MAX - 23, false)] {
+            let list = claims(slot, bytes);
+            let claims = Claims::new(&list).unwrap();
+            assert_eq!(claims.has_room_for_place(), has_room, "{bytes} bytes, {slot:?}");
+            let request =
+                Extended::AcquireAll { ids: RequestIds::FIRST, queueing: at_once(), claims, place: None };
+            assert_eq!(body_of(&request).len(), bytes, "{slot:?}");
+        }
+        let bytes = REQUEST_BODY_BYTES_MAX + 1;
+        let error = Claims::new(&claims(slot, bytes)).unwrap_err();
+        assert_eq!(error, ClaimsError::BodyTooLong { bytes }, "{slot:?}");
+    }
+}
+
 /// A row of Declare: capacity, flags, label and name.
 type DeclareRow<'a> = (u32, u8, &'a [u8], &'a [u8]);
 
