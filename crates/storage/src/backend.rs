@@ -237,3 +237,70 @@ impl StorageBackend for CopyOnWrite {
         self.inner.close()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use redb::backends::{FileBackend, InMemoryBackend};
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// At an offset: this byte, so often.
+        Write(u64, u8, usize),
+        SetLen(u64),
+    }
+
+    /// Up to four blocks, mostly not at the edge of one.
+    fn any_step() -> impl Strategy<Value = Step> {
+        let position = 0..4 * BLOCK_BYTES;
+        let write = (position.clone(), any::<u8>(), 1..6000_usize);
+        prop_oneof![
+            write.prop_map(|(offset, byte, bytes)| Step::Write(offset, byte, bytes)),
+            position.prop_map(Step::SetLen),
+            (0..4_u64).prop_map(|blocks| Step::SetLen(blocks * BLOCK_BYTES)),
+        ]
+    }
+
+    /// The whole file as the engine sees it.
+    fn content(backend: &dyn StorageBackend) -> Vec<u8> {
+        let mut content = vec![0xee; backend.len().unwrap() as usize];
+        backend.read(0, &mut content).unwrap();
+        content
+    }
+
+    /// Writes the data at an offset, after it has extended the file if need be, as the engine does.
+    fn write(backend: &dyn StorageBackend, offset: u64, data: &[u8]) {
+        let end = offset + data.len() as u64;
+        if backend.len().unwrap() < end {
+            backend.set_len(end).unwrap();
+        }
+        backend.write(offset, data).unwrap();
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_copy_on_write_reads_like_a_file_and_changes_nothing(
+            bytes in prop::collection::vec(any::<u8>(), 0..13_000),
+            steps in prop::collection::vec(any_step(), 1..12),
+        ) {
+            let file = Arc::new(FileBackend::new(tempfile::tempfile().unwrap()).unwrap());
+            let expected = InMemoryBackend::new();
+            [&*file as &dyn StorageBackend, &expected].iter().for_each(|backend| write(*backend, 0, &bytes));
+            let copy = CopyOnWrite::new(file.clone()).unwrap();
+            for step in &steps {
+                for backend in [&copy as &dyn StorageBackend, &expected] {
+                    match step {
+                        Step::Write(offset, byte, bytes) => write(backend, *offset, &vec![*byte; *bytes]),
+                        Step::SetLen(bytes) => backend.set_len(*bytes).unwrap(),
+                    }
+                }
+                prop_assert!(content(&copy) == content(&expected), "after {:?}", step);
+            }
+            prop_assert!(content(&*file) == bytes);
+        }
+    }
+}

@@ -48,6 +48,33 @@ proptest! {
     }
 }
 
+/// Slots that are listed, and slots that are a bit each, from 4,097 on.
+#[test]
+fn many_slots_out_of_service_are_encoded_and_decoded_without_loss() {
+    for (slots, bytes) in [(4_096, 2 * 4_096), (4_097, 65_536 / 8), (65_536, 65_536 / 8)] {
+        let step = 65_536 / slots;
+        let slots_out: Box<[u16]> = (0..=u16::MAX).step_by(step).take(slots).collect();
+        let record = |slots_out| {
+            Record::Declaration(DeclarationRecord {
+                name: (*b"db").into(),
+                capacity: 65_536,
+                label: Box::default(),
+                numbered: true,
+                generation: 1,
+                created: 1,
+                origin: Origin::Request,
+                removing: false,
+                evicted_grace_ms: None,
+                service: Service { paused: false, slots_out },
+            })
+        };
+        let (none, some) = (record(Box::default()), record(slots_out));
+        let value = encode_value(&some);
+        assert_eq!(value.len() - encode_value(&none).len(), bytes, "{slots}");
+        assert_eq!(decode(&encode_key(&some.key()), &value).unwrap(), some, "{slots}");
+    }
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use signalbox_core::{Change, Record};
 use signalbox_storage::{Storage, StorageError};
 
-use crate::a_session;
 use crate::disk::{Disk, Fault};
+use crate::{a_session, open};
 
 const SESSIONS: u64 = 3_000;
 
@@ -42,6 +42,13 @@ fn a_snapshot_is_of_one_moment_however_much_is_committed_meanwhile() {
     });
     read.unwrap();
     assert_eq!(found, (1..=SESSIONS).map(a_session).collect::<Vec<Record>>());
+}
+
+#[test]
+fn a_snapshot_of_a_file_states_its_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut storage = open(directory.path()).unwrap();
+    assert_eq!(storage.snapshot().unwrap().directory(), Some(directory.path()));
 }
 
 #[test]
