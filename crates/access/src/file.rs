@@ -188,11 +188,8 @@ fn keep_owner(file: &File, earlier: &fs::Metadata) -> io::Result<()> {
 /// Writes a file beside it and puts that in its place. Owner and mode stay.
 fn replace(path: &Path, earlier: Option<&fs::Metadata>, content: &str) -> io::Result<()> {
     let beside = beside(path, ".new");
-    match fs::remove_file(&beside) {
-        // An interrupted change left it. The lock excludes a change in progress.
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    // An interrupted change may have left it; the lock excludes a change in progress. If it stays, it cannot be created.
+    let _ = fs::remove_file(&beside);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
     if let Some(earlier) = earlier {
         keep_owner(&file, earlier)?;
@@ -205,6 +202,8 @@ fn replace(path: &Path, earlier: Option<&fs::Metadata>, content: &str) -> io::Re
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{chown, symlink};
+
     use super::super::{Entry, Rights, Token};
     use super::*;
 
@@ -232,9 +231,41 @@ mod tests {
         assert_eq!(read_tokens(&path).unwrap().iter().count(), 2);
         assert!(add(&path, 2).is_err());
         assert_eq!(read_tokens(&path).unwrap().iter().count(), 2);
+        // What an interrupted change leaves.
+        fs::write(directory.path().join("tokens.toml.new"), "[[token").unwrap();
+        add(&path, 3).unwrap();
+        assert_eq!(read_tokens(&path).unwrap().iter().count(), 3);
         let lock = fs::metadata(directory.path().join("tokens.toml.lock")).unwrap();
         assert_eq!(lock.mode() & 0o7777, MODE, "others cannot open it");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn the_owner_of_a_file_stays_its_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, lock] = ["tokens.toml", "tokens.toml.lock"].map(|name| directory.path().join(name));
+        add(&path, 1).unwrap();
+        if chown(&path, Some(12_345), Some(54_321)).is_err() {
+            eprintln!("skipped: only root can give a file to another user");
+            return;
+        }
+        add(&path, 2).unwrap();
+        for file in [&path, &lock] {
+            let metadata = fs::metadata(file).unwrap();
+            assert_eq!((metadata.uid(), metadata.gid()), (12_345, 54_321), "{}", file.display());
+        }
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        for target in ["tokens.toml", "missing.toml"] {
+            let path = directory.path().join("tokens.toml");
+            symlink(target, &path).unwrap();
+            add(&path, 1).unwrap_err();
+            assert_eq!(fs::read_link(&path).unwrap(), Path::new(target));
+            fs::remove_file(&path).unwrap();
+        }
     }
 
     #[test]

@@ -293,11 +293,17 @@ mod tests {
             |tokens: &Tokens, now_s| [&first, &second, &third].map(|token| is_valid(tokens, token, now_s));
         assert_eq!((valid(&tokens, 19), valid(&tokens, 20)), ([true, true, false], [false, true, false]));
         assert_eq!(tokens.to_string().parse::<Tokens>().unwrap(), tokens);
+        let before = tokens.clone();
         let refused = tokens.rotate("web", &third, 19, None, 30);
         assert_eq!(refused, Err(TokensError::TooManySecrets("web".to_owned())));
+        assert_eq!(tokens, before);
         tokens.rotate("web", &third, 20, None, 1_000).unwrap();
         assert_eq!((valid(&tokens, 20), valid(&tokens, 100)), ([false, true, true], [false, false, true]));
         assert_eq!(tokens.iter().count(), 2, "the first has expired");
+        let mut expired = tokens.clone();
+        expired.rotate("web", &first, 100, Some(110), 105).unwrap();
+        expired.rotate("web", &second, 110, None, 1_000).unwrap();
+        assert_eq!(expired.iter().count(), 1, "both have expired");
         assert_eq!(
             tokens.rotate("other", &first, 20, None, 30),
             Err(NoSuchToken::Name("other".to_owned()).into())
