@@ -77,7 +77,7 @@ export class Client {
   readonly #onEvent: ((event: ClientEvent) => void) | undefined;
   readonly #pending = new Map<number, Pending>();
   readonly #permits = new Map<number, Permit>();
-  readonly #releases = new Map<number, () => void>();
+  readonly #releases = new Map<number, { promise: Promise<void>; resolve: () => void }>();
   #worker: Worker | undefined;
   #lastId = 0;
   #isClosed = false;
@@ -253,12 +253,15 @@ export class Client {
   /** Gives all acquires up, releases all permits and ends the thread. It takes some seconds at most. */
   async close(): Promise<void> {
     this.#isClosed = true;
-    const releases = [...this.#permits.values()].map((permit) => permit.release());
+    for (const permit of [...this.#permits.values()]) {
+      void permit.release();
+    }
     for (const [id, { what, reject }] of [...this.#pending]) {
       reject(new failures.Misuse(`${what}: the client was closed`));
-      releases.push(this.#release(id, false));
+      void this.#release(id, false);
     }
-    await Promise.all(releases);
+    // Also those that were under way before.
+    await Promise.all([...this.#releases.values()].map(({ promise }) => promise));
     await this.#worker?.terminate();
   }
 
@@ -329,7 +332,7 @@ export class Client {
         permit?.tell({ type: "lost", reason: report.reason });
         break;
       case "released":
-        this.#releases.get(id)?.();
+        this.#releases.get(id)?.resolve();
         break;
     }
     this.#hold();
@@ -359,17 +362,19 @@ export class Client {
 
   /** Tells the worker to release, and waits for it. */
   #release(id: number, done: boolean): Promise<void> {
-    return new Promise((resolve) => {
-      if (this.#worker === undefined) {
-        resolve();
-        return;
-      }
-      this.#releases.set(id, () => {
+    if (this.#worker === undefined) {
+      return Promise.resolve();
+    }
+    let resolve = (): void => undefined;
+    const promise = new Promise<void>((released) => {
+      resolve = () => {
         this.#releases.delete(id);
-        resolve();
-      });
-      this.#send({ do: "release", id, done });
+        released();
+      };
     });
+    this.#releases.set(id, { promise, resolve });
+    this.#send({ do: "release", id, done });
+    return promise;
   }
 
   /** A worker has ended: nothing is renewed any more. The next acquire starts another one. */
@@ -386,8 +391,8 @@ export class Client {
     for (const { reject } of [...this.#pending.values()]) {
       reject(error);
     }
-    for (const released of [...this.#releases.values()]) {
-      released();
+    for (const { resolve } of [...this.#releases.values()]) {
+      resolve();
     }
   }
 

@@ -297,6 +297,30 @@ test("a client that is closed gives up and releases everything", async () => {
   await assert.rejects(client.acquire("closed", { maximum: 1 }), Misuse);
 });
 
+test("closing a client waits for what it releases and gives up already", async () => {
+  const begun: Record<string, (client: Client, permit: Permit) => void> = {
+    "a release": (_, permit) => void permit.release(),
+    "another close": (client) => void client.close(),
+  };
+  for (const [what, begin] of Object.entries(begun)) {
+    const client = new Client({ url: server.url });
+    begin(client, await client.acquire("closing", { maximum: 1 }));
+    await client.close();
+    assert.equal((await server.usage("closing")).in_use, 0, what);
+  }
+
+  await using holding = new Client({ url: server.url });
+  await holding.acquire("closing", { maximum: 1 });
+  const client = new Client({ url: server.url });
+  const canceled = new AbortController();
+  const acquiring = assert.rejects(client.acquire("closing", { maximum: 1, waitMs: 60_000, signal: canceled.signal }));
+  await eventually("it waits", async () => (await server.usage("closing")).waiting === 1);
+  canceled.abort();
+  await client.close();
+  await acquiring;
+  assert.equal((await server.usage("closing")).waiting, 0);
+});
+
 test("what the program gives comes before the environment", (context) => {
   assert.throws(() => new Client({ token: "secret", tokenFile: "token" }), Misuse);
   for (const token of ["sec\nret", "\n", "\u20ac"]) {

@@ -79,6 +79,7 @@ final class Acquisition {
         } else if (answer.state().equals("held") && answer.until() - LeaseClock.now() > 0) {
             Permit permit = new Permit(client, id, request, key, answer, calls);
             end();
+            client.acquisitions.remove(this);
             client.threads.others.execute(() -> {
                 if (!result.complete(permit)) {
                     permit.release(false).thenRun(() -> cleaned.complete(null));
@@ -173,13 +174,13 @@ final class Acquisition {
 
     private void end() {
         isOver = true;
-        client.acquisitions.remove(this);
         if (call != null) {
             call.cancel(true);
         }
     }
 
     private CompletableFuture<Void> clean() {
+        cleaned.thenRun(() -> client.acquisitions.remove(this));
         if (mayArrive) {
             client.servers.release(key, false, Permit.CLEANUP_TIME).thenRun(() -> cleaned.complete(null));
         } else {

@@ -226,8 +226,8 @@ public final class Permit implements AutoCloseable {
             }
             over = RELEASED;
         }
-        client.permits.remove(this);
         client.threads.client.execute(() -> client.servers.release(key, isDone, RELEASE_TIME).thenRun(() -> {
+            client.permits.remove(this);
             synchronized (this) {
                 report(Event.Kind.RELEASED);
             }

@@ -97,6 +97,27 @@ class FaultsTest {
     }
 
     @Test
+    void closingTheClientWaitsForWhatIsReleasedAndGivenUpAlready() throws Exception {
+        try (Server server = new Server(); Client holding = server.client(); Permit held = holding.acquire(ONE)) {
+            HttpServer front = server.front((path, exchange) -> {
+                if (path.equals("release")) {
+                    Thread.sleep(500);
+                }
+                exchange.pass().give();
+            });
+            try (Client client = client(front)) {
+                CompletableFuture<Permit> canceled = client.acquireAsync(ONE.waitUpTo(Duration.ofHours(1)));
+                eventually("it waits", () -> server.waiters("a") == 1);
+                client.acquire(Request.of("b").maximum(1)).releaseAsync();
+                canceled.cancel(true);
+            }
+            assertEquals(1, server.sessions());
+            held.check();
+            front.stop(0);
+        }
+    }
+
+    @Test
     void requestsWhoseAnswerIsLostAreRepeated() throws Exception {
         AtomicInteger requests = new AtomicInteger();
         try (Server server = new Server()) {
