@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import signal
 import time
+import weakref
 from collections.abc import AsyncIterator, Coroutine
 from datetime import timedelta
 from pathlib import Path
@@ -137,6 +139,25 @@ def test_guarded_work_ends_with_a_release(server: Server, name: str) -> None:
         pytest.fail("the work went on without the permit")
 
     run(main())
+
+
+def test_guarded_work_leaves_nothing_at_the_permit(server: Server, name: str) -> None:
+    """So a leader may guard each of its steps."""
+
+    class Result:
+        pass
+
+    async def step() -> Result:
+        return Result()
+
+    async def work() -> None:
+        async with aio.Client(server.url).acquire(name, maximum=1) as permit:
+            result = weakref.ref(await permit.guard(step()))
+            await asyncio.sleep(0)
+            gc.collect()
+            assert result() is None
+
+    run(work())
 
 
 def test_the_grace_of_a_revocation_is_told(server: Server, name: str) -> None:

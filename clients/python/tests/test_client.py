@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 import http.server
+import json
 import os
 import pickle
 import queue
@@ -14,6 +15,7 @@ import signal
 import socket
 import threading
 import time
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -147,7 +149,7 @@ def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
 
 def test_a_url_may_have_a_path(name: str) -> None:
     """As that of a proxy."""
-    with answering(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as (port, lines):
+    with answering(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}") as (port, lines):
         with pytest.raises(signalbox.Misuse):
             signalbox.Client(f"http://127.0.0.1:{port}/behind/").acquire(name, maximum=1)
         assert lines == [b"POST /behind/api/v1/lease/acquire HTTP/1.1\r\n"]
@@ -169,6 +171,75 @@ def test_a_port_of_another_protocol_is_misuse(server: Server, name: str) -> None
                 pass
     with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as (port, _):
         check(f"https://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b" 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b" 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b" 200 OK\r\nContent-Length: 18\r\n\r\n" + b'{"state": "other"}',
+        b" 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b" 204 No Content\r\n\r\n",
+        b" 302 Found\r\nContent-Length: 2\r\n\r\n{}",
+        b" 403 Forbidden\r\nContent-Length: 4\r\n\r\n" + b'"no"',
+        b"\r\n\r\n",
+        b" 200 OK\r\n" + b"A: a\r\n" * 400_000,
+    ],
+)
+def test_an_answer_that_is_none_of_signalbox_is_no_answer(answer: bytes, name: str) -> None:
+    with answering(b"HTTP/1.1" + answer) as (port, lines):
+        with pytest.raises(signalbox.Unreachable, match="signalbox"):
+            signalbox.Client(f"http://127.0.0.1:{port}", unreachable_after=timedelta(seconds=0.3)).acquire(
+                name, maximum=1
+            )
+        assert len(lines) > 1
+
+
+def test_a_loss_is_told_whatever_answers_the_renewals(name: str) -> None:
+    held = json.dumps({"state": "held", "valid_ms": 800, "ttl_ms": 1000, "grant": "1", "slots": []})
+    bodies = {"acquire": held, "renew": "{}", "release": "{}"}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = bodies[self.path.rpartition("/")[2]].encode()
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
+        threading.Thread(target=listener.serve_forever).start()
+        lost: queue.SimpleQueue[str] = queue.SimpleQueue()
+        permit = signalbox.Client(f"http://127.0.0.1:{listener.server_port}").acquire(name, maximum=1)
+        permit.on_lost(lost.put)
+        assert lost.get(timeout=15) == "unreachable"
+        permit.release()
+        listener.shutdown()
+
+
+def test_a_name_that_no_host_has_is_unreachable(name: str) -> None:
+    with pytest.raises(signalbox.Unreachable, match="name of a host"):
+        signalbox.Client(f"http://{'a' * 64}:1", unreachable_after=timedelta(seconds=0.3)).acquire(name, maximum=1)
+
+
+def test_without_a_further_thread_all_calls_fail(server: Server) -> None:
+    program = """
+import signalbox
+from signalbox import _background
+
+def no_thread(run):
+    raise RuntimeError("no thread")
+
+_background._start = no_thread
+for _ in range(2):
+    try:
+        signalbox.Client().acquire("a", maximum=1)
+    except RuntimeError as error:
+        print(error)
+"""
+    assert server.python("-c", program).stdout == "no thread\nno thread\n"
 
 
 def test_a_message_says_what_the_client_was_not_given(name: str) -> None:
@@ -414,11 +485,45 @@ def test_an_interrupted_acquire_leaves_nothing(server: Server, client: signalbox
         server.eventually(name, (1, 0))
 
 
+def test_an_interrupt_between_two_steps_leaves_nothing(
+    server: Server, client: signalbox.Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a signal whose handler raises."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("signalbox._client.Permit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client.acquire(name, maximum=1)
+    server.eventually(name, (0, 0))
+    permits = [client.acquire(name, maximum=1)]
+    with monkeypatch.context() as patch:
+        patch.setattr(background(), "submit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            permits[0].release()
+    with pytest.warns(ResourceWarning, match=name):
+        permits.clear()
+    server.eventually(name, (0, 0))
+
+
 def test_a_permit_that_is_collected_is_released(server: Server, client: signalbox.Client, name: str) -> None:
     permits = [client.acquire(name, maximum=1)]
     permits[0].on_lost(print)
     permits[0].on_revoking(print)
     with pytest.warns(ResourceWarning, match=name):
+        permits.clear()
+    server.eventually(name, (0, 0))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_permit_that_is_collected_is_released_also_if_warnings_are_errors(
+    server: Server, client: signalbox.Client, name: str
+) -> None:
+    permits = [client.acquire(name, maximum=1)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         permits.clear()
     server.eventually(name, (0, 0))
 

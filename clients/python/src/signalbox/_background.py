@@ -86,8 +86,11 @@ class Background:
                     import gevent
 
                     gevent.get_hub()  # The first hub imports modules, in which two threads at a time block each other.
-                _start(self._run)
-                _start(self._call_all)
+                try:
+                    _start(self._call_all)
+                    _start(self._run)
+                except RuntimeError as error:  # No thread can be started. All calls say so, and none waits for it.
+                    self._loop.set_exception(error)
         return result(self._loop)
 
     def _run(self) -> None:
@@ -156,6 +159,8 @@ async def resolve(host: str, port: int) -> list[tuple[Any, ...]]:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as failure:
             error = failure
+        except UnicodeError:  # A part of the name is empty or too long.
+            error = OSError(f'"{host}" cannot be the name of a host')
         loop.call_soon_threadsafe(finish, addresses, error)
 
     _start(look_up)

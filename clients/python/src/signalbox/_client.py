@@ -230,9 +230,10 @@ class BasePermit:
         if lease.was_released:
             return None
         was_lost = lease.left() <= 0
-        lease.end_now()
-        lease.was_released = True
+        # First, so that a signal whose handler raises leaves a permit that is released, or one that is to be.
         releasing = lease.background.submit(functools.partial(lease.release, RELEASE_S, is_done))
+        lease.was_released = True
+        lease.end_now()
         return None if was_lost else releasing
 
     def _enter(self) -> None:
@@ -247,9 +248,10 @@ class BasePermit:
     def __del__(self) -> None:
         lease = self._lease
         if not (lease.was_released or lease.background.forked or sys.is_finalizing()):
-            warnings.warn(f"the permit of {lease.described} was never released", ResourceWarning, 2, self)
             with suppress(RuntimeError):  # The program ends.
                 lease.abandon()
+            # At the end, since warnings may be errors.
+            warnings.warn(f"the permit of {lease.described} was never released", ResourceWarning, 2, self)
 
     @property
     def fence(self) -> int:
@@ -391,17 +393,18 @@ class Client(BaseClient):
     def _acquire(self, name: str | Claim | Sequence[Claim], *, wait: timedelta, **request: Any) -> Permit | None:
         listeners = _Listeners()
         lease = self._lease(self._request(name, wait=wait, **request), listeners.tell)
-        acquiring = self._background.submit(functools.partial(lease.acquire, wait.total_seconds()))
+        acquiring = None
         try:
-            is_held = result(acquiring)
+            acquiring = self._background.submit(functools.partial(lease.acquire, wait.total_seconds()))
+            return Permit(lease, listeners) if result(acquiring) else None
         except SignalboxError:
             raise
         except BaseException:
             # Such as KeyboardInterrupt, or a timeout of the program's framework.
-            acquiring.cancel()
+            if acquiring:
+                acquiring.cancel()
             lease.abandon()
             raise
-        return Permit(lease, listeners) if is_held else None
 
     def try_acquire(
         self,

@@ -43,6 +43,13 @@ class WrongProtocol(ValueError):
     """What listens at an address is certainly no server of HTTP."""
 
 
+class WrongAnswer(ValueError):
+    """The answer is one of HTTP, and not one of signalbox."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the answer is not one of signalbox ({why}); check that this is its HTTP listener")
+
+
 @dataclass
 class Answer:
     """An answer to a request that was sent at `sent`, a time of `now()`, with this token."""
@@ -52,6 +59,15 @@ class Answer:
     status: int
     body: dict[str, Any]
     retry_after: float = 0.0
+
+    def check(self, path: str) -> None:
+        """Raises WrongAnswer of what no server of signalbox answers to a request with this path."""
+        if path == "acquire":
+            is_one = (self.status, self.body.get("state")) in ((200, "held"), (200, "done"), (202, "queued"))
+        else:
+            is_one = self.status == 200 and (path == "release" or bool(self.body.get("leases")))
+        if not is_one and self.status < 400:
+            raise WrongAnswer(f"status {self.status}")
 
     @property
     def code(self) -> str:
@@ -225,7 +241,7 @@ class Servers:
                     server = attempts.pop(attempt)
                     try:
                         answer = attempt.result()
-                    except (OSError, ValueError, EOFError) as error:
+                    except Exception as error:  # Whatever it is, the lease depends on the next attempt.
                         failures += 1
                         last = f"{server.authority}{server.hint}: {error or type(error).__name__}"
                         if isinstance(error, WrongProtocol):
@@ -303,6 +319,7 @@ class Servers:
             connection.writer.write(head.encode() + content)
             await connection.writer.drain()
             answer, is_reusable = await _read(connection.reader, sent, token)
+            answer.check(path)
             # A server that has refused many tokens accepts no other one over a connection with a refused one.
             is_reusable = is_reusable and answer.status not in REFUSED
         finally:
@@ -332,13 +349,20 @@ async def _read(reader: asyncio.StreamReader, sent: float, token: str | None) ->
             raise
     if begin != BEGIN:
         raise WrongProtocol("this port has no HTTP, or only with TLS; use that of signalbox serve --http-port")
-    status_line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    try:
+        status_line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    except asyncio.LimitOverrunError:
+        raise WrongAnswer("its head is too long") from None
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    status, length = int(status_line.split(" ")[1]), int(headers.get("content-length", "0"))
-    if length > ANSWER_BYTES_MAX:
-        raise ValueError(f"an answer of {length} bytes is too long")
-    content = await reader.readexactly(length)
-    body = json.loads(content) if content else {}
+    status, length = status_line[4:7], headers.get("content-length", "")
+    if not (status.isdecimal() and length.isdecimal() and int(length) <= ANSWER_BYTES_MAX):
+        raise WrongAnswer("without a status, or without a length")
+    try:
+        body = json.loads(await reader.readexactly(int(length)))
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise WrongAnswer(f"status {status} without a JSON object")
     retry_after = headers.get("retry-after", "")
-    answer = Answer(sent, token, status, body, float(retry_after) if retry_after.isdecimal() else 0.0)
+    answer = Answer(sent, token, int(status), body, float(retry_after) if retry_after.isdecimal() else 0.0)
     return answer, headers.get("connection", "").lower() != "close"

@@ -283,9 +283,9 @@ class Lease:
 
     def abandon(self) -> None:
         """Gives up what is acquired or held, without waiting."""
-        self.end_now()
-        self.was_released = True
         self.background.loop().call_soon_threadsafe(self._begin_release)
+        self.was_released = True
+        self.end_now()
 
     async def release(self, wait_s: float, is_done: bool) -> None:
         """Releases, and waits for the answer for a limited time; after that, the background goes on."""

@@ -62,7 +62,12 @@ class Permit(BasePermit):
         """
         lease = self._here()
         task = asyncio.ensure_future(_Guarded(lease, work).run())
-        self._lost.add_done_callback(lambda lost: None if lost.cancelled() else task.cancel())
+
+        def cancel(lost: asyncio.Future[LostReason]) -> None:
+            if not lost.cancelled():
+                task.cancel()
+
+        self._lost.add_done_callback(cancel)
         try:
             return await task
         except asyncio.CancelledError:
@@ -70,6 +75,8 @@ class Permit(BasePermit):
             if self._lost.done() and not self._lost.cancelled():
                 raise lease.lost() from None
             raise
+        finally:
+            self._lost.remove_done_callback(cancel)
 
     async def release(self) -> None:
         """Releases the permit, and waits 5 s for that at most. It can be repeated, and raises nothing but Misuse.
@@ -203,15 +210,14 @@ class Client(BaseClient):
                     loop.call_soon_threadsafe(finish)
 
         lease = self._lease(self._request(name, wait=wait, **request), tell)
-        acquiring = self._background.submit(functools.partial(lease.acquire, wait.total_seconds()))
         try:
-            is_held = await asyncio.wrap_future(acquiring)
+            acquiring = self._background.submit(functools.partial(lease.acquire, wait.total_seconds()))
+            return Permit(lease, lost, revoking) if await asyncio.wrap_future(acquiring) else None
         except SignalboxError:
             raise
         except BaseException:
             lease.abandon()
             raise
-        return Permit(lease, lost, revoking) if is_held else None
 
     async def try_acquire(
         self,
