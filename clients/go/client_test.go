@@ -504,6 +504,12 @@ func TestAServerThatCannotBeTheRightOneIsNotTriedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// A path that is not one of the server, for a name that has its Maximum.
+	elsewhere := server.client(t, signalbox.Config{URLs: []string{server.url + "/elsewhere"}})
+	_, err := elsewhere.Acquire(context.Background(), "a", signalbox.Maximum(1))
+	if wantError(t, err, signalbox.ErrMisuse); !strings.Contains(err.Error(), "/elsewhere") {
+		t.Fatal(err)
+	}
 	// One of several may be wrong.
 	client := server.client(t, signalbox.Config{URLs: []string{"http://" + server.counter, server.url}})
 	acquire(t, client, "a")
@@ -532,6 +538,7 @@ func TestTheConfigurationIsChecked(t *testing.T) {
 		{URLs: []string{"ftp://lock.example.org"}},
 		{URLs: []string{"http://"}},
 		{URLs: []string{"http://user:secret@lock.example.org"}},
+		{URLs: []string{"http://user:secret@lock.example.org:port"}},
 		{URLs: []string{"http://192.0.2.1:11217"}, Token: "secret"},
 		{TokenFile: "/does/not/exist"},
 		{TokenFile: empty},

@@ -67,8 +67,6 @@ func (c *Client) refusal(verb string, w *wanted, answer *answer) error {
 		kind, message = ErrQueueFull, "it is in use, and enough requests wait already; try again later"
 	case "canceled", "revoked", "removed":
 		kind = &LostError{Name: w.name, Reason: Reason(code)}
-	case "not_found":
-		message = "the name is not declared; give signalbox.Maximum, or declare it"
 	case "unauthorized", "not_permitted", "too_many_wrong_tokens":
 		kind = ErrNotPermitted
 		if c.token.read() == "" {

@@ -30,6 +30,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"net/http"
 	"net/url"
@@ -170,7 +171,7 @@ func parseURL(text string, mayBePlain bool) (string, error) {
 	base, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return "", misuse("the URL of the server is wrong: %w", err)
+		return "", misuse("the URL of the server is wrong: %w", errors.Unwrap(err)) // Without the URL, which may have a secret.
 	case (base.Scheme != "http" && base.Scheme != "https") || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "":
 		return "", misuse("the URL of the server is %q; use one such as %s", base.Redacted(), defaultURL)
 	case base.Scheme == "http" && !mayBePlain && !isLoopback(base.Hostname()):

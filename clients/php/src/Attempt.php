@@ -80,7 +80,7 @@ final class Attempt
     /** Whether the connection can have another request, after the answer. */
     public function isReusable(): bool
     {
-        return !preg_match('/^Connection: close/mi', $this->answer);
+        return !preg_match('/^Connection:\s*close/mi', $this->answer);
     }
 
     /**
@@ -141,7 +141,7 @@ final class Attempt
         if ($body === null && strlen($head) > 1 << 16) {
             throw $this->failed('the answer is not one of signalbox');
         }
-        $length = preg_match('/^Content-Length: (\d+)/mi', $head, $digits) ? (int) $digits[1] : 0;
+        $length = preg_match('/^Content-Length:\s*(\d+)/mi', $head, $digits) ? (int) $digits[1] : 0;
         if ($body === null || strlen($body) < $length) {
             return null;
         }
@@ -149,7 +149,7 @@ final class Attempt
         if (!preg_match('~^HTTP/1\.\d (\d+)~', $head, $status) || !is_array($fields)) {
             throw $this->failed('the answer is not one of signalbox; check that this is its HTTP listener');
         }
-        $retryAfter = preg_match('/^Retry-After: (\d+)/mi', $head, $seconds) ? min((int) $seconds[1], 5) : 0;
+        $retryAfter = preg_match('/^Retry-After:\s*(\d+)/mi', $head, $seconds) ? min((int) $seconds[1], 5) : 0;
         $answer = new Answer((int) $status[1], $this->sent, $fields, $retryAfter);
         if ($answer->status === 408 || $answer->status >= 500) {
             throw $this->failed("{$answer->code()}: {$answer->message()}", $answer);

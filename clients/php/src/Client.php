@@ -56,8 +56,8 @@ final class Client
         $urls = explode(',', implode(',', (array) $urls));
         $urls = array_map(fn (string $url): string => self::checked(trim($url), $mayBePlain), $urls);
         $ca ??= (string) getenv('SIGNALBOX_CA');
-        if ($ca !== '' && !is_readable($ca)) {
-            throw new Misuse("the file \"$ca\" with the certificates of authorities cannot be read");
+        if ($ca !== '' && @openssl_x509_read((string) @file_get_contents($ca)) === false) {
+            throw new Misuse("the certificates of authorities cannot be read from the file \"$ca\"");
         }
         $this->servers = new Servers($urls, $token, $tls + ($ca === '' ? [] : ['cafile' => $ca]));
         $this->onEvent = $onEvent === null ? function (): void {
@@ -177,7 +177,6 @@ final class Client
         throw Failure::of($requested, $answer->code(), match (true) {
             $answer->code() === 'not_found' && $hasSlot
                 => 'a slot is one of a declared semaphore; declare it with signalbox declare --slots',
-            $answer->code() === 'not_found' => 'it is not declared; give the request a maximum, or declare it with signalbox declare',
             in_array($answer->code(), ['unauthorized', 'not_permitted'], true) && !$this->servers->hasToken()
                 => 'the client has no token; give it one by tokenFile or SIGNALBOX_TOKEN_FILE',
             default => $answer->message(),

@@ -547,6 +547,7 @@ final class ClientTest extends TestCase
             ['tokenFile' => "a\0b"],
             ['tokenFile' => '/does/not/exist'],
             ['ca' => '/does/not/exist'],
+            ['ca' => __FILE__],
             ['unreachableAfterSeconds' => -1.0],
             ['unreachableAfterSeconds' => NAN],
         ];
@@ -573,6 +574,31 @@ final class ClientTest extends TestCase
         $this->expectException(Misuse::class);
         $this->expectExceptionMessage("\"$url\"");
         new Client(urls: [$url]);
+    }
+
+    public function testAPathThatTheServerDoesNotHaveIsShown(): void
+    {
+        $this->expectException(Misuse::class);
+        $this->expectExceptionMessage('/elsewhere');
+        $this->client(urls: "{$this->server->url}/elsewhere")->acquire('a', maximum: 1);
+    }
+
+    /** A proxy may write headers so. */
+    public function testAHeaderNeedsNoSpace(): void
+    {
+        $listener = stream_socket_server('tcp://127.0.0.1:0');
+        $child = pcntl_fork();
+        if ($child === 0) {
+            while (($connection = stream_socket_accept($listener, self::PATIENCE)) !== false) {
+                fread($connection, 1 << 16);
+                fwrite($connection, "HTTP/1.1 409 Conflict\r\ncontent-length:27\r\n\r\n" . '{"error": {"code": "busy"}}');
+                fclose($connection);
+            }
+            posix_kill(getmypid(), SIGKILL);
+        }
+        $this->processes[] = $child;
+        $url = 'http://' . stream_socket_get_name($listener, false);
+        $this->assertNull($this->client(urls: $url, unreachableAfterSeconds: 1.0)->tryAcquire('a', maximum: 1));
     }
 
     public function testAPasswordIsNotShown(): void

@@ -56,7 +56,7 @@ def test_failures_are_distinct(client: signalbox.Client, name: str) -> None:
             client.acquire(name, maximum=1)
         assert client.try_acquire(name, maximum=1) is None
         with pytest.raises(signalbox.TimedOut, match=name):
-            client.acquire(name, maximum=1, wait=timedelta(milliseconds=50))
+            client.acquire(name, maximum=1, wait=timedelta(microseconds=1))
         with pytest.raises(signalbox.QueueFull, match=name):
             client.acquire(name, maximum=1, wait=timedelta(seconds=10), queue_max=0)
     with pytest.raises(signalbox.Misuse, match="unknown"):
@@ -117,11 +117,31 @@ def test_no_server(name: str) -> None:
 
 @pytest.mark.parametrize(
     "urls",
-    ["127.0.0.1:11217", "", " ", [], ["http://127.0.0.1", ""], "http://a b", "http://a?b=c", "http://a:b", "http://[a"],
+    [
+        "127.0.0.1:11217",
+        "",
+        " ",
+        [],
+        ["http://127.0.0.1", ""],
+        "http://a b",
+        "http://a?b=c",
+        "http://a:b",
+        "http://a:0",
+        "http://[a",
+        "http://user:secret@a",
+        "http://user:secret@a:b",
+    ],
 )
 def test_a_url_is_checked(urls: str | list[str]) -> None:
-    with pytest.raises(signalbox.Misuse):
+    with pytest.raises(signalbox.Misuse) as wrong:
         signalbox.Client(urls)
+    assert "secret" not in str(wrong.value)
+
+
+@pytest.mark.parametrize("ca", ["/nowhere", __file__])
+def test_a_file_without_certificates_is_refused(ca: str) -> None:
+    with pytest.raises(signalbox.Misuse, match=re.escape(ca)):
+        signalbox.Client(ca=ca)
 
 
 @contextmanager
@@ -265,6 +285,27 @@ def test_a_port_that_the_url_does_not_have_is_told(name: str, monkeypatch: pytes
     with pytest.raises(signalbox.Unreachable) as given:
         signalbox.Client("http://host:1", unreachable_after=timedelta(seconds=0.3)).acquire(name, maximum=1)
     assert "11217" not in str(given.value)
+
+
+def test_of_a_name_with_several_addresses_one_may_not_answer(
+    server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def two(host: str, port: int) -> list[Any]:
+        return [(socket.AF_INET, 0, 0, "", (address, port)) for address in ("192.0.2.1", "127.0.0.1")]
+
+    connect = asyncio.open_connection
+
+    async def open_connection(
+        host: str, port: int, **options: Any
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if host == "192.0.2.1":
+            await asyncio.sleep(3600)
+        return await connect(host, port, **options)
+
+    monkeypatch.setattr("signalbox._http.resolve", two)
+    monkeypatch.setattr(asyncio, "open_connection", open_connection)
+    with signalbox.Client(server.url).acquire(name, maximum=1):
+        pass
 
 
 def test_a_server_that_is_asked_because_another_one_is_late_has_to_answer_at_once(tmp_path: Path, name: str) -> None:

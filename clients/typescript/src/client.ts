@@ -1,6 +1,7 @@
 // The client: it passes what the program asks for to its worker thread, and what the worker reports to the program.
 
 import { AsyncResource } from "node:async_hooks";
+import { X509Certificate } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import { readFileSync } from "node:fs";
 import { Worker } from "node:worker_threads";
@@ -437,9 +438,11 @@ function urls(given: string | readonly string[], mayBePlain: boolean): string[] 
     throw new failures.Misuse("url is an empty list; give the URL of each node");
   }
   for (const text of texts) {
-    const { protocol, hostname = "" } = URL.canParse(text) ? new URL(text) : {};
-    if (protocol !== "http:" && protocol !== "https:") {
-      throw new failures.Misuse(`the URL "${text}" is wrong; it must begin with http:// or https://, as http://127.0.0.1:11217`);
+    const { protocol, hostname = "", port, username, password, search, hash } = URL.canParse(text) ? new URL(text) : {};
+    if ((protocol !== "http:" && protocol !== "https:") || port === "0" || username || password || search || hash) {
+      const shown = text.replace(/^(.*\/\/)?[^/]*@/, "$1…@"); // Without a password.
+      const rule = "it has http:// or https://, a host and a port, and no user, as http://127.0.0.1:11217";
+      throw new failures.Misuse(`the URL "${shown}" is wrong; ${rule}`);
     }
     if (protocol === "http:" && !mayBePlain && !/^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname)) {
       throw new failures.Misuse(`the token is not sent to "${text}" without TLS, where others may read it; use https, or tokenOverPlain`);
@@ -449,9 +452,14 @@ function urls(given: string | readonly string[], mayBePlain: boolean): string[] 
 }
 
 function certificates(file: string | undefined): string | undefined {
+  if (file === undefined) {
+    return undefined;
+  }
   try {
-    return file === undefined ? undefined : readFileSync(file, "utf8");
+    const text = readFileSync(file, "utf8");
+    new X509Certificate(text); // Node ignores a text that has none.
+    return text;
   } catch (error) {
-    throw new failures.Misuse(`the file of the authorities' certificates cannot be read: ${(error as Error).message}`);
+    throw new failures.Misuse(`the authorities' certificates cannot be read from "${file}": ${(error as Error).message}`);
   }
 }

@@ -7,6 +7,7 @@ import { createServer } from "node:http";
 import { type AddressInfo } from "node:net";
 import { join } from "node:path";
 import { test } from "node:test";
+import { fileURLToPath } from "node:url";
 
 import { Busy, Client, type ClientEvent, Lost, Misuse, type Permit, QueueFull, TimedOut, Unreachable } from "signalbox";
 
@@ -73,7 +74,14 @@ test("what makes no sense is a misuse", async () => {
   }
   assert.throws(() => new Client({ url: "127.0.0.1:11217" }), Misuse);
   assert.throws(() => new Client({ url: [] }), Misuse);
+  for (const url of ["http://user:secret@a", "http://user:secret@a:b", "http://a?b", "http://a/#b", "http://a:0", "http:///"]) {
+    assert.throws(() => new Client({ url }), (error) => error instanceof Misuse && !error.message.includes("secret"), url);
+  }
+  const elsewhere = new Client({ url: `${server.url}/elsewhere` });
+  await assert.rejects(elsewhere.acquire("a", { maximum: 1 }), (error) => error instanceof Misuse && error.message.includes("/elsewhere"));
+  await elsewhere.close();
   assert.throws(() => new Client({ caFile: "/nowhere" }), Misuse);
+  assert.throws(() => new Client({ caFile: fileURLToPath(import.meta.url) }), Misuse);
   assert.throws(() => new Client({ ttlMs: 30 }), Misuse);
 });
 
@@ -115,6 +123,29 @@ test("a server that cannot be the right one is not tried again", async () => {
   }
   await using several = new Client({ url: [server.counterUrl, server.url] });
   await several.using("a", { maximum: 1 }, () => undefined);
+});
+
+test("an answer that is none of signalbox is no answer", async () => {
+  const answers = [
+    [200, {}],
+    [200, []],
+    [200, { state: "other", valid_ms: 1000, grant: "1" }],
+    [302, {}],
+  ] as const;
+  for (const [status, body] of answers) {
+    let asked = 0;
+    const other = createServer((request, response) => {
+      asked += Number(request.url?.endsWith("/acquire"));
+      response.writeHead(status).end(JSON.stringify(body));
+    }).listen(0, "127.0.0.1");
+    await once(other, "listening");
+    const url = `http://127.0.0.1:${(other.address() as AddressInfo).port}`;
+    await using client = new Client({ url, unreachableAfterMs: 300 });
+    await assert.rejects(client.acquire("a", { maximum: 1, waitMs: 3_600_000 }), Unreachable);
+    assert.ok(asked > 1 && asked < 30, `asked ${asked} times`);
+    other.closeAllConnections();
+    other.close();
+  }
 });
 
 test("several names are granted all or none", async () => {

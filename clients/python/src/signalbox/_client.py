@@ -58,7 +58,7 @@ def _millis(what: str, time: timedelta, least: timedelta) -> int:
         raise Misuse(f"{what} is {time!r}: use a timedelta, such as timedelta(seconds=30)")
     if time < least:
         raise Misuse(f"{what} is {time / timedelta(seconds=1):g} s: use {least / timedelta(seconds=1):g} s or more")
-    if (millis := time // timedelta(milliseconds=1)) > WHOLE_MAX:
+    if (millis := -(-time // timedelta(milliseconds=1))) > WHOLE_MAX:  # Up, so that no time becomes none.
         raise Misuse(f"{what} is {time}: use 49 days or less")
     return millis
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import re
 import ssl
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -104,6 +105,9 @@ class _Server:
     hint: str
     """What a failure says besides the authority."""
     idle: deque[_Connection] = field(default_factory=deque)
+    address: int = 0
+    """Which address of the name the next attempt begins with: the one that was connected to last, or, while an attempt
+    waits for one, the next."""
 
 
 def _is_loopback(host: str) -> bool:
@@ -170,8 +174,11 @@ class Servers:
         self._servers: list[_Server] = []
         self._servers += [self._parse(url, over_plain or not token.value) for url in urls]
         self._token = token
-        self._ca = ca
-        self._tls: ssl.SSLContext | None = None
+        try:
+            # The authorities of the system are read when they are needed.
+            self._tls = ssl.create_default_context(cafile=ca) if ca else None
+        except OSError as error:
+            raise Misuse(f'the certificates of authorities cannot be read from "{ca}": {error}') from None
         self._warnings: set[str] = set()
 
     async def close(self, wait_s: float) -> None:
@@ -200,18 +207,19 @@ class Servers:
             port = parts.port
         except ValueError:
             parts, port = urlsplit(""), None
-        is_usable = url.isascii() and url.isprintable() and " " not in url
-        if not (is_usable and parts.scheme in ("http", "https") and parts.hostname) or parts.query or parts.fragment:
-            raise Misuse(f'the URL "{url}" is wrong: use one such as http://127.0.0.1:11217')
+        is_text = url.isascii() and url.isprintable() and " " not in url
+        is_more = "@" in parts.netloc or parts.query or parts.fragment or port == 0
+        if not (is_text and parts.scheme in ("http", "https") and parts.hostname) or is_more:
+            shown = re.sub("^(.*//)?[^/]*@", r"\1…@", url)  # Without a password.
+            raise Misuse(f'the URL "{shown}" is wrong: use one such as http://127.0.0.1:11217')
         secure = parts.scheme == "https"
         if not (secure or may_be_plain or _is_loopback(parts.hostname)):
             raise Misuse(f'the token is not sent to "{url}" without TLS: use https, or token_over_plain=True')
-        authority = parts.netloc.rpartition("@")[2]
         hint = ""
         if port is None:
             port = 443 if secure else 80
             hint = f" (port {port}, since the URL has none; that of signalbox is usually 11217)"
-        return _Server(secure, parts.hostname, port, authority, parts.path.rstrip("/"), hint)
+        return _Server(secure, parts.hostname, port, parts.netloc, parts.path.rstrip("/"), hint)
 
     async def ask(self, path: str, body: Mapping[str, Any], hedge: float, deadline: float) -> Answer:
         """Sends a request until a server has answered it, and raises Unreachable at the `deadline`.
@@ -284,9 +292,13 @@ class Servers:
     async def _connect(self, server: _Server) -> _Connection:
         self._token.read()
         if server.secure and self._tls is None:
-            self._tls = ssl.create_default_context(cafile=self._ca)
+            self._tls = ssl.create_default_context()
         failure: OSError = OSError(f"{server.host} has no address")
-        for family, _, _, _, address in await resolve(server.host, server.port):
+        addresses = await resolve(server.host, server.port)
+        for _ in addresses:
+            number = server.address % len(addresses)
+            server.address = number + 1
+            family, _, _, _, address = addresses[number]
             try:
                 reader, writer = await asyncio.open_connection(
                     address[0],
@@ -303,6 +315,7 @@ class Servers:
             except OSError as error:
                 failure = error
             else:
+                server.address = number
                 return _Connection(self._background, reader, writer)
         raise failure
 

@@ -53,22 +53,25 @@ export async function acquire(
     try {
       const body = { key, ...request, ...(place !== undefined && { place }) };
       const answer = await transport.post("acquire", body, { pollMs, signal });
-      answeredAt = now();
-      failures = 0;
       const view = answer.body as View;
       if (answer.status === 202) {
+        answeredAt = now();
+        failures = 0;
         place = view.place ?? place;
         pollMs = pollOf(view.ttl_ms ?? request.ttl_ms);
         onWaiting(view.position ?? 0);
       } else if (answer.status === 200 && view.state === "done") {
         return undefined;
-      } else if (answer.status === 200) {
+      } else if (answer.status === 200 && view.state === "held") {
         const granted = grantedBy(view, sent);
         // Else it has expired before its answer came, and the same request begins another lease.
         if (now() + CLOCK_STEP_MS < granted.untilMs) {
           return granted;
         }
+        answeredAt = now();
         problem = new NoAnswer("the answers come too late");
+      } else if (answer.status < 400) {
+        throw new NoAnswer("the answers are not those of signalbox");
       } else {
         // 409 says that the key has nothing.
         throw new Refused(refusal(answer, request, transport.hasToken), answer.status !== 409);
@@ -119,8 +122,6 @@ function refusal(answer: Answer, request: WireRequest, hasToken: boolean): WireF
     case "revoked":
     case "removed":
       return { kind: "Lost", code, message };
-    case "not_found":
-      return { kind: "Misuse", code, message: "the name is not declared; give maximum, or declare it" };
     default:
       if (isRefusal(answer) && answer.status !== 421 && !hasToken) {
         const message =

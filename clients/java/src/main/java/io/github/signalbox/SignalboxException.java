@@ -123,7 +123,7 @@ public abstract sealed class SignalboxException extends RuntimeException {
                     : "the client has no token; give it one by tokenFile or SIGNALBOX_TOKEN_FILE"), code);
             case "not_found" -> new Misuse(text + (request.hasSlot()
                     ? "a slot is one of a declared semaphore; declare it with signalbox declare --slots"
-                    : "it is not declared; give the request a maximum, or declare it with signalbox declare"), code, null);
+                    : message), code, null);
             case "no_such_slot" -> new Misuse(text + "it has no slot with this number", code, null);
             case "too_much" -> new Misuse(text + "it has fewer resources than the request wants", code, null);
             case "maximum_too_small" -> new Misuse(

@@ -78,6 +78,10 @@ class PermitTest {
             // A server creates no name with slots, whatever the request says.
             Misuse undeclared = assertThrows(Misuse.class, () -> client.acquire(Request.of("port").maximum(4).slot(3)));
             assertTrue(undeclared.getMessage().contains("declare --slots"), undeclared.getMessage());
+            try (Client elsewhere = Client.builder().url(server.url + "/elsewhere").build()) {
+                String message = assertThrows(Misuse.class, () -> elsewhere.acquire(ONE)).getMessage();
+                assertTrue(message.contains("/elsewhere"), message);
+            }
             server.command("declare", "paused", "--capacity", "1");
             server.command("pause", "paused");
             assertEquals("paused", assertThrows(Busy.class, () -> client.acquire("paused", Duration.ZERO)).code());
