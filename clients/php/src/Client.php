@@ -353,6 +353,17 @@ final class Client
      */
     public function giveBack(string $key, float $seconds = self::RELEASE_SECONDS, bool $isDone = false): string
     {
+        try {
+            return $this->tryToGiveBack($key, $seconds, $isDone);
+        } catch (\Throwable $thrown) { // By the handler of a signal.
+            $this->tryToGiveBack($key, self::CLEANUP_SECONDS, $isDone);
+            throw $thrown;
+        }
+    }
+
+    /** One part of giveBack(). */
+    private function tryToGiveBack(string $key, float $seconds, bool $isDone): string
+    {
         $body = ['key' => $key] + ($isDone ? ['done' => true] : []);
         [$end, $pauses] = [Clock::now() + $seconds, new Pauses()];
         while (true) {

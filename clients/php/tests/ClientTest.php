@@ -335,6 +335,38 @@ final class ClientTest extends TestCase
         $held->release();
     }
 
+    public function testAReleaseThatIsEndedByAnExceptionReleases(): void
+    {
+        $listener = stream_socket_server('tcp://127.0.0.1:0');
+        [$parent, $child] = [getmypid(), pcntl_fork()];
+        if ($child === 0) {
+            for ($releases = 0; $releases < 2 && ($connection = stream_socket_accept($listener, 5)) !== false; fclose($connection)) {
+                $isRelease = str_contains(fread($connection, 1 << 16), '/release ');
+                $releases += (int) $isRelease;
+                if ($isRelease && $releases === 1) {
+                    posix_kill($parent, SIGUSR1);
+                    sleep(1); // It is not answered.
+                    continue;
+                }
+                $body = $isRelease ? '{}' : '{"state": "held", "valid_ms": 9000, "ttl_ms": 10000, "grant": "1", "slots": []}';
+                fwrite($connection, 'HTTP/1.1 200 OK' . "\r\nConnection: close\r\nContent-Length: " . strlen($body) . "\r\n\r\n$body");
+            }
+            posix_kill(getmypid(), $releases === 2 ? SIGKILL : SIGTERM);
+        }
+        $permit = $this->client(urls: 'http://' . stream_socket_get_name($listener, false))->acquire('a', maximum: 1);
+        pcntl_async_signals(true);
+        pcntl_signal(SIGUSR1, fn () => throw new \DomainException('of the handler'));
+        try {
+            $permit->release();
+            $this->fail('no exception');
+        } catch (\DomainException) {
+            pcntl_waitpid($child, $status);
+            $this->assertSame(SIGKILL, pcntl_wtermsig($status), 'it is released again');
+        } finally {
+            pcntl_signal(SIGUSR1, SIG_DFL);
+        }
+    }
+
     public function testAForkHasNoPermit(): void
     {
         $permit = $this->client->acquire('a', maximum: 1);
