@@ -14,12 +14,17 @@ final class Clock
     /** How much later than its value a reading may have been: /proc/uptime has hundredths of a second. */
     public const RESOLUTION = 0.01;
 
-    private static ?bool $hasUptime = null;
+    /** How far /proc/uptime is ahead of hrtime(). It grows when the machine is suspended. */
+    private static ?float $ahead = null;
 
-    /** Seconds since some beginning. */
+    /** Seconds since some beginning. It goes on also where the file is missing, or cannot be read for lack of descriptors. */
     public static function now(): float
     {
-        self::$hasUptime ??= @file_get_contents('/proc/uptime') !== false;
-        return self::$hasUptime ? (float) file_get_contents('/proc/uptime') : hrtime(true) / 1e9;
+        // In this order: a program that is stopped between the two is not taken for a suspended machine.
+        $uptime = @file_get_contents('/proc/uptime');
+        $now = hrtime(true) / 1e9;
+        $ahead = $uptime === false ? self::$ahead ?? 0.0 : (float) $uptime - $now;
+        self::$ahead = max(self::$ahead ?? $ahead, $ahead);
+        return $now + self::$ahead;
     }
 }

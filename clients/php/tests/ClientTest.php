@@ -272,6 +272,15 @@ final class ClientTest extends TestCase
         $permit->release();
     }
 
+    public function testTheClockGoesOnWithoutDescriptors(): void
+    {
+        $program = 'require $argv[1]; $permit = (new Signalbox\Client($argv[2]))->acquire("a", maximum: 1, ttlSeconds: 1.0);'
+            . 'for ($open = []; ($file = @fopen("/dev/null", "r")) !== false; $open[] = $file); $permit->check(); sleep(2);'
+            . 'try { $permit->check(); echo "held"; } catch (Signalbox\Lost) { echo "lost"; }';
+        $arguments = array_map('escapeshellarg', [PHP_BINARY, '-r', $program, __DIR__ . '/bootstrap.php', $this->server->url]);
+        $this->assertSame('lost', exec('ulimit -n 40; exec ' . implode(' ', $arguments)));
+    }
+
     public function testAPermitThatIsNotRefreshedIsLostByTheClock(): void
     {
         $permit = $this->client->acquire('a', maximum: 1, ttlSeconds: 1.0);
