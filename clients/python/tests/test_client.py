@@ -204,20 +204,20 @@ def test_a_port_of_another_protocol_is_misuse(server: Server, name: str) -> None
         b" 302 Found\r\nContent-Length: 2\r\n\r\n{}",
         b" 403 Forbidden\r\nContent-Length: 4\r\n\r\n" + b'"no"',
         b"\r\n\r\n",
-        b" 200 OK\r\n" + b"A: a\r\n" * 400_000,
+        b" 200 OK\r\n" + b"A: a\r\n" * 200_000,
     ],
 )
 def test_an_answer_that_is_none_of_signalbox_is_no_answer(answer: bytes, name: str) -> None:
     with answering(b"HTTP/1.1" + answer) as (port, lines):
         with pytest.raises(signalbox.Unreachable, match="signalbox"):
-            signalbox.Client(f"http://127.0.0.1:{port}", unreachable_after=timedelta(seconds=0.3)).acquire(
+            signalbox.Client(f"http://127.0.0.1:{port}", unreachable_after=timedelta(seconds=1)).acquire(
                 name, maximum=1
             )
-        assert len(lines) > 1
+        assert lines
 
 
 def test_a_loss_is_told_whatever_answers_the_renewals(name: str) -> None:
-    held = json.dumps({"state": "held", "valid_ms": 800, "ttl_ms": 1000, "grant": "1", "slots": []})
+    held = json.dumps({"state": "held", "valid_ms": 2000, "ttl_ms": 2500, "grant": "1", "slots": []})
     bodies = {"acquire": held, "renew": "{}", "release": "{}"}
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -241,7 +241,7 @@ def test_a_loss_is_told_whatever_answers_the_renewals(name: str) -> None:
 
 def test_a_name_that_no_host_has_is_unreachable(name: str) -> None:
     with pytest.raises(signalbox.Unreachable, match="name of a host"):
-        signalbox.Client(f"http://{'a' * 64}:1", unreachable_after=timedelta(seconds=0.3)).acquire(name, maximum=1)
+        signalbox.Client(f"http://{'a' * 64}:1", unreachable_after=timedelta(seconds=1)).acquire(name, maximum=1)
 
 
 def test_without_a_further_thread_all_calls_fail(server: Server) -> None:
