@@ -140,7 +140,7 @@ test("an answer that is none of signalbox is no answer", async () => {
     }).listen(0, "127.0.0.1");
     await once(other, "listening");
     const url = `http://127.0.0.1:${(other.address() as AddressInfo).port}`;
-    await using client = new Client({ url, unreachableAfterMs: 300 });
+    await using client = new Client({ url, unreachableAfterMs: 1_000 });
     await assert.rejects(client.acquire("a", { maximum: 1, waitMs: 3_600_000 }), Unreachable);
     assert.ok(asked > 1 && asked < 30, `asked ${asked} times`);
     other.closeAllConnections();
