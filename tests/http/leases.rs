@@ -259,6 +259,23 @@ fn a_wait_has_an_end_and_so_has_each_request_of_it() {
     assert_eq!(http.renewed(&key, 0)["state"], "lost");
 }
 
+/// A lease keeps its time to live when the default becomes longer, and so its requests stay no longer than before.
+#[test]
+fn a_request_waits_no_longer_than_its_lease_lasts_after_the_limits_have_changed() {
+    let ttl = |seconds: u32| format!("[session]\ndefault_ttl = {seconds}\n");
+    let (mut http, file) = HttpDaemon::configured(&ttl(6), "");
+    let (_, _) = http.hold("a");
+    let body = |poll_ms| {
+        let claims = json!([{"name": "a", "maximum": 1}]);
+        json!({"key": "0123456789abcdef0123456789abcdef", "claims": claims, "wait_ms": 60_000, "poll_ms": poll_ms})
+    };
+    assert_eq!(millis(&http.lease("acquire", &body(0)).json(), "ttl_ms"), 6_000);
+    file.write(&ttl(60));
+    http.daemon.reload("the configuration was read again");
+    let queued = http.lease("acquire", &body(20_000));
+    assert_eq!(queued.status, 202, "{}", queued.text());
+}
+
 #[test]
 fn a_newer_request_with_a_key_answers_the_one_before() {
     let http = HttpDaemon::start();

@@ -25,7 +25,7 @@ pub(in super::super) async fn acquire(context: Context) -> Answer {
 
 async fn acquire_uncounted(mut context: Context) -> Answer {
     let server = context.serving()?;
-    let Begun { key, line, received, ttl_ms, poll_ms } = begin(&mut context, &server)?;
+    let Begun { key, line, received, poll_ms } = begin(&mut context, &server)?;
     let lines = [(key, line)];
     let [(key, _)] = &lines;
     let (mut parking, mut is_over) = (None, poll_ms == 0);
@@ -51,7 +51,8 @@ async fn acquire_uncounted(mut context: Context) -> Answer {
             KeyedState::Queued { .. } | KeyedState::Storing => {}
         }
         let poll_ms = if is_over { u32::MAX } else { poll_ms };
-        let parking = parking.get_or_insert_with(|| Parking::begin(&context, &server, poll_ms, ttl_ms));
+        // Of the lease: the limits may have changed since it began.
+        let parking = parking.get_or_insert_with(|| Parking::begin(&context, &server, poll_ms, lease.ttl_ms));
         let woken = parking.wait(&lines).await.inspect_err(|error| {
             if error.status == StatusCode::FORBIDDEN {
                 leave_queue(&server, key, &lines);
@@ -66,7 +67,6 @@ struct Begun<'a> {
     key: LeaseKey,
     line: Line<'a>,
     received: MonotonicMs,
-    ttl_ms: u32,
     poll_ms: u32,
 }
 
@@ -108,7 +108,7 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
         server.core.acquire_keyed(line.connection(), TOKEN, request, received)
     };
     match asked {
-        Ok(()) => Ok(Begun { key, line, received: received.monotonic, ttl_ms, poll_ms }),
+        Ok(()) => Ok(Begun { key, line, received: received.monotonic, poll_ms }),
         Err(KeyedRefusal::Refused(Refusal::NotPermitted)) => {
             Err(context.refuse(Right::Acquire, Target::Anywhere))
         }
