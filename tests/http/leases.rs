@@ -277,6 +277,21 @@ fn a_request_waits_no_longer_than_its_lease_lasts_after_the_limits_have_changed(
 }
 
 #[test]
+fn holders_and_waiters_have_addresses_while_a_request_of_their_lease_waits() {
+    let http = HttpDaemon::start();
+    let (held, _) = http.hold("a");
+    let address = |list: &str| {
+        http.get(&format!("/api/v1/{list}?name=a&kind=counter")).json()["items"][0]["address"].clone()
+    };
+    assert_eq!(address("holders"), json!(null), "no request of it is being answered");
+    let renewing = http.begin("renew", &json!({"keys": [held], "poll_ms": 10_000}), "");
+    let waiting = http.begin("acquire", &one(&key(), "a", json!({"wait_ms": 60_000, "poll_ms": 10_000})), "");
+    http.wait_for_parked(2);
+    assert_eq!(address("holders"), json!(renewing.local_addr().unwrap().to_string()));
+    assert_eq!(address("waiters"), json!(waiting.local_addr().unwrap().to_string()));
+}
+
+#[test]
 fn a_newer_request_with_a_key_answers_the_one_before() {
     let http = HttpDaemon::start();
     let (held, _) = http.hold("a");

@@ -10,7 +10,7 @@ use super::state::{Ledger, LedgerContext};
 use crate::clients::Counted;
 use crate::ids::Token;
 use crate::limit::limit_reached;
-use crate::mailbox::{Mailbox, ReplyTo};
+use crate::mailbox::{Mailbox, ReplyTo, SessionClient};
 use crate::outcome::{Answer, Opened, Outcome};
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
@@ -62,6 +62,11 @@ impl Core {
     pub fn note_client(&self, connection: ConnectionId) {
         self.ledger().sessions.note_client(connection);
         self.sysv().note_client(connection);
+    }
+
+    /// The client of a connection that has joined and has not ended; `None`: it is not known.
+    pub fn client_of(&self, connection: ConnectionId) -> Option<SessionClient> {
+        self.ledger().sessions.mailbox(connection)?.client()
     }
 
     /// The lease of the session that the connection is attached to, if there is one.
