@@ -259,8 +259,10 @@ pub(super) fn closest_key(name: &str) -> Option<&'static str> {
 
 /// The word that is only a few letters away from this one.
 pub(crate) fn closest<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let letters_max = 1 + name.len() / 8;
+    let (letters, letters_max) = (name.chars().count(), 1 + name.len() / 8);
     words
+        // A name may be very long.
+        .filter(|word| letters <= word.len() + letters_max)
         .map(|word| (letters_between(name, word), word))
         .min_by_key(|(letters, _)| *letters)
         .filter(|(letters, _)| *letters <= letters_max)

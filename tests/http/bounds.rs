@@ -230,4 +230,25 @@ fn a_head_and_a_body_have_a_longest_length() {
     assert_eq!(reply.status, 404, "the longest name fits");
     let reply = http.post("/api/v1/name", &[], &format!("{{\"name\": \"{}\"}}", "a".repeat(600_000)));
     assert_eq!((reply.status, reply.code()), (413, "body_too_large".to_owned()));
+    for length in ["524289", "9223372036854775807"] {
+        let head = format!(
+            "POST /api/v1/lease/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Expect: 100-continue\r\nContent-Length: {length}\r\n\r\n"
+        );
+        let reply = http.send(head.as_bytes());
+        assert_eq!(
+            (reply.status, reply.code()),
+            (413, "body_too_large".to_owned()),
+            "before its body was sent"
+        );
+    }
+    let reply = http.request("GET", &format!("/{}", "a".repeat(50_000)), &[("Host", "localhost")], "");
+    assert_eq!(reply.status, 404);
+    assert!(reply.body.len() < 4096, "the answer to a long request is short");
+    let host = format!("{}.example", "a".repeat(50_000));
+    let reply = http.request("GET", "/", &[("Host", &host)], "");
+    assert_eq!(reply.status, 421);
+    assert!(reply.body.len() < 4096, "the answer to a long request is short");
+    let reply = http.request(&"A".repeat(50_000), "/", &[("Host", "localhost")], "");
+    assert!(reply.body.len() < 4096, "the answer to a long request is short");
 }

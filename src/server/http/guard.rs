@@ -27,6 +27,7 @@ use super::health;
 use super::peer::Peer;
 use super::routes::{answer, route_of};
 use super::shared::Shared;
+use signalbox_model::Quoted;
 
 /// How long a request may take, with its body.
 pub(super) const REQUEST_MAX: Duration = Duration::from_secs(30);
@@ -117,9 +118,9 @@ fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<()
             StatusCode::MISDIRECTED_REQUEST,
             "host_not_allowed",
             format!(
-                "this server does not know the host \"{}\"; use its address, or add the name to http.hosts of the \
+                "this server does not know the host {}; use its address, or add the name to http.hosts of the \
                  configuration",
-                host.host().escape_debug()
+                Quoted(host.host().as_bytes())
             ),
         ));
     }

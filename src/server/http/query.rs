@@ -8,13 +8,13 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 
 use super::super::port::port_name;
 use super::answer::ApiError;
 use crate::config::closest;
-use signalbox_model::{Milliseconds, Namespace, from_hex, span};
+use signalbox_model::{Milliseconds, Namespace, Quoted, from_hex, span};
 
 /// The longest name.
 pub(super) const NAME_BYTES_MAX: usize = 65_535;
@@ -29,11 +29,7 @@ pub(super) struct Parameters {
 }
 
 /// The value of a parameter.
-#[derive(Debug, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "a parameter must be a text, a number, true, false, null, or a list of texts or of objects of these"
-)]
+#[derive(Debug)]
 enum Value {
     Null,
     Flag(bool),
@@ -41,6 +37,91 @@ enum Value {
     Text(String),
     Texts(Vec<String>),
     Objects(Vec<Parameters>),
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+
+        impl<'de> Visitor<'de> for Any {
+            type Value = Value;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, a number, true, false, null, or a list of texts or of objects of these")
+            }
+
+            fn visit_unit<E>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+
+            fn visit_bool<E>(self, flag: bool) -> Result<Value, E> {
+                Ok(Value::Flag(flag))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+                Ok(Value::Number(number.into()))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+                Ok(Value::Number(number.into()))
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
+                Number::from_f64(number).map(Value::Number).ok_or_else(|| E::custom("a number is not finite"))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+                Ok(Value::Text(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+                let (mut texts, mut objects) = (Vec::new(), Vec::new());
+                while let Some(item) = list.next_element()? {
+                    match item {
+                        Item::Text(text) => texts.push(text),
+                        Item::Object(object) => objects.push(object),
+                    }
+                }
+                match (texts.is_empty(), objects.is_empty()) {
+                    (_, true) => Ok(Value::Texts(texts)),
+                    (true, false) => Ok(Value::Objects(objects)),
+                    (false, false) => Err(A::Error::custom("a list has both texts and objects")),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Any)
+    }
+}
+
+/// An item of a list.
+enum Item {
+    Text(String),
+    Object(Parameters),
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrObject;
+
+        impl<'de> Visitor<'de> for TextOrObject {
+            type Value = Item;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or an object")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Item, E> {
+                Ok(Item::Text(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Item, A::Error> {
+                Parameters::of_fields(fields).map(Item::Object)
+            }
+        }
+
+        deserializer.deserialize_any(TextOrObject)
+    }
 }
 
 /// Reads an object of JSON. A parameter that is given twice is refused: another reader of the same body may take the other one.
@@ -55,12 +136,8 @@ impl<'de> Deserialize<'de> for Parameters {
                 f.write_str("an object, such as {\"name\": \"gpu\"}")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Parameters, A::Error> {
-                let mut parameters = Parameters::default();
-                while let Some((key, value)) = fields.next_entry()? {
-                    parameters.add(key, value).map_err(A::Error::custom)?;
-                }
-                Ok(parameters)
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Parameters, A::Error> {
+                Parameters::of_fields(fields)
             }
         }
 
@@ -69,6 +146,14 @@ impl<'de> Deserialize<'de> for Parameters {
 }
 
 impl Parameters {
+    fn of_fields<'de, A: MapAccess<'de>>(mut fields: A) -> Result<Self, A::Error> {
+        let mut parameters = Self::default();
+        while let Some((key, value)) = fields.next_entry()? {
+            parameters.add(key, value).map_err(A::Error::custom)?;
+        }
+        Ok(parameters)
+    }
+
     /// Reads the query of a URL.
     pub(super) fn of_query(query: &str) -> Result<Self, ApiError> {
         let mut parameters = Self::default();
@@ -93,7 +178,7 @@ impl Parameters {
     /// Adds a parameter. Fails, with the problem in words, if there is one with this name.
     fn add(&mut self, key: String, value: Value) -> Result<(), String> {
         if self.given.contains_key(&key) {
-            return Err(format!("the parameter \"{}\" is given twice", key.escape_debug()));
+            return Err(format!("the parameter {} is given twice", Quoted(key.as_bytes())));
         }
         self.given.insert(key, value);
         Ok(())
@@ -249,7 +334,7 @@ impl Parameters {
             Some(close) => format!("did you mean \"{close}\"?"),
             None => "docs/http.md and /api/v1/openapi.json list them".to_owned(),
         };
-        Err(ApiError::bad_request(format!("there is no parameter \"{}\" here; {advice}", key.escape_debug())))
+        Err(ApiError::bad_request(format!("there is no parameter {} here; {advice}", Quoted(key.as_bytes()))))
     }
 }
 
@@ -321,6 +406,19 @@ mod tests {
             assert!(refused.message.contains("given twice"), "{}", refused.message);
         }
         assert!(Parameters::of_query("a=1&b=1&a=1").unwrap_err().message.contains("\"a\" is given twice"));
+        let refused = Parameters::of_json(br#"{"claims": [{"a": 1, "a": 2}]}"#).unwrap_err();
+        assert!(refused.message.contains("given twice"), "also in a list: {}", refused.message);
+    }
+
+    #[test]
+    fn a_long_name_of_a_parameter_makes_no_long_answer() {
+        let name = "\u{200b}".repeat(100_000);
+        let mut unknown = Parameters::of_json(format!("{{\"{name}\": 1}}").as_bytes()).unwrap();
+        unknown.number("maximum", 1).unwrap();
+        let twice = Parameters::of_json(format!("{{\"{name}\": 1, \"{name}\": 1}}").as_bytes());
+        for refused in [unknown.end().unwrap_err(), twice.unwrap_err()] {
+            assert!(refused.message.len() < 4096, "{}", refused.message.len());
+        }
     }
 
     #[test]
@@ -362,7 +460,16 @@ mod tests {
         let mut query = Parameters::of_query("least=0&none=0&time=30x").unwrap();
         assert!(query.number_in("least", 1..=5).is_err() && query.number_in("none", 0..=5).is_ok());
         assert!(query.milliseconds("time").unwrap_err().message.contains("30s"));
-        for wrong in ["[]", "{", "7", r#"{"a": [[]]}"#, r#"{"a": {}}"#, "{} {}"] {
+        for wrong in [
+            "[]",
+            "{",
+            "7",
+            r#"{"a": [[]]}"#,
+            r#"{"a": {}}"#,
+            r#"{"a": ["b", {}]}"#,
+            r#"{"a": [1]}"#,
+            "{} {}",
+        ] {
             assert!(Parameters::of_json(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }

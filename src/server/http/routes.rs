@@ -25,6 +25,7 @@ use super::page;
 use super::peer::Peer;
 use super::query::Parameters;
 use super::shared::Shared;
+use signalbox_model::Quoted;
 
 /// The longest body: a name of 64 KiB, of which JSON may write each byte in six.
 const BODY_BYTES_MAX: usize = 512 * 1024;
@@ -265,28 +266,27 @@ fn length_of(headers: &HeaderMap) -> Option<u64> {
 /// Reads a body to its end, or refuses it.
 async fn read(headers: &HeaderMap, body: Incoming) -> Result<Bytes, ApiError> {
     // The guard has refused bodies whose length is not stated.
-    let length = length_of(headers);
-    let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|_| {
-        if length.is_some_and(|length| length <= BODY_BYTES_MAX as u64) {
-            return ApiError::bad_request("the body ended before its Content-Length; send all of it");
-        }
+    if length_of(headers).is_some_and(|length| length > BODY_BYTES_MAX as u64) {
         let message = format!("the body is longer than {BODY_BYTES_MAX} bytes; send a shorter one");
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
-    })?;
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message));
+    }
+    let body = Limited::new(body, BODY_BYTES_MAX)
+        .collect()
+        .await
+        .map_err(|_| ApiError::bad_request("the body ended before its Content-Length; send all of it"))?;
     Ok(body.to_bytes())
 }
 
 fn no_such_path(path: &str) -> Response {
-    let path: String = path.chars().take(100).collect();
-    let message =
-        format!("there is nothing at \"{}\"; /api/v1/openapi.json lists what there is", path.escape_debug());
+    let path = Quoted(path.as_bytes());
+    let message = format!("there is nothing at {path}; /api/v1/openapi.json lists what there is");
     ApiError::not_found(message).into()
 }
 
 fn wrong_method(method: &Method, allowed: &'static str) -> Response {
     let message = format!(
         "{} is not possible here; /api/v1/openapi.json lists the methods of each path",
-        method.as_str().escape_debug()
+        Quoted(method.as_str().as_bytes())
     );
     let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
     let mut response = Response::from(error);
