@@ -433,7 +433,9 @@ fn what_is_not_a_request_is_refused() {
         assert_eq!(http.lease("renew", &body).code(), "bad_request", "{body}");
     }
     let slot = json!({"key": key, "claims": [{"name": "a", "maximum": 1, "slot": 0}]});
-    assert_eq!(http.lease("acquire", &slot).code(), "not_found", "a counter has no slots");
+    let refused = http.lease("acquire", &slot);
+    assert_eq!(refused.code(), "not_found", "a counter has no slots");
+    assert!(refused.text().contains("slot"), "it says what is wrong: {}", refused.text());
     assert_eq!(http.lease("release", &json!({})).code(), "bad_request");
     assert_eq!(http.get("/api/v1/lease/acquire").status, 405);
     assert_eq!(http.get("/api/v1/grant").code(), "bad_request");

@@ -21,6 +21,8 @@ use signalbox_model::{Operation, Refusal, RequestIds, Status};
 /// How long a change may wait for the store.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
+const NO_SUCH_SESSION: &str = "there is no such session, or no longer; read the list of sessions again";
+
 /// Makes a change, and waits for its answer.
 pub(super) async fn request(
     server: &Server,
@@ -32,7 +34,7 @@ pub(super) async fn request(
     let call = Call { connection: line.connection(), ids: RequestIds::FIRST, token };
     match requested.execute(server, call, operation, server.moment()) {
         Outcome::Answered(answer) => Ok(answer),
-        Outcome::Refused(refusal) => Err(refused(refusal)),
+        Outcome::Refused(refusal) => Err(refused(operation, refusal)),
         Outcome::Waiting => {
             let answer = tokio::time::timeout(ANSWER_MAX, answer_to(line.mailbox(), token)).await;
             requested.record(
@@ -43,7 +45,7 @@ pub(super) async fn request(
                     Err(_) => Ended::Accepted,
                 },
             );
-            answer.map_err(|_| no_answer())?.map_err(refused)
+            answer.map_err(|_| no_answer())?.map_err(|refusal| refused(operation, refusal))
         }
     }
 }
@@ -75,21 +77,35 @@ fn no_answer() -> ApiError {
     )
 }
 
-/// The error for a refusal of the core.
-pub(super) fn refused(refusal: Refusal) -> ApiError {
+/// The error for a refusal of the core. What people read about a status is for those who acquire; an administrator reads something
+/// else.
+fn refused(operation: &Operation<'_>, refusal: Refusal) -> ApiError {
     let (status, http) = (refusal.status(), status_of(refusal));
-    // The client may change it, but the configuration declares it.
-    let (code, advice) = match refusal {
-        Refusal::NotPermitted => {
-            ("configured", "the configuration declares it: change it there and send SIGHUP")
+    let advice = match refusal {
+        // The client may change it, but the configuration declares it.
+        Refusal::NotPermitted => "the configuration declares it: change it there and send SIGHUP",
+        Refusal::OutOfRange => {
+            "the capacity would be below 0, or above the largest: 4294967295, and 65536 with slots; read it, and give one between"
         }
-        Refusal::OutOfRange => (
-            status.name(),
-            "the capacity would be below 0 or above the largest; read it, and give one between",
-        ),
-        _ => (status.name(), status.advice()),
+        Refusal::NotFound => match operation {
+            Operation::Cancel(_) => "it does not wait, or no longer; read the queue of its name again",
+            Operation::DeleteCounter { .. } => "it does not exist; read the list of names again",
+            _ => "it is not declared; read the list of declared semaphores again",
+        },
+        Refusal::NotAcquired => {
+            "it is not held: it was released or revoked, or has expired; read the holders again"
+        }
+        Refusal::NoSuchSession => NO_SUCH_SESSION,
+        _ => status.advice(),
     };
-    ApiError::new(http, code, format!("the server has refused the change: {}; {advice}", status.message()))
+    let code = if refusal == Refusal::NotPermitted { "configured" } else { status.name() };
+    ApiError::new(http, code, format!("the server has refused to {operation}: {advice}"))
+}
+
+/// The error for a session that a request names.
+pub(super) fn no_such_session() -> ApiError {
+    let refusal = Refusal::NoSuchSession;
+    ApiError::new(status_of(refusal), refusal.status().name(), NO_SUCH_SESSION)
 }
 
 /// The status of HTTP for a refusal of the core.
@@ -113,7 +129,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use signalbox_core::NameHasher;
-    use signalbox_model::{Milliseconds, Revocation};
+    use signalbox_model::{GrantId, Milliseconds, Revocation};
 
     #[test]
     fn each_refusal_has_its_status_and_code() {
@@ -133,8 +149,15 @@ mod tests {
             (Refusal::ShuttingDown, 503, "not_serving"),
             (Refusal::Revoked, 409, "revoked"),
         ] {
-            let error = refused(refusal);
+            let what = Revocation::Grant(GrantId(7));
+            let operation = Operation::Revoke { what, grace: Milliseconds(0) };
+            let error = refused(&operation, refusal);
             assert_eq!((error.status.as_u16(), error.code), (status, code), "{refusal:?}");
+            assert!(
+                error.message.contains(&operation.to_string()),
+                "it says what was requested: {}",
+                error.message
+            );
         }
     }
 

@@ -5,13 +5,13 @@ use serde::Serialize;
 
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::query::Parameters;
-use super::super::requester::{refused, request};
+use super::super::requester::{no_such_session, request};
 use super::Context;
 use crate::config::Clients;
 use signalbox_core::Answer as CoreAnswer;
 use signalbox_model::{
     Cancellation, Declaration, Generation, GrantId, IfExists, LABEL_BYTES_MAX, Milliseconds, Operation,
-    Refusal, Removal, Resizing, Revocation, ServiceChange, SessionId,
+    Removal, Resizing, Revocation, ServiceChange, SessionId,
 };
 
 /// A semaphore after its change.
@@ -190,7 +190,7 @@ pub(super) fn clients(text: &str) -> Result<Clients, ApiError> {
 
 /// The session with this number. No session has the number 0.
 pub(super) fn session(number: u64) -> Result<SessionId, ApiError> {
-    SessionId::from_number(number).ok_or_else(|| refused(Refusal::NoSuchSession))
+    SessionId::from_number(number).ok_or_else(no_such_session)
 }
 
 fn number(parameters: &mut Parameters, key: &'static str) -> Result<Option<u32>, ApiError> {

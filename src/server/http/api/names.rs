@@ -13,13 +13,13 @@ use super::super::super::steps;
 use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Items, Page, limit_of};
-use super::super::requester::refused;
+use super::super::requester::no_such_session;
 use super::changes::session;
 use super::entries::{Entry, entries};
 use super::{Context, no_such_name};
 use signalbox_core::{ListingKind, NameCursor, WaitedListing};
 use signalbox_model::views::{Declaration, Usage};
-use signalbox_model::{ConnectionId, Namespace, Refusal, Target};
+use signalbox_model::{ConnectionId, Namespace, Target};
 
 /// Names that a page looks at: less than a tenth of a second of work and pauses.
 const VISITED_MAX: usize = 65_536;
@@ -96,7 +96,7 @@ pub(in super::super) async fn names(mut context: Context) -> Answer {
         Some(number) => {
             context.check_read(Target::Server)?;
             let peer = server.peers.find_session(session(number)?);
-            Some(peer.ok_or_else(|| refused(Refusal::NoSuchSession))?.connection)
+            Some(peer.ok_or_else(no_such_session)?.connection)
         }
         None => None,
     };

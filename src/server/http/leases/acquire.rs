@@ -147,8 +147,17 @@ fn refused(server: &Server, refusal: Refusal, wants: &[Want<'_>]) -> ApiError {
     let error = match refusal {
         Refusal::NotAvailable => not_available(server, wants),
         _ => {
-            let message = format!("the server has refused the request: {refusal}; {}", status.advice());
-            ApiError::new(http, status.name(), message)
+            let advice = match refusal {
+                Refusal::NotFound => {
+                    "a name is not declared, so it needs a \"maximum\" and has no \"slot\"; declare it, or change the claim"
+                }
+                _ => status.advice(),
+            };
+            ApiError::new(
+                http,
+                status.name(),
+                format!("the server has refused the request: {refusal}; {advice}"),
+            )
         }
     };
     if http == StatusCode::SERVICE_UNAVAILABLE { error.retry_after(RETRY_S) } else { error }
