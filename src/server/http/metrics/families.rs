@@ -254,7 +254,7 @@ impl<'a> Families<'a> {
         let since = longest_waiting_since_s(server).map(|since| (Vec::new(), since));
         let help = "Since when the request waits that waits longest, since the Unix epoch";
         self.timestamps("signalbox_oldest_wait_timestamp", help, since.into_iter().collect())?;
-        let help = "How long requests for grants waited that were not answered at once";
+        let help = "How long requests for grants on the ports waited that were not answered at once";
         self.histogram("signalbox_wait", help, &server.waits)?;
         self.histogram("signalbox_store_commit", "How long a commit took", &server.stored.times)
     }
