@@ -1,9 +1,9 @@
 //! Messages on standard error, and the warnings of the client among them.
 //!
 //! A write to standard error can block for ever: a full pipe that nobody reads, a terminal that was stopped with Ctrl-S.
-//! It can also stop the process: a terminal with `stty tostop` stops those in the background that write. While a program
-//! holds resources or waits for them, neither may happen, because it must renew, and end its command in time. It then
-//! calls [`in_background`], and a thread of its own does the writing.
+//! It can also stop the process: a terminal with `stty tostop` stops those in the background that write. And it can end it:
+//! a file that has reached the size of `ulimit -f`. While a program holds resources or waits for them, none of this may happen,
+//! because it must renew, and end its command in time. It then calls [`in_background`], and a thread of its own does the writing.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -91,10 +91,9 @@ impl Writer {
 
 /// The thread.
 fn write_all() {
-    // A thread that blocks this signal may write to a terminal with `stty tostop`, and is not stopped.
-    let mut stops = SigSet::empty();
-    stops.add(Signal::SIGTTOU);
-    let _ = stops.thread_block();
+    // A thread that blocks these signals may write to a terminal with `stty tostop` and to a file that is full, and the process is
+    // neither stopped nor ended.
+    let _ = SigSet::from_iter([Signal::SIGTTOU, Signal::SIGXFSZ]).thread_block();
     let writer = WRITER.wait();
     loop {
         let (line, messages) = {

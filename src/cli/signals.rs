@@ -17,9 +17,27 @@ use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::exit::{Exit, Failure};
 
-/// The signals that end the wait for resources, or that are about the command.
-const HANDLED: [Signal; 6] =
-    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
+/// The signals that end the wait for resources, or that are about the command. Those of the second and the third line are seldom
+/// sent, such as SIGALRM by an `alarm` before this program was executed; they too would end this process and leave its command.
+const HANDLED: [Signal; 14] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGVTALRM,
+    Signal::SIGPROF,
+    Signal::SIGXCPU,
+    Signal::SIGXFSZ,
+    Signal::SIGABRT,
+    Signal::SIGIO,
+    Signal::SIGPWR,
+];
+
+/// The signals by which a terminal stops process groups.
+pub(super) const STOPS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
 
 /// Receives the signals that arrive from now on. They no longer end this process, even after this is dropped.
 pub(super) struct Signals(Vec<(Signal, Arrivals)>);
@@ -43,6 +61,12 @@ impl Signals {
             .map(|handled| Ok((*handled, signal(SignalKind::from_raw(*handled as i32))?)))
             .collect::<io::Result<_>>()
             .map(Self)
+    }
+
+    /// Receives these signals too.
+    pub(super) fn add(&mut self, signals: &[Signal]) -> io::Result<()> {
+        self.0.extend(Self::of(signals)?.0);
+        Ok(())
     }
 
     /// The next signal. Cancel safe.

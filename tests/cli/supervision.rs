@@ -175,16 +175,10 @@ async fn a_wait_in_the_background_of_a_terminal_is_not_stopped() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let (mut holder, _) = running(server, &[], "echo ready; read _", 1).await;
-    let pty = nix::pty::openpty(None, None).unwrap();
-    // With -m, the shell starts the program in a process group of its own, as on a terminal.
     let script = format!(
-        "stty tostop; {SIGNALBOX} run job --max 1 --wait max -- echo started >&3 & wait $! && echo done >&3"
+        "stty tostop; {SIGNALBOX} run job --max 1 --wait max -- echo started >&3 2>&0 & wait $! && echo done >&3"
     );
-    let mut shell = Command::new("setsid");
-    shell.args(["--ctty", "--wait", "sh", "-mc"]).arg(format!("exec 3>&1 >/dev/null; {script}"));
-    shell.env("SIGNALBOX_SERVER", server.to_string()).kill_on_drop(true);
-    shell.stdin(pty.slave.try_clone().unwrap()).stderr(pty.slave).stdout(Stdio::piped());
-    let shell = shell.spawn().unwrap();
+    let (_keys, shell) = on_terminal(server, &script);
     until_listed(server, "--waiters", "job", 1).await;
     // The first line would have been shown by then.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
@@ -203,6 +197,123 @@ async fn the_end_of_the_command_is_known_although_sigchld_is_ignored_or_all_sign
         let output = command.env("SIGNALBOX_SERVER", server.to_string()).output();
         assert_eq!(soon("the program to end", output).await.unwrap().status.code(), Some(7), "{disposition}");
     }
+}
+
+/// A script of a shell with job control on a terminal. What is written to the file are keys, and `>&3` of the script is its
+/// standard output.
+fn on_terminal(server: SocketAddr, script: &str) -> (File, Child) {
+    let pty = nix::pty::openpty(None, None).unwrap();
+    let mut shell = Command::new("setsid");
+    shell.args(["--ctty", "--wait", "sh", "-mc"]).arg(format!("exec 3>&1 >/dev/null; {script}"));
+    shell.env("SIGNALBOX_SERVER", server.to_string()).kill_on_drop(true);
+    shell.stdin(pty.slave).stdout(Stdio::piped()).stderr(Stdio::piped());
+    (File::from(pty.master), shell.spawn().unwrap())
+}
+
+#[tokio::test]
+async fn ctrl_c_reaches_a_command_that_has_left_the_process_group() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script =
+        format!("{SIGNALBOX} run job --max 1 -- timeout 1h sh -c 'echo ready >&3; sleep 1h'; echo $? >&3");
+    let (mut keys, mut shell) = on_terminal(server, &script);
+    assert_eq!(line(&mut stdout_of(&mut shell)).await, "ready");
+    keys.write_all(b"\x03").unwrap();
+    assert!(!soon("the shell to end", shell.wait()).await.unwrap().success());
+    until_listed(server, "--holders", "job", 0).await;
+}
+
+/// Whether the process is stopped.
+fn is_stopped(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.starts_with('T')
+}
+
+#[tokio::test]
+async fn ctrl_z_stops_the_program_only_after_its_command() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script = format!(
+        "{SIGNALBOX} run job --max 1 -- sh -c 'echo $$ >&3; exec sleep 1h'; echo stopped >&3; read _; fg >/dev/null"
+    );
+    let (mut keys, mut shell) = on_terminal(server, &script);
+    let mut out = stdout_of(&mut shell);
+    let command = line(&mut out).await;
+    keys.write_all(b"\x1a").unwrap();
+    assert_eq!(line(&mut out).await, "stopped", "job control works");
+    assert!(is_stopped(&command));
+    keys.write_all(b"\n").unwrap();
+    soon("the command to continue", async {
+        while is_stopped(&command) {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    keys.write_all(b"\x03").unwrap();
+    soon("the shell to end", shell.wait()).await.unwrap();
+    // A process that goes on needs the lease.
+    for command in [
+        "sh -c 'trap \"\" TSTP; echo $PPID >&3; while :; do sleep 0.1; done'",
+        "sh -c 'export P=$PPID; setsid sh -c \"echo \\$P >&3; exec sleep 1h\"; true'",
+    ] {
+        let (mut keys, mut shell) = on_terminal(server, &format!("{SIGNALBOX} run job --max 1 -- {command}"));
+        let program = line(&mut stdout_of(&mut shell)).await;
+        keys.write_all(b"\x1a").unwrap();
+        warning(&mut stderr_of(&mut shell)).await;
+        assert!(!is_stopped(&program), "{command}");
+        kill(Pid::from_raw(program.parse().unwrap()), Signal::SIGTERM).unwrap();
+        soon("the shell to end", shell.wait()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn signals_that_are_seldom_sent_end_the_command_too() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    for sent in [Signal::SIGALRM, Signal::SIGXCPU, Signal::SIGABRT, Signal::SIGPWR] {
+        let (mut child, pids) = running(server, &[], "echo $$; exec sleep 3600", 1).await;
+        signal(&child, sent);
+        assert_eq!(soon("the program to end", child.wait()).await.unwrap().signal(), Some(15), "{sent}");
+        assert!(!runs(&pids[0]), "{sent}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_for_messages_that_may_not_grow_ends_nothing() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let script = format!(
+        "ulimit -f 0; exec {SIGNALBOX} run job --max 1 --lease 1h --kill-after 1 -- \
+         sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.02; done'"
+    );
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).env("SIGNALBOX_SERVER", server.to_string()).kill_on_drop(true);
+    let mut child = shell.stdout(Stdio::piped()).stderr(file.reopen().unwrap()).spawn().unwrap();
+    let command = line(&mut stdout_of(&mut child)).await;
+    revoke_holder(server).await;
+    assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
+    assert!(!runs(&command));
+    let script = format!("ulimit -f 0; exec {SIGNALBOX} acquire job --max 1 --lease 1h");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).env("SIGNALBOX_SERVER", server.to_string()).stdout(file.reopen().unwrap());
+    assert_eq!(soon("the program to end", shell.status()).await.unwrap().code(), Some(74));
+    until_listed(server, "--holders", "job", 0).await;
+}
+
+/// Processes of the other namespace have ids that are those of the descendants here.
+#[tokio::test]
+async fn a_proc_of_another_namespace_is_not_believed() {
+    let isolated = ["--pid", "--fork", "--kill-child"];
+    if !works("unshare", &[&isolated[..], &["true"]].concat()) {
+        return skipped("namespaces of processes are not allowed here");
+    }
+    let mut daemon = Daemon::start();
+    let mut command = Command::new("unshare");
+    command.args(isolated).args([SIGNALBOX, "run", "job", "--max", "1", "--", "true"]);
+    let output = command.env("SIGNALBOX_SERVER", daemon.address("counter").to_string()).output();
+    let output = soon("the program to end", output).await.unwrap();
+    assert!(output.status.success() && !output.stderr.is_empty(), "it warns: {output:?}");
 }
 
 fn executable(path: &Path, text: &str) {

@@ -6,7 +6,7 @@ use std::fs;
 use nix::Result;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid};
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
 /// A process, which its id alone does not name: the system uses ids again.
@@ -40,6 +40,8 @@ impl Process {
 
 /// What `/proc` says of a process.
 struct Stat {
+    /// A letter of proc_pid_stat(5).
+    state: char,
     parent: i32,
     started: u64,
 }
@@ -53,21 +55,34 @@ impl Stat {
     fn parsed(line: &str) -> Option<Self> {
         let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
         // The third field is the state, the twenty-second the start.
-        let parent = fields.nth(4 - 3)?.parse().ok()?;
+        let state = fields.next()?.parse().ok()?;
+        let parent = fields.next()?.parse().ok()?;
         let started = fields.nth(22 - 5)?.parse().ok()?;
-        Some(Self { parent, started })
+        Some(Self { state, parent, started })
+    }
+
+    /// Whether it does nothing: it was stopped, is stopped by a debugger, or has ended.
+    fn is_still(&self) -> bool {
+        matches!(self.state, 'T' | 't' | 'Z' | 'X')
     }
 }
 
-/// Whether the descendants can be found.
+/// Whether the descendants can be found: `/proc` is mounted, and not the one of another namespace of processes
+/// (`unshare --pid` without `--mount-proc`), in which other processes have these ids.
 pub(super) fn are_visible() -> bool {
-    Stat::read(std::process::id().cast_signed()).is_some()
+    fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == &*getpid().to_string())
+}
+
+/// Whether none of the descendants runs now; not if they are not visible.
+pub(super) fn are_still(command: Pid) -> bool {
+    let is_still = |process: &Process| Stat::read(process.pid.as_raw()).is_none_or(|stat| stat.is_still());
+    are_visible() && all(command, true).iter().all(is_still)
 }
 
 /// The descendants that exist now; the command also where there is no `/proc`, if it runs. Those that have ended and were not
 /// waited for are among them, because the state of a process is that of its first thread: others may still run.
 pub(super) fn all(command: Pid, command_runs: bool) -> Vec<Process> {
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = are_visible().then(|| fs::read_dir("/proc")).into_iter().flatten().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut children: HashMap<i32, Vec<(i32, Stat)>> = HashMap::new();
     for (pid, stat) in pids.filter_map(|pid| Some((pid, Stat::read(pid)?))) {
@@ -96,8 +111,8 @@ mod tests {
     fn the_name_of_a_program_may_look_like_other_fields() {
         let line =
             "7 (a) Z (b) S 5 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 8192 1 18446744073709551615";
-        let Stat { parent, started } = Stat::parsed(line).unwrap();
-        assert_eq!((parent, started), (5, 123_456));
+        let Stat { state, parent, started } = Stat::parsed(line).unwrap();
+        assert_eq!((state, parent, started), ('S', 5, 123_456));
     }
 
     #[test]

@@ -55,7 +55,7 @@ async fn run_holding(
         return Err(Error::from(permit.lost().await).into());
     }
     let slots = slots::of_all(&slots::of(permit));
-    let processes = Processes::start(&arguments.command, slots, Some(&Holding::Grant(permit.id())))?;
+    let processes = Processes::start(&arguments.command, signals, slots, Some(&Holding::Grant(permit.id())))?;
     Ok(supervise(&mut hold, arguments, processes, signals).await)
 }
 

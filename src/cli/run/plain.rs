@@ -70,7 +70,7 @@ async fn run_holding(
 ) -> Result<Outcome, Failure> {
     let mut signals = Signals::listen()?;
     let holding = session.map(|session| Holding::Connection { session, process: std::process::id() });
-    let processes = Processes::start(&arguments.command, None, holding.as_ref())?;
+    let processes = Processes::start(&arguments.command, &mut signals, None, holding.as_ref())?;
     let mut hold = ConnectionHold { arguments, server, amount, state: State::Open(client) };
     Ok(supervise(&mut hold, arguments, processes, &mut signals).await)
 }

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::{Pid, geteuid, getpgid, getpgrp};
 use rustix::process::{WaitOptions, WaitStatus, wait};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
@@ -23,7 +23,7 @@ use crate::cli::exit::{End, Exit, Failure, warn};
 use crate::cli::outer::{self, Holding, OUTER};
 use crate::cli::output::escaped;
 use crate::cli::session::{EVENTS_FD, GRANT, KEY, SESSION, SLOTS};
-use crate::cli::signals::unblock;
+use crate::cli::signals::{STOPS, Signals, unblock};
 use signalbox_client::GrantId;
 
 /// Runs a script that names no interpreter, as shells do.
@@ -46,10 +46,12 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// Starts the command, with its slots and what is held for it in the environment. The caller must already listen
-    /// for signals, so that none is missed.
+    /// Starts the command, with its slots and what is held for it in the environment. The caller already listens for `signals`, so
+    /// that none is missed; from now on, also for those that stop process groups, because a terminal would otherwise stop this
+    /// process whatever the command does.
     pub(super) fn start(
         command: &[OsString],
+        signals: &mut Signals,
         slots: Option<String>,
         holding: Option<&Holding>,
     ) -> Result<Self, Failure> {
@@ -59,11 +61,13 @@ impl Processes {
         // If SIGCHLD was ignored when this process started, the kernel would discard how the command ends.
         let deaths = signal(SignalKind::child()).map_err(unprepared)?;
         unblock(&[Signal::SIGCHLD]).map_err(unprepared)?;
+        signals.add(&STOPS).map_err(unprepared)?;
         nix::sys::prctl::set_child_subreaper(true).map_err(|errno| unprepared(errno.into()))?;
 
         if !descendants::are_visible() {
             warn(
-                "there is no /proc here, so only the command itself can be ended, not the processes that it starts",
+                "there is no /proc here that shows this process (unshare has --mount-proc), so only the command itself can be \
+                 ended, not the processes that it starts",
             );
         }
         let path = found(program);
@@ -150,6 +154,17 @@ impl Processes {
         }
     }
 
+    /// Whether the command gets the signals that a terminal sends to the process group of this process. `timeout` and `setsid`
+    /// make a group of their own.
+    pub(super) fn is_in_group(&self) -> bool {
+        getpgid(Some(self.command)) == Ok(getpgrp())
+    }
+
+    /// Whether the command and its descendants are stopped.
+    pub(super) fn are_stopped(&self) -> bool {
+        self.ended.is_none() && descendants::are_still(self.command)
+    }
+
     /// Asks each process that was not asked before to end.
     pub(super) fn terminate(&mut self) {
         for process in self.all() {
@@ -171,12 +186,12 @@ impl Processes {
     /// The failure to end those that are left.
     pub(super) fn left(&self) -> Failure {
         let pids: Vec<_> = self.all().iter().map(|process| process.pid.to_string()).collect();
+        let which = if pids.is_empty() { "that the command started".to_owned() } else { pids.join(", ") };
         Failure::new(
             Exit::System,
             format!(
-                "cannot end the processes {}: they do not end after SIGKILL, or belong to another user; end them before others \
-             use the resources",
-                pids.join(", ")
+                "cannot end the processes {which}: they do not end after SIGKILL, belong to another user, or are not found; end \
+                 them before others use the resources"
             ),
         )
     }

@@ -6,20 +6,26 @@
 use std::future::pending;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
-use tokio::time::{Instant, sleep_until};
+use nix::sys::signal::{Signal, raise};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::arguments::{Arguments, OnLost};
 use super::events::Event;
 use super::processes::Processes;
 use crate::cli::exit::{End, Exit, Failure, warn};
-use crate::cli::signals::{Signals, is_from_keyboard};
+use crate::cli::signals::{STOPS, Signals, is_from_keyboard};
 
 /// How often processes are killed again until none is left.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 
 /// How long killed processes may take to end. The kernel lets one that waits for a device take any time.
 const DEATH_MAX: Duration = Duration::from_secs(10);
+
+/// How often this process, when it was asked to stop, looks whether its command has.
+const STOP_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long it does so.
+const STOP_MAX: Duration = Duration::from_secs(1);
 
 /// The resources that a command holds while it runs.
 pub(super) trait Hold {
@@ -91,8 +97,14 @@ pub(super) async fn supervise(
 ) -> Outcome {
     // When the first process of a container ends, the kernel kills all others, but that is after the release.
     let ends_rest = std::process::id() == 1 && !arguments.wait_children;
-    let mut supervisor =
-        Supervisor { arguments, processes, phase: Phase::Running, is_lost: false, ends_rest };
+    let mut supervisor = Supervisor {
+        arguments,
+        processes,
+        phase: Phase::Running,
+        stop_until: None,
+        is_lost: false,
+        ends_rest,
+    };
     loop {
         if let Some(end) = supervisor.end() {
             return Outcome::Release(end);
@@ -107,6 +119,7 @@ pub(super) async fn supervise(
             }
             alarm = hold.alarm() => supervisor.alarm(alarm),
             signal = signals.next() => supervisor.signal(signal),
+            () = sleep(STOP_AGAIN), if supervisor.stop_until.is_some() => supervisor.stop(),
             () = supervisor.processes.death() => {}
         }
     }
@@ -116,6 +129,8 @@ struct Supervisor<'a> {
     arguments: &'a Arguments,
     processes: Processes,
     phase: Phase,
+    /// A terminal asked this process to stop, and until this time, the command may stop first.
+    stop_until: Option<Instant>,
     /// The resources were lost, so the command did not end by itself.
     is_lost: bool,
     /// The descendants are ended when the command has ended.
@@ -179,16 +194,34 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Stops this process once its command and the descendants are stopped: one that goes on to run needs the resources, which
+    /// only this process renews.
+    fn stop(&mut self) {
+        let is_over = self.stop_until.is_none_or(|until| until <= Instant::now());
+        if !matches!(self.phase, Phase::Running) {
+            self.stop_until = None;
+        } else if self.processes.are_stopped() {
+            self.stop_until = None;
+            let _ = raise(Signal::SIGSTOP);
+        } else if is_over {
+            self.stop_until = None;
+            warn(
+                "the command or a process that it started does not stop, so signalbox goes on holding its resources",
+            );
+        }
+    }
+
     fn signal(&mut self, signal: Signal) {
         match signal {
-            Signal::SIGTERM => self.terminate(self.arguments.kill_after),
             Signal::SIGUSR1 | Signal::SIGUSR2 => self.processes.pass_on(signal),
-            _ => {
+            Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT => {
                 self.ends_rest = true;
-                if !is_from_keyboard(signal) {
+                if !is_from_keyboard(signal) || !self.processes.is_in_group() {
                     self.processes.pass_on(signal);
                 }
             }
+            signal if STOPS.contains(&signal) => self.stop_until = Some(Instant::now() + STOP_MAX),
+            _ => self.terminate(self.arguments.kill_after),
         }
     }
 }
