@@ -86,9 +86,9 @@ pub(super) async fn run(arguments: &Arguments, common: &Common) -> Result<ExitCo
         result => {
             let in_use = match result {
                 // A name that no client uses is forgotten, and nothing of it is in use.
-                Err(error) if error.status() == Some(Status::NotFound) => match server.kind() {
+                Err(error) if error.status() == Some(Status::NotFound) => match kind {
                     Some(kind) if server.exists_as(other(kind), name).await => {
-                        return Err(server.not_found(name).await);
+                        return Err(server.not_found_of(Some(kind), name).await);
                     }
                     _ => 0,
                 },

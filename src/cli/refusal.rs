@@ -246,11 +246,11 @@ fn state(amounts: &Amounts, usages: &[Usage]) -> String {
     }
     let blocked = amounts.each().iter().zip(usages).filter_map(|(amount, usage)| {
         let does_not_fit = usage.fits(amount.resources) == Some(false);
-        does_not_fit.then(|| format!("{} has {}", amount.name, usage.text(amount)))
+        does_not_fit.then(|| format!("{} ({})", amount.name, usage.text(amount)))
     });
     match &blocked.collect::<Vec<_>>()[..] {
         [] => "not all were available".to_owned(),
-        blocked => format!("not all are available: {}", blocked.join("; ")),
+        blocked => format!("not all are available: {}", blocked.join(", ")),
     }
 }
 

@@ -64,7 +64,7 @@ async fn several_names_are_acquired_and_released_together() {
     assert_fails(
         &output,
         75,
-        "limits \"a\", \"b\": not all are available: \"b\" has 1 of 1 in use, 1 requested",
+        "limits \"a\", \"b\": not all are available: \"b\" (1 of 1 in use, 1 requested)",
     );
     assert_eq!(stdout(&ran(server, &["get", "a"]).await), "0\n", "all or none");
     drop(holder);

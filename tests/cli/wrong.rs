@@ -112,6 +112,7 @@ const COUNTERS: &[(i32, Wrong)] = &[
     (75, ("run job --max 1 -- true", "1 of 1 in use, 1 requested")),
     (75, ("run job --max 1 --wait=0.1 -- true", "not granted within 0.1 s")),
     (75, ("await-idle job --wait 0", "not idle")),
+    (1, ("await-idle job --slot 0 --wait 0", "a counter of this name exists")),
     (1, ("revoke --grant 999", "cannot revoke grant 999")),
     (1, ("revoke --session 999", "cannot revoke session 999")),
     (1, ("renew --session 999 --key 00000000000000000000000000000000", "or its key is wrong")),
