@@ -17,9 +17,9 @@ use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::failure::{Failure, Meaning, NO_SPACE};
-use super::generated::{
+use super::messages::{
     AUTH_AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, KV_RANGE, KV_TXN, MAINTENANCE_STATUS,
-    StatusRequest, StatusResponse,
+    StatusResponse,
 };
 use super::settings::{Settings, SettingsError, User};
 use super::status::{Expected, Member, MemberStatus, warnings_about};
@@ -112,7 +112,7 @@ impl EtcdClient {
     }
 
     fn status_of(&mut self, index: usize) -> Member {
-        let answer = self.call::<_, StatusResponse>(index, MAINTENANCE_STATUS, StatusRequest {});
+        let answer = self.call::<_, StatusResponse>(index, MAINTENANCE_STATUS, ());
         let status = answer.and_then(|answer| MemberStatus::new(answer).map_err(Failure::Malformed));
         let status = status.map_err(|failure| match self.call_error(index, &failure) {
             // `Member` has the endpoint.

@@ -7,13 +7,11 @@
 //! | `failure` | which errors of etcd mean that it performed nothing |
 //! | `translation` | reads and transactions as etcd's messages |
 //! | `status` | the status of members, and warnings about them |
-//! | `etcd.proto`, `generated` | etcd's messages, and the code that a test generates from them |
+//! | `messages` | etcd's messages |
 
 mod client;
 mod failure;
-#[expect(clippy::enum_variant_names, reason = "the names are etcd's")]
-#[rustfmt::skip]
-mod generated;
+mod messages;
 mod settings;
 mod status;
 mod translation;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::generated::StatusResponse;
+use super::messages::StatusResponse;
 use crate::coordinator::{CallError, Revision};
 use crate::keys::Keys;
 use crate::timing::Timing;

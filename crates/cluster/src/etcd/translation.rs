@@ -2,12 +2,9 @@
 
 use std::collections::HashSet;
 
-use super::generated::compare::{CompareResult, CompareTarget, TargetUnion};
-use super::generated::request_op::Request;
-use super::generated::response_op::Response;
-use super::generated::{
-    Compare as CompareMessage, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RangeResponse,
-    RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
+use super::messages::{
+    self, Compared, DeleteRangeRequest, EQUAL, KeyValue, LESS, MOD, PutRequest, RangeRequest, RangeResponse,
+    Request, RequestOp, Response, ResponseHeader, ResponseOp, TxnRequest, TxnResponse, VALUE,
 };
 use crate::coordinator::{
     Compare, Entry, Operation, Range, RangeAnswer, Revision, Transaction, TransactionAnswer,
@@ -73,40 +70,32 @@ fn branch(operations: &[Operation]) -> Vec<RequestOp> {
     let inner = operations.chunks(INNER).map(|part| {
         let success = part.iter().map(operation).collect();
         // Without comparisons, it always succeeds.
-        Request::RequestTxn(TxnRequest { compare: Vec::new(), success, failure: Vec::new() })
+        Request::Txn(TxnRequest { compare: Vec::new(), success, failure: Vec::new() })
     });
     inner.map(|inner| RequestOp { request: Some(inner) }).collect()
 }
 
 fn operation(operation: &Operation) -> RequestOp {
     let request = match operation {
-        Operation::Put { key, value } => {
-            Request::RequestPut(PutRequest { key: key.clone(), value: value.clone() })
-        }
-        Operation::Delete { key } => Request::RequestDeleteRange(DeleteRangeRequest { key: key.clone() }),
+        Operation::Put { key, value } => Request::Put(PutRequest { key: key.clone(), value: value.clone() }),
+        Operation::Delete { key } => Request::DeleteRange(DeleteRangeRequest { key: key.clone() }),
         Operation::Read { key } => {
-            Request::RequestRange(RangeRequest { key: key.clone(), ..RangeRequest::default() })
+            Request::Range(RangeRequest { key: key.clone(), ..RangeRequest::default() })
         }
     };
     RequestOp { request: Some(request) }
 }
 
-fn compare(compare: &Compare) -> CompareMessage {
-    let revision = |at: Revision| TargetUnion::ModRevision(i64::try_from(at).unwrap_or(i64::MAX));
+fn compare(compare: &Compare) -> messages::Compare {
+    let revision = |at: Revision| Compared::ModRevision(i64::try_from(at).unwrap_or(i64::MAX));
     let (key, range_end, result, target, value) = match compare {
-        Compare::Modified { key, at } => {
-            (key, &[][..], CompareResult::Equal, CompareTarget::Mod, revision(*at))
-        }
-        Compare::Value { key, is } => {
-            (key, &[][..], CompareResult::Equal, CompareTarget::Value, TargetUnion::Value(is.clone()))
-        }
-        Compare::NotAfter { from, to, at } => {
-            (from, &to[..], CompareResult::Less, CompareTarget::Mod, revision(at.saturating_add(1)))
-        }
+        Compare::Modified { key, at } => (key, &[][..], EQUAL, MOD, revision(*at)),
+        Compare::Value { key, is } => (key, &[][..], EQUAL, VALUE, Compared::Value(is.clone())),
+        Compare::NotAfter { from, to, at } => (from, &to[..], LESS, MOD, revision(at.saturating_add(1))),
     };
-    CompareMessage {
-        result: result.into(),
-        target: target.into(),
+    messages::Compare {
+        result,
+        target,
         key: key.clone(),
         target_union: Some(value),
         range_end: range_end.to_vec(),
@@ -132,11 +121,11 @@ pub(super) fn transaction_answer(
 fn collect(responses: Vec<ResponseOp>, read: &mut Vec<Option<Entry>>) -> Result<(), &'static str> {
     for response in responses {
         match response.response {
-            Some(Response::ResponseRange(range)) => {
+            Some(Response::Range(range)) => {
                 read.push(range.kvs.into_iter().next().map(entry).transpose()?);
             }
-            Some(Response::ResponseTxn(inner)) => collect(inner.responses, read)?,
-            Some(Response::ResponsePut(_) | Response::ResponseDeleteRange(_)) => {}
+            Some(Response::Txn(inner)) => collect(inner.responses, read)?,
+            Some(Response::Put(()) | Response::DeleteRange(())) => {}
             None => return Err("an operation without an answer"),
         }
     }
@@ -168,9 +157,7 @@ mod tests {
         for (count, outer, last) in [(101, 2, 37), (4_000, 63, 32), (4_096, 64, 64)] {
             let request = transaction_request(&puts(count));
             assert_eq!(request.success.len(), outer);
-            let Some(Request::RequestTxn(inner)) = &request.success[outer - 1].request else {
-                panic!("{count}")
-            };
+            let Some(Request::Txn(inner)) = &request.success[outer - 1].request else { panic!("{count}") };
             assert_eq!(inner.success.len(), last);
         }
     }

@@ -4,6 +4,5 @@ mod commits;
 mod drain_command;
 #[path = "../etcd/mod.rs"]
 mod etcd;
-mod generated;
 mod handover;
 mod leadership;
