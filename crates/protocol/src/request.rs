@@ -175,21 +175,12 @@ impl<'a> Request<'a> {
             Self::Acquire { name, resources, maximum } => (&[*resources, *maximum], Some(name)),
             Self::Release { name, resources } => (&[*resources], Some(name)),
         };
-        let body_bytes = 4 * amounts.len() + name.map_or(0, |name| 2 + name.len());
-        let header = Header {
-            magic: REQUEST_MAGIC,
-            opcode: self.opcode().code(),
-            status: 0,
-            body_bytes: u32::try_from(body_bytes).expect("a name of at most 64 KiB keeps a body below 4 GiB"),
-            opaque,
-        };
-        out.put_slice(&header.bytes());
-        for amount in amounts {
-            out.put_u32(*amount);
-        }
-        if let Some(name) = name {
-            out.put_u16(u16::try_from(name.len()).expect("a name has at most 65535 bytes"));
-            out.put_slice(name);
-        }
+        Header::request(self.opcode().code(), opaque).compose_before(out, |out| {
+            amounts.iter().for_each(|amount| out.put_u32(*amount));
+            if let Some(name) = name {
+                out.put_u16(u16::try_from(name.len()).expect("a name has at most 65535 bytes"));
+                out.put_slice(name);
+            }
+        });
     }
 }

@@ -159,14 +159,8 @@ impl ResponseFrame {
 
     /// Appends the encoded frame to `out`; the inverse of decoding it.
     pub fn compose(&self, out: &mut Vec<u8>) {
-        let header = Header {
-            magic: RESPONSE_MAGIC,
-            opcode: self.opcode,
-            status: self.status,
-            body_bytes: u32::try_from(self.body.len()).expect("a body that was received is below 4 GiB"),
-            opaque: self.opaque,
-        };
-        out.put_slice(&header.bytes());
-        out.put_slice(&self.body);
+        let (opcode, status, opaque) = (self.opcode, self.status, self.opaque);
+        let header = Header { magic: RESPONSE_MAGIC, opcode, status, body_bytes: 0, opaque };
+        header.compose_before(out, |out| out.put_slice(&self.body));
     }
 }

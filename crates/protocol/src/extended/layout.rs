@@ -2,12 +2,17 @@
 
 use bytes::{BufMut, Bytes};
 
+use super::features::Features;
+use super::notice::End;
+use super::response::{HelloAnswer, OpenedSession, Shares};
 use super::{NO_NUMBER, length_of};
 use crate::fields::Fields;
+use crate::header::Opaque;
+use signalbox_model::sysv::{Caller, OpenedProcess, Ownership, ProcessId, SetId};
 use signalbox_model::{
     AddressRange, DeclaredEntry, DeclaredState, Event, EventKind, Generation, GraceLeft, GrantId, GrantState,
     HeldEntry, Idle, IfExists, Inspected, ListEntry, Milliseconds, Namespace, Place, PlaceProof, Removal,
-    RequestId, RequestIds, Resizing, SessionEntry, SessionKind, TtlLeft, VerifiedGrant,
+    RequestId, RequestIds, Resizing, SessionEntry, SessionKey, SessionKind, TtlLeft, VerifiedGrant,
 };
 
 /// A part of a body with a fixed layout.
@@ -34,9 +39,18 @@ macro_rules! parts_in_order {
 }
 
 parts_in_order! {
+    Caller { uid, gid }
     DeclaredState { generation, capacity, in_use }
+    End { request, after }
+    HelloAnswer {
+        version, features, session, wait_max, wait_default, ttl_min, ttl_max, names_max, requests_max, port, shares
+    }
     Inspected { in_use, peak, waiting, capacity, available, namespace }
+    OpenedProcess { process, key, ttl }
+    OpenedSession { session, key, ttl }
+    Ownership { uid, gid, mode }
     Place { id, proof }
+    Shares { connections, sessions, waiters, watches, memory }
     VerifiedGrant { session, ttl_left, state, grace_left }
 }
 
@@ -66,8 +80,9 @@ macro_rules! numbers {
 }
 
 numbers! {
-    u32: Milliseconds;
-    u64: Generation GrantId RequestId;
+    i32: SetId;
+    u32: Features Milliseconds;
+    u64: Generation GrantId ProcessId RequestId;
 }
 
 /// Implements [`Part`] for an optional id, which is 0 if there is none.
@@ -132,15 +147,22 @@ optional_spans! {
     GraceLeft or NotRevoked;
 }
 
-impl Part for PlaceProof {
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        fields.array().map(Self)
-    }
+/// Implements [`Part`] for types that are bytes.
+macro_rules! bytes {
+    ($($bytes:ident)*) => {$(
+        impl Part for $bytes {
+            fn read(fields: &mut Fields<'_>) -> Option<Self> {
+                fields.array().map(Self)
+            }
 
-    fn compose(&self, out: &mut Vec<u8>) {
-        out.put_slice(&self.0);
-    }
+            fn compose(&self, out: &mut Vec<u8>) {
+                out.put_slice(&self.0);
+            }
+        }
+    )*};
 }
+
+bytes! { Opaque PlaceProof SessionKey }
 
 impl Part for RequestIds {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
@@ -251,24 +273,17 @@ pub(super) fn count_of(slots: &[u16]) -> u16 {
     u16::try_from(slots.len()).expect("a grant has at most 1,024 slots")
 }
 
-/// A body whose texts share the memory of the frame.
-pub(super) trait Entry: Sized {
-    fn read(body: &Bytes) -> Option<Self>;
-}
-
-impl Entry for ListEntry<Bytes, Vec<u16>> {
-    fn read(body: &Bytes) -> Option<Self> {
-        let mut fields = Fields::new(body);
-        let (grant, session) = (Part::read(&mut fields)?, fields.u64()?);
-        let since = Some(fields.u64()?).filter(|seconds| *seconds != 0);
-        let (resources, position) = (fields.u32()?, fields.u32()?);
-        let (label_bytes, address_bytes) = (fields.length()?, fields.length()?);
-        let label = body.slice_ref(fields.bytes(label_bytes)?);
-        let address = body.slice_ref(fields.bytes(address_bytes)?);
-        let count = fields.length()?;
-        let slots = read_slots(count, &mut fields)?;
-        Some(Self { grant, session, since, resources, position, label, address, slots })
-    }
+pub(super) fn read_list_entry(body: &Bytes) -> Option<ListEntry<Bytes, Vec<u16>>> {
+    let mut fields = Fields::new(body);
+    let (grant, session) = (Part::read(&mut fields)?, fields.u64()?);
+    let since = Some(fields.u64()?).filter(|seconds| *seconds != 0);
+    let (resources, position) = (fields.u32()?, fields.u32()?);
+    let (label_bytes, address_bytes) = (fields.length()?, fields.length()?);
+    let label = body.slice_ref(fields.bytes(label_bytes)?);
+    let address = body.slice_ref(fields.bytes(address_bytes)?);
+    let count = fields.length()?;
+    let slots = read_slots(count, &mut fields)?;
+    Some(ListEntry { grant, session, since, resources, position, label, address, slots })
 }
 
 pub(super) fn put_list_entry(entry: &ListEntry<&[u8], &[u16]>, out: &mut Vec<u8>) {
@@ -285,21 +300,19 @@ pub(super) fn put_list_entry(entry: &ListEntry<&[u8], &[u16]>, out: &mut Vec<u8>
     put_slots(entry.slots, out);
 }
 
-impl Entry for HeldEntry<Bytes, Vec<u16>> {
-    fn read(body: &Bytes) -> Option<Self> {
-        let mut fields = Fields::new(body);
-        let namespace = Namespace::from_code(fields.u8()?)?;
-        let is_held = match fields.u8()? {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
-        let name_bytes = fields.length()?;
-        let ttl_left = Part::read(&mut fields)?;
-        let name = fields.bytes(name_bytes)?;
-        let entry = ListEntry::read(&body.slice(8 + name_bytes..))?;
-        Some(Self { namespace, name: body.slice_ref(name), is_held, ttl_left, entry })
-    }
+pub(super) fn read_held_entry(body: &Bytes) -> Option<HeldEntry<Bytes, Vec<u16>>> {
+    let mut fields = Fields::new(body);
+    let namespace = Namespace::from_code(fields.u8()?)?;
+    let is_held = match fields.u8()? {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
+    let name_bytes = fields.length()?;
+    let ttl_left = Part::read(&mut fields)?;
+    let name = fields.bytes(name_bytes)?;
+    let entry = read_list_entry(&body.slice(8 + name_bytes..))?;
+    Some(HeldEntry { namespace, name: body.slice_ref(name), is_held, ttl_left, entry })
 }
 
 pub(super) fn put_held_entry(held: &HeldEntry<&[u8], &[u16]>, out: &mut Vec<u8>) {
@@ -312,21 +325,19 @@ pub(super) fn put_held_entry(held: &HeldEntry<&[u8], &[u16]>, out: &mut Vec<u8>)
 
 const FLAG_ATTACHED: u8 = 1 << 0;
 
-impl Entry for SessionEntry<Bytes> {
-    fn read(body: &Bytes) -> Option<Self> {
-        let mut fields = Fields::new(body);
-        let [kind, flags, _, _] = fields.array()?;
-        let (kind, session) = (SessionKind::from_code(kind)?, fields.u64()?);
-        let age_s = Some(fields.u32()?).filter(|age| *age != NO_NUMBER);
-        let (grants, waiting) = (fields.u32()?, fields.u32()?);
-        let ttl_left = Part::read(&mut fields)?;
-        let (label_bytes, address_bytes) = (fields.length()?, fields.length()?);
-        let label = body.slice_ref(fields.bytes(label_bytes)?);
-        let address = body.slice_ref(fields.bytes(address_bytes)?);
-        let identity = body.slice_ref(fields.text()?);
-        let attached = flags & FLAG_ATTACHED != 0;
-        Some(Self { kind, session, attached, age_s, grants, waiting, ttl_left, label, address, identity })
-    }
+pub(super) fn read_session_entry(body: &Bytes) -> Option<SessionEntry<Bytes>> {
+    let mut fields = Fields::new(body);
+    let [kind, flags, _, _] = fields.array()?;
+    let (kind, session) = (SessionKind::from_code(kind)?, fields.u64()?);
+    let age_s = Some(fields.u32()?).filter(|age| *age != NO_NUMBER);
+    let (grants, waiting) = (fields.u32()?, fields.u32()?);
+    let ttl_left = Part::read(&mut fields)?;
+    let (label_bytes, address_bytes) = (fields.length()?, fields.length()?);
+    let label = body.slice_ref(fields.bytes(label_bytes)?);
+    let address = body.slice_ref(fields.bytes(address_bytes)?);
+    let identity = body.slice_ref(fields.text()?);
+    let attached = flags & FLAG_ATTACHED != 0;
+    Some(SessionEntry { kind, session, attached, age_s, grants, waiting, ttl_left, label, address, identity })
 }
 
 pub(super) fn put_session_entry(entry: &SessionEntry<&[u8]>, out: &mut Vec<u8>) {
@@ -350,32 +361,30 @@ const FLAG_REMOVING: u8 = 1 << 1;
 const FLAG_CONFIGURED: u8 = 1 << 2;
 const FLAG_PAUSED: u8 = 1 << 3;
 
-impl Entry for DeclaredEntry<Bytes> {
-    fn read(body: &Bytes) -> Option<Self> {
-        let mut fields = Fields::new(body);
-        let generation = Part::read(&mut fields)?;
-        let (capacity, in_use, waiting) = (fields.u32()?, fields.u32()?, fields.u32()?);
-        let flags = fields.u8()?;
-        let label_bytes = fields.u8()?.into();
-        let name_bytes = fields.length()?;
-        let name = body.slice_ref(fields.bytes(name_bytes)?);
-        let label = body.slice_ref(fields.bytes(label_bytes)?);
-        let count = usize::try_from(fields.u32()?).ok()?;
-        let slots_out = read_slots(count, &mut fields)?;
-        Some(Self {
-            generation,
-            capacity,
-            in_use,
-            waiting,
-            numbered: flags & FLAG_NUMBERED != 0,
-            removing: flags & FLAG_REMOVING != 0,
-            configured: flags & FLAG_CONFIGURED != 0,
-            paused: flags & FLAG_PAUSED != 0,
-            name,
-            label,
-            slots_out,
-        })
-    }
+pub(super) fn read_declared_entry(body: &Bytes) -> Option<DeclaredEntry<Bytes>> {
+    let mut fields = Fields::new(body);
+    let generation = Part::read(&mut fields)?;
+    let (capacity, in_use, waiting) = (fields.u32()?, fields.u32()?, fields.u32()?);
+    let flags = fields.u8()?;
+    let label_bytes = fields.u8()?.into();
+    let name_bytes = fields.length()?;
+    let name = body.slice_ref(fields.bytes(name_bytes)?);
+    let label = body.slice_ref(fields.bytes(label_bytes)?);
+    let count = usize::try_from(fields.u32()?).ok()?;
+    let slots_out = read_slots(count, &mut fields)?;
+    Some(DeclaredEntry {
+        generation,
+        capacity,
+        in_use,
+        waiting,
+        numbered: flags & FLAG_NUMBERED != 0,
+        removing: flags & FLAG_REMOVING != 0,
+        configured: flags & FLAG_CONFIGURED != 0,
+        paused: flags & FLAG_PAUSED != 0,
+        name,
+        label,
+        slots_out,
+    })
 }
 
 pub(super) fn put_declared_entry(entry: &DeclaredEntry<&[u8], &[u16]>, out: &mut Vec<u8>) {

@@ -17,17 +17,6 @@ pub struct End {
     pub after: Milliseconds,
 }
 
-impl Part for End {
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        Some(Self { request: Opaque(fields.array()?), after: Part::read(fields)? })
-    }
-
-    fn compose(&self, out: &mut Vec<u8>) {
-        out.put_slice(&self.request.0);
-        self.after.compose(out);
-    }
-}
-
 /// A notice as a client receives it.
 pub type ReceivedNotice = Notice<End, Moved<Vec<String>>>;
 

@@ -4,8 +4,9 @@ use bytes::{BufMut, Bytes};
 
 use super::features::Features;
 use super::layout::{
-    Entry, Part, count_of, put_declared_entry, put_event, put_held_entry, put_list_entry, put_session_entry,
-    put_slots, read_event, read_slots,
+    Part, count_of, put_declared_entry, put_event, put_held_entry, put_list_entry, put_session_entry,
+    put_slots, read_declared_entry, read_event, read_held_entry, read_list_entry, read_session_entry,
+    read_slots,
 };
 use super::notice::{End, ReceivedNotice, put_notice, read_notice};
 use super::whereabouts::{Moved, Whereabouts};
@@ -87,11 +88,7 @@ impl ExtendedResponse<'_> {
             Self::Plain(_) => unreachable!("composed above"),
             Self::Refused(refusal) => out.put_slice(refusal.to_string().as_bytes()),
             Self::Hello(answer) => answer.compose(out),
-            Self::Opened(opened) => {
-                out.put_u64(opened.session);
-                out.put_slice(&opened.key.0);
-                out.put_u32(opened.ttl.0);
-            }
+            Self::Opened(opened) => opened.compose(out),
             Self::Ttl(ttl) => out.put_u32(ttl.0),
             Self::Queued(place) => place.compose(out),
             Self::Granted(granted) => granted.compose(out),
@@ -158,59 +155,6 @@ pub struct Shares {
     pub watches: u32,
     /// Memory, in bytes.
     pub memory: u64,
-}
-
-impl Shares {
-    fn compose(self, out: &mut Vec<u8>) {
-        for share in [self.connections, self.sessions, self.waiters, self.watches] {
-            out.put_u32(share);
-        }
-        out.put_u64(self.memory);
-    }
-
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        Some(Self {
-            connections: fields.u32()?,
-            sessions: fields.u32()?,
-            waiters: fields.u32()?,
-            watches: fields.u32()?,
-            memory: fields.u64()?,
-        })
-    }
-}
-
-impl HelloAnswer {
-    fn compose(&self, out: &mut Vec<u8>) {
-        out.put_u32(self.version);
-        out.put_u32(self.features.0);
-        out.put_u64(self.session);
-        for span in [self.wait_max, self.wait_default, self.ttl_min, self.ttl_max] {
-            out.put_u32(span.0);
-        }
-        out.put_u32(self.names_max);
-        out.put_u32(self.requests_max);
-        out.put_slice(&[self.port.code(), 0, 0, 0]);
-        self.shares.compose(out);
-    }
-
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        Some(Self {
-            version: fields.u32()?,
-            features: Features(fields.u32()?),
-            session: fields.u64()?,
-            wait_max: Milliseconds(fields.u32()?),
-            wait_default: Milliseconds(fields.u32()?),
-            ttl_min: Milliseconds(fields.u32()?),
-            ttl_max: Milliseconds(fields.u32()?),
-            names_max: fields.u32()?,
-            requests_max: fields.u32()?,
-            port: {
-                let [code, _, _, _] = fields.array()?;
-                Namespace::from_code(code)?
-            },
-            shares: Shares::read(fields)?,
-        })
-    }
 }
 
 /// A leased session that was opened (`docs/protocol.md`, "OpenSession").
@@ -308,31 +252,37 @@ impl AllGranted<Vec<u32>, Vec<Vec<u16>>> {
 /// Decodes the bodies of extended responses (`docs/protocol.md`, the section of each operation). Each method fails with
 /// [`BodyError`] if the body is malformed.
 impl ResponseFrame {
+    /// A body that is one part.
+    pub(crate) fn part<T: Part>(&self) -> Result<T, BodyError> {
+        T::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// An entry of a list; `None` at its end, which is a response without a body.
+    pub(crate) fn entry<T>(&self, read: impl FnOnce(&Bytes) -> Option<T>) -> Result<Option<T>, BodyError> {
+        if self.body.is_empty() {
+            return Ok(None);
+        }
+        read(&self.body).map(Some).ok_or(BodyError)
+    }
+
     /// The response to Hello: the first response under the Hello's opaque. The later ones are notices.
     pub fn hello(&self) -> Result<HelloAnswer, BodyError> {
-        HelloAnswer::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+        self.part()
     }
 
     /// The response to OpenSession.
     pub fn opened(&self) -> Result<OpenedSession, BodyError> {
-        let read = |fields: &mut Fields<'_>| {
-            Some(OpenedSession {
-                session: fields.u64()?,
-                key: SessionKey(fields.array()?),
-                ttl: Milliseconds(fields.u32()?),
-            })
-        };
-        read(&mut Fields::new(&self.body)).ok_or(BodyError)
+        self.part()
     }
 
     /// The response to AttachSession or KeepAlive: the duration of the renewed lease.
     pub fn ttl(&self) -> Result<Milliseconds, BodyError> {
-        Fields::new(&self.body).u32().map(Milliseconds).ok_or(BodyError)
+        self.part()
     }
 
     /// The first response to an AcquireGrant or AcquireAll that waits: the status `Queued`.
     pub fn queued(&self) -> Result<Place, BodyError> {
-        Place::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+        self.part()
     }
 
     /// The response to AcquireGrant.
@@ -347,36 +297,27 @@ impl ResponseFrame {
 
     /// The response to VerifyGrant.
     pub fn verified(&self) -> Result<VerifiedGrant, BodyError> {
-        VerifiedGrant::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+        self.part()
     }
 
     /// The response to Inspect.
     pub fn inspected(&self) -> Result<Inspected, BodyError> {
-        Inspected::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+        self.part()
     }
 
     /// One response to Holders or Waiters; `None` at the end of the list.
     pub fn list_entry(&self) -> Result<Option<ListEntry<Bytes, Vec<u16>>>, BodyError> {
-        if self.body.is_empty() {
-            return Ok(None);
-        }
-        ListEntry::read(&self.body).map(Some).ok_or(BodyError)
+        self.entry(read_list_entry)
     }
 
     /// One response to Sessions; `None` at the end of the list.
     pub fn session_entry(&self) -> Result<Option<SessionEntry<Bytes>>, BodyError> {
-        if self.body.is_empty() {
-            return Ok(None);
-        }
-        SessionEntry::read(&self.body).map(Some).ok_or(BodyError)
+        self.entry(read_session_entry)
     }
 
     /// One response to Held; `None` at the end of the list.
     pub fn held_entry(&self) -> Result<Option<HeldEntry<Bytes, Vec<u16>>>, BodyError> {
-        if self.body.is_empty() {
-            return Ok(None);
-        }
-        HeldEntry::read(&self.body).map(Some).ok_or(BodyError)
+        self.entry(read_held_entry)
     }
 
     /// The response to an operation of an administrator.
@@ -427,15 +368,12 @@ impl ResponseFrame {
 
     /// The response to AwaitIdle: the resources that are in use.
     pub fn in_use(&self) -> Result<u32, BodyError> {
-        Fields::new(&self.body).u32().ok_or(BodyError)
+        self.part()
     }
 
     /// One response to List; `None` at the end of the list.
     pub fn declared_entry(&self) -> Result<Option<DeclaredEntry<Bytes>>, BodyError> {
-        if self.body.is_empty() {
-            return Ok(None);
-        }
-        DeclaredEntry::read(&self.body).map(Some).ok_or(BodyError)
+        self.entry(read_declared_entry)
     }
 
     /// One event of a Watch, with its number.

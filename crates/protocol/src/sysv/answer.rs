@@ -3,13 +3,14 @@
 use bytes::BufMut;
 
 use super::SysvOpcode;
-use super::request::{put_values, read_set, read_values};
+use super::request::{put_values, read_values};
+use crate::extended::Part;
 use crate::fields::Fields;
 use crate::header::{Header, Opaque};
 use crate::response::{BodyError, ResponseFrame};
+use signalbox_model::Status;
 use signalbox_model::UnixSeconds;
-use signalbox_model::sysv::{Errno, OpenedProcess, Ownership, ProcessId, SetAnswer, SetId, SetStat};
-use signalbox_model::{Milliseconds, SessionKey, Status};
+use signalbox_model::sysv::{Errno, OpenedProcess, Ownership, SetAnswer, SetId, SetStat};
 
 /// Appends the frame that answers SemGet, SemOp or SemCtl, under this opcode and opaque.
 pub fn compose_call(
@@ -22,7 +23,7 @@ pub fn compose_call(
         out.put_u32(result.as_ref().err().map_or(0, |errno| errno.code()));
         match result {
             Ok(SetAnswer::Set(set, count)) => {
-                out.put_i32(set.0);
+                set.compose(out);
                 out.put_u32(*count);
             }
             Ok(SetAnswer::Number(number)) => out.put_u32(*number),
@@ -63,9 +64,7 @@ pub(super) fn read_stat(fields: &mut Fields<'_>) -> Option<SetStat> {
 /// Appends the frame that answers OpenProcess.
 pub fn compose_opened_process(opened: &OpenedProcess, opaque: Opaque, out: &mut Vec<u8>) {
     success(SysvOpcode::OpenProcess, opaque).compose_before(out, |out| {
-        out.put_u64(opened.process.0);
-        out.put_slice(&opened.key.0);
-        out.put_u32(opened.ttl.0);
+        opened.compose(out);
     });
 }
 
@@ -78,15 +77,7 @@ pub(super) fn success(opcode: SysvOpcode, opaque: Opaque) -> Header {
 impl ResponseFrame {
     /// The answer to OpenProcess.
     pub fn opened_process(&self) -> Result<OpenedProcess, BodyError> {
-        let mut fields = Fields::new(&self.body);
-        let mut read = || {
-            Some(OpenedProcess {
-                process: ProcessId(fields.u64()?),
-                key: SessionKey(fields.array()?),
-                ttl: Milliseconds(fields.u32()?),
-            })
-        };
-        read().ok_or(BodyError)
+        self.part()
     }
 
     /// The error of a call that failed, or the rest of the body of one that succeeded.
@@ -106,7 +97,7 @@ impl ResponseFrame {
 
     /// The answer to SemGet: the set's id, and how many semaphores it has.
     pub fn call_set(&self) -> Result<Result<(SetId, u32), Errno>, BodyError> {
-        self.call_fields(|fields| Some((read_set(fields)?, fields.u32()?)))
+        self.call_fields(|fields| Some((Part::read(fields)?, fields.u32()?)))
     }
 
     /// The answer to a command of SemCtl that reads a number.

@@ -3,8 +3,9 @@
 use bytes::BufMut;
 
 use super::answer::{put_stat, read_stat, success};
-use super::request::{count_of, read_set};
+use super::request::count_of;
 use super::{Operations, SysvOpcode};
+use crate::extended::Part;
 use crate::fields::Fields;
 use crate::header::Opaque;
 use crate::response::{BodyError, ResponseFrame};
@@ -27,7 +28,7 @@ pub fn compose_listed_set(listed: &ListedSet, opaque: Opaque, out: &mut Vec<u8>)
 }
 
 fn read_listed_set(fields: &mut Fields<'_>) -> Option<ListedSet> {
-    let (set, stat) = (read_set(fields)?, read_stat(fields)?);
+    let (set, stat) = (Part::read(fields)?, read_stat(fields)?);
     let (waiting, adjusting, flags) = (fields.u32()?, fields.u32()?, fields.u32()?);
     let order = if flags & FLAG_FIFO != 0 { Order::Fifo } else { Order::Kernel };
     Some(ListedSet { set, stat, waiting, adjusting, order, is_durable: flags & FLAG_DURABLE != 0 })
@@ -67,18 +68,11 @@ fn read_listed_user(fields: &mut Fields<'_>) -> Option<ListedUser> {
 impl ResponseFrame {
     /// An entry of ListSets; `None`: there are no more.
     pub fn listed_set(&self) -> Result<Option<ListedSet>, BodyError> {
-        self.listed(read_listed_set)
+        self.entry(|body| read_listed_set(&mut Fields::new(body)))
     }
 
     /// An entry of ListUsers; `None`: there are no more.
     pub fn listed_user(&self) -> Result<Option<ListedUser>, BodyError> {
-        self.listed(read_listed_user)
-    }
-
-    fn listed<T>(&self, read: impl FnOnce(&mut Fields<'_>) -> Option<T>) -> Result<Option<T>, BodyError> {
-        if self.body.is_empty() {
-            return Ok(None);
-        }
-        read(&mut Fields::new(&self.body)).map(Some).ok_or(BodyError)
+        self.entry(|body| read_listed_user(&mut Fields::new(body)))
     }
 }

@@ -6,10 +6,8 @@ use super::{GROUPS_MAX, SysvOpcode};
 use crate::extended::{LABEL_BYTES_MAX, Part};
 use crate::fields::Fields;
 use crate::header::{Header, Opaque};
-use signalbox_model::sysv::{
-    Caller, IPC_NOWAIT, Operation, Ownership, ProcessId, SEM_UNDO, SetCommand, SetId,
-};
-use signalbox_model::{Milliseconds, RequestId, RequestIds, SessionKey, Status};
+use signalbox_model::sysv::{Caller, IPC_NOWAIT, Operation, ProcessId, SEM_UNDO, SetCommand, SetId};
+use signalbox_model::{Milliseconds, RequestIds, SessionKey, Status};
 
 /// Stands for a wait without an end.
 pub const WAIT_FOREVER_MS: u32 = u32::MAX;
@@ -153,19 +151,6 @@ impl<'a> Operations<'a> {
     }
 }
 
-fn read_caller(fields: &mut Fields<'_>) -> Option<Caller> {
-    Some(Caller { uid: fields.u32()?, gid: fields.u32()? })
-}
-
-fn put_caller(caller: Caller, out: &mut Vec<u8>) {
-    out.put_u32(caller.uid);
-    out.put_u32(caller.gid);
-}
-
-pub(super) fn read_set(fields: &mut Fields<'_>) -> Option<SetId> {
-    fields.u32().map(|id| SetId(id.cast_signed()))
-}
-
 /// The number of values, and the values.
 pub(super) fn read_values(fields: &mut Fields<'_>) -> Option<Box<[u16]>> {
     let count = fields.length()?;
@@ -183,10 +168,7 @@ fn read_command(fields: &mut Fields<'_>) -> Option<SetCommand> {
     let number = fields.u32()?;
     Some(match code {
         0 => SetCommand::Remove,
-        1 => {
-            let (uid, gid, mode) = (fields.u32()?, fields.u32()?, fields.u32()?);
-            SetCommand::SetOwnership(Ownership { uid, gid, mode })
-        }
+        1 => SetCommand::SetOwnership(Part::read(fields)?),
         2 => SetCommand::Stat,
         3 => SetCommand::GetValue(number),
         4 => SetCommand::SetValue(number, fields.u32()?.cast_signed()),
@@ -215,9 +197,7 @@ fn put_command(command: &SetCommand, out: &mut Vec<u8>) {
     out.put_slice(&[code, 0, 0, 0]);
     out.put_u32(number);
     match command {
-        SetCommand::SetOwnership(Ownership { uid, gid, mode }) => {
-            [uid, gid, mode].into_iter().for_each(|field| out.put_u32(*field));
-        }
+        SetCommand::SetOwnership(ownership) => ownership.compose(out),
         SetCommand::SetValue(_, value) => out.put_i32(*value),
         SetCommand::SetAll(values) => put_values(values, out),
         _ => {}
@@ -234,38 +214,38 @@ impl<'a> SysvRequest<'a> {
         Some(match opcode {
             SysvOpcode::OpenProcess => {
                 let (ttl, pid) = (fields.u32()?, fields.u32()?);
-                let caller = read_caller(fields)?;
+                let caller = Part::read(fields)?;
                 let count = fields.length().filter(|count| *count <= GROUPS_MAX)?;
                 let groups = Groups(fields.bytes(count * 4)?);
                 let label = fields.text().filter(|label| label.len() <= LABEL_BYTES_MAX)?;
                 Self::OpenProcess { ttl: (ttl != 0).then_some(Milliseconds(ttl)), pid, caller, groups, label }
             }
             SysvOpcode::AttachProcess => {
-                Self::AttachProcess { process: ProcessId(fields.u64()?), key: SessionKey(fields.array()?) }
+                Self::AttachProcess { process: Part::read(fields)?, key: Part::read(fields)? }
             }
-            SysvOpcode::KeepProcess => Self::KeepProcess { grace: Milliseconds(fields.u32()?) },
+            SysvOpcode::KeepProcess => Self::KeepProcess { grace: Part::read(fields)? },
             SysvOpcode::SemGet => Self::SemGet {
                 ids: Part::read(fields)?,
-                caller: read_caller(fields)?,
+                caller: Part::read(fields)?,
                 key: fields.u32()?.cast_signed(),
                 count: fields.u32()?,
                 flags: fields.u32()?,
             },
             SysvOpcode::SemOp => Self::SemOp {
                 ids: Part::read(fields)?,
-                caller: read_caller(fields)?,
-                set: read_set(fields)?,
+                caller: Part::read(fields)?,
+                set: Part::read(fields)?,
                 wait_ms: fields.u32()?,
                 operations: Operations::read(fields)?,
             },
             SysvOpcode::SemCtl => Self::SemCtl {
                 ids: Part::read(fields)?,
-                caller: read_caller(fields)?,
-                set: read_set(fields)?,
+                caller: Part::read(fields)?,
+                set: Part::read(fields)?,
                 command: read_command(fields)?,
             },
             SysvOpcode::ListSets => Self::ListSets,
-            SysvOpcode::ListUsers => Self::ListUsers { set: read_set(fields)? },
+            SysvOpcode::ListUsers => Self::ListUsers { set: Part::read(fields)? },
         })
     }
 
@@ -296,45 +276,41 @@ impl<'a> SysvRequest<'a> {
             Self::OpenProcess { ttl, pid, caller, groups, label } => {
                 out.put_u32(ttl.map_or(0, |ttl| ttl.0));
                 out.put_u32(*pid);
-                put_caller(*caller, out);
+                caller.compose(out);
                 out.put_u16(count_of(groups.0.len() / 4));
                 out.put_slice(groups.0);
                 out.put_u16(count_of(label.len()));
                 out.put_slice(label);
             }
             Self::AttachProcess { process, key } => {
-                out.put_u64(process.0);
-                out.put_slice(&key.0);
+                process.compose(out);
+                key.compose(out);
             }
-            Self::KeepProcess { grace } => out.put_u32(grace.0),
+            Self::KeepProcess { grace } => grace.compose(out),
             Self::SemGet { ids, caller, key, count, flags } => {
-                put_call(*ids, *caller, out);
+                ids.compose(out);
+                caller.compose(out);
                 out.put_i32(*key);
                 out.put_u32(*count);
                 out.put_u32(*flags);
             }
             Self::SemOp { ids, caller, set, wait_ms, operations } => {
-                put_call(*ids, *caller, out);
-                out.put_i32(set.0);
+                ids.compose(out);
+                caller.compose(out);
+                set.compose(out);
                 out.put_u32(*wait_ms);
                 operations.compose(out);
             }
             Self::SemCtl { ids, caller, set, command } => {
-                put_call(*ids, *caller, out);
-                out.put_i32(set.0);
+                ids.compose(out);
+                caller.compose(out);
+                set.compose(out);
                 put_command(command, out);
             }
             Self::ListSets => {}
-            Self::ListUsers { set } => out.put_i32(set.0),
+            Self::ListUsers { set } => set.compose(out),
         }
     }
-}
-
-fn put_call(ids: RequestIds, caller: Caller, out: &mut Vec<u8>) {
-    let RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) } = ids;
-    out.put_u64(own);
-    out.put_u64(lowest);
-    put_caller(caller, out);
 }
 
 /// A number of rows or bytes on the wire.
