@@ -19,7 +19,7 @@ use super::slots;
 use super::time::time;
 use super::wanted::{Waiting, Wanted};
 use signalbox_client::HandedOver;
-use signalbox_model::views::hex;
+use signalbox_model::hex;
 
 const USAGE: &str = "\
 signalbox acquire [OPTIONS] --lease <TIME> --max <N> <NAME>...

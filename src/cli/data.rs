@@ -186,7 +186,7 @@ fn export(place: &Place) -> Result<ExitCode, Failure> {
         None => {
             let records = records_of(&mut place.source.open()?)?;
             let mut export = ExportWriter::begin(&mut out);
-            records.iter().for_each(|record| export.add(record));
+            records.into_iter().for_each(|record| export.add(record));
             export.end().map(|()| Vec::new())
         }
     };

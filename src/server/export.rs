@@ -220,7 +220,7 @@ fn copy(
 ) -> Result<(), Failure> {
     let mut export = ExportWriter::begin(writer);
     let read = snapshot.read(&mut |record| {
-        export.add(&record);
+        export.add(record);
         if export.has_failed() || is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let written = export.end();

@@ -2,6 +2,8 @@
 //!
 //! The core lists changes in order; a store keeps the last record that was put under each key. Everything else (what
 //! connections hold, waiters, watches) ends with the process.
+//!
+//! The feature `serde` gives records the form that they have in exports.
 
 use crate::semaphore::SLOTS_MAX;
 use crate::sysv::{SysvKey, SysvRecord};
@@ -81,18 +83,23 @@ pub enum Record {
 
 /// A declared semaphore.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct DeclarationRecord {
     /// Its name.
+    #[cfg_attr(feature = "serde", serde(flatten, with = "signalbox_model::json::name"))]
     pub name: Box<[u8]>,
     /// Its capacity.
     pub capacity: u32,
     /// Its label for people; may be empty.
+    #[cfg_attr(feature = "serde", serde(flatten, with = "signalbox_model::json::label"))]
     pub label: Box<[u8]>,
     /// Whether its resources are numbered slots.
     pub numbered: bool,
     /// The number of its last change: its generation.
+    #[cfg_attr(feature = "serde", serde(with = "signalbox_model::json::decimal"))]
     pub generation: u64,
     /// Grants with lower ids are of a semaphore of this name that was removed.
+    #[cfg_attr(feature = "serde", serde(with = "signalbox_model::json::decimal"))]
     pub created: u64,
     /// Who declared it.
     pub origin: Origin,
@@ -100,13 +107,16 @@ pub struct DeclarationRecord {
     pub removing: bool,
     /// The grace period in milliseconds after which its holders lose it, if it is removed at once. If it was declared
     /// again since then, this concerns grants with ids below `created`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub evicted_grace_ms: Option<u32>,
     /// What of it is out of service; nothing if it is being removed.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub service: Service,
 }
 
 /// What of a declared semaphore an administrator has taken out of service for a while. The declaration stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Service {
     /// Whether it is paused: it grants nothing, and its waiters keep their places.
     pub paused: bool,
@@ -117,6 +127,7 @@ pub struct Service {
 
 /// Who declared a semaphore, and may change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Origin {
     /// A request.
     Request,
@@ -126,14 +137,17 @@ pub enum Origin {
 
 /// A leased session.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct SessionRecord {
     /// Its number.
     pub session: SessionId,
     /// Its secret.
+    #[cfg_attr(feature = "serde", serde(rename = "key_hex"))]
     pub key: SessionKey,
     /// Its time to live in milliseconds.
     pub ttl_ms: u32,
     /// Its label in listings.
+    #[cfg_attr(feature = "serde", serde(flatten, with = "signalbox_model::json::label"))]
     pub label: Box<[u8]>,
     /// The rest of its grace period in milliseconds, if it was revoked.
     pub revoked_grace_ms: Option<u32>,
@@ -141,6 +155,7 @@ pub struct SessionRecord {
 
 /// A grant of a leased session.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct GrantRecord {
     /// The grant's id.
     pub grant: GrantId,
@@ -158,12 +173,15 @@ pub struct GrantRecord {
 
 /// One name of a grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct PartRecord {
     /// The namespace of the name.
     pub namespace: Namespace,
     /// The name's bytes.
+    #[cfg_attr(feature = "serde", serde(flatten, with = "signalbox_model::json::name"))]
     pub name: Box<[u8]>,
     /// The position in the request.
+    #[cfg_attr(feature = "serde", serde(rename = "place"))]
     pub position: u8,
     /// The resources taken.
     pub resources: u32,
@@ -175,6 +193,7 @@ pub struct PartRecord {
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct AnswerRecord {
     /// The session of the request.
     pub session: SessionId,

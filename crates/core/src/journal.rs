@@ -21,11 +21,11 @@ use std::task::Waker;
 /// The most that a unit has: what etcd accepts in one transaction.
 pub(super) const UNIT_MAX: BatchLimit = BatchLimit { changes: 4_000, bytes: 1 << 20 };
 
-/// A queue of changes, with a `T` for each thing that happens on commit.
+/// A queue of changes, with a `T` for each thing that happens on commit. Without a store, it stays empty.
 #[derive(Debug)]
 pub(super) struct Journal<T> {
-    /// Woken when there is something to take and no batch is in flight.
-    taker: Waker,
+    /// Woken when there is something to take and no batch is in flight; `None`: there is no store.
+    taker: Option<Waker>,
     /// Finished units that no batch has taken.
     units: VecDeque<Unit<T>>,
     /// The unit that is being made.
@@ -63,20 +63,34 @@ impl<T> Unit<T> {
     }
 }
 
-impl<T> Journal<T> {
-    pub(super) fn new(taker: Waker) -> Self {
+impl<T> Default for Journal<T> {
+    fn default() -> Self {
         let (units, current) = (VecDeque::new(), Unit::default());
-        Self { taker, units, current, in_flight: None, is_failing: false }
+        Self { taker: None, units, current, in_flight: None, is_failing: false }
+    }
+}
+
+impl<T> Journal<T> {
+    /// From now on, there is a store.
+    pub(super) fn keep_for(&mut self, taker: Waker) {
+        self.taker = Some(taker);
     }
 
-    /// Adds a change to the current unit.
+    pub(super) fn has_store(&self) -> bool {
+        self.taker.is_some()
+    }
+
+    /// Adds a change to the current unit, if there is a store.
     pub(super) fn add(&mut self, change: Change) {
+        if !self.has_store() {
+            return;
+        }
         self.current.bytes += change.size();
         self.current.changes.push(change);
         self.wake_taker();
     }
 
-    /// Adds what happens when everything so far is committed.
+    /// Adds what happens when everything so far is committed. There is a store.
     pub(super) fn on_commit(&mut self, then: T) {
         self.current.on_commit.push(then);
         self.wake_taker();
@@ -103,8 +117,8 @@ impl<T> Journal<T> {
 
     /// Wakes the taker if there is something to take. The taker asks by itself after each batch.
     pub(super) fn wake_taker(&self) {
-        if self.in_flight.is_none() && !self.is_idle() {
-            self.taker.wake_by_ref();
+        if let Some(taker) = self.taker.as_ref().filter(|_| self.in_flight.is_none() && !self.is_idle()) {
+            taker.wake_by_ref();
         }
     }
 
@@ -215,48 +229,16 @@ pub(super) trait Journaled {
     /// What happens when a change is committed.
     type Then;
 
-    fn journal(&self) -> Option<&Journal<Self::Then>>;
-
-    fn journal_mut(&mut self) -> Option<&mut Journal<Self::Then>>;
-
-    /// Ends a unit of the journal.
-    fn end_unit(&mut self) {
-        if let Some(journal) = self.journal_mut() {
-            journal.end_unit();
-        }
-    }
-
-    /// Takes changes to commit. `None`: there are none, or the batch before is not complete.
-    fn take_batch(&mut self, limit: BatchLimit) -> Option<Arc<Vec<Change>>> {
-        self.journal_mut()?.take_batch(limit)
-    }
-
-    /// Whether every change is committed.
-    fn is_stored(&self) -> bool {
-        self.journal().is_none_or(Journal::is_idle)
-    }
-
-    /// Whether the store could not commit the last batch that it had.
-    fn is_store_failing(&self) -> bool {
-        self.journal().is_some_and(Journal::is_failing)
-    }
-
-    /// The store could not commit a batch, or has committed one.
-    fn set_store_failing(&mut self, is_failing: bool) {
-        if let Some(journal) = self.journal_mut() {
-            journal.set_failing(is_failing);
-        }
-    }
+    fn journal(&mut self) -> &mut Journal<Self::Then>;
 
     /// The batch in flight is committed: has `step` of its consequences made at most. Returns whether there are more.
     fn complete_batch(&mut self, step: usize, mut committed: impl FnMut(&mut Self, Self::Then)) -> bool {
-        self.set_store_failing(false);
+        self.journal().set_failing(false);
         for _ in 0..step {
-            let next = self.journal_mut().and_then(Journal::next_committed);
-            let Some(then) = next else { break };
+            let Some(then) = self.journal().next_committed() else { break };
             committed(self, then);
         }
-        let Some(journal) = self.journal_mut() else { return false };
+        let journal = self.journal();
         let is_done = journal.finish_batch();
         journal.wake_taker();
         !is_done
@@ -288,7 +270,7 @@ impl<T: Journaled> DerefMut for Step<'_, T> {
 
 impl<T: Journaled> Drop for Step<'_, T> {
     fn drop(&mut self) {
-        self.0.end_unit();
+        self.0.journal().end_unit();
     }
 }
 
@@ -299,7 +281,8 @@ mod tests {
 
     /// A journal of units with this many changes each. What happens on commit is the number of the unit.
     fn journal(units: &[u64]) -> Journal<usize> {
-        let mut journal = Journal::new(Waker::noop().clone());
+        let mut journal = Journal::default();
+        journal.keep_for(Waker::noop().clone());
         for (number, changes) in units.iter().enumerate() {
             for change in 0..*changes {
                 journal.add(Change::Put(Record::Mark(change)));

@@ -5,7 +5,7 @@
 //! in turn; neither refers to records of the other.
 
 use crate::durable::{Change, Record};
-use crate::journal::{BatchLimit, Journaled};
+use crate::journal::BatchLimit;
 use crate::state::Core;
 use crate::sync::Ordering;
 use crate::time::{Moment, MonotonicMs};
@@ -63,8 +63,10 @@ impl Core {
     /// turn. `None`: there are none, or the batch before is not complete.
     pub fn take_batch(&self, limit: BatchLimit) -> Option<Batch> {
         let take = |is_of_sets| {
-            let taken =
-                if is_of_sets { self.sysv().take_batch(limit) } else { self.ledger().take_batch(limit) };
+            let taken = match is_of_sets {
+                true => self.sysv().journal.take_batch(limit),
+                false => self.ledger().journal.take_batch(limit),
+            };
             taken.map(|changes| Batch { changes, is_of_sets })
         };
         let first = self.sets_are_next.load(Ordering::Relaxed);
@@ -82,16 +84,16 @@ impl Core {
         let is_of_sets = batch.is_of_sets;
         match outcome {
             CommitOutcome::Failed => {
-                self.sysv().set_store_failing(true);
+                self.sysv().journal.set_failing(true);
                 self.ledger().store_failed(step, now.monotonic, context)
             }
             CommitOutcome::Stored => {
                 self.sets_are_next.store(!is_of_sets, Ordering::Relaxed);
                 if is_of_sets {
-                    self.ledger().set_store_failing(false);
+                    self.ledger().journal.set_failing(false);
                     self.sysv().stored(step)
                 } else {
-                    self.sysv().set_store_failing(false);
+                    self.sysv().journal.set_failing(false);
                     self.ledger().stored(step, now.monotonic, context)
                 }
             }
@@ -100,6 +102,6 @@ impl Core {
 
     /// Whether every change is stored.
     pub fn is_stored(&self) -> bool {
-        self.ledger().is_stored() && self.sysv().is_stored()
+        self.ledger().journal.is_idle() && self.sysv().journal.is_idle()
     }
 }

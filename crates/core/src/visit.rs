@@ -58,10 +58,6 @@ pub struct Dump {
 }
 
 impl Dump {
-    pub(super) fn new(namespace: Namespace) -> Self {
-        Self { namespace, visit: Visit::default() }
-    }
-
     /// Passes the next name to `show` and returns its result; `None`: every name was shown.
     #[inline]
     pub fn next<R>(
@@ -96,10 +92,6 @@ pub struct Surveyed {
 }
 
 impl Survey {
-    pub(super) fn new(namespace: Namespace) -> Self {
-        Self { namespace, visit: Visit::default() }
-    }
-
     /// Visits at most `names` names, or copies the handles of the next shard, and passes each name to `show`. Returns
     /// whether there is more to do.
     pub fn step(
@@ -138,22 +130,22 @@ impl Core {
     /// Lists the names of a namespace (`counter.md`, "Dump"). Each name is read at a different time; a name that is
     /// created or collected during the Dump may be listed or not.
     pub fn dump(&self, namespace: Namespace) -> Dump {
-        Dump::new(namespace)
+        Dump { namespace, visit: Visit::default() }
     }
 
     /// Visits all names of a namespace with their queues. Like [`Self::dump`], it is not a snapshot.
     pub fn survey(&self, namespace: Namespace) -> Survey {
-        Survey::new(namespace)
+        Survey { namespace, visit: Visit::default() }
     }
 
     /// Removes the names that nothing refers to (invariant 6).
     pub fn sweep(&self, namespace: Namespace) -> Sweep<'_> {
-        Sweep::new(self, namespace)
+        Sweep { core: self, namespace, visit: Visit::default(), visited: 0, collected: 0 }
     }
 
     /// Checks invariant 1 name by name, at any time.
     pub fn check(&self, namespace: Namespace) -> Check<'_> {
-        Check::new(self, namespace)
+        Check { core: self, namespace, visit: Visit::default(), checked: 0 }
     }
 
     /// Calls `show` with the names from a position to the end of its shard that begin with a prefix, and with the position after
@@ -196,11 +188,7 @@ pub struct Sweep<'a> {
     collected: u64,
 }
 
-impl<'a> Sweep<'a> {
-    pub(super) fn new(core: &'a Core, namespace: Namespace) -> Self {
-        Self { core, namespace, visit: Visit::default(), visited: 0, collected: 0 }
-    }
-
+impl Sweep<'_> {
     /// Copies the handles of the next shard, or visits at most `names` names of the copied shard; a copy alone is
     /// enough work for one step. Returns whether there is more to do.
     pub fn step(&mut self, names: usize, now: UnixSeconds) -> bool {
@@ -260,11 +248,7 @@ pub struct CheckFailure {
     pub held: u64,
 }
 
-impl<'a> Check<'a> {
-    pub(super) fn new(core: &'a Core, namespace: Namespace) -> Self {
-        Self { core, namespace, visit: Visit::default(), checked: 0 }
-    }
-
+impl Check<'_> {
     /// Checks at most `names` names and adds to `failures`. Returns whether there is more to do.
     pub fn step(&mut self, names: usize, failures: &mut Vec<CheckFailure>) -> bool {
         let registry = self.core.registry(self.namespace);

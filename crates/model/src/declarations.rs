@@ -76,6 +76,7 @@ pub enum Idle {
 
 /// The state of a declared semaphore after a change (`docs/protocol.md`, "Declare", "Resize", "Pause" and "SetSlot").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct DeclaredState {
     /// The generation of the semaphore.
     pub generation: Generation,

@@ -13,6 +13,7 @@ pub struct ConnectionId(NonZeroU64);
 /// A session: that of a connection, which ends with it, or a leased one, which outlives connections. Shown in listings
 /// and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize))]
 pub struct SessionId(NonZeroU64);
 
 impl ConnectionId {

@@ -11,6 +11,8 @@ mod events;
 #[cfg(feature = "views")]
 pub mod history;
 mod ids;
+#[cfg(feature = "views")]
+pub mod json;
 pub mod kubernetes;
 mod names;
 mod operations;
@@ -37,5 +39,5 @@ pub use names::{
 pub use operations::{Cancellation, Changed, Operation, Revocation, Target};
 pub use refusals::{Limit, ReachedLimit, Refusal, Status, TokenRefusal};
 pub use sessions::{AddressRange, GraceLeft, GrantState, SessionEntry, SessionKind, TtlLeft, VerifiedGrant};
-pub use text::{OfKind, Quoted, about_all, escaped, escaped_except, from_hex, is_unsafe, noun};
+pub use text::{OfKind, Quoted, about_all, escaped, escaped_except, from_hex, hex, is_unsafe, noun};
 pub use time::{Milliseconds, NoTime, UnixMilliseconds, UnixSeconds, span};

@@ -6,6 +6,7 @@ codes! {
     /// The kind of a name. The same bytes may name one counter and one semaphore. Extended requests carry the kind, because
     /// they work over both ports (`docs/protocol.md`, "Extended operations").
     #[derive(PartialOrd, Ord)]
+    #[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
     pub enum Namespace: u8 {
         /// Counters: each request gives the maximum (`counter.md`).
         Counters = 0,

@@ -93,6 +93,7 @@ impl fmt::Display for Errno {
 
 /// The id of a set. A client may ask for any; those of sets are [`Self::FIRST`] and above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize), serde(try_from = "i32"))]
 pub struct SetId(pub i32);
 
 impl SetId {
@@ -210,6 +211,7 @@ pub enum SetAnswer {
 
 /// The owner and the mode of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize))]
 pub struct Ownership {
     /// The owner's user id.
     pub uid: u32,
@@ -240,6 +242,7 @@ pub struct SetStat {
 
 /// Which of the calls that could be performed is performed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Order {
     /// Each that can be, as in the kernel: a call that needs much may wait for ever.
     #[default]

@@ -28,6 +28,11 @@ pub fn about_all(operation: &str, names: impl ExactSizeIterator<Item = String>) 
     text
 }
 
+/// The bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The bytes of hexadecimal digits; `None`: the text has others, or an odd number of them.
 pub fn from_hex(digits: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<_>> = digits.chars().map(|digit| digit.to_digit(16)).collect();

@@ -39,7 +39,8 @@ pub fn span(text: &str) -> Option<Duration> {
 }
 
 /// Seconds since the Unix epoch, as the server read them from its clock: for intervals, and for what people read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize))]
 pub struct UnixSeconds(pub u64);
 
 /// Milliseconds since the Unix epoch: for the history of grants.

@@ -5,71 +5,39 @@
 use serde::Serialize;
 
 use crate::sysv::{IPC_PRIVATE, ListedSet, ListedUser, Operation, Order, Ownership, SetStat, UserRole};
-use crate::{DeclaredEntry, Inspected, ListEntry, Namespace, SessionEntry, SessionKind, TtlLeft};
+use crate::{DeclaredEntry, Inspected, ListEntry, Namespace, SessionEntry, SessionKind, TtlLeft, hex};
 
-/// A name in an object, for `#[serde(flatten)]`. A JSON string cannot hold bytes that are not UTF-8, so such a name has
+/// Defines texts in an object, for `#[serde(flatten)]`. A JSON string cannot hold bytes that are not UTF-8, so such a text has
 /// another key.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum Named {
-    /// The name is UTF-8.
-    #[serde(rename = "name")]
-    Text(String),
-    /// The name is not UTF-8: its bytes in hexadecimal digits.
-    #[serde(rename = "name_hex")]
-    Hex(String),
+macro_rules! texts {
+    ($($(#[$doc:meta])* $type:ident: $text:literal or $hex:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+        pub enum $type {
+            /// It is UTF-8.
+            #[serde(rename = $text)]
+            Text(String),
+            /// It is not UTF-8: its bytes in hexadecimal digits.
+            #[serde(rename = $hex)]
+            Hex(String),
+        }
+
+        impl $type {
+            /// The object of this.
+            pub fn of(bytes: &[u8]) -> Self {
+                str::from_utf8(bytes).map_or_else(|_| Self::Hex(hex(bytes)), |text| Self::Text(text.to_owned()))
+            }
+        }
+    )*};
 }
 
-impl Named {
-    /// The object of this.
-    pub fn of(name: &[u8]) -> Self {
-        text_of(name).map_or_else(Self::Hex, Self::Text)
-    }
-}
-
-/// A label in an object, with the two keys of [`Named`].
-#[derive(Debug, Serialize)]
-pub enum Labeled {
-    /// The label is UTF-8.
-    #[serde(rename = "label")]
-    Text(String),
-    /// The label is not UTF-8: its bytes in hexadecimal digits.
-    #[serde(rename = "label_hex")]
-    Hex(String),
-}
-
-impl Labeled {
-    /// The object of this.
-    pub fn of(label: &[u8]) -> Self {
-        text_of(label).map_or_else(Self::Hex, Self::Text)
-    }
-}
-
-/// A prefix in an object, with the two keys of [`Named`].
-#[derive(Debug, Serialize)]
-pub enum Prefixed {
-    /// The prefix is UTF-8.
-    #[serde(rename = "prefix")]
-    Text(String),
-    /// The prefix is not UTF-8: its bytes in hexadecimal digits.
-    #[serde(rename = "prefix_hex")]
-    Hex(String),
-}
-
-impl Prefixed {
-    /// The object of this.
-    pub fn of(prefix: &[u8]) -> Self {
-        text_of(prefix).map_or_else(Self::Hex, Self::Text)
-    }
-}
-
-/// The bytes as text, or if they are not UTF-8 in hexadecimal digits.
-fn text_of(bytes: &[u8]) -> Result<String, String> {
-    str::from_utf8(bytes).map(str::to_owned).map_err(|_| hex(bytes))
-}
-
-/// The bytes as hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+texts! {
+    /// A name.
+    Named: "name" or "name_hex";
+    /// A label.
+    Labeled: "label" or "label_hex";
+    /// A prefix.
+    Prefixed: "prefix" or "prefix_hex";
 }
 
 /// The text of an address or an identity; `None`: it is not known.

@@ -5,8 +5,9 @@
 //! crash of the process or the machine, the engine repairs the file when it is opened. A file that was closed properly
 //! is verified as a whole when it is opened; that costs no more than reading it, and the server reads it anyway.
 //!
-//! Invariant: until the first commit, the file is as it was found (`staged`), so a server that refuses its records leaves
-//! them unchanged. The first commit also stores the new epoch. A commit that was acknowledged is never rolled back by
+//! Invariant: until the first commit, the file is as it was found, so a server that refuses its records leaves them
+//! unchanged: until then, what the engine writes to repair the file and to note that it is open stays in memory, and the
+//! first commit opens the file again to write it. The first commit also stores the new epoch. A commit that was acknowledged is never rolled back by
 //! the engine (`flush_mark`).
 //!
 //! After a failure the engine refuses everything until it is closed and reopened, which the next commit does. The engine may
@@ -23,15 +24,13 @@ use redb::{
     Builder, Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, WriteTransaction,
 };
 
-use super::backend::{FlushFailure, FlushGuard};
+use super::backend::{CopyOnWrite, FlushFailure, FlushGuard};
 use super::directory::{Directory, unusable};
 use super::error::{CommitError, StorageError};
-use super::failure::{catch_panics, engine_error};
+use super::failure::{catch, catch_panics, engine_error};
 use super::flush_mark::{FlushMark, FlushMarks, Trust};
-use super::panics;
 use super::reader::{FileSnapshot, METADATA, TABLE, each_record};
 use super::record::{FORMAT, encode_key, encode_value};
-use super::staged::Staged;
 use super::store::{Snapshot, Storage};
 use signalbox_core::{Change, Record};
 
@@ -70,10 +69,11 @@ pub struct FileStorage {
     was_repaired: bool,
 }
 
-/// The file, opened for reading and writing.
+/// The file, opened.
 struct OpenedFile {
     database: Database,
-    staged: Staged,
+    /// Whether nothing is written to the file, because nothing was committed yet.
+    is_copy: bool,
     /// Set when this is dropped. What is read from the database afterwards may be of another opening of the file, which
     /// does not keep the pages of a snapshot.
     is_closed: Arc<AtomicBool>,
@@ -129,8 +129,9 @@ impl FileStorage {
             is_epoch_stored: false,
             was_repaired: false,
         };
-        let (opened, was_repaired) = storage.open_file()?;
+        let (opened, was_repaired) = storage.open_file(true)?;
         storage.was_repaired = was_repaired;
+        let opened = storage.verified(opened, was_repaired)?;
         let latest = || stored_epoch(&opened.database.begin_read()?.open_table(TABLE)?);
         storage.epoch = latest().map_err(|error| storage.error(error))? + 1;
         storage.opened = Some(opened);
@@ -163,32 +164,31 @@ impl FileStorage {
         self.was_repaired
     }
 
-    /// Opens the file. Returns also whether it needs the repair that the first commit writes.
-    fn open_file(&mut self) -> Result<(OpenedFile, bool), StorageError> {
+    /// Opens the file. Returns also whether it needed a repair.
+    fn open_file(&mut self, is_copy: bool) -> Result<(OpenedFile, bool), StorageError> {
         let inner = (self.medium)().map_err(unusable(&self.path))?;
         let guard = FlushGuard::new(inner, self.flush_failure.clone());
-        let staged = Staged::new(Box::new(guard)).map_err(unusable(&self.path))?;
-        let medium = Box::new(staged.clone());
+        let medium: Box<dyn StorageBackend> = if is_copy {
+            Box::new(CopyOnWrite::new(Arc::new(guard)).map_err(unusable(&self.path))?)
+        } else {
+            Box::new(guard)
+        };
         let opened = open_engine(&self.path, medium, Trust::CurrentCommit, self.options);
-        let opened = opened.and_then(|mut opened| {
-            // A repair has verified everything already.
-            let verified =
-                if opened.was_repaired { Ok(()) } else { verify(&self.path, &mut opened.database) };
-            match verified {
-                Ok(()) => Ok(opened),
-                Err(error) => {
-                    // After a panic, the engine may panic again when it is closed.
-                    let _ = panics::catch(|| drop(opened));
-                    Err(error)
-                }
-            }
-        });
-        let Opened { database, was_repaired } =
-            opened.map_err(|error| prefer_flush_failure(&self.flush_failure, &self.path, error))?;
-        Ok((OpenedFile { database, staged, is_closed: Arc::default() }, was_repaired))
+        let Opened { database, was_repaired } = opened.map_err(|error| self.prefer_flush_failure(error))?;
+        Ok((OpenedFile { database, is_copy, is_closed: Arc::default() }, was_repaired))
     }
 
-    /// Takes the file, which is opened again if a failure closed it.
+    /// Verifies a file that was opened now. A repair has verified everything already.
+    fn verified(&self, mut opened: OpenedFile, was_repaired: bool) -> Result<OpenedFile, StorageError> {
+        if !was_repaired && let Err(error) = verify(&self.path, &mut opened.database) {
+            // After a panic, the engine may panic again when it is closed.
+            let _ = catch(|| drop(opened));
+            return Err(self.prefer_flush_failure(error));
+        }
+        Ok(opened)
+    }
+
+    /// Takes the file to write it. It is opened again if it is a copy, which was verified, or if a failure closed it.
     fn take_opened(&mut self) -> Result<OpenedFile, CommitError> {
         if let Some(source) = self.flush_failure.get() {
             self.opened = None;
@@ -198,15 +198,20 @@ impl FileStorage {
             }));
         }
         match self.opened.take() {
-            Some(opened) => Ok(opened),
-            None => Ok(self.open_file().map_err(commit_error)?.0),
+            Some(opened) if !opened.is_copy => Ok(opened),
+            Some(copy) => {
+                drop(copy);
+                Ok(self.open_file(false).map_err(commit_error)?.0)
+            }
+            None => {
+                let (opened, was_repaired) = self.open_file(false).map_err(commit_error)?;
+                self.verified(opened, was_repaired).map_err(commit_error)
+            }
         }
     }
 
-    /// Makes changes in one transaction. The first one also stores the epoch, and writes what was done to open the file.
-    /// Returns the epoch that the file had. If another owner has opened it since, nothing is written.
+    /// Makes changes in one transaction. The first one also stores the epoch. Returns the epoch that the file had. If another owner has opened it since, nothing is written.
     fn transact(&self, opened: &OpenedFile, changes: &[Change]) -> Result<u64, redb::Error> {
-        opened.staged.accept()?;
         let transaction = begin(&opened.database)?;
         let newest = {
             let mut table = transaction.open_table(TABLE)?;
@@ -239,7 +244,11 @@ impl FileStorage {
     }
 
     fn error(&self, error: redb::Error) -> StorageError {
-        prefer_flush_failure(&self.flush_failure, &self.path, engine_error(&self.path, error))
+        self.prefer_flush_failure(engine_error(&self.path, error))
+    }
+
+    fn prefer_flush_failure(&self, error: StorageError) -> StorageError {
+        prefer_flush_failure(&self.flush_failure, &self.path, error)
     }
 }
 
@@ -250,7 +259,8 @@ impl Storage for FileStorage {
 
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
         if self.opened.is_none() {
-            self.opened = Some(self.open_file()?.0);
+            let (opened, was_repaired) = self.open_file(true)?;
+            self.opened = Some(self.verified(opened, was_repaired)?);
         }
         let database = &self.opened.as_ref().expect("it was just opened").database;
         let mut problem = None;

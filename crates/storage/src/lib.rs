@@ -17,10 +17,8 @@ mod export;
 mod failure;
 mod flush_mark;
 mod memory;
-mod panics;
 mod reader;
 pub mod record;
-mod staged;
 mod store;
 
 pub use check::{Counts, Report, check, contradictions};

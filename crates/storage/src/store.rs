@@ -45,25 +45,3 @@ pub trait Snapshot: Send {
         None
     }
 }
-
-impl<S: Storage + ?Sized> Storage for Box<S> {
-    fn epoch(&self) -> u64 {
-        (**self).epoch()
-    }
-
-    fn batch_limit(&self) -> BatchLimit {
-        (**self).batch_limit()
-    }
-
-    fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
-        (**self).load(each)
-    }
-
-    fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError> {
-        (**self).snapshot()
-    }
-
-    fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
-        (**self).commit(changes)
-    }
-}

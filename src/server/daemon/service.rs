@@ -95,7 +95,7 @@ impl Service {
             }
             Store::Cluster(storage) => {
                 let epoch = storage.epoch();
-                let writer = start_store(&server, storage, |source| DaemonError::Records { source })?;
+                let writer = start_store(&server, *storage, |source| DaemonError::Records { source })?;
                 log_restored(&server, None, Some(epoch));
                 Some(writer)
             }

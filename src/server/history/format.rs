@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use signalbox_core::{HistoryEntry, HistoryEvent, HistoryPart};
-use signalbox_model::views::hex;
+use signalbox_model::hex;
 use signalbox_model::{UnixMilliseconds, UnixSeconds};
 
 /// Writes lines.

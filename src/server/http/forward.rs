@@ -33,7 +33,7 @@ use super::peer::Peer;
 use super::shared::Shared;
 use signalbox_cluster::relays::RelayTerm;
 use signalbox_model::from_hex;
-use signalbox_model::views::hex;
+use signalbox_model::hex;
 
 /// The header that states the client. It is read only on a connection whose node has proven itself.
 const CLIENT: &str = "signalbox-client";

@@ -13,7 +13,7 @@ use std::task::Waker;
 use super::replies::CachedReply;
 use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, DeclarationRecord, Record};
-use crate::journal::{Journal, Journaled};
+use crate::journal::Journaled;
 use crate::mailbox::{Mailbox, ReplyTo};
 use crate::object::ObjectRef;
 use crate::outcome::Answer;
@@ -59,7 +59,7 @@ impl Core {
             OnCommit::Closed(reply_to) | OnCommit::ClientsRevoked(_, reply_to) => is_its(reply_to),
             OnCommit::Declared { .. } | OnCommit::Reserved(_) => false,
         };
-        ledger.journal.as_ref().is_some_and(|journal| journal.all_on_commit().any(waits))
+        ledger.journal.all_on_commit().any(waits)
     }
 }
 
@@ -67,7 +67,7 @@ impl Ledger {
     /// From now on, changes of durable facts go to a store; `taker` is woken when there are some. The key is for places, and
     /// is stored unless one was restored.
     pub(crate) fn keep_journal(&mut self, taker: Waker, place_key: Option<PlaceKey>) {
-        self.journal = Some(Journal::new(taker));
+        self.journal.keep_for(taker);
         if let Some(key) = place_key
             && self.places.set_key_once(key)
         {
@@ -79,7 +79,7 @@ impl Ledger {
 
     /// Refuses what would have to be stored while the store fails.
     pub(super) fn check_store(&mut self) -> Result<(), Refusal> {
-        let is_failing = self.is_store_failing();
+        let is_failing = self.journal.is_failing();
         self.counts.not_stored += u64::from(is_failing);
         if is_failing { Err(Refusal::NotStored) } else { Ok(()) }
     }
@@ -100,9 +100,8 @@ impl Ledger {
 
     /// The store fails: answers `step` of the requests at most that wait for it. Returns whether there are more.
     pub(crate) fn store_failed(&mut self, step: usize, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
-        self.set_store_failing(true);
-        let Some(journal) = &mut self.journal else { return false };
-        let answers = journal.take_out(step, OnCommit::is_answer);
+        self.journal.set_failing(true);
+        let answers = self.journal.take_out(step, OnCommit::is_answer);
         let has_more = answers.len() == step;
         for answer in answers {
             self.not_committed(answer, now, context);

@@ -169,7 +169,7 @@ impl Ledger {
         self.detach(connection, Some(Refusal::Canceled));
         // A connection that had lost its session is free for another one now.
         let Attachment::To(session) = attachment else { return Outcome::Refused(Refusal::NoSuchSession) };
-        let closer = self.sessions.reply_to(connection, token).filter(|_| self.journal.is_some());
+        let closer = self.sessions.reply_to(connection, token).filter(|_| self.journal.has_store());
         let is_answered_later = closer.is_some();
         let (why, refusal) = (EventKind::Released, Refusal::Canceled);
         let state = self.sessions.existing_mut(session);
@@ -216,7 +216,7 @@ impl Ledger {
         if let Err(refusal) = self.begin_leased(connection, opened, label, now, context) {
             return Outcome::Refused(refusal);
         }
-        match self.sessions.reply_to(connection, token).filter(|_| self.journal.is_some()) {
+        match self.sessions.reply_to(connection, token).filter(|_| self.journal.has_store()) {
             Some(reply_to) => {
                 self.store_session(session, now);
                 self.answer_when_opened(reply_to, session);

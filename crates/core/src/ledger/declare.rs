@@ -18,7 +18,6 @@ use super::replies::{CachedReply, Changed};
 use super::state::{Ledger, LedgerContext};
 use crate::claim::Claim;
 use crate::durable::{Change, DeclarationRecord, Origin, Record, Service};
-use crate::journal::Journaled;
 use crate::object::ObjectRef;
 use crate::semaphore::{Lifecycle, SLOTS_MAX, Withheld};
 use crate::state::Core;
@@ -297,7 +296,7 @@ impl Ledger {
     /// Whether the answer to a request that changed nothing waits for a commit all the same: the present state may not be
     /// stored yet, and after a restart the repeated request of a leased session must not be answered with a later state.
     fn stores_answer_without_change(&self, session: SessionId) -> bool {
-        !self.is_stored() || self.is_durable(session)
+        !self.journal.is_idle() || self.is_durable(session)
     }
 
     /// Makes a change in the ledger, and has it take effect when it is committed; `evicts`: the holders lose the
@@ -338,7 +337,7 @@ impl Ledger {
             }
         }
         self.put_declaration(object, &after);
-        if self.journal.is_some() {
+        if self.journal.has_store() {
             let (object, after) = (object.clone(), Box::new(after));
             self.on_commit(OnCommit::Declared { object, after, evicts });
         } else {
@@ -487,7 +486,7 @@ impl Ledger {
             self.slots.set_numbered(object, after.numbered);
         }
         self.put_declaration(object, &after);
-        self.end_unit();
+        self.journal.end_unit();
         self.apply(object, &after, false, now, context);
     }
 }

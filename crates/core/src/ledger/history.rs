@@ -101,7 +101,7 @@ impl Ledger {
             Some(_) => None,
             None => self.sessions.mailbox(session.connection()).and_then(|mailbox| mailbox.client()),
         };
-        let is_durable = self.journal.is_some() && state.lease().is_some();
+        let is_durable = self.journal.has_store() && state.lease().is_some();
         let head = HistoryHead { event, time, grant: id, session, is_durable };
         let parts = grant.parts().iter().map(|part| {
             let Some((namespace, object)) = part.object() else {

@@ -14,7 +14,6 @@ use super::replies::{CachedReply, RequestKind};
 use super::state::{Ledger, LedgerContext};
 use crate::ids::Token;
 use crate::invariant::broken;
-use crate::journal::Journaled;
 use crate::outcome::{Call, Opened, Outcome};
 use crate::state::Core;
 use crate::time::{Moment, MonotonicMs};
@@ -286,7 +285,7 @@ impl Ledger {
                 if let Some(reply_to) = self.sessions.reply_to(connection, token).filter(|_| is_new) {
                     self.answer_when_opened(reply_to, session);
                 }
-                self.end_unit();
+                self.journal.end_unit();
                 return Ok(());
             }
         };

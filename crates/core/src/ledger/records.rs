@@ -10,21 +10,17 @@ use signalbox_model::{GrantId, Refusal, SessionId};
 impl Ledger {
     /// Whether the grants of a session outlive the process.
     pub(super) fn is_durable(&self, session: SessionId) -> bool {
-        self.journal.is_some() && self.sessions.is_leased(session)
+        self.journal.has_store() && self.sessions.is_leased(session)
     }
 
     /// Adds a change to the journal, if there is a store.
     pub(super) fn store(&mut self, change: Change) {
-        if let Some(journal) = &mut self.journal {
-            journal.add(change);
-        }
+        self.journal.add(change);
     }
 
     /// Has something happen when everything so far is committed. There is a store.
     pub(super) fn on_commit(&mut self, then: OnCommit) {
-        if let Some(journal) = &mut self.journal {
-            journal.on_commit(then);
-        }
+        self.journal.on_commit(then);
     }
 
     /// Allocates the id of a grant or of a generation.
@@ -60,7 +56,7 @@ impl Ledger {
 
     /// Stores a leased session that the store does not have yet, in the same unit as what needs it. Returns whether it was so.
     pub(super) fn store_unstored(&mut self, session: SessionId, now: MonotonicMs) -> bool {
-        let is_new = self.journal.is_some() && self.sessions.existing_mut(session).take_unstored();
+        let is_new = self.journal.has_store() && self.sessions.existing_mut(session).take_unstored();
         if is_new {
             self.store_session(session, now);
         }

@@ -6,7 +6,6 @@ use std::ops::Bound;
 use super::backlog::{Eviction, RefuseWaiters, STEP_GRANTS, Task};
 use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, DeclarationRecord, Key};
-use crate::journal::Journaled;
 use crate::object::ObjectRef;
 use crate::semaphore::{Lifecycle, Withheld};
 use crate::time::{Due, MonotonicMs};
@@ -27,7 +26,7 @@ impl Ledger {
         }
         self.publish(SEMAPHORES, object, EventKind::Removed, None, None, 0);
         self.store(Change::Delete(Key::Declaration(object.name().into())));
-        self.end_unit();
+        self.journal.end_unit();
         object.declare(Lifecycle::Implicit, 0, Withheld::NOTHING);
         self.forget_declaration(object, context);
     }

@@ -12,7 +12,6 @@ use super::commit::OnCommit;
 use super::state::Ledger;
 use crate::clients::Counted;
 use crate::durable::{AnswerRecord, Change, Key, Record};
-use crate::journal::Journaled;
 use crate::mailbox::ReplyTo;
 use crate::outcome::{Answer, Call, Executed, Granted, Outcome};
 use crate::request_log::{Reply, RequestLog};
@@ -216,7 +215,7 @@ impl Ledger {
             for request in forgotten {
                 self.store(Change::Delete(Key::Answer(session, request)));
             }
-            self.end_unit();
+            self.journal.end_unit();
         }
         Ok((session, found?))
     }
@@ -232,7 +231,7 @@ impl Ledger {
         now: MonotonicMs,
     ) -> Outcome {
         let request = call.ids.own;
-        if is_durable && self.journal.is_some() {
+        if is_durable && self.journal.has_store() {
             let to = self.sessions.reply_to(call.connection, call.token);
             // The request has revoked its own connection.
             let outcome =
@@ -329,7 +328,7 @@ impl Ledger {
         }
         self.pending_replies.insert((session, request), pending);
         self.on_commit(OnCommit::Reply(session, request));
-        self.end_unit();
+        self.journal.end_unit();
         self.cache(session, request, CachedReply::Committing);
     }
 

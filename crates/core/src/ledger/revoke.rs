@@ -12,7 +12,6 @@ use super::replies::Changed;
 use super::sessions::SessionState;
 use super::state::{Ledger, LedgerContext};
 use crate::ids::Token;
-use crate::journal::Journaled;
 use crate::mailbox::Mailbox;
 use crate::outcome::{Answer, Outcome};
 use crate::state::Core;
@@ -100,7 +99,7 @@ impl Ledger {
             if before != Some(at) {
                 self.alarm.ring(Due::At(at));
                 self.store_grant(id, now);
-                self.end_unit();
+                self.journal.end_unit();
             }
             self.send_revocation(id);
         }
@@ -141,7 +140,7 @@ impl Ledger {
                 task.after = after;
                 self.backlog.push_front(Task::RevokeClients(task));
             }
-            None if self.journal.is_some() => {
+            None if self.journal.has_store() => {
                 self.on_commit(OnCommit::ClientsRevoked(task.revoked, task.reply_to));
             }
             None => task.reply_to.send(Ok(Answer::Revoked { sessions: task.revoked })),
@@ -167,7 +166,7 @@ impl Ledger {
         self.counts.revoked += 1;
         if self.is_durable(session) && before != Some(at) {
             self.store_session(session, now);
-            self.end_unit();
+            self.journal.end_unit();
         }
         self.sessions.send_to_session(session, Notice::SessionRevoked { session: session.number(), end: at });
         let end = self.sessions.end_of(session).unwrap_or(at);

@@ -14,7 +14,6 @@ use super::state::{Ledger, LedgerContext};
 use crate::claim::Claim;
 use crate::durable::{Change, Key};
 use crate::invariant::broken;
-use crate::journal::Journaled;
 use crate::object::{Granting, ObjectRef, QueuePosition};
 use crate::semaphore::Lifecycle;
 use crate::time::Due;
@@ -444,7 +443,7 @@ impl Ledger {
                 _ => Refusal::Canceled,
             };
             self.refuse_pending_grant(grant.session, grant.request, id, refusal);
-            self.end_unit();
+            self.journal.end_unit();
         }
         for part in grant.parts() {
             self.return_part(id, part, context);

@@ -5,7 +5,6 @@ use super::commit::OnCommit;
 use super::sessions::Attachment;
 use super::state::{Ledger, LedgerContext};
 use crate::durable::{Change, Key};
-use crate::journal::Journaled;
 use crate::mailbox::Message;
 use crate::time::{Due, MonotonicMs};
 use signalbox_model::{ConnectionId, EventKind, GrantId, Refusal, SessionId};
@@ -100,7 +99,7 @@ impl Ledger {
         if let Some(closer) = closer {
             self.on_commit(OnCommit::Closed(closer));
         }
-        self.end_unit();
+        self.journal.end_unit();
     }
 
     /// Ends a session that may have more than a step's work: the rest is due now.

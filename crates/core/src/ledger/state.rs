@@ -116,8 +116,8 @@ pub(crate) struct Ledger {
     pub(super) backlog: Backlog,
     pub(super) places: Places,
     pub(super) alarm: Alarm,
-    /// `None`: there is no store, and every request is answered at once.
-    pub(super) journal: Option<Journal<OnCommit>>,
+    /// Without a store, every request is answered at once.
+    pub(crate) journal: Journal<OnCommit>,
     pub(super) pending_replies: PendingReplies,
     /// `None`: there is none.
     pub(super) history: Option<History>,
@@ -143,7 +143,7 @@ impl Ledger {
             backlog: Backlog::default(),
             places: Places::default(),
             alarm: Alarm::default(),
-            journal: None,
+            journal: Journal::default(),
             pending_replies: PendingReplies::default(),
             history: None,
             shut_down_up_to: None,
@@ -160,12 +160,8 @@ impl Ledger {
 impl Journaled for Ledger {
     type Then = OnCommit;
 
-    fn journal(&self) -> Option<&Journal<OnCommit>> {
-        self.journal.as_ref()
-    }
-
-    fn journal_mut(&mut self) -> Option<&mut Journal<OnCommit>> {
-        self.journal.as_mut()
+    fn journal(&mut self) -> &mut Journal<OnCommit> {
+        &mut self.journal
     }
 }
 

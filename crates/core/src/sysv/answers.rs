@@ -8,7 +8,6 @@ use super::calls::{SysvCall, SysvOutcome};
 use super::set::{Completed, Completion};
 use super::state::Sysv;
 use super::values::undoes;
-use crate::journal::{Journal, Journaled};
 use crate::mailbox::{Message, ReplyTo};
 use crate::request_log;
 use crate::time::Moment;
@@ -111,7 +110,7 @@ impl Sysv {
     ) -> Result<ProcessId, SysvOutcome> {
         let (process, repeated) = self.begin(call).map_err(SysvOutcome::Refused)?;
         match repeated {
-            None if is_durable && self.is_store_failing() => Err(SysvOutcome::Answered(Err(Errno::Io))),
+            None if is_durable && self.journal.is_failing() => Err(SysvOutcome::Answered(Err(Errno::Io))),
             None => Ok(process),
             Some(Reply::Done(done)) => Err(SysvOutcome::Answered(done.result)),
             Some(Reply::Storing(done, before)) => {
@@ -132,10 +131,10 @@ impl Sysv {
     ) -> SysvOutcome {
         let is_stored = result.as_ref().is_ok_and(|(_, has_changed)| *has_changed);
         let done = Done { result: result.map(|(answer, _)| answer), is_stored };
-        if is_durable && !self.is_stored() {
+        if is_durable && !self.journal.is_idle() {
             let reply_to = self.reply_to(call);
             self.hold(process, call.ids.own, done, reply_to);
-            self.end_unit();
+            self.journal.end_unit();
             return SysvOutcome::Waiting;
         }
         // A call that fails has changed nothing, so a repeated one may be made anew where memory is scarce.
@@ -170,7 +169,7 @@ impl Sysv {
     }
 
     pub(super) fn groups_of(&self, process: ProcessId) -> &[u32] {
-        self.processes.get(process).map_or(&[], |process| &process.groups)
+        self.processes.get(process).map_or(&[], |process| &process.record.groups)
     }
 
     pub(super) fn reply_to(&self, call: SysvCall) -> Option<ReplyTo> {
@@ -193,16 +192,16 @@ impl Sysv {
                 }
             }
             self.finish_one(id, is_durable, completed);
-            if is_changed && self.journal.as_ref().is_some_and(Journal::is_unit_large) {
+            if is_changed && self.journal.is_unit_large() {
                 self.store_set(id);
-                self.end_unit();
+                self.journal.end_unit();
                 is_changed = false;
             }
         }
         if is_changed {
             self.store_set(id);
         }
-        self.end_unit();
+        self.journal.end_unit();
     }
 
     /// Answers a call that waited for a set.
@@ -213,7 +212,7 @@ impl Sysv {
         }
         self.processes.remove_waiting(waiter.process, waiter.request, waiter.bytes());
         let done = Done { result: result.map(|()| SetAnswer::Done), is_stored: is_durable && result.is_ok() };
-        if is_durable && !self.is_stored() {
+        if is_durable && !self.journal.is_idle() {
             self.hold(waiter.process, waiter.request, done, waiter.reply_to);
             return;
         }

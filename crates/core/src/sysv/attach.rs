@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::durable::ProcessRecord;
 use super::processes::Process;
 use super::state::Sysv;
 use crate::limit::check_limit;
@@ -32,12 +33,21 @@ impl Core {
         sysv.limits.memory.check(sysv.limits.client_share, bytes)?;
         sysv.make_room_for_process(mailbox, now)?;
         sysv.leave_process(connection, now);
-        let opened = OpenedProcess { process: sysv.processes.next_id(), key, ttl };
-        let mut process = Process::new(&opened, pid, caller.uid, groups, label);
+        let id = sysv.processes.next_id();
+        let mut process = Process::new(ProcessRecord {
+            process: id,
+            key,
+            ttl_ms: ttl.0,
+            pid,
+            uid: caller.uid,
+            groups: groups.into(),
+            label: label.into(),
+            is_ending: false,
+        });
         process.opened = Some(now.monotonic);
-        sysv.processes.insert(opened.process, process);
-        sysv.processes.attach(connection, opened.process, mailbox);
-        Ok(opened)
+        sysv.processes.insert(id, process);
+        sysv.processes.attach(connection, id, mailbox);
+        Ok(OpenedProcess { process: id, key, ttl })
     }
 
     /// Attaches a connection, which has this mailbox, to a process, beside those that it has. Returns the process's time
@@ -50,7 +60,7 @@ impl Core {
         now: Moment,
     ) -> Result<u32, Refusal> {
         let sysv = &mut *self.sysv();
-        let found = sysv.processes.get(process).filter(|found| found.key == *key);
+        let found = sysv.processes.get(process).filter(|found| found.record.key == *key);
         // One whose end has begun has lost adjustments already.
         let is_over = |found: &Process| found.deadline().is_some_and(|deadline| deadline <= now.monotonic);
         if found.is_none_or(is_over) {
@@ -62,7 +72,7 @@ impl Core {
         }
         let found = sysv.processes.get_mut(process).ok_or(Refusal::NoSuchSession)?;
         found.grace_ms = None;
-        Ok(found.ttl_ms)
+        Ok(found.record.ttl_ms)
     }
 
     /// The connection's process replaces its program: for this time, in milliseconds, it lives on although its
@@ -71,7 +81,7 @@ impl Core {
         let sysv = &mut *self.sysv();
         let (process, _) = sysv.processes.acting(connection).ok_or(Refusal::NoSuchSession)?;
         let process = sysv.processes.get_mut(process).ok_or(Refusal::NoSuchSession)?;
-        process.grace_ms = Some(grace_ms.min(process.ttl_ms));
+        process.grace_ms = Some(grace_ms.min(process.record.ttl_ms));
         Ok(())
     }
 }

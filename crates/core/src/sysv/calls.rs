@@ -8,7 +8,6 @@ use super::state::Sysv;
 use super::values::{VALUE_MAX, Verdict, alters, undoes};
 use super::waiters::{WAITING_OPERATIONS_MAX, Waiter};
 use crate::ids::Token;
-use crate::journal::Journaled;
 use crate::limit::{check_limit, limit_reached};
 use crate::state::Core;
 use crate::time::{Due, Moment};
@@ -160,7 +159,7 @@ impl Core {
             return outcome;
         }
         // Reading again does no harm, so the result is cached only while it waits for the store.
-        if is_durable && !sysv.is_stored() {
+        if is_durable && !sysv.journal.is_idle() {
             return sysv.once(call, is_durable, |sysv, process| {
                 Ok((sysv.read(call.caller, process, set, command)?, false))
             });
@@ -201,7 +200,7 @@ impl Sysv {
         if count == 0 {
             return Err(Errno::Inval);
         }
-        if self.rules.is_durable(key) && self.journal.is_none() {
+        if self.rules.is_durable(key) && !self.journal.has_store() {
             return Err(Errno::Io);
         }
         if self.limits.memory.is_exceeded() {
@@ -237,7 +236,7 @@ impl Sysv {
             return Err(Errno::FBig);
         }
         let asked = if alters(operations) { ALTER } else { READ };
-        set.check_access(call.caller, &acting.groups, asked)?;
+        set.check_access(call.caller, &acting.record.groups, asked)?;
         let undoes = undoes(operations);
         if undoes && self.limits.memory.is_exceeded() && !set.values.has_adjustments_of(process) {
             return Err(Errno::NoMem);
@@ -245,7 +244,7 @@ impl Sysv {
         if undoes && set.values.adjust_for(process) {
             acting.adjusts_too(id);
         }
-        let verdict = set.operate(process, acting.pid, operations, now.unix);
+        let verdict = set.operate(process, acting.record.pid, operations, now.unix);
         if verdict == Verdict::Performed {
             self.store_set(id);
             if undoes {
@@ -284,7 +283,7 @@ impl Sysv {
             self.store_process(process);
         }
         let reply_to = self.reply_to(call);
-        let pid = self.processes.get(process).ok_or(Errno::Inval)?.pid;
+        let pid = self.processes.get(process).ok_or(Errno::Inval)?.record.pid;
         let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
         let own = self.processes.waiting_of_client(process);
         if operations.len() > 1 && set.waiters.many_operations() + operations.len() > WAITING_OPERATIONS_MAX {
@@ -326,7 +325,7 @@ impl Sysv {
         now: Moment,
     ) -> Result<Option<Set>, Errno> {
         let acting = self.processes.get(process).ok_or(Errno::Inval)?;
-        let (pid, groups) = (acting.pid, &acting.groups);
+        let (pid, groups) = (acting.record.pid, &acting.record.groups);
         let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
         match *command {
             SetCommand::Remove => {
@@ -389,7 +388,7 @@ impl Sysv {
             SetCommand::GetZCount(number) => {
                 counted(number, |set, number| set.waiters.count_for_zero(number))
             }
-            _ => Ok(SetAnswer::Stat(set.stat())),
+            _ => Ok(SetAnswer::Stat(set.stat)),
         }
     }
 }

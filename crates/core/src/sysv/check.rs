@@ -46,7 +46,7 @@ impl Core {
         }
         for (process, state) in sysv.processes.iter() {
             for set in state.adjusts.values() {
-                if !sysv.sets.get(*set).is_some_and(|set| set.values.has_adjuster(process)) {
+                if !sysv.sets.get(*set).is_some_and(|set| set.values.has_adjustments_of(process)) {
                     return Err(format!("process {process} has no adjustments of set {set}"));
                 }
             }
@@ -81,7 +81,7 @@ impl Core {
 
 impl Sysv {
     fn check_set(&self, id: SetId, set: &Set) -> Result<(), String> {
-        if set.is_durable && self.journal.is_none() {
+        if set.is_durable && !self.journal.has_store() {
             return Err(format!("set {id} is durable, but there is no store"));
         }
         if set.values.iter().any(|value| value > VALUE_MAX) {
@@ -95,10 +95,10 @@ impl Sysv {
             }
             let could_run = match waiter.list() {
                 // It may wait for those before it.
-                List::Take(_) if set.order() == Order::Fifo => false,
+                List::Take(_) if set.order == Order::Fifo => false,
                 List::Take(number) => set.values.value(number) >= waiter.operations[0].change.unsigned_abs(),
                 List::Zero(number) => set.values.value(number) == 0,
-                List::ManyAlter | List::ManyZero => false,
+                List::ManyAlter | List::ManyZero | List::Takers(_) => false,
             };
             if could_run {
                 return Err(format!("a call waits for set {id} that could be performed"));

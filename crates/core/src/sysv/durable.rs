@@ -34,6 +34,7 @@ pub enum SysvRecord {
 
 /// A durable set.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct SetRecord {
     /// Its id.
     pub set: SetId,
@@ -42,6 +43,7 @@ pub struct SetRecord {
     /// In which order waiting calls are performed.
     pub order: Order,
     /// The owner and the mode.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub ownership: Ownership,
     /// The creator's user id.
     pub creator_uid: u32,
@@ -57,6 +59,7 @@ pub struct SetRecord {
 
 /// A semaphore of a durable set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct SemaphoreRecord {
     /// Its value.
     pub value: u16,
@@ -64,15 +67,18 @@ pub struct SemaphoreRecord {
     pub pid: u32,
     /// The number of the last clearance of the set that cleared the adjustments of this semaphore: those of records from
     /// before it are 0.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_zero"))]
     pub cleared: u64,
 }
 
 /// A process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct ProcessRecord {
     /// Its number.
     pub process: ProcessId,
     /// Its secret.
+    #[cfg_attr(feature = "serde", serde(rename = "key_hex"))]
     pub key: SessionKey,
     /// How long it lives on after its last connection was lost, in milliseconds.
     pub ttl_ms: u32,
@@ -83,13 +89,16 @@ pub struct ProcessRecord {
     /// Its further groups.
     pub groups: Box<[u32]>,
     /// What it is called.
+    #[cfg_attr(feature = "serde", serde(flatten, with = "signalbox_model::json::label"))]
     pub label: Box<[u8]>,
     /// Whether it has ended, and some of its adjustments were applied.
+    #[cfg_attr(feature = "serde", serde(rename = "ending"))]
     pub is_ending: bool,
 }
 
 /// The adjustments of a set that belong to a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct AdjustmentsRecord {
     /// The process.
     pub process: ProcessId,
@@ -97,8 +106,10 @@ pub struct AdjustmentsRecord {
     pub set: SetId,
     /// The number of the set among those that the process has adjustments of; the end of the process applies the highest
     /// one first.
+    #[cfg_attr(feature = "serde", serde(with = "signalbox_model::json::decimal"))]
     pub turn: u64,
     /// How many clearances (SETVAL and SETALL) of the set there had been.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_zero"))]
     pub clearances: u64,
     /// What the end of the process adds to each semaphore of the set.
     pub adjustments: Box<[i16]>,
@@ -106,12 +117,14 @@ pub struct AdjustmentsRecord {
 
 /// The result of a call that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct ResultRecord {
     /// The process that called.
     pub process: ProcessId,
     /// The number of the request.
     pub request: RequestId,
     /// The result.
+    #[cfg_attr(feature = "serde", serde(flatten, with = "stored_answer"))]
     pub answer: StoredAnswer,
 }
 
@@ -124,6 +137,44 @@ pub enum StoredAnswer {
     Set(SetId, u32),
 }
 
+#[cfg(feature = "serde")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// The set that `semget` returned, and how many semaphores it has; neither for other calls.
+#[cfg(feature = "serde")]
+mod stored_answer {
+    use super::{SetId, StoredAnswer};
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Set {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        set: Option<SetId>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        semaphores: Option<u32>,
+    }
+
+    pub(super) fn serialize<S: Serializer>(answer: &StoredAnswer, serializer: S) -> Result<S::Ok, S::Error> {
+        let (set, semaphores) = match *answer {
+            StoredAnswer::Done => (None, None),
+            StoredAnswer::Set(set, count) => (Some(set), Some(count)),
+        };
+        Set { set, semaphores }.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<StoredAnswer, D::Error> {
+        let Set { set, semaphores } = Set::deserialize(deserializer)?;
+        match (set, semaphores) {
+            (None, None) => Ok(StoredAnswer::Done),
+            (Some(set), Some(count)) => Ok(StoredAnswer::Set(set, count)),
+            _ => Err(D::Error::custom("the line must have both set and semaphores, or neither")),
+        }
+    }
+}
+
 impl SysvRecord {
     /// The key of the record.
     pub fn key(&self) -> SysvKey {
@@ -134,9 +185,7 @@ impl SysvRecord {
             Self::Result(result) => SysvKey::Result(result.process, result.request),
         }
     }
-}
 
-impl SysvRecord {
     /// The size of what differs from one record to another, in bytes, about.
     pub(crate) fn size(&self) -> usize {
         match self {
@@ -167,23 +216,3 @@ impl From<StoredAnswer> for SetAnswer {
         }
     }
 }
-
-/// Compares the key like any other field, for tests and for checks of a store.
-impl PartialEq for ProcessRecord {
-    fn eq(&self, other: &Self) -> bool {
-        let Self { process, key, ttl_ms, pid, uid, groups, label, is_ending } = self;
-        (*process, key.0, *ttl_ms, *pid, *uid, groups, label, *is_ending)
-            == (
-                other.process,
-                other.key.0,
-                other.ttl_ms,
-                other.pid,
-                other.uid,
-                &other.groups,
-                &other.label,
-                other.is_ending,
-            )
-    }
-}
-
-impl Eq for ProcessRecord {}

@@ -6,7 +6,6 @@ use std::task::Waker;
 use super::durable::SysvKey;
 use super::set::{Completed, Set};
 use super::state::Sysv;
-use crate::journal::Journaled;
 use crate::time::{Due, Moment};
 use signalbox_model::ConnectionId;
 use signalbox_model::sysv::{Errno, ProcessId, SetId};
@@ -30,7 +29,7 @@ impl Sysv {
         let Some(process) = self.forget_connection(connection) else { return };
         let Some(left) = self.processes.get(process).filter(|left| !left.is_connected()) else { return };
         let lives_on_ms = match how {
-            ConnectionEnd::Lost => left.grace_ms.unwrap_or(0).max(left.ttl_ms),
+            ConnectionEnd::Lost => left.grace_ms.unwrap_or(0).max(left.record.ttl_ms),
             ConnectionEnd::Closed => left.grace_ms.unwrap_or(0),
         };
         if lives_on_ms == 0 && !self.end_process_step(process, now) {
@@ -66,7 +65,7 @@ impl Sysv {
     pub(super) fn end_process_step(&mut self, process: ProcessId, now: Moment) -> bool {
         let Some(ending) = self.processes.get_mut(process) else { return false };
         let waiting: Vec<_> = ending.waiting().values().copied().collect();
-        let pid = ending.pid;
+        let pid = ending.record.pid;
         let set = ending.adjusts.pop_last();
         let is_last = ending.adjusts.is_empty();
         for (set, waiter_id) in waiting {
@@ -85,7 +84,7 @@ impl Sysv {
             self.forget_stored(process);
             self.processes.remove(process);
         }
-        self.end_unit();
+        self.journal.end_unit();
         if let Some((id, completion)) = undone {
             self.complete(id, completion, now);
         }

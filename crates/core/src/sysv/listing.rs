@@ -38,10 +38,10 @@ impl Core {
         let sets: Vec<_> = sets
             .map(|(id, set)| ListedSet {
                 set: id,
-                stat: set.stat(),
+                stat: set.stat,
                 waiting: count(set.waiters.len()),
                 adjusting: count(set.values.adjusting().count()),
-                order: set.order(),
+                order: set.order,
                 is_durable: set.is_durable,
             })
             .collect();
@@ -96,7 +96,7 @@ impl Sysv {
             let listed = ListedSession {
                 kind: SessionKind::Process,
                 session: id.0,
-                label: process.label.clone(),
+                label: process.record.label.clone(),
                 address,
                 identity,
                 attached: process.is_connected(),
@@ -115,9 +115,9 @@ impl Sysv {
         ListedUser {
             role,
             process,
-            pid: known.map_or(0, |known| known.pid),
-            uid: known.map_or(0, |known| known.uid),
-            label: known.map_or_else(Box::default, |known| known.label.clone()),
+            pid: known.map_or(0, |known| known.record.pid),
+            uid: known.map_or(0, |known| known.record.uid),
+            label: known.map_or_else(Box::default, |known| known.record.label.clone()),
             operations,
         }
     }

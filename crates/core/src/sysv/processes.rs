@@ -10,27 +10,23 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::answers::{Reply, WaiterId};
+use super::durable::ProcessRecord;
 use crate::clients::{Clients, Counted, Counts};
 use crate::limit::ClientKey;
 use crate::mailbox::Mailbox;
 use crate::mailbox::SessionClient;
 use crate::request_log::RequestLog;
 use crate::time::MonotonicMs;
-use signalbox_model::sysv::{OpenedProcess, ProcessId, SetId};
-use signalbox_model::{ConnectionId, RequestId, SessionKey};
+use signalbox_model::sysv::{ProcessId, SetId};
+use signalbox_model::{ConnectionId, RequestId};
 
 /// A process with its entries in the tables, rounded up, in bytes.
 const PROCESS_BYTES: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Process {
-    pub(super) key: SessionKey,
-    pub(super) ttl_ms: u32,
-    /// Its number on its machine.
-    pub(super) pid: u32,
-    pub(super) uid: u32,
-    pub(super) groups: Box<[u32]>,
-    pub(super) label: Box<[u8]>,
+    /// What it has stated, with its number and its secret.
+    pub(super) record: ProcessRecord,
     /// When it was opened; `None`: before the start of the server.
     pub(super) opened: Option<MonotonicMs>,
     /// Its last client; `None`: it had none since the start of the server.
@@ -71,14 +67,9 @@ pub(super) struct Processes {
 }
 
 impl Process {
-    pub(super) fn new(opened: &OpenedProcess, pid: u32, uid: u32, groups: &[u32], label: &[u8]) -> Self {
+    pub(super) fn new(record: ProcessRecord) -> Self {
         Self {
-            key: opened.key,
-            ttl_ms: opened.ttl.0,
-            pid,
-            uid,
-            groups: groups.into(),
-            label: label.into(),
+            record,
             opened: None,
             client: None,
             connections: BTreeSet::new(),
@@ -123,8 +114,8 @@ impl Process {
     /// What the process counts for in the memory of its client, in bytes.
     fn bytes(&self) -> usize {
         PROCESS_BYTES
-            + size_of_val::<[_]>(&self.groups)
-            + self.label.len()
+            + size_of_val::<[_]>(&self.record.groups)
+            + self.record.label.len()
             + self.waiting_bytes
             + self.log.counted_bytes()
     }

@@ -9,15 +9,14 @@ use super::set::{SEMAPHORES_MAX, Set};
 use super::state::Sysv;
 use super::values::VALUE_MAX;
 use crate::time::{Moment, MonotonicMs};
-use signalbox_model::Milliseconds;
-use signalbox_model::sysv::{IPC_PRIVATE, OpenedProcess};
+use signalbox_model::sysv::IPC_PRIVATE;
 
 impl Sysv {
     /// Restores a record. An error describes a contradiction to the records before it.
     pub(crate) fn restore(&mut self, record: SysvRecord, now: Moment) -> Result<(), String> {
         match record {
             SysvRecord::Set(record) => self.restore_set(&record),
-            SysvRecord::Process(record) => self.restore_process(&record, now),
+            SysvRecord::Process(record) => self.restore_process(record, now),
             SysvRecord::Adjustments(record) => self.restore_adjustments(record),
             SysvRecord::Result(record) => self.restore_result(record),
         }
@@ -50,10 +49,9 @@ impl Sysv {
         Ok(())
     }
 
-    fn restore_process(&mut self, record: &ProcessRecord, now: Moment) -> Result<(), String> {
-        let ProcessRecord { process, key, ttl_ms, pid, uid, ref groups, ref label, is_ending } = *record;
-        let opened = OpenedProcess { process, key, ttl: Milliseconds(ttl_ms) };
-        let mut restored = Process::new(&opened, pid, uid, groups, label);
+    fn restore_process(&mut self, record: ProcessRecord, now: Moment) -> Result<(), String> {
+        let ProcessRecord { process, ttl_ms, is_ending, .. } = record;
+        let mut restored = Process::new(record);
         restored.is_stored = true;
         self.processes.start_after(process.0);
         self.processes.insert(process, restored);

@@ -42,15 +42,12 @@ pub(super) struct Completed {
 
 #[derive(Debug)]
 pub(super) struct Set {
-    pub(super) key: i32,
+    /// Its key, owner, mode and times.
+    pub(super) stat: SetStat,
+    /// In which order waiting calls are performed.
+    pub(super) order: Order,
     /// Whether it outlives the process.
     pub(super) is_durable: bool,
-    order: Order,
-    ownership: Ownership,
-    creator_uid: u32,
-    creator_gid: u32,
-    operated_at: Option<UnixSeconds>,
-    changed_at: UnixSeconds,
     pub(super) values: Values,
     pub(super) waiters: Waiters,
 }
@@ -59,53 +56,46 @@ impl Set {
     pub(super) fn new(
         key: i32,
         (order, is_durable): (Order, bool),
-        caller: Caller,
+        Caller { uid, gid }: Caller,
         mode: u32,
         count: u32,
         now: UnixSeconds,
     ) -> Self {
-        let Caller { uid, gid } = caller;
-        Self {
+        let stat = SetStat {
             key,
-            is_durable,
-            order,
             ownership: Ownership { uid, gid, mode: mode & MODE },
             creator_uid: uid,
             creator_gid: gid,
             operated_at: None,
             changed_at: now,
-            values: Values::new(count),
-            waiters: Waiters::default(),
-        }
+            count,
+        };
+        Self { stat, order, is_durable, values: Values::new(count), waiters: Waiters::default() }
     }
 
     /// The durable set of a record.
     pub(super) fn restore(record: &SetRecord) -> Self {
-        Self {
-            key: record.key,
-            is_durable: true,
-            order: record.order,
-            ownership: record.ownership,
-            creator_uid: record.creator_uid,
-            creator_gid: record.creator_gid,
-            operated_at: record.operated_at,
-            changed_at: record.changed_at,
-            values: Values::restore(&record.semaphores),
-            waiters: Waiters::default(),
-        }
+        let SetRecord { key, order, ownership, creator_uid, creator_gid, operated_at, changed_at, .. } =
+            *record;
+        let count = record.semaphores.len() as u32;
+        let stat = SetStat { key, ownership, creator_uid, creator_gid, operated_at, changed_at, count };
+        let values = Values::restore(&record.semaphores);
+        Self { stat, order, is_durable: true, values, waiters: Waiters::default() }
     }
 
     pub(super) fn record(&self, set: SetId) -> SetRecord {
+        let SetStat { key, ownership, creator_uid, creator_gid, operated_at, changed_at, .. } = self.stat;
+        let (order, semaphores) = (self.order, self.values.records().into());
         SetRecord {
             set,
-            key: self.key,
-            order: self.order,
-            ownership: self.ownership,
-            creator_uid: self.creator_uid,
-            creator_gid: self.creator_gid,
-            operated_at: self.operated_at,
-            changed_at: self.changed_at,
-            semaphores: self.values.records(),
+            key,
+            order,
+            ownership,
+            creator_uid,
+            creator_gid,
+            operated_at,
+            changed_at,
+            semaphores,
         }
     }
 
@@ -113,11 +103,11 @@ impl Set {
     /// taken together.
     pub(super) fn check_access(&self, caller: Caller, groups: &[u32], asked: u32) -> Result<(), Errno> {
         let asked = (asked >> 6) | (asked >> 3) | asked;
-        let Ownership { uid, gid, mode } = self.ownership;
+        let Ownership { uid, gid, mode } = self.stat.ownership;
         let is_in = |group| caller.gid == group || groups.contains(&group);
-        let granted = if [uid, self.creator_uid].contains(&caller.uid) {
+        let granted = if [uid, self.stat.creator_uid].contains(&caller.uid) {
             mode >> 6
-        } else if is_in(gid) || is_in(self.creator_gid) {
+        } else if is_in(gid) || is_in(self.stat.creator_gid) {
             mode >> 3
         } else {
             mode
@@ -128,7 +118,7 @@ impl Set {
 
     /// Whether the caller may remove the set or change its owner.
     pub(super) fn check_owner(&self, caller: Caller) -> Result<(), Errno> {
-        let is_owner = [self.ownership.uid, self.creator_uid, ROOT].contains(&caller.uid);
+        let is_owner = [self.stat.ownership.uid, self.stat.creator_uid, ROOT].contains(&caller.uid);
         if is_owner { Ok(()) } else { Err(Errno::Perm) }
     }
 
@@ -136,21 +126,9 @@ impl Set {
         if ownership.uid == NOBODY || ownership.gid == NOBODY {
             return Err(Errno::Inval);
         }
-        self.ownership = Ownership { mode: ownership.mode & MODE, ..ownership };
-        self.changed_at = now;
+        self.stat.ownership = Ownership { mode: ownership.mode & MODE, ..ownership };
+        self.stat.changed_at = now;
         Ok(())
-    }
-
-    pub(super) fn stat(&self) -> SetStat {
-        SetStat {
-            key: self.key,
-            ownership: self.ownership,
-            creator_uid: self.creator_uid,
-            creator_gid: self.creator_gid,
-            operated_at: self.operated_at,
-            changed_at: self.changed_at,
-            count: self.values.count() as u32,
-        }
     }
 
     /// Performs the operations of a call at once if that is possible. [`Self::completion`] of them comes next.
@@ -165,7 +143,7 @@ impl Set {
         let reserved = |number| is_fifo && waiters.has_taker(number);
         let verdict = self.values.perform(process, pid, operations, reserved);
         if verdict == Verdict::Performed {
-            self.operated_at = Some(now);
+            self.stat.operated_at = Some(now);
         }
         verdict
     }
@@ -173,24 +151,19 @@ impl Set {
     /// Sets a value (SETVAL).
     pub(super) fn set_value(&mut self, number: usize, value: u16, pid: u32, now: UnixSeconds) {
         self.values.set(number, value, pid);
-        self.changed_at = now;
+        self.stat.changed_at = now;
     }
 
     /// Sets the values of all semaphores (SETALL).
     pub(super) fn set_all(&mut self, values: &[u16], pid: u32, now: UnixSeconds) {
         self.values.set_all(values, pid);
-        self.changed_at = now;
+        self.stat.changed_at = now;
     }
 
     /// Applies the adjustments of a process that ends.
     pub(super) fn undo(&mut self, process: ProcessId, pid: u32, now: UnixSeconds) {
         self.values.undo(process, pid);
-        self.operated_at = Some(now);
-    }
-
-    /// The order in which waiting calls are performed.
-    pub(super) fn order(&self) -> Order {
-        self.order
+        self.stat.operated_at = Some(now);
     }
 
     /// Begins to complete the waiting calls that a change made possible, and those that fail now: `do_smart_update` of the
@@ -263,7 +236,7 @@ impl Set {
             Verdict::Failed(errno) => Err(errno),
         };
         if result.is_ok() {
-            self.operated_at = Some(now);
+            self.stat.operated_at = Some(now);
         }
         let waiter = self.waiters.remove(waiter_id)?;
         Some(Completed { waiter, waiter_id, result })

@@ -53,8 +53,8 @@ impl Sets {
     /// Adds a set with an id that no set has. No other set has its key.
     pub(super) fn insert_as(&mut self, id: SetId, set: Set) {
         self.semaphores += set.values.count() as u64;
-        if set.key != IPC_PRIVATE {
-            self.by_key.insert(set.key, id);
+        if set.stat.key != IPC_PRIVATE {
+            self.by_key.insert(set.stat.key, id);
         }
         self.all.insert(id, set);
     }
@@ -62,8 +62,8 @@ impl Sets {
     pub(super) fn remove(&mut self, id: SetId) -> Option<Set> {
         let set = self.all.remove(&id)?;
         self.semaphores -= set.values.count() as u64;
-        if set.key != IPC_PRIVATE {
-            self.by_key.remove(&set.key);
+        if set.stat.key != IPC_PRIVATE {
+            self.by_key.remove(&set.stat.key);
         }
         Some(set)
     }

@@ -68,8 +68,8 @@ pub(crate) struct Sysv {
     /// The calls that time out, by when they do.
     pub(super) timeouts: BTreeSet<(MonotonicMs, SetId, WaiterId)>,
     pub(super) alarm: Alarm,
-    /// `None`: there is no store, and no set is durable.
-    pub(super) journal: Option<Journal<Held>>,
+    /// Without a store, no set is durable.
+    pub(crate) journal: Journal<Held>,
     /// Restored records of sets that were removed: the journal begins with their deletion.
     pub(super) left_over: Vec<SysvKey>,
     /// The server shuts down: no call waits.
@@ -85,7 +85,7 @@ impl Sysv {
             processes: Processes::default(),
             timeouts: BTreeSet::new(),
             alarm: Alarm::default(),
-            journal: None,
+            journal: Journal::default(),
             left_over: Vec::new(),
             is_shutting_down: false,
         }
@@ -95,12 +95,8 @@ impl Sysv {
 impl Journaled for Sysv {
     type Then = Held;
 
-    fn journal(&self) -> Option<&Journal<Held>> {
-        self.journal.as_ref()
-    }
-
-    fn journal_mut(&mut self) -> Option<&mut Journal<Held>> {
-        self.journal.as_mut()
+    fn journal(&mut self) -> &mut Journal<Held> {
+        &mut self.journal
     }
 }
 

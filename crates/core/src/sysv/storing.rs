@@ -13,7 +13,7 @@ use super::answers::{Done, Held, Reply, send};
 use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, StoredAnswer, SysvKey, SysvRecord};
 use super::state::Sysv;
 use crate::durable::{Change, Key, Record};
-use crate::journal::{Journal, Journaled};
+use crate::journal::Journaled;
 use crate::mailbox::ReplyTo;
 use signalbox_model::RequestId;
 use signalbox_model::sysv::{ProcessId, SetId};
@@ -22,7 +22,7 @@ use signalbox_model::sysv::{ProcessId, SetId};
 impl Sysv {
     /// From now on there are durable sets, whose changes go to a store; `taker` is woken when there are some.
     pub(crate) fn keep_journal(&mut self, taker: Waker) {
-        self.journal = Some(Journal::new(taker));
+        self.journal.keep_for(taker);
         for key in mem::take(&mut self.left_over) {
             self.delete_alone(key);
         }
@@ -46,9 +46,7 @@ impl Sysv {
             self.store_result(process, request, &done);
         }
         self.cache(process, request, Reply::Storing(done, reply_to));
-        if let Some(journal) = &mut self.journal {
-            journal.on_commit(Held { process, request });
-        }
+        self.journal.on_commit(Held { process, request });
     }
 
     fn send_held(&mut self, Held { process, request }: Held) {
@@ -65,7 +63,7 @@ impl Sysv {
 impl Sysv {
     /// Whether a new set with this key is durable.
     pub(super) fn makes_durable(&self, key: i32) -> bool {
-        self.journal.is_some() && self.rules.is_durable(key)
+        self.journal.has_store() && self.rules.is_durable(key)
     }
 
     pub(super) fn is_durable(&self, set: SetId) -> bool {
@@ -75,7 +73,7 @@ impl Sysv {
     /// Whether the result of a call on what a client calls so depends on a durable set. One that does not exist may have
     /// been a durable one whose removal is not stored.
     pub(super) fn is_named_durable(&self, set: SetId) -> bool {
-        self.sets.get(set).is_none_or(|set| set.is_durable) && self.journal.is_some()
+        self.sets.get(set).is_none_or(|set| set.is_durable) && self.journal.has_store()
     }
 
     pub(super) fn store_set(&mut self, id: SetId) {
@@ -106,16 +104,7 @@ impl Sysv {
     fn store_process_as(&mut self, id: ProcessId, is_ending: bool) {
         let Some(process) = self.processes.get_mut(id) else { return };
         process.is_stored = true;
-        let record = ProcessRecord {
-            process: id,
-            key: process.key,
-            ttl_ms: process.ttl_ms,
-            pid: process.pid,
-            uid: process.uid,
-            groups: process.groups.clone(),
-            label: process.label.clone(),
-            is_ending,
-        };
+        let record = ProcessRecord { is_ending, ..process.record.clone() };
         self.store(SysvRecord::Process(record));
     }
 
@@ -160,23 +149,19 @@ impl Sysv {
     }
 
     fn store(&mut self, record: SysvRecord) {
-        if let Some(journal) = &mut self.journal {
-            journal.add(Change::Put(Record::Sysv(record)));
-        }
+        self.journal.add(Change::Put(Record::Sysv(record)));
     }
 
     /// Deletes a record that belongs to no other change.
     pub(super) fn delete_alone(&mut self, key: SysvKey) {
         self.delete(key);
-        if self.journal.as_ref().is_some_and(Journal::is_unit_large) {
-            self.end_unit();
+        if self.journal.is_unit_large() {
+            self.journal.end_unit();
         }
     }
 
     /// Deletes a record.
     pub(super) fn delete(&mut self, key: SysvKey) {
-        if let Some(journal) = &mut self.journal {
-            journal.add(Change::Delete(Key::Sysv(key)));
-        }
+        self.journal.add(Change::Delete(Key::Sysv(key)));
     }
 }

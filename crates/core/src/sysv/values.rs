@@ -19,20 +19,10 @@ pub(super) enum Verdict {
     Failed(Errno),
 }
 
-/// One semaphore.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Semaphore {
-    pub(super) value: u16,
-    /// The process, by its number on its machine, that operated on it last.
-    pub(super) pid: u32,
-    /// The number of the last clearance that cleared its adjustments.
-    cleared: u64,
-}
-
 /// The semaphores of a set, and the adjustments of processes.
 #[derive(Debug)]
 pub(super) struct Values {
-    semaphores: Box<[Semaphore]>,
+    semaphores: Box<[SemaphoreRecord]>,
     /// For each process that used SEM_UNDO, what its end adds to each value.
     adjustments: BTreeMap<ProcessId, Box<[i16]>>,
     /// How many clearances there were. A store forgets what they cleared without a change of each record: the set has their
@@ -46,20 +36,16 @@ pub(super) struct Values {
 impl Values {
     /// As many semaphores with the value 0.
     pub(super) fn new(count: u32) -> Self {
-        Self::of(vec![Semaphore::default(); count as usize].into())
+        Self::of(vec![SemaphoreRecord::default(); count as usize].into())
     }
 
     /// The semaphores of a record.
     pub(super) fn restore(semaphores: &[SemaphoreRecord]) -> Self {
-        let restored = semaphores.iter().map(|record| {
-            let SemaphoreRecord { value, pid, cleared } = *record;
-            Semaphore { value, pid, cleared }
-        });
-        let clearances = semaphores.iter().map(|record| record.cleared).max().unwrap_or(0);
-        Self { clearances, ..Self::of(restored.collect()) }
+        let clearances = semaphores.iter().map(|semaphore| semaphore.cleared).max().unwrap_or(0);
+        Self { clearances, ..Self::of(semaphores.into()) }
     }
 
-    fn of(semaphores: Box<[Semaphore]>) -> Self {
+    fn of(semaphores: Box<[SemaphoreRecord]>) -> Self {
         Self {
             semaphores,
             adjustments: BTreeMap::new(),
@@ -85,12 +71,8 @@ impl Values {
         self.adjustments.insert(process, adjustments);
     }
 
-    pub(super) fn records(&self) -> Box<[SemaphoreRecord]> {
-        let record = |semaphore: &Semaphore| {
-            let Semaphore { value, pid, cleared } = *semaphore;
-            SemaphoreRecord { value, pid, cleared }
-        };
-        self.semaphores.iter().map(record).collect()
+    pub(super) fn records(&self) -> &[SemaphoreRecord] {
+        &self.semaphores
     }
 
     pub(super) fn clearances(&self) -> u64 {
@@ -106,7 +88,7 @@ impl Values {
         self.semaphores.len()
     }
 
-    pub(super) fn get(&self, number: usize) -> Option<&Semaphore> {
+    pub(super) fn get(&self, number: usize) -> Option<&SemaphoreRecord> {
         self.semaphores.get(number)
     }
 
@@ -118,7 +100,7 @@ impl Values {
         self.semaphores.iter().map(|semaphore| semaphore.value)
     }
 
-    /// Whether the process has adjustments of the set.
+    /// Whether the process has adjustments of the set, even if all are 0.
     pub(super) fn has_adjustments_of(&self, process: ProcessId) -> bool {
         self.adjustments.contains_key(&process)
     }
@@ -173,7 +155,7 @@ impl Values {
     /// Sets a value, which clears the adjustments of all processes for the semaphore.
     pub(super) fn set(&mut self, number: usize, value: u16, pid: u32) {
         self.clearances += 1;
-        self.semaphores[number] = Semaphore { value, pid, cleared: self.clearances };
+        self.semaphores[number] = SemaphoreRecord { value, pid, cleared: self.clearances };
         for adjustments in self.adjustments.values_mut() {
             adjustments[number] = 0;
         }
@@ -183,7 +165,7 @@ impl Values {
     pub(super) fn set_all(&mut self, values: &[u16], pid: u32) {
         self.clearances += 1;
         for (semaphore, value) in self.semaphores.iter_mut().zip(values) {
-            *semaphore = Semaphore { value: *value, pid, cleared: self.clearances };
+            *semaphore = SemaphoreRecord { value: *value, pid, cleared: self.clearances };
         }
         for adjustments in self.adjustments.values_mut() {
             adjustments.fill(0);
@@ -217,11 +199,6 @@ impl Values {
     pub(super) fn adjusters(&self) -> impl Iterator<Item = ProcessId> {
         self.adjustments.keys().copied()
     }
-
-    /// Whether a process has adjustments, even if all are 0.
-    pub(super) fn has_adjuster(&self, process: ProcessId) -> bool {
-        self.adjustments.contains_key(&process)
-    }
 }
 
 /// Whether a list has an operation that alters a value. The others only wait until a value is 0.
@@ -236,7 +213,7 @@ pub(super) fn undoes(operations: &[Operation]) -> bool {
 
 /// Performs one operation. If it cannot be performed, nothing has changed.
 fn perform_one(
-    semaphores: &mut [Semaphore],
+    semaphores: &mut [SemaphoreRecord],
     adjustments: Option<&mut Box<[i16]>>,
     operation: &Operation,
     index: usize,

@@ -1,11 +1,13 @@
 //! The calls that wait for a set, in the order in which they came.
 //!
 //! Linux keeps a waiting call with one operation in a list of its semaphore, and one with several in lists of the set.
-//! Which lists a change looks through decides which calls it completes, so the same lists are indexes here.
+//! Which lists a change looks through decides which calls it completes, so the same lists are here.
 //!
-//! Invariants: each call is in exactly one index; an index has no other calls.
+//! Invariant: each call is in its lists, and a list has no other calls.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::iter;
 
 use super::answers::WaiterId;
 use super::values::alters;
@@ -35,8 +37,8 @@ pub(super) struct Waiter {
     pub(super) reply_to: Option<ReplyTo>,
 }
 
-/// Which list a waiting call is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A list of waiting calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum List {
     /// One operation, which takes from a semaphore.
     Take(u16),
@@ -46,24 +48,22 @@ pub(super) enum List {
     ManyAlter,
     /// Several operations, which all wait for 0.
     ManyZero,
+    /// All calls that take from a semaphore. Each of them is in one of the lists above too, as every call is.
+    Takers(u16),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     all: BTreeMap<WaiterId, Waiter>,
     last: u64,
-    /// By semaphore, and how much each call takes.
-    take: BTreeMap<u16, BTreeMap<WaiterId, u16>>,
-    zero: BTreeMap<u16, BTreeSet<WaiterId>>,
-    many_alter: BTreeSet<WaiterId>,
-    many_zero: BTreeSet<WaiterId>,
-    /// The calls that take from each semaphore.
-    takers: BTreeMap<u16, BTreeSet<WaiterId>>,
+    /// The calls of each list that has some, and how much their first operation takes.
+    lists: BTreeMap<List, BTreeMap<WaiterId, u16>>,
     /// The operations of all calls with several.
     many_operations: usize,
 }
 
 impl Waiter {
+    /// The list that it is in as the kernel has it.
     pub(super) fn list(&self) -> List {
         match &self.operations[..] {
             [Operation { number, change: 0, .. }] => List::Zero(*number),
@@ -73,10 +73,15 @@ impl Waiter {
         }
     }
 
-    /// The semaphores that it takes from, once for each operation.
-    fn takes_from(&self) -> impl Iterator<Item = u16> {
+    /// The lists that it is in; some may occur twice.
+    fn lists(&self) -> impl Iterator<Item = List> {
         let taking = self.operations.iter().filter(|operation| operation.change < 0);
-        taking.map(|operation| operation.number)
+        iter::once(self.list()).chain(taking.map(|operation| List::Takers(operation.number)))
+    }
+
+    /// How much its first operation takes.
+    fn amount(&self) -> u16 {
+        self.operations[0].change.unsigned_abs()
     }
 
     /// What it counts for in the memory of its client, in bytes.
@@ -111,23 +116,8 @@ impl Waiters {
     pub(super) fn push(&mut self, waiter: Waiter) -> WaiterId {
         self.last += 1;
         let waiter_id = WaiterId(self.last);
-        match waiter.list() {
-            List::Take(number) => {
-                let amount = waiter.operations[0].change.unsigned_abs();
-                self.take.entry(number).or_default().insert(waiter_id, amount);
-            }
-            List::Zero(number) => {
-                self.zero.entry(number).or_default().insert(waiter_id);
-            }
-            List::ManyAlter => {
-                self.many_alter.insert(waiter_id);
-            }
-            List::ManyZero => {
-                self.many_zero.insert(waiter_id);
-            }
-        }
-        for number in waiter.takes_from() {
-            self.takers.entry(number).or_default().insert(waiter_id);
+        for list in waiter.lists() {
+            self.lists.entry(list).or_default().insert(waiter_id, waiter.amount());
         }
         self.many_operations += waiter.many_operations();
         self.all.insert(waiter_id, waiter);
@@ -136,39 +126,15 @@ impl Waiters {
 
     pub(super) fn remove(&mut self, waiter_id: WaiterId) -> Option<Waiter> {
         let waiter = self.all.remove(&waiter_id)?;
-        for number in waiter.takes_from() {
-            if let Some(takers) = self.takers.get_mut(&number) {
-                takers.remove(&waiter_id);
-                if takers.is_empty() {
-                    self.takers.remove(&number);
+        for list in waiter.lists() {
+            if let Entry::Occupied(mut calls) = self.lists.entry(list) {
+                calls.get_mut().remove(&waiter_id);
+                if calls.get().is_empty() {
+                    calls.remove();
                 }
             }
         }
         self.many_operations -= waiter.many_operations();
-        match waiter.list() {
-            List::Take(number) => {
-                if let Some(calls) = self.take.get_mut(&number) {
-                    calls.remove(&waiter_id);
-                    if calls.is_empty() {
-                        self.take.remove(&number);
-                    }
-                }
-            }
-            List::Zero(number) => {
-                if let Some(calls) = self.zero.get_mut(&number) {
-                    calls.remove(&waiter_id);
-                    if calls.is_empty() {
-                        self.zero.remove(&number);
-                    }
-                }
-            }
-            List::ManyAlter => {
-                self.many_alter.remove(&waiter_id);
-            }
-            List::ManyZero => {
-                self.many_zero.remove(&waiter_id);
-            }
-        }
         Some(waiter)
     }
 
@@ -207,22 +173,22 @@ impl Waiters {
 
     /// Whether a call waits that takes from a semaphore.
     pub(super) fn has_taker(&self, number: u16) -> bool {
-        self.takers.contains_key(&number)
+        self.lists.contains_key(&List::Takers(number))
     }
 
     /// Whether a call that takes from a semaphore waits before this waiter.
     pub(super) fn has_taker_before(&self, number: u16, waiter_id: WaiterId) -> bool {
-        self.takers.get(&number).and_then(BTreeSet::first).is_some_and(|first| *first < waiter_id)
+        self.in_list(List::Takers(number)).next().is_some_and(|first| first < waiter_id)
     }
 
     /// Whether a call with several operations waits that alters values.
     pub(super) fn has_many_alter(&self) -> bool {
-        !self.many_alter.is_empty()
+        self.lists.contains_key(&List::ManyAlter)
     }
 
     /// The calls with several operations that alter values.
     pub(super) fn many_alter(&self) -> impl Iterator<Item = WaiterId> {
-        self.many_alter.iter().copied()
+        self.in_list(List::ManyAlter)
     }
 
     /// Those of them that wait for a semaphore, and for no more than its value.
@@ -236,82 +202,70 @@ impl Waiters {
 
     /// The semaphores that calls with one operation take from.
     pub(super) fn taken_from(&self) -> impl Iterator<Item = u16> {
-        self.take.keys().copied()
+        self.lists.range(List::Take(0)..=List::Take(u16::MAX)).filter_map(|(list, _)| match list {
+            List::Take(number) => Some(*number),
+            _ => None,
+        })
     }
 
     /// The first call after a waiter that takes no more than this from a semaphore, with one operation.
     pub(super) fn next_take(&self, number: u16, after: WaiterId, at_most: u16) -> Option<WaiterId> {
-        let later = self.take.get(&number)?.range(WaiterId(after.0 + 1)..);
+        let later = self.lists.get(&List::Take(number))?.range(WaiterId(after.0 + 1)..);
         later.into_iter().find(|(_, amount)| **amount <= at_most).map(|(waiter_id, _)| *waiter_id)
     }
 
     /// The calls that wait, with one operation, until a semaphore is 0.
     pub(super) fn zero(&self, number: u16) -> Vec<WaiterId> {
-        self.zero.get(&number).into_iter().flatten().copied().collect()
+        self.in_list(List::Zero(number)).collect()
     }
 
     /// The semaphores that calls with one operation wait for until they are 0.
     pub(super) fn zero_numbers(&self) -> Vec<u16> {
-        self.zero.keys().copied().collect()
+        let lists = self.lists.range(List::Zero(0)..=List::Zero(u16::MAX)).map(|(list, _)| list);
+        lists.filter_map(|list| if let List::Zero(number) = list { Some(*number) } else { None }).collect()
     }
 
     /// The calls with several operations that all wait for 0.
     pub(super) fn many_zero(&self) -> Vec<WaiterId> {
-        self.many_zero.iter().copied().collect()
+        self.in_list(List::ManyZero).collect()
     }
 
     /// How many calls wait for a semaphore to grow. A call with several operations counts for that which it waits for
     /// (GETNCNT).
     pub(super) fn count_for_growth(&self, number: u16) -> usize {
-        let single = self.take.get(&number).map_or(0, BTreeMap::len);
-        single + self.count_many(&self.many_alter, |by| by.number == number && by.change < 0)
+        let single = self.lists.get(&List::Take(number)).map_or(0, BTreeMap::len);
+        single + self.count_many(List::ManyAlter, |by| by.number == number && by.change < 0)
     }
 
     /// How many calls wait for a semaphore to become 0 (GETZCNT).
     pub(super) fn count_for_zero(&self, number: u16) -> usize {
-        let single = self.zero.get(&number).map_or(0, BTreeSet::len);
+        let single = self.lists.get(&List::Zero(number)).map_or(0, BTreeMap::len);
         let counts = |by: &Operation| by.number == number && by.change == 0;
-        single + self.count_many(&self.many_alter, counts) + self.count_many(&self.many_zero, counts)
+        single + self.count_many(List::ManyAlter, counts) + self.count_many(List::ManyZero, counts)
     }
 
-    fn count_many(&self, waiter_ids: &BTreeSet<WaiterId>, counts: impl Fn(&Operation) -> bool) -> usize {
-        let waiters = waiter_ids.iter().filter_map(|waiter_id| self.get(*waiter_id));
+    fn in_list(&self, list: List) -> impl Iterator<Item = WaiterId> {
+        self.lists.get(&list).into_iter().flat_map(BTreeMap::keys).copied()
+    }
+
+    fn count_many(&self, list: List, counts: impl Fn(&Operation) -> bool) -> usize {
+        let waiters = self.in_list(list).filter_map(|waiter_id| self.get(waiter_id));
         waiters.filter(|waiter| counts(waiter.blocked_by())).count()
     }
 
     /// Describes the invariant that does not hold, if there is one.
     pub(super) fn check(&self) -> Result<(), String> {
+        let mut lists = BTreeMap::<List, BTreeMap<WaiterId, u16>>::new();
         for (waiter_id, waiter) in &self.all {
-            let is_listed = match waiter.list() {
-                List::Take(number) => {
-                    self.take.get(&number).is_some_and(|calls| calls.contains_key(waiter_id))
-                }
-                List::Zero(number) => self.zero.get(&number).is_some_and(|calls| calls.contains(waiter_id)),
-                List::ManyAlter => self.many_alter.contains(waiter_id),
-                List::ManyZero => self.many_zero.contains(waiter_id),
-            };
-            if !is_listed {
-                return Err(format!("waiting call {waiter_id:?} is in no list"));
+            for list in waiter.lists() {
+                lists.entry(list).or_default().insert(*waiter_id, waiter.amount());
             }
         }
-        let listed: usize = self.take.values().map(BTreeMap::len).sum::<usize>()
-            + self.zero.values().map(BTreeSet::len).sum::<usize>()
-            + self.many_alter.len()
-            + self.many_zero.len();
-        let mut takers = BTreeMap::<u16, BTreeSet<WaiterId>>::new();
-        for (waiter_id, waiter) in &self.all {
-            for number in waiter.takes_from() {
-                takers.entry(number).or_default().insert(*waiter_id);
-            }
-        }
-        if takers != self.takers {
-            return Err("the calls that take from a semaphore are counted wrongly".to_owned());
+        if lists != self.lists {
+            return Err("a waiting call is in another list than its own".to_owned());
         }
         if self.many_operations != self.all.values().map(Waiter::many_operations).sum::<usize>() {
             return Err("the operations of calls with several are counted wrongly".to_owned());
-        }
-        if listed != self.all.len() {
-            return Err(format!("{listed} calls are listed, and {} wait", self.all.len()));
         }
         Ok(())
     }

@@ -130,12 +130,12 @@ fn a_refused_import_names_the_line_and_leaves_nothing() {
         (format!("{head}\nnonsense\n"), "line 2: this is not a line of an export"),
         (format!("{head}\n{}\n", mark.replace("\"12\"", "12")), "line 2: this is not a line"),
         (format!("{head}\n{}\n", mark.replace("12", "-1")), "is not an unsigned 64-bit number"),
-        (format!("{head}\n{}\n", session.replace("0f\"", "\"")), "line 2: key_hex must have 32"),
+        (format!("{head}\n{}\n", session.replace("0f\"", "\"")), "must have 32 hexadecimal digits"),
         (format!("{head}\n{place_key}\n{place_key}\n"), "line 3: the key of places occurs a second time"),
-        (format!("{head}\n{}\n", place_key.replace("07\"", "\"")), "line 2: key_hex must have 32"),
+        (format!("{head}\n{}\n", place_key.replace("07\"", "\"")), "must have 32 hexadecimal digits"),
         (
             format!("{head}\n{}\n", session.replace("\"session\":1", "\"session\":0")),
-            "line 2: the number of a session",
+            "expected a nonzero u64",
         ),
         (format!("{head}\n{}\n", session.replace("\"label\":\"\",", "")), "either label or label_hex"),
         (

@@ -15,7 +15,7 @@ use super::super::shared::Shared;
 use super::claims::Wanted;
 use super::histories::{connect, post, start};
 use super::view::place_text;
-use signalbox_model::views::hex;
+use signalbox_model::hex;
 
 const PATHS: [&str; 4] = ["lease/acquire", "lease/renew", "lease/release", "grant"];
 

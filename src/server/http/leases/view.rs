@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::validity;
 use signalbox_core::{KeyedLease, KeyedState};
-use signalbox_model::views::hex;
+use signalbox_model::hex;
 use signalbox_model::{GrantId, Place, PlaceProof, from_hex};
 
 /// A lease. The keys that do not apply are left out.
