@@ -306,30 +306,12 @@ pub fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
     vec![0]
 }
 
-impl Incarnation {
-    /// A new one.
-    ///
-    /// # Errors
-    ///
-    /// The system has no random numbers.
-    pub fn random() -> io::Result<Self> {
-        random_digits().map(Self)
-    }
-}
-
-impl RelaySecret {
-    /// A new one.
-    ///
-    /// # Errors
-    ///
-    /// The system has no random numbers.
-    pub fn random() -> io::Result<Self> {
-        random_digits().map(Self)
-    }
-}
-
 /// 128 random bits in hexadecimal digits.
-fn random_digits() -> io::Result<String> {
+///
+/// # Errors
+///
+/// The system has no random numbers.
+pub fn random_digits() -> io::Result<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))

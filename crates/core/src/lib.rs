@@ -24,7 +24,6 @@ mod counter;
 mod durable;
 mod history;
 mod holders;
-mod ids;
 mod invariant;
 mod journal;
 mod ledger;
@@ -53,7 +52,6 @@ pub use durable::{
     SessionRecord,
 };
 pub use history::{HistoryEntries, HistoryEntry, HistoryEvent, HistoryHead, HistoryPart, HistoryParts};
-pub use ids::Token;
 pub use journal::BatchLimit;
 pub use ledger::{
     CheckedNames, ClaimListing, Claimed, Connected, DeclaredListing, DeclaredSemaphore, GRANT_SLOTS_MAX,
@@ -64,7 +62,7 @@ pub use ledger::{
 pub use limit::{ClientKey, ClientShare, MemoryLimit};
 pub use mailbox::{EVENTS_MAX, Mailbox, Message, SessionClient};
 pub use object::DumpItem;
-pub use outcome::{Answer, Call, Executed, Granted, Opened, Outcome};
+pub use outcome::{Answer, Call, Executed, Granted, Opened, Outcome, Token};
 pub use registry::{Limits, RegistryStats};
 pub use request_log::REQUESTS_MAX;
 pub use semaphore::SLOTS_MAX;

@@ -8,10 +8,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use crate::ids::Token;
 use crate::invariant::lock;
 use crate::limit::ClientKey;
-use crate::outcome::Answer;
+use crate::outcome::{Answer, Token};
 use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::time::MonotonicMs;
 use signalbox_model::sysv::{Errno, SetAnswer};

@@ -1,7 +1,10 @@
 //! Requests to the ledger and their outcomes, at once or later.
 
-use crate::ids::Token;
 use signalbox_model::{ConnectionId, DeclaredState, GrantId, Refusal, RequestIds, SessionId, SessionKey};
+
+/// The name that a connection chose for one of its requests or watches. The core returns it with the late answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(pub u64);
 
 /// Which request of which connection asks for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

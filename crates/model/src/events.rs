@@ -137,6 +137,7 @@ pub enum Notice<E, M = ()> {
 
 /// How a grant ended, in the history of grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "views", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum GrantEnd {
     /// Its client released it, or closed its session.
     Released,

@@ -2,13 +2,11 @@
 //! history").
 
 use std::borrow::Cow;
-use std::fmt;
-use std::str::FromStr;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{GrantEnd, Namespace, UnixMilliseconds, from_hex};
+use crate::{GrantEnd, GrantId, Namespace, UnixMilliseconds, from_hex};
 
 /// A line of the history.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,10 +17,10 @@ pub struct HistoryLine<'a> {
     pub event: HistoryWord,
     /// The id of the grant, which is its fencing token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grant: Option<Decimal>,
+    pub grant: Option<GrantId>,
     /// The number of its session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<Decimal>,
+    pub session: Option<Cow<'a, str>>,
     /// The resources that the grant holds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<HistoryLimit<'a>>,
@@ -70,7 +68,8 @@ pub struct HistoryLimit<'a> {
 }
 
 /// What a line of the history is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum HistoryWord {
     /// The server began to serve clients: grants before that are over, unless they are durable.
     Started,
@@ -81,12 +80,9 @@ pub enum HistoryWord {
     /// A grant was made.
     Granted,
     /// A grant ended.
+    #[serde(untagged)]
     Ended(GrantEnd),
 }
-
-/// A number as a text, since many JSON readers convert numbers to doubles, which would round it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Decimal(pub u64);
 
 impl HistoryLine<'_> {
     /// A line that says nothing else.
@@ -129,42 +125,6 @@ fn bytes_of(text: Option<&str>, hex: Option<&str>) -> Vec<u8> {
     }
 }
 
-impl HistoryWord {
-    const ALL: [Self; 8] = [
-        Self::Started,
-        Self::Stopped,
-        Self::Lost,
-        Self::Granted,
-        Self::Ended(GrantEnd::Released),
-        Self::Ended(GrantEnd::Disconnected),
-        Self::Ended(GrantEnd::Expired),
-        Self::Ended(GrantEnd::Revoked),
-    ];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Started => "started",
-            Self::Stopped => "stopped",
-            Self::Lost => "lost",
-            Self::Granted => "granted",
-            Self::Ended(end) => end.word(),
-        }
-    }
-}
-
-impl Serialize for HistoryWord {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.word())
-    }
-}
-
-impl<'de> Deserialize<'de> for HistoryWord {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let word = Cow::<str>::deserialize(deserializer)?;
-        Self::ALL.into_iter().find(|of| of.word() == word).ok_or_else(|| D::Error::custom("an unknown event"))
-    }
-}
-
 fn write_kind<S: Serializer>(kind: &Namespace, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(kind.noun())
 }
@@ -175,37 +135,14 @@ fn read_kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Namespace, D:
     kind.ok_or_else(|| D::Error::custom("an unknown kind"))
 }
 
-impl fmt::Display for Decimal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+impl Serialize for UnixMilliseconds {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
-impl FromStr for Decimal {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse().map(Self)
+impl<'de> Deserialize<'de> for UnixMilliseconds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Cow::<str>::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
-
-/// Implements the serialization of a type by its text.
-macro_rules! as_text {
-    ($($type:ty),*) => {
-        $(
-            impl Serialize for $type {
-                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                    serializer.collect_str(self)
-                }
-            }
-
-            impl<'de> Deserialize<'de> for $type {
-                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                    Cow::<str>::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-                }
-            }
-        )*
-    };
-}
-
-as_text!(Decimal, UnixMilliseconds);

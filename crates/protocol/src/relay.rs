@@ -13,7 +13,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use signalbox_model::Namespace;
+use signalbox_model::{Namespace, codes};
 
 /// The first bytes of a challenge: what this port speaks, and its version.
 const MAGIC: [u8; 4] = *b"SBR\x01";
@@ -74,17 +74,18 @@ pub struct Opening {
     pub proof: [u8; PROOF_BYTES],
 }
 
-/// The leader's decision about an opening.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The client is served.
-    Accepted,
-    /// The client is served if it uses TLS itself: the relay does not encrypt what it sends.
-    AcceptedPlain,
-    /// The node does not lead in this epoch.
-    OtherEpoch,
-    /// The port of the client's connection is not enabled there.
-    Disabled,
+codes! {
+    /// The leader's decision about an opening. Its code is proven.
+    pub enum Outcome: u8 {
+        /// The client is served.
+        Accepted = 0,
+        /// The client is served if it uses TLS itself: the relay does not encrypt what it sends.
+        AcceptedPlain = 1,
+        /// The node does not lead in this epoch.
+        OtherEpoch = 2,
+        /// The port of the client's connection is not enabled there.
+        Disabled = 3,
+    }
 }
 
 /// The answer to an opening whose proof is right. A wrong one is not answered.
@@ -113,9 +114,6 @@ impl Challenge {
 }
 
 const ENCRYPTED_BY_RELAY: u8 = 1;
-
-const OUTCOMES: [Outcome; 4] =
-    [Outcome::Accepted, Outcome::AcceptedPlain, Outcome::OtherEpoch, Outcome::Disabled];
 
 /// The code of HTTP, which is no namespace.
 const HTTP: u8 = 2;
@@ -185,22 +183,10 @@ impl Opening {
     }
 }
 
-impl Outcome {
-    /// Its byte, which is proven.
-    pub fn encode(self) -> u8 {
-        match self {
-            Self::Accepted => 0,
-            Self::AcceptedPlain => 1,
-            Self::OtherEpoch => 2,
-            Self::Disabled => 3,
-        }
-    }
-}
-
 impl Verdict {
     /// Its bytes.
     pub fn encode(&self) -> [u8; VERDICT_BYTES] {
-        let mut bytes = [self.outcome.encode(); VERDICT_BYTES];
+        let mut bytes = [self.outcome.code(); VERDICT_BYTES];
         bytes[1..].copy_from_slice(&self.proof);
         bytes
     }
@@ -208,8 +194,7 @@ impl Verdict {
     /// The verdict in these bytes; `None`: they are not one.
     pub fn decode(bytes: &[u8; VERDICT_BYTES]) -> Option<Self> {
         let (byte, proof) = bytes.split_first()?;
-        let outcome = OUTCOMES.into_iter().find(|outcome| outcome.encode() == *byte)?;
-        Some(Self { outcome, proof: proof.try_into().ok()? })
+        Some(Self { outcome: Outcome::from_code(*byte)?, proof: proof.try_into().ok()? })
     }
 }
 
@@ -231,7 +216,7 @@ mod tests {
             let opening = Opening { statement, proof: [9; PROOF_BYTES] };
             assert_eq!(Opening::decode(&opening.encode()), Some(opening));
         }
-        for outcome in OUTCOMES {
+        for outcome in (0..4).filter_map(Outcome::from_code) {
             let verdict = Verdict { outcome, proof: [3; PROOF_BYTES] };
             assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict));
         }

@@ -9,54 +9,24 @@ use redb::StorageBackend;
 /// The methods of a layer for locks, which it passes on to `inner`.
 macro_rules! forward_locks {
     () => {
-        fn try_lock_range(
-            &self,
-            start: std::ops::Bound<u64>,
-            end: std::ops::Bound<u64>,
-        ) -> Result<bool, redb::BackendError> {
-            self.inner.try_lock_range(start, end)
-        }
-
-        fn try_lock_shared_range(
-            &self,
-            start: std::ops::Bound<u64>,
-            end: std::ops::Bound<u64>,
-        ) -> Result<bool, redb::BackendError> {
-            self.inner.try_lock_shared_range(start, end)
-        }
-
-        fn lock_range(
-            &self,
-            start: std::ops::Bound<u64>,
-            end: std::ops::Bound<u64>,
-        ) -> Result<(), redb::BackendError> {
-            self.inner.lock_range(start, end)
-        }
-
-        fn lock_shared_range(
-            &self,
-            start: std::ops::Bound<u64>,
-            end: std::ops::Bound<u64>,
-        ) -> Result<(), redb::BackendError> {
-            self.inner.lock_shared_range(start, end)
-        }
-
-        fn unlock_range(
-            &self,
-            start: std::ops::Bound<u64>,
-            end: std::ops::Bound<u64>,
-        ) -> Result<(), redb::BackendError> {
-            self.inner.unlock_range(start, end)
-        }
-
-        fn query_lock_range(
-            &self,
-            start: std::ops::Bound<u64>,
-            end: std::ops::Bound<u64>,
-        ) -> Result<bool, redb::BackendError> {
-            self.inner.query_lock_range(start, end)
+        $crate::backend::forward_locks! {
+            try_lock_range -> bool;
+            try_lock_shared_range -> bool;
+            lock_range -> ();
+            lock_shared_range -> ();
+            unlock_range -> ();
+            query_lock_range -> bool;
         }
     };
+    ($($method:ident -> $answer:ty;)*) => {$(
+        fn $method(
+            &self,
+            start: std::ops::Bound<u64>,
+            end: std::ops::Bound<u64>,
+        ) -> Result<$answer, redb::BackendError> {
+            self.inner.$method(start, end)
+        }
+    )*};
 }
 pub(super) use forward_locks;
 

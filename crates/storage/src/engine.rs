@@ -6,15 +6,16 @@
 //! is verified as a whole when it is opened; that costs no more than reading it, and the server reads it anyway.
 //!
 //! Invariant: until the first commit, the file is as it was found, so a server that refuses its records leaves them
-//! unchanged: until then, what the engine writes to repair the file and to note that it is open stays in memory, and the
-//! first commit opens the file again to write it. The first commit also stores the new epoch. A commit that was acknowledged is never rolled back by
-//! the engine (`flush_mark`).
+//! unchanged: until then, what the engine writes to repair the file and to note that it is open stays in memory. The first
+//! commit opens the file again to write it, and also stores the new epoch. A commit that was acknowledged is never rolled
+//! back by the engine (`flush_mark`).
 //!
 //! After a failure the engine refuses everything until it is closed and reopened, which the next commit does. The engine may
 //! fail after the changes are on disk; that makes no difference, as the next commit has the same changes.
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +30,7 @@ use super::directory::{Directory, unusable};
 use super::error::{CommitError, StorageError};
 use super::failure::{catch, catch_panics, engine_error};
 use super::flush_mark::{FlushMark, FlushMarks, Trust};
-use super::reader::{FileSnapshot, METADATA, TABLE, each_record};
+use super::reader::{FileSnapshot, METADATA, TABLE};
 use super::record::{FORMAT, encode_key, encode_value};
 use super::store::{Snapshot, Storage};
 use signalbox_core::{Change, Record};
@@ -210,7 +211,8 @@ impl FileStorage {
         }
     }
 
-    /// Makes changes in one transaction. The first one also stores the epoch. Returns the epoch that the file had. If another owner has opened it since, nothing is written.
+    /// Makes changes in one transaction. The first one also stores the epoch. Returns the epoch that the file had. If another
+    /// owner has opened it since, nothing is written.
     fn transact(&self, opened: &OpenedFile, changes: &[Change]) -> Result<u64, redb::Error> {
         let transaction = begin(&opened.database)?;
         let newest = {
@@ -262,23 +264,14 @@ impl Storage for FileStorage {
             let (opened, was_repaired) = self.open_file(true)?;
             self.opened = Some(self.verified(opened, was_repaired)?);
         }
-        let database = &self.opened.as_ref().expect("it was just opened").database;
-        let mut problem = None;
-        let read = each_record(&self.path, database, &mut |record| match record {
-            Ok(record) if problem.is_none() => each(record),
-            Ok(_) => {}
-            Err(error) => _ = problem.get_or_insert(error),
+        let read = self.snapshot()?.read(&mut |record| {
+            each(record);
+            ControlFlow::Continue(())
         });
-        if let Err(error) = read {
+        if read.is_err() {
             self.opened = None;
-            return Err(error);
         }
-        match problem {
-            None => Ok(()),
-            Some(problem) => {
-                Err(StorageError::Damaged { path: self.path.clone(), problem: problem.to_string() })
-            }
-        }
+        read
     }
 
     fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError> {

@@ -155,7 +155,7 @@ struct Object<'a> {
     resources: u32,
     slots: &'a [u16],
     grant: Option<String>,
-    session: Option<String>,
+    session: Option<&'a str>,
     address: Option<&'a str>,
     identity: Option<&'a str>,
     #[serde(flatten)]
@@ -177,7 +177,7 @@ impl<'a> Object<'a> {
             resources: limit.resources,
             slots: &limit.slots,
             grant: line.grant.map(|grant| grant.to_string()),
-            session: line.session.map(|session| session.to_string()),
+            session: line.session.as_deref(),
             address: line.address.as_deref(),
             identity: line.identity.as_deref(),
             label: Labeled::of(&line.label_bytes()),

@@ -107,11 +107,12 @@ impl Prepared {
     ) -> Result<Node, DaemonError> {
         let Self { config, node: name, etcd, inspector, authority, advertise } = self;
         let (keys, timing) = (Keys::new(&config.name), timing(&config));
-        let relay_port = relay_port.map(|port| io::Result::Ok((port, RelaySecret::random()?))).transpose()?;
+        let relay_port =
+            relay_port.map(|port| io::Result::Ok((port, RelaySecret(keys::random_digits()?)))).transpose()?;
         let endpoint = |(port, secret): &(TcpListener, RelaySecret)| {
             io::Result::Ok(RelayEndpoint { address: port.local_addr()?, secret: secret.clone() })
         };
-        let incarnation = Incarnation::random()?;
+        let incarnation = Incarnation(keys::random_digits()?);
         let advertised = advertised_at(&advertise, addresses);
         let this = keys::Node {
             incarnation: incarnation.clone(),

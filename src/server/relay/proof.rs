@@ -62,12 +62,12 @@ impl Handshake<'_> {
 
     /// The message of the leader.
     pub(super) fn verdict(&self, outcome: Outcome) -> Verdict {
-        Verdict { outcome, proof: self.prove(VERDICT, &[outcome.encode()]) }
+        Verdict { outcome, proof: self.prove(VERDICT, &[outcome.code()]) }
     }
 
     /// Whether the leader knows the secret.
     pub(super) fn is_answered_by(&self, verdict: &Verdict) -> bool {
-        self.is_proof(VERDICT, &[verdict.outcome.encode()], &verdict.proof)
+        self.is_proof(VERDICT, &[verdict.outcome.code()], &verdict.proof)
     }
 
     /// The first bytes that the relay sends within the TLS that it has begun. They are never sent without TLS, so no attacker in

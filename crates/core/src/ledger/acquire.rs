@@ -5,9 +5,8 @@ use super::grants::{Grant, Part, Queueing, Want};
 use super::listing::ttl_left;
 use super::replies::{CachedReply, Changed, PendingReply, RequestKind};
 use super::state::{Ledger, LedgerContext};
-use crate::ids::Token;
 use crate::limit::limit_reached;
-use crate::outcome::{Call, Outcome};
+use crate::outcome::{Call, Outcome, Token};
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{

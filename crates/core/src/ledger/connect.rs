@@ -8,10 +8,9 @@ use super::leases::Lease;
 use super::sessions::Attachment;
 use super::state::{Ledger, LedgerContext};
 use crate::clients::Counted;
-use crate::ids::Token;
 use crate::limit::limit_reached;
 use crate::mailbox::{Mailbox, ReplyTo, SessionClient};
-use crate::outcome::{Answer, Opened, Outcome};
+use crate::outcome::{Answer, Opened, Outcome, Token};
 use crate::state::Core;
 use crate::time::{Due, Moment, MonotonicMs};
 use signalbox_model::{

@@ -12,9 +12,8 @@ use super::grants::{Queueing, Want};
 use super::places::Purpose;
 use super::replies::{CachedReply, RequestKind};
 use super::state::{Ledger, LedgerContext};
-use crate::ids::Token;
 use crate::invariant::broken;
-use crate::outcome::{Call, Opened, Outcome};
+use crate::outcome::{Call, Opened, Outcome, Token};
 use crate::state::Core;
 use crate::time::{Moment, MonotonicMs};
 use signalbox_model::{

@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use super::leases::{Gaps, Lease};
 use super::replies::CachedReply;
-use crate::ids::Token;
 use crate::invariant::{broken, invariant};
 use crate::limit::ClientKey;
 use crate::mailbox::SessionClient;
 use crate::mailbox::{Mailbox, Message, ReplyTo};
+use crate::outcome::Token;
 use crate::request_log::RequestLog;
 use crate::ring_map::RingMap;
 use crate::time::MonotonicMs;

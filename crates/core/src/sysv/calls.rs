@@ -7,8 +7,8 @@ use super::set::{ALTER, READ, SEMAPHORES_MAX, Set};
 use super::state::Sysv;
 use super::values::{VALUE_MAX, Verdict, alters, undoes};
 use super::waiters::{WAITING_OPERATIONS_MAX, Waiter};
-use crate::ids::Token;
 use crate::limit::{check_limit, limit_reached};
+use crate::outcome::Token;
 use crate::state::Core;
 use crate::time::{Due, Moment};
 use signalbox_model::sysv::{

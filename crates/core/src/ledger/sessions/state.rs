@@ -4,13 +4,13 @@ use std::mem;
 use std::sync::Arc;
 
 use super::{Ending, SessionKind, SessionState};
-use crate::ids::Token;
 use crate::invariant::invariant;
 use crate::ledger::leases::Lease;
 use crate::ledger::replies::CachedReply;
 use crate::limit::ClientKey;
 use crate::mailbox::ReplyTo;
 use crate::mailbox::SessionClient;
+use crate::outcome::Token;
 use crate::request_log::RequestLog;
 use crate::ring_map::RingMap;
 use crate::time::MonotonicMs;
