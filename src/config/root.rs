@@ -12,7 +12,7 @@ use super::http::HttpConfig;
 use super::network::Network;
 use super::tls::TlsConfig;
 use super::workers::WorkerCount;
-use signalbox_model::Declaration;
+use signalbox_model::{Declaration, Milliseconds};
 
 /// The most resources of a semaphore with numbered slots: the number of a slot has 16 bits.
 pub(super) const SLOTS_MAX: u32 = 65_536;
@@ -202,6 +202,11 @@ impl Config {
         config
     }
 
+    /// Whether the connections of this peer have to begin with a proxy's header.
+    pub(crate) fn is_proxy(&self, peer: IpAddr) -> bool {
+        self.proxies.iter().any(|network| network.contains(peer))
+    }
+
     /// Whether declared semaphores and leased sessions survive the process.
     pub fn has_store(&self) -> bool {
         self.data_dir.is_some() || self.cluster.is_enabled()
@@ -276,6 +281,23 @@ impl PortConfig {
     fn at(port: u16) -> Self {
         Self { enable: true, port, max_connections: 0, max_names: 0 }
     }
+}
+
+impl SessionConfig {
+    /// The time to live of a session or a process, in milliseconds. `wanted`: what its client asks for, if it says.
+    pub(crate) fn ttl_ms(&self, wanted: Option<Milliseconds>) -> u32 {
+        let [default, min, max] = [self.default_ttl_s, self.min_ttl_s, self.max_ttl_s].map(ms);
+        wanted.map_or(default, |wanted| wanted.0).clamp(min, max)
+    }
+
+    /// How long a request waits at most, in milliseconds. `wanted`: what its client asks for, if it says.
+    pub(crate) fn wait_ms(&self, wanted: Option<Milliseconds>) -> u32 {
+        wanted.map_or(ms(self.default_wait_s), |wanted| wanted.0.min(ms(self.max_wait_s)))
+    }
+}
+
+fn ms(seconds: u32) -> u32 {
+    seconds.saturating_mul(1000)
 }
 
 impl Default for SessionConfig {

@@ -2,7 +2,6 @@
 
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::client_address::ClientAddress;
 use super::port::Port;
@@ -31,7 +30,7 @@ impl Admission {
         peer: ClientAddress,
     ) -> Result<Option<Self>, PortFull> {
         let port = server.port(namespace);
-        let connections_max = port.connections_max.load(Ordering::Relaxed);
+        let connections_max = server.connections_max(namespace);
         let before = port.metrics.curr_connections.increment();
         let mut admission = Self { server: Arc::clone(server), namespace, client: None };
         if connections_max > 0 && before >= u64::from(connections_max) {
@@ -54,11 +53,11 @@ impl Admission {
         let listening = Listening::from(self.namespace);
         let connections_of = |namespace| self.server.port(namespace).metrics.curr_connections.value();
         // The limit is that of this port, or of all if only the process has one.
-        let (of, all): (&[_], u64) = match self.port().connections_max.load(Ordering::Relaxed) {
+        let (of, all): (&[_], u64) = match self.server.connections_max(self.namespace) {
             0 => (&Listening::SERVICE_PORTS, Namespace::ALL.into_iter().map(connections_of).sum()),
             _ => (slice::from_ref(&listening), connections_of(self.namespace)),
         };
-        let max = self.server.connections_limit(self.port());
+        let max = self.server.connections_limit(self.namespace);
         // This connection is counted already.
         let limit = ConnectionLimit { name, max, in_use: (all as usize).saturating_sub(1), of };
         self.client = self.server.shares.enter(client, listening, limit);

@@ -42,7 +42,6 @@ mod refusal_log;
 mod relay;
 mod resting_listener;
 mod rules;
-mod session_limits;
 mod shares;
 mod shown;
 mod socket;

@@ -1,20 +1,23 @@
 //! The rules of a process for its clients.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use super::access::Access;
 use super::clock::Clock;
 use super::expirations::{Expiration, Warned};
 use super::shares::Shares;
-use super::tls::{ReloadableTls, Tls};
+use super::tls::Tls;
 use crate::config::Config;
 
 /// How clients may connect, what they may do, and their shares: one of each for the process, before it has a server and while
 /// it has one.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
+    /// The configuration that was read last. Only its keys that may change while the process runs are read here.
+    pub(super) config: Arc<Current<Arc<Config>>>,
     pub(super) access: Arc<Access>,
-    pub(super) tls: Arc<ReloadableTls>,
+    /// For new connections; `None`: TLS is not configured.
+    pub(super) tls: Arc<Current<Option<Arc<Tls>>>>,
     pub(super) shares: Arc<Shares>,
     /// Of the certificates of the section `[cluster]`, which are read once.
     pub(super) cluster_expirations: Arc<[Expiration]>,
@@ -27,19 +30,45 @@ impl Rules {
         let shares = Arc::<Shares>::default();
         shares.configure(config);
         Self {
+            config: Arc::new(Current::new(Arc::new(config.clone()))),
             access: Arc::new(Access::of(config, clock)),
-            tls: Arc::new(ReloadableTls::new(tls)),
+            tls: Arc::new(Current::new(tls)),
             shares,
             cluster_expirations: Arc::default(),
             warned: Arc::default(),
         }
     }
 
+    /// Applies the settings that may change while the process runs.
+    pub(super) fn apply(&self, config: &Config) {
+        self.config.set(Arc::new(config.clone()));
+        self.access.configure(config);
+        self.shares.configure(config);
+    }
+
     /// When the certificates and tokens in use end.
     pub(super) fn expirations(&self) -> Vec<Expiration> {
         let mut expirations = self.cluster_expirations.to_vec();
-        expirations.extend(self.tls.current().iter().flat_map(|tls| tls.expirations.clone()));
+        expirations.extend(self.tls.get().iter().flat_map(|tls| tls.expirations.clone()));
         expirations.extend(Expiration::of_tokens(&self.access.tokens()));
         expirations
+    }
+}
+
+/// A value that is replaced as a whole: a reader keeps the one that it has read.
+#[derive(Debug)]
+pub(super) struct Current<T>(RwLock<T>);
+
+impl<T: Clone> Current<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(RwLock::new(value))
+    }
+
+    pub(super) fn get(&self) -> T {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set(&self, value: T) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = value;
     }
 }

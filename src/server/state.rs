@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -18,19 +18,19 @@ use super::history::History;
 use super::memory::MemoryBudget;
 use super::metrics::{Durations, Stored};
 use super::peers::Peers;
-use super::port::Port;
-use super::rules::Rules;
-use super::session_limits::SessionLimits;
+use super::port::{Port, port_config};
+use super::rules::{Current, Rules};
 use super::shares::Shares;
 use super::store::Configured;
-use super::tls::{FirstBytes, ReloadableTls, Tls, TlsError};
+use super::tls::{FirstBytes, Tls, TlsError};
 use super::unfinished::Unfinished;
 use super::whereabouts::Whereabouts;
 use crate::config::{Config, TlsConfig};
 use signalbox_cluster::keys::Advertised;
 use signalbox_cluster::timing::Fence;
 use signalbox_core::{
-    ClientShare, Core, KeyRule, LedgerLimits, MemoryLimit, Moment, MonotonicMs, NameHasher, SysvLimits,
+    ClientShare, Core, KeyRule, LedgerLimits, Limits, MemoryLimit, Moment, MonotonicMs, NameHasher,
+    SysvLimits,
 };
 use signalbox_model::Namespace;
 use signalbox_model::sysv::Order;
@@ -43,9 +43,8 @@ pub struct Server {
     pub(super) counters: Port,
     pub(super) semaphores: Port,
     pub(super) peers: Peers,
-    /// In an `Arc`, so that a request reads it without copying the list.
-    pub(super) session_limits: RwLock<Arc<SessionLimits>>,
-    pub(super) tls: Arc<ReloadableTls>,
+    pub(super) config: Arc<Current<Arc<Config>>>,
+    pub(super) tls: Arc<Current<Option<Arc<Tls>>>>,
     /// What clients may do.
     pub(super) access: Arc<Access>,
     /// Sent after what clients may do has changed.
@@ -55,8 +54,6 @@ pub struct Server {
     pub(super) history: History,
     /// The limit on connections where a port has no limit of its own.
     pub(super) files_max: usize,
-    pub(super) frame_timeout_s: AtomicU32,
-    pub(super) peer_timeout_s: AtomicU32,
     /// Workers whose threads use nearly all of a core.
     pub(super) saturated_workers: AtomicUsize,
     /// Connections that have something to do for their peers. A stop waits for them.
@@ -103,7 +100,7 @@ impl Server {
         clock: Clock,
         hasher: NameHasher,
         fence: Option<Fence>,
-        Rules { access, tls, shares, .. }: Rules,
+        Rules { config: current, access, tls, shares, .. }: Rules,
     ) -> Arc<Self> {
         let stat_interval_s = NonZeroU32::new(config.counter.stat_interval_s).unwrap_or(NonZeroU32::MIN);
         let first_set = hasher.hash_one(clock.now().0) as u32;
@@ -112,7 +109,7 @@ impl Server {
             counters: Port::new(Namespace::Counters),
             semaphores: Port::new(Namespace::Semaphores),
             peers: Peers::default(),
-            session_limits: RwLock::default(),
+            config: current,
             tls,
             access,
             new_rules: watch::Sender::new(()),
@@ -120,8 +117,6 @@ impl Server {
             history: History::default(),
             clock,
             files_max: usize::try_from(files_max()).unwrap_or(usize::MAX),
-            frame_timeout_s: AtomicU32::new(0),
-            peer_timeout_s: AtomicU32::new(0),
             saturated_workers: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
@@ -148,10 +143,11 @@ impl Server {
     /// Applies the settings that may change while the server runs: limits and timeouts. Connections and names above a
     /// lowered limit stay.
     pub fn apply(&self, config: &Config) {
-        self.counters.apply(&config.counter.port, &self.core);
-        self.semaphores.apply(&config.semaphore.port, &self.core);
-        let session_limits = Arc::new(SessionLimits::of(config));
-        *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = session_limits;
+        self.config.set(Arc::new(config.clone()));
+        for namespace in Namespace::ALL {
+            let names_max = port_config(config, namespace).max_names;
+            self.core.set_limits(namespace, Limits { names_max: (names_max > 0).then_some(names_max) });
+        }
         self.access.configure(config);
         self.memory.set_max(config.memory_max);
         self.shares.configure(config);
@@ -160,8 +156,6 @@ impl Server {
         self.core.set_reconnect_window(config.session.reconnect_window_s.saturating_mul(1000));
         self.core.set_sysv_limits(sysv_limits(config, self.memory.limit(), share));
         self.core.set_sysv_rules(key_rules(config));
-        self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);
-        self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
     }
 
     /// Reads the files of TLS, for connections from now on. If they cannot be used, those before stay in use.
@@ -174,7 +168,7 @@ impl Server {
 
     /// What TLS needs; `None`: it is not configured.
     pub(super) fn tls(&self) -> Option<Arc<Tls>> {
-        self.tls.current()
+        self.tls.get()
     }
 
     /// How the connection of a client may begin.
@@ -201,13 +195,14 @@ impl Server {
         MonotonicMs(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    pub(super) fn session_limits(&self) -> Arc<SessionLimits> {
-        Arc::clone(&self.session_limits.read().unwrap_or_else(PoisonError::into_inner))
+    /// The configuration in force.
+    pub(super) fn config(&self) -> Arc<Config> {
+        self.config.get()
     }
 
     /// Whether the connections of this peer have to begin with a proxy's header.
     pub(super) fn is_proxy(&self, peer: ClientAddress) -> bool {
-        self.session_limits().proxies.iter().any(|network| network.contains(peer.socket().ip()))
+        self.config().is_proxy(peer.socket().ip())
     }
 
     /// Whether this is a node of a cluster, which leads it.
@@ -229,14 +224,14 @@ impl Server {
     /// Where clients reach the other nodes.
     pub(super) fn set_other_nodes(&self, others: Advertised) {
         if let Some(whereabouts) = self.whereabouts() {
-            whereabouts.set_others(others);
+            whereabouts.others.set(Arc::new(others));
         }
     }
 
     /// Tells clients that said Hello that another node will lead, each of which relays them to that one.
     pub(super) fn announce_move_to_others(&self) {
         if let Some(whereabouts) = self.whereabouts() {
-            self.announce_move((*whereabouts.others()).clone());
+            self.announce_move((*whereabouts.others.get()).clone());
         }
     }
 
@@ -245,7 +240,7 @@ impl Server {
         if let Some(whereabouts) = self.whereabouts()
             && !next.is_empty()
         {
-            whereabouts.set_next(next);
+            whereabouts.next.set(Some(Arc::new(next)));
             self.core.announce_move();
         }
     }
@@ -261,12 +256,12 @@ impl Server {
 
     /// The longest time that a started frame may take.
     pub(super) fn frame_timeout(&self) -> Duration {
-        Duration::from_secs(self.frame_timeout_s.load(Ordering::Relaxed).into())
+        Duration::from_secs(self.config().frame_timeout_s.into())
     }
 
     /// The longest time until a vanished peer is noticed.
     pub(super) fn peer_timeout(&self) -> Duration {
-        Duration::from_secs(self.peer_timeout_s.load(Ordering::Relaxed).into())
+        Duration::from_secs(self.config().peer_timeout_s.into())
     }
 
     pub(super) fn port(&self, namespace: Namespace) -> &Port {
@@ -276,9 +271,14 @@ impl Server {
         }
     }
 
+    /// The most connections of a port; 0 means no limit.
+    pub(super) fn connections_max(&self, namespace: Namespace) -> u32 {
+        port_config(&self.config(), namespace).max_connections
+    }
+
     /// The limit on connections in which clients have shares: that of the port, or else the files of the process.
-    pub(super) fn connections_limit(&self, port: &Port) -> usize {
-        match port.connections_max.load(Ordering::Relaxed) {
+    pub(super) fn connections_limit(&self, namespace: Namespace) -> usize {
+        match self.connections_max(namespace) {
             0 => self.files_max,
             max => max as usize,
         }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::memory::MemoryBudget;
 use super::metrics::AcquireRefusal::{Limit, NotAvailable};
-use super::port::Port;
+use super::port::{Port, port_config};
 use super::state::Server;
 use signalbox_core::{LedgerStats, SysvStats};
 use signalbox_model::Namespace;
@@ -157,13 +157,13 @@ const OF_YRMCDS: &[Figure] = figures! {
 const FURTHER: &[Figure] = figures! {
     Server "uptime" = |of| of.server.started.elapsed().as_secs();
     Port "max_connections" [gauge("signalbox_connections_max", "The most connections at a time; 0: no limit", Count)]
-        = |of| of.port.connections_max.load(Ordering::Relaxed).into();
+        = |of| of.server.connections_max(of.port.namespace).into();
     Port "refused_connections" [REFUSED.with("reason", "connections")] {Refusals "connections"}
         = |of| of.port.metrics.refused_connections.value();
     Port "failed_accepts" [counter("signalbox_failed_accepts", "Connections that could not be accepted for lack of files", Count)]
         = |of| of.port.metrics.failed_accepts.value();
     Port "max_names" [gauge("signalbox_names_max", "The most names at a time; 0: no limit", Count)]
-        = |of| of.port.names_max.load(Ordering::Relaxed);
+        = |of| port_config(&of.server.config(), of.port.namespace).max_names;
     Port "refused_names" [REFUSED.with("reason", "names")] {Refusals "names"}
         = |of| of.port.metrics.refused_names.value();
     Server "memory_max" [gauge("signalbox_memory_max", "The memory budget; 0: none", Bytes)]

@@ -117,13 +117,7 @@ fn serve(
         None => (Store::of(config), None),
         Some(node) => {
             http.join(node.view(), outgoing.as_ref());
-            match lead(
-                runtime,
-                node,
-                &listeners,
-                outgoing.as_ref(),
-                signals.stop(&rules, &http, options, log),
-            ) {
+            match lead(runtime, node, &listeners, outgoing.as_ref(), signals.stop(&rules, options, log)) {
                 Ok(Some(term)) => (Store::Cluster(node.storage(term).into()), Some(term)),
                 Ok(None) => {
                     info!("stopping");
@@ -172,7 +166,7 @@ fn serve(
         systemd::notify_ready();
         let serve = async {
             let handover = tokio::select! {
-                () = signals.obey(service.server(), &rules, &http, options, config, log) => None,
+                () = signals.obey(service.server(), &rules, options, config, log) => None,
                 Ok(handover) = prepared => Some(handover),
             };
             http.drain();

@@ -10,7 +10,6 @@ use tracing::{error, info, warn};
 
 use super::super::access::Ended;
 use super::super::expirations;
-use super::super::http::Http;
 use super::super::log::Log;
 use super::super::port::{port_config, port_name};
 use super::super::rules::Rules;
@@ -50,12 +49,12 @@ impl Signals {
     }
 
     /// Handles signals while there is no server, until one stops the daemon.
-    pub(super) async fn stop(&mut self, rules: &Rules, http: &Http, options: &Options, log: &Log) {
+    pub(super) async fn stop(&mut self, rules: &Rules, options: &Options, log: &Log) {
         loop {
             tokio::select! {
                 _ = self.hangup.recv() => {
                     self.reload_is_due = true;
-                    reload_standby(rules, http, options, log);
+                    reload_standby(rules, options, log);
                 }
                 _ = self.user1.recv() => info!("there are no statistics: this node does not lead"),
                 _ = self.terminate.recv() => return,
@@ -69,18 +68,17 @@ impl Signals {
         &mut self,
         server: &Server,
         rules: &Rules,
-        http: &Http,
         options: &Options,
         config: &Config,
         log: &Log,
     ) {
         let mut applied = config.clone();
         if std::mem::take(&mut self.reload_is_due) {
-            reload(server, rules, http, options, config, &mut applied, log);
+            reload(server, rules, options, config, &mut applied, log);
         }
         loop {
             tokio::select! {
-                _ = self.hangup.recv() => reload(server, rules, http, options, config, &mut applied, log),
+                _ = self.hangup.recv() => reload(server, rules, options, config, &mut applied, log),
                 _ = self.user1.recv() => report(server, config, log).await,
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
@@ -91,7 +89,7 @@ impl Signals {
 
 /// SIGHUP without a server: reopens the log, and applies what concerns the log and the HTTP listener. The rest is applied when
 /// this node leads.
-fn reload_standby(rules: &Rules, http: &Http, options: &Options, log: &Log) {
+fn reload_standby(rules: &Rules, options: &Options, log: &Log) {
     reopen(log);
     let loaded = match options.load() {
         Ok(loaded) => loaded,
@@ -105,9 +103,7 @@ fn reload_standby(rules: &Rules, http: &Http, options: &Options, log: &Log) {
     if let Err(error) = rules.access.load_tokens(&loaded.config.access) {
         error!(%error, "the tokens are left as they were");
     }
-    rules.access.configure(&loaded.config);
-    rules.shares.configure(&loaded.config);
-    http.apply(&loaded.config);
+    rules.apply(&loaded.config);
     expirations::warn_of(rules);
     info!("the configuration was read again; what concerns clients takes effect when this node leads");
 }
@@ -124,7 +120,6 @@ fn reopen(log: &Log) {
 fn reload(
     server: &Server,
     rules: &Rules,
-    http: &Http,
     options: &Options,
     started: &Config,
     applied: &mut Config,
@@ -167,7 +162,6 @@ fn reload(
         warn!(key, from, to, "this change takes effect only when the server is restarted");
     }
     server.apply(&loaded.config);
-    http.apply(&loaded.config);
     let refused = server.declare_configured(&loaded.config.semaphore.declare);
     let refused: Vec<_> =
         refused.iter().map(|name| declaration_key(&String::from_utf8_lossy(name))).collect();

@@ -2,13 +2,13 @@
 
 use super::super::access::{Ended, Right};
 use super::super::operations::Requested;
-use super::super::session_limits::SessionLimits;
 use super::super::steps;
 use super::answer::{compose_answer, compose_refusal, compose_status};
 use super::executor::{Executor, NextStep};
 use super::extended_state::{WaitingRequest, token_of};
 use super::response_stream::ResponseStream;
 use super::rights;
+use crate::config::SessionConfig;
 use signalbox_core::{Answer, Call, ListingKind, Moment, Outcome, Queueing, REQUESTS_MAX, Waiting, Want};
 use signalbox_model::{
     Claim, Milliseconds, Namespace, Place, Refusal, Scope, SessionId, SessionKey, Status, Target,
@@ -262,7 +262,8 @@ impl Executor<'_> {
         }
         self.extended.introduce(self.server, opaque, label);
         self.extended.is_told_places = wanted.contains(Features::PLACES);
-        let limits = self.server.session_limits();
+        let session = &self.server.config().session;
+        let ms = |seconds: u32| Milliseconds(seconds.saturating_mul(1000));
         // Without a store, no session survives that could repeat a request.
         let durable = if self.server.is_durable() {
             Features::DURABLE.union(Features::PLACES).union(Features::EXPORT)
@@ -278,14 +279,14 @@ impl Executor<'_> {
             version: EXTENDED_VERSION,
             features: FEATURES.union(durable).union(cluster),
             session: self.extended.connection.number(),
-            wait_max: Milliseconds(limits.max_wait_ms),
-            wait_default: Milliseconds(limits.default_wait_ms),
-            ttl_min: Milliseconds(limits.min_ttl_ms),
-            ttl_max: Milliseconds(limits.max_ttl_ms),
+            wait_max: ms(session.max_wait_s),
+            wait_default: ms(session.default_wait_s),
+            ttl_min: ms(session.min_ttl_s),
+            ttl_max: ms(session.max_ttl_s),
             names_max: ACQUIRE_ALL_NAMES_MAX as u32,
             requests_max: REQUESTS_MAX as u32,
             port: self.port.namespace,
-            shares: self.shares(&limits),
+            shares: self.shares(session),
         })))
     }
 
@@ -295,7 +296,7 @@ impl Executor<'_> {
         let Some(whereabouts) = self.server.whereabouts() else {
             return compose_status(opcode, opaque, Status::UnknownCommand, out);
         };
-        let (namespace, others) = (self.port.namespace, whereabouts.others());
+        let (namespace, others) = (self.port.namespace, whereabouts.others.get());
         let response = ExtendedResponse::Where(wire::Whereabouts {
             epoch: whereabouts.epoch,
             renew_deadline: Milliseconds::saturating_from(whereabouts.renew_deadline),
@@ -307,14 +308,14 @@ impl Executor<'_> {
     }
 
     /// What one client may have.
-    fn shares(&self, limits: &SessionLimits) -> Shares {
+    fn shares(&self, session: &SessionConfig) -> Shares {
         let share = self.server.shares.share();
         let of = |max| u32::try_from(share.of(max)).unwrap_or(u32::MAX);
         Shares {
-            connections: of(self.server.connections_limit(self.port)),
-            sessions: of(limits.sessions_max as usize),
-            waiters: of(limits.waiters_max as usize),
-            watches: of(limits.watches_max as usize),
+            connections: of(self.server.connections_limit(self.port.namespace)),
+            sessions: of(session.max_sessions as usize),
+            waiters: of(session.max_waiters as usize),
+            watches: of(session.max_watches as usize),
             memory: share.of(self.server.memory.max() as usize) as u64,
         }
     }
@@ -378,18 +379,15 @@ impl Executor<'_> {
 
     /// The time to live of a session or process that asks for this one, in milliseconds.
     pub(super) fn ttl_ms(&self, ttl: Option<Milliseconds>) -> u32 {
-        let limits = self.server.session_limits();
-        let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
-        ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms)
+        self.server.config().session.ttl_ms(ttl)
     }
 
     /// How long a request waits, in milliseconds.
     fn wait_ms(&self, wait: Wait) -> u32 {
-        let limits = self.server.session_limits();
         match wait {
             Wait::NotAtAll => 0,
-            Wait::UpTo(span) => span.0.min(limits.max_wait_ms),
-            Wait::ServerDefault => limits.default_wait_ms,
+            Wait::UpTo(span) => self.server.config().session.wait_ms(Some(span)),
+            Wait::ServerDefault => self.server.config().session.wait_ms(None),
         }
     }
 

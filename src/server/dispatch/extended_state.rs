@@ -394,7 +394,7 @@ impl ExtendedState {
             Notice::ShuttingDown => Notice::ShuttingDown,
             Notice::Moved(()) => {
                 let Some(whereabouts) = server.whereabouts() else { return };
-                let Some(next) = whereabouts.next() else { return };
+                let Some(next) = whereabouts.next.get() else { return };
                 let is_permitted = self.standing.may(Right::Acquire, Target::Anywhere);
                 let addresses =
                     if is_permitted { self.reachable(server, next.of(self.namespace)) } else { &[] };

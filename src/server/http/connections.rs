@@ -81,7 +81,7 @@ struct LeaseConnection(Arc<Shared>, Option<Counted>);
 impl LeaseConnection {
     /// `None`: there are as many as there may be, or the client has its share.
     fn count(shared: &Arc<Shared>, client: ClientAddress) -> Option<Self> {
-        let max = shared.settings().lease_connections_max;
+        let max = shared.config().http.lease_connections_max as usize;
         let in_use = shared.lease_connections.increment() as usize;
         let mut connection = Self(Arc::clone(shared), None);
         if in_use < max {
@@ -106,7 +106,7 @@ impl Place {
         let (open, closed) = oneshot::channel();
         let place = Self::new(shared);
         place.enter(peer, open);
-        if !shared.settings().is_proxy(peer.socket().ip()) {
+        if !shared.config().is_proxy(peer.socket().ip()) {
             place.count_client(peer);
         }
         (place, closed)

@@ -40,7 +40,7 @@ async fn begin(shared: &Arc<Shared>, stream: TcpStream, node: ClientAddress) -> 
     if !node.is_encrypted_by_relay() {
         return serve_requests(shared, stream, node).await;
     }
-    let tls = shared.rules.tls.current().ok_or(HandshakeError::NotConfigured)?;
+    let tls = shared.rules.tls.get().ok_or(HandshakeError::NotConfigured)?;
     let server = shared.stage().server();
     let (terms, usage) = (tls.terms_for(node), Arc::default());
     let handshake = Handshake { terms, client: node, usage, server: server.as_deref() };
@@ -58,7 +58,7 @@ where
         async move { Ok::<_, Infallible>(answer(&shared, node, request).await) }
     });
     // As many as a node with the same configuration can have. More wait there.
-    let requests_max = shared.settings().lease_connections_max + CONNECTIONS_MAX;
+    let requests_max = shared.config().http.lease_connections_max as usize + CONNECTIONS_MAX;
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .max_concurrent_streams(u32::try_from(requests_max).unwrap_or(u32::MAX))

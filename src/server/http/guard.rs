@@ -103,7 +103,7 @@ fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<()
         return Ok(());
     }
     // Where plain requests are accepted from this machine only, the connection was, and the client may be elsewhere.
-    let tls = shared.rules.tls.current();
+    let tls = shared.rules.tls.get();
     if !peer.is_encrypted && tls.is_some_and(|tls| !tls.permits_plain(peer.client.address)) {
         return Err(ApiError::new(
             StatusCode::FORBIDDEN,
@@ -113,7 +113,7 @@ fn check(shared: &Shared, peer: &Peer, request: &Request<Incoming>) -> Result<()
         ));
     }
     let host = host_of(request)?;
-    if !is_known(&host, peer.local, &shared.settings().hosts) {
+    if !is_known(&host, peer.local, &shared.config().http.hosts) {
         return Err(ApiError::new(
             StatusCode::MISDIRECTED_REQUEST,
             "host_not_allowed",

@@ -135,11 +135,6 @@ impl Http {
     pub(in crate::server) fn drain(&self) {
         self.shared.drain();
     }
-
-    /// Applies the settings that may change while the server runs.
-    pub(in crate::server) fn apply(&self, config: &Config) {
-        self.shared.apply(config);
-    }
 }
 
 /// The addresses of listeners, for the log.
@@ -231,7 +226,7 @@ async fn begin(
     if tokio::time::timeout(HEAD_MAX, stream.peek(&mut first)).await?? == 0 {
         return Ok(());
     }
-    let tls = shared.rules.tls.current();
+    let tls = shared.rules.tls.get();
     let first_bytes = tls.as_ref().map(|tls| (tls.first_bytes_of(address), tls.terms()));
     let mut client = Client { address, certificate: Arc::default() };
     match first_bytes {

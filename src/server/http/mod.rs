@@ -32,7 +32,6 @@ mod peer;
 mod query;
 mod requester;
 mod routes;
-mod settings;
 mod shared;
 mod stream;
 

@@ -1,7 +1,7 @@
-//! What the connections of the listener share: the stage of the process, its settings, and what it has computed for
+//! What the connections of the listener share: the stage of the process, its rules, and what it has computed for
 //! requests to come.
 
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::clock::Clock;
 use super::super::metrics::Count;
 use super::super::node_view::NodeView;
-use super::super::rules::Rules;
+use super::super::rules::{Current, Rules};
 use super::super::state::Server;
 use super::super::throttle::Throttle;
 use super::answer::ApiError;
@@ -17,7 +17,6 @@ use super::connections::Connections;
 use super::forward::Forwarder;
 use super::leases::Leases;
 use super::metrics::Selection;
-use super::settings::Settings;
 use crate::config::{ClusterConfig, Config};
 use signalbox_model::UnixSeconds;
 
@@ -27,8 +26,7 @@ const COMPUTED_MAX: usize = 16;
 /// The state of the listener.
 #[derive(Debug)]
 pub(super) struct Shared {
-    stage: RwLock<Stage>,
-    settings: RwLock<Arc<Settings>>,
+    stage: Current<Stage>,
     pub(super) rules: Rules,
     pub(super) cluster: ClusterConfig,
     /// Set once this process is a node of a cluster.
@@ -71,8 +69,7 @@ pub(super) enum Stage {
 impl Shared {
     pub(super) fn new(config: &Config, rules: Rules) -> Self {
         Self {
-            stage: RwLock::new(Stage::Starting),
-            settings: RwLock::new(Arc::new(Settings::of(config))),
+            stage: Current::new(Stage::Starting),
             rules,
             cluster: config.cluster.clone(),
             node: OnceLock::new(),
@@ -130,35 +127,27 @@ impl Shared {
 
     /// Whether nothing may be written to clients any longer.
     pub(super) fn is_fenced(&self) -> bool {
-        let stage = self.stage.read().unwrap_or_else(PoisonError::into_inner);
-        match &*stage {
-            Stage::Serving(server) | Stage::Draining(server) => server.is_fenced(),
-            Stage::Starting | Stage::Standby => false,
-        }
+        self.stage().server().is_some_and(|server| server.is_fenced())
     }
 
     pub(super) fn set_stage(&self, stage: Stage) {
-        *self.stage.write().unwrap_or_else(PoisonError::into_inner) = stage;
+        self.stage.set(stage);
     }
 
     pub(super) fn drain(&self) {
         self.stopping.cancel();
-        let mut stage = self.stage.write().unwrap_or_else(PoisonError::into_inner);
-        if let Stage::Serving(server) = &*stage {
-            *stage = Stage::Draining(Arc::clone(server));
+        if let Stage::Serving(server) = self.stage() {
+            self.set_stage(Stage::Draining(server));
         }
     }
 
-    pub(super) fn apply(&self, config: &Config) {
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Settings::of(config));
-    }
-
     pub(super) fn stage(&self) -> Stage {
-        self.stage.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stage.get()
     }
 
-    pub(super) fn settings(&self) -> Arc<Settings> {
-        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    /// The configuration in force.
+    pub(super) fn config(&self) -> Arc<Config> {
+        self.rules.config.get()
     }
 
     /// The server, also while it is being stopped.

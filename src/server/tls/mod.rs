@@ -13,7 +13,7 @@ mod handshake;
 mod identity;
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 pub(super) use der::validity;
 pub use files::TlsError;
@@ -21,6 +21,7 @@ pub(super) use handshake::{Handshake, HandshakeError, Terms};
 
 use super::client_address::ClientAddress;
 use super::expirations::Expiration;
+use super::rules::Current;
 use crate::config::{PlainRule, TlsConfig};
 
 /// What the server needs for TLS.
@@ -32,10 +33,6 @@ pub(super) struct Tls {
     /// Of the certificates in the files.
     pub(super) expirations: Vec<Expiration>,
 }
-
-/// What new connections are served with, until it is read again.
-#[derive(Debug)]
-pub(super) struct ReloadableTls(RwLock<Option<Arc<Tls>>>);
 
 /// How the connection of a client may begin.
 #[derive(Clone, Copy, Debug)]
@@ -52,26 +49,11 @@ impl fmt::Debug for Tls {
     }
 }
 
-impl ReloadableTls {
-    /// `None`: TLS is not configured.
-    pub(super) fn new(tls: Option<Arc<Tls>>) -> Self {
-        Self(RwLock::new(tls))
-    }
-
+impl Current<Option<Arc<Tls>>> {
     /// Reads the files, for connections from now on. If they cannot be used, those before stay in use.
     pub(super) fn load(&self, config: &TlsConfig) -> Result<(), TlsError> {
         self.set(Tls::read(config)?.map(Arc::new));
         Ok(())
-    }
-
-    /// For connections from now on.
-    pub(super) fn set(&self, tls: Option<Arc<Tls>>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = tls;
-    }
-
-    /// `None`: TLS is not configured.
-    pub(super) fn current(&self) -> Option<Arc<Tls>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

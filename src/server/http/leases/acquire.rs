@@ -16,7 +16,7 @@ use super::view::View;
 use super::waiting::{Parking, Woken, mailbox};
 use super::{TOKEN, end_lost, key, poll_ms};
 use signalbox_core::{KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, MonotonicMs, Want};
-use signalbox_model::{LeaseKey, Namespace, Quoted, Refusal, Target};
+use signalbox_model::{LeaseKey, Milliseconds, Namespace, Quoted, Refusal, Target};
 
 pub(in super::super) async fn acquire(context: Context) -> Answer {
     let shared = Arc::clone(&context.shared);
@@ -86,8 +86,7 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     if poll_ms > 0 && !context.place.use_for_leases() {
         return Err(ApiError::busy());
     }
-    let limits = server.session_limits();
-    let ttl_ms = wanted.ttl_ms.unwrap_or(limits.default_ttl_ms).clamp(limits.min_ttl_ms, limits.max_ttl_ms);
+    let ttl_ms = server.config().session.ttl_ms(wanted.ttl_ms.map(Milliseconds));
     let request = KeyedRequest {
         key: &key,
         text: &text,

@@ -123,7 +123,7 @@ impl Wanted {
     }
 
     pub(super) fn queueing(&self, server: &Server) -> Queueing {
-        let wait_ms = self.wait_ms.min(server.session_limits().max_wait_ms);
+        let wait_ms = server.config().session.wait_ms(Some(Milliseconds(self.wait_ms)));
         Queueing { wait_ms, queue_max: self.queue_max.unwrap_or(u32::MAX) }
     }
 }

@@ -189,7 +189,7 @@ impl<'a> Families<'a> {
         let connections = shared.lease_connections.value();
         let help = "HTTP connections whose last request was for a lease";
         self.gauge("signalbox_http_lease_connections", help, only(connections))?;
-        let max = shared.settings().lease_connections_max as u64;
+        let max = u64::from(shared.config().http.lease_connections_max);
         let help = "The most HTTP connections for leases at a time";
         self.gauge("signalbox_http_lease_connections_max", help, only(max))?;
         let parked = shared.leases.parked.value();

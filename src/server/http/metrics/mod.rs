@@ -40,7 +40,7 @@ pub(super) fn metrics(shared: &Arc<Shared>, peer: &Peer, headers: &HeaderMap) ->
         return Err(refuse(shared, peer, &permissions, Right::Read, Target::Server));
     }
     let mut registry = Registry::default();
-    let series = shared.stage().server().map(|server| shared.series.of(&shared.settings(), &server));
+    let series = shared.stage().server().map(|server| shared.series.of(&shared.config().http, &server));
     registry.register_collector(Box::new(Scrape { shared: Arc::clone(shared), series }));
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| ApiError::internal(&error))?;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::super::super::state::Server;
 use super::super::super::steps;
-use super::super::settings::Settings;
+use crate::config::HttpConfig;
 use signalbox_core::{ListingKind, WaitedListing};
 use signalbox_model::Namespace;
 
@@ -107,12 +107,12 @@ pub(super) struct Series {
 
 impl Selection {
     /// The series of a scrape. Begins a walk if the last one is old.
-    pub(super) fn of(&self, settings: &Settings, server: &Arc<Server>) -> Series {
-        let names_max = settings.names_max;
+    pub(super) fn of(&self, config: &HttpConfig, server: &Arc<Server>) -> Series {
+        let names_max = config.names_max as usize;
         let (declared, is_more) = declared(server, names_max);
         let paused: BTreeSet<_> =
             declared.iter().filter(|(_, is_paused)| *is_paused).map(|(name, _)| name.clone()).collect();
-        let needs_walk = !settings.names.is_empty() || is_more;
+        let needs_walk = !config.names.is_empty() || is_more;
         let mut walked = Walked::default();
         if needs_walk {
             let mut state = lock(&self.0);
@@ -120,7 +120,7 @@ impl Selection {
             let is_due = state.begun.is_none_or(|begun| begun.elapsed() >= WALK_PERIOD);
             if is_due && !std::mem::replace(&mut state.is_walking, true) {
                 state.begun = Some(Instant::now());
-                let prefixes = settings.names.clone();
+                let prefixes = config.names.clone();
                 tokio::spawn(walk(Arc::clone(&self.0), Arc::clone(server), prefixes, names_max));
             }
         }
