@@ -17,7 +17,6 @@ use signalbox_model::{ReachedLimit, UnixSeconds};
 use signalbox_protocol::{Frame, FrameClass, Request, Response};
 
 /// What the connection does after a frame was executed.
-#[derive(Debug)]
 pub(in crate::server) enum NextStep {
     /// It executes the next frame.
     Continue,

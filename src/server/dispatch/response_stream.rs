@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::vec::IntoIter;
 
 use tokio::time::Sleep;
 
@@ -11,10 +10,9 @@ use super::super::export::{Export, Next};
 use super::super::state::Server;
 use super::super::{statistics, steps};
 use signalbox_core::{
-    ClaimListing, Claimed, DeclaredListing, DeclaredSemaphore, Dump, Listed, ListedSession, Listing,
-    ListingKind, PlainListing, SessionListing, SetListing, UserListing,
+    ClaimListing, DeclaredListing, Dump, Listing, ListingKind, PlainListing, SessionListing, SetListing,
+    UserListing,
 };
-use signalbox_model::sysv::{ListedSet, ListedUser};
 use signalbox_model::{Namespace, Refusal, SessionId, Status, UnixSeconds};
 use signalbox_protocol::{
     DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response, SysvOpcode, compose_listed_set,
@@ -22,7 +20,6 @@ use signalbox_protocol::{
 };
 
 /// A response of many frames. The connection sends all of it before it executes the next request.
-#[derive(Debug)]
 pub(in crate::server) struct ResponseStream {
     source: Source,
     opaque: Opaque,
@@ -31,38 +28,23 @@ pub(in crate::server) struct ResponseStream {
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-/// The entries to send. The core lists them in steps; an iterator has those of the current step.
-#[derive(Debug)]
 enum Source {
     /// Of a port; it has one chunk.
     Statistics(Namespace),
-    Dump(Dump),
-    Listing(Listing, IntoIter<Listed>),
-    Declared(DeclaredListing, IntoIter<DeclaredSemaphore>),
-    Sessions(SessionListing, IntoIter<ListedSession>),
-    Held(Held, IntoIter<Claimed>),
     Export(Export),
-    Sets(SetListing, IntoIter<ListedSet>),
-    Users(UserListing, IntoIter<ListedUser>),
+    /// The entries of a list, which ends with an empty response with this opcode.
+    Entries(u8, Compose),
 }
 
-/// What is left of a Held: grants and waiting requests, then plain holdings.
-#[derive(Debug)]
-struct Held {
-    claims: ClaimListing,
-    plain: PlainListing,
-}
+/// Appends the next entry.
+type Compose = Box<dyn FnMut(&Server, UnixSeconds, &mut Vec<u8>) -> Composed + Send>;
 
-impl Held {
-    /// The next step, which may find nothing; `None`: it was the last one.
-    fn step(&mut self, server: &Server) -> Option<Vec<Claimed>> {
-        let claims = server.core.list_claims(&mut self.claims);
-        if claims.is_empty() {
-            server.core.list_plain(&mut self.plain, steps::CHECK_NAMES)
-        } else {
-            Some(claims)
-        }
-    }
+enum Composed {
+    Entry,
+    /// The step has found nothing. Other connections take their turn before the next one.
+    Nothing,
+    /// There are no more entries.
+    End,
 }
 
 impl ResponseStream {
@@ -70,48 +52,109 @@ impl ResponseStream {
         Self { source, opaque, chunks: 0, pause: None }
     }
 
+    /// The entries of a list. The core lists them in steps: `step` takes one, and returns `None` at the end.
+    fn entries<E: Send + 'static>(
+        opcode: u8,
+        opaque: Opaque,
+        mut step: impl FnMut(&Server) -> Option<Vec<E>> + Send + 'static,
+        compose: impl Fn(&Server, E, &mut Vec<u8>) + Send + 'static,
+    ) -> Self {
+        let mut entries = Vec::new().into_iter();
+        let next = move |server: &Server, _: UnixSeconds, out: &mut Vec<u8>| {
+            if entries.len() == 0 {
+                let Some(found) = step(server) else { return Composed::End };
+                entries = found.into_iter();
+            }
+            let Some(entry) = entries.next() else { return Composed::Nothing };
+            compose(server, entry, out);
+            Composed::Entry
+        };
+        Self::new(Source::Entries(opcode, Box::new(next)), opaque)
+    }
+
     pub(super) fn statistics(port: Namespace, opaque: Opaque) -> Self {
         Self::new(Source::Statistics(port), opaque)
-    }
-
-    pub(super) fn dump(names: Dump, opaque: Opaque) -> Self {
-        Self::new(Source::Dump(names), opaque)
-    }
-
-    pub(super) fn listing(listing: Listing, opaque: Opaque) -> Self {
-        Self::new(Source::Listing(listing, Vec::new().into_iter()), opaque)
-    }
-
-    pub(super) fn declared(listing: DeclaredListing, opaque: Opaque) -> Self {
-        Self::new(Source::Declared(listing, Vec::new().into_iter()), opaque)
-    }
-
-    pub(super) fn sessions(listing: SessionListing, opaque: Opaque) -> Self {
-        Self::new(Source::Sessions(listing, Vec::new().into_iter()), opaque)
-    }
-
-    /// Refused if none of the sessions exists.
-    pub(super) fn held(server: &Server, sessions: &[SessionId], opaque: Opaque) -> Result<Self, Refusal> {
-        let connected = sessions.iter().filter_map(|session| server.peers.find_session(*session));
-        let connections: HashSet<_> = connected.map(|peer| peer.connection).collect();
-        if connections.is_empty() && !sessions.iter().any(|session| server.core.has_session(*session)) {
-            return Err(Refusal::NoSuchSession);
-        }
-        let claims = ClaimListing::of(sessions.iter().rev().copied().collect());
-        let held = Held { claims, plain: PlainListing::of(connections) };
-        Ok(Self::new(Source::Held(held, Vec::new().into_iter()), opaque))
     }
 
     pub(super) fn export(export: Export, opaque: Opaque) -> Self {
         Self::new(Source::Export(export), opaque)
     }
 
-    pub(super) fn sets(listing: SetListing, opaque: Opaque) -> Self {
-        Self::new(Source::Sets(listing, Vec::new().into_iter()), opaque)
+    pub(super) fn dump(mut names: Dump, opaque: Opaque) -> Self {
+        let opcode = Opcode::Dump.code();
+        let next = move |server: &Server, now: UnixSeconds, out: &mut Vec<u8>| {
+            let shown = names.next(&server.core, now, |name, item| {
+                let entry = DumpEntry { consumption: item.consumption, peak: item.peak, name };
+                Response::Entry(entry).compose(opcode, opaque, out);
+            });
+            shown.map_or(Composed::End, |_| Composed::Entry)
+        };
+        Self::new(Source::Entries(opcode, Box::new(next)), opaque)
     }
 
-    pub(super) fn users(listing: UserListing, opaque: Opaque) -> Self {
-        Self::new(Source::Users(listing, Vec::new().into_iter()), opaque)
+    pub(super) fn listing(mut listing: Listing, opaque: Opaque) -> Self {
+        let opcode = match listing.kind() {
+            ListingKind::Holders => ExtendedOpcode::Holders.code(),
+            ListingKind::Waiters => ExtendedOpcode::Waiters.code(),
+        };
+        let step = move |server: &Server| unless_empty(server.core.list(&mut listing));
+        Self::entries(opcode, opaque, step, move |server, (mut entry, connection), out| {
+            entry.address = server.peers.address_text(connection);
+            ExtendedResponse::Entry(entry.borrowed()).compose(opcode, opaque, out);
+        })
+    }
+
+    pub(super) fn declared(mut listing: DeclaredListing, opaque: Opaque) -> Self {
+        let opcode = ExtendedOpcode::List.code();
+        let step = move |server: &Server| unless_empty(server.core.list_declared(&mut listing));
+        Self::entries(opcode, opaque, step, move |_, declared, out| {
+            ExtendedResponse::DeclaredEntry(declared.entry()).compose(opcode, opaque, out);
+        })
+    }
+
+    pub(super) fn sessions(mut listing: SessionListing, opaque: Opaque) -> Self {
+        let opcode = ExtendedOpcode::Sessions.code();
+        let step = move |server: &Server| {
+            let connected = |after| server.peers.connected_after(after, steps::LISTED_CONNECTIONS);
+            unless_empty(server.core.list_sessions(&mut listing, connected, server.moment()))
+        };
+        Self::entries(opcode, opaque, step, move |_, listed, out| {
+            ExtendedResponse::SessionEntry(listed.borrowed()).compose(opcode, opaque, out);
+        })
+    }
+
+    /// What sessions have: grants and waiting requests, then plain holdings. Refused if none of the sessions exists.
+    pub(super) fn held(server: &Server, sessions: &[SessionId], opaque: Opaque) -> Result<Self, Refusal> {
+        let connected = sessions.iter().filter_map(|session| server.peers.find_session(*session));
+        let connections: HashSet<_> = connected.map(|peer| peer.connection).collect();
+        if connections.is_empty() && !sessions.iter().any(|session| server.core.has_session(*session)) {
+            return Err(Refusal::NoSuchSession);
+        }
+        let mut claims = ClaimListing::of(sessions.iter().rev().copied().collect());
+        let mut plain = PlainListing::of(connections);
+        let step = move |server: &Server| {
+            let found = unless_empty(server.core.list_claims(&mut claims));
+            found.or_else(|| server.core.list_plain(&mut plain, steps::CHECK_NAMES))
+        };
+        let opcode = ExtendedOpcode::Held.code();
+        Ok(Self::entries(opcode, opaque, step, move |server, claimed, out| {
+            let held = server.held_entry(claimed);
+            ExtendedResponse::HeldEntry(held.borrowed()).compose(opcode, opaque, out);
+        }))
+    }
+
+    pub(super) fn sets(mut listing: SetListing, opaque: Opaque) -> Self {
+        let step = move |server: &Server| unless_empty(server.core.list_sets(&mut listing));
+        Self::entries(SysvOpcode::ListSets.code(), opaque, step, move |_, listed, out| {
+            compose_listed_set(&listed, opaque, out);
+        })
+    }
+
+    pub(super) fn users(mut listing: UserListing, opaque: Opaque) -> Self {
+        let step = move |server: &Server| unless_empty(server.core.list_set_users(&mut listing));
+        Self::entries(SysvOpcode::ListUsers.code(), opaque, step, move |_, listed, out| {
+            compose_listed_user(&listed, opaque, out);
+        })
     }
 
     /// Ready when the next chunk can be composed. A long response pauses between bursts of chunks, because a thread that
@@ -137,98 +180,26 @@ impl ResponseStream {
         out: &mut Vec<u8>,
     ) -> bool {
         while out.len() < bytes {
-            let (opcode, is_more) = match &mut self.source {
+            match &mut self.source {
+                Source::Statistics(port) => {
+                    let items = statistics::items(server, server.port(*port));
+                    Response::Statistics(&items).compose(Opcode::Stats.code(), self.opaque, out);
+                    return false;
+                }
                 Source::Export(export) => {
                     if !compose_next(export, self.opaque, out) {
                         return false;
                     }
                     break;
                 }
-                Source::Sessions(listing, entries) => {
-                    let connected = |after: Option<SessionId>| {
-                        server.peers.connected_after(after, steps::LISTED_CONNECTIONS)
-                    };
-                    let list = || server.core.list_sessions(listing, connected, server.moment());
-                    let next = next_entry(entries, list);
-                    if let Some(listed) = &next {
-                        let response = ExtendedResponse::SessionEntry(listed.borrowed());
-                        response.compose(ExtendedOpcode::Sessions.code(), self.opaque, out);
+                Source::Entries(opcode, compose) => match compose(server, now, out) {
+                    Composed::Entry => {}
+                    Composed::Nothing => break,
+                    Composed::End => {
+                        Response::Done.compose(*opcode, self.opaque, out);
+                        return false;
                     }
-                    (ExtendedOpcode::Sessions.code(), next.is_some())
-                }
-                Source::Held(held, entries) => {
-                    if entries.len() == 0
-                        && let Some(step) = held.step(server)
-                    {
-                        *entries = step.into_iter();
-                        if entries.len() == 0 {
-                            // Other connections take their turn, however many names hold nothing.
-                            break;
-                        }
-                    }
-                    let next = entries.next();
-                    let is_more = next.is_some();
-                    if let Some(claimed) = next {
-                        let held = server.held_entry(claimed);
-                        let response = ExtendedResponse::HeldEntry(held.borrowed());
-                        response.compose(ExtendedOpcode::Held.code(), self.opaque, out);
-                    }
-                    (ExtendedOpcode::Held.code(), is_more)
-                }
-                Source::Statistics(port) => {
-                    let items = statistics::items(server, server.port(*port));
-                    Response::Statistics(&items).compose(Opcode::Stats.code(), self.opaque, out);
-                    return false;
-                }
-                Source::Dump(names) => {
-                    let opcode = Opcode::Dump.code();
-                    let shown = names.next(&server.core, now, |name, item| {
-                        let entry = DumpEntry { consumption: item.consumption, peak: item.peak, name };
-                        Response::Entry(entry).compose(opcode, self.opaque, out);
-                    });
-                    (opcode, shown.is_some())
-                }
-                Source::Listing(listing, entries) => {
-                    let opcode = match listing.kind() {
-                        ListingKind::Holders => ExtendedOpcode::Holders,
-                        ListingKind::Waiters => ExtendedOpcode::Waiters,
-                    };
-                    let next = next_entry(entries, || server.core.list(listing));
-                    let is_more = next.is_some();
-                    if let Some((mut entry, connection)) = next {
-                        entry.address = server.peers.address_text(connection);
-                        let entry = ExtendedResponse::Entry(entry.borrowed());
-                        entry.compose(opcode.code(), self.opaque, out);
-                    }
-                    (opcode.code(), is_more)
-                }
-                Source::Declared(listing, entries) => {
-                    let opcode = ExtendedOpcode::List.code();
-                    let next = next_entry(entries, || server.core.list_declared(listing));
-                    if let Some(declared) = &next {
-                        let entry = ExtendedResponse::DeclaredEntry(declared.entry());
-                        entry.compose(opcode, self.opaque, out);
-                    }
-                    (opcode, next.is_some())
-                }
-                Source::Sets(listing, entries) => {
-                    let next = next_entry(entries, || server.core.list_sets(listing));
-                    if let Some(listed) = &next {
-                        compose_listed_set(listed, self.opaque, out);
-                    }
-                    (SysvOpcode::ListSets.code(), next.is_some())
-                }
-                Source::Users(listing, entries) => {
-                    let next = next_entry(entries, || server.core.list_set_users(listing));
-                    if let Some(listed) = &next {
-                        compose_listed_user(listed, self.opaque, out);
-                    }
-                    (SysvOpcode::ListUsers.code(), next.is_some())
-                }
-            };
-            if !is_more {
-                Response::Done.compose(opcode, self.opaque, out);
-                return false;
+                },
             }
         }
         self.chunks += 1;
@@ -256,12 +227,9 @@ fn compose_next(export: &mut Export, opaque: Opaque, out: &mut Vec<u8>) -> bool 
     false
 }
 
-/// The next entry of the current step of a listing, or of the next step.
-fn next_entry<E>(entries: &mut IntoIter<E>, list: impl FnOnce() -> Vec<E>) -> Option<E> {
-    if entries.len() == 0 {
-        *entries = list().into_iter();
-    }
-    entries.next()
+/// The entries of a step, of which the last one has none.
+fn unless_empty<E>(entries: Vec<E>) -> Option<Vec<E>> {
+    (!entries.is_empty()).then_some(entries)
 }
 
 #[cfg(test)]
