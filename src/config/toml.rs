@@ -227,41 +227,21 @@ mod tests {
 
     #[test]
     fn a_text_without_quotes_and_a_key_that_is_set_twice_are_named() {
+        let quoted = |start: &str, setting: &str| format!("{start}: put quotes around the value: {setting}");
         for (text, message) in [
-            (
-                "[log]\nthreshold = info",
-                "threshold = info: put quotes around the value: threshold = \"info\"",
-            ),
-            (
-                "bind_ip = 127.0.0.1",
-                "bind_ip = 127.0.0.1: put quotes around the value: bind_ip = \"127.0.0.1\"",
-            ),
-            ("bind_ip = ::1", "bind_ip = ::1: put quotes around the value: bind_ip = \"::1\""),
-            (
-                "bind_ip = 127.0.0.1 ::1 # both",
-                "bind_ip = 127.0.0.1 ::1: put quotes around the value: bind_ip = \"127.0.0.1 ::1\"",
-            ),
-            (
-                "proxies = 10.0.0.0/8\nworkers = 1",
-                "proxies = 10.0.0.0/8: put quotes around the value: proxies = \"10.0.0.0/8\"",
-            ),
-            ("bind_ip = [127.0.0.1, ::1]", "bind_ip = [127.0.0.1, ::1]: put quotes around each address"),
-            (
-                "[cluster]\nbind = 10.0.0.1:11218",
-                "bind = 10.0.0.1:11218: put quotes around the value: bind = \"10.0.0.1:11218\"",
-            ),
-            (
-                "log.file = /var/log/x # there",
-                "log.file = /var/log/x: put quotes around the value: log.file = \"/var/log/x\"",
-            ),
-            (
-                "[session]\nmax_wait = 24h # a day",
-                "max_wait = 24h: put quotes around the value: max_wait = \"24h\"",
-            ),
-            ("user = nobody\nworkers = 2", "user = nobody: put quotes around the value: user = \"nobody\""),
-            ("[counter]\nenable = yes", "enable = yes: did you mean true?"),
-            ("[counter]\nenable = False # off", "enable = False: did you mean false?"),
-            ("[log]\nfile = \"a\"\nfile = \"b\"", "the key file is set twice; keep one of them"),
+            ("[log]\nthreshold = info", quoted("threshold = info", r#"threshold = "info""#)),
+            ("bind_ip = 127.0.0.1", quoted("bind_ip = 127.0.0.1", r#"bind_ip = "127.0.0.1""#)),
+            ("bind_ip = ::1", quoted("bind_ip = ::1", r#"bind_ip = "::1""#)),
+            ("a = 127.0.0.1 ::1 # both", quoted("a = 127.0.0.1 ::1", r#"a = "127.0.0.1 ::1""#)),
+            ("a = 10.0.0.0/8\nworkers = 1", quoted("a = 10.0.0.0/8", r#"a = "10.0.0.0/8""#)),
+            ("a = [127.0.0.1, ::1]", "a = [127.0.0.1, ::1]: put quotes around each address".to_owned()),
+            ("[a]\nbind = 10.0.0.1:11218", quoted("bind = 10.0.0.1:11218", r#"bind = "10.0.0.1:11218""#)),
+            ("log.file = /x # there", quoted("log.file = /x", r#"log.file = "/x""#)),
+            ("[a]\nmax_wait = 24h # a day", quoted("max_wait = 24h", r#"max_wait = "24h""#)),
+            ("user = nobody\nworkers = 2", quoted("user = nobody", r#"user = "nobody""#)),
+            ("[counter]\nenable = yes", "enable = yes: did you mean true?".to_owned()),
+            ("[counter]\nenable = False # off", "enable = False: did you mean false?".to_owned()),
+            ("file = 'a'\nfile = 'b'", "the key file is set twice; keep one of them".to_owned()),
         ] {
             let said: Vec<_> = read(text).mistakes.into_iter().map(|mistake| mistake.sentence).collect();
             assert_eq!(said, [message]);
