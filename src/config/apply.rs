@@ -263,27 +263,10 @@ pub(crate) fn closest<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> O
     words
         // A name may be very long.
         .filter(|word| letters <= word.len() + letters_max)
-        .map(|word| (letters_between(name, word), word))
+        .map(|word| (strsim::levenshtein(name, word), word))
         .min_by_key(|(letters, _)| *letters)
         .filter(|(letters, _)| *letters <= letters_max)
         .map(|(_, word)| word)
-}
-
-/// How many letters have to be added, removed or changed to make one of the other (Levenshtein's distance).
-fn letters_between(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    // The distances of the part of `one` that was seen to every beginning of `other`.
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (seen, letter) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = seen + 1;
-        for (index, other_letter) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != *other_letter);
-            diagonal = row[index + 1];
-            row[index + 1] = changed.min(diagonal + 1).min(row[index] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]
@@ -304,16 +287,6 @@ mod tests {
             ("x", None),
         ] {
             assert_eq!(closest_key(name), close, "{name}");
-        }
-    }
-
-    #[test]
-    fn letters_between_words_are_counted() {
-        for (one, other, letters) in
-            [("", "", 0), ("", "abc", 3), ("abc", "abc", 0), ("kitten", "sitting", 3)]
-        {
-            assert_eq!(letters_between(one, other), letters);
-            assert_eq!(letters_between(other, one), letters);
         }
     }
 

@@ -4,6 +4,7 @@
 //! is written as in yrmcds.conf. A variable that begins like this and is of no key is an error, because a server that
 //! ignored it would run with another configuration than intended. Only those that Kubernetes makes are ignored.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,6 @@ use std::path::{Path, PathBuf};
 use super::apply::{closest_key, excerpt};
 use super::error::{ConfigError, Contradiction, Mistake, Notice, Severity};
 use super::language::Language;
-use super::origin::{Origin, Origins};
 use super::root::Config;
 use super::schema::{Key, is_within_declaration};
 use super::setting::{Read, Value, line_at};
@@ -35,12 +35,20 @@ pub struct Loaded {
     pub notices: Vec<Notice>,
     /// The file that was read.
     file: Option<PathBuf>,
-    /// Where keys were set.
-    origins: Origins,
+    /// The keys that were set, by name, and the last place that set each.
+    origins: BTreeMap<&'static str, Origin>,
     /// The mistakes in the file and the environment. The configuration does not have those lines and variables.
     mistakes: Vec<String>,
     /// The keys whose values are not known, because they were refused or their names are misspelt; `None`: lines could not be read, so it is not known.
     refused: Option<Vec<&'static str>>,
+}
+
+/// Where a key was set. A later variant replaces an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Origin {
+    Line(usize),
+    Variable(String),
+    Option(&'static str),
 }
 
 impl Config {
@@ -88,7 +96,7 @@ impl Config {
             config,
             notices: applied.notices,
             file: Some(path.to_owned()),
-            origins: Origins::of_lines(applied.lines),
+            origins: applied.lines.into_iter().map(|(key, line)| (key, Origin::Line(line))).collect(),
             mistakes: mistakes.into_iter().map(|mistake| mistake.in_file(path)).collect(),
             refused,
         }
@@ -108,7 +116,7 @@ impl Loaded {
                 config: Config::default(),
                 notices: Vec::new(),
                 file: None,
-                origins: Origins::default(),
+                origins: BTreeMap::new(),
                 mistakes: Vec::new(),
                 refused: Some(Vec::new()),
             },
@@ -170,13 +178,13 @@ impl Loaded {
             None => format!("{} is set to \"{}\" by {variable}", key.name(), excerpt(&value)),
         };
         self.notices.push(Notice { severity: Severity::Info, sentence });
-        self.origins.0.insert(key.name(), Origin::Variable(variable));
+        self.origins.insert(key.name(), Origin::Variable(variable));
         Ok(())
     }
 
     /// Notes that an option of the command line has set a key.
     pub fn note_option(&mut self, key: &'static str, option: &'static str) {
-        self.origins.0.insert(key, Origin::Option(option));
+        self.origins.insert(key, Origin::Option(option));
     }
 
     /// Reports the mistakes of the file and the environment, and contradictions ([`Config::validate`]) with the place where one
@@ -208,7 +216,7 @@ impl Loaded {
 
     /// Where the last of the keys was set.
     fn place_of(&self, keys: &[&str]) -> Option<String> {
-        match keys.iter().filter_map(|key| self.origins.0.get(key)).max()? {
+        match keys.iter().filter_map(|key| self.origins.get(key)).max()? {
             Origin::Option(option) => Some((*option).to_owned()),
             Origin::Variable(variable) => Some(variable.clone()),
             Origin::Line(line) => self.file_name().map(|file| format!("{file}:{line}")),

@@ -18,7 +18,6 @@ mod http;
 mod language;
 mod load;
 mod network;
-mod origin;
 mod root;
 mod schema;
 mod setting;
@@ -27,6 +26,7 @@ mod tests;
 mod tls;
 mod toml;
 mod validate;
+mod words;
 mod workers;
 mod yrmcds;
 
@@ -42,6 +42,7 @@ pub use http::HttpConfig;
 pub use language::Language;
 pub use load::Loaded;
 pub use network::{Network, UnknownNetwork};
+pub(crate) use root::is_covered;
 pub use root::{
     Config, Counter, DeclareConfig, Log, PortConfig, Semaphore, SessionConfig, SysvConfig, Threshold,
     UnknownThreshold,

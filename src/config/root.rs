@@ -1,16 +1,15 @@
 //! The whole configuration, with its defaults.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use super::access::AccessConfig;
 use super::cluster::ClusterConfig;
 use super::http::HttpConfig;
 use super::network::Network;
 use super::tls::TlsConfig;
+use super::words::words;
 use super::workers::WorkerCount;
 use signalbox_model::{Declaration, Milliseconds};
 
@@ -212,24 +211,11 @@ impl Config {
         self.data_dir.is_some() || self.cluster.is_enabled()
     }
 
-    /// The addresses of `bind` to bind. It leaves out addresses that a wildcard covers, because binding both fails.
-    pub fn configured_ips(&self) -> impl Iterator<Item = IpAddr> {
-        self.bind.iter().copied().filter(|address| !self.is_covered(*address))
-    }
-
     /// The address to bind although the machine may not have it. `None` if it is bound anyway.
     pub fn floating_ip(&self) -> Option<IpAddr> {
         let is_beside =
-            |ip: &IpAddr| !self.bind.is_empty() && !self.bind.contains(ip) && !self.is_covered(*ip);
+            |ip: &IpAddr| !self.bind.is_empty() && !self.bind.contains(ip) && !is_covered(*ip, &self.bind);
         self.virtual_ip.filter(is_beside)
-    }
-
-    /// Whether a wildcard in `bind` includes this address: `0.0.0.0` includes IPv4, `::` both families.
-    fn is_covered(&self, address: IpAddr) -> bool {
-        let covers = |other: &IpAddr| {
-            other.is_unspecified() && *other != address && (other.is_ipv6() || address.is_ipv4())
-        };
-        self.bind.iter().any(covers)
     }
 
     /// The hosts at which clients on other machines reach this node; empty: that is not known.
@@ -245,6 +231,14 @@ impl Config {
         };
         own.into_iter().filter(is_usable).map(|ip| ip.to_string()).collect()
     }
+}
+
+/// Whether a wildcard among addresses includes this one, so that binding both fails: `0.0.0.0` includes IPv4, `::` both families.
+pub(crate) fn is_covered(address: IpAddr, bind: &[IpAddr]) -> bool {
+    let covers = |other: &IpAddr| {
+        other.is_unspecified() && *other != address && (other.is_ipv6() || address.is_ipv4())
+    };
+    bind.iter().any(covers)
 }
 
 impl Default for Config {
@@ -323,30 +317,7 @@ impl Default for SysvConfig {
     }
 }
 
-impl FromStr for Threshold {
-    type Err = UnknownThreshold;
-
-    fn from_str(text: &str) -> Result<Self, UnknownThreshold> {
-        match text {
-            "error" => Ok(Self::Error),
-            "warning" => Ok(Self::Warning),
-            "info" => Ok(Self::Info),
-            "debug" => Ok(Self::Debug),
-            _ => Err(UnknownThreshold),
-        }
-    }
-}
-
-impl fmt::Display for Threshold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Info => "info",
-            Self::Debug => "debug",
-        })
-    }
-}
+words!(Threshold, UnknownThreshold: Error "error", Warning "warning", Info "info", Debug "debug");
 
 /// The text is not the name of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -478,144 +478,59 @@ trait Field {
     fn shown(&self) -> String;
 }
 
-impl Field for bool {
-    fn read(&mut self, value: &Value, _: &Kind) -> Option<()> {
-        *self = match value {
-            Value::Flag(flag) => *flag,
-            Value::Word(word) => word.parse().ok()?,
-            _ => return None,
-        };
-        Some(())
-    }
-
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-}
-
-/// Numbers, which a test checks against the ranges of the rows.
-macro_rules! numbers {
-    ($($type:ty)+) => {
-        $(impl Field for $type {
+/// Types of fields: how each reads a value, and shows its own.
+macro_rules! fields {
+    ($($($type:ty)+: $read:expr, $shown:expr;)+) => {
+        $($(impl Field for $type {
             fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
-                *self = kind.number(value)?.try_into().ok()?;
+                let read: fn(&Value, &Kind) -> Option<$type> = $read;
+                *self = read(value, kind)?;
                 Some(())
             }
 
             fn shown(&self) -> String {
-                self.to_string()
+                let shown: fn(&$type) -> String = $shown;
+                shown(self)
             }
-        })+
+        })+)+
     };
 }
 
-numbers!(u8 u16 u32 u64 usize);
-
-impl Field for Option<u64> {
-    fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
-        *self = Some(kind.number(value)?);
-        Some(())
-    }
-
-    fn shown(&self) -> String {
-        in_a_row(self)
-    }
-}
-
-impl Field for WorkerCount {
-    fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
+fields! {
+    bool: |value, _| match value {
+        Value::Flag(flag) => Some(*flag),
+        Value::Word(word) => word.parse().ok(),
+        _ => None,
+    }, ToString::to_string;
+    // A test checks them against the ranges of the rows.
+    u16 u32: |value, kind| kind.number(value)?.try_into().ok(), ToString::to_string;
+    u64: |value, kind| kind.number(value), ToString::to_string;
+    Option<u64>: |value, kind| kind.number(value).map(Some), |own| in_a_row(own);
+    WorkerCount: |value, kind| {
         let count = usize::try_from(kind.number(value)?).ok()?;
-        *self = Self::Exactly(NonZeroUsize::new(count)?);
-        Some(())
-    }
-
-    fn shown(&self) -> String {
-        self.to_string()
-    }
+        NonZeroUsize::new(count).map(WorkerCount::Exactly)
+    }, ToString::to_string;
+    String Threshold ClientCert PlainRule: |value, kind| {
+        kind.parse(as_text(value)?, |text| text.parse().ok())
+    }, ToString::to_string;
+    // They need not be set. An empty text that is allowed stands for none, as in yrmcds.
+    Option<String> Option<IpAddr> Option<SocketAddr> Option<Rights>: |value, kind| {
+        kind.parse(as_text(value)?, |text| (!text.is_empty()).then(|| text.parse()).transpose().ok())
+    }, |own| in_a_row(own);
+    Option<PathBuf>: |value, kind| {
+        kind.parse(as_text(value)?, |text| Some(Some(PathBuf::from(text))))
+    }, |own| in_a_row(own.iter().map(|path| path.display()));
+    Vec<IpAddr> Vec<Network> Vec<String>: |value, kind| {
+        kind.parse_each(value, char::is_whitespace, |text| text.parse().ok())
+    }, |own| in_a_row(own);
+    Vec<NetworkRule> Vec<CertificateRule>: |value, kind| {
+        kind.parse_each(value, |c| c == ';', |text| text.parse().ok())
+    }, |own| own.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    Vec<RangeInclusive<u32>>: |value, kind| kind.parse_each(value, char::is_whitespace, set_keys),
+        |own| in_a_row(own.iter().map(|keys| format!("{:#x}-{:#x}", keys.start(), keys.end())));
 }
 
-macro_rules! texts {
-    ($($type:ty)+) => {
-        $(impl Field for $type {
-            fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
-                *self = kind.parse(as_text(value)?, |text| text.parse().ok())?;
-                Some(())
-            }
-
-            fn shown(&self) -> String {
-                self.to_string()
-            }
-        })+
-    };
-}
-
-texts!(String Threshold ClientCert PlainRule);
-
-/// Texts that need not be set. An empty one that is allowed stands for none, as in yrmcds.
-macro_rules! optional_texts {
-    ($($type:ty)+) => {
-        $(impl Field for Option<$type> {
-            fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
-                let parse = |text: &str| (!text.is_empty()).then(|| text.parse()).transpose().ok();
-                *self = kind.parse(as_text(value)?, parse)?;
-                Some(())
-            }
-
-            fn shown(&self) -> String {
-                self.as_ref().map(ToString::to_string).unwrap_or_default()
-            }
-        })+
-    };
-}
-
-optional_texts!(String IpAddr SocketAddr Rights);
-
-impl Field for Option<PathBuf> {
-    fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
-        *self = Some(kind.parse(as_text(value)?, |text| Some(PathBuf::from(text)))?);
-        Some(())
-    }
-
-    fn shown(&self) -> String {
-        in_a_row(self.iter().map(|path| path.display()))
-    }
-}
-
-macro_rules! lists {
-    ($($type:ty: $is_separator:expr, $separator:literal;)+) => {
-        $(impl Field for Vec<$type> {
-            fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
-                *self = kind.parse_each(value, $is_separator, |text| text.parse().ok())?;
-                Some(())
-            }
-
-            fn shown(&self) -> String {
-                self.iter().map(ToString::to_string).collect::<Vec<_>>().join($separator)
-            }
-        })+
-    };
-}
-
-lists! {
-    IpAddr: char::is_whitespace, " ";
-    Network: char::is_whitespace, " ";
-    String: char::is_whitespace, " ";
-    NetworkRule: |c| c == ';', "; ";
-    CertificateRule: |c| c == ';', "; ";
-}
-
-/// Ranges of keys of System V semaphore sets.
-impl Field for Vec<RangeInclusive<u32>> {
-    fn read(&mut self, value: &Value, kind: &Kind) -> Option<()> {
-        *self = kind.parse_each(value, char::is_whitespace, set_keys)?;
-        Some(())
-    }
-
-    fn shown(&self) -> String {
-        in_a_row(self.iter().map(|keys| format!("{:#x}-{:#x}", keys.start(), keys.end())))
-    }
-}
-
+/// A range of keys of System V semaphore sets.
 fn set_keys(text: &str) -> Option<RangeInclusive<u32>> {
     let key = |word: &str| match word.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),

@@ -271,31 +271,6 @@ fn the_virtual_address_is_bound_beside_others_only() {
     assert_eq!(floating("bind_ip = ::1"), Some("127.0.0.1".parse().unwrap()));
 }
 
-#[test]
-fn limits_and_the_log_level_change_while_running() {
-    let old = Config::default();
-    let mut new = old.clone();
-    new.log.threshold = Threshold::Debug;
-    new.counter.port.max_connections = 5;
-    new.semaphore.port.max_names = 5;
-    new.semaphore.declare.push(DeclareConfig { name: "web".to_owned(), ..DeclareConfig::default() });
-    new.peer_timeout_s = 60;
-    new.admin_from = vec!["192.0.2.1".parse().unwrap()];
-    new.proxies = vec!["10.0.0.0/8".parse().unwrap()];
-    new.session.max_ttl_s = 60;
-    new.session.max_waiters = 5;
-    assert!(old.changes(&new).iter().all(|change| change.takes_effect));
-    assert_eq!(old.changes(&new).len(), 9);
-    new.bind.clear();
-    new.data_dir = Some("/b".into());
-    new.log.file = Some("/a".into());
-    new.counter.port.port = 1;
-    let later: Vec<_> = old.changes(&new).into_iter().filter(|change| !change.takes_effect).collect();
-    let keys: Vec<_> = later.iter().map(|change| change.key.as_str()).collect();
-    assert_eq!(keys, ["bind_ip", "data_dir", "log.file", "counter.port"]);
-    assert_eq!((later[1].from.as_str(), later[1].to.as_str()), ("not set", "/b"));
-}
-
 fn read(variables: &[(&str, &str)]) -> Result<Loaded, String> {
     let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
     Loaded::read(None, variables).and_then(Loaded::without_mistakes).map_err(|error| error.to_string())

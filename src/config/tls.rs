@@ -1,11 +1,10 @@
 //! The section `[tls]`.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use super::access::UnknownRule;
 use super::error::Contradiction;
+use super::words::words;
 
 /// TLS on the service ports. Without a certificate, there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,49 +67,8 @@ impl TlsConfig {
     }
 }
 
-impl FromStr for ClientCert {
-    type Err = UnknownRule;
-
-    fn from_str(text: &str) -> Result<Self, UnknownRule> {
-        match text {
-            "optional" => Ok(Self::Optional),
-            "required" => Ok(Self::Required),
-            _ => Err(UnknownRule),
-        }
-    }
-}
-
-impl fmt::Display for ClientCert {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Optional => "optional",
-            Self::Required => "required",
-        })
-    }
-}
-
-impl FromStr for PlainRule {
-    type Err = UnknownRule;
-
-    fn from_str(text: &str) -> Result<Self, UnknownRule> {
-        match text {
-            "allow" => Ok(Self::Allow),
-            "loopback" => Ok(Self::Loopback),
-            "refuse" => Ok(Self::Refuse),
-            _ => Err(UnknownRule),
-        }
-    }
-}
-
-impl fmt::Display for PlainRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Allow => "allow",
-            Self::Loopback => "loopback",
-            Self::Refuse => "refuse",
-        })
-    }
-}
+words!(ClientCert, UnknownRule: Optional "optional", Required "required");
+words!(PlainRule, UnknownRule: Allow "allow", Loopback "loopback", Refuse "refuse");
 
 #[cfg(test)]
 mod tests {

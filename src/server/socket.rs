@@ -8,42 +8,37 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tracing::warn;
 
-use crate::config::Config;
+use crate::config::{Config, is_covered};
 
 /// Connections that may wait to be accepted. The kernel lowers it to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
 
-/// Binds a port on the configured addresses. Without any, it binds every address of both families, or of IPv4 only if the
-/// machine has no IPv6.
+/// Binds a service port on the configured addresses.
 pub(super) fn bind_port(config: &Config, port: u16) -> io::Result<Vec<TcpListener>> {
     // A node of a cluster accepts nothing before it has joined, and without relays, before it leads.
     let accept = if config.cluster.is_enabled() { Accept::Later } else { Accept::Now };
-    if config.bind.is_empty() {
-        return bind_every_address(port, accept);
-    }
-    let floating = config.floating_ip().map(|ip| (ip, Need::MayComeLater));
-    let configured = config.configured_ips().map(|ip| (ip, Need::Expected));
-    floating
-        .into_iter()
-        .chain(configured)
-        .map(|(ip, need)| bind(SocketAddr::new(ip, port), need, accept))
-        .collect()
+    bind_all(&config.bind, config.floating_ip(), port, accept)
 }
 
-/// Binds a port on these addresses, or on every address if there is none. It accepts connections at once.
+/// Binds a port on these addresses. It accepts connections at once.
 pub(super) fn bind_addresses(addresses: &[IpAddr], port: u16) -> io::Result<Vec<TcpListener>> {
+    bind_all(addresses, None, port, Accept::Now)
+}
+
+/// Binds a port on these addresses, or on every address if there is none.
+fn bind_all(
+    addresses: &[IpAddr],
+    floating: Option<IpAddr>,
+    port: u16,
+    accept: Accept,
+) -> io::Result<Vec<TcpListener>> {
     if addresses.is_empty() {
-        return bind_every_address(port, Accept::Now);
+        return bind_every_address(port, accept);
     }
-    // Binding an address beside a wildcard that covers it fails.
-    let is_covered = |address: &IpAddr| {
-        let covers = |other: &IpAddr| {
-            other.is_unspecified() && other != address && (other.is_ipv6() || address.is_ipv4())
-        };
-        addresses.iter().any(covers)
-    };
-    let needed = addresses.iter().filter(|address| !is_covered(address));
-    needed.map(|ip| bind(SocketAddr::new(*ip, port), Need::Expected, Accept::Now)).collect()
+    let needed = addresses.iter().filter(|ip| !is_covered(**ip, addresses));
+    let needed = needed.map(|ip| (*ip, Need::Expected));
+    let floating = floating.into_iter().map(|ip| (ip, Need::MayComeLater));
+    floating.chain(needed).map(|(ip, need)| bind(SocketAddr::new(ip, port), need, accept)).collect()
 }
 
 /// Binds every address of both families, or of IPv4 only if the machine has no IPv6.
