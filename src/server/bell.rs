@@ -1,5 +1,6 @@
 //! Wakes a thread that has work from time to time, and ends it.
 
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::Wake;
@@ -38,15 +39,20 @@ impl Bell {
     pub(super) fn end(&self, thread: &JoinHandle<()>, wait_max: Duration) -> bool {
         self.is_ending.store(true, Ordering::Release);
         self.ring();
-        let deadline = Instant::now() + wait_max;
-        while !thread.is_finished() {
-            if Instant::now() > deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        true
+        have_ended(slice::from_ref(thread), wait_max)
     }
+}
+
+/// Waits until threads have ended, but not longer than this. Returns whether they have.
+pub(super) fn have_ended(threads: &[JoinHandle<()>], wait_max: Duration) -> bool {
+    let deadline = Instant::now() + wait_max;
+    while threads.iter().any(|thread| !thread.is_finished()) {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 impl Wake for Bell {

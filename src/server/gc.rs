@@ -13,14 +13,9 @@ use super::steps;
 use signalbox_model::Namespace;
 use signalbox_model::UnixSeconds;
 
-/// Time between two readings of the clock, which may be set back or forth.
-const CLOCK_CHECK: Duration = Duration::from_secs(1);
-
-/// Time between two looks at the memory budget.
-const MEMORY_CHECK: Duration = Duration::from_secs(1);
-
-/// Time between two looks at semaphores of the configuration that wait for their counters.
-const DECLARE_CHECK: Duration = Duration::from_secs(1);
+/// Time between two looks of a task: at the clock, which may be set back or forth, at the memory budget, or at semaphores of
+/// the configuration that wait for their counters.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// Sweeps the counters after every boundary of the statistics interval, counted from the call, until it is dropped.
 /// Boundaries that pass during a sweep share the next one.
@@ -28,7 +23,7 @@ pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     let mut boundary = server.core.next_boundary(server.clock.now());
     async move {
         loop {
-            tokio::time::sleep(CLOCK_CHECK).await;
+            tokio::time::sleep(LOOK_PERIOD).await;
             let now = server.clock.now();
             let next = server.core.next_boundary(now);
             // If the clock is set back, the boundary moves back too, and the next sweep is at that boundary.
@@ -51,7 +46,7 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
 /// Declares the semaphores of the configuration whose counters were in use, as soon as those are idle, until it is dropped.
 pub(super) async fn declare_idle(server: Arc<Server>) {
     loop {
-        tokio::time::sleep(DECLARE_CHECK).await;
+        tokio::time::sleep(LOOK_PERIOD).await;
         server.declare_idle();
     }
 }
@@ -59,7 +54,7 @@ pub(super) async fn declare_idle(server: Arc<Server>) {
 /// While memory is scarce, sweeps at once what other sweeps would leave for later, until it is dropped.
 pub async fn sweep_for_memory(server: Arc<Server>) {
     loop {
-        tokio::time::sleep(MEMORY_CHECK).await;
+        tokio::time::sleep(LOOK_PERIOD).await;
         if server.memory.is_scarce() {
             for namespace in Namespace::ALL {
                 // As if the statistics interval were over: the peaks of unused counters are forgotten early.

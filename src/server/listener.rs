@@ -10,10 +10,9 @@ use tracing::{debug, warn};
 
 use super::admission::Admission;
 use super::client_address::ClientAddress;
-use super::port::{Port, port_name};
+use super::port::port_name;
 use super::socket;
 use super::state::Server;
-use super::throttle::Throttle;
 use super::workers::Spawn;
 use signalbox_model::Namespace;
 
@@ -50,22 +49,54 @@ impl Listener for TcpListener {
 pub async fn serve_port<L: Listener>(
     server: Arc<Server>,
     namespace: Namespace,
-    mut listener: L,
+    listener: L,
     workers: impl Spawn<L::Stream>,
 ) {
-    let mut backoff = Backoff::default();
+    let port = server.port(namespace);
+    let failed = || {
+        port.metrics.failed_accepts.add(1);
+        port.warnings.failed_accept.permits()
+    };
+    accept_all(listener, port_name(namespace), failed, |listener, stream, peer| {
+        if !admit::<L>(&server, namespace, stream, ClientAddress::of_peer(peer), &workers) {
+            listener.note_refusal();
+        }
+    })
+    .await;
+}
+
+/// Accepts connections until the returned future is dropped, and passes each on to `take`.
+///
+/// It waits longer after each accept that failed: the connection stays in the queue of the kernel, so that accepting it again at
+/// once would be a busy loop. `failed` returns whether a warning of that may be logged; `port` is its name there.
+pub(super) async fn accept_all<L: Listener>(
+    mut listener: L,
+    port: &'static str,
+    failed: impl Fn() -> bool,
+    mut take: impl FnMut(&mut L, L::Stream, SocketAddr),
+) {
+    let mut failures = 0_u32;
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                backoff.reset();
-                if !admit::<L>(&server, namespace, stream, ClientAddress::of_peer(peer), &workers) {
-                    listener.note_refusal();
-                }
+                failures = 0;
+                take(&mut listener, stream, peer);
             }
             Err(error) if is_of_the_peer(&error) => {
-                debug!(%error, "the peer closed a connection before it was accepted")
+                debug!(port, %error, "the peer closed a connection before it was accepted");
             }
-            Err(error) => backoff.wait(server.port(namespace), &error).await,
+            Err(error) => {
+                if failed() {
+                    warn!(
+                        port,
+                        %error,
+                        "connections cannot be accepted and wait; if files ran out, raise LimitNOFILE (ulimit -n) or lower \
+                         max_connections"
+                    );
+                }
+                tokio::time::sleep(Duration::from_millis(10 << failures.min(6))).await;
+                failures += 1;
+            }
         }
     }
 }
@@ -100,41 +131,7 @@ pub(super) fn admit<L: Listener>(
     true
 }
 
-pub(super) fn is_of_the_peer(error: &io::Error) -> bool {
+fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
-}
-
-/// Waits longer after each failed accept. The connection stays in the queue of the kernel, so that accepting it again at
-/// once would be a busy loop.
-#[derive(Debug, Default)]
-pub(super) struct Backoff {
-    /// Failures since the last success.
-    failures: u32,
-}
-
-impl Backoff {
-    async fn wait(&mut self, port: &Port, error: &io::Error) {
-        port.metrics.failed_accepts.add(1);
-        self.pause(port_name(port.namespace), &port.warnings.failed_accept, error).await;
-    }
-
-    /// Waits after a failed accept, and warns of it.
-    pub(super) async fn pause(&mut self, port: &'static str, warnings: &Throttle, error: &io::Error) {
-        if warnings.permits() {
-            warn!(
-                port,
-                %error,
-                "connections cannot be accepted and wait; if files ran out, raise LimitNOFILE (ulimit -n) or lower \
-                 max_connections"
-            );
-        }
-        let delay = Duration::from_millis(10 << self.failures.min(6));
-        self.failures += 1;
-        tokio::time::sleep(delay).await;
-    }
-
-    pub(super) fn reset(&mut self) {
-        self.failures = 0;
-    }
 }

@@ -15,7 +15,6 @@ mod buffers;
 mod check;
 mod client_address;
 mod clock;
-mod conflicts;
 mod connection;
 mod daemon;
 mod dispatch;
@@ -30,7 +29,6 @@ mod listener;
 mod log;
 mod memory;
 mod metrics;
-mod new_rules;
 mod node_view;
 mod operations;
 mod peers;
@@ -43,7 +41,6 @@ mod relay;
 mod resting_listener;
 mod rules;
 mod shares;
-mod shown;
 mod socket;
 mod state;
 mod statistics;
@@ -56,6 +53,7 @@ mod unfinished;
 mod whereabouts;
 mod workers;
 
+pub use access::announce_rules;
 pub use admission::Admission;
 pub use check::{Checked, check};
 pub use client_address::ClientAddress;
@@ -65,7 +63,6 @@ pub use expiry::expire;
 pub use gc::{sweep_counters, sweep_for_memory, sweep_semaphores};
 pub use listener::{Listener, serve_port};
 pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
-pub use new_rules::announce_rules;
 pub use relay::{
     Incoming, IsNode, Outgoing, RelayAuthority, RelayNetwork, ServeRequests, Served, Trust, relay_port,
     serve_relays,

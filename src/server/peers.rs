@@ -1,12 +1,14 @@
-//! The connections of a server, found by their ids: for listings, and for messages to a connection.
+//! The connections of a server, found by their ids: for messages to a connection, and for listings, whose entries lack in the
+//! core the address of the client and the time that is left of its lease.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use signalbox_core::{Connected, Mailbox, MonotonicMs, SessionClient};
-use signalbox_model::{ConnectionId, SessionId};
+use super::state::Server;
+use signalbox_core::{Claimed, Connected, Listed, Mailbox, MonotonicMs, NameEntry, SessionClient};
+use signalbox_model::{ConnectionId, HeldEntry, SessionId, TtlLeft};
 
 /// By the session of the connection.
 #[derive(Clone, Debug, Default)]
@@ -87,5 +89,28 @@ pub(super) struct PeerEntry {
 impl Drop for PeerEntry {
     fn drop(&mut self) {
         self.peers.with(|peers| peers.remove(&self.session));
+    }
+}
+
+impl Server {
+    /// The entry with its address, and how long its grant is held without a renewal.
+    pub(super) fn shown(&self, (mut entry, connection): Listed) -> (NameEntry, TtlLeft) {
+        entry.address = self.peers.address_text(connection);
+        // A request over HTTP is a connection of the core, and not of a port.
+        if entry.address.is_empty()
+            && let Some(client) = connection.and_then(|connection| self.core.client_of(connection))
+        {
+            entry.address = client.address.to_string().into_bytes().into();
+        }
+        let held = entry.grant.filter(|_| entry.position == 0);
+        let verified = held.and_then(|grant| self.core.verify(grant, self.moment()).ok());
+        (entry, verified.map_or(TtlLeft::Connection, |verified| verified.ttl_left))
+    }
+
+    /// As [`Self::shown`], of what a session holds or waits for.
+    pub(super) fn held_entry(&self, claimed: Claimed) -> HeldEntry<Box<[u8]>, Box<[u16]>> {
+        let Claimed { namespace, name, is_held, listed } = claimed;
+        let (entry, ttl_left) = self.shown(listed);
+        HeldEntry { namespace, name, is_held, ttl_left, entry }
     }
 }

@@ -1,6 +1,7 @@
 //! Signals to a running daemon: SIGHUP reads the configuration again, SIGUSR1 reports.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use crate::support::daemon::*;
 use crate::support::*;
@@ -185,6 +186,7 @@ fn sighup_reopens_the_log_file_after_logrotate_moved_it() {
     assert_eq!(daemon.lines_with("stopped").len(), 1);
     assert_eq!(fs::read_to_string(&moved).unwrap(), old, "the old file received no more lines");
     assert_eq!(daemon.said(), "", "standard error was not used");
+    assert_eq!(fs::metadata(&log).unwrap().permissions().mode() & 0o137, 0, "too many accounts may read it");
 }
 
 #[test]

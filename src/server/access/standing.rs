@@ -220,22 +220,4 @@ mod tests {
         access.replace(|before| before.with_tokens(Arc::default()));
         assert_eq!(encrypted.refresh(&access, &client, true), Change::Lost, "the token was revoked");
     }
-
-    #[test]
-    fn the_third_refused_token_closes_a_connection() {
-        let mut config = Config::default();
-        config.access.tokens = Some("/tokens".into());
-        let access = Access::of(&config, Clock::system());
-        let address = ClientAddress::of_peer(SocketAddr::new("127.0.0.1".parse().unwrap(), 1));
-        let client = Client { address, certificate: Arc::default() };
-        // Each connection counts for itself; after ten, the client is closed at each one.
-        for expected in
-            [[false, false, true], [false, false, true], [false, false, true], [false, true, true]]
-        {
-            let mut standing = Standing::of(&access, &client);
-            let mut refused =
-                || standing.authenticate(&access, &client, false, b"wrong").unwrap_err().is_closed;
-            assert_eq!([refused(), refused(), refused()], expected);
-        }
-    }
 }

@@ -75,50 +75,18 @@ where
 impl OpenConnection {
     /// Opens an admitted connection. From a proxy, it reads the header first, and where plain requests are refused, the
     /// first bytes; `None`: they were not usable, and the connection is closed.
-    async fn accept<S>(admission: Admission, stream: &mut S, peer: ClientAddress) -> Option<Box<Self>>
+    async fn accept<S>(mut admission: Admission, stream: &mut S, peer: ClientAddress) -> Option<Box<Self>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        // Boxed, so that the task of an open connection has no room for its start.
+        let mut client = peer;
+        // Both boxed, so that the task of an open connection has no room for its start.
         if admission.server().is_proxy(peer) {
-            return Box::pin(Self::accept_from_proxy(admission, stream, peer)).await;
+            client = Box::pin(client_behind(&mut admission, stream, peer)).await?;
         }
-        match admission.server().first_bytes_of(peer) {
-            FirstBytes::Any { may_begin_tls } => Some(Self::open(admission, peer, may_begin_tls)),
-            FirstBytes::Tls => Box::pin(Self::accept_tls(admission, stream, peer)).await,
-        }
-    }
-
-    async fn accept_from_proxy<S>(
-        mut admission: Admission,
-        stream: &mut S,
-        proxy: ClientAddress,
-    ) -> Option<Box<Self>>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        let (server, port) = (admission.server(), admission.port());
-        let note_received = |bytes| port.metrics.traffic.note_received(bytes);
-        match read_header(stream, server.frame_timeout(), note_received).await {
-            Ok(stated) => {
-                debug!(port = port_name(port.namespace), proxy = %proxy.socket(), client = stated.map(display), "header received");
-                let client = ClientAddress::behind(proxy, stated);
-                if !admission.admit_client(client) {
-                    return None;
-                }
-                match admission.server().first_bytes_of(client) {
-                    FirstBytes::Any { may_begin_tls } => Some(Self::open(admission, client, may_begin_tls)),
-                    FirstBytes::Tls => Self::accept_tls(admission, stream, client).await,
-                }
-            }
-            Err(error) => {
-                let end = End::of_header(error);
-                record_end(&end, port, proxy.socket(), None);
-                if end.is_by_the_server() {
-                    linger(stream).await;
-                }
-                None
-            }
+        match admission.server().first_bytes_of(client) {
+            FirstBytes::Any { may_begin_tls } => Some(Self::open(admission, client, may_begin_tls)),
+            FirstBytes::Tls => Box::pin(Self::accept_tls(admission, stream, client)).await,
         }
     }
 
@@ -141,10 +109,7 @@ impl OpenConnection {
             }
             Err(end) => end,
         };
-        record_end(&end, port, client.socket(), None);
-        if end.is_by_the_server() {
-            linger(stream).await;
-        }
+        refuse(port, stream, client, &end).await;
         None
     }
 
@@ -260,6 +225,38 @@ impl OpenConnection {
     }
 }
 
+/// Reads the header of a proxy. Returns the client that it states; `None`: there is no header, or the client has its share.
+async fn client_behind<S>(
+    admission: &mut Admission,
+    stream: &mut S,
+    proxy: ClientAddress,
+) -> Option<ClientAddress>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (server, port) = (admission.server(), admission.port());
+    let note_received = |bytes| port.metrics.traffic.note_received(bytes);
+    match read_header(stream, server.frame_timeout(), note_received).await {
+        Ok(stated) => {
+            debug!(port = port_name(port.namespace), proxy = %proxy.socket(), client = stated.map(display), "header received");
+            let client = ClientAddress::behind(proxy, stated);
+            admission.admit_client(client).then_some(client)
+        }
+        Err(error) => {
+            refuse(port, stream, proxy, &End::of_header(error)).await;
+            None
+        }
+    }
+}
+
+/// Ends a connection that was not opened.
+async fn refuse(port: &Port, stream: impl AsyncRead + AsyncWrite + Unpin, peer: ClientAddress, end: &End) {
+    record_end(end, port, peer.socket(), None);
+    if end.is_by_the_server() {
+        linger(stream).await;
+    }
+}
+
 async fn end_connection(
     admission: &Admission,
     client: &Client,
@@ -280,20 +277,8 @@ async fn end_connection(
 /// proxy closes the connection also when it lost the client, and nothing tells the two apart.
 fn process_end(end: &End, client: ClientAddress) -> ConnectionEnd {
     match end {
-        End::Peer if client.is_proxied() => ConnectionEnd::Lost,
-        End::Peer => ConnectionEnd::Closed,
-        End::Io(_)
-        | End::BadInput(_)
-        | End::FrameTimeout
-        | End::Header(_)
-        | End::OutOfMemory
-        | End::Handshake(_)
-        | End::PlainRefused
-        | End::Panic
-        | End::WrongTokens
-        | End::Revoked
-        | End::Shutdown
-        | End::Fenced => ConnectionEnd::Lost,
+        End::Peer if !client.is_proxied() => ConnectionEnd::Closed,
+        _ => ConnectionEnd::Lost,
     }
 }
 

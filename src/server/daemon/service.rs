@@ -12,13 +12,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::super::access::count_refusals;
+use super::super::access::{announce_rules, count_refusals};
 use super::super::clock::Clock;
 use super::super::expiry::expire;
 use super::super::gc;
 use super::super::history::History;
 use super::super::listener::serve_port;
-use super::super::new_rules::announce_rules;
 use super::super::port::port_config;
 use super::super::relay::{Incoming, IsNode, ServeRequests, Served, Trust, serve_relays};
 use super::super::resting_listener::RestingListener;

@@ -430,12 +430,6 @@ impl From<Refusal> for Denial {
     }
 }
 
-impl From<Status> for Denial {
-    fn from(status: Status) -> Self {
-        Self::Status(status)
-    }
-}
-
 fn ttl(ttl_ms: u32) -> Execution<'static> {
     Execution::Response(ExtendedResponse::Ttl(Milliseconds(ttl_ms)))
 }

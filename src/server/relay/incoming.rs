@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tracing::{debug, warn};
 
 use super::super::client_address::{ClientAddress, RelayedOver};
-use super::super::listener::{Backoff, Listener, admit, is_of_the_peer};
+use super::super::listener::{Listener, accept_all, admit};
 use super::super::port::port_name;
 use super::super::state::Server;
 use super::super::throttle::Throttle;
@@ -242,21 +242,17 @@ impl<N: RelayNetwork> Incoming<N> {
 }
 
 /// Accepts the connections of relays and starts to serve them, until the returned future is dropped.
-pub async fn serve_relays<N: RelayNetwork>(incoming: Incoming<N>, mut listener: N::Listener) {
+pub async fn serve_relays<N: RelayNetwork>(incoming: Incoming<N>, listener: N::Listener) {
     let incoming = Arc::new(incoming);
     let mut tasks = JoinSet::new();
-    let mut backoff = Backoff::default();
-    loop {
-        match listener.accept().await {
-            Ok((stream, relay)) => {
-                backoff.reset();
-                incoming.begin(&mut tasks, stream, relay);
-                while tasks.try_join_next().is_some() {}
-            }
-            Err(error) if is_of_the_peer(&error) => {
-                debug!(%error, "a relay closed a connection before it was accepted");
-            }
-            Err(error) => backoff.pause("cluster.bind", &incoming.warnings, &error).await,
-        }
-    }
+    accept_all(
+        listener,
+        "cluster.bind",
+        || incoming.warnings.permits(),
+        |_, stream, relay| {
+            incoming.begin(&mut tasks, stream, relay);
+            while tasks.try_join_next().is_some() {}
+        },
+    )
+    .await;
 }

@@ -15,10 +15,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
+use tokio_util::either::Either;
 use tracing::{debug, warn};
 
 use super::super::client_address::ClientAddress;
-use super::super::listener::{Backoff, Listener, admit, is_of_the_peer};
+use super::super::listener::{Listener, accept_all, admit};
 use super::super::port::port_name;
 use super::super::state::Server;
 use super::super::throttle::Throttle;
@@ -204,11 +205,7 @@ impl<N: RelayNetwork> Outgoing<N> {
         };
         relay.count();
         debug!(port, %peer, epoch = relay.term().epoch(), "relaying a connection");
-        let ended = match leader {
-            Leader::Plain(leader) => splice(client, leader, &relay).await,
-            Leader::Encrypted(leader) => splice(client, leader, &relay).await,
-        };
-        match ended {
+        match splice(client, leader, &relay).await {
             Ok(()) => debug!(port, %peer, "relayed connection closed"),
             Err(error) => {
                 if let Broken::Leader(_) = error {
@@ -330,9 +327,9 @@ impl<N: RelayNetwork> Outgoing<N> {
                 let mut stream = connected.map_err(AttemptError::Tls)?;
                 stream.write_all(&handshake.channel().0).await?;
                 stream.flush().await?;
-                Ok(Leader::Encrypted(Box::new(stream)))
+                Ok(Either::Right(Box::new(stream)))
             }
-            (Outcome::Accepted | Outcome::AcceptedPlain, _) => Ok(Leader::Plain(stream)),
+            (Outcome::Accepted | Outcome::AcceptedPlain, _) => Ok(Either::Left(stream)),
             (Outcome::OtherEpoch, _) => Err(AttemptError::OtherEpoch),
             (Outcome::Disabled, _) => Err(AttemptError::Disabled),
         }
@@ -343,25 +340,16 @@ impl<N: RelayNetwork> Outgoing<N> {
 pub async fn relay_port<N: RelayNetwork>(
     outgoing: Arc<Outgoing<N>>,
     namespace: Namespace,
-    mut listener: N::Listener,
+    listener: N::Listener,
 ) {
     let port = port_name(namespace);
-    let mut backoff = Backoff::default();
-    loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                backoff.reset();
-                if let Err(error) = N::Listener::prepare(&stream, outgoing.peer_timeout) {
-                    debug!(port, %peer, %error, "connection lost before it was relayed");
-                    continue;
-                }
-                let relaying = Arc::clone(&outgoing);
-                outgoing.network.run(stream, move |stream| relaying.relay(namespace, stream, peer));
-            }
-            Err(error) if is_of_the_peer(&error) => {
-                debug!(%error, "the peer closed a connection before it was accepted");
-            }
-            Err(error) => backoff.pause(port, &outgoing.warnings.failed_accept, &error).await,
+    let failed = || outgoing.warnings.failed_accept.permits();
+    accept_all(listener, port, failed, |_, stream, peer| {
+        if let Err(error) = N::Listener::prepare(&stream, outgoing.peer_timeout) {
+            return debug!(port, %peer, %error, "connection lost before it was relayed");
         }
-    }
+        let relaying = Arc::clone(&outgoing);
+        outgoing.network.run(stream, move |stream| relaying.relay(namespace, stream, peer));
+    })
+    .await;
 }

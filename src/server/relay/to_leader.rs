@@ -7,15 +7,13 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use super::splice::Broken;
 use signalbox_cluster::relays::{Relay, RelayTerm};
 
-/// A connection to the leader.
-pub(super) enum Leader<S> {
-    Plain(S),
-    Encrypted(Box<TlsStream<S>>),
-}
+/// A connection to the leader: a plain one, or one over TLS that this node has begun.
+pub(super) type Leader<S> = Either<S, Box<TlsStream<S>>>;
 
 /// A connection to the leader over which nothing is read or written past the term. It counts as relayed until it is dropped.
 pub(in crate::server) struct ToLeader<S> {
@@ -36,7 +34,7 @@ impl<S> ToLeader<S> {
 
     /// Whether this node has begun TLS, and has proven so to the leader.
     pub(in crate::server) fn is_encrypted(&self) -> bool {
-        matches!(self.leader, Leader::Encrypted(_))
+        matches!(self.leader, Either::Right(_))
     }
 
     fn check_term(&self) -> io::Result<()> {
@@ -51,10 +49,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ToLeader<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.check_term()?;
-        match &mut self.leader {
-            Leader::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Leader::Encrypted(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
+        Pin::new(&mut self.leader).poll_read(context, buffer)
     }
 }
 
@@ -65,24 +60,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ToLeader<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.check_term()?;
-        match &mut self.leader {
-            Leader::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Leader::Encrypted(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
+        Pin::new(&mut self.leader).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.check_term()?;
-        match &mut self.leader {
-            Leader::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Leader::Encrypted(stream) => Pin::new(stream).poll_flush(context),
-        }
+        Pin::new(&mut self.leader).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.leader {
-            Leader::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Leader::Encrypted(stream) => Pin::new(stream).poll_shutdown(context),
-        }
+        Pin::new(&mut self.leader).poll_shutdown(context)
     }
 }

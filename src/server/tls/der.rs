@@ -1,9 +1,14 @@
-//! The few fields of a certificate that rustls does not give: the common names of its subject, and its validity.
+//! The few fields of a certificate that rustls does not give: its names, and its validity.
 //!
 //! The certificates are those of the configuration, or of clients that rustls has verified. What does not parse is
 //! skipped.
 
 use std::ops::Range;
+
+use rustls::pki_types::CertificateDer;
+use webpki::EndEntityCert;
+
+use signalbox_access::{CertificateName, NameKind};
 
 /// Tags of DER.
 const SEQUENCE: u8 = 0x30;
@@ -47,8 +52,19 @@ fn element(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     Elements(bytes).next().filter(|(found, _)| *found == tag).map(|(_, contents)| contents)
 }
 
+/// The names in a certificate: its DNS names, then its URIs, then its common names, of which the last is the most specific one
+/// and comes first.
+pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
+    let Ok(parsed) = EndEntityCert::try_from(certificate) else { return Vec::new() };
+    let of = |kind| move |text| CertificateName::new(kind, text);
+    let mut names: Vec<_> = parsed.valid_dns_names().map(of(NameKind::Dns)).collect();
+    names.extend(parsed.valid_uri_names().map(of(NameKind::Uri)));
+    names.extend(common_names(parsed.subject()).into_iter().rev().map(of(NameKind::CommonName)));
+    names
+}
+
 /// The common names of a subject in their order. The subject is the contents of its sequence.
-pub(super) fn common_names(subject: &[u8]) -> Vec<&str> {
+fn common_names(subject: &[u8]) -> Vec<&str> {
     let attributes = Elements(subject).filter(|(tag, _)| *tag == SET).flat_map(|(_, set)| Elements(set));
     let named = attributes.filter_map(|(_, attribute)| {
         let mut parts = Elements(attribute);

@@ -31,7 +31,7 @@ use super::super::relay::ChannelProof;
 use super::super::shares::{ClientUsage, HandshakePlace};
 use super::super::state::Server;
 use super::super::unfinished::UnfinishedInput;
-use super::identity::names;
+use super::der::names;
 use signalbox_access::CertificateName;
 use signalbox_protocol::relay::PROOF_BYTES;
 

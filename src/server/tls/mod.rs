@@ -1,8 +1,8 @@
 //! TLS on the service ports.
 //!
 //! A connection whose first byte begins a TLS record does a [`handshake`], and is served over the stream of tokio-rustls from
-//! then on; all others are plain and never come here. `files` reads the certificates of the configuration, `identity` finds
-//! the names in a client's certificate.
+//! then on; all others are plain and never come here. `files` reads the certificates of the configuration, `der` finds the
+//! names in a client's certificate.
 //!
 //! There is no resumption: each connection is verified with the certificates that are in force, also after a reload. Only
 //! TLS 1.3 is spoken; its half-close lets a client that has sent its last request receive the answers.
@@ -10,7 +10,6 @@
 mod der;
 mod files;
 mod handshake;
-mod identity;
 
 use std::fmt;
 use std::sync::Arc;

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::admission::Admission;
+use super::bell::have_ended;
 use super::client_address::ClientAddress;
 use super::connection;
 pub(super) use saturation::watch_saturation;
@@ -73,15 +74,7 @@ impl Workers {
 
     /// Ends the threads, and with them every connection that is left. Returns whether they have ended within the limit.
     pub(super) fn end(&self, limit: Duration) -> bool {
-        let deadline = std::time::Instant::now() + limit;
-        let threads: Vec<_> = self.0.iter().filter_map(Worker::end).collect();
-        while threads.iter().any(|thread| !thread.is_finished()) {
-            if std::time::Instant::now() > deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        true
+        have_ended(&self.0.iter().filter_map(Worker::end).collect::<Vec<_>>(), limit)
     }
 
     /// Waits until every thread has finished the turns that were due, and has sent deferred output. Returns whether all
