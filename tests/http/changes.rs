@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::client::{HttpDaemon, read_reply};
 use crate::support::daemon::{ConfigFile, SIGNALBOX, open_directory, outcome};
-use crate::support::eventually;
+use crate::support::{OK, eventually};
 
 /// Creates a token in a file, and returns it.
 pub fn create(file: &std::path::Path, name: &str, rights: &[&str]) -> String {
@@ -336,6 +336,7 @@ fn changes_do_what_their_fields_say() {
         ("declare", json!({"capacity": 5, "slots": true, "if_exists": "keep"}), Ok(4)),
         ("declare", json!({"capacity": 5, "slots": true, "if_exists": "set"}), Ok(5)),
         ("declare", json!({"capacity": 5, "if_exists": "other"}), Err("bad_request")),
+        ("declare", json!({"capacity": 9, "if_exists": "set", "generation": "1"}), Err("bad_request")),
         ("resize", json!({"grow_by": 3}), Ok(8)),
         ("resize", json!({"shrink_by": 2}), Ok(6)),
         ("resize", json!({"capacity": 3}), Ok(3)),
@@ -422,4 +423,32 @@ fn what_is_revoked_or_removed_ends_now_or_after_its_grace_period() {
     let (status, revoked) = server.ask("revoke", &json!({"client": "127.0.0.1"}));
     assert!(status == 200 && revoked["sessions"].as_u64() >= Some(1), "{revoked}");
     eventually("it is revoked", || holder("client") == Value::Null);
+}
+
+#[test]
+fn what_is_revoked_canceled_or_deleted_must_be_there_and_free() {
+    let mut server = Administered::new();
+    let mut holder = server.http.daemon.counter();
+    assert_eq!(holder.acquire(b"a", 1, 1).status, OK);
+    for (path, body, status, code) in [
+        ("revoke", json!({"grant": "7"}), 404, "no_such_grant"),
+        ("revoke", json!({"session": 777}), 404, "no_such_session"),
+        ("revoke", json!({}), 400, "bad_request"),
+        ("revoke", json!({"grant": 1, "session": 1}), 400, "bad_request"),
+        ("revoke", json!({"client": "somewhere"}), 400, "bad_request"),
+        ("cancel", json!({"request": "7"}), 404, "not_found"),
+        ("cancel", json!({"session": 777}), 404, "no_such_session"),
+        ("cancel", json!({"session": 0}), 404, "no_such_session"),
+        ("cancel", json!({}), 400, "bad_request"),
+        ("cancel", json!({"request": 1, "session": 1}), 400, "bad_request"),
+        ("delete-counter", json!({"name": "a"}), 409, "in_use"),
+    ] {
+        assert_eq!(server.ask(path, &body), (status, json!(code)), "{path} {body}");
+    }
+    assert_eq!(holder.release(b"a", 1).status, OK);
+    assert_eq!(server.ask("delete-counter", &json!({"name": "a"})), (200, json!({})));
+    server.http.command(&["acquire", "a", "--max", "1", "--lease", "1h"]);
+    let held = server.http.get("/api/v1/holders?kind=counter&name=a").json();
+    let idle = json!({"session": held["items"][0]["session"]});
+    assert_eq!(server.ask("cancel", &idle), (200, json!({"requests": 0})), "it has no waiting requests");
 }

@@ -49,7 +49,7 @@ struct Connection {
 /// A place among the open connections, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     number: u64,
     purpose: Mutex<Purpose>,
     /// The request that the connection receives.

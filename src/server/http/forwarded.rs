@@ -80,7 +80,7 @@ async fn answer(shared: &Arc<Shared>, node: ClientAddress, request: Request<Inco
     let (place, closed) = Place::of_request(shared, peer.client.address);
     let place = Arc::new(place);
     tokio::select! {
-        response = answer_in_time(shared, &peer, &place, Box::new(request)) => response,
+        response = answer_in_time(&place, &peer, Box::new(request)) => response,
         _ = closed => ApiError::busy().into(),
     }
 }

@@ -55,17 +55,12 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// Checks a request, answers it, and adds the headers of every answer. It is boxed, since each function on the way to its
 /// handler would keep room for it while it waits.
-pub(super) async fn guard(
-    shared: &Arc<Shared>,
-    peer: &Peer,
-    place: &Arc<Place>,
-    request: Box<Request<Incoming>>,
-) -> Response {
-    shared.requests.add(1);
+pub(super) async fn guard(place: &Arc<Place>, peer: &Peer, request: Box<Request<Incoming>>) -> Response {
+    place.shared.requests.add(1);
     let forwarded = is_forwarded(request.headers()).then(|| peer.forwarded());
     let peer = forwarded.as_ref().unwrap_or(peer);
-    let mut response = match check(shared, peer, &request) {
-        Ok(()) => answer_in_time(shared, peer, place, request).await,
+    let mut response = match check(&place.shared, peer, &request) {
+        Ok(()) => answer_in_time(place, peer, request).await,
         Err(error) => error.into(),
     };
     let headers =
@@ -76,12 +71,11 @@ pub(super) async fn guard(
 
 /// Answers a request that was checked, here or by the node that forwards it.
 pub(super) async fn answer_in_time(
-    shared: &Arc<Shared>,
-    peer: &Peer,
     place: &Arc<Place>,
+    peer: &Peer,
     request: Box<Request<Incoming>>,
 ) -> Response {
-    let answered = tokio::time::timeout(REQUEST_MAX, answer(shared, peer, place, request)).await;
+    let answered = tokio::time::timeout(REQUEST_MAX, answer(place, peer, request)).await;
     answered.unwrap_or_else(|_| ApiError::too_slow(REQUEST_MAX).into())
 }
 

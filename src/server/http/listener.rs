@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use super::super::client_address::{Client, ClientAddress};
+use super::super::listener::accept_all;
 use super::super::node_view::NodeView;
 use super::super::proxy_header::read_header;
 use super::super::relay::{Outgoing, ServeRequests};
@@ -39,6 +40,7 @@ use super::peer::Peer;
 use super::shared::{Shared, Stage};
 use super::stream::Bounded;
 use crate::config::Config;
+use signalbox_protocol::TLS_HANDSHAKE;
 
 /// How long the head of a request may take, and how long a connection may be idle between two requests.
 const HEAD_MAX: Duration = Duration::from_secs(15);
@@ -49,16 +51,10 @@ const PEER_MAX: Duration = Duration::from_secs(35);
 /// The longest head of a request. A URL of it may be 64 KiB long, for names.
 pub(super) const HEAD_BYTES_MAX: usize = 72 * 1024;
 
-/// The first byte of a connection over TLS.
-const TLS_BYTE: u8 = 0x16;
-
 /// The answer to a plain request where only TLS is accepted.
 const TLS_REQUIRED: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\
     Content-Length: 43\r\n\r\nThis port accepts only TLS; use https://.\n\n";
-
-/// How long the listener waits after it could not accept a connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The HTTP listener of a process. It ends when this is dropped.
 #[derive(Debug)]
@@ -147,23 +143,18 @@ async fn serve(shared: Arc<Shared>, listeners: Vec<StdTcpListener>) {
     let mut ports = tokio::task::JoinSet::new();
     for listener in listeners {
         match TcpListener::from_std(listener) {
-            Ok(listener) => drop(ports.spawn(accept_all(Arc::clone(&shared), listener))),
+            Ok(listener) => {
+                let shared = Arc::clone(&shared);
+                ports.spawn(async move {
+                    let failed = || shared.warnings.permits();
+                    accept_all(listener, "http", failed, |_, stream, peer| accept(&shared, stream, peer))
+                        .await;
+                });
+            }
             Err(error) => warn!(%error, "the HTTP listener cannot be served"),
         }
     }
     while ports.join_next().await.is_some() {}
-}
-
-async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => accept(&shared, stream, peer),
-            Err(error) => {
-                debug!(%error, "an HTTP connection cannot be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
 }
 
 fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
@@ -171,10 +162,9 @@ fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let (place, closed) = Place::take(shared, address);
     let place = Arc::new(place);
     shared.accepted.add(1);
-    let shared = Arc::clone(shared);
     tokio::spawn(async move {
         let outcome = tokio::select! {
-            outcome = begin(&shared, &place, stream, address) => outcome,
+            outcome = begin(&place, stream, address) => outcome,
             _ = closed => Err("it was closed for another one".into()),
         };
         if let Err(error) = outcome {
@@ -184,12 +174,7 @@ fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
 }
 
 /// Reads the header of a proxy. Returns the client that it states; `None`: there is no header, which is logged.
-async fn client_behind(
-    shared: &Shared,
-    place: &Place,
-    stream: &mut TcpStream,
-    proxy: ClientAddress,
-) -> Option<ClientAddress> {
+async fn client_behind(place: &Place, stream: &mut TcpStream, proxy: ClientAddress) -> Option<ClientAddress> {
     match read_header(stream, HEAD_MAX, |_| ()).await {
         Ok(stated) => {
             let client = ClientAddress::behind(proxy, stated);
@@ -197,7 +182,7 @@ async fn client_behind(
             Some(client)
         }
         Err(error) => {
-            if shared.warnings.permits() {
+            if place.shared.warnings.permits() {
                 warn!(peer = %proxy.socket(), %error, "HTTP connection closed");
             }
             None
@@ -209,16 +194,12 @@ pub(super) type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Finds the client if a proxy has connected, begins TLS if the client does, and serves the connection. Each stage is boxed, so
 /// that a connection takes the memory of one of them only.
-async fn begin(
-    shared: &Arc<Shared>,
-    place: &Arc<Place>,
-    mut stream: TcpStream,
-    peer: ClientAddress,
-) -> Outcome {
+async fn begin(place: &Arc<Place>, mut stream: TcpStream, peer: ClientAddress) -> Outcome {
+    let shared = &place.shared;
     socket::prepare_connection(&stream, PEER_MAX)?;
     let mut address = peer;
     if !place.has_client() {
-        let Some(client) = client_behind(shared, place, &mut stream, peer).await else { return Ok(()) };
+        let Some(client) = client_behind(place, &mut stream, peer).await else { return Ok(()) };
         address = client;
     }
     let local = stream.local_addr()?.ip().to_canonical();
@@ -230,14 +211,14 @@ async fn begin(
     let first_bytes = tls.as_ref().map(|tls| (tls.first_bytes_of(address), tls.terms()));
     let mut client = Client { address, certificate: Arc::default() };
     match first_bytes {
-        Some((_, terms)) if first[0] == TLS_BYTE => {
+        Some((_, terms)) if first[0] == TLS_HANDSHAKE => {
             let server = shared.stage().server();
             let handshake =
                 Handshake { terms, client: address, usage: place.usage(), server: server.as_deref() };
             let (stream, names) = Box::pin(handshake.run(stream, BytesMut::new())).await?;
             client.certificate = names;
             let peer = Peer { client: Arc::new(client), local, is_encrypted: true };
-            Box::pin(serve_requests(shared, place, stream, peer)).await
+            Box::pin(serve_requests(place, stream, peer)).await
         }
         Some((FirstBytes::Tls, _)) => {
             tokio::time::timeout(HEAD_MAX, stream.write_all(TLS_REQUIRED)).await??;
@@ -245,23 +226,18 @@ async fn begin(
         }
         _ => {
             let peer = Peer { client: Arc::new(client), local, is_encrypted: false };
-            Box::pin(serve_requests(shared, place, stream, peer)).await
+            Box::pin(serve_requests(place, stream, peer)).await
         }
     }
 }
 
-pub(super) async fn serve_requests<S>(
-    shared: &Arc<Shared>,
-    place: &Arc<Place>,
-    stream: S,
-    peer: Peer,
-) -> Outcome
+pub(super) async fn serve_requests<S>(place: &Arc<Place>, stream: S, peer: Peer) -> Outcome
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(async |request| {
         place.set_busy(true);
-        let response = guard(shared, &peer, place, Box::new(request)).await;
+        let response = guard(place, &peer, Box::new(request)).await;
         place.set_busy(false);
         place.input.complete();
         if is_refusal(response.status()) {
@@ -273,7 +249,7 @@ where
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
-    let stream = Bounded::new(stream, Some(Arc::clone(shared)), Some(Arc::clone(place)));
+    let stream = Bounded::new(stream, Some(Arc::clone(&place.shared)), Some(Arc::clone(place)));
     http.serve_connection(TokioIo::new(stream), service).await?;
     Ok(())
 }

@@ -87,15 +87,15 @@ pub(super) const ROUTES: &[Route] = routes! {
     "/api/v1/cluster" Read api::status::cluster;
     "/api/v1/names" Read api::names::names;
     "/api/v1/name" Read api::names::name;
-    "/api/v1/holders" Read api::entries::holders;
-    "/api/v1/waiters" Read api::entries::waiters;
-    "/api/v1/sessions" Read api::sessions::sessions;
-    "/api/v1/held" Read api::held::held;
-    "/api/v1/declared" Read api::declared::declared;
+    "/api/v1/holders" Read api::lists::holders;
+    "/api/v1/waiters" Read api::lists::waiters;
+    "/api/v1/sessions" Read api::lists::sessions;
+    "/api/v1/held" Read api::lists::held;
+    "/api/v1/declared" Read api::lists::declared;
     "/api/v1/declarations" Read api::declarations::export;
-    "/api/v1/tokens" Read api::tokens::tokens;
-    "/api/v1/sysv/sets" Read api::sysv::sets;
-    "/api/v1/sysv/users" Read api::sysv::users;
+    "/api/v1/tokens" Read api::lists::tokens;
+    "/api/v1/sysv/sets" Read api::lists::sets;
+    "/api/v1/sysv/users" Read api::lists::users;
     "/api/v1/apply" Change api::declarations::apply;
     "/api/v1/declare" Change api::changes::declare;
     "/api/v1/resize" Change api::changes::resize;
@@ -118,18 +118,14 @@ pub(super) fn route_of(path: &str) -> Option<&'static Route> {
 }
 
 /// Answers a request that the guard has passed.
-pub(super) async fn answer(
-    shared: &Arc<Shared>,
-    peer: &Peer,
-    place: &Arc<Place>,
-    request: Box<Request<Incoming>>,
-) -> Response {
+pub(super) async fn answer(place: &Arc<Place>, peer: &Peer, request: Box<Request<Incoming>>) -> Response {
+    let shared = &place.shared;
     let path = request.uri().path();
     let (is_get, is_post) =
         (matches!(*request.method(), Method::GET | Method::HEAD), *request.method() == Method::POST);
     if let Some(route) = route_of(path) {
         if is_post || route.is_read() && is_get {
-            return answer_api(route, shared, peer, place, request).await.unwrap_or_else(Response::from);
+            return answer_api(route, place, peer, request).await.unwrap_or_else(Response::from);
         }
         return wrong_method(request.method(), if route.is_read() { "GET,HEAD,POST" } else { "POST" });
     }
@@ -154,19 +150,19 @@ pub(super) async fn answer(
 
 async fn answer_api(
     route: &Route,
-    shared: &Arc<Shared>,
-    peer: &Peer,
     place: &Arc<Place>,
+    peer: &Peer,
     request: Box<Request<Incoming>>,
 ) -> Result<Response, ApiError> {
     // Boxed: what this takes is not kept while the request waits.
-    let answered = match Box::pin(receive(route, shared, peer, place, request)).await? {
+    let answered = match Box::pin(receive(route, place, peer, request)).await? {
         Received::Forwarded(response) => return Ok(response),
         Received::Whole(context) => (route.handler)(context),
     };
     let answer = match route.kind {
         Kind::Read => {
-            let _permit = shared.computed.acquire().await.map_err(|error| ApiError::internal(&error))?;
+            let _permit =
+                place.shared.computed.acquire().await.map_err(|error| ApiError::internal(&error))?;
             answered.await
         }
         // When its client closes the connection, nothing is half done.
@@ -187,11 +183,11 @@ enum Received {
 /// Authorizes a request and reads its body, and forwards it if this node does not lead.
 async fn receive(
     route: &Route,
-    shared: &Arc<Shared>,
-    peer: &Peer,
     place: &Arc<Place>,
+    peer: &Peer,
     request: Box<Request<Incoming>>,
 ) -> Result<Received, ApiError> {
+    let shared = &place.shared;
     let (head, body) = (*request).into_parts();
     let forwarder = shared.forwarder().filter(|_| route.is_served_by_every_node());
     if forwarder.is_none() {
@@ -221,9 +217,9 @@ async fn receive(
     // The client may have lost its rights while it sent the body.
     let permissions = authorize(route, shared, peer, &head.headers)?;
     let parameters = if is_get { Parameters::of_query(query)? } else { Parameters::of_json(&body)? };
-    let (shared, place) = (Arc::clone(shared), Arc::clone(place));
+    let place = Arc::clone(place);
     let token = access::shown_token(&head.headers);
-    Ok(Received::Whole(Context { shared, permissions, token, peer: peer.clone(), place, parameters }))
+    Ok(Received::Whole(Context { permissions, token, peer: peer.clone(), place, parameters }))
 }
 
 /// What the client of a request may do. A change without a right token is refused, and the refusal goes to the audit log.

@@ -221,12 +221,10 @@ mod tests {
     use crate::server::clock::Clock;
     use hyper::HeaderMap;
     use signalbox_core::NameHasher;
-    use signalbox_model::Namespace;
 
     /// A server, and a request to it by a client that may do everything.
     fn context(shared: &Arc<Shared>, json: &str) -> Context {
         Context {
-            shared: Arc::clone(shared),
             permissions: permissions_of(shared, &Peer::of_test(), &HeaderMap::new(), "/").unwrap(),
             token: None,
             peer: Peer::of_test(),
@@ -241,33 +239,6 @@ mod tests {
         let shared = Arc::new(Shared::of_test(&config));
         shared.set_stage(Stage::Serving(Arc::clone(&server)));
         (shared, server)
-    }
-
-    #[tokio::test]
-    async fn a_semaphore_is_declared_changed_and_removed() {
-        let (shared, server) = serving();
-        let on = |json| context(&shared, json);
-        assert!(
-            declare(on(r#"{"name": "gpu", "capacity": 4, "slots": true, "label": "room 3"}"#)).await.is_ok()
-        );
-        let again = declare(on(r#"{"name": "gpu", "capacity": 5}"#)).await;
-        assert_eq!(again.err().map(|error| error.code), Some("already_exists"));
-        assert!(resize(on(r#"{"name": "gpu", "shrink_by": 1}"#)).await.is_ok());
-        let old = resize(on(r#"{"name": "gpu", "capacity": 9, "generation": "1"}"#)).await;
-        assert_eq!(old.err().map(|error| error.code), Some("generation_differs"));
-        let ignored =
-            declare(on(r#"{"name": "gpu", "capacity": 9, "if_exists": "set", "generation": "1"}"#)).await;
-        assert_eq!(ignored.err().map(|error| error.code), Some("bad_request"));
-        assert!(pause(on(r#"{"name": "gpu"}"#)).await.is_ok());
-        assert!(slot(on(r#"{"name": "gpu", "slot": 2, "service": "out"}"#)).await.is_ok());
-        let found = server.core.list_declared(&mut server.core.declared(b"gpu")).remove(0).record;
-        assert_eq!((found.capacity, found.service.paused, &found.service.slots_out[..]), (3, true, &[2][..]));
-        assert!(resume(on(r#"{"name": "gpu"}"#)).await.is_ok());
-        assert!(slot(on(r#"{"name": "gpu", "slot": 2, "service": "in"}"#)).await.is_ok());
-        assert!(remove(on(r#"{"name": "gpu"}"#)).await.is_ok());
-        assert!(server.core.list_declared(&mut server.core.declared(b"gpu")).is_empty());
-        let gone = remove(on(r#"{"name": "gpu"}"#)).await;
-        assert_eq!(gone.err().map(|error| error.code), Some("not_found"));
     }
 
     #[tokio::test]
@@ -290,55 +261,5 @@ mod tests {
         drop(permit);
         assert!(apply().await.is_ok());
         assert_eq!(server.core.list_declared(&mut server.core.declared(b"gpu"))[0].record.capacity, 4);
-    }
-
-    #[tokio::test]
-    async fn what_is_revoked_must_exist() {
-        let (shared, _server) = serving();
-        for (json, code) in [
-            (r#"{"grant": "7"}"#, "no_such_grant"),
-            (r#"{"session": 7}"#, "no_such_session"),
-            (r#"{}"#, "bad_request"),
-            (r#"{"grant": 1, "session": 1}"#, "bad_request"),
-            (r#"{"client": "somewhere"}"#, "bad_request"),
-        ] {
-            let refused = revoke(context(&shared, json)).await;
-            assert_eq!(refused.err().map(|error| error.code), Some(code), "{json}");
-        }
-    }
-
-    #[tokio::test]
-    async fn what_is_canceled_must_wait() {
-        let (shared, server) = serving();
-        for (json, code) in [
-            (r#"{"request": "7"}"#, "not_found"),
-            (r#"{"session": 7}"#, "no_such_session"),
-            (r#"{"session": 0}"#, "no_such_session"),
-            (r#"{}"#, "bad_request"),
-            (r#"{"request": 1, "session": 1}"#, "bad_request"),
-        ] {
-            let refused = cancel(context(&shared, json)).await;
-            assert_eq!(refused.err().map(|error| error.code), Some(code), "{json}");
-        }
-        let session = server.core.open_session();
-        server.core.join(session.id(), None, &Arc::default());
-        let none = cancel(context(&shared, &format!(r#"{{"session": {}}}"#, session.id()))).await;
-        assert!(none.is_ok(), "it has no waiting requests");
-    }
-
-    #[tokio::test]
-    async fn a_counter_that_is_held_is_not_deleted() {
-        let (shared, server) = serving();
-        let mut session = server.core.open_session();
-        let claim = signalbox_core::Claim::new(1, 1).unwrap();
-        server.core.acquire(Namespace::Counters, b"a", claim, &mut session, server.clock.now()).unwrap();
-        let on = |json| context(&shared, json);
-        assert_eq!(
-            delete_counter(on(r#"{"name": "a"}"#)).await.err().map(|error| error.code),
-            Some("in_use")
-        );
-        server.core.release(Namespace::Counters, b"a", 1, &mut session, server.clock.now()).unwrap();
-        assert!(delete_counter(on(r#"{"name": "a"}"#)).await.is_ok());
-        assert_eq!(server.core.stats(Namespace::Counters).objects, 0);
     }
 }

@@ -2,15 +2,10 @@
 
 pub(super) mod changes;
 pub(super) mod declarations;
-pub(super) mod declared;
-pub(super) mod entries;
 pub(super) mod grants;
-pub(super) mod held;
+pub(super) mod lists;
 pub(super) mod names;
-pub(super) mod sessions;
 pub(super) mod status;
-pub(super) mod sysv;
-pub(super) mod tokens;
 
 use std::sync::Arc;
 
@@ -21,12 +16,11 @@ use super::answer::ApiError;
 use super::connections::Place;
 use super::peer::Peer;
 use super::query::Parameters;
-use super::shared::{Shared, Stage};
+use super::shared::Stage;
 use signalbox_model::{Namespace, Operation, Quoted, Target};
 
 /// A request that passed the guard.
 pub(super) struct Context {
-    pub(super) shared: Arc<Shared>,
     pub(super) permissions: Permissions,
     /// The token that gives them.
     pub(super) token: Option<Box<[u8]>>,
@@ -37,12 +31,12 @@ pub(super) struct Context {
 
 impl Context {
     fn server(&self) -> Result<Arc<Server>, ApiError> {
-        self.shared.server()
+        self.place.shared.server()
     }
 
     /// The server, if it serves clients: one that is being stopped changes nothing.
     pub(super) fn serving(&self) -> Result<Arc<Server>, ApiError> {
-        match self.shared.stage() {
+        match self.place.shared.stage() {
             Stage::Serving(server) => Ok(server),
             _ => Err(ApiError::no_server()),
         }
@@ -65,7 +59,7 @@ impl Context {
 
     /// The error for a client that does not have a right.
     pub(super) fn refuse(&self, right: Right, target: Target<'_>) -> ApiError {
-        refuse(&self.shared, &self.peer, &self.permissions, right, target)
+        refuse(&self.place.shared, &self.peer, &self.permissions, right, target)
     }
 }
 

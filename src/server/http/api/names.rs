@@ -15,7 +15,7 @@ use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Items, Page, limit_of};
 use super::super::requester::no_such_session;
 use super::changes::session;
-use super::entries::{Entry, entries};
+use super::lists::{Entry, entries};
 use super::{Context, no_such_name};
 use signalbox_core::{ListingKind, NameCursor, WaitedListing};
 use signalbox_model::views::{Declaration, Usage};

@@ -19,7 +19,7 @@ use signalbox_core::{KeyedLease, KeyedRefusal, KeyedRequest, KeyedState, Kind, M
 use signalbox_model::{LeaseKey, Milliseconds, Namespace, Quoted, Refusal, Target};
 
 pub(in super::super) async fn acquire(context: Context) -> Answer {
-    let shared = Arc::clone(&context.shared);
+    let shared = Arc::clone(&context.place.shared);
     shared.leases.note(acquire_uncounted(context).await)
 }
 
@@ -32,7 +32,7 @@ async fn acquire_uncounted(mut context: Context) -> Answer {
     loop {
         let lease = server.core.keyed_lease(key, received);
         let Some(lease) = lease else {
-            let is_released = context.shared.leases.released().contains(key);
+            let is_released = context.place.shared.leases.released().contains(key);
             return Err(if is_released { released() } else { refused(&server, Refusal::Revoked, &[]) });
         };
         match lease.state {
@@ -100,7 +100,7 @@ fn begin<'a>(context: &mut Context, server: &'a Server) -> Result<Begun<'a>, Api
     let received = server.moment();
     let asked = {
         // Locked until the core has the request, so that a release is before it or after it.
-        let keys = context.shared.leases.released();
+        let keys = context.place.shared.leases.released();
         if keys.contains(&key) {
             return Err(released());
         }

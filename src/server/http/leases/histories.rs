@@ -80,10 +80,10 @@ pub(super) fn connect(shared: &Arc<Shared>) -> DuplexStream {
     let (near, far) = duplex(64 * 1024);
     let peer = Peer::of_test();
     let (place, closed) = Place::take(shared, peer.client.address);
-    let (shared, place) = (Arc::clone(shared), Arc::new(place));
+    let place = Arc::new(place);
     tokio::spawn(async move {
         let _closed = closed;
-        serve_requests(&shared, &place, far, peer).await
+        serve_requests(&place, far, peer).await
     });
     near
 }

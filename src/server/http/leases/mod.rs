@@ -89,7 +89,7 @@ pub(super) async fn release(mut context: Context) -> Answer {
     let line = Line::open(&server, waiting::mailbox(&context), None);
     let closed = {
         // Locked over both, so that no acquire comes in between and begins a lease afterwards.
-        let mut released = context.shared.leases.released();
+        let mut released = context.place.shared.leases.released();
         let closed = server.core.close_keyed(line.connection(), TOKEN, &key, is_done, server.moment());
         if closed != Outcome::Refused(Refusal::NotShared) {
             released.remember(&key, context.peer.client.address.key(), server.shares.share());

@@ -25,7 +25,7 @@ struct Renewed {
 }
 
 pub(in super::super) async fn renew(context: Context) -> Answer {
-    let shared = Arc::clone(&context.shared);
+    let shared = Arc::clone(&context.place.shared);
     shared.leases.note(renew_uncounted(context).await)
 }
 

@@ -85,7 +85,7 @@ impl<'a> Parking<'a> {
             return Ok(());
         }
         let permissions = self.standing.permissions();
-        Err(refuse(&self.context.shared, peer, permissions, Right::Acquire, Target::Anywhere))
+        Err(refuse(&self.context.place.shared, peer, permissions, Right::Acquire, Target::Anywhere))
     }
 }
 
@@ -115,7 +115,7 @@ struct Parked<'a>(&'a Context, &'a Server);
 
 impl<'a> Parked<'a> {
     fn count(context: &'a Context, server: &'a Server) -> Self {
-        context.shared.leases.parked.increment();
+        context.place.shared.leases.parked.increment();
         server.count_busy(true);
         Self(context, server)
     }
@@ -123,7 +123,7 @@ impl<'a> Parked<'a> {
 
 impl Drop for Parked<'_> {
     fn drop(&mut self) {
-        self.0.shared.leases.parked.decrement();
+        self.0.place.shared.leases.parked.decrement();
         self.1.count_busy(false);
     }
 }
