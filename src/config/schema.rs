@@ -166,37 +166,21 @@ static KEYS: &[Key] = &[
     Key::at_once("frame_timeout", time(1, 3_600), field!(frame_timeout_s)),
     Key::at_once("admin_from", ADMINS, field!(admin_from)),
     Key::at_once("proxies", NETWORKS, field!(proxies)),
-    Key::at_start("data_dir", path("an absolute path, such as /var/lib/signalbox"), field!(data_dir)),
+    Key::at_start("data_dir", path("/var/lib/signalbox"), field!(data_dir)),
     Key::at_once("log.threshold", text("error, warning, info or debug", any), field!(log.threshold)),
-    Key::at_start("log.file", path("an absolute path, such as /var/log/signalbox.log"), field!(log.file)),
-    Key::at_start(
-        "log.grants",
-        path("an absolute path, such as /var/log/signalbox/grants.log"),
-        field!(log.grants),
-    ),
-    Key::at_once("tls.cert", path("an absolute path, such as /etc/signalbox/server.pem"), field!(tls.cert)),
-    Key::at_once("tls.key", path("an absolute path, such as /etc/signalbox/server.key"), field!(tls.key)),
-    Key::at_once(
-        "tls.client_ca",
-        path("an absolute path, such as /etc/signalbox/client-ca.pem"),
-        field!(tls.client_ca),
-    ),
+    Key::at_start("log.file", path("/var/log/signalbox.log"), field!(log.file)),
+    Key::at_start("log.grants", path("/var/log/signalbox/grants.log"), field!(log.grants)),
+    Key::at_once("tls.cert", path("/etc/signalbox/server.pem"), field!(tls.cert)),
+    Key::at_once("tls.key", path("/etc/signalbox/server.key"), field!(tls.key)),
+    Key::at_once("tls.client_ca", path("/etc/signalbox/client-ca.pem"), field!(tls.client_ca)),
     Key::at_once("tls.client_cert", text("optional or required", any), field!(tls.client_cert)),
     Key::at_once("tls.plain", text("allow, loopback or refuse", any), field!(tls.plain)),
-    Key::at_once(
-        "access.tokens",
-        path("an absolute path, such as /etc/signalbox/tokens.toml"),
-        field!(access.tokens),
-    ),
+    Key::at_once("access.tokens", path("/etc/signalbox/tokens.toml"), field!(access.tokens)),
     Key::at_once("access.tokens_over_plain", Kind::Flag, field!(access.tokens_over_plain)),
     Key::at_once("access.anonymous", RIGHTS, field!(access.anonymous)),
     Key::at_once("access.networks", NETWORK_RULES, field!(access.networks)),
     Key::at_once("access.certificates", CERTIFICATE_RULES, field!(access.certificates)),
-    Key::at_start(
-        "access.audit_log",
-        path("an absolute path, such as /var/log/signalbox-audit.log"),
-        field!(access.audit_log),
-    ),
+    Key::at_start("access.audit_log", path("/var/log/signalbox-audit.log"), field!(access.audit_log)),
     Key::at_start("counter.enable", Kind::Flag, field!(counter.port.enable)),
     Key::at_start("counter.port", PORT, field!(counter.port.port)),
     Key::at_once("counter.max_connections", number(0, U32_MAX), field!(counter.port.max_connections)),
@@ -252,35 +236,19 @@ static KEYS: &[Key] = &[
     Key::at_start("cluster.name", NAME, field!(cluster.name)),
     Key::at_start("cluster.node", NAME, field!(cluster.node)),
     Key::at_start("cluster.etcd", MEMBERS, field!(cluster.etcd)),
-    Key::at_start(
-        "cluster.etcd_ca",
-        path("an absolute path, such as /etc/signalbox/etcd-ca.pem"),
-        field!(cluster.etcd_ca),
-    ),
-    Key::at_start(
-        "cluster.etcd_cert",
-        path("an absolute path, such as /etc/signalbox/etcd.pem"),
-        field!(cluster.etcd_cert),
-    ),
-    Key::at_start(
-        "cluster.etcd_key",
-        path("an absolute path, such as /etc/signalbox/etcd.key"),
-        field!(cluster.etcd_key),
-    ),
+    Key::at_start("cluster.etcd_ca", path("/etc/signalbox/etcd-ca.pem"), field!(cluster.etcd_ca)),
+    Key::at_start("cluster.etcd_cert", path("/etc/signalbox/etcd.pem"), field!(cluster.etcd_cert)),
+    Key::at_start("cluster.etcd_key", path("/etc/signalbox/etcd.key"), field!(cluster.etcd_key)),
     Key::at_start("cluster.etcd_user", ACCOUNT, field!(cluster.etcd_user)),
     Key::at_start(
         "cluster.etcd_password_file",
-        path("an absolute path, such as /etc/signalbox/etcd-password"),
+        path("/etc/signalbox/etcd-password"),
         field!(cluster.etcd_password_file),
     ),
     Key::at_start("cluster.renew_deadline", time(2, 60), field!(cluster.renew_deadline_s)),
     Key::at_start("cluster.bind", SOCKET, field!(cluster.bind)),
     Key::at_start("cluster.advertise", REACHED_AT, field!(cluster.advertise)),
-    Key::at_start(
-        "cluster.relay_ca",
-        path("an absolute path, such as /etc/signalbox/nodes-ca.pem"),
-        field!(cluster.relay_ca),
-    ),
+    Key::at_start("cluster.relay_ca", path("/etc/signalbox/nodes-ca.pem"), field!(cluster.relay_ca)),
     Key::at_start("cluster.eligible", Kind::Flag, field!(cluster.is_eligible)),
     Key::at_start("cluster.hold", time(1, 60), field!(cluster.hold_s)),
 ];
@@ -361,8 +329,8 @@ const fn text(allowed: &'static str, is_allowed: fn(&str) -> bool) -> Kind {
     Kind::Text { allowed, is_allowed }
 }
 
-const fn path(allowed: &'static str) -> Kind {
-    text(allowed, |text| text.starts_with('/') && !text.contains('\0'))
+const fn path(example: &'static str) -> Kind {
+    Kind::Path { example }
 }
 
 /// The values that a key may have.
@@ -396,6 +364,10 @@ enum Kind {
         allowed: &'static str,
         is_allowed: fn(&str) -> bool,
     },
+    /// An absolute path.
+    Path {
+        example: &'static str,
+    },
     /// A further declaration. Its keys follow.
     Declarations,
 }
@@ -415,6 +387,7 @@ impl Kind {
             }
             Self::Bytes => "a number of bytes, such as 1073741824 or \"1G\", or 0 for no limit".to_owned(),
             Self::Text { allowed, .. } | Self::Hosts { allowed, .. } => allowed.to_owned(),
+            Self::Path { example } => format!("an absolute path, such as {example}"),
             Self::Declarations => {
                 "tables [[semaphore.declare]], which only a file in TOML can have".to_owned()
             }
@@ -442,6 +415,9 @@ impl Kind {
             Self::Text { is_allowed, .. } => parse(Some(text).filter(|text| is_allowed(text))?),
             Self::Hosts { is_allowed, .. } => {
                 parse(&Some(text.to_ascii_lowercase()).filter(|text| is_allowed(text))?)
+            }
+            Self::Path { .. } => {
+                parse(Some(text).filter(|text| text.starts_with('/') && !text.contains('\0'))?)
             }
             _ => None,
         }
