@@ -4,7 +4,7 @@ use crate::client::HttpDaemon;
 
 #[test]
 fn a_request_for_another_host_is_refused() {
-    let http = HttpDaemon::start();
+    let (http, _file) = HttpDaemon::with("hosts = 'box.example.org'\n");
     let port = http.address.port();
     for host in [
         "evil.example".to_owned(),
@@ -12,13 +12,28 @@ fn a_request_for_another_host_is_refused() {
         "127.0.0.1.evil.example".to_owned(),
         "192.0.2.1".to_owned(),
         "[::]".to_owned(),
+        "0.0.0.0".to_owned(),
+        "2130706433".to_owned(),
+        "localhost.evil.example".to_owned(),
+        "xbox.example.org".to_owned(),
+        "box.example.org.evil.example".to_owned(),
+        "example.org".to_owned(),
     ] {
         for path in ["/", "/page.js", "/metrics", "/api/v1/names", "/nothing"] {
             let reply = http.request("GET", path, &[("Host", &host)], "");
             assert_eq!((reply.status, reply.code()), (421, "host_not_allowed".to_owned()), "{host} {path}");
         }
     }
-    for host in ["localhost", "127.0.0.1", "[::1]:1", "127.9.9.9:8080"] {
+    for host in [
+        "localhost",
+        "LOCALHOST:80",
+        "localhost.",
+        "127.0.0.1",
+        "[::1]:1",
+        "[::ffff:127.0.0.1]",
+        "127.9.9.9:8080",
+        "Box.example.org:443",
+    ] {
         assert_eq!(http.request("GET", "/api/v1/status", &[("Host", host)], "").status, 200, "{host}");
     }
 }
@@ -56,6 +71,8 @@ fn pages_of_other_sites_can_send_nothing() {
     assert_eq!(ask(&[]).status, 200, "a program sends no origin");
     assert_eq!(ask(&[("Origin", &own), ("Sec-Fetch-Site", "same-origin")]).status, 200);
     assert_eq!(ask(&[("Sec-Fetch-Site", "none")]).status, 200, "a person has entered the address");
+    let of_proxy = own.replace("http:", "https:");
+    assert_eq!(ask(&[("Origin", &of_proxy)]).status, 200, "a proxy in front may have ended TLS");
     let own_host = http.address.to_string();
     let read =
         http.request("GET", "/api/v1/status", &[("Host", &own_host), ("Origin", "https://evil.example")], "");
@@ -65,7 +82,18 @@ fn pages_of_other_sites_can_send_nothing() {
         "browsers protect answers"
     );
     let other_port = format!("http://127.0.0.1:{}", if port == 1 { 2 } else { port - 1 });
+    let [ftp, with_user, as_user, with_path] = [
+        format!("ftp://{}", http.address),
+        format!("http://user@{}", http.address),
+        format!("{own}@evil.example"),
+        format!("{own}/"),
+    ];
     let origins = [
+        &*ftp,
+        &with_user,
+        &as_user,
+        &with_path,
+        "file://",
         "null",
         "https://evil.example",
         "http://localhost",

@@ -1,6 +1,6 @@
 //! The HTTP listener: health, metrics and the JSON API (`docs/http.md`).
 //!
-//! `listener` accepts connections, `connections` bounds them, `stream` has their time limits, `input` counts what they receive, `guard` checks each request before its
+//! `listener` accepts connections, `connections` bounds them and what they receive, `stream` has their time limits, `guard` checks each request before its
 //! handler sees it (Host, Origin, content type, rights), `routes` lists what there is, and `api`, `health` and `page` answer.
 //! On a node that does not lead, `forward` sends requests for leases to the leader, where `forwarded` serves them.
 //! `answer` composes answers and errors, `query` reads parameters, `paging` takes lists in steps, and `requester` makes
@@ -20,9 +20,7 @@ mod forward;
 mod forwarded;
 mod guard;
 mod health;
-mod input;
 mod leases;
-mod line;
 mod listener;
 mod metrics;
 mod openapi;

@@ -194,17 +194,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_ends_early_when_its_entries_are_long() {
-        let long = BYTES_MAX / 2;
-        let lengths = [long, 10, long, long, 3 * BYTES_MAX, 7];
-        assert_eq!(page(&lengths, 0, 100).await, (vec![long, 10], Some(2)));
-        assert_eq!(page(&lengths, 2, 100).await, (vec![long], Some(3)));
-        assert_eq!(page(&lengths, 3, 100).await, (vec![long], Some(4)));
-        assert_eq!(page(&lengths, 4, 100).await, (vec![3 * BYTES_MAX], Some(5)));
-        assert_eq!(page(&lengths, 5, 100).await, (vec![7], None));
-    }
-
-    #[tokio::test]
     async fn the_first_entries_of_a_list_are_found_however_long_it_is() {
         // Each step has more entries than the one before, and the lowest keys come last.
         let mut steps = (0..100_u64).map(|step| (0..step).map(|index| (100 - step, index)).collect());

@@ -5,6 +5,7 @@
 //! who revokes that session ends one change at most.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,14 +15,43 @@ use super::super::access::Ended;
 use super::super::operations::Requested;
 use super::super::state::Server;
 use super::answer::ApiError;
-use super::line::Line;
-use signalbox_core::{Answer, Call, Mailbox, Message, Outcome, Token};
-use signalbox_model::{Operation, Refusal, RequestIds, Status};
+use signalbox_core::{Answer, Call, Mailbox, Message, Outcome, Session, Token};
+use signalbox_model::{ConnectionId, Operation, Refusal, RequestIds, Status};
 
 /// How long a change may wait for the store.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 const NO_SUCH_SESSION: &str = "there is no such session, or no longer; read the list of sessions again";
+
+/// A connection to the core for one request of HTTP, until it is dropped. Leased sessions outlive it.
+pub(super) struct Line<'a> {
+    server: &'a Server,
+    session: Session,
+    mailbox: Arc<Mailbox>,
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn open(server: &'a Server, mailbox: Mailbox, label: Option<&[u8]>) -> Self {
+        let (session, mailbox) = (server.core.open_session(), Arc::new(mailbox));
+        server.core.join(session.id(), label, &mailbox);
+        Self { server, session, mailbox }
+    }
+
+    pub(super) fn connection(&self) -> ConnectionId {
+        self.session.id()
+    }
+
+    pub(super) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        // The connection itself holds nothing, so this is one step.
+        while self.server.core.leave(self.session.id(), self.server.moment()) {}
+    }
+}
 
 /// Makes a change, and waits for its answer.
 pub(super) async fn request(

@@ -9,7 +9,7 @@ use super::super::super::state::Server;
 use super::super::access::Right;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::api::Context;
-use super::super::line::Line;
+use super::super::requester::Line;
 use super::view::View;
 use super::waiting::{Parking, Woken, mailbox};
 use super::{TOKEN, end_lost, key, poll_ms};

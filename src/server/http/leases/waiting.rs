@@ -12,7 +12,7 @@ use super::super::super::state::Server;
 use super::super::access::{Right, refuse};
 use super::super::answer::ApiError;
 use super::super::api::Context;
-use super::super::line::Line;
+use super::super::requester::Line;
 use super::PARKED_MAX;
 use signalbox_core::{Mailbox, Message};
 use signalbox_model::{LeaseKey, Notice, Target};

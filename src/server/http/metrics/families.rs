@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Error;
+use std::fs;
 use std::time::Duration;
 
+use nix::unistd::{SysconfVar, sysconf};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit as MetricUnit;
@@ -18,7 +20,6 @@ use super::super::super::statistics::{Metric, Scope, Source, Unit, figures};
 use super::super::super::steps;
 use super::super::connections::CONNECTIONS_MAX;
 use super::super::shared::{Shared, Stage};
-use super::process::Process;
 use super::series::{Figures, Series, longest_waiting_since_s};
 use signalbox_core::KeyedCounts;
 use signalbox_model::Namespace;
@@ -318,5 +319,28 @@ impl<'a> Families<'a> {
             self.timestamps(&name, help, samples(since))?;
         }
         Ok(())
+    }
+}
+
+/// What the system knows of the process. Each is `None` where it does not say.
+struct Process {
+    cpu_s: Option<f64>,
+    resident_bytes: Option<u64>,
+    open_files: Option<u64>,
+}
+
+impl Process {
+    fn read() -> Self {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        // The name of the program may have spaces; it is in parentheses. The fields behind it begin with the third.
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let system = |name| sysconf(name).ok().flatten().and_then(|value| u64::try_from(value).ok());
+        let ticks = field(14).zip(field(15)).map(|(user, kernel)| user + kernel);
+        Self {
+            cpu_s: ticks.zip(system(SysconfVar::CLK_TCK)).map(|(ticks, per_s)| ticks as f64 / per_s as f64),
+            resident_bytes: field(24).zip(system(SysconfVar::PAGE_SIZE)).map(|(pages, bytes)| pages * bytes),
+            open_files: fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as u64),
+        }
     }
 }

@@ -5,6 +5,8 @@ use std::fmt::Write;
 
 use hyper::header::{ACCEPT, HeaderMap};
 
+const OPEN_METRICS: &str = "application/openmetrics-text";
+
 /// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
@@ -14,16 +16,11 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// OpenMetrics, if the header Accept asks for it and does not prefer plain text.
+    /// OpenMetrics, if the header Accept asks for it.
     pub(super) fn wanted(headers: &HeaderMap) -> Self {
-        let quality = |kind| {
-            let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-            let ranges =
-                values.flat_map(|value| value.split(',')).filter_map(|range| quality_of(range, kind));
-            ranges.fold(0.0, f32::max)
-        };
-        let wanted = quality("application/openmetrics-text");
-        if wanted > 0.0 && wanted >= quality("text/plain") { Self::OpenMetrics } else { Self::Text }
+        let mut values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let is_open_metrics = values.any(|value| value.to_ascii_lowercase().contains(OPEN_METRICS));
+        if is_open_metrics { Self::OpenMetrics } else { Self::Text }
     }
 
     /// The type of the answer.
@@ -43,17 +40,6 @@ impl Format {
             Self::Text => text_of(&open_metrics),
         }
     }
-}
-
-/// The weight of a media range of Accept, from 0 to 1; `None`: it is of another type.
-fn quality_of(range: &str, kind: &str) -> Option<f32> {
-    let mut parts = range.split(';').map(str::trim);
-    if !parts.next()?.eq_ignore_ascii_case(kind) {
-        return None;
-    }
-    let weight =
-        parts.filter_map(|part| part.split_once('=')).find(|(name, _)| name.eq_ignore_ascii_case("q"));
-    Some(weight.map_or(1.0, |(_, weight)| weight.trim().parse().unwrap_or(0.0)))
 }
 
 /// A scrape in the older text format. There, a family of counters has the name of its samples, there is no type `info`, and
@@ -89,26 +75,6 @@ fn text_of(open_metrics: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn open_metrics_is_for_those_who_ask_for_it() {
-        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,\
-                          text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
-        for (accept, expected) in [
-            (prometheus, Format::OpenMetrics),
-            ("Application/OpenMetrics-Text; version=1.0.0", Format::OpenMetrics),
-            ("text/plain;version=0.0.4;q=0.5, application/openmetrics-text;q=0.4", Format::Text),
-            ("application/openmetrics-text;q=0", Format::Text),
-            ("application/openmetrics-text; q=x", Format::Text),
-            ("text/html,*/*;q=0.8", Format::Text),
-            ("", Format::Text),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(ACCEPT, accept.parse().unwrap());
-            assert_eq!(Format::wanted(&headers), expected, "{accept}");
-        }
-        assert_eq!(Format::wanted(&HeaderMap::new()), Format::Text);
-    }
 
     #[test]
     fn the_older_format_names_families_as_their_samples() {

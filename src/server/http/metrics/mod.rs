@@ -2,7 +2,7 @@
 //!
 //! Everything is read from the server's figures when it is asked for: nothing is added to the paths of requests, except the
 //! counts of refused Acquires and of waits. `families` has the metrics of the process and of each port, `series` those of
-//! single names, `process` what the system knows, and `format` chooses the format.
+//! single names, and `format` chooses the format.
 //!
 //! Invariants: the number of series does not depend on clients. Grants, sessions and addresses are no labels, and at most
 //! `http.names_max` names of a namespace have series. The length of a scrape does not either: the labels of these names take
@@ -10,7 +10,6 @@
 
 mod families;
 mod format;
-mod process;
 mod series;
 
 use std::fmt;
