@@ -263,15 +263,4 @@ mod tests {
         assert_eq!((counts[0], counts[1], counts[last - 1], counts[last]), (2, 1, 1, 1));
         assert_eq!(sum, Duration::from_micros(7_200_001_002));
     }
-
-    #[test]
-    fn refused_acquires_are_added_once() {
-        let (traffic, mut tally) = (Traffic::default(), Tally::default());
-        tally.refuse(AcquireRefusal::NotAvailable);
-        tally.refuse(AcquireRefusal::NotAvailable);
-        tally.refuse(AcquireRefusal::Limit);
-        tally.record(&traffic);
-        tally.record(&traffic);
-        assert_eq!(AcquireRefusal::ALL.map(|refusal| traffic.refused_acquires(refusal)), [2, 1]);
-    }
 }

@@ -50,7 +50,6 @@ mod systemd;
 mod throttle;
 mod tls;
 mod unfinished;
-mod whereabouts;
 mod workers;
 
 pub use access::announce_rules;

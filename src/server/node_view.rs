@@ -1,8 +1,11 @@
-//! What this process knows of its cluster, for metrics, probes and the status page. Reading it costs etcd nothing.
+//! What this process knows of its cluster, for metrics, probes and the status page, and what it tells clients. Reading it costs
+//! etcd nothing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::rules::Current;
+use signalbox_cluster::keys::Advertised;
 use signalbox_cluster::leadership::Phase;
 use signalbox_cluster::members::{MemberPoller, SeenNode};
 use signalbox_cluster::relays::Relays;
@@ -57,5 +60,25 @@ impl NodeView {
 
     fn phase(&self) -> Phase {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Where clients reach the nodes of the cluster that this node leads.
+#[derive(Debug)]
+pub(super) struct Whereabouts {
+    /// The number of this node's term.
+    pub(super) epoch: u32,
+    pub(super) renew_deadline: Duration,
+    pub(super) leader: Advertised,
+    /// Where the other nodes are reached.
+    pub(super) others: Current<Arc<Advertised>>,
+    /// Where the next leader is, or may be; `None`: this node continues to lead.
+    pub(super) next: Current<Option<Arc<Advertised>>>,
+}
+
+impl Whereabouts {
+    /// This node leads in an epoch, and is reached there.
+    pub(super) fn new(epoch: u32, renew_deadline: Duration, leader: Advertised) -> Self {
+        Self { epoch, renew_deadline, leader, others: Current::new(Arc::default()), next: Current::new(None) }
     }
 }

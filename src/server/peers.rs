@@ -48,7 +48,6 @@ impl Peers {
 
     /// At most `count` connections after the one with this session, in the order of their ids.
     pub(super) fn connected_after(&self, after: Option<SessionId>, count: usize) -> Vec<Connected> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let connected = |peer: &Peer| Connected {
             connection: peer.connection,
             client: SessionClient {
@@ -57,9 +56,7 @@ impl Peers {
             },
             opened: peer.opened,
         };
-        self.with(|peers| {
-            peers.range((from, Bound::Unbounded)).take(count).map(|(_, peer)| connected(peer)).collect()
-        })
+        self.after(after, count, connected)
     }
 
     /// At most `count` mailboxes of connections after the one with this session, in the order of their ids.
@@ -68,9 +65,14 @@ impl Peers {
         after: Option<SessionId>,
         count: usize,
     ) -> Vec<(SessionId, Arc<Mailbox>)> {
+        self.after(after, count, |peer| (peer.connection.session(), Arc::clone(&peer.mailbox)))
+    }
+
+    fn after<T>(&self, after: Option<SessionId>, count: usize, of: impl Fn(&Peer) -> T) -> Vec<T> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mailbox = |(session, peer): (&SessionId, &Peer)| (*session, Arc::clone(&peer.mailbox));
-        self.with(|peers| peers.range((from, Bound::Unbounded)).take(count).map(mailbox).collect())
+        self.with(|peers| {
+            peers.range((from, Bound::Unbounded)).take(count).map(|(_, peer)| of(peer)).collect()
+        })
     }
 
     fn with<R>(&self, visit: impl FnOnce(&mut BTreeMap<SessionId, Peer>) -> R) -> R {

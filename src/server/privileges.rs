@@ -53,37 +53,36 @@ impl Identity {
 
     /// Calls a function as the user and group, with the rights that they have. Then the process is root again.
     pub(super) fn act<T>(self, call: impl FnOnce() -> T) -> Result<T, PrivilegeError> {
-        let (uid, gid) = (geteuid(), getegid());
-        let groups = getgroups().map_err(PrivilegeError::Refused)?;
-        // Only root can change the groups: it does that first, and as the last step on the way back.
-        if let Some(gid) = self.gid {
-            setgroups(&[]).map_err(PrivilegeError::Refused)?;
-            setegid(gid).map_err(PrivilegeError::Refused)?;
-        }
-        if let Some(uid) = self.uid {
-            seteuid(uid).map_err(PrivilegeError::Refused)?;
-        }
-        let result = call();
-        if self.uid.is_some() {
-            seteuid(uid).map_err(PrivilegeError::Refused)?;
-        }
-        if self.gid.is_some() {
-            setegid(gid).map_err(PrivilegeError::Refused)?;
-            setgroups(&groups).map_err(PrivilegeError::Refused)?;
-        }
-        Ok(result)
+        let act = || {
+            let (uid, gid, groups) = (geteuid(), getegid(), getgroups()?);
+            // Only root can change the groups: it does that first, and as the last step on the way back.
+            if let Some(gid) = self.gid {
+                setgroups(&[])?;
+                setegid(gid)?;
+            }
+            self.uid.map_or(Ok(()), seteuid)?;
+            let result = call();
+            self.uid.map_or(Ok(()), |_| seteuid(uid))?;
+            if self.gid.is_some() {
+                setegid(gid)?;
+                setgroups(&groups)?;
+            }
+            Ok(result)
+        };
+        act().map_err(PrivilegeError::Refused)
     }
 
     /// Switches all threads of the process to the user and group, and drops supplementary groups.
     pub(super) fn assume(self) -> Result<(), PrivilegeError> {
-        // Groups first: only root can change them.
-        if let Some(gid) = self.gid {
-            setgroups(&[]).map_err(PrivilegeError::Refused)?;
-            setgid(gid).map_err(PrivilegeError::Refused)?;
-        }
-        if let Some(uid) = self.uid {
-            setuid(uid).map_err(PrivilegeError::Refused)?;
-        }
+        let assume = || {
+            // Groups first: only root can change them.
+            if let Some(gid) = self.gid {
+                setgroups(&[])?;
+                setgid(gid)?;
+            }
+            self.uid.map_or(Ok(()), setuid)
+        };
+        assume().map_err(PrivilegeError::Refused)?;
         if self.uid.is_some() || self.gid.is_some() {
             info!(
                 uid = self.uid.map(Uid::as_raw),

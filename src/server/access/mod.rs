@@ -1,10 +1,9 @@
 //! Access control: the rights of clients, and the records of refusals and changes.
 //!
-//! `policy` decides, without I/O; `permissions` is what it decided for one client; `standing` keeps that for a connection,
+//! `policy` decides, without I/O, what one client may do; `standing` keeps that for a connection,
 //! and notices reloads and expiry; `uses` remembers which tokens are in use; `audit` writes administrative changes to a file. The operations and their rights are in one table, `src/server/dispatch/rights.rs`.
 
 mod audit;
-mod permissions;
 mod policy;
 mod standing;
 mod uses;
@@ -18,8 +17,8 @@ use tokio::time::sleep;
 use tracing::warn;
 
 pub(super) use audit::{Audit, Ended, count_refusals};
-pub(super) use permissions::{Identity, Permissions};
-pub(super) use standing::{Change, Standing, TokenRefused};
+pub(super) use policy::{Identity, Permissions};
+pub(super) use standing::{Standing, TokenRefused};
 
 use super::client_address::Client;
 use super::clock::Clock;

@@ -3,14 +3,73 @@
 //! The first of these decides alone: a token that the client has shown, a rule about its certificate, a rule about its
 //! network, that it is an administrator by its address, and else the anonymous rights.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::super::client_address::Client;
-use super::permissions::{Identity, Permissions};
 use crate::config::{AccessConfig, CertificateRule, Config, NetworkRule};
-use signalbox_access::{Entry, Rights, Token, Tokens, Verdict};
-use signalbox_model::{TokenRefusal, UnixSeconds};
+use signalbox_access::{CertificateName, Entry, Right, Rights, Token, Tokens, Verdict};
+use signalbox_model::{Target, TokenRefusal, UnixSeconds};
+
+/// Who a client has proven to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Identity {
+    /// The name of its token.
+    Token(Arc<str>),
+    /// The name in its certificate which a rule is about.
+    Certificate(CertificateName),
+}
+
+/// What a client may do.
+#[derive(Clone, Debug)]
+pub(in crate::server) struct Permissions {
+    rights: Arc<Rights>,
+    identity: Option<Identity>,
+    /// When the token that gives them expires.
+    expires_at: Option<UnixSeconds>,
+}
+
+impl Permissions {
+    /// Whether the client may do this.
+    pub(in crate::server) fn may(&self, right: Right, target: Target<'_>) -> bool {
+        self.rights.permit(right, target)
+    }
+
+    /// Who the client has proven to be.
+    pub(in crate::server) fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+
+    /// Whether they include all rights of others.
+    pub(in crate::server) fn include(&self, others: &Self) -> bool {
+        self.rights.include(&others.rights)
+    }
+
+    /// Whether they include all rights of others, apart from administration.
+    pub(super) fn include_use(&self, others: &Self) -> bool {
+        self.rights.include(&others.rights.without(Right::Administer))
+    }
+
+    /// Whether some plain request must be refused.
+    pub(super) fn restrict_plain(&self) -> bool {
+        !self.rights.include(&Rights::READ_AND_ACQUIRE)
+    }
+
+    pub(super) fn expires_at(&self) -> Option<UnixSeconds> {
+        self.expires_at
+    }
+}
+
+/// As in listings, in the log and in revocations of all sessions of a client.
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token(name) => write!(f, "token:{name}"),
+            Self::Certificate(name) => write!(f, "certificate:{}", name.to_string().escape_default()),
+        }
+    }
+}
 
 /// What a valid token gives.
 #[derive(Debug)]
@@ -63,14 +122,14 @@ impl Policy {
         let decided = rules.find_map(|(rule, rights)| Some((rule.find(&client.certificate)?, rights)));
         if let Some((name, rights)) = decided {
             let identity = Identity::Certificate(name.clone());
-            return Permissions::new(Arc::clone(rights), Some(identity), None);
+            return Permissions { rights: Arc::clone(rights), identity: Some(identity), expires_at: None };
         }
         let rights = match self.rule_of_network(client) {
             Some(rights) => rights,
             None if client.address.is_administrator(&self.admin_from) => &self.administrator,
             None => &self.anonymous,
         };
-        Permissions::new(Arc::clone(rights), None, None)
+        Permissions { rights: Arc::clone(rights), identity: None, expires_at: None }
     }
 
     fn rule_of_network(&self, client: &Client) -> Option<&Arc<Rights>> {
@@ -120,8 +179,11 @@ impl Policy {
 impl Proven {
     fn of(entry: &Entry) -> Self {
         let identity = Identity::Token(entry.name.as_str().into());
-        let rights = Arc::new(entry.rights.clone());
-        let permissions = Permissions::new(rights, Some(identity), entry.expires_at_s.map(UnixSeconds));
+        let permissions = Permissions {
+            rights: Arc::new(entry.rights.clone()),
+            identity: Some(identity),
+            expires_at: entry.expires_at_s.map(UnixSeconds),
+        };
         Self { permissions, entry: entry.clone() }
     }
 }
@@ -131,9 +193,8 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::super::super::client_address::{ClientAddress, RelayedOver};
-    use super::super::Right;
     use super::*;
-    use signalbox_model::{Namespace, Target};
+    use signalbox_model::Namespace;
 
     const NOW: UnixSeconds = UnixSeconds(100);
 

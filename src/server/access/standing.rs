@@ -4,8 +4,7 @@
 //! and before messages are sent, and decides again if the rules were replaced or the token has expired.
 
 use super::super::client_address::Client;
-use super::permissions::Permissions;
-use super::policy::Proven;
+use super::policy::{Permissions, Proven};
 use super::uses::InUse;
 use super::{Access, Right};
 use signalbox_access::Entry;
@@ -24,15 +23,6 @@ pub(in crate::server) struct Standing {
     proof: Option<Entry>,
     in_use: Option<InUse>,
     failures: u32,
-}
-
-/// How a look at the rules ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Change {
-    /// The client may do all that it could before.
-    None,
-    /// The client has lost rights.
-    Lost,
 }
 
 impl Standing {
@@ -74,15 +64,16 @@ impl Standing {
         self.generation != access.generation() || self.permissions.expires_at().is_some_and(|at| at <= now)
     }
 
-    /// Decides again what the connection may do, if the rules were replaced or the token has expired.
+    /// Decides again what the connection may do, if the rules were replaced or the token has expired. Returns whether the client
+    /// has lost rights.
     pub(in crate::server) fn refresh(
         &mut self,
         access: &Access,
         client: &Client,
         is_encrypted: bool,
-    ) -> Change {
+    ) -> bool {
         if !self.is_stale(access, access.now()) {
-            return Change::None;
+            return false;
         }
         self.generation = access.generation();
         let before = self.permissions.clone();
@@ -95,7 +86,7 @@ impl Standing {
                 self.restricts_plain = self.permissions.restrict_plain();
             }
         }
-        if self.permissions.include(&before) { Change::None } else { Change::Lost }
+        !self.permissions.include(&before)
     }
 
     /// Whether a client that another node relays could do as much, apart from administration, over a connection of its own.
@@ -208,16 +199,16 @@ mod tests {
             standing.authenticate(&access, &client, is_encrypted, &secret).unwrap();
             standing
         });
-        assert_eq!(plain.refresh(&access, &client, false), Change::None, "nothing was replaced");
+        assert!(!plain.refresh(&access, &client, false), "nothing was replaced");
         access.configure(&config);
-        assert_eq!(plain.refresh(&access, &client, false), Change::None, "it is still accepted");
+        assert!(!plain.refresh(&access, &client, false), "it is still accepted");
         config.access.tokens_over_plain = false;
         access.configure(&config);
-        assert_eq!(plain.refresh(&access, &client, false), Change::Lost);
-        assert_eq!(encrypted.refresh(&access, &client, true), Change::None);
+        assert!(plain.refresh(&access, &client, false));
+        assert!(!encrypted.refresh(&access, &client, true));
         let may = |standing: &Standing| standing.may(Right::Administer, Target::Server);
         assert_eq!((may(&plain), may(&encrypted)), (false, true));
         access.replace(|before| before.with_tokens(Arc::default()));
-        assert_eq!(encrypted.refresh(&access, &client, true), Change::Lost, "the token was revoked");
+        assert!(encrypted.refresh(&access, &client, true), "the token was revoked");
     }
 }

@@ -30,7 +30,6 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::access::Change;
 use super::buffers::Buffers;
 use super::dispatch::{Executor, ExtendedState, NextStep, Revoked};
 use super::metrics::Tally;
@@ -325,8 +324,8 @@ where
     fn encode_messages(&mut self) {
         let out = self.outbound.buffer();
         // A message may show what the client may no longer see.
-        let change = self.extended.refresh_standing(self.server, self.server.clock.now(), out);
-        if change == Change::Lost && self.activity.is_streaming() {
+        let has_lost = self.extended.refresh_standing(self.server, self.server.clock.now(), out);
+        if has_lost && self.activity.is_streaming() {
             // Nor the rest of a response.
             self.activity = Activity::ending(End::Revoked);
             return;

@@ -117,7 +117,13 @@ fn serve(
         None => (Store::of(config), None),
         Some(node) => {
             http.join(node.view(), outgoing.as_ref());
-            match lead(runtime, node, &listeners, outgoing.as_ref(), signals.stop(&rules, options, log)) {
+            match lead(
+                runtime,
+                node,
+                &listeners,
+                outgoing.as_ref(),
+                signals.stop(&rules, options, config, log),
+            ) {
                 Ok(Some(term)) => (Store::Cluster(node.storage(term).into()), Some(term)),
                 Ok(None) => {
                     info!("stopping");

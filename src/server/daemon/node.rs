@@ -17,10 +17,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::super::node_view::NodeView;
+use super::super::node_view::{NodeView, Whereabouts};
 use super::super::relay::{IsNode, Outgoing, RelayAuthority};
 use super::super::state::Server;
-use super::super::whereabouts::Whereabouts;
 use super::super::workers::Workers;
 use super::super::{ending, socket};
 use super::error::DaemonError;

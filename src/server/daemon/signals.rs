@@ -49,12 +49,13 @@ impl Signals {
     }
 
     /// Handles signals while there is no server, until one stops the daemon.
-    pub(super) async fn stop(&mut self, rules: &Rules, options: &Options, log: &Log) {
+    pub(super) async fn stop(&mut self, rules: &Rules, options: &Options, config: &Config, log: &Log) {
+        let mut applied = config.clone();
         loop {
             tokio::select! {
                 _ = self.hangup.recv() => {
                     self.reload_is_due = true;
-                    reload_standby(rules, options, log);
+                    reload(None, rules, options, config, &mut applied, log);
                 }
                 _ = self.user1.recv() => info!("there are no statistics: this node does not lead"),
                 _ = self.terminate.recv() => return,
@@ -74,11 +75,11 @@ impl Signals {
     ) {
         let mut applied = config.clone();
         if std::mem::take(&mut self.reload_is_due) {
-            reload(server, rules, options, config, &mut applied, log);
+            reload(Some(server), rules, options, config, &mut applied, log);
         }
         loop {
             tokio::select! {
-                _ = self.hangup.recv() => reload(server, rules, options, config, &mut applied, log),
+                _ = self.hangup.recv() => reload(Some(server), rules, options, config, &mut applied, log),
                 _ = self.user1.recv() => report(server, config, log).await,
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
@@ -87,50 +88,32 @@ impl Signals {
     }
 }
 
-/// SIGHUP without a server: reopens the log, and applies what concerns the log and the HTTP listener. The rest is applied when
-/// this node leads.
-fn reload_standby(rules: &Rules, options: &Options, log: &Log) {
-    reopen(log);
-    let loaded = match options.load() {
-        Ok(loaded) => loaded,
-        Err(error) => return error!(%error, "the configuration is left as it was"),
-    };
-    log_notices(&loaded.notices);
-    log.set_threshold(loaded.config.log.threshold);
-    if let Err(error) = rules.tls.load(&loaded.config.tls) {
-        error!(%error, "the certificates and the rules of TLS are left as they were");
-    }
-    if let Err(error) = rules.access.load_tokens(&loaded.config.access) {
-        error!(%error, "the tokens are left as they were");
-    }
-    rules.apply(&loaded.config);
-    expirations::warn_of(rules);
-    info!("the configuration was read again; what concerns clients takes effect when this node leads");
-}
-
-fn reopen(log: &Log) {
-    if let Err(error) = log.reopen() {
-        error!(%error, "the log file could not be reopened; the old one stays in use");
-    }
-}
-
-/// SIGHUP: reopens the log, the audit log and the history of grants, and applies the settings that may change while the server runs. `started` is the
-/// configuration that the server was started with; the other settings stay as they are there. `applied` is the one that
+/// SIGHUP: reopens the log, the audit log and the history of grants, and applies the settings that may change while the process
+/// runs; without a server, those of the log and the HTTP listener, and the rest is applied when this node leads. `started` is the
+/// configuration that the process was started with; the other settings stay as they are there. `applied` is the one that
 /// was read last.
 fn reload(
-    server: &Server,
+    server: Option<&Server>,
     rules: &Rules,
     options: &Options,
     started: &Config,
     applied: &mut Config,
     log: &Log,
 ) {
-    reopen(log);
-    if let Err(error) = server.audit.reopen() {
-        error!(%error, "the audit log could not be reopened; the old one stays in use");
+    if let Err(error) = log.reopen() {
+        error!(%error, "the log file could not be reopened; the old one stays in use");
     }
-    server.history.reopen();
-    let audit = |ended| server.audit.record(None, None, "reload", "server", ended);
+    let audit = |ended| {
+        if let Some(server) = server {
+            server.audit.record(None, None, "reload", "server", ended);
+        }
+    };
+    if let Some(server) = server {
+        if let Err(error) = server.audit.reopen() {
+            error!(%error, "the audit log could not be reopened; the old one stays in use");
+        }
+        server.history.reopen();
+    }
     let mut loaded = match options.load() {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -140,8 +123,8 @@ fn reload(
     };
     log_notices(&loaded.notices);
     log.set_threshold(loaded.config.log.threshold);
-    let tls = server.load_tls(&loaded.config.tls);
-    let tokens = server.access.load_tokens(&loaded.config.access);
+    let tls = rules.tls.load(&loaded.config.tls);
+    let tokens = rules.access.load_tokens(&loaded.config.access);
     audit(match (&tls, &tokens) {
         (Ok(()), Ok(())) => Ended::Done,
         (Err(_), Ok(())) => Ended::Refused("the files of TLS cannot be used"),
@@ -156,25 +139,38 @@ fn reload(
         error!(%error, "the tokens are left as they were");
         loaded.config.access.tokens.clone_from(&applied.access.tokens);
     }
+    match server {
+        None => {
+            rules.apply(&loaded.config);
+            expirations::warn_of(rules);
+            info!(
+                "the configuration was read again; what concerns clients takes effect when this node leads"
+            );
+        }
+        Some(server) => {
+            apply(server, &loaded.config, started, applied);
+            expirations::warn_of(rules);
+            info!("the configuration was read again");
+        }
+    }
+    *applied = loaded.config;
+}
+
+/// Applies a configuration to a server, and logs what has changed.
+fn apply(server: &Server, config: &Config, started: &Config, applied: &Config) {
     for Change { key, from, to, .. } in
-        started.changes(&loaded.config).into_iter().filter(|change| !change.takes_effect)
+        started.changes(config).into_iter().filter(|change| !change.takes_effect)
     {
         warn!(key, from, to, "this change takes effect only when the server is restarted");
     }
-    server.apply(&loaded.config);
-    let refused = server.declare_configured(&loaded.config.semaphore.declare);
+    server.apply(config);
+    let refused = server.declare_configured(&config.semaphore.declare);
     let refused: Vec<_> =
         refused.iter().map(|name| declaration_key(&String::from_utf8_lossy(name))).collect();
-    for Change { key, from, to, .. } in applied
-        .changes(&loaded.config)
-        .into_iter()
-        .filter(|change| change.takes_effect && !refused.contains(&change.key))
-    {
+    let takes_effect = |change: &Change| change.takes_effect && !refused.contains(&change.key);
+    for Change { key, from, to, .. } in applied.changes(config).into_iter().filter(takes_effect) {
         info!(key, from, to, "this change takes effect now");
     }
-    expirations::warn_of(rules);
-    info!("the configuration was read again");
-    *applied = loaded.config;
 }
 
 /// SIGUSR1: logs the statistics, as yrmcds does, and the result of a self-check.

@@ -74,16 +74,29 @@ impl Executor<'_> {
                 ExtendedResponse::Queued(place).compose(opcode.code(), opaque, out);
             }
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
-            Err(Denial::Refused(refusal)) => {
+            Err(denial) => return self.deny(opcode.code(), opaque, denial, out),
+        }
+        self.yield_after_some()
+    }
+
+    /// Answers a request that is not executed.
+    pub(super) fn deny(&mut self, opcode: u8, opaque: Opaque, denial: Denial, out: &mut Vec<u8>) -> NextStep {
+        match denial {
+            Denial::Refused(refusal) => {
                 self.note_refusal(refusal);
-                compose_refusal(opcode.code(), opaque, refusal, out);
+                compose_refusal(opcode, opaque, refusal, out);
             }
-            Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),
-            Err(Denial::Closed(refusal)) => {
-                compose_refusal(opcode.code(), opaque, refusal, out);
+            Denial::Status(status) => compose_status(opcode, opaque, status, out),
+            Denial::Closed(refusal) => {
+                compose_refusal(opcode, opaque, refusal, out);
                 return NextStep::Close;
             }
         }
+        self.yield_after_some()
+    }
+
+    /// What follows a request, as each may take much work.
+    pub(super) fn yield_after_some(&mut self) -> NextStep {
         self.extended_requests += 1;
         if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
     }

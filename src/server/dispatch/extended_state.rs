@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::super::access::{Change, Ended, Right, Standing};
+use super::super::access::{Ended, Right, Standing};
 use super::super::client_address::{Client, ClientAddress};
 use super::super::operations::Requested;
 use super::super::state::Server;
@@ -123,39 +123,35 @@ impl ExtendedState {
     }
 
     /// Decides again what the client may do, if the rules were replaced or its token has expired. What it may not do any
-    /// more ends: watches with a refusal, waiting requests are canceled, and its session is not renewed.
+    /// more ends: watches with a refusal, waiting requests are canceled, and its session is not renewed. Returns whether it
+    /// has lost rights.
     #[inline]
     pub(in crate::server) fn refresh_standing(
         &mut self,
         server: &Server,
         now: UnixSeconds,
         out: &mut Vec<u8>,
-    ) -> Change {
-        if self.standing.is_stale(&server.access, now) {
-            self.look_at_rules(server, out)
-        } else {
-            Change::None
-        }
+    ) -> bool {
+        self.standing.is_stale(&server.access, now) && self.look_at_rules(server, out)
     }
 
-    /// As [`Self::refresh_standing`], if the connection was told of new rules and has not looked at them. Returns whether the
-    /// client has lost rights.
+    /// As [`Self::refresh_standing`], if the connection was told of new rules and has not looked at them.
     #[inline]
     pub(in crate::server) fn refresh_on_new_rules(&mut self, server: &Server, out: &mut Vec<u8>) -> bool {
-        self.mailbox.take_new_rules() && self.look_at_rules(server, out) == Change::Lost
+        self.mailbox.take_new_rules() && self.look_at_rules(server, out)
     }
 
     #[cold]
-    fn look_at_rules(&mut self, server: &Server, out: &mut Vec<u8>) -> Change {
-        let change = self.standing.refresh(&server.access, &self.client, self.is_encrypted);
-        if change == Change::Lost {
+    fn look_at_rules(&mut self, server: &Server, out: &mut Vec<u8>) -> bool {
+        let has_lost = self.standing.refresh(&server.access, &self.client, self.is_encrypted);
+        if has_lost {
             self.end_what_is_not_permitted(server, out);
         }
         // It may renew its lease again, or no longer.
-        if change == Change::Lost || self.lease.is_none() {
+        if has_lost || self.lease.is_none() {
             self.regain_lease(server);
         }
-        change
+        has_lost
     }
 
     /// Ends the watches and waiting requests of a client that has lost rights.

@@ -1,7 +1,5 @@
 //! Executes the operations of System V semaphore sets (`docs/protocol.md`, "System V semaphores").
 
-use super::super::steps;
-use super::answer::{compose_refusal, compose_status};
 use super::executor::{Executor, NextStep};
 use super::extended::{Denial, random_key};
 use super::extended_state::token_of;
@@ -52,15 +50,9 @@ impl Executor<'_> {
             Ok(Execution::Result(result)) => compose_call(&result, opcode, opaque, out),
             Ok(Execution::Later) => {}
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
-            Err(Denial::Refused(refusal)) => {
-                self.note_refusal(refusal);
-                compose_refusal(opcode.code(), opaque, refusal, out);
-            }
-            Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),
-            Err(Denial::Closed(_)) => unreachable!("only Hello closes the connection"),
+            Err(denial) => return self.deny(opcode.code(), opaque, denial, out),
         }
-        self.extended_requests += 1;
-        if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
+        self.yield_after_some()
     }
 
     fn execute_call(
