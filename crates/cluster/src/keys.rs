@@ -372,6 +372,15 @@ mod tests {
     }
 
     #[test]
+    fn no_two_runs_and_no_two_secrets_are_the_same() {
+        let digits = [(); 4].map(|()| random_digits().unwrap());
+        for (index, one) in digits.iter().enumerate() {
+            assert!(one.len() == 32 && one.bytes().all(|byte| byte.is_ascii_hexdigit()), "{one}");
+            assert!(!digits[..index].contains(one), "{one}");
+        }
+    }
+
+    #[test]
     fn a_value_can_be_read_with_etcdctl() {
         let marker = Marker { epoch: 3, commit: 7 };
         let bytes = encode(&marker);

@@ -165,6 +165,15 @@ mod tests {
     }
 
     #[test]
+    fn a_fence_has_no_deadline_before_it_is_set_and_is_past() {
+        let fence = Fence::new(BootTime::default);
+        assert!(fence.deadline().is_none() && fence.is_past());
+        fence.set(BootTime(MS));
+        assert_eq!(fence.deadline(), Some(BootTime(MS)));
+        assert!(!fence.is_past());
+    }
+
+    #[test]
     fn the_clock_runs_forward() {
         let before = BootTime::now();
         assert!(before > BootTime::default());

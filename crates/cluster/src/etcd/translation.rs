@@ -163,6 +163,49 @@ mod tests {
     }
 
     #[test]
+    fn etcd_is_asked_for_what_a_transaction_says() {
+        let key = || b"k".to_vec();
+        let read = Operation::Read { key: key() };
+        let transaction = Transaction {
+            compare: vec![
+                Compare::Modified { key: key(), at: 7 },
+                Compare::Value { key: key(), is: b"v".to_vec() },
+                Compare::NotAfter { from: key(), to: b"l".to_vec(), at: 7 },
+            ],
+            then: vec![
+                Operation::Put { key: key(), value: b"v".to_vec() },
+                Operation::Delete { key: key() },
+                read.clone(),
+            ],
+            otherwise: vec![read],
+        };
+        let compare =
+            |result: CompareResult, target: CompareTarget, range_end: &[u8], value| CompareMessage {
+                result: result.into(),
+                target: target.into(),
+                key: key(),
+                range_end: range_end.to_vec(),
+                target_union: Some(value),
+            };
+        let request = |request| RequestOp { request: Some(request) };
+        let read = || request(Request::RequestRange(RangeRequest { key: key(), ..RangeRequest::default() }));
+        let expected = TxnRequest {
+            compare: vec![
+                compare(CompareResult::Equal, CompareTarget::Mod, b"", TargetUnion::ModRevision(7)),
+                compare(CompareResult::Equal, CompareTarget::Value, b"", TargetUnion::Value(b"v".to_vec())),
+                compare(CompareResult::Less, CompareTarget::Mod, b"l", TargetUnion::ModRevision(8)),
+            ],
+            success: vec![
+                request(Request::RequestPut(PutRequest { key: key(), value: b"v".to_vec() })),
+                request(Request::RequestDeleteRange(DeleteRangeRequest { key: key() })),
+                read(),
+            ],
+            failure: vec![read()],
+        };
+        assert_eq!(transaction_request(&transaction), expected);
+    }
+
+    #[test]
     fn an_answer_without_all_reads_is_malformed() {
         let read = Operation::Read { key: b"k".into() };
         let transaction = Transaction { then: vec![read], ..Transaction::default() };

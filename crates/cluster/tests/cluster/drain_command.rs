@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use signalbox_cluster::admin::{Release, finalize, forget, release};
+use signalbox_cluster::admin::{ClusterStatus, NodeStatus, Release, finalize, forget, release};
 use signalbox_cluster::coordinator::{
     CallError, Coordinator, Operation, Persistent, Range, RangeAnswer, Revision, Transaction,
     TransactionAnswer,
 };
-use signalbox_cluster::drain::drain;
+use signalbox_cluster::drain::{Drained, drain};
 use signalbox_cluster::error::AdminError;
-use signalbox_cluster::keys::{Format, LAYOUT, Node};
+use signalbox_cluster::keys::{Format, LAYOUT, Leadership, LeadershipState, Node};
 use signalbox_cluster::timing::BootTime;
 use signalbox_storage::FORMAT;
 
@@ -134,6 +134,49 @@ impl Coordinator for Meanwhile {
 
 fn delete(key: Vec<u8>) -> Operation {
     Operation::Delete { key }
+}
+
+/// A leadership of this node, which is held by its run.
+fn held_by(node: &str, of: &Other, epoch: u32) -> Leadership {
+    let incarnation = of.node().incarnation;
+    Leadership { epoch, node: node.to_owned(), incarnation, state: LeadershipState::Held, successor: None }
+}
+
+#[test]
+fn the_node_that_leads_after_a_drained_leader_is_reported() {
+    let etcd = led_by_a();
+    let next = held_by("b", &Other::well("b", 2, "0.1.0"), 2);
+    let happens = vec![delete(keys().node("a")), delete(keys().drain("a")), put(keys().leadership(), &next)];
+    let mut persistent = Meanwhile::connect(&etcd, happens, false);
+    let drained = Others::run(&etcd, &[Other::well("a", 1, "0.1.0")], || {
+        drain(&mut persistent, &keys(), "a", None, Duration::from_secs(10))
+    });
+    assert_eq!(drained.unwrap(), Drained { has_led: true, leader: Some(("b".to_owned(), 2)) });
+}
+
+/// Not one that has died, nor one that has started again since.
+#[test]
+fn the_node_that_leads_is_the_run_with_the_leadership_and_sends_heartbeats() {
+    let [run, next_run] = [1, 2].map(|run| Other::well("a", run, "0.1.0"));
+    let format = Format { layout: LAYOUT, record_format: FORMAT, renew_deadline_ms: 2000 };
+    for (of, heartbeat_age, expected) in [
+        (&run, Some(Duration::ZERO), Some("a")),
+        (&run, None, None),
+        (&next_run, Some(Duration::ZERO), None),
+        (&next_run, None, None),
+    ] {
+        let node = NodeStatus { node: of.node(), heartbeat_age, relays: None };
+        let mut status = ClusterStatus {
+            format,
+            leadership: Some(held_by("a", &run, 1)),
+            marker: None,
+            nodes: [("a".to_owned(), node)].into(),
+            records: 0,
+        };
+        assert_eq!(status.leader(), expected, "{heartbeat_age:?}");
+        status.leadership.as_mut().unwrap().state = LeadershipState::Released;
+        assert_eq!(status.leader(), None);
+    }
 }
 
 /// The node has left before the repetition arrives.

@@ -786,6 +786,24 @@ fn a_renewal_that_is_answered_while_the_node_leaves_extends_no_deadline() {
     assert_eq!(bench.leadership().state, LeadershipState::Released);
 }
 
+/// Its other keys delay only its next run.
+#[test]
+fn a_leader_that_released_has_left_also_if_etcd_answers_nothing_more() {
+    let mut bench = Bench::new();
+    let (mut leader, _) = bench.leader("a", 1);
+    leader.release(None);
+    bench.exchange(&mut leader);
+    assert_eq!(bench.leadership().state, LeadershipState::Released);
+    for _ in 0..10 {
+        match leader.next(bench.now) {
+            Step::Send(_) => drop(bench.unanswered(&mut leader)),
+            Step::WaitUntil(at) => bench.now = at,
+            Step::End => break,
+        }
+    }
+    assert_eq!(ending(leader.phase()), Ending::Released);
+}
+
 #[test]
 fn a_leader_renews_only_while_its_threads_run() {
     let mut bench = Bench::new();
