@@ -241,6 +241,17 @@ mod tests {
     }
 
     #[test]
+    fn each_line_has_its_time_in_utc() {
+        let (audit, lines) = opened();
+        audit.record(None, None, "reload", "server", Ended::Done);
+        let lines = lines();
+        let shape: String = lines[0]["time"].as_str().unwrap().chars().take(19).collect();
+        let shape = shape.replace(|c: char| c.is_ascii_digit(), "0");
+        assert_eq!(shape, "0000-00-00T00:00:00", "{}", lines[0]);
+        assert!(lines[0]["time"].as_str().unwrap().ends_with('Z'), "{}", lines[0]);
+    }
+
+    #[test]
     fn the_first_refusal_of_a_client_for_a_reason_has_a_line_and_the_others_are_counted() {
         let (audit, lines) = opened();
         let refuse = |address: &str, reason| {
@@ -259,6 +270,7 @@ mod tests {
         refuse("192.0.2.1:1", "not_permitted");
         refuse("192.0.2.2:1", "not_permitted");
         assert_eq!(counts(4), [Value::Null], "one was quiet, and begins again");
+        assert_eq!(lines()[4]["client"], "192.0.2.2:1");
         audit.write_counts();
         assert_eq!(counts(5), [1]);
         // Changes of permissions are always logged.
