@@ -255,6 +255,20 @@ async fn a_permit_is_handed_over_without_the_requests_that_wait_in_its_session()
 }
 
 #[tokio::test]
+async fn a_request_that_starts_beside_a_handover_is_not_part_of_it() {
+    let server = started(|_| {});
+    // The client's driver is a task of this thread, so both are there before it handles the first.
+    let client = builder(server.counters).ttl(LONG).in_this_runtime().connect().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let both = async { tokio::join!(permit.hand_over(), client.counter("b").maximum(1).acquire()) };
+    let (handed, granted) = soon("both are done", both).await;
+    let (handed, granted) = (handed.unwrap(), granted.unwrap());
+    let verified = client.direct().await.unwrap().verify(granted.id()).await.unwrap();
+    assert_ne!(verified.session, handed.session);
+    assert!(granted.is_held());
+}
+
+#[tokio::test]
 async fn guarded_work_takes_no_step_after_the_end_of_the_lease() {
     let server = started(|_| {});
     // The client's driver is a task of this thread, so it cannot run before the work continues.

@@ -1189,6 +1189,16 @@ fn a_link_to_the_file_of_tokens_stays() {
 }
 
 #[test]
+fn a_new_file_of_tokens_may_be_named_without_a_folder() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(SIGNALBOX);
+    command.args(["token", "create", "web", "--rights", "read", "--file", "tokens.toml"]);
+    command.current_dir(directory.path());
+    assert!(outcome(command).status.success());
+    assert!(token(&directory.path().join("tokens.toml"), &["list"]).status.success());
+}
+
+#[test]
 fn a_file_of_tokens_that_is_mounted_by_itself_is_refused() {
     if !works("unshare", &["--mount", "true"]) {
         skipped("mounts need root");
