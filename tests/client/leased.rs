@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::started;
 use crate::support::caller::Caller;
@@ -170,6 +170,20 @@ async fn a_lease_that_cannot_be_renewed_ends_at_the_client() {
     proxy.set(Mode::To(server.counters));
     let again = soon("a permit of another session", client.counter("a").maximum(1).acquire()).await;
     assert!(again.unwrap().is_held());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_release_does_not_extend_the_lease() {
+    let server = started(|_| {});
+    let client = builder(server.counters).ttl(10 * LONG).connect().await.unwrap();
+    let kept = client.counter("a").maximum(2).acquire().await.unwrap();
+    let released = client.counter("a").maximum(2).acquire().await.unwrap();
+    let left = kept.time_left().unwrap();
+    let end_max = Instant::now() + left;
+    tokio::time::sleep(SHORT / 2).await;
+    released.release().await.unwrap();
+    let now = Instant::now();
+    assert!(now + kept.time_left().unwrap() <= end_max);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

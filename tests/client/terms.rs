@@ -40,6 +40,20 @@ async fn ttl_of(direct: &Direct, permit: &Permit) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn labels_that_are_used_in_turn_keep_their_sessions() {
+    let server = started(|_| {});
+    let client = builder(server.counters).connect().await.unwrap();
+    let mut permits = Vec::new();
+    for _ in 0..2 {
+        for label in ["job 1", "job 2", "job 3"] {
+            permits.push(client.semaphore("gpu").capacity(6).label(label).acquire().await.unwrap());
+        }
+    }
+    assert_eq!(grants(&server), 6);
+    assert_eq!(sessions(&server), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_permit_has_the_label_that_its_request_gave_it() {
     let server = started(|_| {});
     let client = builder(server.counters).connect().await.unwrap();

@@ -21,8 +21,17 @@ const LOCK_FILE_NAME: &str = "signalbox.lock";
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// Released when it is closed, however the process ends.
-    _lock: Option<File>,
+    /// Released with this value, and by the kernel however the process ends.
+    lock: Option<File>,
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // A process that another thread starts has the file open too until it executes its program, so closing is not enough.
+        if let Some(lock) = &self.lock {
+            let _ = lock.unlock();
+        }
+    }
 }
 
 impl Directory {
@@ -35,7 +44,7 @@ impl Directory {
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let lock = options.open(&lock_path).map_err(unusable(&lock_path))?;
         check_lock(path, lock.try_lock())?;
-        Ok(Self { path: path.to_owned(), _lock: Some(lock) })
+        Ok(Self { path: path.to_owned(), lock: Some(lock) })
     }
 
     /// Opens a directory for reading; other readers may have it open too. Nothing is created.
@@ -50,7 +59,7 @@ impl Directory {
         if let Some(lock) = &lock {
             check_lock(path, lock.try_lock_shared())?;
         }
-        let directory = Self { path: path.to_owned(), _lock: lock };
+        let directory = Self { path: path.to_owned(), lock };
         if directory.has_file()? {
             Ok(directory)
         } else {
@@ -129,5 +138,21 @@ fn check_lock(path: &Path, outcome: Result<(), TryLockError>) -> Result<(), Stor
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(StorageError::InUse { path: path.to_owned() }),
         Err(TryLockError::Error(source)) => Err(unusable(path)(source)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_ends_with_its_owner_while_another_process_has_the_file_open() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::open_exclusive(scratch.path()).unwrap();
+        let inherited = directory.lock.as_ref().unwrap().try_clone().unwrap();
+        assert!(matches!(Directory::open_exclusive(scratch.path()), Err(StorageError::InUse { .. })));
+        drop(directory);
+        Directory::open_exclusive(scratch.path()).unwrap();
+        drop(inherited);
     }
 }
