@@ -40,6 +40,24 @@ def test_a_block_holds_and_releases(server: Server, name: str) -> None:
     run(main())
 
 
+def test_an_acquire_may_be_a_task(server: Server, name: str) -> None:
+    async def work() -> None:
+        client = aio.Client(server.url)
+        async with await asyncio.create_task(client.acquire(name, maximum=1)):
+            assert server.used(name) == (1, 0)
+            with pytest.raises(signalbox.Busy):
+                await asyncio.wait_for(client.acquire(name, maximum=1), 30)
+            waiting = asyncio.create_task(client.acquire(name, maximum=1, wait=timedelta(hours=1)))
+            await asyncio.to_thread(server.eventually, name, (1, 1))
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await asyncio.to_thread(server.eventually, name, (1, 0))
+        await client.close()
+
+    run(work())
+
+
 def test_a_cancelled_acquire_leaves_nothing(server: Server, name: str) -> None:
     """Wherever it is cancelled."""
 

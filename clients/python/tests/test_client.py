@@ -244,6 +244,22 @@ def test_a_name_that_no_host_has_is_unreachable(name: str) -> None:
         signalbox.Client(f"http://{'a' * 64}:1", unreachable_after=timedelta(seconds=1)).acquire(name, maximum=1)
 
 
+def test_a_system_without_forks_and_clocks_of_posix(server: Server) -> None:
+    program = """
+import os
+import time
+
+del os.fork, os.register_at_fork
+for name in [name for name in dir(time) if name.startswith(("CLOCK_", "clock_"))]:
+    delattr(time, name)
+import signalbox
+
+with signalbox.Client().acquire("no-posix", maximum=1) as permit:
+    print(permit.is_held)
+"""
+    assert server.python("-c", program).stdout == "True\n"
+
+
 def test_without_a_further_thread_all_calls_fail(server: Server) -> None:
     program = """
 import signalbox

@@ -27,11 +27,16 @@ if hasattr(time, "CLOCK_BOOTTIME"):
     def now() -> float:
         """Seconds of a clock that counts while the machine is suspended."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
-else:  # macOS, where CLOCK_MONOTONIC counts in suspension.
+elif hasattr(time, "CLOCK_MONOTONIC"):  # macOS, where it counts in suspension.
 
     def now() -> float:
         """Seconds of a clock that counts while the machine is suspended."""
         return time.clock_gettime(time.CLOCK_MONOTONIC)
+else:  # Windows.
+
+    def now() -> float:
+        """Seconds of a clock that counts while the machine is suspended."""
+        return time.monotonic()
 
 
 def native(module: str, name: str) -> Any:
@@ -135,7 +140,8 @@ def _after_fork() -> None:
         _background = Background()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 async def resolve(host: str, port: int) -> list[tuple[Any, ...]]:

@@ -136,18 +136,27 @@ class _Guarded(Generic[T]):
                 step = functools.partial(self._work.throw, error)
 
 
-class _Acquiring:
-    """An acquire: `await` it for a permit, or use it in `async with`."""
+class _Acquiring(Coroutine[Any, Any, Permit]):
+    """An acquire: `await` it for a permit, make a task of it, or use it in `async with`."""
 
-    def __init__(self, acquire: Callable[[], Coroutine[Any, Any, Permit]]) -> None:
+    def __init__(self, acquire: Coroutine[Any, Any, Permit]) -> None:
         self._acquire = acquire
         self._permit: Permit | None = None
 
+    def send(self, value: Any) -> Any:
+        return self._acquire.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._acquire.throw(*error)
+
+    def close(self) -> None:
+        self._acquire.close()
+
     def __await__(self) -> Generator[Any, Any, Permit]:
-        return self._acquire().__await__()
+        return self._acquire.__await__()
 
     async def __aenter__(self) -> Permit:
-        self._permit = await self._acquire()
+        self._permit = await self._acquire
         return self._permit
 
     async def __aexit__(
@@ -191,7 +200,7 @@ class Client(BaseClient):
             )
             return cast(Permit, permit)  # Only a request of a single flight has another answer.
 
-        return _Acquiring(acquire)
+        return _Acquiring(acquire())
 
     async def _acquire(self, name: str | Claim | Sequence[Claim], *, wait: timedelta, **request: Any) -> Permit | None:
         loop = asyncio.get_running_loop()
