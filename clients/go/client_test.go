@@ -414,6 +414,26 @@ func TestAReleaseWithoutAServerIsBounded(t *testing.T) {
 	wantError(t, next(t, released), signalbox.ErrUnreachable)
 }
 
+func TestAnEventMayReleaseThePermitThatItIsAbout(t *testing.T) {
+	var permit *signalbox.Permit
+	released := make(chan error, 2)
+	client := newServer(t).client(t, signalbox.Config{OnEvent: func(_ context.Context, event signalbox.Event) {
+		if event.Kind == signalbox.EventReleased {
+			released <- permit.Release()
+		}
+	}})
+	permit, err := client.Acquire(context.Background(), "a", signalbox.Maximum(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { released <- permit.Release() }()
+	for range 2 {
+		if err := next(t, released); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestAClientKeepsItsPermitOverARestart(t *testing.T) {
 	t.Parallel()
 	directory := t.TempDir()

@@ -136,8 +136,9 @@ func (p *Permit) releaseAs(done bool) error {
 	if p == nil {
 		return nil
 	}
+	_ = p.Check() // A loss that nothing has noticed yet comes first.
+	isReleased := false
 	p.release.Do(func() {
-		_ = p.Check() // A loss that nothing has noticed yet comes first.
 		own := &LostError{Name: p.wanted.name, Reason: ReasonReleased}
 		if lost := p.finish(own); lost != own {
 			p.released = lost
@@ -152,8 +153,11 @@ func (p *Permit) releaseAs(done bool) error {
 			}
 		}
 		p.abort()
-		p.report(EventReleased)
+		isReleased = true
 	})
+	if isReleased { // Outside of release, since OnEvent may call this again.
+		p.report(EventReleased)
+	}
 	return p.released
 }
 
