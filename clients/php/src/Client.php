@@ -66,6 +66,7 @@ final class Client
 
     private static function checked(string $url, bool $mayBePlain): string
     {
+        $url = preg_replace_callback('~^https?(?=://)~i', fn (array $scheme): string => strtolower($scheme[0]), $url);
         $parts = parse_url($url) ?: [];
         $wrong = match (true) {
             preg_match('/[^\x21-\x7e]/', $url) === 1 => 'it has a space, or another character that no URL has',

@@ -576,6 +576,7 @@ final class ClientTest extends TestCase
         touch($empty);
         $wrong = [
             ['urls' => []],
+            ['urls' => 'http://127.0.0.1:11217,'],
             ['urls' => ['http://192.0.2.1:11217'], 'token' => 'secret'],
             ['urls' => ['http://127.0.0.1:11217,http://192.0.2.1:11217'], 'token' => 'secret'],
             ['token' => ''],
@@ -597,6 +598,7 @@ final class ClientTest extends TestCase
         }
         new Client(urls: ['http://[::1]:11217', 'https://lock.example.org/path/'], token: 'secret');
         new Client(urls: 'http://a.example.org:1, http://b.example.org:1');
+        $this->client(urls: str_replace('http:', 'HTTP:', $this->server->url))->acquire('a', maximum: 1)->release();
     }
 
     /** @return array<string, array{string}> */

@@ -123,6 +123,7 @@ def test_no_server(name: str) -> None:
         " ",
         [],
         ["http://127.0.0.1", ""],
+        "http://127.0.0.1,",
         "http://a b",
         "http://a?b=c",
         "http://a:b",

@@ -35,7 +35,7 @@ record Configuration(List<String> urls, Token token, SSLContext tls) {
                 || "1".equals(environment.get("SIGNALBOX_TOKEN_OVER_PLAIN"));
         String variable = environment.getOrDefault("SIGNALBOX_URL", "");
         List<String> urls = builder.urls != null ? builder.urls
-                : variable.isEmpty() ? List.of(DEFAULT_URL) : List.of(variable.split(","));
+                : variable.isEmpty() ? List.of(DEFAULT_URL) : List.of(variable.split(",", -1)); // A comma at its end is a mistake.
         String ca = builder.ca != null ? builder.ca : environment.getOrDefault("SIGNALBOX_CA", "");
         SSLContext tls = builder.tls != null ? builder.tls : trusting(ca);
         return new Configuration(urls.stream().map(url -> base(url.strip(), mayBePlain)).toList(), token, tls);

@@ -353,7 +353,10 @@ class FaultsTest {
             String message = assertThrows(Misuse.class, () -> Client.builder().url(url).build()).getMessage();
             assertTrue(message.contains(url), message);
         }
-        Client.builder().url("http://192.0.2.1:11217").token("secret").tokenOverPlain().build();
+        for (String variable : List.of("http://127.0.0.1:11217,", ",", "http://127.0.0.1:1,,http://127.0.0.1:2")) {
+            assertThrows(Misuse.class, () -> Configuration.of(Client.builder(), Map.of("SIGNALBOX_URL", variable)));
+        }
+        Client.builder().url("HTTP://192.0.2.1:11217").token("secret").tokenOverPlain().build();
         Client.builder().unreachableAfter(Duration.ofSeconds(Long.MAX_VALUE)).build();
         Client.builder().url("https://192.0.2.1/x/", "http://[::1]:11217", "http://localhost").token("secret").build();
     }
