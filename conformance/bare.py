@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 
 URLS = os.environ["SIGNALBOX_URL"].split(",")
-FAILURES = {"busy": "busy", "paused": "busy", "limit_reached": "busy", "timed_out": "timed_out", "queue_full": "queue_full",
+FAILURES = {"busy": "busy", "paused": "busy", "timed_out": "timed_out", "queue_full": "queue_full",
             "canceled": "lost", "revoked": "lost", "removed": "lost", "not_permitted": "not_permitted"}
 permits = {}
 
@@ -71,7 +71,7 @@ class Lease:
     def acquire(self, command_id):
         give_up = now() + 10 + self.request["wait_ms"] / 1000
         while not self.released.is_set():
-            sent = now()
+            sent, code = now(), None
             try:
                 request = {**self.request, "poll_ms": self.poll_ms}
                 status, answer = post("acquire", request, self.poll_ms / 1000 + 2)
@@ -90,11 +90,12 @@ class Lease:
                     say(id=command_id, **self.belief(), fence=answer["grant"], slots=answer["slots"])
                     return None
             elif status >= 500 or status == 408:
+                code = answer.get("error", {}).get("code")
                 time.sleep(random.uniform(0.05, 0.3))
             else:
                 return {"failure": FAILURES.get(answer["error"]["code"], "misuse")}
             if now() > give_up:
-                return {"failure": "unreachable"}
+                return {"failure": "busy" if code == "limit_reached" else "unreachable"}
         return {"failure": "canceled"}
 
     def renew(self):

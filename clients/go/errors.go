@@ -9,7 +9,8 @@ import (
 
 // The kinds of failures, for [errors.Is].
 var (
-	// ErrBusy: the resources are in use, or the semaphore is paused. Nothing is held; try again later, or use [Wait].
+	// ErrBusy: the resources are in use, or the semaphore is paused: try again later, or use [Wait]. Or the server has no room, of
+	// which the Code is "limit_reached". Nothing is held.
 	ErrBusy = errors.New("busy")
 	// ErrTimedOut: the resources were not free within the time of [Wait]. Nothing is held.
 	ErrTimedOut = errors.New("timed out")
@@ -17,8 +18,8 @@ var (
 	ErrQueueFull = errors.New("queue full")
 	// ErrLost: the permit, or the place in the queue, was lost. A [LostError] says why.
 	ErrLost = errors.New("lost")
-	// ErrUnreachable: no server could answer for [Config.UnreachableAfter], or the certificate is not trusted. An acquire holds
-	// nothing.
+	// ErrUnreachable: no server could answer for [Config.UnreachableAfter], or the certificates of all are not trusted. An acquire
+	// holds nothing.
 	ErrUnreachable = errors.New("unreachable")
 	// ErrNotPermitted: the client has no right to acquire the name, or its token is not accepted.
 	ErrNotPermitted = errors.New("not permitted")

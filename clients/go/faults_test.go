@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -339,7 +340,29 @@ func TestTheServerIsVerifiedOverTLS(t *testing.T) {
 	if err := acquire(t, client, "a").Release(); err != nil {
 		t.Fatal(err)
 	}
+	// Its authority is unknown, or its name is another one.
 	other, _, _ := certify(t, t.TempDir())
-	_, err := server.client(t, signalbox.Config{URLs: urls, CA: other, UnreachableAfter: time.Hour}).Acquire(context.Background(), "a", signalbox.Maximum(1))
-	wantError(t, err, signalbox.ErrUnreachable)
+	misnamed := []string{strings.Replace(urls[0], "127.0.0.1", "localhost", 1)}
+	for _, config := range []signalbox.Config{{URLs: urls, CA: other}, {URLs: misnamed, CA: authority}, {URLs: append(urls, misnamed...), CA: other}} {
+		config.UnreachableAfter = time.Hour
+		_, err := server.client(t, config).Acquire(context.Background(), "a", signalbox.Maximum(1))
+		if wantError(t, err, signalbox.ErrUnreachable); !strings.Contains(err.Error(), "certificate") {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAServerWithoutRoomIsNotUnreachable(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "signalbox.toml")
+	write(t, config, "[session]\nmax_sessions = 1\n")
+	server := newServer(t, "--config", config)
+	acquire(t, server.client(t, signalbox.Config{}), "a")
+	for _, urls := range [][]string{{server.url}, {"http://127.0.0.1:1", server.url}} {
+		client := server.client(t, signalbox.Config{URLs: urls, UnreachableAfter: time.Second})
+		_, err := client.Acquire(context.Background(), "b", signalbox.Maximum(1))
+		var failure *signalbox.Error
+		if wantError(t, err, signalbox.ErrBusy); !errors.As(err, &failure) || failure.Code != "limit_reached" {
+			t.Fatal(err)
+		}
+	}
 }

@@ -36,7 +36,7 @@ fn failure(error: &Error) -> &'static str {
         ErrorKind::Unreachable { .. } | ErrorKind::ConnectionLost(_) => "unreachable",
         ErrorKind::Lost(_) => "lost",
         _ => match error.status() {
-            Some(Status::ResourceNotAvailable) => "busy",
+            Some(Status::ResourceNotAvailable | Status::LimitReached) => "busy",
             Some(Status::TimedOut) => "timed_out",
             Some(Status::QueueFull) => "queue_full",
             Some(Status::NotPermitted) => "not_permitted",

@@ -179,13 +179,20 @@ final class Attempt
         if (str_contains(implode($this->reasons), 'wrong version number')) { // The words of OpenSSL.
             throw $this->failed('this port does not speak TLS; use http, or the HTTP listener of a server with TLS', isForeign: true);
         }
-        throw $this->failed($this->reasons[0] ?? 'no connection');
+        $reason = $this->reasons[0] ?? 'no connection';
+        throw $this->failed($this->isUntrusted() ? "the certificate of the server is not trusted ($reason)" : $reason);
+    }
+
+    /** Whether PHP has refused the certificate of the server, by its words. */
+    private function isUntrusted(): bool
+    {
+        return preg_match('/certificate verify failed|peer certificate|peer_fingerprint|verify peer/i', implode($this->reasons)) === 1;
     }
 
     /** The failure; without a reason, the server has not answered in time. */
     public function failed(string $reason = 'no answer in time', ?Answer $answer = null, bool $isForeign = false): Unanswered
     {
-        $isFinal = $isForeign || str_contains(implode($this->reasons), 'certificate verify failed');
+        $isFinal = $isForeign || $this->isUntrusted();
         $hint = isset(parse_url($this->url)['port']) ? '' : ' (the URL has no port; that of signalbox is usually 11217)';
         return new Unanswered("{$this->url}$hint: $reason", $answer, $this->isSent, $isFinal, $isForeign);
     }

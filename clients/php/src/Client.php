@@ -254,7 +254,9 @@ final class Client
         if ($last->isForeign) {
             return new Misuse("cannot $requested: {$last->getMessage()}", '', $last);
         }
-        $message = "cannot $requested: no server could answer; check the servers and the network (last attempt: {$last->getMessage()})";
+        $what = $last->isFinal ? 'no server is trusted; check the URLs and the authorities of ca or SIGNALBOX_CA'
+            : 'no server could answer; check the servers and the network';
+        $message = "cannot $requested: $what (last attempt: {$last->getMessage()})";
         return new Unreachable($message, '', $last);
     }
 

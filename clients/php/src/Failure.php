@@ -57,7 +57,7 @@ abstract class Failure extends \RuntimeException
     }
 }
 
-/** The resources are in use, or the semaphore is paused. Nothing is held. */
+/** The resources are in use, the semaphore is paused, or the server has no room (limit_reached). Nothing is held. */
 final class Busy extends Failure
 {
 }
@@ -80,7 +80,7 @@ final class Lost extends Failure
 {
 }
 
-/** No server could answer. An acquire holds nothing. */
+/** No server could answer, or the certificates of all are not trusted. An acquire holds nothing. */
 final class Unreachable extends Failure
 {
 }

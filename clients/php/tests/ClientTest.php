@@ -489,10 +489,10 @@ final class ClientTest extends TestCase
         $this->assertFails(NotPermitted::class, fn () => $this->client()->acquire('b', maximum: 1));
     }
 
-    /** Makes a certificate for 127.0.0.1 that has signed itself, and returns the files of it and of its key. */
-    private function certificate(string $folder): array
+    /** Makes a certificate that has signed itself, and returns the files of it and of its key. */
+    private function certificate(string $folder, string $subject): array
     {
-        file_put_contents("$folder/openssl.cnf", "[req]\ndistinguished_name = dn\n[dn]\n[v3]\nsubjectAltName = IP:127.0.0.1\n");
+        file_put_contents("$folder/openssl.cnf", "[req]\ndistinguished_name = dn\n[dn]\n[v3]\nsubjectAltName = $subject\n");
         $options = ['config' => "$folder/openssl.cnf", 'x509_extensions' => 'v3', 'private_key_bits' => 2048];
         $key = openssl_pkey_new($options);
         $certificate = openssl_csr_sign(openssl_csr_new(['CN' => 'test'], $key, $options), null, $key, 1, $options);
@@ -502,10 +502,10 @@ final class ClientTest extends TestCase
     }
 
     /** @return array{string, Server, string} the file of a new certificate, a server that has it, and its URL */
-    private function secured(): array
+    private function secured(string $subject = 'IP:127.0.0.1'): array
     {
         $folder = $this->folder();
-        [$certificate, $key] = $this->certificate($folder);
+        [$certificate, $key] = $this->certificate($folder, $subject);
         file_put_contents("$folder/signalbox.toml", "[tls]\ncert = \"$certificate\"\nkey = \"$key\"\n");
         $server = new Server('--config', "$folder/signalbox.toml");
         return [$certificate, $server, str_replace('http:', 'https:', $server->url)];
@@ -518,10 +518,25 @@ final class ClientTest extends TestCase
         [, $other, $untrusted] = $this->secured();
         $client = $this->client(urls: [$untrusted], ca: $certificate, unreachableAfterSeconds: 3600.0);
         $this->assertFails(Unreachable::class, fn () => $client->acquire('a', maximum: 1));
+        [$misnamed, $named, $elsewhere] = $this->secured('IP:192.0.2.1');
+        $client = $this->client(urls: [$elsewhere, "$elsewhere/b"], ca: $misnamed, unreachableAfterSeconds: 3600.0);
+        $this->assertFails(Unreachable::class, fn () => $client->acquire('a', maximum: 1));
         [$listener, $silent] = self::silent();
         $urls = ["https://$silent", 'https://127.0.0.1:1', $untrusted, $url];
         $this->client(urls: $urls, ca: $certificate)->acquire('a', maximum: 1);
         $this->assertSame([1, 0], [$this->server->sessions(), $other->sessions()]);
+    }
+
+    public function testAServerWithoutRoomIsNotUnreachable(): void
+    {
+        file_put_contents($config = $this->folder() . '/signalbox.toml', "[session]\nmax_sessions = 1\n");
+        $this->server = new Server('--config', $config);
+        $held = $this->client()->acquire('a', maximum: 1);
+        foreach ([[$this->server->url], ['http://127.0.0.1:1', $this->server->url]] as $urls) {
+            $client = $this->client(urls: $urls, unreachableAfterSeconds: 1.0);
+            $this->assertFails(Busy::class, fn () => $client->acquire('b', maximum: 1), 'limit_reached');
+        }
+        $held->release();
     }
 
     public function testAPortOfAnotherProtocolIsMisuseAtOnce(): void

@@ -13,6 +13,8 @@ import queue
 import re
 import signal
 import socket
+import ssl
+import subprocess
 import threading
 import time
 import warnings
@@ -215,6 +217,48 @@ def test_an_answer_that_is_none_of_signalbox_is_no_answer(answer: bytes, name: s
                 name, maximum=1
             )
         assert lines
+
+
+def test_a_server_without_room_is_not_unreachable(name: str) -> None:
+    """So that a program that goes on without a permit if no server is there does not go on if there is one."""
+    refusal = b'{"error": {"code": "limit_reached", "message": "session.max_sessions=1"}}'
+    answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n%b" % (len(refusal), refusal)
+    with answering(answer) as (port, lines):
+        for urls in ([f"http://127.0.0.1:{port}"], [f"http://127.0.0.1:{port}", "http://127.0.0.1:1"]):
+            with pytest.raises(signalbox.Busy, match="max_sessions"):
+                signalbox.Client(urls, unreachable_after=timedelta(seconds=2)).acquire(name, maximum=1)
+    assert b"POST /api/v1/lease/release HTTP/1.1\r\n" in lines, "an earlier request may still be executed"
+
+
+def test_a_certificate_that_is_not_trusted_fails_at_once(tmp_path: Path, name: str) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    made = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=test -addext subjectAltName=DNS:other"
+    command = ["openssl", "req", "-x509", *made.split(), "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, suppress(OSError):
+                    context.wrap_socket(connection, server_side=True).close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        # Its authority is unknown; its name is another one.
+        for ca in (None, certificate):
+            for urls in ([url], [url, f"{url}/other".replace("127.0.0.1", "localhost")]):
+                client = signalbox.Client(urls, ca=ca, unreachable_after=timedelta(days=1))
+                with pytest.raises(signalbox.Unreachable, match="certificate"):
+                    client.acquire(name, maximum=1)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 def test_a_loss_is_told_whatever_answers_the_renewals(name: str) -> None:

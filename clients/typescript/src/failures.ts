@@ -13,7 +13,7 @@ export abstract class Failure extends Error {
   }
 }
 
-/** What was requested is in use, or paused, and the request does not wait. */
+/** What was requested is in use, or paused, and the request does not wait; or the server has no room for it (`limit_reached`). */
 export class Busy extends Failure {}
 
 /** The request waited for `waitMs`. */
@@ -22,7 +22,7 @@ export class TimedOut extends Failure {}
 /** More requests than `queueMax` wait. */
 export class QueueFull extends Failure {}
 
-/** No server answered in time. */
+/** No server answered in time, or the certificates of all are not trusted. */
 export class Unreachable extends Failure {}
 
 /** The server refuses the token, or the client may not acquire the name. */

@@ -302,19 +302,44 @@ test("a server that is asked because another one is late has to answer at once",
   assert.doesNotMatch(asked.join(), /poll_ms/);
 });
 
-test("a server with TLS is trusted by the certificate of its authority", async () => {
+/** Makes a certificate that has signed itself, as a part of a server's configuration, and returns its file. */
+function certify(server: Server, file: string, subject: string): string {
+  const place = (end: string): string => join(server.directory, file + end);
+  const options = `req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=test -addext subjectAltName=${subject}`;
+  execFileSync("openssl", [...options.split(" "), "-keyout", place(".key"), "-out", place(".pem")], { stdio: "ignore" });
+  server.configure(`[tls]\ncert = "${place(".pem")}"\nkey = "${place(".key")}"\n`);
+  return place(".pem");
+}
+
+test("a server with TLS is trusted by the certificate of its authority, and no other one is asked again", async () => {
   await using secure = await Server.start();
-  const place = (name: string): string => join(secure.directory, name);
-  const options = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=test -addext subjectAltName=IP:127.0.0.1";
-  execFileSync("openssl", [...options.split(" "), "-keyout", place("key.pem"), "-out", place("cert.pem")], { stdio: "ignore" });
-  secure.configure(`[tls]\ncert = "${place("cert.pem")}"\nkey = "${place("key.pem")}"\n`);
+  const refuses = async (url: string | string[], caFile?: string): Promise<void> => {
+    await using client = new Client({ url, ...(caFile && { caFile }), unreachableAfterMs: 3_600_000 });
+    await assert.rejects(client.acquire("secure", { maximum: 1 }), (error) => error instanceof Unreachable && /certificate/.test(error.message));
+  };
+  const other = certify(secure, "other", "IP:192.0.2.1");
   await secure.stop();
   await secure.start();
   const url = secure.url.replace("http:", "https:");
-  await using trusting = new Client({ url, caFile: place("cert.pem") });
+  await refuses(url, other);
+  const authority = certify(secure, "right", "IP:127.0.0.1");
+  await secure.stop();
+  await secure.start();
+  await using trusting = new Client({ url, caFile: authority });
   await trusting.using("secure", { maximum: 1 }, (permit) => permit.check());
-  await using other = new Client({ url, unreachableAfterMs: 100 });
-  await assert.rejects(other.acquire("secure", { maximum: 1 }), (error) => error instanceof Unreachable && /certificate/.test(error.message));
+  await refuses(url, other);
+  await refuses([url, `${url}/elsewhere`]);
+});
+
+test("a server without room is not unreachable", async () => {
+  await using full = await Server.start("[session]\nmax_sessions = 1\n");
+  const options = { unreachableAfterMs: 1_000 };
+  await using client = new Client({ ...options, url: full.url });
+  await using _ = await client.acquire("full", { maximum: 1 });
+  const refused = (error: unknown): boolean => error instanceof Busy && error.code === "limit_reached" && /max_sessions/.test(error.message);
+  await assert.rejects(client.acquire("other", { maximum: 1 }), refused);
+  await using several = new Client({ ...options, url: ["http://127.0.0.1:1", full.url] });
+  await assert.rejects(several.acquire("other", { maximum: 1 }), refused);
 });
 
 test("a client that is closed gives up and releases everything", async () => {

@@ -13,7 +13,7 @@ class SignalboxError(Exception):
 
 
 class Busy(SignalboxError):
-    """The resources are in use, or the semaphore is paused, and the request does not wait."""
+    """The resources are in use, or the semaphore is paused, and the request does not wait. Or the server is full."""
 
 
 class TimedOut(SignalboxError):
@@ -39,7 +39,7 @@ class Lost(SignalboxError):
 
 
 class Unreachable(SignalboxError):
-    """No server has answered. Nothing is held."""
+    """No server has answered, or the certificates of all are not trusted. Nothing is held."""
 
 
 class NotPermitted(SignalboxError):

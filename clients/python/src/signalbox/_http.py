@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ._background import Background, log, now, resolve
-from ._errors import Misuse, Unreachable
+from ._errors import Misuse, SignalboxError, Unreachable
 
 if TYPE_CHECKING:
     from ._lease import Lease
@@ -40,8 +40,21 @@ BEGIN = b"HTTP/"
 """What each answer begins with."""
 
 
-class WrongProtocol(ValueError):
-    """What listens at an address is certainly no server of HTTP."""
+class Hopeless(Exception):
+    """What listens at an address is certainly no server that the client can use, so repeating does not help."""
+
+    def __init__(self, failure: type[SignalboxError], why: str) -> None:
+        super().__init__(why)
+        self.failure = failure
+        """What an acquire raises if all servers are so."""
+
+
+class LimitReached(Unreachable):
+    """The last word of a server was that it has no room. Further requests may have been executed."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.message)
+        self.answer = answer
 
 
 class WrongAnswer(ValueError):
@@ -225,15 +238,15 @@ class Servers:
         """Sends a request until a server has answered it, and raises Unreachable at the `deadline`.
 
         After `hedge` seconds without an answer, it is sent to the next server as well, over another connection, to be
-        answered at once: the first answer counts. A server that does not lead, or that fails, has not answered. All
-        requests can be repeated. Raises WrongProtocol of an acquire, which does not wait until all servers are
-        replaced.
+        answered at once: the first answer counts. A server that does not lead, has no room, or fails, has not answered.
+        All requests can be repeated. Raises Hopeless of an acquire, which does not wait until all servers are replaced.
         """
         servers = itertools.cycle(list(self._servers))
         attempts: dict[asyncio.Task[Answer], _Server] = {}
         pause, failures = 0.05, 0
         last = "no answer" + max(server.hint for server in self._servers)
-        wrong: set[str] = set()
+        hopeless: dict[str, Hopeless] = {}
+        limited: dict[str, Answer] = {}
         try:
             while (left := deadline - now()) > 0:
                 if len(attempts) == ATTEMPTS_MAX:
@@ -247,21 +260,24 @@ class Servers:
                 retry_after = 0.0
                 for attempt in done:
                     server = attempts.pop(attempt)
+                    limited.pop(server.authority, None)
                     try:
                         answer = attempt.result()
                     except Exception as error:  # Whatever it is, the lease depends on the next attempt.
                         failures += 1
                         last = f"{server.authority}{server.hint}: {error or type(error).__name__}"
-                        if isinstance(error, WrongProtocol):
-                            wrong.add(server.authority)
-                            if path == "acquire" and len(wrong) == len(self._servers):
-                                raise WrongProtocol(last) from None
+                        if isinstance(error, Hopeless):
+                            hopeless[server.authority] = Hopeless(error.failure, last)
+                            if path == "acquire" and len(hopeless) == len(self._servers):
+                                raise min(hopeless.values(), key=lambda each: each.failure is Misuse) from None
                         continue
-                    wrong.discard(server.authority)
+                    hopeless.pop(server.authority, None)
                     if answer.status < 500 and answer.status != 408:
                         self._prefer(server)
                         return answer
                     failures, last = failures + 1, f"{server.authority}: {answer.message}"
+                    if answer.code == "limit_reached":
+                        limited[server.authority] = answer
                     if answer.code == "busy":  # There is no room for requests that wait for news.
                         retry_after = answer.retry_after
                 if done and failures >= len(self._servers):
@@ -270,7 +286,7 @@ class Servers:
                     wait = random.uniform(pause / 2, pause) + random.uniform(0.5, 1) * retry_after
                     await asyncio.sleep(max(0.0, min(wait, deadline - now())))
                     pause = min(pause * 2, 2.0)
-            raise Unreachable(last)
+            raise next(map(LimitReached, limited.values()), Unreachable(last))
         finally:
             for attempt in attempts:
                 attempt.cancel()
@@ -308,9 +324,13 @@ class Servers:
                     server_hostname=server.host if server.secure else None,
                     limit=ANSWER_BYTES_MAX,
                 )
+            except ssl.SSLCertVerificationError as error:
+                advice = "check the URL, and the authorities in SIGNALBOX_CA"
+                why = f"the certificate of the server is not trusted ({error.verify_message}); {advice}"
+                raise Hopeless(Unreachable, why) from None
             except ssl.SSLError as error:
                 if error.reason == "WRONG_VERSION_NUMBER":
-                    raise WrongProtocol("this port has no TLS; use http, or the server's port with TLS") from None
+                    raise Hopeless(Misuse, "this port has no TLS; use http, or the server's port with TLS") from None
                 failure = error
             except OSError as error:
                 failure = error
@@ -361,7 +381,7 @@ async def _read(reader: asyncio.StreamReader, sent: float, token: str | None) ->
         if BEGIN.startswith(begin):
             raise
     if begin != BEGIN:
-        raise WrongProtocol("this port has no HTTP, or only with TLS; use that of signalbox serve --http-port")
+        raise Hopeless(Misuse, "this port has no HTTP, or only with TLS; use that of signalbox serve --http-port")
     try:
         status_line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     except asyncio.LimitOverrunError:

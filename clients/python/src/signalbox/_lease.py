@@ -16,7 +16,7 @@ from typing import Any, Callable, Literal, cast
 
 from ._background import Background, native, now
 from ._errors import Busy, Lost, LostReason, Misuse, NotPermitted, QueueFull, SignalboxError, TimedOut, Unreachable
-from ._http import REFUSED, Answer, Servers, Token, WrongProtocol
+from ._http import REFUSED, Answer, Hopeless, LimitReached, Servers, Token
 
 CLEANUP_S = 10.0
 """How long a release is repeated at least."""
@@ -155,11 +155,17 @@ class Lease:
             if self._servers.is_closed:
                 raise self._closed()
             is_held = await self._acquire(now() + wait_s + self._unreachable_s)
+        except LimitReached as error:
+            self._begin_release()
+            raise self._refused(error.answer) from None
         except (asyncio.CancelledError, Unreachable, TimedOut):
             self._begin_release()
             if self._servers.is_closed:
                 raise self._closed() from None
             raise
+        except Hopeless as error:
+            self._servers.leases.discard(self)
+            raise error.failure(f"cannot acquire {self.described}: {error}") from None
         except BaseException:
             self._servers.leases.discard(self)
             raise
@@ -179,13 +185,13 @@ class Lease:
             deadline = min(give_up, now() + self._unreachable_s)
             try:
                 answer = await self._servers.ask("acquire", request, self._hedge(poll_ms), deadline)
+            except LimitReached:
+                raise
             except Unreachable as error:
                 raise Unreachable(
                     f"cannot acquire {self.described}: no server was reachable for {self._unreachable_s:g} s, "
                     f"nothing is held; check the servers and the network (last attempt: {error})"
                 ) from None
-            except WrongProtocol as error:
-                raise Misuse(f"cannot acquire {self.described}: {error}") from None
             if answer.status == 200:
                 if answer.body["state"] == "done":
                     return False
@@ -224,6 +230,8 @@ class Lease:
         return Misuse(f"cannot acquire {self.described}: the client is closed")
 
     def _refused(self, answer: Answer) -> SignalboxError:
+        if answer.code == "limit_reached":
+            return Busy(f"cannot acquire {self.described}: {answer.message}")
         if answer.code in ("canceled", "revoked", "removed"):
             self.reason = cast(LostReason, answer.code)
             return Lost(f"cannot acquire {self.described}: {LOSSES[answer.code]}", self.reason)

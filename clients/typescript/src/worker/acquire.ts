@@ -82,15 +82,18 @@ export async function acquire(
       }
       problem = error;
       pollMs = 0;
-      if (now() - answeredAt < unreachableAfterMs && !error.isHopeless) {
+      if (now() - answeredAt < unreachableAfterMs && error.hopeless === undefined) {
         await pause(failures++, PAUSE_MS_MAX, error.retryAfterMs, signal);
       }
     }
     const isSilent = now() - answeredAt >= unreachableAfterMs;
-    if (problem?.isHopeless) {
-      throw new Refused({ kind: "Misuse", code: undefined, message: problem.message }, true);
+    if (problem?.hopeless !== undefined) {
+      throw new Refused({ kind: problem.hopeless, code: undefined, message: problem.message }, true);
     }
     if (problem !== undefined && (isSilent || now() >= giveUpAt)) {
+      if (problem.limit !== undefined) {
+        throw new Refused({ kind: "Busy", code: "limit_reached", message: problem.limit }, true);
+      }
       const seconds = Math.round((now() - (isSilent ? answeredAt : begun)) / 100) / 10;
       const message = `unreachable for ${seconds} s, and nothing is held; check the servers and the network (${problem.message})`;
       throw new Refused({ kind: "Unreachable", code: undefined, message }, true);

@@ -4,6 +4,7 @@
 import { Agent, type IncomingMessage, request as httpRequest, type RequestOptions } from "node:http";
 import { Agent as SecureAgent, request as httpsRequest } from "node:https";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { TLSSocket } from "node:tls";
 import { urlToHttpOptions } from "node:url";
 
 import { now } from "../clock.js";
@@ -34,13 +35,16 @@ export interface Answer {
 export class NoAnswer extends Error {
   /** How long the server wants the client to pause before it repeats the request, in milliseconds. */
   readonly retryAfterMs: number;
-  /** What answers is certainly not a server that the client can use, so repeating does not help. */
-  readonly isHopeless: boolean;
+  /** The failure of an acquire, if what answers is certainly not a server that the client can use, so repeating does not help. */
+  readonly hopeless: "Misuse" | "Unreachable" | undefined;
+  /** The server's words, if it has no room for the request. */
+  readonly limit: string | undefined;
 
-  constructor(message: string, retryAfterMs = 0, isHopeless = false) {
+  constructor(message: string, more: Partial<Pick<NoAnswer, "retryAfterMs" | "hopeless" | "limit">> = {}) {
     super(message);
-    this.retryAfterMs = retryAfterMs;
-    this.isHopeless = isHopeless;
+    this.retryAfterMs = more.retryAfterMs ?? 0;
+    this.hopeless = more.hopeless;
+    this.limit = more.limit;
   }
 }
 
@@ -146,8 +150,10 @@ export class Transport {
       }
       const failures = errors as NoAnswer[];
       const retryAfterMs = Math.min(...failures.map((failure) => failure.retryAfterMs));
-      const isHopeless = failures.every((failure) => failure.isHopeless);
-      throw new NoAnswer(failures.map((failure) => failure.message).join("; "), retryAfterMs, isHopeless);
+      const ends = failures.map((failure) => failure.hopeless);
+      const hopeless = ends.includes(undefined) ? undefined : ends.includes("Unreachable") ? "Unreachable" : "Misuse";
+      const limit = failures.find((failure) => failure.limit !== undefined)?.limit;
+      throw new NoAnswer(failures.map((failure) => failure.message).join("; "), { retryAfterMs, hopeless, limit });
     } finally {
       signal?.removeEventListener("abort", stop);
       over.abort();
@@ -237,7 +243,8 @@ class Server {
       request.on("error", (error: NodeJS.ErrnoException) => {
         const isStale = request.reusedSocket && (error.code === "ECONNRESET" || error.code === "EPIPE");
         clearTimeout(timer);
-        reject(isStale && !signal?.aborted ? new StaleConnection() : this.#noAnswer(error));
+        const isUntrusted = Boolean((request.socket as TLSSocket | null)?.authorizationError);
+        reject(isStale && !signal?.aborted ? new StaleConnection() : this.#noAnswer(error, isUntrusted));
       });
       request.on("response", (response) => {
         let answer = "";
@@ -263,15 +270,19 @@ class Server {
   }
 
   /** Why a request has failed, in one line. */
-  #noAnswer({ code = "", message }: NodeJS.ErrnoException): NoAnswer {
+  #noAnswer({ code = "", message }: NodeJS.ErrnoException, isUntrusted: boolean): NoAnswer {
     const listener = "give the HTTP listener (--http-port) of the server";
     // A first line that is none of HTTP. Other errors of the parser may be those of an answer that was cut off.
     if (code === "HPE_INVALID_CONSTANT") {
-      return new NoAnswer(`${this.#url} does not speak HTTP: ${listener}, with https: if it has TLS`, 0, true);
+      return new NoAnswer(`${this.#url} does not speak HTTP: ${listener}, with https: if it has TLS`, { hopeless: "Misuse" });
     }
     // What OpenSSL says of a first record that is none of TLS.
     if (/:(wrong version number|unexpected message|packet length too long)/.test(message)) {
-      return new NoAnswer(`${this.#url} does not speak TLS: ${listener}, with http: if it has no TLS`, 0, true);
+      return new NoAnswer(`${this.#url} does not speak TLS: ${listener}, with http: if it has no TLS`, { hopeless: "Misuse" });
+    }
+    if (isUntrusted) {
+      const advice = "check the URL, and the authorities of caFile or SIGNALBOX_CA";
+      return new NoAnswer(`${this.#url}: the certificate of the server is not trusted (${message}); ${advice}`, { hopeless: "Unreachable" });
     }
     return new NoAnswer(`${this.#url}${this.#hint}: ${message.trim().replace(/\s+/g, " ") || code}`);
   }
@@ -290,7 +301,8 @@ class Server {
     const answer = { status, body } as Answer;
     if (status >= 500 || status === 408) {
       const retryAfterMs = 1000 * Number(response.headers["retry-after"] ?? 0);
-      throw new NoAnswer(`${this.#url}: ${answer.body.error?.message ?? `status ${status}`}`, retryAfterMs);
+      const { code, message = `status ${status}` } = answer.body.error ?? {};
+      throw new NoAnswer(`${this.#url}: ${message}`, { retryAfterMs, limit: code === "limit_reached" ? message : undefined });
     }
     return answer;
   }

@@ -23,7 +23,10 @@ public abstract sealed class SignalboxException extends RuntimeException {
         return code;
     }
 
-    /** The resources are in use, or the semaphore is paused. Try again later, or wait with {@link Request#waitUpTo}. */
+    /**
+     * The resources are in use, or the semaphore is paused: try again later, or wait with {@link Request#waitUpTo}. Or the
+     * server has no room, of which the {@link #code} is {@code limit_reached}.
+     */
     public static final class Busy extends SignalboxException {
         private static final long serialVersionUID = 1;
 
@@ -72,7 +75,7 @@ public abstract sealed class SignalboxException extends RuntimeException {
         }
     }
 
-    /** No server could answer for the time of {@link Client.Builder#unreachableAfter}. */
+    /** No server could answer for the time of {@link Client.Builder#unreachableAfter}, or no certificate is trusted. */
     public static final class Unreachable extends SignalboxException {
         private static final long serialVersionUID = 1;
 

@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.sun.net.httpserver.HttpServer;
+import io.github.signalbox.SignalboxException.Busy;
 import io.github.signalbox.SignalboxException.Misuse;
 import io.github.signalbox.SignalboxException.NotPermitted;
 import io.github.signalbox.SignalboxException.Unreachable;
@@ -303,11 +304,11 @@ class FaultsTest {
         }
     }
 
-    /** Makes an authority and its certificate for 127.0.0.1 as one, and returns the file. */
-    private static Path certify(Path folder) throws Exception {
+    /** Makes an authority and its certificate for an address as one, and returns the file. */
+    private static Path certify(Path folder, String address) throws Exception {
         Path store = Files.createDirectories(folder).resolve("store.p12");
         int status = new ProcessBuilder(System.getProperty("java.home") + "/bin/keytool", "-genkeypair", "-alias", "test",
-                "-keyalg", "RSA", "-dname", "CN=test", "-ext", "san=ip:127.0.0.1", "-ext", "bc=ca:true", "-storetype", "PKCS12",
+                "-keyalg", "RSA", "-dname", "CN=test", "-ext", "san=ip:" + address, "-ext", "bc=ca:true", "-storetype", "PKCS12",
                 "-keystore", store.toString(), "-storepass", "secret").start().waitFor();
         assertEquals(0, status);
         KeyStore keys = KeyStore.getInstance(store.toFile(), "secret".toCharArray());
@@ -320,20 +321,44 @@ class FaultsTest {
         return Files.writeString(file, "-----BEGIN " + type + "-----\n" + text + "\n-----END " + type + "-----\n");
     }
 
-    @Test
-    void theServerIsVerifiedOverTls(@TempDir Path folder) throws Exception {
-        Path authority = certify(folder);
+    /** A server with the certificate of a folder. */
+    private static Server secured(Path folder, Path authority) throws Exception {
         Path config = Files.writeString(folder.resolve("signalbox.toml"),
                 "[tls]\ncert = \"" + authority + "\"\nkey = \"" + folder.resolve("key.pem") + "\"\n");
-        try (Server server = new Server("--config", config.toString())) {
+        return new Server("--config", config.toString());
+    }
+
+    @Test
+    void theServerIsVerifiedOverTls(@TempDir Path folder) throws Exception {
+        Path authority = certify(folder, "127.0.0.1");
+        Path misnamed = certify(folder.resolve("misnamed"), "192.0.2.1");
+        try (Server server = secured(folder, authority); Server other = secured(folder.resolve("misnamed"), misnamed)) {
             String url = server.url.replace("http:", "https:");
+            String otherUrl = other.url.replace("http:", "https:");
             try (Client client = Client.builder().url(url).ca(authority.toString()).build()) {
                 client.run(ONE, Permit::check);
             }
-            String other = certify(folder.resolve("other")).toString();
-            try (Client client = Client.builder().url(url).ca(other).unreachableAfter(Duration.ofHours(1)).build()) {
-                assertThrows(Unreachable.class, () -> client.acquire(ONE));
+            for (String[] urls : List.of(new String[] {url}, new String[] {otherUrl}, new String[] {url, otherUrl})) {
+                try (Client client = Client.builder().url(urls).ca(misnamed.toString()).unreachableAfter(Duration.ofHours(1)).build()) {
+                    assertThrows(Unreachable.class, () -> client.acquire(ONE));
+                }
             }
+        }
+    }
+
+    @Test
+    void aServerWithoutRoomIsNotUnreachable(@TempDir Path folder) throws Exception {
+        Path config = Files.writeString(folder.resolve("signalbox.toml"), "[session]\nmax_sessions = 1\n");
+        try (Server server = new Server("--config", config.toString()); Client holding = server.client();
+                Permit held = holding.acquire(ONE)) {
+            for (String[] urls : List.of(new String[] {server.url}, new String[] {"http://127.0.0.1:1", server.url})) {
+                try (Client client = Client.builder().url(urls).unreachableAfter(Duration.ofSeconds(1)).build()) {
+                    Busy full = assertThrows(Busy.class, () -> client.acquire(Request.of("b").maximum(1)));
+                    assertEquals("limit_reached", full.code());
+                    assertTrue(full.getMessage().contains("max_sessions"), full.getMessage());
+                }
+            }
+            held.check();
         }
     }
 
