@@ -140,7 +140,7 @@ test("more leases than one request renews are kept", async () => {
   await using server = await Server.start();
   const renewed = new Set<number>();
   const onEvent = (event: ClientEvent): unknown => event.type === "renewed" && renewed.add(event.id);
-  await using client = new Client({ url: server.url, ttlMs: TTL_MS, onEvent });
+  await using client = new Client({ url: server.url, ttlMs: 3 * TTL_MS, onEvent });
   const permits = await Promise.all(Array.from({ length: 150 }, (_, index) => client.acquire(`many/${index}`, { maximum: 1 })));
   await eventually("all are renewed", () => renewed.size === 150);
   permits.forEach((permit) => permit.check());
