@@ -60,7 +60,7 @@ impl Admission {
         let max = self.server.connections_limit(self.namespace);
         // This connection is counted already.
         let limit = ConnectionLimit { name, max, in_use: (all as usize).saturating_sub(1), of };
-        self.client = self.server.shares.enter(client, listening, limit);
+        self.client = self.server.rules.shares.enter(client, listening, limit);
         if self.client.is_none() {
             self.port().metrics.refused_connections.add(1);
         }

@@ -7,6 +7,8 @@ use std::task::Wake;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::lock;
+
 /// What a thread waits for.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
@@ -18,13 +20,13 @@ pub(super) struct Bell {
 impl Bell {
     /// Wakes the thread, or has its next wait end at once.
     pub(super) fn ring(&self) {
-        *self.is_rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.is_rung) = true;
         self.ringing.notify_one();
     }
 
     /// Waits until the bell has rung since the last wait.
     pub(super) fn wait(&self) {
-        let is_rung = self.is_rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_rung = lock(&self.is_rung);
         let mut is_rung =
             self.ringing.wait_while(is_rung, |is_rung| !*is_rung).unwrap_or_else(PoisonError::into_inner);
         *is_rung = false;

@@ -4,13 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use tracing::warn;
 
 use super::clock::Clock;
+use super::lock;
 use super::rules::Rules;
 use super::tls::validity;
 use crate::config::ClusterConfig;
@@ -134,7 +135,7 @@ pub(super) struct Warned(Mutex<BTreeMap<Expiration, u64>>);
 impl Warned {
     /// The warnings that have become due since the last call.
     fn next(&self, expirations: Vec<Expiration>, now: UnixSeconds) -> Vec<String> {
-        let mut warned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warned = lock(&self.0);
         let due = expirations.into_iter().filter_map(|of| Some((of.warning_due(now)?, of)));
         let due: BTreeMap<_, _> = due.map(|(days, of)| (of, days)).collect();
         let is_new = |(of, days): &(&Expiration, &u64)| warned.get(*of) != Some(*days);

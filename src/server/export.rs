@@ -13,7 +13,7 @@
 use std::io::{self, BufWriter, Seek, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc as blocking};
+use std::sync::{Arc, Mutex, OnceLock, mpsc as blocking};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
+use super::lock;
 use super::steps;
 use signalbox_storage::{ExportWriter, Snapshot, Storage, StorageError};
 
@@ -45,17 +46,14 @@ const PARTS_MAX: usize = 4;
 pub(super) struct Exports {
     /// Wakes the thread that owns the store; not set: there is no store.
     store: OnceLock<Waker>,
-    requests: Mutex<Vec<SnapshotRequest>>,
+    /// Where the snapshots go that were requested.
+    requests: Mutex<Vec<blocking::SyncSender<SnapshotAnswer>>>,
     /// A permit for each export that is read.
     permits: Arc<Semaphore>,
     time_max: Duration,
 }
 
 type SnapshotAnswer = Result<Box<dyn Snapshot>, StorageError>;
-
-/// Where a snapshot goes.
-#[derive(Debug)]
-struct SnapshotRequest(blocking::SyncSender<SnapshotAnswer>);
 
 /// Why an export did not begin.
 #[derive(Debug)]
@@ -126,7 +124,7 @@ impl Exports {
 
     /// Makes the snapshots that exports wait for. The thread that owns the store calls it between two commits.
     pub(super) fn give_snapshots(&self, storage: &mut dyn Storage) {
-        for SnapshotRequest(export) in std::mem::take(&mut *self.requests()) {
+        for export in std::mem::take(&mut *lock(&self.requests)) {
             // An export that no longer waits frees its snapshot by this.
             let _ = export.send(storage.snapshot());
         }
@@ -147,13 +145,9 @@ impl Exports {
             }
         };
         std::thread::Builder::new().name("export".to_owned()).spawn(run).map_err(Refused::System)?;
-        self.requests().push(SnapshotRequest(request));
+        lock(&self.requests).push(request);
         store.wake_by_ref();
         Ok(Export { parts, next: None })
-    }
-
-    fn requests(&self) -> MutexGuard<'_, Vec<SnapshotRequest>> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -342,25 +336,6 @@ mod tests {
         while exports.permits.available_permits() < EXPORTS_MAX {
             std::thread::yield_now();
         }
-    }
-
-    #[tokio::test]
-    async fn an_export_is_the_text_of_one_moment() {
-        let (exports, mut storage) = (Exports::default(), filled(9));
-        let mut export = begun(&exports, &mut *storage);
-        let more = (10..20).map(|id| Change::Put(Record::Mark(id)));
-        storage.commit(&more.collect::<Vec<_>>()).unwrap();
-        let mut text = Vec::new();
-        loop {
-            match next(&mut export).await {
-                Next::Text(part) => text.extend_from_slice(&part),
-                Next::End => break,
-                Next::Failed => panic!("the records can be read"),
-            }
-        }
-        let records = signalbox_storage::read_export(&mut &text[..]).unwrap();
-        assert_eq!(records.len(), 9, "and nothing that was committed later");
-        wait_until_freed(&exports);
     }
 
     #[tokio::test]

@@ -52,6 +52,8 @@ mod tls;
 mod unfinished;
 mod workers;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use access::announce_rules;
 pub use admission::Admission;
 pub use check::{Checked, check};
@@ -71,3 +73,8 @@ pub use state::Server;
 pub use store::{RestoreError, StoreError};
 pub use tls::TlsError;
 pub use workers::{SameThread, Spawn, Workers};
+
+/// Locks what no panic leaves half changed, so that it can be used after one.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

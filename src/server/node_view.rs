@@ -1,9 +1,10 @@
 //! What this process knows of its cluster, for metrics, probes and the status page, and what it tells clients. Reading it costs
 //! etcd nothing.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::lock;
 use super::rules::Current;
 use signalbox_cluster::keys::Advertised;
 use signalbox_cluster::leadership::Phase;
@@ -59,7 +60,7 @@ impl NodeView {
     }
 
     fn phase(&self) -> Phase {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.phase).clone()
     }
 }
 

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use super::lock;
 use super::state::Server;
 use signalbox_core::{Claimed, Connected, Listed, Mailbox, MonotonicMs, NameEntry, SessionClient};
 use signalbox_model::{ConnectionId, HeldEntry, SessionId, TtlLeft};
@@ -76,8 +77,7 @@ impl Peers {
     }
 
     fn with<R>(&self, visit: impl FnOnce(&mut BTreeMap<SessionId, Peer>) -> R) -> R {
-        // Nothing is left half done by a panic in between.
-        visit(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        visit(&mut lock(&self.0))
     }
 }
 

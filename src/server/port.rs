@@ -1,10 +1,11 @@
 //! A port, which serves the plain requests of one namespace.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::lock;
 use super::metrics::Metrics;
 use super::throttle::Throttle;
 use crate::config::{Config, PortConfig};
@@ -50,8 +51,7 @@ pub(super) struct Conflicts(Mutex<Option<(Instant, u64)>>);
 
 impl Conflicts {
     pub(super) fn value(&self, count: impl FnOnce() -> u64) -> u64 {
-        // A panic while it is locked leaves no partial change.
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.0);
         let now = Instant::now();
         if let Some((counted, conflicts)) = *last
             && now.duration_since(counted) < CONFLICTS_AGE_MAX

@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::lock;
 use super::throttle::Throttle;
 use signalbox_core::ClientKey;
 
@@ -60,8 +61,7 @@ impl<K: Hash + Eq, V: Copy + Default> Recent<K, V> {
     pub(super) fn see(&self, key: K, change: impl Fn(V) -> V) -> Option<Option<V>> {
         let now = Instant::now();
         let is_recent = |last: &Instant| now.duration_since(*last) < QUIET;
-        // A panic while it is locked leaves no partial change.
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.0);
         if seen.len() >= KEYS_MAX {
             seen.retain(|_, (last, _)| is_recent(last));
         }

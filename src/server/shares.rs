@@ -6,16 +6,18 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::PollSemaphore;
 use tracing::warn;
 
 use super::client_address::ClientAddress;
+use super::lock;
 use super::metrics::Count;
 use super::rate::Rate;
 use super::refusal_log::RefusalLog;
@@ -446,41 +448,30 @@ impl Client {
     }
 }
 
-/// Nothing is left half done by a panic while it is locked.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The turns of one connection at the steps of long requests. Few connections of a client have one at a time, in the order
 /// in which they asked, so that other clients wait for few of them.
 pub(super) struct Turns {
-    of_client: Arc<Semaphore>,
-    waiting: Option<Waiting>,
+    of_client: PollSemaphore,
     turn: Option<OwnedSemaphorePermit>,
 }
 
-type Waiting = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
-
 impl Turns {
     pub(super) fn new(usage: &ClientUsage) -> Self {
-        Self { of_client: Arc::clone(&usage.turns), waiting: None, turn: None }
+        Self { of_client: PollSemaphore::new(Arc::clone(&usage.turns)), turn: None }
     }
 
     /// Ready when the connection may take a step of a long request.
     pub(super) fn poll_begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.turn.is_none() {
-            let acquire = || -> Waiting { Box::pin(Arc::clone(&self.of_client).acquire_owned()) };
-            let turn = ready!(self.waiting.get_or_insert_with(acquire).as_mut().poll(context));
-            self.waiting = None;
-            // It fails only if the semaphore was closed, and nothing closes it.
-            self.turn = turn.ok();
+            // There is none only if the semaphore was closed, and nothing closes it.
+            self.turn = ready!(self.of_client.poll_acquire(context));
         }
         Poll::Ready(())
     }
 
     /// The connection waits for its peer instead, and must not get a turn that it does not use.
     pub(super) fn stop_waiting(&mut self) {
-        self.waiting = None;
+        self.of_client = PollSemaphore::new(self.of_client.clone_inner());
     }
 
     /// The step is over.
@@ -491,9 +482,7 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::future::poll_fn;
-    use std::iter::from_fn;
     use std::net::{Ipv4Addr, SocketAddr};
     use std::task::Waker;
 
@@ -533,38 +522,6 @@ mod tests {
         let mut other = Pauses::new(Arc::default());
         other.begin(0);
         assert!(other.poll(&mut Context::from_waker(Waker::noop())).is_ready());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_has_no_more_than_its_share_once_half_of_the_connections_are_in_use() {
-        let shares = shares(25);
-        let in_use = Cell::new(0);
-        let enter = |client, listening, of: &[Listening]| {
-            let limit = ConnectionLimit { name: "connections", max: 64, in_use: in_use.get(), of };
-            let counted = shares.enter(client, listening, limit);
-            in_use.set(in_use.get() + usize::from(counted.is_some()));
-            counted
-        };
-        let [one, other] = [1, 2].map(client);
-        let of_all = |client| -> Vec<_> {
-            let mut ports = Listening::SERVICE_PORTS.into_iter().cycle();
-            from_fn(|| enter(client, ports.next()?, &Listening::SERVICE_PORTS)).collect()
-        };
-        let first = of_all(one);
-        assert_eq!(first.len(), 32, "a share binds once half is in use");
-        let mut second = of_all(other);
-        assert_eq!(second.len(), 16);
-        second.pop();
-        in_use.set(in_use.get() - 1);
-        assert!(of_all(one).is_empty());
-        let again = of_all(other);
-        assert_eq!(again.len(), 1, "a connection that has ended does not count");
-        let http = enter(one, Listening::Http, &[Listening::Http]);
-        assert!(http.is_some(), "connections of other listeners do not count");
-        assert_eq!(shares.refused.value(), 4);
-        tokio::time::advance(SHORT).await;
-        drop((first, second, again, http));
-        assert!(lock(&shares.clients).by_key.is_empty());
     }
 
     /// Opens and closes connections, each after this time, and returns how many were admitted.
@@ -646,24 +603,5 @@ mod tests {
         }
         let remembered = lock(&shares.clients).by_key.len();
         assert!((1..=CLIENTS_LEAST).contains(&remembered), "{remembered}");
-    }
-
-    #[tokio::test]
-    async fn few_connections_of_a_client_take_turns() {
-        let client = ClientUsage { turns: Arc::new(Semaphore::new(1)), ..ClientUsage::default() };
-        let [mut first, mut second] = [(); 2].map(|()| Turns::new(&client));
-        poll_fn(|context| first.poll_begin(context)).await;
-        let mut idle = Context::from_waker(Waker::noop());
-        assert!(second.poll_begin(&mut idle).is_pending());
-        first.end();
-        // It was first in the queue.
-        assert!(first.poll_begin(&mut idle).is_pending());
-        poll_fn(|context| second.poll_begin(context)).await;
-        first.stop_waiting();
-        second.end();
-        poll_fn(|context| second.poll_begin(context)).await;
-        assert!(first.poll_begin(&mut idle).is_pending());
-        drop(second);
-        poll_fn(|context| first.poll_begin(context)).await;
     }
 }

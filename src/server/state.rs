@@ -10,7 +10,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::access::{Access, Audit};
+use super::access::Audit;
 use super::client_address::ClientAddress;
 use super::clock::Clock;
 use super::export::Exports;
@@ -20,9 +20,7 @@ use super::metrics::{Durations, Stored};
 use super::node_view::Whereabouts;
 use super::peers::Peers;
 use super::port::{Port, port_config};
-use super::rules::{Current, Rules};
-use super::shares::Shares;
-use super::store::Configured;
+use super::rules::Rules;
 use super::tls::{FirstBytes, Tls, TlsError};
 use super::unfinished::Unfinished;
 use crate::config::{Config, TlsConfig};
@@ -43,10 +41,7 @@ pub struct Server {
     pub(super) counters: Port,
     pub(super) semaphores: Port,
     pub(super) peers: Peers,
-    pub(super) config: Arc<Current<Arc<Config>>>,
-    pub(super) tls: Arc<Current<Option<Arc<Tls>>>>,
-    /// What clients may do.
-    pub(super) access: Arc<Access>,
+    pub(super) rules: Rules,
     /// Sent after what clients may do has changed.
     pub(super) new_rules: watch::Sender<()>,
     /// The log of administrative changes.
@@ -62,13 +57,13 @@ pub struct Server {
     /// Whether declared semaphores and leased sessions are stored.
     pub(super) durable: AtomicBool,
     pub(super) stored: Stored,
-    pub(super) configured: Mutex<Configured>,
+    /// The semaphores of the configuration whose counters are in use.
+    pub(super) declared_later: Mutex<Vec<Box<[u8]>>>,
     /// How long requests for grants waited that were not answered at once.
     pub(super) waits: Durations,
     pub(super) exports: Exports,
     pub(super) memory: MemoryBudget,
     pub(super) unfinished: Arc<Unfinished>,
-    pub(super) shares: Arc<Shares>,
     pub(super) started: Instant,
     /// Nothing is written to a client past its deadline; `None`: this server is not a node of a cluster.
     pub(super) fence: Option<Fence>,
@@ -94,13 +89,13 @@ impl Server {
         Self::with_rules(config, clock, hasher, fence, rules)
     }
 
-    /// As [`Server::with_fence`], with the rules of the process.
+    /// As [`Server::with_fence`], with the rules of the process, whose configuration may have been read since the start.
     pub(super) fn with_rules(
         config: &Config,
         clock: Clock,
         hasher: NameHasher,
         fence: Option<Fence>,
-        Rules { config: current, access, tls, shares, .. }: Rules,
+        rules: Rules,
     ) -> Arc<Self> {
         let stat_interval_s = NonZeroU32::new(config.counter.stat_interval_s).unwrap_or(NonZeroU32::MIN);
         let first_set = hasher.hash_one(clock.now().0) as u32;
@@ -109,9 +104,7 @@ impl Server {
             counters: Port::new(Namespace::Counters),
             semaphores: Port::new(Namespace::Semaphores),
             peers: Peers::default(),
-            config: current,
-            tls,
-            access,
+            rules,
             new_rules: watch::Sender::new(()),
             audit: Audit::default(),
             history: History::default(),
@@ -122,17 +115,16 @@ impl Server {
             closing: AtomicBool::new(false),
             durable: AtomicBool::new(false),
             stored: Stored::default(),
-            configured: Mutex::default(),
+            declared_later: Mutex::default(),
             waits: Durations::default(),
             exports: Exports::default(),
             memory: MemoryBudget::default(),
             unfinished: Arc::default(),
-            shares,
             started: Instant::now(),
             fence,
             whereabouts: OnceLock::new(),
         };
-        server.apply(config);
+        server.apply_limits();
         // Ids of grants increase from one run to the next, unless the clock is set back in between.
         server.core.start_ids_after(server.clock.now().0.saturating_mul(1000 << GRANT_ID_TIME_SHIFT));
         // Ids of sets and processes of an earlier run mean nothing.
@@ -143,15 +135,19 @@ impl Server {
     /// Applies the settings that may change while the server runs: limits and timeouts. Connections and names above a
     /// lowered limit stay.
     pub fn apply(&self, config: &Config) {
-        self.config.set(Arc::new(config.clone()));
+        self.rules.apply(config);
+        self.apply_limits();
+    }
+
+    /// Applies the limits of the configuration in force.
+    pub(super) fn apply_limits(&self) {
+        let config = &*self.config();
         for namespace in Namespace::ALL {
             let names_max = port_config(config, namespace).max_names;
             self.core.set_limits(namespace, Limits { names_max: (names_max > 0).then_some(names_max) });
         }
-        self.access.configure(config);
         self.memory.set_max(config.memory_max);
-        self.shares.configure(config);
-        let share = self.shares.share();
+        let share = self.rules.shares.share();
         self.core.set_ledger_limits(ledger_limits(config, self.memory.limit(), share));
         self.core.set_reconnect_window(config.session.reconnect_window_s.saturating_mul(1000));
         self.core.set_sysv_limits(sysv_limits(config, self.memory.limit(), share));
@@ -163,12 +159,12 @@ impl Server {
     /// # Errors
     /// [`TlsError`], which names the file and what is wrong with it.
     pub fn load_tls(&self, config: &TlsConfig) -> Result<(), TlsError> {
-        self.tls.load(config)
+        self.rules.tls.load(config)
     }
 
     /// What TLS needs; `None`: it is not configured.
     pub(super) fn tls(&self) -> Option<Arc<Tls>> {
-        self.tls.get()
+        self.rules.tls.get()
     }
 
     /// How the connection of a client may begin.
@@ -197,7 +193,7 @@ impl Server {
 
     /// The configuration in force.
     pub(super) fn config(&self) -> Arc<Config> {
-        self.config.get()
+        self.rules.config.get()
     }
 
     /// Whether the connections of this peer have to begin with a proxy's header.

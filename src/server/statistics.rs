@@ -171,13 +171,13 @@ const FURTHER: &[Figure] = figures! {
     Server "refused_memory" [REFUSED_REQUESTS.with("reason", "memory")] {Refusals "memory"}
         = |of| of.server.memory.refused.value();
     Server "client_share" [gauge("signalbox_client_share", "How much of a limit one client may have", Percent)]
-        = |of| of.server.shares.percent().into();
+        = |of| of.server.rules.shares.percent().into();
     Server "refused_shares" [REFUSED_REQUESTS.with("reason", "client_share")] {Refusals "client_share"}
-        = |of| of.server.shares.refused.value();
+        = |of| of.server.rules.shares.refused.value();
     Server "refused_rights" [REFUSED_REQUESTS.with("reason", "rights")] {Refusals "rights"}
-        = |of| of.server.access.refused.value();
+        = |of| of.server.rules.access.refused.value();
     Server "failed_authentications" [counter("signalbox_failed_authentications", "Tokens that were refused", Count)]
-        {Refusals "failed_authentications"} = |of| of.server.access.failed_authentications.value();
+        {Refusals "failed_authentications"} = |of| of.server.rules.access.failed_authentications.value();
     Port "bad_input" [REFUSED.with("reason", "bad_input")] {Refusals "bad_input"}
         = |of| of.port.metrics.bad_input.value();
     Port "frame_timeouts" [REFUSED.with("reason", "frame_timeout")] {Refusals "frame_timeouts"}
@@ -263,6 +263,15 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
     let item = |figure: &Figure| Some((figure.item?, figure.value(&source).to_string()));
     let version = ("version", env!("CARGO_PKG_VERSION").to_owned());
     OF_YRMCDS.iter().filter_map(item).chain([version]).chain(FURTHER.iter().filter_map(item)).collect()
+}
+
+/// As [`items`], with numbers.
+pub(super) fn json_items(
+    server: &Server,
+    port: &Port,
+) -> impl Iterator<Item = (&'static str, Value)> + use<> {
+    let number = |text: String| text.parse::<u64>().map_or_else(|_| text.into(), Value::from);
+    items(server, port).into_iter().map(move |(name, text)| (name, number(text)))
 }
 
 /// The figures of an object of the JSON API. Those of the ports are in objects of their own.

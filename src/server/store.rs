@@ -11,8 +11,8 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,8 +22,9 @@ use tracing::{error, info, warn};
 
 use super::bell::Bell;
 use super::ending::end_at_once;
+use super::lock;
 use super::state::Server;
-use crate::config::DeclareConfig;
+use crate::config::{Config, DeclareConfig};
 use signalbox_core::{Batch, CommitOutcome};
 use signalbox_model::{Declaration, PlaceKey, Refusal};
 use signalbox_storage::{CommitError, Storage, StorageError};
@@ -127,14 +128,13 @@ impl Server {
         result
     }
 
-    /// Declares the semaphores of the configuration. Those that cannot be declared so are logged; returns their names. One
+    /// Declares the semaphores of the configuration in force. Those that cannot be declared so are logged; returns their names. One
     /// whose counter is in use is declared when the counter is idle ([`Self::declare_idle`]).
-    pub(super) fn declare_configured(&self, declared: &[DeclareConfig]) -> Vec<Box<[u8]>> {
-        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
-        let refused = self.core.declare_configured(&declarations(declared), self.moment());
+    pub(super) fn declare_configured(&self) -> Vec<Box<[u8]>> {
+        let mut later = lock(&self.declared_later);
+        let refused = self.core.declare_configured(&declarations(&self.config()), self.moment());
         let is_later = |(_, refusal): &&(_, Refusal)| *refusal == Refusal::CounterInUse;
-        let later = refused.iter().filter(is_later).map(|(name, _)| name.clone()).collect();
-        *configured = Configured { declared: declared.to_vec(), later };
+        *later = refused.iter().filter(is_later).map(|(name, _)| name.clone()).collect();
         for (name, refusal) in &refused {
             let name = name.escape_ascii();
             match refusal {
@@ -162,12 +162,12 @@ impl Server {
 
     /// Declares the semaphores of the configuration whose counters have become idle.
     pub(super) fn declare_idle(&self) {
-        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
-        if configured.later.is_empty() {
+        let mut later = lock(&self.declared_later);
+        if later.is_empty() {
             return;
         }
-        let refused = self.core.declare_configured(&declarations(&configured.declared), self.moment());
-        configured.later.retain(|name| {
+        let refused = self.core.declare_configured(&declarations(&self.config()), self.moment());
+        later.retain(|name| {
             let is_refused = refused.iter().any(|(refused, _)| refused == name);
             if !is_refused {
                 info!(name = %name.escape_ascii(), "semaphore.declare: the semaphore is declared now");
@@ -177,16 +177,8 @@ impl Server {
     }
 }
 
-/// The semaphores that the configuration declares.
-#[derive(Debug, Default)]
-pub(super) struct Configured {
-    declared: Vec<DeclareConfig>,
-    /// The names of those whose counters are in use.
-    later: Vec<Box<[u8]>>,
-}
-
-fn declarations(declared: &[DeclareConfig]) -> Vec<Declaration<'_>> {
-    declared.iter().map(DeclareConfig::declaration).collect()
+fn declarations(config: &Config) -> Vec<Declaration<'_>> {
+    config.semaphore.declare.iter().map(DeclareConfig::declaration).collect()
 }
 
 /// A key for the places of waiting requests, for a store that has none yet.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::lock;
+
 /// The shortest time between two warnings of one kind.
 const INTERVAL: Duration = Duration::from_secs(10);
 
@@ -19,8 +21,7 @@ pub(super) struct Throttle {
 impl Throttle {
     /// Whether a warning may be logged now.
     pub(super) fn permits(&self) -> bool {
-        // A panic while it is locked leaves no partial change.
-        let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut last = lock(&self.last);
         let now = Instant::now();
         let permits = last.is_none_or(|last| now.duration_since(last) >= INTERVAL);
         if permits {

@@ -7,11 +7,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
 use super::client_address::ClientAddress;
+use super::lock;
 use super::shares::ClientUsage;
 use super::state::Server;
 use signalbox_core::ClientKey;
@@ -94,7 +95,7 @@ impl UnfinishedInput {
         });
         for limit in closed {
             if limit.is_share {
-                server.shares.note_refusal(self.client, "memory_max", limit.max);
+                server.rules.shares.note_refusal(self.client, "memory_max", limit.max);
             } else {
                 server.memory.note_refusal();
             }
@@ -110,8 +111,7 @@ impl Drop for UnfinishedInput {
 
 impl Unfinished {
     fn with<R>(&self, visit: impl FnOnce(&mut Inputs) -> R) -> R {
-        // Nothing is left half done by a panic in between.
-        visit(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        visit(&mut lock(&self.0))
     }
 }
 
@@ -138,7 +138,7 @@ impl Inputs {
     /// Closes the connections whose input began first: those of this client if it has its share of the memory, and those of
     /// the client with the most if the server has too little. Returns the limit that was reached, for each.
     fn make_room(&mut self, server: &Server, client: ClientKey) -> Vec<ReachedLimit> {
-        let (memory, share) = (server.memory.limit(), server.shares.share());
+        let (memory, share) = (server.memory.limit(), server.rules.shares.share());
         let mut closed = Vec::new();
         while closed.len() < CLOSED_AT_ONCE
             && let Some(own) = self.clients.get(&client)

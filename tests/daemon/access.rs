@@ -623,7 +623,8 @@ fn a_token_over_a_plain_connection_from_another_machine_is_refused_unless_that_i
     // Version 2 of the PROXY protocol, TCP over IPv4, from 192.0.2.7.
     let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
     header.extend([192, 0, 2, 7, 192, 0, 2, 1, 0x12, 0x34, 0x2b, 0xcf]);
-    for is_allowed in [false, true] {
+    let mut accepted = None;
+    for is_allowed in [false, true, false] {
         let access = format!("anonymous = 'none'\ntokens_over_plain = {is_allowed}");
         guarded.file.write(&Guarded::config(&guarded.file, &access));
         guarded.reload();
@@ -632,7 +633,12 @@ fn a_token_over_a_plain_connection_from_another_machine_is_refused_unless_that_i
         let expected = if is_allowed { OK } else { NOT_PERMITTED };
         assert_eq!(show(&mut caller, secret.as_bytes()).status, expected);
         assert_eq!(acquire(&mut caller, b"x"), expected);
+        if is_allowed {
+            accepted = Some(caller);
+        }
     }
+    let mut accepted = accepted.expect("the token was accepted once");
+    assert_eq!(acquire(&mut accepted, b"x"), NOT_PERMITTED, "a reload decides for open connections too");
 }
 
 /// The server remembers 256 refused clients for a minute.

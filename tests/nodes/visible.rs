@@ -59,6 +59,21 @@ fn a_standby_reads_its_tokens_again() {
     assert_eq!((status(&secret), status(&next)), (401, 200));
 }
 
+#[test]
+fn a_standby_leads_with_the_configuration_that_it_has_read_last() {
+    let Some(mut cluster) = TestCluster::start(1, 1) else { return };
+    let leader = cluster.leader();
+    start_with(&mut cluster, "");
+    cluster.await_standby(1);
+    cluster.configure(1, |text| text.replace("[counter]\n", "[counter]\nmax_connections = 77\n"));
+    cluster.daemon(1).reload("the configuration was read again");
+    // Whatever is read from now on cannot be used.
+    cluster.configure(1, |_| "wrong".to_owned());
+    cluster.kill(leader);
+    cluster.daemon(1).ready();
+    assert_eq!(cluster.wire(1).stat("max_connections"), 77);
+}
+
 /// The status and the body of an answer.
 fn get(address: SocketAddr, path: &str) -> (u16, String) {
     get_with(address, path, "")

@@ -8,19 +8,17 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::sleep;
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use super::super::client_address::Client;
-use super::super::log::Output;
+use super::super::lock;
+use super::super::log::{Output, now};
 use super::super::state::Server;
 use super::Identity;
 use signalbox_core::ClientKey;
@@ -117,7 +115,7 @@ impl Audit {
             return;
         }
         self.write(&Line {
-            time: time().unwrap_or_default(),
+            time: now(),
             client: client.map(|client| shortened(client.to_string())),
             identity: identity.map(|identity| shortened(identity.to_string())),
             operation: shortened(operation),
@@ -131,8 +129,7 @@ impl Audit {
     /// A client may not do something. Returns whether that has a line: if it is the first time since a minute without any.
     /// Otherwise it is counted.
     fn begins(&self, client: &Client, reason: &'static str) -> bool {
-        // A panic while it is locked leaves no partial change.
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refusals = lock(&self.refusals);
         let own = (Some(client.address.key()), reason);
         let is_counted_apart = refusals.contains_key(&own) || refusals.len() < COUNTED_MAX;
         let (key, client) =
@@ -151,12 +148,12 @@ impl Audit {
 
     /// Writes how many requests were refused since the last time, and forgets clients that were not.
     pub(in crate::server) fn write_counts(&self) {
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refusals = lock(&self.refusals);
         refusals.retain(|(_, reason), Further { client, count }| {
             let count = std::mem::take(count);
             if count > 0 {
                 self.write(&Line {
-                    time: time().unwrap_or_default(),
+                    time: now(),
                     client: client.as_deref().map(shortened),
                     identity: None,
                     operation: Cow::Borrowed("further requests"),
@@ -194,13 +191,6 @@ fn shortened<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
     }
     let end = text.floor_char_boundary(FIELD_MAX - CUT.len());
     Cow::Owned(format!("{}{CUT}", &text[..end]))
-}
-
-/// The time as in the log.
-fn time() -> Result<String, fmt::Error> {
-    let mut time = String::new();
-    SystemTime.format_time(&mut Writer::new(&mut time))?;
-    Ok(time)
 }
 
 #[cfg(test)]

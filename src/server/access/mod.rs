@@ -227,10 +227,10 @@ impl Access {
 /// before it executes a request or sends a message; one that waits for a grant does neither, and would be granted what it may no
 /// longer have.
 pub fn announce_rules(server: Arc<Server>) -> impl Future<Output = ()> + Send {
-    let mut seen = server.access.seen();
+    let mut seen = server.rules.access.seen();
     async move {
         loop {
-            server.access.changed(&mut seen).await;
+            server.rules.access.changed(&mut seen).await;
             server.new_rules.send_replace(());
             let mut last = None;
             loop {

@@ -194,9 +194,6 @@ mod tests {
 
     use super::super::super::client_address::{ClientAddress, RelayedOver};
     use super::*;
-    use signalbox_model::Namespace;
-
-    const NOW: UnixSeconds = UnixSeconds(100);
 
     /// With a certificate that has these names.
     fn client(ip: &str, names: &[&str]) -> Client {
@@ -204,39 +201,14 @@ mod tests {
         Client { address, certificate: names.iter().map(|name| name.parse().unwrap()).collect() }
     }
 
-    fn token(byte: u8) -> Token {
-        let fill = |bytes: &mut [u8]| {
-            bytes.fill(byte);
-            Ok::<_, ()>(())
-        };
-        Token::random(fill).unwrap()
-    }
-
     fn policy(change: impl FnOnce(&mut Config)) -> Policy {
         let mut config = Config::default();
-        config.access.tokens = Some("/tokens".into());
         change(&mut config);
-        let mut tokens = Tokens::default();
-        let rights = "acquire counter:web/".parse().unwrap();
-        tokens.add(Entry::of(&token(1), "web".to_owned(), rights, 1, None)).unwrap();
-        tokens.add(Entry::of(&token(2), "old".to_owned(), Rights::ALL, 1, Some(NOW.0))).unwrap();
-        Policy::of(&config, Arc::new(tokens))
+        Policy::of(&config, Arc::default())
     }
 
     fn rights(permissions: &Permissions) -> [bool; 3] {
         [Right::Read, Right::Acquire, Right::Administer].map(|right| permissions.may(right, Target::Server))
-    }
-
-    #[test]
-    fn by_default_all_read_and_acquire_and_local_and_listed_clients_administer() {
-        let policy = policy(|config| config.admin_from = vec!["192.0.2.7".parse().unwrap()]);
-        for (ip, may_administer) in
-            [("127.0.0.1", true), ("::1", true), ("192.0.2.7", true), ("192.0.2.8", false)]
-        {
-            let permissions = policy.permissions_of(&client(ip, &["cn:any"]));
-            assert_eq!(rights(&permissions), [true, true, may_administer], "{ip}");
-            assert_eq!(permissions.identity(), None);
-        }
     }
 
     #[test]
@@ -278,33 +250,5 @@ mod tests {
         let address = ClientAddress::relayed(local, relay, RelayedOver::Trusted);
         let client = Client { address, certificate: Arc::default() };
         assert_eq!(rights(&policy.permissions_of(&client)), [false, true, false]);
-    }
-
-    #[test]
-    fn a_token_decides_alone_and_only_where_it_is_accepted() {
-        let open = policy(|_| ());
-        let local = client("127.0.0.1", &[]);
-        let remote = client("192.0.2.1", &[]);
-        let reveal = |byte| token(byte).reveal().into_bytes();
-        let web = open.authenticate(&local, false, &reveal(1), NOW).unwrap();
-        assert_eq!(web.permissions.identity(), Some(&Identity::Token("web".into())));
-        assert!(web.permissions.may(Right::Acquire, Target::Name(Namespace::Counters, b"web/1")));
-        assert_eq!(
-            rights(&web.permissions),
-            [false; 3],
-            "an administrator by address has the rights of its token"
-        );
-        let denied = |policy: &Policy, client, is_encrypted, token: &[u8]| {
-            policy.authenticate(client, is_encrypted, token, NOW).map(drop)
-        };
-        assert_eq!(denied(&open, &local, false, &reveal(2)), Err(TokenRefusal::Expired));
-        assert_eq!(denied(&open, &local, false, &reveal(3)), Err(TokenRefusal::Unknown));
-        assert_eq!(denied(&open, &local, false, b"sbx_"), Err(TokenRefusal::Malformed));
-        assert_eq!(denied(&open, &remote, false, &reveal(1)), Err(TokenRefusal::OverPlain));
-        assert_eq!(denied(&open, &remote, true, &reveal(1)), Ok(()));
-        let over_plain = policy(|config| config.access.tokens_over_plain = true);
-        assert_eq!(denied(&over_plain, &remote, false, &reveal(1)), Ok(()));
-        let without = policy(|config| config.access.tokens = None);
-        assert_eq!(denied(&without, &local, false, &reveal(1)), Err(TokenRefusal::NoTokens));
     }
 }

@@ -143,7 +143,6 @@ mod tests {
     use super::super::super::clock::Clock;
     use super::*;
     use crate::config::Config;
-    use signalbox_access::{Rights, Token, Tokens};
 
     fn kept(rules: impl FnOnce(&mut Config), client: &str, is_encrypted: bool) -> bool {
         let address = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 1);
@@ -171,44 +170,5 @@ mod tests {
             config.access.networks = vec!["192.0.2.0/24 read,acquire".parse().unwrap()];
         };
         assert!(kept(network, "127.0.0.1", false), "the rule of the machine of its relay");
-    }
-
-    /// A reload decides about the tokens that are shown from then on, and those that open connections have shown.
-    #[test]
-    fn a_reload_takes_the_rights_of_a_token_that_is_no_longer_accepted() {
-        let token = |byte: u8| {
-            let fill = |bytes: &mut [u8]| {
-                bytes.fill(byte);
-                Ok::<_, ()>(())
-            };
-            Token::random(fill).unwrap()
-        };
-        let mut config = Config::default();
-        config.access.tokens = Some("/tokens".into());
-        config.access.tokens_over_plain = true;
-        config.access.anonymous = Some("read".parse().unwrap());
-        let access = Access::of(&config, Clock::system());
-        let mut tokens = Tokens::default();
-        tokens.add(Entry::of(&token(1), "web".to_owned(), Rights::ALL, 1, None)).unwrap();
-        access.replace(|before| before.with_tokens(Arc::new(tokens)));
-        let address = ClientAddress::of_peer(SocketAddr::new("192.0.2.1".parse().unwrap(), 1));
-        let client = Client { address, certificate: Arc::default() };
-        let [mut plain, mut encrypted] = [false, true].map(|is_encrypted| {
-            let mut standing = Standing::of(&access, &client);
-            let secret = token(1).reveal().into_bytes();
-            standing.authenticate(&access, &client, is_encrypted, &secret).unwrap();
-            standing
-        });
-        assert!(!plain.refresh(&access, &client, false), "nothing was replaced");
-        access.configure(&config);
-        assert!(!plain.refresh(&access, &client, false), "it is still accepted");
-        config.access.tokens_over_plain = false;
-        access.configure(&config);
-        assert!(plain.refresh(&access, &client, false));
-        assert!(!encrypted.refresh(&access, &client, true));
-        let may = |standing: &Standing| standing.may(Right::Administer, Target::Server);
-        assert_eq!((may(&plain), may(&encrypted)), (false, true));
-        access.replace(|before| before.with_tokens(Arc::default()));
-        assert!(encrypted.refresh(&access, &client, true), "the token was revoked");
     }
 }

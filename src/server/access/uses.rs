@@ -1,9 +1,10 @@
 //! When clients have used the secrets of tokens last, since the start of the process.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::super::clock::Clock;
+use super::super::lock;
 use signalbox_access::TokenId;
 use signalbox_model::UnixSeconds;
 
@@ -47,20 +48,15 @@ impl Uses {
     /// When the secret was used last: now, if an open connection has shown it; `None`: never.
     pub(in crate::server) fn last(&self, id: TokenId) -> Option<UnixSeconds> {
         let now = self.clock.now();
-        self.lock().get(&id).map(|usage| if usage.connections > 0 { now } else { usage.last })
+        lock(&self.by_id).get(&id).map(|usage| if usage.connections > 0 { now } else { usage.last })
     }
 
     fn change(&self, id: TokenId, change: impl FnOnce(&mut usize)) {
         let now = self.clock.now();
-        let mut by_id = self.lock();
+        let mut by_id = lock(&self.by_id);
         let usage = by_id.entry(id).or_insert(Usage { last: now, connections: 0 });
         usage.last = now;
         change(&mut usage.connections);
-    }
-
-    /// Nothing is left half done by a panic while it is locked.
-    fn lock(&self) -> MutexGuard<'_, HashMap<TokenId, Usage>> {
-        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -205,7 +205,7 @@ impl OpenConnection {
             return Some((Box::new(connection), stream));
         }
         // While the server stops, it waits until a busy connection has closed in good order.
-        let Connection { stream, outbound, inbound, extended, busy: _busy, .. } = served;
+        let Connection { mut stream, outbound, inbound, extended, busy: _busy, .. } = served;
         // What the connection has in memory is not needed while it lingers.
         drop(inbound);
         let is_unflushed = outbound.is_unflushed();
@@ -219,7 +219,8 @@ impl OpenConnection {
         } else if end.is_by_the_server() {
             Box::pin(linger(stream)).await;
         } else if let (true, End::Peer) = (is_tls, end) {
-            Box::pin(end_output(stream)).await;
+            // Whether it fails or not, the connection is over.
+            let _ = Box::pin(stream.shutdown()).await;
         }
         None
     }
@@ -327,26 +328,18 @@ fn record_end(end: &End, port: &Port, peer: SocketAddr, session: Option<SessionI
     }
 }
 
-/// Ends the output alone.
-async fn end_output(mut stream: impl AsyncWrite + Unpin) {
-    // Whether it fails or not, the connection is over.
-    let _ = stream.shutdown().await;
-}
-
-/// Reads once into the buffer of the thread, and discards that. Returns the number of bytes.
-fn poll_discard(mut stream: impl AsyncRead + Unpin, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-    Buffers::with(|buffers| {
-        buffers.input.reserve(READ_BYTES_MAX);
-        poll_read_buf(Pin::new(&mut stream), context, &mut buffers.input)
-    })
-}
-
 /// Ends the output, and reads and discards what the peer still sends. If a socket is closed while input is unread, the
 /// peer's kernel drops the responses that its program has not read.
 async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let discard = async {
         stream.shutdown().await?;
-        while poll_fn(|context| poll_discard(&mut stream, context)).await? > 0 {}
+        let mut discarded = |context: &mut Context<'_>| {
+            Buffers::with(|buffers| {
+                buffers.input.reserve(READ_BYTES_MAX);
+                poll_read_buf(Pin::new(&mut stream), context, &mut buffers.input)
+            })
+        };
+        while poll_fn(&mut discarded).await? > 0 {}
         io::Result::Ok(())
     };
     // Whether it fails or takes too long, the connection is over.

@@ -271,7 +271,7 @@ where
         let now = self.server.clock.now();
         self.extended.refresh_standing(self.server, now, self.outbound.buffer());
         let lack =
-            self.server.memory.limit().lack(self.server.shares.share(), self.holding_bytes.of_client());
+            self.server.memory.limit().lack(self.server.rules.shares.share(), self.holding_bytes.of_client());
         let is_memory_exhausted = lack.is_some_and(|limit| !limit.is_share);
         let mut executor = Executor {
             server: self.server,

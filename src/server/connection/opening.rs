@@ -26,28 +26,22 @@ pub(super) async fn read_opening<S: AsyncRead + Unpin>(
     server: &Server,
     traffic: &Traffic,
 ) -> Result<Opening, End> {
-    let opening = read_opening_untimed(stream, traffic);
-    let in_time = tokio::time::timeout(server.frame_timeout(), opening).await;
-    in_time.unwrap_or(Err(End::FrameTimeout))
-}
-
-async fn read_opening_untimed<S: AsyncRead + Unpin>(
-    stream: &mut S,
-    traffic: &Traffic,
-) -> Result<Opening, End> {
-    let mut received = BytesMut::with_capacity(FIRST_BYTES_USUAL);
-    loop {
-        match stream.read_buf(&mut received).await.map_err(End::Io)? {
-            0 => return Err(End::Peer),
-            read => traffic.note_received(read),
+    let untimed = async {
+        let mut received = BytesMut::with_capacity(FIRST_BYTES_USUAL);
+        loop {
+            match stream.read_buf(&mut received).await.map_err(End::Io)? {
+                0 => return Err(End::Peer),
+                read => traffic.note_received(read),
+            }
+            if received[0] == TLS_HANDSHAKE {
+                return Ok(Opening::Tls(received));
+            }
+            if let Some(header) = received.first_chunk() {
+                return Ok(Opening::Plain(refusal(header)));
+            }
         }
-        if received[0] == TLS_HANDSHAKE {
-            return Ok(Opening::Tls(received));
-        }
-        if let Some(header) = received.first_chunk() {
-            return Ok(Opening::Plain(refusal(header)));
-        }
-    }
+    };
+    tokio::time::timeout(server.frame_timeout(), untimed).await.unwrap_or(Err(End::FrameTimeout))
 }
 
 /// The answer to a request with this header that is not executed.

@@ -108,51 +108,41 @@ fn serve(
     let addresses: Vec<_> = listeners.iter().map(address).collect::<io::Result<_>>()?;
     let http_addresses = http::addresses(&http)?;
     let http = Http::start(config, http, rules.clone())?;
-    let mut node = cluster.map(|cluster| cluster.join(&addresses, relays)).transpose()?;
-    let outgoing = match &node {
-        Some(node) if config.cluster.relays() => Some(Arc::new(node.outgoing(config, &workers))),
-        _ => None,
-    };
-    let (store, term) = match &mut node {
-        None => (Store::of(config), None),
-        Some(node) => {
-            http.join(node.view(), outgoing.as_ref());
-            match lead(
-                runtime,
-                node,
-                &listeners,
-                outgoing.as_ref(),
-                signals.stop(&rules, options, config, log),
-            ) {
-                Ok(Some(term)) => (Store::Cluster(node.storage(term).into()), Some(term)),
-                Ok(None) => {
+    let (mut outgoing, mut leader) = (None, None);
+    if let Some(cluster) = cluster {
+        let mut node = cluster.join(&addresses, relays)?;
+        outgoing = config.cluster.relays().then(|| Arc::new(node.outgoing(config, &workers)));
+        http.join(node.view.clone(), outgoing.as_ref());
+        let stopped = signals.obey(None, &rules, options, config, log);
+        match lead(runtime, &mut node, &listeners, outgoing.as_ref(), stopped) {
+            Ok(Some(term)) => leader = Some((node, term)),
+            not_leading => {
+                if not_leading.is_ok() {
                     info!("stopping");
                     systemd::notify_stopping();
-                    runtime.block_on(node.leave(None));
-                    info!("stopped");
-                    return Ok(());
                 }
-                Err(error) => {
-                    // No client is connected, so another node may lead at once.
-                    runtime.block_on(node.leave(None));
-                    return Err(error);
-                }
+                // No client is connected, so another node may lead at once.
+                runtime.block_on(node.leave(None));
+                not_leading?;
+                info!("stopped");
+                return Ok(());
             }
         }
+    }
+    let store = match &leader {
+        None => Store::of(config),
+        Some((node, term)) => Store::Cluster(node.storage(*term).into()),
     };
-    let fence = node.as_ref().map(|node| node.fence().clone());
-    let relays = match (&mut node, term) {
-        (Some(node), Some(term)) => {
-            // Before the records are restored: leases and the reconnect window start with the first commit after that, and no
-            // client could connect during the wait.
-            runtime.block_on(node.await_relays(term));
-            node.relay_port(term)
-        }
-        _ => None,
-    };
+    let fence = leader.as_ref().map(|(node, _)| node.view.fence.clone());
+    let relays = leader.as_mut().and_then(|(node, term)| {
+        // Before the records are restored: leases and the reconnect window start with the first commit after that, and no
+        // client could connect during the wait.
+        runtime.block_on(node.await_relays(*term));
+        node.relay_port(*term)
+    });
     let mut service = Service::restore(config, rules.clone(), store, fence)?;
-    if let (Some(node), Some(term)) = (&node, term) {
-        service.server().set_whereabouts(node.whereabouts(term));
+    if let Some((node, term)) = &leader {
+        service.server().set_whereabouts(node.whereabouts(*term));
     }
     // Before other nodes forward requests.
     http.serve(service.server());
@@ -163,16 +153,16 @@ fn serve(
 
     let server = Arc::clone(service.server());
     let (ready, prepared) = oneshot::channel();
-    let drains = match (&node, term) {
-        (Some(node), Some(term)) => Some(node.prepare_handovers(term, ready)?),
-        _ => None,
+    let mut leader = match leader {
+        Some((node, term)) => Some((node.prepare_handovers(term, ready)?, node)),
+        None => None,
     };
     let handover = runtime.block_on(async {
         log_start(config, &addresses, &http_addresses, count, files_max);
         systemd::notify_ready();
         let serve = async {
             let handover = tokio::select! {
-                () = signals.obey(service.server(), &rules, options, config, log) => None,
+                () = signals.obey(Some(&server), &rules, options, config, log) => None,
                 Ok(handover) = prepared => Some(handover),
             };
             http.drain();
@@ -191,17 +181,17 @@ fn serve(
             service.drain(&workers).await;
             handover
         };
-        match (&mut node, &drains) {
+        match &mut leader {
             // Also while it drains: a leader whose threads do not report renews nothing, and would be killed.
-            (Some(node), Some(drains)) => tokio::select! {
+            Some((drains, node)) => tokio::select! {
                 handover = serve => handover,
                 never = node.serve(&workers, &server, drains) => match never {},
             },
-            _ => serve.await,
+            None => serve.await,
         }
     });
     service.end();
-    if let Some(node) = &mut node {
+    if let Some((_, node)) = &mut leader {
         if workers.end(WORKERS_END_MAX) {
             node.has_no_clients();
             let successor = handover.and_then(handover::Handover::complete);
@@ -227,7 +217,12 @@ fn lead(
     let accepting = outgoing.map(|outgoing| accept_for_relays(runtime, outgoing, listeners)).transpose()?;
     // A standby is ready: units that are ordered after this one can connect to the node that leads.
     systemd::notify_ready();
-    let term = runtime.block_on(stand_by(node, stopped))?;
+    let term = runtime.block_on(async {
+        tokio::select! {
+            term = node.lead() => term,
+            () = stopped => Ok(None),
+        }
+    })?;
     drop(accepting);
     runtime.block_on(node.close_relays());
     if term.is_some() {
@@ -252,14 +247,6 @@ fn accept_for_relays(
         tasks.spawn(relay_port(Arc::clone(outgoing), *namespace, listener));
     }
     Ok(tasks)
-}
-
-/// Waits until this node leads its cluster; `None`: a signal or an operator who drains the node came first.
-async fn stand_by(node: &mut Node, stopped: impl Future<Output = ()>) -> Result<Option<Term>, DaemonError> {
-    tokio::select! {
-        term = node.lead() => term,
-        () = stopped => Ok(None),
-    }
 }
 
 fn log_start(

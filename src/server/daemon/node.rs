@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
+use super::super::lock;
 use super::super::node_view::{NodeView, Whereabouts};
 use super::super::relay::{IsNode, Outgoing, RelayAuthority};
 use super::super::state::Server;
@@ -81,7 +82,8 @@ pub(super) struct Node {
     relay_port: Option<(TcpListener, RelaySecret)>,
     /// Where clients reach the node.
     advertised: Advertised,
-    view: NodeView,
+    /// What the node knows of the cluster, and the fence after whose deadline it writes nothing to clients.
+    pub(super) view: NodeView,
 }
 
 impl Prepared {
@@ -195,11 +197,6 @@ impl Node {
         }
     }
 
-    /// The fence, after whose deadline the node writes nothing to clients.
-    pub(super) fn fence(&self) -> &Fence {
-        &self.view.fence
-    }
-
     /// The records of the cluster in a term of this node.
     pub(super) fn storage(&self, term: Term) -> ClusterStorage<EtcdClient> {
         ClusterStorage::new(self.etcd.clone(), self.keys.clone(), term, self.view.fence.clone())
@@ -220,11 +217,6 @@ impl Node {
             timing: self.timing,
         };
         handover::start(leader, ready)
-    }
-
-    /// What the node knows of the cluster, for metrics and the status page.
-    pub(super) fn view(&self) -> NodeView {
-        self.view.clone()
     }
 
     /// How the node relays clients while it does not lead.
@@ -452,7 +444,7 @@ fn reporter(
     let mut has_led = false;
     move |event| {
         if let Event::Phase(phase) = &event {
-            known_phase.lock().unwrap_or_else(PoisonError::into_inner).clone_from(phase);
+            lock(&known_phase).clone_from(phase);
             match phase {
                 Phase::Leading(_) if !has_led => {
                     has_led = true;

@@ -73,7 +73,8 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Restores the durable state. No client is served yet.
+    /// Restores the durable state. No client is served yet. `config` is that of the start; of what may change since, that in
+    /// `rules` counts.
     pub(super) fn restore(
         config: &Config,
         rules: Rules,
@@ -110,7 +111,7 @@ impl Service {
         if let Some(path) = &config.log.grants {
             History::start(&server, path.clone()).map_err(cannot_open("log.grants", path))?;
         }
-        server.declare_configured(&config.semaphore.declare);
+        server.declare_configured();
         Ok(Self { server, store, tasks: JoinSet::new() })
     }
 

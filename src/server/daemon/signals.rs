@@ -4,7 +4,6 @@
 use std::io;
 
 use nix::sys::signal::Signal::SIGXFSZ;
-use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
@@ -29,8 +28,6 @@ pub(super) struct Signals {
     user1: Signal,
     terminate: Signal,
     interrupt: Signal,
-    /// Whether a signal asked for a reload before there was a server, which then reads the configuration again.
-    reload_is_due: bool,
 }
 
 impl Signals {
@@ -44,43 +41,26 @@ impl Signals {
             user1: signal(SignalKind::user_defined1())?,
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            reload_is_due: false,
         })
     }
 
-    /// Handles signals while there is no server, until one stops the daemon.
-    pub(super) async fn stop(&mut self, rules: &Rules, options: &Options, config: &Config, log: &Log) {
-        let mut applied = config.clone();
-        loop {
-            tokio::select! {
-                _ = self.hangup.recv() => {
-                    self.reload_is_due = true;
-                    reload(None, rules, options, config, &mut applied, log);
-                }
-                _ = self.user1.recv() => info!("there are no statistics: this node does not lead"),
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-            }
-        }
-    }
-
-    /// Handles signals until one stops the daemon.
+    /// Handles signals until one stops the daemon. `server`: `None` while another node leads. `started` is the configuration
+    /// that the process was started with.
     pub(super) async fn obey(
         &mut self,
-        server: &Server,
+        server: Option<&Server>,
         rules: &Rules,
         options: &Options,
-        config: &Config,
+        started: &Config,
         log: &Log,
     ) {
-        let mut applied = config.clone();
-        if std::mem::take(&mut self.reload_is_due) {
-            reload(Some(server), rules, options, config, &mut applied, log);
-        }
         loop {
             tokio::select! {
-                _ = self.hangup.recv() => reload(Some(server), rules, options, config, &mut applied, log),
-                _ = self.user1.recv() => report(server, config, log).await,
+                _ = self.hangup.recv() => reload(server, rules, options, started, log),
+                _ = self.user1.recv() => match server {
+                    Some(server) => report(server, started, log).await,
+                    None => info!("there are no statistics: this node does not lead"),
+                },
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
             }
@@ -89,17 +69,8 @@ impl Signals {
 }
 
 /// SIGHUP: reopens the log, the audit log and the history of grants, and applies the settings that may change while the process
-/// runs; without a server, those of the log and the HTTP listener, and the rest is applied when this node leads. `started` is the
-/// configuration that the process was started with; the other settings stay as they are there. `applied` is the one that
-/// was read last.
-fn reload(
-    server: Option<&Server>,
-    rules: &Rules,
-    options: &Options,
-    started: &Config,
-    applied: &mut Config,
-    log: &Log,
-) {
+/// runs. The others stay as they are in `started`. A node that does not lead has neither an audit log nor a history.
+fn reload(server: Option<&Server>, rules: &Rules, options: &Options, started: &Config, log: &Log) {
     if let Err(error) = log.reopen() {
         error!(%error, "the log file could not be reopened; the old one stays in use");
     }
@@ -114,6 +85,7 @@ fn reload(
         }
         server.history.reopen();
     }
+    let applied = rules.config.get();
     let mut loaded = match options.load() {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -139,50 +111,31 @@ fn reload(
         error!(%error, "the tokens are left as they were");
         loaded.config.access.tokens.clone_from(&applied.access.tokens);
     }
-    match server {
-        None => {
-            rules.apply(&loaded.config);
-            expirations::warn_of(rules);
-            info!(
-                "the configuration was read again; what concerns clients takes effect when this node leads"
-            );
-        }
-        Some(server) => {
-            apply(server, &loaded.config, started, applied);
-            expirations::warn_of(rules);
-            info!("the configuration was read again");
-        }
-    }
-    *applied = loaded.config;
-}
-
-/// Applies a configuration to a server, and logs what has changed.
-fn apply(server: &Server, config: &Config, started: &Config, applied: &Config) {
-    for Change { key, from, to, .. } in
-        started.changes(config).into_iter().filter(|change| !change.takes_effect)
+    let config = loaded.config;
+    for Change { key, from, to, .. } in started.changes(&config).iter().filter(|change| !change.takes_effect)
     {
         warn!(key, from, to, "this change takes effect only when the server is restarted");
     }
-    server.apply(config);
-    let refused = server.declare_configured(&config.semaphore.declare);
+    rules.apply(&config);
+    let refused = server.map_or_else(Vec::new, |server| {
+        server.apply_limits();
+        server.declare_configured()
+    });
     let refused: Vec<_> =
         refused.iter().map(|name| declaration_key(&String::from_utf8_lossy(name))).collect();
-    let takes_effect = |change: &Change| change.takes_effect && !refused.contains(&change.key);
-    for Change { key, from, to, .. } in applied.changes(config).into_iter().filter(takes_effect) {
+    let takes_effect = |change: &&Change| change.takes_effect && !refused.contains(&change.key);
+    for Change { key, from, to, .. } in applied.changes(&config).iter().filter(takes_effect) {
         info!(key, from, to, "this change takes effect now");
     }
+    expirations::warn_of(rules);
+    info!("the configuration was read again");
 }
 
 /// SIGUSR1: logs the statistics, as yrmcds does, and the result of a self-check.
 async fn report(server: &Server, config: &Config, log: &Log) {
     for namespace in Namespace::ALL.into_iter().filter(|n| port_config(config, *n).enable) {
-        let items = statistics::items(server, server.port(namespace));
-        let port = [("port", port_name(namespace).into())];
-        let number = |value: String| value.parse::<u64>().map_or_else(|_| value.into(), Value::from);
-        log.info(
-            "statistics",
-            port.into_iter().chain(items.into_iter().map(|(name, value)| (name, number(value)))),
-        );
+        let items = statistics::json_items(server, server.port(namespace));
+        log.info("statistics", [("port", port_name(namespace).into())].into_iter().chain(items));
         check_accounting(server, namespace).await;
     }
     check_sets(server).await;

@@ -25,7 +25,7 @@ impl Executor<'_> {
         }
         let ExtendedState { standing, client, is_encrypted, .. } = &mut *self.extended;
         let before = standing.permissions().clone();
-        let proven = standing.authenticate(&self.server.access, client, *is_encrypted, credentials.0);
+        let proven = standing.authenticate(&self.server.rules.access, client, *is_encrypted, credentials.0);
         if let Err(TokenRefused { why, is_closed }) = proven {
             self.slow_down();
             let refusal = Refusal::Token(why);

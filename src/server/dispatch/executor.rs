@@ -119,7 +119,7 @@ impl Executor<'_> {
     pub(super) fn note_missing(&self, operation: &str, (right, _): rights::Needed<'_>) {
         self.slow_down();
         let identity = self.extended.standing.permissions().identity();
-        self.server.access.note_missing(&self.extended.client, identity, operation, right);
+        self.server.rules.access.note_missing(&self.extended.client, identity, operation, right);
     }
 
     /// Adds the commands executed so far to the statistics.
@@ -184,7 +184,7 @@ impl Executor<'_> {
             }
             Refusal::LimitReached(limit @ ReachedLimit { is_share: true, max: share, .. }) => {
                 self.slow_down();
-                server.shares.note_refusal(self.extended.client.address, limit.limit.key(), share);
+                server.rules.shares.note_refusal(self.extended.client.address, limit.limit.key(), share);
             }
             Refusal::LimitReached(ReachedLimit { limit: Limit::Memory, .. }) => server.memory.note_refusal(),
             _ => {}

@@ -36,8 +36,6 @@ pub(super) enum Execution<'a> {
     Answer(Answer),
     /// By a message of the core, later.
     Later,
-    /// As `Later`, and the client is told the place of its request now.
-    Queued(Place),
     Stream(ResponseStream),
 }
 
@@ -70,9 +68,6 @@ impl Executor<'_> {
             Ok(Execution::Answer(answer)) => compose_answer(opcode, opaque, &answer, out),
             Ok(Execution::Later) => {}
             Ok(Execution::Where) => self.compose_whereabouts(opaque, out),
-            Ok(Execution::Queued(place)) => {
-                ExtendedResponse::Queued(place).compose(opcode.code(), opaque, out);
-            }
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
             Err(denial) => return self.deny(opcode.code(), opaque, denial, out),
         }
@@ -258,7 +253,9 @@ impl Executor<'_> {
                 let waiting =
                     WaitingRequest { opcode: request.opcode(), since: now.monotonic, requested: None };
                 self.extended.waiting.insert(opaque, waiting);
-                Ok(place.map_or(Execution::Later, Execution::Queued))
+                // The client is told the place now, and the answer later.
+                let told = |place| Execution::Response(ExtendedResponse::Queued(place));
+                Ok(place.map_or(Execution::Later, told))
             }
         }
     }
@@ -322,7 +319,7 @@ impl Executor<'_> {
 
     /// What one client may have.
     fn shares(&self, session: &SessionConfig) -> Shares {
-        let share = self.server.shares.share();
+        let share = self.server.rules.shares.share();
         let of = |max| u32::try_from(share.of(max)).unwrap_or(u32::MAX);
         Shares {
             connections: of(self.server.connections_limit(self.port.namespace)),

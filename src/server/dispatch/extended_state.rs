@@ -84,7 +84,7 @@ impl ExtendedState {
         client: Client,
         namespace: Namespace,
     ) -> Self {
-        let standing = Standing::of(&server.access, &client);
+        let standing = Standing::of(&server.rules.access, &client);
         Self {
             connection,
             client,
@@ -117,7 +117,7 @@ impl ExtendedState {
 
     /// The connection uses TLS now, which may have shown the client's certificate.
     pub(in crate::server) fn set_encrypted(&mut self, server: &Server, client: Client) {
-        self.standing = Standing::of(&server.access, &client);
+        self.standing = Standing::of(&server.rules.access, &client);
         self.client = client;
         self.is_encrypted = true;
     }
@@ -132,7 +132,7 @@ impl ExtendedState {
         now: UnixSeconds,
         out: &mut Vec<u8>,
     ) -> bool {
-        self.standing.is_stale(&server.access, now) && self.look_at_rules(server, out)
+        self.standing.is_stale(&server.rules.access, now) && self.look_at_rules(server, out)
     }
 
     /// As [`Self::refresh_standing`], if the connection was told of new rules and has not looked at them.
@@ -143,7 +143,7 @@ impl ExtendedState {
 
     #[cold]
     fn look_at_rules(&mut self, server: &Server, out: &mut Vec<u8>) -> bool {
-        let has_lost = self.standing.refresh(&server.access, &self.client, self.is_encrypted);
+        let has_lost = self.standing.refresh(&server.rules.access, &self.client, self.is_encrypted);
         if has_lost {
             self.end_what_is_not_permitted(server, out);
         }
@@ -376,7 +376,7 @@ impl ExtendedState {
         let address = self.client.address;
         let is_better_relayed = address.is_relayed()
             && (address.is_encrypted_by_relay()
-                || !self.standing.is_kept_directly(&server.access, &self.client, self.is_encrypted));
+                || !self.standing.is_kept_directly(&server.rules.access, &self.client, self.is_encrypted));
         if is_better_relayed { &[] } else { addresses }
     }
 

@@ -59,9 +59,6 @@ fn stderr_is_journal() -> bool {
     let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() else {
         return false;
     };
-    File::from(stderr).metadata().is_ok_and(|stderr| is_stream(&stream, stderr.dev(), stderr.ino()))
-}
-
-pub(super) fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
-    stream == format!("{device}:{inode}")
+    let stderr = File::from(stderr).metadata();
+    stderr.is_ok_and(|stderr| stream == format!("{}:{}", stderr.dev(), stderr.ino()))
 }

@@ -29,6 +29,7 @@ pub use format::Format;
 use format::LineFormat;
 pub(super) use output::{LogFile, Output};
 use record::Record;
+pub(super) use record::now;
 
 /// The settings of the log.
 #[derive(Clone, Debug)]

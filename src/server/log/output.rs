@@ -8,7 +8,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use super::super::lock;
 
 /// Mode of a new log file: its owner writes, its group reads, as is usual for logs on Debian.
 const FILE_MODE: u32 = 0o640;
@@ -38,13 +40,13 @@ impl LogFile {
     /// Opens the file again, and creates it if it was moved away. If that fails, the old one stays in use.
     pub(in crate::server) fn reopen(&self) -> io::Result<()> {
         let opened = open_file(&self.path)?;
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = opened;
+        *lock(&self.open) = opened;
         Ok(())
     }
 
     /// Appends a text. An error comes with how many bytes of it the file has taken.
     pub(in crate::server) fn append(&self, text: &[u8]) -> Result<(), (usize, io::Error)> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.open);
         let mut written = 0;
         while written < text.len() {
             match open.write(&text[written..]) {

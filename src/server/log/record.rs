@@ -41,7 +41,7 @@ impl Record {
     }
 
     pub(super) fn write_text(&self, line: &mut String, colours: bool) -> fmt::Result {
-        SystemTime.format_time(&mut Writer::new(line))?;
+        line.push_str(&now());
         let level = self.level_name();
         if colours {
             write!(line, " \x1b[{}m{level:<7}\x1b[0m ", self.colour())?;
@@ -57,10 +57,8 @@ impl Record {
     }
 
     pub(super) fn write_json(&self, line: &mut String) -> fmt::Result {
-        let mut time = String::new();
-        SystemTime.format_time(&mut Writer::new(&mut time))?;
         let json =
-            JsonLine { time: &time, level: self.level_name(), message: &self.message, fields: &self.fields };
+            JsonLine { time: &now(), level: self.level_name(), message: &self.message, fields: &self.fields };
         line.push_str(&serde_json::to_string(&json).map_err(|_| fmt::Error)?);
         Ok(())
     }
@@ -142,6 +140,14 @@ impl Visit for Record {
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.put(field, value.into());
     }
+}
+
+/// The time, as the lines of all logs have it.
+pub(in crate::server) fn now() -> String {
+    let mut time = String::new();
+    // A string takes everything.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+    time
 }
 
 fn write_on_one_line(line: &mut String, text: &str) -> fmt::Result {

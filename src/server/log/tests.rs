@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use super::format::is_stream;
 use super::*;
 
 fn log_in(format: Format, events: impl FnOnce()) -> Vec<String> {
@@ -50,11 +49,4 @@ fn a_full_disk_does_not_panic() {
     tracing::subscriber::with_default(subscriber, || {
         tracing::info!("this line is expected in the output of the tests")
     });
-}
-
-#[test]
-fn the_journal_is_recognised_by_device_and_inode() {
-    assert!(is_stream("8:1234", 8, 1234));
-    assert!(!is_stream("8:1234", 8, 1235));
-    assert!(!is_stream("", 8, 1234));
 }

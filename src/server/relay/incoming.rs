@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -12,6 +12,7 @@ use tracing::{debug, warn};
 
 use super::super::client_address::{ClientAddress, RelayedOver};
 use super::super::listener::{Listener, accept_all, admit};
+use super::super::lock;
 use super::super::port::port_name;
 use super::super::state::Server;
 use super::super::throttle::Throttle;
@@ -63,11 +64,6 @@ impl Drop for Listed<'_> {
     fn drop(&mut self) {
         lock(self.unproven).remove(self.number);
     }
-}
-
-/// Nothing is left half done by a panic while it is locked.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why the leader trusts the client address that a relay states.

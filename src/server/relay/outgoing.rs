@@ -1,6 +1,5 @@
 //! The part of a node that does not lead: it accepts clients and opens connections to the leader for them.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -119,12 +118,6 @@ impl RelayAuthority {
         // The leader gives no tickets.
         config.resumption = Resumption::disabled();
         Ok(Self(Arc::new(config)))
-    }
-}
-
-impl fmt::Debug for RelayAuthority {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RelayAuthority")
     }
 }
 

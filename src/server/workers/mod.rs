@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -28,6 +28,7 @@ use super::admission::Admission;
 use super::bell::have_ended;
 use super::client_address::ClientAddress;
 use super::connection;
+use super::lock;
 pub(super) use saturation::watch_saturation;
 
 /// Starts to serve connections, on threads or in a test.
@@ -44,15 +45,8 @@ pub struct Workers(Arc<[Worker]>);
 struct Worker {
     runtime: Handle,
     connections: AtomicUsize,
-    /// The thread ends when this is dropped, with the last handle of the workers.
-    alive: Mutex<Option<Alive>>,
-}
-
-/// The thread of a worker, which ends when this is dropped.
-#[derive(Debug)]
-struct Alive {
-    _sender: oneshot::Sender<Infallible>,
-    thread: JoinHandle<()>,
+    /// The thread, which ends when the sender is dropped, with the last handle of the workers.
+    alive: Mutex<Option<(oneshot::Sender<Infallible>, JoinHandle<()>)>>,
 }
 
 impl Workers {
@@ -119,14 +113,14 @@ impl Worker {
         Ok(Self {
             runtime: handle,
             connections: AtomicUsize::new(0),
-            alive: Mutex::new(Some(Alive { _sender: alive, thread })),
+            alive: Mutex::new(Some((alive, thread))),
         })
     }
 
     /// Has the thread end.
     fn end(&self) -> Option<JoinHandle<()>> {
-        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner).take();
-        alive.map(|alive| alive.thread)
+        let (_, thread) = lock(&self.alive).take()?;
+        Some(thread)
     }
 }
 

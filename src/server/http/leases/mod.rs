@@ -22,13 +22,14 @@ mod view;
 mod waiting;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Serialize;
 use tokio::time::timeout;
 
+use super::super::lock;
 use super::super::state::Server;
 use super::answer::{Answer, ApiError, Json};
 use super::api::Context;
@@ -58,19 +59,19 @@ pub(super) struct Leases {
 
 impl Leases {
     fn released(&self) -> MutexGuard<'_, Released> {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.released)
     }
 
     /// Counts a request if it is refused.
     fn note(&self, answer: Answer) -> Answer {
         answer.inspect_err(|error| {
-            *self.refused.lock().unwrap_or_else(PoisonError::into_inner).entry(error.code).or_default() += 1;
+            *lock(&self.refused).entry(error.code).or_default() += 1;
         })
     }
 
     /// How many requests were refused, by the code of the error.
     pub(super) fn refused(&self) -> Vec<(&'static str, u64)> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = lock(&self.refused);
         refused.iter().map(|(code, count)| (*code, *count)).collect()
     }
 }
@@ -91,7 +92,7 @@ pub(super) async fn release(mut context: Context) -> Answer {
         let mut released = context.place.shared.leases.released();
         let closed = server.core.close_keyed(line.connection(), TOKEN, &key, is_done, server.moment());
         if closed != Outcome::Refused(Refusal::NotShared) {
-            released.remember(&key, context.peer.client.address.key(), server.shares.share());
+            released.remember(&key, context.peer.client.address.key(), server.rules.shares.share());
         }
         closed
     };

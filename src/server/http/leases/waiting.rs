@@ -53,10 +53,10 @@ impl<'a> Parking<'a> {
         // First, so that nothing is missed in between.
         let new_rules = server.new_rules.subscribe();
         let client = &context.peer.client;
-        let mut standing = Standing::of(&server.access, client);
+        let mut standing = Standing::of(&server.rules.access, client);
         if let Some(token) = &context.token {
             // If it is no longer accepted, the client has the rights that it has without one.
-            let _ = standing.authenticate(&server.access, client, context.peer.is_encrypted, token);
+            let _ = standing.authenticate(&server.rules.access, client, context.peer.is_encrypted, token);
         }
         Self { context, server, until: Instant::now() + parked, standing, new_rules }
     }
@@ -79,7 +79,7 @@ impl<'a> Parking<'a> {
     /// The rules have changed: fails if the client may no longer acquire what one of its leases has.
     fn check_rights(&mut self, lines: &[(LeaseKey, Line<'_>)]) -> Result<(), ApiError> {
         let peer = &self.context.peer;
-        self.standing.refresh(&self.server.access, &peer.client, peer.is_encrypted);
+        self.standing.refresh(&self.server.rules.access, &peer.client, peer.is_encrypted);
         let may = |namespace, name: &[u8]| self.standing.may(Right::Acquire, Target::Name(namespace, name));
         if lines.iter().all(|(key, _)| self.server.core.keyed_names_pass(key, may)) {
             return Ok(());
