@@ -66,8 +66,7 @@ where
         .max_pending_accept_reset_streams(requests_max)
         // The head that a client has sent, and what the node states.
         .max_header_list_size(2 * HEAD_BYTES_MAX as u32);
-    http.serve_connection(TokioIo::new(Bounded::new(stream, Some(Arc::clone(shared)), None)), service)
-        .await?;
+    http.serve_connection(TokioIo::new(Bounded::new(stream, Arc::clone(shared), None)), service).await?;
     Ok(())
 }
 

@@ -196,7 +196,7 @@ async fn begin(place: &Arc<Place>, mut stream: TcpStream, peer: ClientAddress) -
     let shared = &place.shared;
     socket::prepare_connection(&stream, PEER_MAX)?;
     let mut address = peer;
-    if !place.has_client() {
+    if place.client().is_none() {
         let Some(client) = client_behind(place, &mut stream, peer).await else { return Ok(()) };
         address = client;
     }
@@ -252,7 +252,7 @@ where
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
-    let stream = Bounded::new(stream, Some(Arc::clone(&place.shared)), Some(Arc::clone(place)));
+    let stream = Bounded::new(stream, Arc::clone(&place.shared), Some(Arc::clone(place)));
     http.serve_connection(TokioIo::new(stream), service).await?;
     Ok(())
 }

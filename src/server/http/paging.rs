@@ -24,7 +24,7 @@ const STEPS: u32 = steps::DUMP_CHUNKS;
 
 /// The most entries that a page is to have.
 pub(super) fn limit_of(parameters: &mut Parameters) -> Result<usize, ApiError> {
-    Ok(parameters.number("limit", LIMIT_MAX as u64)?.map_or(LIMIT_USUAL, |limit| limit as usize))
+    Ok(parameters.number("limit", 0..=LIMIT_MAX)?.unwrap_or(LIMIT_USUAL))
 }
 
 /// Which part of a list is wanted.
@@ -95,7 +95,7 @@ impl<T> Paged<T> {
 
 impl Page {
     pub(super) fn of(parameters: &mut Parameters) -> Result<Self, ApiError> {
-        let offset = parameters.number("offset", u32::MAX.into())?.unwrap_or(0) as usize;
+        let offset = parameters.number("offset", 0..=u32::MAX)?.unwrap_or(0) as usize;
         Ok(Self { offset, limit: limit_of(parameters)? })
     }
 

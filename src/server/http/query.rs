@@ -14,7 +14,7 @@ use serde_json::Number;
 use super::super::port::port_name;
 use super::answer::ApiError;
 use crate::config::closest;
-use signalbox_model::{Milliseconds, Namespace, Quoted, from_hex, span};
+use signalbox_model::{LABEL_BYTES_MAX, Milliseconds, Namespace, Quoted, from_hex, span};
 
 /// The longest name.
 pub(super) const NAME_BYTES_MAX: usize = 65_535;
@@ -35,8 +35,8 @@ enum Value {
     Flag(bool),
     Number(Number),
     Text(String),
-    Texts(Vec<String>),
-    Objects(Vec<Parameters>),
+    List(Vec<Value>),
+    Object(Parameters),
 }
 
 impl<'de> Deserialize<'de> for Value {
@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for Value {
             type Value = Value;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text, a number, true, false, null, or a list of texts or of objects of these")
+                f.write_str("a value of JSON")
             }
 
             fn visit_unit<E>(self) -> Result<Value, E> {
@@ -74,19 +74,21 @@ impl<'de> Deserialize<'de> for Value {
                 Ok(Value::Text(text.to_owned()))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-                let (mut texts, mut objects) = (Vec::new(), Vec::new());
-                while let Some(item) = list.next_element()? {
-                    match item {
-                        Item::Text(text) => texts.push(text),
-                        Item::Object(object) => objects.push(object),
-                    }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+                let mut list = Vec::new();
+                while let Some(item) = items.next_element()? {
+                    list.push(item);
                 }
-                match (texts.is_empty(), objects.is_empty()) {
-                    (_, true) => Ok(Value::Texts(texts)),
-                    (true, false) => Ok(Value::Objects(objects)),
-                    (false, false) => Err(A::Error::custom("a list has both texts and objects")),
+                Ok(Value::List(list))
+            }
+
+            /// A parameter that is given twice is refused: another reader of the same body may take the other one.
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+                let mut object = Parameters::default();
+                while let Some((key, value)) = fields.next_entry()? {
+                    object.add(key, value).map_err(A::Error::custom)?;
                 }
+                Ok(Value::Object(object))
             }
         }
 
@@ -94,66 +96,7 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// An item of a list.
-enum Item {
-    Text(String),
-    Object(Parameters),
-}
-
-impl<'de> Deserialize<'de> for Item {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextOrObject;
-
-        impl<'de> Visitor<'de> for TextOrObject {
-            type Value = Item;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text or an object")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Item, E> {
-                Ok(Item::Text(text.to_owned()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Item, A::Error> {
-                Parameters::of_fields(fields).map(Item::Object)
-            }
-        }
-
-        deserializer.deserialize_any(TextOrObject)
-    }
-}
-
-/// Reads an object of JSON. A parameter that is given twice is refused: another reader of the same body may take the other one.
-impl<'de> Deserialize<'de> for Parameters {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Object;
-
-        impl<'de> Visitor<'de> for Object {
-            type Value = Parameters;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object, such as {\"name\": \"gpu\"}")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Parameters, A::Error> {
-                Parameters::of_fields(fields)
-            }
-        }
-
-        deserializer.deserialize_map(Object)
-    }
-}
-
 impl Parameters {
-    fn of_fields<'de, A: MapAccess<'de>>(mut fields: A) -> Result<Self, A::Error> {
-        let mut parameters = Self::default();
-        while let Some((key, value)) = fields.next_entry()? {
-            parameters.add(key, value).map_err(A::Error::custom)?;
-        }
-        Ok(parameters)
-    }
-
     /// Reads the query of a URL.
     pub(super) fn of_query(query: &str) -> Result<Self, ApiError> {
         let mut parameters = Self::default();
@@ -168,11 +111,14 @@ impl Parameters {
 
     /// Reads a body, which has to be one object of JSON.
     pub(super) fn of_json(body: &[u8]) -> Result<Self, ApiError> {
-        serde_json::from_slice(body).map_err(|error| {
-            ApiError::bad_request(format!(
-                "the body is not an object of JSON with each parameter once: {error}; send one, such as {{\"name\": \"gpu\"}}"
-            ))
-        })
+        let problem = match serde_json::from_slice(body) {
+            Ok(Value::Object(parameters)) => return Ok(parameters),
+            Ok(_) => "it is another value".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(ApiError::bad_request(format!(
+            "the body is not an object of JSON with each parameter once: {problem}; send one, such as {{\"name\": \"gpu\"}}"
+        )))
     }
 
     /// Adds a parameter. Fails, with the problem in words, if there is one with this name.
@@ -209,37 +155,35 @@ impl Parameters {
 
     /// A list of texts; empty if it is missing.
     pub(super) fn texts(&mut self, key: &'static str) -> Result<Vec<String>, ApiError> {
-        match self.take(key) {
-            None => Ok(Vec::new()),
-            Some(Value::Texts(texts)) => Ok(texts),
-            Some(_) => Err(ApiError::bad_request(format!("\"{key}\" must be a list of strings"))),
-        }
+        self.list(key, "strings", |item| if let Value::Text(text) = item { Some(text) } else { None })
     }
 
     /// A list of objects; empty if it is missing.
     pub(super) fn objects(&mut self, key: &'static str) -> Result<Vec<Self>, ApiError> {
-        match self.take(key) {
-            None => Ok(Vec::new()),
-            Some(Value::Objects(objects)) => Ok(objects),
-            Some(Value::Texts(texts)) if texts.is_empty() => Ok(Vec::new()),
-            Some(_) => Err(ApiError::bad_request(format!("\"{key}\" must be a list of objects"))),
-        }
+        self.list(key, "objects", |item| if let Value::Object(object) = item { Some(object) } else { None })
     }
 
-    /// A whole number that may be missing. In JSON it may be a string too, as large ones are in answers.
-    pub(super) fn number(&mut self, key: &'static str, most: u64) -> Result<Option<u64>, ApiError> {
-        self.number_in(key, 0..=most)
-    }
-
-    /// As [`Self::number`], of this range.
-    pub(super) fn number_in(
+    /// A list of items that `of` accepts.
+    fn list<T>(
         &mut self,
         key: &'static str,
-        range: RangeInclusive<u64>,
-    ) -> Result<Option<u64>, ApiError> {
-        let (least, most) = (range.start(), range.end());
-        let wrong =
-            || ApiError::bad_request(format!("\"{key}\" must be a whole number from {least} to {most}"));
+        items: &str,
+        of: impl Fn(Value) -> Option<T>,
+    ) -> Result<Vec<T>, ApiError> {
+        let list = match self.take(key) {
+            None => Some(Vec::new()),
+            Some(Value::List(list)) => list.into_iter().map(of).collect(),
+            Some(_) => None,
+        };
+        list.ok_or_else(|| ApiError::bad_request(format!("\"{key}\" must be a list of {items}")))
+    }
+
+    /// A whole number of this range that may be missing. In JSON it may be a string too, as large ones are in answers.
+    pub(super) fn number<T: Copy + PartialOrd + TryFrom<u64> + fmt::Display>(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<T>,
+    ) -> Result<Option<T>, ApiError> {
         let number = match self.take(key) {
             None => return Ok(None),
             // 3.0 is a whole number too (JSON Schema), and some languages write numbers in this way.
@@ -247,7 +191,20 @@ impl Parameters {
             Some(Value::Text(text)) => text.parse().ok(),
             Some(_) => None,
         };
-        number.filter(|number| range.contains(number)).map(Some).ok_or_else(wrong)
+        let number = number.and_then(|number| T::try_from(number).ok());
+        number.filter(|number| range.contains(number)).map(Some).ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            ApiError::bad_request(format!("\"{key}\" must be a whole number from {least} to {most}"))
+        })
+    }
+
+    /// A label; empty if it is missing.
+    pub(super) fn label(&mut self) -> Result<Vec<u8>, ApiError> {
+        let label = self.bytes("label")?.unwrap_or_default();
+        if label.len() > LABEL_BYTES_MAX {
+            return Err(ApiError::bad_request(format!("\"label\" must be at most {LABEL_BYTES_MAX} bytes")));
+        }
+        Ok(label)
     }
 
     /// A time that may be missing: a number of milliseconds, or a text with a unit.
@@ -255,7 +212,7 @@ impl Parameters {
         let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         let has_unit = |value: &Value| matches!(value, Value::Text(text) if !is_number(text));
         if !self.given.get(key).is_some_and(has_unit) {
-            return Ok(self.number(key, u32::MAX.into())?.map(|ms| Milliseconds(ms as u32)));
+            return Ok(self.number(key, 0..=u32::MAX)?.map(Milliseconds));
         }
         let time = self.text(key)?.and_then(|text| span(&text));
         match time.and_then(|time| u32::try_from(time.as_millis()).ok()) {
@@ -414,7 +371,7 @@ mod tests {
     fn a_long_name_of_a_parameter_makes_no_long_answer() {
         let name = "\u{200b}".repeat(100_000);
         let mut unknown = Parameters::of_json(format!("{{\"{name}\": 1}}").as_bytes()).unwrap();
-        unknown.number("maximum", 1).unwrap();
+        unknown.number("maximum", 0..=1).unwrap();
         let twice = Parameters::of_json(format!("{{\"{name}\": 1, \"{name}\": 1}}").as_bytes());
         for refused in [unknown.end().unwrap_err(), twice.unwrap_err()] {
             assert!(refused.message.len() < 4096, "{}", refused.message.len());
@@ -440,37 +397,32 @@ mod tests {
             br#"{"a": 7, "b": "18446744073709551615", "c": true, "d": 1.5, "e": null, "f": 7.0}"#,
         )
         .unwrap();
-        assert_eq!(json.number("a", 10).unwrap(), Some(7));
-        assert_eq!(json.number("b", u64::MAX).unwrap(), Some(u64::MAX));
+        assert_eq!(json.number("a", 0..=10).unwrap(), Some(7));
+        assert_eq!(json.number("b", 0..=u64::MAX).unwrap(), Some(u64::MAX));
         assert!(json.flag("c").unwrap());
-        assert!(json.number("d", 10).is_err());
-        assert_eq!(json.number("e", 10).unwrap(), None);
-        assert_eq!(json.number("f", 10).unwrap(), Some(7));
+        assert!(json.number("d", 0..=10).is_err());
+        assert_eq!(json.number("e", 0..=10).unwrap(), None);
+        assert_eq!(json.number("f", 0..=10).unwrap(), Some(7));
         json.end().unwrap();
         let mut query = Parameters::of_query("a=11&kind=semaphore&order=up&f=yes&x").unwrap();
-        assert!(query.number("a", 10).is_err());
+        assert!(query.number("a", 0..=10).is_err());
         assert_eq!(query.kind().unwrap(), Some(Namespace::Semaphores));
         let refused = query.word("order", &[("asc", 1), ("desc", 2)]).unwrap_err();
         assert_eq!(refused.message, "\"order\" must be \"asc\" or \"desc\"");
         assert!(query.flag("f").is_err());
         assert!(query.end().unwrap_err().message.contains("\"x\""));
         let mut query = Parameters::of_query("max=1&orde=asc").unwrap();
-        assert!(query.number("maximum", 10).unwrap().is_none());
+        assert!(query.number("maximum", 0..=10).unwrap().is_none());
         assert!(query.end().unwrap_err().message.contains("\"maximum\""));
         let mut query = Parameters::of_query("least=0&none=0&time=30x").unwrap();
-        assert!(query.number_in("least", 1..=5).is_err() && query.number_in("none", 0..=5).is_ok());
+        assert!(query.number("least", 1..=5).is_err() && query.number("none", 0..=5).is_ok());
         assert!(query.milliseconds("time").unwrap_err().message.contains("30s"));
-        for wrong in [
-            "[]",
-            "{",
-            "7",
-            r#"{"a": [[]]}"#,
-            r#"{"a": {}}"#,
-            r#"{"a": ["b", {}]}"#,
-            r#"{"a": [1]}"#,
-            "{} {}",
-        ] {
+        for wrong in ["[]", "{", "7", "{} {}"] {
             assert!(Parameters::of_json(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+        for wrong in [r#"{"a": [[]]}"#, r#"{"a": {}}"#, r#"{"a": ["b", {}]}"#, r#"{"a": [1]}"#] {
+            let parameters = || Parameters::of_json(wrong.as_bytes()).unwrap();
+            assert!(parameters().texts("a").is_err() && parameters().objects("a").is_err(), "{wrong}");
         }
     }
 }

@@ -37,8 +37,6 @@ pub(super) struct Shared {
     pub(super) stopping: CancellationToken,
     pub(super) started: UnixSeconds,
     pub(super) connections: Connections,
-    /// Connections whose last request was for a lease.
-    pub(super) lease_connections: Count,
     /// Connections that were closed for others, because of the limit or a share.
     pub(super) refused: Count,
     pub(super) warnings: Throttle,
@@ -77,7 +75,6 @@ impl Shared {
             stopping: CancellationToken::new(),
             started: Clock::system().now(),
             connections: Connections::default(),
-            lease_connections: Count::default(),
             leases: Leases::default(),
             refused: Count::default(),
             warnings: Throttle::default(),

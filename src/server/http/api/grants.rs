@@ -21,7 +21,7 @@ struct Verified {
 }
 
 pub(in super::super) async fn grant(mut context: Context) -> Answer {
-    let number = context.parameters.number("grant", u64::MAX)?;
+    let number = context.parameters.number("grant", 0..=u64::MAX)?;
     let number =
         number.ok_or_else(|| ApiError::bad_request("\"grant\" is missing; give the id of a grant"))?;
     context.parameters.end()?;

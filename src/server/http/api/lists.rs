@@ -199,7 +199,7 @@ struct Held {
 
 pub(in super::super) async fn held(mut context: Context) -> Answer {
     let parameters = &mut context.parameters;
-    let number = parameters.number("session", u64::MAX)?;
+    let number = parameters.number("session", 0..=u64::MAX)?;
     let client = parameters.text("client")?;
     let page = Page::of(parameters)?;
     let server = context.server()?;
@@ -271,8 +271,8 @@ impl ListedProcess {
 
 pub(in super::super) async fn users(mut context: Context) -> Answer {
     let parameters = &mut context.parameters;
-    let id = parameters.number("id", i32::MAX as u64)?;
-    let id = id.ok_or_else(|| ApiError::bad_request("the set is missing; give its \"id\""))? as i32;
+    let id = parameters.number("id", 0..=i32::MAX)?;
+    let id = id.ok_or_else(|| ApiError::bad_request("the set is missing; give its \"id\""))?;
     let page = Page::of(parameters)?;
     let server = context.server()?;
     context.check_read(Target::Sets)?;

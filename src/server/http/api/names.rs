@@ -88,7 +88,7 @@ pub(in super::super) async fn names(mut context: Context) -> Answer {
     let kind = parameters.kind()?;
     let prefix = parameters.bytes("prefix")?.unwrap_or_default();
     let after = parameters.text("after")?;
-    let holder = parameters.number("holder", u64::MAX)?;
+    let holder = parameters.number("holder", 0..=u64::MAX)?;
     let limit = limit_of(parameters)?;
     let server = context.server()?;
     context.parameters.end()?;

@@ -95,9 +95,8 @@ pub(in super::super) async fn stats(mut context: Context) -> Answer {
     context.check_read(Target::Server)?;
     context.parameters.end()?;
     let of_port = |namespace| {
-        let number = |text: String| text.parse::<u64>().map_or_else(|_| Value::from(text), Value::from);
-        let items = statistics::items(&server, server.port(namespace)).into_iter();
-        items.map(|(name, value)| (name.to_owned(), number(value))).collect::<Map<_, _>>()
+        let items = statistics::json_items(&server, server.port(namespace));
+        items.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>()
     };
     match kind {
         Some(namespace) => Json::of(&of_port(namespace)),

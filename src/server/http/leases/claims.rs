@@ -6,9 +6,7 @@ use super::super::answer::ApiError;
 use super::super::query::Parameters;
 use super::view::place_of;
 use signalbox_core::{Queueing, Want};
-use signalbox_model::{
-    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, LABEL_BYTES_MAX, Milliseconds, Place, Target,
-};
+use signalbox_model::{ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, Claim, Milliseconds, Place, Target};
 
 /// A request for a lease, without its key. A number that is missing is `None`.
 #[derive(Clone, Debug)]
@@ -33,9 +31,6 @@ pub(super) struct OneClaim {
 
 impl Wanted {
     pub(super) fn of(parameters: &mut Parameters) -> Result<Self, ApiError> {
-        let number = |parameters: &mut Parameters, key| {
-            Ok::<_, ApiError>(parameters.number(key, u32::MAX.into())?.map(|number| number as u32))
-        };
         let objects = parameters.objects("claims")?;
         if objects.is_empty() || objects.len() > ACQUIRE_ALL_NAMES_MAX {
             return Err(ApiError::bad_request(format!(
@@ -47,10 +42,7 @@ impl Wanted {
         if is_shared {
             claims.iter_mut().for_each(|claim| _ = claim.maximum.get_or_insert(1));
         }
-        let label = parameters.bytes("label")?.unwrap_or_default();
-        if label.len() > LABEL_BYTES_MAX {
-            return Err(ApiError::bad_request(format!("\"label\" must be at most {LABEL_BYTES_MAX} bytes")));
-        }
+        let label = parameters.label()?;
         let place = match parameters.text("place")? {
             Some(text) => Some(
                 place_of(&text)
@@ -68,7 +60,7 @@ impl Wanted {
             claims,
             ttl_ms: ttl.map(|ttl| ttl.0),
             wait_ms: parameters.milliseconds("wait_ms")?.map_or(0, |wait| wait.0),
-            queue_max: number(parameters, "queue_max")?,
+            queue_max: parameters.number("queue_max", 0..=u32::MAX)?,
             is_shared,
             label,
             place,
@@ -131,12 +123,11 @@ impl Wanted {
 impl OneClaim {
     fn of(mut parameters: Parameters) -> Result<Self, ApiError> {
         let name = parameters.name()?;
-        let mut number = |key, range| parameters.number_in(key, range);
         let claim = Self {
             name,
-            resources: number("resources", 1..=u32::MAX.into())?.map_or(1, |resources| resources as u32),
-            maximum: number("maximum", 1..=u32::MAX.into())?.map(|maximum| maximum as u32),
-            slot: number("slot", 0..=u16::MAX.into())?.map(|slot| slot as u16),
+            resources: parameters.number("resources", 1..=u32::MAX)?.unwrap_or(1),
+            maximum: parameters.number("maximum", 1..=u32::MAX)?,
+            slot: parameters.number("slot", 0..=u16::MAX)?,
         };
         parameters.end()?;
         Ok(claim)

@@ -38,6 +38,11 @@ fn only<V>(value: V) -> Vec<Sample<V>> {
     vec![(Vec::new(), value)]
 }
 
+/// Series that one label tells apart.
+fn labeled<L: ToString, V>(label: &'static str, of: impl IntoIterator<Item = (L, V)>) -> Vec<Sample<V>> {
+    of.into_iter().map(|(word, value)| (vec![(label, word.to_string())], value)).collect()
+}
+
 impl<'a> Families<'a> {
     pub(super) fn new(encoder: DescriptorEncoder<'a>) -> Self {
         Self(encoder)
@@ -133,13 +138,10 @@ impl<'a> Families<'a> {
                 Subject::Token(_) => {}
             }
         }
-        let certificates =
-            certificates.into_iter().map(|(key, end_s)| (vec![("key", key.to_owned())], end_s));
-        let tokens = tokens.into_iter().map(|(name, end_s)| (vec![("token", name)], end_s));
         let help = "When the first certificate of a key of the configuration expires, since the Unix epoch";
-        self.timestamps("signalbox_certificate_expiry_timestamp", help, certificates.collect())?;
+        self.timestamps("signalbox_certificate_expiry_timestamp", help, labeled("key", certificates))?;
         let help = "When a token expires, since the Unix epoch";
-        self.timestamps("signalbox_token_expiry_timestamp", help, tokens.collect())
+        self.timestamps("signalbox_token_expiry_timestamp", help, labeled("token", tokens))
     }
 
     /// When the secrets of tokens were used last: of those that were used, the first in the file.
@@ -187,7 +189,7 @@ impl<'a> Families<'a> {
 
     /// Leases over HTTP.
     fn leases(&mut self, shared: &Shared) -> Result<(), Error> {
-        let connections = shared.lease_connections.value();
+        let connections = shared.connections.count_of_leases();
         let help = "HTTP connections whose last request was for a lease";
         self.gauge("signalbox_http_lease_connections", help, only(connections))?;
         let max = u64::from(shared.config().http.lease_connections_max);
@@ -199,10 +201,9 @@ impl<'a> Families<'a> {
             "HTTP requests that wait for news of leases",
             only(parked),
         )?;
-        let refused = shared.leases.refused();
-        let refused = refused.into_iter().map(|(code, count)| (vec![("reason", code.to_owned())], count));
+        let refused = labeled("reason", shared.leases.refused());
         let help = "HTTP requests for leases that were refused";
-        self.counter("signalbox_http_lease_requests_refused", help, refused.collect())?;
+        self.counter("signalbox_http_lease_requests_refused", help, refused)?;
         let Some(server) = shared.stage().server() else { return Ok(()) };
         let (mut counts, mut after) = (KeyedCounts::default(), None);
         loop {
@@ -213,8 +214,8 @@ impl<'a> Families<'a> {
         }
         let KeyedCounts { queued, held, revoking } = counts;
         let states = [("queued", queued), ("held", held), ("revoking", revoking)];
-        let leases = states.map(|(state, count)| (vec![("state", state.to_owned())], count));
-        self.gauge("signalbox_http_leases", "Leases that HTTP requests have used", leases.to_vec())
+        let help = "Leases that HTTP requests have used";
+        self.gauge("signalbox_http_leases", help, labeled("state", states))
     }
 
     /// What the server counts and measures.

@@ -7,38 +7,14 @@ use hyper::header::{ACCEPT, HeaderMap};
 
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
-/// A format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    OpenMetrics,
-    /// The text format of Prometheus, version 0.0.4.
-    Text,
-}
-
-impl Format {
-    /// OpenMetrics, if the header Accept asks for it.
-    pub(super) fn wanted(headers: &HeaderMap) -> Self {
-        let mut values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        let is_open_metrics = values.any(|value| value.to_ascii_lowercase().contains(OPEN_METRICS));
-        if is_open_metrics { Self::OpenMetrics } else { Self::Text }
-    }
-
-    /// The type of the answer.
-    pub(super) fn content_type(self) -> &'static str {
-        match self {
-            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
-        }
-    }
-
-    /// A scrape in this format.
-    ///
-    /// `open_metrics`: the scrape as the encoder has written it.
-    pub(super) fn of(self, open_metrics: String) -> String {
-        match self {
-            Self::OpenMetrics => open_metrics,
-            Self::Text => text_of(&open_metrics),
-        }
+/// A scrape in the format that the header Accept asks for, and the type of that. `open_metrics` is the scrape as the encoder has
+/// written it.
+pub(super) fn wanted(headers: &HeaderMap, open_metrics: String) -> (&'static str, String) {
+    let mut values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    if values.any(|value| value.to_ascii_lowercase().contains(OPEN_METRICS)) {
+        ("application/openmetrics-text; version=1.0.0; charset=utf-8", open_metrics)
+    } else {
+        ("text/plain; version=0.0.4; charset=utf-8", text_of(&open_metrics))
     }
 }
 
@@ -84,7 +60,6 @@ mod tests {
         let text = "# HELP a_seconds_total Some \\\\ help.\n# TYPE a_seconds_total counter\n\
                     a_seconds_total{name=\"# x\"} 1.0\n# HELP b_info Of the build.\n# TYPE b_info gauge\nb_info{v=\"1\"} 1\n\
                     # HELP c Now.\n# TYPE c gauge\nc 3\n";
-        assert_eq!(Format::Text.of(open_metrics.to_owned()), text);
-        assert_eq!(Format::OpenMetrics.of(open_metrics.to_owned()), open_metrics);
+        assert_eq!(text_of(open_metrics), text);
     }
 }

@@ -27,7 +27,6 @@ use super::answer::{ApiError, Response, respond};
 use super::peer::Peer;
 use super::shared::Shared;
 use families::Families;
-use format::Format;
 pub(super) use series::Selection;
 use series::Series;
 use signalbox_model::Target;
@@ -43,11 +42,10 @@ pub(super) fn metrics(shared: &Arc<Shared>, peer: &Peer, headers: &HeaderMap) ->
     registry.register_collector(Box::new(Scrape { shared: Arc::clone(shared), series }));
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| ApiError::internal(&error))?;
-    let format = Format::wanted(headers);
-    let mut text = format.of(text);
+    let (kind, mut text) = format::wanted(headers, text);
     // It may wait for its client for long.
     text.shrink_to_fit();
-    let mut response = respond(StatusCode::OK, format.content_type(), text);
+    let mut response = respond(StatusCode::OK, kind, text);
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
     Ok(response)
 }

@@ -6,11 +6,12 @@
 //! together. Names may be 64 KiB long, so their number alone would not bound a scrape.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::super::super::lock;
 use super::super::super::state::Server;
 use super::super::super::steps;
 use crate::config::HttpConfig;
@@ -260,52 +261,4 @@ impl First {
 /// The bytes of a label in the text of a scrape, which has a backslash before some characters.
 fn label_bytes(label: &str) -> usize {
     label.len() + label.bytes().filter(|byte| matches!(byte, b'\\' | b'"')).count()
-}
-
-/// Nothing is left half done by a panic while it is locked.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn figures(in_use: u64) -> Figures {
-        Figures { capacity: 9, in_use, ..Figures::default() }
-    }
-
-    #[test]
-    fn the_first_names_have_room_and_the_others_are_summed_up() {
-        let mut first = First::new(2);
-        first.insert(b"c", figures(3));
-        first.insert(b"b", figures(2));
-        assert_eq!(first.others, None);
-        first.insert(b"d", figures(4));
-        assert_eq!(first.others, Some(figures(4)));
-        first.insert(b"a", figures(1));
-        assert_eq!(first.others, Some(Figures { capacity: 18, in_use: 7, ..Figures::default() }));
-        assert_eq!(first.names.into_keys().collect::<Vec<_>>(), [Box::from(*b"a"), Box::from(*b"b")]);
-        let mut none = First::new(0);
-        none.insert(b"a", figures(1));
-        assert_eq!((none.names.len(), none.others), (0, Some(figures(1))));
-    }
-
-    #[test]
-    fn long_names_have_no_room_and_nothing_behind_them_has() {
-        let mut first = First::new(1000);
-        first.insert(b"x", figures(1));
-        // Each byte is five in the text: \\\\xff.
-        for number in 0..5 {
-            first.insert(&[b"m".repeat(number), vec![0xff; 16_000]].concat(), figures(10));
-        }
-        assert_eq!(
-            (first.names.len(), first.others),
-            (3, Some(Figures { capacity: 27, in_use: 21, ..Figures::default() }))
-        );
-        first.insert(b"n", figures(100));
-        assert_eq!(first.names.len(), 3, "a short name behind one without room");
-        first.insert(b"a", figures(1000));
-        assert_eq!(first.names.len(), 4);
-    }
 }
