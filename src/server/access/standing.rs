@@ -48,14 +48,12 @@ impl Standing {
                 self.take(access, proven);
                 Ok(())
             }
-            Err(why) => Err(self.fail(access, client, why)),
+            Err(why) => {
+                self.failures += 1;
+                let is_closed = access.note_failure(client, "Hello", why) || self.failures >= FAILURES_MAX;
+                Err(TokenRefused { why, is_closed })
+            }
         }
-    }
-
-    fn fail(&mut self, access: &Access, client: &Client, why: TokenRefusal) -> TokenRefused {
-        self.failures += 1;
-        let is_closed = access.note_failure(client, "Hello", why) || self.failures >= FAILURES_MAX;
-        TokenRefused { why, is_closed }
     }
 
     /// Whether [`Self::refresh`] has something to do.

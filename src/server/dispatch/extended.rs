@@ -125,12 +125,12 @@ impl Executor<'_> {
             request,
             Extended::KeepAlive | Extended::AcquireGrant { .. } | Extended::AcquireAll { .. }
         );
-        if !is_renewal || !self.extended.lacks_rights() {
+        if !is_renewal || !self.extended.lacks_rights {
             return None;
         }
         // It may have been released since.
         self.extended.check_names(self.server);
-        if self.extended.lacks_rights() { rights::needed(request) } else { None }
+        if self.extended.lacks_rights { rights::needed(request) } else { None }
     }
 
     fn execute_request(
@@ -354,7 +354,7 @@ impl Executor<'_> {
             lease.renew(now.monotonic);
         }
         // The request is repeated, and the session has what the client may no longer have.
-        if self.extended.lacks_rights() && !matches!(outcome, Outcome::Refused(_)) {
+        if self.extended.lacks_rights && !matches!(outcome, Outcome::Refused(_)) {
             return Err(Denial::Status(Status::NotPermitted));
         }
         Ok(outcome)

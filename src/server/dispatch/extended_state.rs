@@ -27,7 +27,8 @@ pub(in crate::server) struct ExtendedState {
     pub(super) is_encrypted: bool,
     /// What the client may do.
     pub(super) standing: Standing,
-    mailbox: Arc<Mailbox>,
+    /// By which late answers come.
+    pub(super) mailbox: Arc<Mailbox>,
     has_joined: bool,
     /// The opaque of the connection's Hello. Notices are sent with it.
     pub(super) hello: Option<Opaque>,
@@ -48,8 +49,8 @@ pub(in crate::server) struct ExtendedState {
     pub(super) lease: Option<Arc<Lease>>,
     /// Those names were checked up to this grant under the present rules. Requests check the names of later ones.
     checked_up_to: Option<GrantId>,
-    /// Whether the check found a name that the client may not acquire.
-    lacks_rights: bool,
+    /// Whether the session holds or waits for a name that the client may no longer acquire.
+    pub(super) lacks_rights: bool,
 }
 
 /// A request that is not answered yet.
@@ -218,11 +219,6 @@ impl ExtendedState {
         self.lacks_rights = false;
     }
 
-    /// Whether the session holds or waits for a name that the client may no longer acquire.
-    pub(super) fn lacks_rights(&self) -> bool {
-        self.lacks_rights
-    }
-
     /// Makes the connection known to the ledger, unless it is known already. An identity that it has proven by now is what its
     /// shares are counted for.
     pub(super) fn join(&mut self, server: &Server) {
@@ -241,11 +237,6 @@ impl ExtendedState {
             self.mailbox.identify_again(&identity.to_string());
             server.core.note_client(self.connection);
         }
-    }
-
-    /// The mailbox, by which late answers come.
-    pub(super) fn mailbox(&self) -> &Arc<Mailbox> {
-        &self.mailbox
     }
 
     /// Whether a waiting request or a watch uses an opaque. The client could not tell the responses to another request

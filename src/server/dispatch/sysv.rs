@@ -70,13 +70,13 @@ impl Executor<'_> {
                 let ttl = Milliseconds(self.ttl_ms(ttl));
                 let key = SessionKey(random_key()?);
                 let groups: Vec<u32> = groups.iter().collect();
-                let mailbox = (connection, self.extended.mailbox());
+                let mailbox = (connection, &self.extended.mailbox);
                 let process = (pid, caller, &groups[..]);
                 let opened = core.open_process(mailbox, key, ttl, process, label, now)?;
                 return Ok(Execution::Opened(opened));
             }
             SysvRequest::AttachProcess { process, key } => {
-                let mailbox = (connection, self.extended.mailbox());
+                let mailbox = (connection, &self.extended.mailbox);
                 let ttl_ms = core.attach_process(mailbox, process, &key, now);
                 return Ok(Execution::Response(Response::Resources(ttl_ms?)));
             }

@@ -119,7 +119,7 @@ impl Forwarder {
         body: &Bytes,
     ) -> Result<Response, ApiError> {
         // The time at the leader does not count.
-        let mut hold = self.outgoing.hold();
+        let mut hold = self.outgoing.hold;
         loop {
             let began = Instant::now();
             let connected = timeout(hold, self.connection()).await;

@@ -51,7 +51,7 @@ pub struct Outgoing<N> {
     relays: Relays,
     network: N,
     /// How long a client waits for a leader.
-    hold: Duration,
+    pub(in crate::server) hold: Duration,
     /// A vanished client or leader is noticed within this time.
     peer_timeout: Duration,
     /// `None`: connections without TLS are relayed without TLS.
@@ -140,11 +140,6 @@ impl<N: RelayNetwork> Outgoing<N> {
         // A process leads once.
         let _ = self.server.set(Arc::clone(server));
         self.leads.notify_waiters();
-    }
-
-    /// How long a client waits for a leader.
-    pub(in crate::server) fn hold(&self) -> Duration {
-        self.hold
     }
 
     /// Opens a connection to the leader for requests of HTTP. Without a leader, it waits.
